@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Element-wise reductions on host memory, for all dtypes and reduce operations, by the rules of backplane/abi/types.h.
+#pragma once
+
+#include <cstdint>
+
+#include "backplane/abi/types.h"
+
+namespace backplane::core {
+
+// Bytes of one element of a dtype, 0 if there is no such dtype.
+uint64_t dtype_size(uint32_t dtype);
+// "f32", "c128"; "dtype 99" style text if there is none.
+const char* dtype_name(uint32_t dtype);
+// "sum", "premul_sum".
+const char* reduce_op_name(uint32_t reduce_op);
+// "all_reduce", "send".
+const char* op_name(uint32_t kind);
+
+// Do this dtype and reduce operation go together (types.h)?
+bool reducible(uint32_t dtype, uint32_t reduce_op);
+
+// out[i] = left[i] op right[i]. `out` may be `left` or `right`. avg and premul_sum combine like sum. f16, bf16 and fp8
+// are computed in f32 and rounded to nearest even. The same operands give the same bits in either order, NaN payloads
+// included.
+void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count);
+
+// avg: data[i] /= divisor (integers: rounded toward zero).
+void divide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count);
+
+// premul_sum: out[i] = in[i] * *scalar (one element of dtype). `out` may be `in`.
+void multiply(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count);
+
+}  // namespace backplane::core
