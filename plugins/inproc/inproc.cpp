@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `inproc`: the ranks of a group are threads of one process, each with a mailbox in a hub that they find through the
+// store. `self`: the same for a group of one rank. Only send and recv are native; the core completes the rest.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+
+#include "mailbox.hpp"
+
+namespace backplane::inproc {
+namespace {
+
+// The meeting place of one group.
+struct Hub {
+  explicit Hub(int32_t world_size) : mailboxes(static_cast<size_t>(world_size)) {}
+  std::vector<Mailbox> mailboxes;
+};
+
+// Hubs by token. The first rank of a group to come makes the hub, its groups keep it alive.
+class Hubs {
+ public:
+  std::shared_ptr<Hub> enter(const std::string& token, int32_t world_size) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(hubs_, [](const auto& entry) { return entry.second.expired(); });
+    std::weak_ptr<Hub>& slot = hubs_[token];
+    std::shared_ptr<Hub> hub = slot.lock();
+    if (!hub) {
+      hub = std::make_shared<Hub>(world_size);
+      slot = hub;
+    }
+    return hub;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<Hub>> hubs_;
+};
+
+Hubs& hubs() {
+  static Hubs instance;
+  return instance;
+}
+
+class InprocGroup final : public sdk::ProcessGroup {
+ public:
+  InprocGroup(const sdk::Context& context, std::shared_ptr<Hub> hub) : rank_(context.rank), hub_(std::move(hub)) {}
+
+  ~InprocGroup() override { leave(sdk::Failure(BP_CANCELLED, "this rank's group was destroyed")); }
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    std::shared_ptr<sdk::Completion> completion;
+    Mailbox* mailbox = nullptr;
+    if (op.kind == BP_SEND) {
+      mailbox = &hub_->mailboxes[static_cast<size_t>(op.peer)];
+      completion = mailbox->put(rank_, op.tag, op.input.data, op.input.count * sdk::element_size(op.dtype));
+    } else {
+      mailbox = &hub_->mailboxes[static_cast<size_t>(rank_)];
+      completion = mailbox->take(
+          {op.peer, op.tag, op.output.data, op.output.count * sdk::element_size(op.dtype), op.result, nullptr});
+    }
+    if (!completion || completion->wait(0)) return nullptr;
+    // The hub stays alive as long as a work may cancel something in it.
+    return std::make_unique<sdk::CompletionWork>(
+        completion, [hub = hub_, mailbox, which = completion.get()] { mailbox->cancel(which); });
+  }
+
+  void abort(const sdk::Failure& why) noexcept override { leave(why); }
+
+ private:
+  // Ends what this rank waits for, and what the others wait for from it.
+  void leave(const sdk::Failure& why) noexcept {
+    if (left_.exchange(true)) return;
+    const sdk::Failure gone(BP_PEER_LOST, "rank " + std::to_string(rank_) + " left the group: " + why.what(), rank_);
+    const sdk::Failure& for_peers = why.status() == BP_CANCELLED ? gone : why;
+    hub_->mailboxes[static_cast<size_t>(rank_)].close(why, for_peers);
+    for (Mailbox& mailbox : hub_->mailboxes) mailbox.drop_peer(rank_, for_peers);
+  }
+
+  const int32_t rank_;
+  const std::shared_ptr<Hub> hub_;
+  std::atomic<bool> left_ = false;
+};
+
+// All ranks learn the token that the first one to ask made; it names the process, so that a rank of another process is
+// told instead of left waiting.
+std::unique_ptr<sdk::ProcessGroup> start(const sdk::Context& context) {
+  static std::atomic<uint64_t> next_token = 0;
+  const std::string here = "pid " + std::to_string(getpid());
+  std::string token = here + " group " + std::to_string(next_token++);
+  if (context.world_size > 1) {
+    if (context.rank == 0) context.host.store_set("inproc", token);
+    token = context.host.store_get("inproc", context.timeout_ns);
+  }
+  if (!token.starts_with(here + " ")) {
+    throw sdk::Failure(BP_UNSUPPORTED, "inproc joins threads of one process, but rank 0 is " +
+                                           token.substr(0, token.find(" group")) + " and rank " +
+                                           std::to_string(context.rank) + " is " + here +
+                                           "; choose a backend that joins processes, such as gloo or zmq");
+  }
+  return std::make_unique<InprocGroup>(context, hubs().enter(token, context.world_size));
+}
+
+struct Common {
+  static constexpr const char* version = "1.0.0";
+  static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
+  static constexpr uint32_t flags =
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS;
+  static constexpr std::array<bp_option, 0> options = {};
+  static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
+};
+
+struct Inproc : Common {
+  static constexpr const char* id = "inproc";
+  static constexpr const char* summary = "ranks are threads of one process";
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) { return start(context); }
+};
+
+struct Self : Common {
+  static constexpr const char* id = "self";
+  static constexpr const char* summary = "the group of one rank";
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    if (context.world_size != 1) {
+      throw sdk::Failure(BP_UNSUPPORTED, "self serves a world of one rank, not of " +
+                                             std::to_string(context.world_size) + "; choose another backend");
+    }
+    return start(context);
+  }
+};
+
+}  // namespace
+}  // namespace backplane::inproc
+
+BACKPLANE_PLUGIN("Backplane", backplane::inproc::Inproc, backplane::inproc::Self)

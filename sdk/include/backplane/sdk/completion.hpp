@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A Work for backends that finish operations on a thread of their own: the thread holds the Completion, the core holds
+// the Work, and whichever lives longer keeps the state.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "process_group.hpp"
+
+namespace backplane::sdk {
+
+// The terminal state of one operation: set once, then the same for ever. Any thread.
+class Completion {
+ public:
+  void finish() { settle(std::nullopt); }
+  void fail(const Failure& failure) { settle(failure); }
+
+  // Like Work::wait.
+  bool wait(int64_t timeout_ns) {
+    std::unique_lock lock(mutex_);
+    const auto done = [this] { return done_; };
+    if (timeout_ns < 0) {
+      changed_.wait(lock, done);
+    } else if (timeout_ns > 0) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), done);
+    }
+    if (done_ && failure_) throw Failure(*failure_);
+    return done_;
+  }
+
+ private:
+  void settle(std::optional<Failure> failure) {
+    const std::lock_guard lock(mutex_);
+    if (done_) return;
+    failure_ = std::move(failure);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::optional<Failure> failure_;
+};
+
+// The Work of a Completion. `on_cancel` (may be empty) asks the backend's thread to give the operation up; it is called
+// from any thread and must not throw.
+class CompletionWork final : public Work {
+ public:
+  explicit CompletionWork(std::shared_ptr<Completion> completion, std::function<void()> on_cancel = {})
+      : completion_(std::move(completion)), on_cancel_(std::move(on_cancel)) {}
+
+  bool wait(int64_t timeout_ns) override { return completion_->wait(timeout_ns); }
+  void cancel() noexcept override {
+    if (on_cancel_) on_cancel_();
+  }
+
+ private:
+  std::shared_ptr<Completion> completion_;
+  std::function<void()> on_cancel_;
+};
+
+}  // namespace backplane::sdk

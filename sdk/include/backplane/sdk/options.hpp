@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Declaring options (a constexpr std::array<bp_option, N>) and reading their values. The core has checked them against
+// the schema: every declared key is there and well-formed.
+#pragma once
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "failure.hpp"
+
+namespace backplane::sdk {
+
+// sdk::option({.type = BP_OPTION_INT, .key = "threads", .default_value = "2", .help = "...", .min = 1, .max = 64})
+constexpr bp_option option(bp_option described) {
+  described.struct_size = sizeof(bp_option);
+  return described;
+}
+
+// The values, by key. Asking for an undeclared key is a bug of the backend and throws.
+class Options {
+ public:
+  Options(const bp_key_value* values, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) values_.emplace_back(values[i].key, values[i].value);
+  }
+
+  const std::string& text(std::string_view key) const {
+    for (const auto& [name, value] : values_) {
+      if (name == key) return value;
+    }
+    throw Failure(BP_INTERNAL, "this backend declares no option '" + std::string(key) + "'");
+  }
+  // Integers, durations (nanoseconds) and bytes.
+  int64_t integer(std::string_view key) const { return std::strtoll(text(key).c_str(), nullptr, 10); }
+  double real(std::string_view key) const { return std::strtod(text(key).c_str(), nullptr); }
+  bool boolean(std::string_view key) const { return text(key) == "true"; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> values_;
+};
+
+}  // namespace backplane::sdk

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a backend author implements: ProcessGroup and, for operations that outlive submit, Work. The rules of
+// abi/process_group.h hold; exceptions are turned into statuses in this file and nowhere else.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "failure.hpp"
+#include "host.hpp"
+#include "options.hpp"
+
+namespace backplane::sdk {
+
+// An operation in flight.
+class Work {
+ public:
+  virtual ~Work() = default;
+
+  // Waits up to timeout_ns (0: only looks; BP_NO_TIMEOUT: as long as it takes) for the terminal state. True: done.
+  // False: still in flight. Throws Failure if it failed; asked again, the answer is the same. Never called by two
+  // threads at once.
+  virtual bool wait(int64_t timeout_ns) = 0;
+
+  // Asks the operation to end soon, with BP_CANCELLED. From any thread. Need not have an effect.
+  virtual void cancel() noexcept {}
+};
+
+// This rank's part of a group.
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+
+  // Starts a declared operation; nullptr says that it is already done. May block only if op.flags has BP_OP_SYNC. From
+  // any thread. `op` and its count arrays are valid until this returns, the buffers until the operation is terminal.
+  virtual std::unique_ptr<Work> submit(const bp_op& op) = 0;
+
+  // Makes every operation in flight and every later one fail with `why`, without waiting for peers. From any thread,
+  // also while submit or Work::wait blocks in another one.
+  virtual void abort(const Failure& why) noexcept = 0;
+
+  // An optional extension's table by id, or nullptr.
+  virtual const void* extension(std::string_view) { return nullptr; }
+};
+
+// Who is starting; what abi/plugin.h's bp_init says, with C++ types. The host stays valid until the group is destroyed,
+// the rest is this object's own.
+struct Context {
+  explicit Context(const bp_init& init)
+      : rank(init.rank),
+        world_size(init.world_size),
+        device(init.device),
+        name(init.name),
+        host(init.host),
+        options(init.values, init.value_count),
+        timeout_ns(init.timeout_ns),
+        global_ranks(init.global_ranks, init.global_ranks + init.world_size),
+        inner(init.inner) {}
+
+  int32_t rank;
+  int32_t world_size;
+  int32_t device;  // ordinal, -1 if none was named
+  std::string name;
+  Host host;
+  Options options;
+  int64_t timeout_ns;  // for init itself
+  std::vector<int32_t> global_ranks;
+  const bp_agent* inner;  // layers only
+};
+
+namespace detail {
+
+inline ProcessGroup& group_of(void* self) { return *static_cast<ProcessGroup*>(self); }
+inline Work& work_of(bp_work* work) { return *reinterpret_cast<Work*>(work); }
+
+inline int32_t submit(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  return guarded(err, [self, op, work] {
+    *work = reinterpret_cast<bp_work*>(group_of(self).submit(*op).release());
+    return BP_OK;
+  });
+}
+inline int32_t work_wait(void*, bp_work* work, int64_t timeout_ns, bp_error* err) {
+  return guarded(err, [work, timeout_ns] { return work_of(work).wait(timeout_ns) ? BP_OK : BP_AGAIN; });
+}
+inline int32_t work_test(void* self, bp_work* work, bp_error* err) { return work_wait(self, work, 0, err); }
+inline void work_cancel(void*, bp_work* work) { work_of(work).cancel(); }
+inline void work_release(void*, bp_work* work) { delete &work_of(work); }
+inline void abort(void* self, const bp_error* why) { group_of(self).abort(Failure(*why)); }
+inline void destroy(void* self) { delete &group_of(self); }
+inline const void* extension(void* self, const char* id) { return group_of(self).extension(id); }
+
+inline constexpr bp_process_group_api kProcessGroupApi = {sizeof(bp_process_group_api),
+                                                          0,
+                                                          submit,
+                                                          work_test,
+                                                          work_wait,
+                                                          work_cancel,
+                                                          work_release,
+                                                          abort,
+                                                          destroy,
+                                                          extension};
+
+}  // namespace detail
+}  // namespace backplane::sdk
