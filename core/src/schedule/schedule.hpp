@@ -29,9 +29,9 @@ struct Region {
 struct Step {
   enum class Kind : uint8_t { kSend, kRecv, kCopy, kReduce };
   Kind kind = Kind::kSend;
-  int32_t peer = -1;        // send, recv
-  Region target;            // recv: filled; copy: filled; reduce: target = left op right (see source_first)
-  Region source;            // send: what is sent; copy, reduce: what is read
+  int32_t peer = -1;          // send, recv
+  Region target;              // recv: filled; copy: filled; reduce: target = left op right (see source_first)
+  Region source;              // send: what is sent; copy, reduce: what is read
   bool source_first = false;  // reduce: target = source op target; otherwise target = target op source
 };
 
