@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/loader.hpp"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <boost/dll/shared_library.hpp>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <utility>
+
+#include "error.hpp"
+#include "plugin/contract.hpp"
+#include "plugin/plugin_file.hpp"
+
+namespace backplane::core::plugin {
+namespace {
+
+namespace dll = boost::dll;
+
+using FileKey = std::pair<uint64_t, uint64_t>;  // device and inode; the mapping keeps the inode from being reused
+
+struct Loaded {
+  std::mutex mutex;
+  std::map<FileKey, dll::shared_library> libraries;
+  std::map<std::string, FileKey> paths;
+};
+
+// Never destroyed, since plugins are never unloaded, not even at exit.
+Loaded& loaded() {
+  static auto* const instance = new Loaded;
+  return *instance;
+}
+
+FileKey key_of(const Note& note) { return {note.file.device, note.file.inode}; }
+
+void check_unchanged(const std::string& path, const Note& note) {
+  if (identify(path) != note.file) fail(BP_INVALID, "the file changed after it had been checked; look for it again");
+}
+
+// The handle of a file that is loaded already, NULL otherwise.
+void* handle_of(const std::string& path, const FileKey& key) {
+  Loaded& all = loaded();
+  const std::lock_guard lock(all.mutex);
+  if (const auto found = all.libraries.find(key); found != all.libraries.end()) return found->second.native();
+  // dlopen would answer with the old file because it knows the name.
+  if (const auto known = all.paths.find(path); known != all.paths.end()) {
+    fail(BP_INVALID, "the file was replaced after it had been loaded; restart the program to use the new one");
+  }
+  return nullptr;
+}
+
+void* open(const std::string& path, const FileKey& key) {
+  dll::shared_library library;
+  std::error_code error;
+  ::dlerror();  // forget older errors of this thread
+  library.load(path, error, dll::load_mode::rtld_now | dll::load_mode::rtld_local);
+  if (error) {
+    const char* detail = ::dlerror();
+    fail(BP_UNSUPPORTED, "it cannot be loaded: {}", detail == nullptr ? error.message() : detail);
+  }
+  void* const handle = library.native();
+  Loaded& all = loaded();
+  const std::lock_guard lock(all.mutex);
+  all.libraries.emplace(key, std::move(library));  // loses against another thread's, which has the same handle
+  all.paths.emplace(path, key);
+  return handle;
+}
+
+// The entry of a plugin. dlsym also searches the libraries that a plugin is linked to, whose entry is not its own.
+const bp_plugin& entry_of(void* handle) {
+  void* const address = ::dlsym(handle, BP_PLUGIN_SYMBOL);
+  if (address == nullptr) fail(BP_INTERNAL, "it does not export " BP_PLUGIN_SYMBOL);
+  link_map* own = nullptr;
+  Dl_info info{};
+  void* owner = nullptr;
+  void* symbol = nullptr;
+  if (::dlinfo(handle, RTLD_DI_LINKMAP, &own) != 0 || ::dladdr1(address, &info, &owner, RTLD_DL_LINKMAP) == 0 ||
+      owner != own) {
+    fail(BP_INTERNAL, "the " BP_PLUGIN_SYMBOL " it shows belongs to {}",
+         info.dli_fname == nullptr ? "no file" : info.dli_fname);
+  }
+  if (::dladdr1(address, &info, &symbol, RTLD_DL_SYMENT) != 0 && symbol != nullptr) {
+    const auto* entry = static_cast<const ElfW(Sym)*>(symbol);
+    if (ELF64_ST_TYPE(entry->st_info) == STT_FUNC) fail(BP_INTERNAL, "its " BP_PLUGIN_SYMBOL " is a function");
+    if (entry->st_size != 0 && entry->st_size < offsetof(bp_plugin, reserved)) {
+      fail(BP_INTERNAL, "its " BP_PLUGIN_SYMBOL " has only {} bytes", entry->st_size);
+    }
+  }
+  return *static_cast<const bp_plugin*>(address);
+}
+
+const bp_plugin* load_checked(const std::string& path, const Note& note) {
+  check_unchanged(path, note);
+  void* handle = handle_of(path, key_of(note));
+  if (handle == nullptr) {
+    handle = open(path, key_of(note));
+    check_unchanged(path, note);
+  }
+  const bp_plugin& plugin = entry_of(handle);
+  check_contract(plugin, note);
+  return &plugin;
+}
+
+}  // namespace
+
+const bp_plugin* load(const std::string& path, const Note& note) {
+  try {
+    return load_checked(path, note);
+  } catch (const Error& e) {
+    throw Error(e.status(), fmt::format("{}: {}", path, e.what()), e.peer_rank(), e.native_code());
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
+    fail(BP_INTERNAL, "{}: loading it threw: {}", path, e.what());
+  } catch (...) {
+    fail(BP_INTERNAL, "{}: loading it threw an exception of unknown type", path);
+  }
+}
+
+}  // namespace backplane::core::plugin

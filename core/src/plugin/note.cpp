@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/note.hpp"
+
+#include <cstring>
+
+#include "backplane/abi/abi.h"
+#include "error.hpp"
+#include "plugin/names.hpp"
+
+namespace backplane::core::plugin {
+namespace {
+
+constexpr size_t kHeaderSize = sizeof(bp_note_header) - offsetof(bp_note_header, magic);
+constexpr uint32_t kMaxBackendSize = 4096;  // bytes; leaves room for any number of later fields
+
+// The text of a fixed-size field, without its padding.
+std::string_view text_of(const char* field, size_t capacity, const char* name) {
+  const size_t size = strnlen(field, capacity);
+  if (size == capacity) fail(BP_INVALID, "the {} of a backend in its note is not terminated", name);
+  return {field, size};
+}
+
+NoteBackend parse_backend(std::span<const std::byte> record) {
+  bp_note_backend raw;
+  std::memcpy(&raw, record.data(), sizeof raw);
+  const auto id = text_of(raw.id, sizeof raw.id, "id");
+  if (!valid_id(id)) {
+    fail(BP_INVALID, "its note names a backend {}, which is not a valid id: 1 to 32 of a-z, 0-9, _ and -",
+         printable(id) ? fmt::format("'{}'", id) : "with unprintable characters");
+  }
+  const auto version = text_of(raw.version, sizeof raw.version, "version");
+  if (version.empty() || !printable(version)) {
+    fail(BP_INVALID, "the version of backend '{}' in its note is empty or not printable UTF-8", id);
+  }
+  if (raw.kinds == 0) fail(BP_INVALID, "backend '{}' is of no kind in its note", id);
+  return {std::string(id), std::string(version), raw.kinds, raw.flags, raw.ops};
+}
+
+void check_header(const bp_note_header& header, size_t size) {
+  if (header.magic != BP_MAGIC) {
+    fail(BP_INVALID, "its note has the magic number 0x{:08x}, not 0x{:08x}", header.magic, BP_MAGIC);
+  }
+  if (header.abi_major != BP_ABI_MAJOR) {
+    fail(BP_UNSUPPORTED, "it is built for ABI {}.{}, this core has ABI {}.{}", header.abi_major, header.built_minor,
+         BP_ABI_MAJOR, BP_ABI_MINOR);
+  }
+  if (header.need_minor > BP_ABI_MINOR) {
+    fail(BP_UNSUPPORTED, "it needs a core with ABI {}.{}, this one has {}.{}", BP_ABI_MAJOR, header.need_minor,
+         BP_ABI_MAJOR, BP_ABI_MINOR);
+  }
+  if (header.need_minor > header.built_minor) {
+    fail(BP_INVALID, "its note says that it is built for ABI minor {} but needs minor {}", header.built_minor,
+         header.need_minor);
+  }
+  if (header.backend_count < 1 || header.backend_count > BP_NOTE_MAX_BACKENDS) {
+    fail(BP_INVALID, "its note announces {} backends, not 1 to {}", header.backend_count, BP_NOTE_MAX_BACKENDS);
+  }
+  if (header.backend_size < sizeof(bp_note_backend) || header.backend_size > kMaxBackendSize) {
+    fail(BP_INVALID, "its note has backend records of {} bytes, not {} to {}", header.backend_size,
+         sizeof(bp_note_backend), kMaxBackendSize);
+  }
+  const size_t expected = kHeaderSize + size_t{header.backend_count} * header.backend_size;
+  if (size != expected) {
+    fail(BP_INVALID, "its note is {} bytes long, but {} backends of {} bytes each make {}", size, header.backend_count,
+         header.backend_size, expected);
+  }
+}
+
+}  // namespace
+
+int Note::index_of(std::string_view id) const {
+  for (size_t i = 0; i < backends.size(); ++i) {
+    if (backends[i].id == id) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+Note parse_note(std::span<const std::byte> description) {
+  if (description.size() < kHeaderSize) {
+    fail(BP_INVALID, "its note is {} bytes long, shorter than the header of {}", description.size(), kHeaderSize);
+  }
+  bp_note_header header{};
+  std::memcpy(&header.magic, description.data(), kHeaderSize);
+  check_header(header, description.size());
+
+  Note note;
+  note.built_minor = header.built_minor;
+  note.need_minor = header.need_minor;
+  for (uint32_t i = 0; i < header.backend_count; ++i) {
+    auto backend = parse_backend(description.subspan(kHeaderSize + size_t{i} * header.backend_size));
+    if (note.index_of(backend.id) >= 0) fail(BP_INVALID, "its note names backend '{}' twice", backend.id);
+    note.backends.push_back(std::move(backend));
+  }
+  return note;
+}
+
+}  // namespace backplane::core::plugin

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/plugin_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "error.hpp"
+#include "plugin/elf_file.hpp"
+
+namespace backplane::core::plugin {
+namespace {
+
+constexpr uint64_t kMaxFileSize = uint64_t{16} << 30;  // bytes; fat GPU libraries reach a few GiB
+
+[[noreturn]] void fail_errno(const std::string& what, int code) {
+  throw Error(BP_RESOURCE, fmt::format("{}: {}", what, std::generic_category().message(code)), -1, code);
+}
+
+class FileSource final : public ByteSource {
+ public:
+  FileSource(int fd, uint64_t size) : fd_(fd), size_(size) {}
+  ~FileSource() override { ::close(fd_); }
+  FileSource(const FileSource&) = delete;
+  FileSource& operator=(const FileSource&) = delete;
+
+  uint64_t size() const override { return size_; }
+
+  // pread and no mapping: a file that shrinks is an error here, not a SIGBUS.
+  void read(uint64_t offset, std::span<std::byte> into) const override {
+    while (!into.empty()) {
+      const ssize_t got = ::pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail_errno("it cannot be read", errno);
+      if (got == 0) fail(BP_INVALID, "it shrank while it was being read");
+      offset += static_cast<uint64_t>(got);
+      into = into.subspan(static_cast<size_t>(got));
+    }
+  }
+
+ private:
+  int fd_;
+  uint64_t size_;
+};
+
+void check_regular(const struct stat& status) {
+  switch (status.st_mode & S_IFMT) {
+    case S_IFREG:
+      return;
+    case S_IFDIR:
+      fail(BP_INVALID, "it is a directory");
+    case S_IFIFO:
+      fail(BP_INVALID, "it is a FIFO, not a regular file");
+    case S_IFSOCK:
+      fail(BP_INVALID, "it is a socket, not a regular file");
+    default:
+      fail(BP_INVALID, "it is a device, not a regular file");
+  }
+}
+
+// Whoever can change the file, or put another one in its place, can run code in this process.
+void check_trust(const struct stat& status, const std::string& what) {
+  constexpr const char* kRemedy = "set BACKPLANE_ALLOW_UNSAFE_PLUGINS=1 to load it all the same";
+  if (status.st_uid != 0 && status.st_uid != ::geteuid()) {
+    fail(BP_UNSUPPORTED, "{} belongs to user {}, who is neither root nor the user of this process (uid {}); {}", what,
+         status.st_uid, ::geteuid(), kRemedy);
+  }
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    fail(BP_UNSUPPORTED, "{} is writable by {} (mode {:04o}); remove that permission, or {}", what,
+         (status.st_mode & S_IWOTH) != 0 ? "others" : "its group", status.st_mode & 07777U, kRemedy);
+  }
+}
+
+void check_directory_trust(const std::filesystem::path& directory) {
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) != 0) fail_errno("its directory cannot be examined", errno);
+  check_trust(status, fmt::format("its directory {}", directory.string()));
+}
+
+void check_trust_around(const std::string& path, const struct stat& file) {
+  check_trust(file, "it");
+  check_directory_trust(std::filesystem::path(path).parent_path());
+  std::error_code error;
+  if (std::filesystem::is_symlink(path, error)) {
+    const auto target = std::filesystem::canonical(path, error);
+    if (error) fail_errno("its link cannot be followed", error.value());
+    check_directory_trust(target.parent_path());
+  }
+}
+
+FileId id_of(const struct stat& status) {
+  return {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size),
+          int64_t{status.st_mtim.tv_sec} * 1000000000 + status.st_mtim.tv_nsec};
+}
+
+}  // namespace
+
+Note read_plugin_file(const std::string& path, bool allow_unsafe) {
+  struct stat status {};
+  // Looking before opening: to open a FIFO or a device already has effects.
+  if (::stat(path.c_str(), &status) != 0) fail_errno("it cannot be examined", errno);
+  check_regular(status);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) fail_errno("it cannot be opened", errno);
+  const bool known = ::fstat(fd, &status) == 0;
+  const FileSource file(fd, known ? static_cast<uint64_t>(status.st_size) : 0);
+  if (!known) fail(BP_RESOURCE, "it cannot be examined");
+  check_regular(status);
+  if (file.size() > kMaxFileSize) fail(BP_INVALID, "it is larger than {} bytes", kMaxFileSize);
+  if (!allow_unsafe) check_trust_around(path, status);
+  Note note = read_note(file);
+  note.file = id_of(status);
+  return note;
+}
+
+std::optional<FileId> identify(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return id_of(status);
+}
+
+}  // namespace backplane::core::plugin

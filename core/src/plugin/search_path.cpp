@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/search_path.hpp"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <sys/auxv.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#ifndef BACKPLANE_INSTALL_LIBDIR
+#define BACKPLANE_INSTALL_LIBDIR "lib"
+#endif
+
+namespace backplane::core::plugin {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSubdirectory = "backplane/plugins";
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+// The parts of a list; empty ones are left out.
+std::vector<std::string> split(const std::string& list, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(separator, begin), list.size());
+    if (end > begin) parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// A comma list of ids, as users write it: spaces around and upper case are forgiven.
+std::vector<std::string> ids(const char* variable) {
+  std::vector<std::string> result;
+  for (std::string id : split(environment(variable), ',')) {
+    std::erase_if(id, [](char c) { return c == ' ' || c == '\t'; });
+    std::transform(id.begin(), id.end(), id.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    if (!id.empty()) result.push_back(id);
+  }
+  return result;
+}
+
+// Adds a directory unless it is there already. Relative ones are pinned to where the process stands now.
+void add(SearchPath& to, const fs::path& directory, const char* origin) {
+  std::error_code error;
+  fs::path path = fs::absolute(directory, error).lexically_normal();
+  if (error) return;
+  if (!path.has_filename()) path = path.parent_path();  // "/a/b/" is "/a/b"
+  const auto same = [&path](const SearchDirectory& other) { return other.path == path; };
+  if (std::any_of(to.directories.begin(), to.directories.end(), same)) return;
+  to.directories.push_back({path.string(), origin});
+}
+
+void add_user_directory(SearchPath& to) {
+  // A relative XDG_DATA_HOME is to be ignored (XDG Base Directory Specification).
+  const fs::path data = environment("XDG_DATA_HOME");
+  const fs::path home = environment("HOME");
+  if (data.is_absolute()) {
+    add(to, data / kSubdirectory, "XDG_DATA_HOME");
+  } else if (home.is_absolute()) {
+    add(to, home / ".local/share" / kSubdirectory, "HOME");
+  }
+}
+
+// Beside the library, so that a tree can be moved as a whole.
+void add_own_directory(SearchPath& to) {
+  Dl_info info{};
+  void* extra = nullptr;
+  const auto* own = reinterpret_cast<const void*>(&add_own_directory);
+  if (::dladdr1(own, &info, &extra, RTLD_DL_LINKMAP) == 0 || extra == nullptr) return;
+  const char* name = static_cast<const link_map*>(extra)->l_name;
+  const bool executable = name == nullptr || *name == '\0';  // the core is linked into the program itself
+  std::error_code error;
+  const fs::path file = executable ? fs::read_symlink("/proc/self/exe", error) : fs::canonical(name, error);
+  if (error) return;
+  const fs::path directory = file.parent_path();
+  add(to, directory / kSubdirectory, executable ? "beside the program" : "beside libbackplane");
+  if (executable) add(to, directory / "../lib" / kSubdirectory, "beside the program");
+}
+
+}  // namespace
+
+std::string Policy::objection(std::string_view id) const {
+  const auto lists = [id](const std::vector<std::string>& list) {
+    return std::find(list.begin(), list.end(), id) != list.end();
+  };
+  if (lists(deny)) return "denied by BACKPLANE_PLUGINS_DENY";
+  if (!allow.empty() && !lists(allow)) return "not named in BACKPLANE_PLUGINS_ALLOW";
+  return {};
+}
+
+bool runs_secure() { return ::getauxval(AT_SECURE) != 0; }
+
+SearchPath search_path(bool secure) {
+  SearchPath result;
+  if (!secure) {
+    for (const auto& part : split(environment("BACKPLANE_PLUGIN_PATH"), ':')) {
+      add(result, part, "BACKPLANE_PLUGIN_PATH");
+    }
+    add_user_directory(result);
+    result.policy = {ids("BACKPLANE_PLUGINS_ALLOW"), ids("BACKPLANE_PLUGINS_DENY"),
+                     environment("BACKPLANE_ALLOW_UNSAFE_PLUGINS") == "1"};
+  }
+  add_own_directory(result);
+  const fs::path libdir = BACKPLANE_INSTALL_LIBDIR;
+  for (const char* prefix : {"/usr/local", "/usr"}) {
+    if (libdir.is_relative()) add(result, prefix / libdir / kSubdirectory, "built in");
+    add(result, fs::path(prefix) / "lib" / kSubdirectory, "built in");
+  }
+  return result;
+}
+
+}  // namespace backplane::core::plugin
