@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/agent.hpp"
+
+#include "error.hpp"
+
+namespace backplane::core {
+
+Agent::Agent(const Member& member, const BackendOptions& options, const AgentConfig& config)
+    : member_(member), host_(fmt::format("{} rank {}", member.id, config.rank), config.store) {
+  const bp_backend& backend = *member.backend;
+  if ((backend.kinds & BP_KIND_PROCESS_GROUP) == 0) fail(BP_INVALID, "backend {} makes no process groups", member.id);
+  std::vector<bp_key_value> values;
+  for (const auto& [key, value] : options.values()) values.push_back({key.c_str(), value.c_str()});
+  const bp_init init = {sizeof(bp_init),
+                        config.rank,
+                        config.world_size,
+                        config.device,
+                        config.name.c_str(),
+                        host_.table(),
+                        options.native(),
+                        values.data(),
+                        static_cast<uint32_t>(values.size()),
+                        0,
+                        config.timeout_ns,
+                        config.global_ranks.data(),
+                        nullptr};
+  agent_.struct_size = sizeof(bp_agent);
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = backend.init(&backend, &init, &agent_, &err);
+  if (status != BP_OK) {
+    throw_report(status, err, fmt::format("rank {} could not start backend {} for group '{}'", config.rank, member.id, config.name));
+  }
+  api_ = static_cast<const bp_process_group_api*>(agent_.api);
+  try {
+    check_identity(config);
+    learn_capabilities();
+  } catch (...) {
+    if (api_ != nullptr && BP_HAS(api_, destroy)) api_->destroy(agent_.self);
+    throw;
+  }
+}
+
+Agent::~Agent() {
+  host_.request_abort("the group is being destroyed");
+  api_->destroy(agent_.self);
+}
+
+void Agent::check_identity(const AgentConfig& config) const {
+  if (agent_.kind != BP_KIND_PROCESS_GROUP || api_ == nullptr || !BP_HAS(api_, extension)) {
+    fail(BP_INTERNAL, "backend {} did not return a complete process group", member_.id);
+  }
+  if (agent_.rank != config.rank) {
+    fail(BP_INVALID, "rank argument {} doesn't match pg rank {}", config.rank, agent_.rank);
+  }
+  if (agent_.world_size != config.world_size) {
+    fail(BP_INVALID, "world_size argument {} doesn't match pg size {}", config.world_size, agent_.world_size);
+  }
+}
+
+void Agent::learn_capabilities() {
+  const bp_capability* const* capabilities = member_.backend->capabilities;
+  uint32_t count = member_.backend->capability_count;
+  if (agent_.capabilities != nullptr) {
+    capabilities = agent_.capabilities;
+    count = agent_.capability_count;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    const bp_capability& c = *capabilities[i];
+    if (c.op < BP_OP_COUNT) native_[c.op] = {true, c.dtypes, c.reduce_ops, c.memory};
+  }
+}
+
+bool Agent::can_complete() const {
+  return native(BP_SEND, BP_U8, 0, BP_HOST, false) && native(BP_RECV, BP_U8, 0, BP_HOST, false);
+}
+
+void Agent::abort(const bp_error& why) {
+  host_.request_abort(why.text);
+  api_->abort(agent_.self, &why);
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A backend's agent as the core holds it: the plugin's table, its host, and what it does natively.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backplane/abi/ext/split.h"
+#include "group/host.hpp"
+#include "registry/registry.hpp"
+
+namespace backplane::core {
+
+// Who starts an agent.
+struct AgentConfig {
+  std::string name;  // of the group
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  int32_t device = -1;
+  std::vector<int32_t> global_ranks;
+  std::shared_ptr<Store> store;  // this agent's own keys
+  int64_t timeout_ns = 0;
+};
+
+class Agent {
+ public:
+  // Runs the init handler. Throws core::Error.
+  Agent(const Member& member, const BackendOptions& options, const AgentConfig& config);
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  const std::string& id() const { return member_.id; }
+  const bp_process_group_api& api() const { return *api_; }
+  void* self() const { return agent_.self; }
+  bool has_flag(uint32_t flag) const { return (member_.backend->flags & flag) != 0; }
+
+  // Does the backend itself perform this operation?
+  bool native(uint32_t kind, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool reduces) const {
+    const Native& n = native_[kind];
+    if (!n.declared) return false;
+    if (kind == BP_BARRIER) return true;
+    return (n.dtypes & BP_BIT(dtype)) != 0 && (n.memory & BP_BIT(memory)) != 0 &&
+           (!reduces || (n.reduce_ops & BP_BIT(reduce_op)) != 0);
+  }
+  // Can the core build what is missing out of this backend's sends and receives of host bytes?
+  bool can_complete() const;
+
+  // Makes everything in flight and everything later fail with `why`. Any thread.
+  void abort(const bp_error& why);
+
+ private:
+  struct Native {
+    bool declared = false;
+    uint32_t dtypes = 0;
+    uint32_t reduce_ops = 0;
+    uint32_t memory = 0;
+  };
+
+  void check_identity(const AgentConfig& config) const;
+  void learn_capabilities();
+
+  const Member& member_;
+  Host host_;
+  bp_agent agent_ = {};
+  const bp_process_group_api* api_ = nullptr;
+  std::array<Native, BP_OP_COUNT> native_ = {};
+};
+
+}  // namespace backplane::core

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/exchange.hpp"
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "reduce/combine.hpp"
+#include "schedule/schedule.hpp"
+
+namespace backplane::core {
+namespace {
+
+// How long operations that were asked to end may take before the whole agent is aborted.
+constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
+
+// One run of a schedule. A round's messages are started together; the destructor leaves none in flight.
+class Exchange {
+ public:
+  Exchange(Agent& agent, const bp_op& op, const void* input, std::byte* scratch, uint64_t seq, Deadline deadline)
+      : agent_(agent),
+        op_(op),
+        element_(op.kind == BP_BARRIER ? 1 : dtype_size(op.dtype)),
+        input_(static_cast<const std::byte*>(input)),
+        output_(static_cast<std::byte*>(op.output.data)),
+        scratch_(scratch),
+        tag_(BP_TAG_INTERNAL | seq),
+        deadline_(deadline) {}
+  ~Exchange() { drain(); }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  void run(const Schedule& schedule) {
+    size_t begin = 0;
+    for (const uint32_t end : schedule.round_ends) {
+      size_t messages = begin;
+      while (messages < end && is_message(schedule.steps[messages])) ++messages;
+      exchange(&schedule.steps[begin], &schedule.steps[0] + messages);
+      for (size_t i = messages; i < end; ++i) local(schedule.steps[i]);
+      begin = end;
+    }
+  }
+
+ private:
+  struct Flight {
+    bp_work* work;
+    const Step* step;
+  };
+
+  static bool is_message(const Step& step) { return step.kind == Step::Kind::kSend || step.kind == Step::Kind::kRecv; }
+
+  const std::byte* source(const Region& region) const {
+    switch (region.where) {
+      case Where::kInput:
+        return input_ + region.offset * element_;
+      case Where::kOutput:
+        return output_ + region.offset * element_;
+      default:
+        return scratch_ + region.offset * element_;
+    }
+  }
+  std::byte* target(const Region& region) const {
+    return (region.where == Where::kOutput ? output_ : scratch_) + region.offset * element_;
+  }
+
+  // Receives are posted before sends, so that what arrives finds its place. The last message is waited for inside
+  // submit, which spares a work and, on many backends, a switch of threads.
+  void exchange(const Step* begin, const Step* end) {
+    const Step* last = nullptr;
+    for (const Step::Kind kind : {Step::Kind::kRecv, Step::Kind::kSend}) {
+      for (const Step* step = begin; step != end; ++step) {
+        if (step->kind != kind) continue;
+        if (last != nullptr) start(*last, 0);
+        last = step;
+      }
+    }
+    if (last != nullptr) start(*last, BP_OP_SYNC);
+    for (size_t i = 0; i < flights_.size(); ++i) finish(flights_[i]);
+    flights_.clear();
+  }
+
+  void start(const Step& step, uint64_t flags) {
+    bp_op message = {};
+    message.struct_size = sizeof(bp_op);
+    message.dtype = BP_U8;
+    message.peer = step.peer;
+    message.tag = tag_;
+    message.seq = op_.seq;
+    message.flags = flags;
+    message.timeout_ns = deadline_.left_ns();
+    if (step.kind == Step::Kind::kSend) {
+      message.kind = BP_SEND;
+      message.input = {const_cast<std::byte*>(source(step.source)), step.source.count * element_, BP_HOST, 0};
+    } else {
+      message.kind = BP_RECV;
+      message.output = {target(step.target), step.target.count * element_, BP_HOST, 0};
+    }
+    bp_error err;
+    bp_error_init(&err);
+    bp_work* work = nullptr;
+    const int32_t status = agent_.api().submit(agent_.self(), &message, &work, &err);
+    if (status != BP_OK) throw_report(status, err, place(step));
+    if (work != nullptr) flights_.push_back({work, &step});
+  }
+
+  void finish(Flight& flight) {
+    bp_error err;
+    bp_error_init(&err);
+    const bp_process_group_api& api = agent_.api();
+    const int32_t status = api.work_wait(agent_.self(), flight.work, deadline_.left_ns(), &err);
+    if (status == BP_AGAIN) {
+      const bool send = flight.step->kind == Step::Kind::kSend;
+      throw Error(BP_TIMEOUT, fmt::format("timed out {} rank {}", send ? "sending to" : "waiting for", flight.step->peer),
+                  flight.step->peer);
+    }
+    api.work_release(agent_.self(), flight.work);
+    flight.work = nullptr;
+    if (status != BP_OK) throw_report(status, err, place(*flight.step));
+  }
+
+  // Brings what is still in flight to its end, so that the buffers are free.
+  void drain() noexcept {
+    const bp_process_group_api& api = agent_.api();
+    for (const Flight& flight : flights_) {
+      if (flight.work != nullptr) api.work_cancel(agent_.self(), flight.work);
+    }
+    for (const Flight& flight : flights_) {
+      if (flight.work == nullptr) continue;
+      if (api.work_wait(agent_.self(), flight.work, kCancelGrace, nullptr) == BP_AGAIN) {
+        bp_error why;
+        bp_error_init(&why);
+        bp_error_set(&why, BP_CANCELLED, 0, flight.step->peer, "a collective failed and its messages could not be cancelled");
+        agent_.abort(why);
+        api.work_wait(agent_.self(), flight.work, BP_NO_TIMEOUT, nullptr);
+      }
+      api.work_release(agent_.self(), flight.work);
+    }
+    flights_.clear();
+  }
+
+  static std::string place(const Step& step) {
+    return fmt::format("{} rank {}", step.kind == Step::Kind::kSend ? "sending to" : "receiving from", step.peer);
+  }
+
+  void local(const Step& step) const {
+    std::byte* to = target(step.target);
+    const std::byte* from = source(step.source);
+    if (step.kind == Step::Kind::kCopy) {
+      if (to != from) std::memcpy(to, from, step.target.count * element_);
+      return;
+    }
+    const std::byte* left = step.source_first ? from : to;
+    const std::byte* right = step.source_first ? to : from;
+    combine(op_.dtype, op_.reduce_op, to, left, right, step.target.count);
+  }
+
+  Agent& agent_;
+  const bp_op& op_;
+  const uint64_t element_;  // bytes
+  const std::byte* const input_;
+  std::byte* const output_;
+  std::byte* const scratch_;
+  const uint64_t tag_;
+  const Deadline deadline_;
+  std::vector<Flight> flights_;
+};
+
+Problem problem_of(const ValidOp& valid, int32_t rank, int32_t world_size) {
+  const bp_op& op = valid.op;
+  Problem problem;
+  problem.kind = op.kind;
+  problem.rank = rank;
+  problem.world_size = world_size;
+  problem.root = op.root;
+  problem.count = valid.per_rank;
+  problem.element_size = op.kind == BP_BARRIER ? 1 : dtype_size(op.dtype);
+  problem.in_counts = op.in_counts;
+  problem.in_displs = op.in_displs;
+  problem.out_counts = op.out_counts;
+  problem.out_displs = op.out_displs;
+  problem.own_count = valid.count;
+  return problem;
+}
+
+}  // namespace
+
+void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t world_size, uint64_t seq,
+                    Deadline deadline) {
+  const bp_op& op = valid.op;
+  const Problem problem = problem_of(valid, rank, world_size);
+  const Schedule schedule = make_schedule(choose_algorithm(problem), problem);
+  const bool scaled = reduces(op.kind) && op.reduce_op == BP_PREMUL_SUM;
+  const uint64_t scaled_bytes = scaled ? op.input.count * problem.element_size : 0;
+  const std::unique_ptr<std::byte[]> memory(
+      new std::byte[schedule.scratch_count * problem.element_size + scaled_bytes]);  // not cleared
+  const void* input = op.input.data;
+  if (scaled) {
+    multiply(op.dtype, memory.get(), op.input.data, op.scalar, op.input.count);
+    input = memory.get();
+  }
+  {
+    Exchange exchange(agent, op, input, memory.get() + scaled_bytes, seq, deadline);
+    exchange.run(schedule);
+  }
+  if (reduces(op.kind) && op.reduce_op == BP_AVG && op.output.data != nullptr) {
+    divide(op.dtype, op.output.data, static_cast<uint64_t>(world_size), op.output.count);
+  }
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/host.hpp"
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backplane/abi/ext/reduce.h"
+#include "log.hpp"
+#include "reduce/combine.hpp"
+
+namespace backplane::core {
+namespace {
+
+// What a store call without a timeout of its own may take: the store answers at once unless it is lost.
+constexpr int64_t kStoreTimeout = INT64_C(60) * 1000000000;
+
+int32_t combine_for_plugin(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
+                           uint64_t count) {
+  if (!reducible(dtype, reduce_op)) return BP_INVALID;
+  combine(dtype, reduce_op, out, left, right, count);
+  return BP_OK;
+}
+
+constexpr bp_reduce_api kReduce = {sizeof(bp_reduce_api), 0, combine_for_plugin};
+
+std::string_view bytes(const void* data, uint64_t size) {
+  return size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
+}
+
+void copy_out(const std::string& value, void* buffer, uint64_t capacity, uint64_t* size) {
+  *size = value.size();
+  if (value.size() > capacity) {
+    fail(BP_RESOURCE, "the value has {} bytes, the buffer {}", value.size(), capacity);
+  }
+  if (!value.empty()) std::memcpy(buffer, value.data(), value.size());
+}
+
+}  // namespace
+
+// The functions of the table.
+struct HostCalls {
+  static Host& host(void* ctx) { return *static_cast<Host*>(ctx); }
+  static Store& store(void* ctx) {
+    if (!host(ctx).store_) fail(BP_UNSUPPORTED, "there is no store before init");
+    return *host(ctx).store_;
+  }
+
+  static void log(void* ctx, uint32_t level, const char* text) {
+    write_log(level, host(ctx).name_ + ": " + text);
+  }
+  static int32_t abort_requested(void* ctx) { return host(ctx).aborting_.load(std::memory_order_acquire) ? 1 : 0; }
+
+  static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
+    return guarded(err, [=] { store(ctx).set(key, bytes(value, size), Deadline::after(kStoreTimeout)); });
+  }
+  static int32_t get(void* ctx, const char* key, void* buffer, uint64_t capacity, uint64_t* size, int64_t timeout_ns,
+                     bp_error* err) {
+    return guarded(
+        err, [=] { copy_out(store(ctx).get(key, Deadline::after(timeout_ns)), buffer, capacity, size); });
+  }
+  static int32_t add(void* ctx, const char* key, int64_t delta, int64_t* sum, bp_error* err) {
+    return guarded(err, [=] { *sum = store(ctx).add(key, delta, Deadline::after(kStoreTimeout)); });
+  }
+  static int32_t wait(void* ctx, const char* const* keys, uint64_t count, int64_t timeout_ns, bp_error* err) {
+    return guarded(err, [=] {
+      store(ctx).wait(std::vector<std::string>(keys, keys + count), Deadline::after(timeout_ns));
+    });
+  }
+  static int32_t compare_set(void* ctx, const char* key, const void* expected, uint64_t expected_size,
+                             const void* desired, uint64_t desired_size, void* buffer, uint64_t capacity,
+                             uint64_t* size, bp_error* err) {
+    return guarded(err, [=] {
+      copy_out(store(ctx).compare_set(key, bytes(expected, expected_size), bytes(desired, desired_size),
+                                      Deadline::after(kStoreTimeout)),
+               buffer, capacity, size);
+    });
+  }
+  static int32_t remove(void* ctx, const char* key, int32_t* existed, bp_error* err) {
+    return guarded(err, [=] {
+      const bool there = store(ctx).remove(key, Deadline::after(kStoreTimeout));
+      if (existed != nullptr) *existed = there ? 1 : 0;
+    });
+  }
+  static const void* extension(void*, const char* id) {
+    return std::string_view(id) == BP_EXT_REDUCE ? &kReduce : nullptr;
+  }
+};
+
+Host::Host(std::string name, std::shared_ptr<Store> store)
+    : name_(std::move(name)),
+      store_(std::move(store)),
+      table_{sizeof(bp_host),        BP_ABI_MINOR,
+             this,                   HostCalls::log,
+             HostCalls::abort_requested, HostCalls::set,
+             HostCalls::get,         HostCalls::add,
+             HostCalls::wait,        HostCalls::compare_set,
+             HostCalls::remove,      HostCalls::extension} {}
+
+void Host::request_abort(const std::string& why) {
+  aborting_.store(true, std::memory_order_release);
+  if (store_) store_->interrupt(BP_CANCELLED, why);
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host table (abi/host.h) that one agent sees.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "backplane/abi/host.h"
+#include "store/store.hpp"
+
+namespace backplane::core {
+
+class Host {
+ public:
+  // `name` stands before the plugin's log lines. Without a store its store functions answer BP_UNSUPPORTED.
+  explicit Host(std::string name, std::shared_ptr<Store> store = nullptr);
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  const bp_host* table() const { return &table_; }
+  // From now on abort_requested says 1, and blocked store calls end with BP_CANCELLED.
+  void request_abort(const std::string& why);
+
+ private:
+  friend struct HostCalls;
+
+  const std::string name_;
+  const std::shared_ptr<Store> store_;
+  std::atomic<bool> aborting_ = false;
+  const bp_host table_;
+};
+
+}  // namespace backplane::core

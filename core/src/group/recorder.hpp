@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flight recorder: the last operations of a group in a ring of fixed size. Writing is wait-free and allocates
+// nothing, so it is always on. Fields are atomics: a reader may see an entry while it is overwritten, and drops
+// it when the entry's number has changed meanwhile.
+#pragma once
+
+#include <time.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "backplane/abi/op.h"
+#include "backplane/abi/status.h"
+
+namespace backplane::core {
+
+inline int64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+class Recorder {
+ public:
+  static constexpr uint64_t kEntries = 1024;  // a power of two
+
+  // What was recorded of one operation.
+  struct Entry {
+    uint64_t number = 0;  // counts all operations of the group on this rank
+    uint64_t seq = 0;
+    uint64_t count = 0;
+    uint64_t tag = 0;
+    uint32_t kind = 0;
+    uint32_t dtype = 0;
+    uint32_t reduce_op = 0;
+    int32_t rank = -1;  // root or peer
+    int32_t status = 0;  // BP_AGAIN while in flight
+    int64_t begin_ns = 0;  // CLOCK_MONOTONIC
+    int64_t end_ns = 0;    // 0 while in flight
+  };
+
+  // Notes the start of an operation; returns its number, for finish.
+  uint64_t start(const bp_op& op, uint64_t seq, uint64_t count, int32_t rank) {
+    const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+    Slot& slot = slots_[number % kEntries];
+    // Release stores keep the fields behind the invalidation of the number, without a fence (which TSan cannot model).
+    constexpr auto kRelease = std::memory_order_release;
+    slot.number.store(~UINT64_C(0), std::memory_order_relaxed);
+    slot.seq.store(seq, kRelease);
+    slot.count.store(count, kRelease);
+    slot.tag.store(op.tag, kRelease);
+    slot.what.store(op.kind | op.dtype << 8 | op.reduce_op << 16, kRelease);
+    slot.rank.store(rank, kRelease);
+    slot.status.store(BP_AGAIN, kRelease);
+    slot.begin_ns.store(monotonic_ns(), kRelease);
+    slot.end_ns.store(0, kRelease);
+    slot.number.store(number, kRelease);
+    return number;
+  }
+
+  // Notes the end of an operation, unless its entry has been overwritten by then.
+  void finish(uint64_t number, int32_t status) {
+    Slot& slot = slots_[number % kEntries];
+    if (slot.number.load(std::memory_order_relaxed) != number) return;
+    slot.status.store(status, std::memory_order_relaxed);
+    slot.end_ns.store(monotonic_ns(), std::memory_order_relaxed);
+  }
+
+  // The entries that are still there, oldest first.
+  std::vector<Entry> entries() const;
+
+ private:
+  struct alignas(64) Slot {
+    std::atomic<uint64_t> number = ~UINT64_C(0);
+    std::atomic<uint64_t> seq = 0;
+    std::atomic<uint64_t> count = 0;
+    std::atomic<uint64_t> tag = 0;
+    std::atomic<uint32_t> what = 0;
+    std::atomic<int32_t> rank = -1;
+    std::atomic<int32_t> status = 0;
+    std::atomic<int64_t> begin_ns = 0;
+    std::atomic<int64_t> end_ns = 0;
+  };
+
+  std::atomic<uint64_t> next_ = 0;
+  std::array<Slot, kEntries> slots_;
+};
+
+}  // namespace backplane::core

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/validate.hpp"
+
+#include <limits>
+
+#include "error.hpp"
+#include "reduce/combine.hpp"
+
+namespace backplane::core {
+namespace {
+
+class Validation {
+ public:
+  Validation(const bp_op& given, int32_t rank, int32_t world_size, ValidOp* valid)
+      : rank_(rank), world_(static_cast<uint64_t>(world_size)), valid_(*valid), op_(valid->op) {
+    if (given.struct_size < sizeof(bp_op)) {
+      bad("bp_op.struct_size is {}, at least {} is needed", given.struct_size, sizeof(bp_op));
+    }
+    op_ = given;
+  }
+
+  void run() {
+    if (op_.kind >= BP_OP_COUNT) bad("there is no operation kind {}", op_.kind);
+    if (op_.kind == BP_BARRIER) return barrier();
+    size_ = dtype_size(op_.dtype);
+    if (size_ == 0) bad("{}: there is no dtype {}", op_name(op_.kind), op_.dtype);
+    check_buffer(op_.input, "input");
+    check_buffer(op_.output, "output");
+    check_reduction();
+    check_other();
+    shape();
+  }
+
+ private:
+  template <typename... Args>
+  [[noreturn]] static void bad(fmt::format_string<Args...> format, Args&&... args) {
+    fail(BP_INVALID, format, std::forward<Args>(args)...);
+  }
+
+  void barrier() {
+    op_.input = op_.output = {};
+    clear_counts();
+  }
+
+  void clear_counts() { op_.in_counts = op_.in_displs = op_.out_counts = op_.out_displs = nullptr; }
+
+  void check_buffer(const bp_buffer& buffer, const char* which) const {
+    if (buffer.memory >= BP_MEMORY_COUNT) bad("{}: there is no memory kind {}", op_name(op_.kind), buffer.memory);
+    if (buffer.count > 0 && buffer.data == nullptr) {
+      bad("{}: the {} buffer is NULL but has {} elements", op_name(op_.kind), which, buffer.count);
+    }
+    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+    if (buffer.count > kMost / size_) bad("{}: the {} buffer of {} elements is too large", op_name(op_.kind), which, buffer.count);
+  }
+
+  void check_reduction() const {
+    if (!reduces(op_.kind)) return;
+    if (op_.reduce_op >= BP_REDUCE_OP_COUNT) bad("{}: there is no reduce operation {}", op_name(op_.kind), op_.reduce_op);
+    if (!reducible(op_.dtype, op_.reduce_op)) {
+      bad("{}: {} does not go with {}", op_name(op_.kind), reduce_op_name(op_.reduce_op), dtype_name(op_.dtype));
+    }
+    if (op_.reduce_op == BP_PREMUL_SUM && op_.scalar == nullptr) {
+      bad("{}: premul_sum needs bp_op.scalar", op_name(op_.kind));
+    }
+  }
+
+  // Root or peer.
+  void check_other() {
+    constexpr uint32_t kRooted = BP_BIT(BP_BROADCAST) | BP_BIT(BP_REDUCE) | BP_BIT(BP_GATHER) | BP_BIT(BP_GATHERV) |
+                                 BP_BIT(BP_SCATTER) | BP_BIT(BP_SCATTERV);
+    const bool rooted = (kRooted & BP_BIT(op_.kind)) != 0;
+    if (!rooted && collective(op_.kind)) return;
+    const int32_t other = rooted ? op_.root : op_.peer;
+    valid_.other = other;
+    if (op_.kind == BP_RECV && other == BP_ANY_SOURCE) return;
+    if (other < 0 || static_cast<uint64_t>(other) >= world_) {
+      bad("{}: {} {} is not a rank of this group of {}", op_name(op_.kind), rooted ? "root" : "peer", other, world_);
+    }
+    if (!rooted && op_.tag >= UINT64_C(1) << 32) bad("{}: tag {} is not below 2^32", op_name(op_.kind), op_.tag);
+  }
+
+  bool at_root() const { return op_.root == rank_; }
+
+  void expect(const bp_buffer& buffer, const char* which, uint64_t count) const {
+    if (buffer.count != count) {
+      bad("{}: the {} has {} elements, expected {}", op_name(op_.kind), which, buffer.count, count);
+    }
+  }
+
+  uint64_t blocks(uint64_t count) const {
+    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+    if (count > kMost / size_ / world_) bad("{}: {} elements per rank are too many", op_name(op_.kind), count);
+    return count * world_;
+  }
+
+  void* block(const bp_buffer& buffer, uint64_t offset) const {
+    return static_cast<char*>(buffer.data) + offset * size_;
+  }
+
+  // Input and output may be the same where `in_place` says so; nowhere else may they touch.
+  void check_overlap(const void* in_place_input, const void* in_place_output) const {
+    const auto* in = static_cast<const char*>(op_.input.data);
+    const auto* out = static_cast<const char*>(op_.output.data);
+    if (op_.input.count == 0 || op_.output.count == 0 || op_.input.memory != op_.output.memory) return;
+    if (in == in_place_input && out == in_place_output) return;
+    if (in < out + op_.output.count * size_ && out < in + op_.input.count * size_) {
+      bad("{}: input and output overlap without being exactly in place", op_name(op_.kind));
+    }
+  }
+
+  // Checks counts against the buffer and completes displacements.
+  void check_blocks(const char* which, const bp_buffer& buffer, const uint64_t* counts, const uint64_t*& displs,
+                    std::vector<uint64_t>& storage) const {
+    if (counts == nullptr) bad("{}: {} counts are missing", op_name(op_.kind), which);
+    if (displs == nullptr) {
+      storage.resize(world_);
+      uint64_t next = 0;
+      for (uint64_t r = 0; r < world_; ++r) {
+        storage[r] = next;
+        next += counts[r];
+        if (next < counts[r]) bad("{}: the {} counts overflow", op_name(op_.kind), which);
+      }
+      displs = storage.data();
+    }
+    for (uint64_t r = 0; r < world_; ++r) {
+      if (counts[r] <= buffer.count && displs[r] <= buffer.count - counts[r]) continue;
+      bad("{}: rank {}'s block of the {} ({} elements at {}) is not inside its {} elements", op_name(op_.kind), r, which,
+          counts[r], displs[r], buffer.count);
+    }
+  }
+
+  void shape() {
+    switch (op_.kind) {
+      case BP_BROADCAST:
+        return broadcast();
+      case BP_REDUCE:
+      case BP_ALL_REDUCE:
+        return reduce();
+      case BP_GATHER:
+      case BP_GATHERV:
+        return gather();
+      case BP_SCATTER:
+      case BP_SCATTERV:
+        return scatter();
+      case BP_ALL_GATHER:
+      case BP_ALL_GATHERV:
+        return all_gather();
+      case BP_REDUCE_SCATTER:
+      case BP_REDUCE_SCATTERV:
+        return reduce_scatter();
+      case BP_ALL_TO_ALL:
+      case BP_ALL_TO_ALLV:
+        return all_to_all();
+      case BP_SEND:
+        valid_.count = op_.input.count;
+        op_.output = {};
+        return clear_counts();
+      default:  // BP_RECV
+        valid_.count = op_.output.count;
+        op_.input = {};
+        return clear_counts();
+    }
+  }
+
+  // The root may give its data as input, as output, or as both; the backend sees both, the same.
+  void broadcast() {
+    clear_counts();
+    if (at_root()) {
+      if (op_.input.data == nullptr) op_.input = op_.output;
+      if (op_.output.data == nullptr) op_.output = op_.input;
+      if (op_.input.data != op_.output.data) bad("broadcast: the root's input and output are different buffers");
+      expect(op_.output, "output", op_.input.count);
+    } else {
+      op_.input = {};
+    }
+    valid_.count = valid_.per_rank = op_.output.count;
+  }
+
+  void reduce() {
+    clear_counts();
+    valid_.count = valid_.per_rank = op_.input.count;
+    if (op_.kind == BP_REDUCE && !at_root()) {
+      op_.output = {};
+      return;
+    }
+    expect(op_.output, "output", op_.input.count);
+    check_overlap(op_.output.data, op_.input.data);
+  }
+
+  void gather() {
+    const bool variant = op_.kind == BP_GATHERV;
+    valid_.count = valid_.per_rank = op_.input.count;
+    if (!at_root()) {
+      op_.output = {};
+      return clear_counts();
+    }
+    op_.in_counts = op_.in_displs = nullptr;
+    gathered_output(variant);
+  }
+
+  void all_gather() {
+    valid_.count = valid_.per_rank = op_.input.count;
+    op_.in_counts = op_.in_displs = nullptr;
+    gathered_output(op_.kind == BP_ALL_GATHERV);
+  }
+
+  void gathered_output(bool variant) {
+    uint64_t own = 0;
+    if (variant) {
+      check_blocks("output", op_.output, op_.out_counts, op_.out_displs, valid_.out_displs);
+      expect(op_.input, "input", op_.out_counts[rank_]);
+      own = op_.out_displs[rank_];
+    } else {
+      op_.out_counts = op_.out_displs = nullptr;
+      expect(op_.output, "output", blocks(op_.input.count));
+      own = static_cast<uint64_t>(rank_) * op_.input.count;
+    }
+    check_overlap(block(op_.output, own), op_.output.data);
+  }
+
+  void scatter() {
+    const bool variant = op_.kind == BP_SCATTERV;
+    valid_.count = valid_.per_rank = op_.output.count;
+    if (!at_root()) {
+      op_.input = {};
+      return clear_counts();
+    }
+    op_.out_counts = op_.out_displs = nullptr;
+    scattered_input(variant);
+  }
+
+  void reduce_scatter() {
+    valid_.count = valid_.per_rank = op_.output.count;
+    op_.out_counts = op_.out_displs = nullptr;
+    scattered_input(op_.kind == BP_REDUCE_SCATTERV);
+  }
+
+  void scattered_input(bool variant) {
+    uint64_t own = 0;
+    if (variant) {
+      check_blocks("input", op_.input, op_.in_counts, op_.in_displs, valid_.in_displs);
+      expect(op_.output, "output", op_.in_counts[rank_]);
+      own = op_.in_displs[rank_];
+    } else {
+      op_.in_counts = op_.in_displs = nullptr;
+      expect(op_.input, "input", blocks(op_.output.count));
+      own = static_cast<uint64_t>(rank_) * op_.output.count;
+    }
+    check_overlap(op_.input.data, block(op_.input, own));
+  }
+
+  void all_to_all() {
+    if (op_.kind == BP_ALL_TO_ALLV) {
+      check_blocks("input", op_.input, op_.in_counts, op_.in_displs, valid_.in_displs);
+      check_blocks("output", op_.output, op_.out_counts, op_.out_displs, valid_.out_displs);
+      if (op_.in_counts[rank_] != op_.out_counts[rank_]) {
+        bad("all_to_allv: rank {} sends itself {} elements and receives {}", rank_, op_.in_counts[rank_], op_.out_counts[rank_]);
+      }
+      valid_.count = op_.input.count;
+      return check_overlap(nullptr, nullptr);
+    }
+    clear_counts();
+    if (op_.input.count % world_ != 0) {
+      bad("all_to_all: the input's {} elements cannot be divided by {} ranks", op_.input.count, world_);
+    }
+    expect(op_.output, "output", op_.input.count);
+    valid_.count = valid_.per_rank = op_.input.count / world_;
+    check_overlap(op_.output.data, op_.input.data);
+  }
+
+  const int32_t rank_;
+  const uint64_t world_;
+  uint64_t size_ = 1;  // bytes of an element
+  ValidOp& valid_;
+  bp_op& op_;
+};
+
+}  // namespace
+
+void validate(const bp_op& op, int32_t rank, int32_t world_size, ValidOp* valid) {
+  Validation(op, rank, world_size, valid).run();
+}
+
+std::string describe(const bp_op& op, uint64_t count, int32_t other) {
+  if (op.kind == BP_BARRIER) return "barrier";
+  std::string text = fmt::format("{} ({} x {})", op_name(op.kind), dtype_name(op.dtype), count);
+  if (op.kind == BP_SEND) return fmt::format("{} to rank {}", text, other);
+  if (op.kind == BP_RECV && other == BP_ANY_SOURCE) return text + " from any rank";
+  if (op.kind == BP_RECV) return fmt::format("{} from rank {}", text, other);
+  return other < 0 ? text : fmt::format("{} with root {}", text, other);
+}
+
+}  // namespace backplane::core

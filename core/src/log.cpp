@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "log.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+
+namespace backplane::core {
+namespace {
+
+constexpr std::string_view kLevels[] = {"debug", "info", "warn", "error"};
+constexpr uint32_t kOff = 4;
+
+struct Sink {
+  std::mutex mutex;
+  LogFunction log = nullptr;
+  void* ctx = nullptr;
+};
+
+Sink& sink() {
+  static Sink* const instance = new Sink;  // plugins' threads may log while the process ends
+  return *instance;
+}
+
+uint32_t threshold() {
+  const char* text = std::getenv("BACKPLANE_LOG");
+  if (text == nullptr) return BP_LOG_WARN;
+  if (std::string_view(text) == "off") return kOff;
+  for (uint32_t level = 0; level < kOff; ++level) {
+    if (kLevels[level] == text) return level;
+  }
+  return BP_LOG_WARN;
+}
+
+}  // namespace
+
+void set_log(LogFunction log, void* ctx) {
+  const std::lock_guard lock(sink().mutex);
+  sink().log = log;
+  sink().ctx = ctx;
+}
+
+void write_log(uint32_t level, const std::string& text) noexcept {
+  LogFunction log = nullptr;
+  void* ctx = nullptr;
+  {
+    const std::lock_guard lock(sink().mutex);
+    log = sink().log;
+    ctx = sink().ctx;
+  }
+  if (log != nullptr) return log(ctx, level, text.c_str());
+  if (level < threshold() || level >= kOff) return;
+  std::fprintf(stderr, "[backplane %s] %s\n", kLevels[level].data(), text.c_str());
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include "error.hpp"
+#include "group/host.hpp"
+#include "registry/registry.hpp"
+
+namespace backplane::core {
+
+BackendOptions::BackendOptions(const Member& member, KeyValues values, int64_t rpc_timeout_ns,
+                               const std::string& init_method)
+    : member_(member), values_(std::move(values)) {
+  const bp_backend& backend = *member.backend;
+  if (backend.construct_options == nullptr) return;
+  std::vector<bp_key_value> texts;
+  for (const auto& [key, value] : values_) texts.push_back({key.c_str(), value.c_str()});
+  const bp_options_request request = {sizeof(bp_options_request), static_cast<uint32_t>(texts.size()), texts.data(),
+                                      rpc_timeout_ns, init_method.c_str()};
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = backend.construct_options(&backend, &request, &native_, &err);
+  if (status != BP_OK) throw_report(status, err, "options of " + member.id);
+}
+
+BackendOptions::~BackendOptions() {
+  const bp_backend& backend = *member_.backend;
+  if (native_ != nullptr && backend.destroy_options != nullptr) backend.destroy_options(&backend, native_);
+}
+
+std::string BackendOptions::fingerprint() const {
+  std::string text = member_.id;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const uint32_t flags = member_.backend->options[i]->flags;
+    if ((flags & BP_OPTION_SAME_ON_ALL) == 0 || (flags & BP_OPTION_SECRET) != 0) continue;
+    text += fmt::format(" {}={}", values_[i].first, values_[i].second);
+  }
+  return text;
+}
+
+void probe(const Member& member) {
+  const bp_backend& backend = *member.backend;
+  if (backend.probe == nullptr) return;
+  const Host host(member.id);
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = backend.probe(&backend, host.table(), &err);
+  if (status != BP_OK) throw_report(status, err, "");
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "registry/registry.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "error.hpp"
+#include "plugin/builtins.hpp"
+#include "plugin/contract.hpp"
+#include "plugin/loader.hpp"
+#include "plugin/names.hpp"
+#include "plugin/option_schema.hpp"
+#include "registry/nearest.hpp"
+#include "registry/selection.hpp"
+
+namespace backplane::core {
+namespace {
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return result;
+}
+
+// What stood in the way of every rejected file: "; rejected: PATH: reason; ...".
+std::string rejections(const plugin::Scan& scan) {
+  std::string text;
+  for (const plugin::FoundFile& file : scan.files) {
+    if (!file.rejection.empty()) text += fmt::format("{}{}: {}", text.empty() ? ". Rejected: " : "; ", file.path, file.rejection);
+  }
+  return text;
+}
+
+}  // namespace
+
+Registry::Registry() {
+  for (const bp_plugin* plugin : builtin_plugins()) {
+    for (uint32_t i = 0; i < plugin->backend_count; ++i) add(*plugin->backends[i], plugin, "built in");
+  }
+}
+
+const Member* Registry::member(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto entry = members_.find(id);
+  return entry == members_.end() ? nullptr : entry->second.get();
+}
+
+std::pair<const Member*, bool> Registry::add(const bp_backend& backend, const bp_plugin* plugin,
+                                             const std::string& origin) {
+  auto made = std::make_unique<Member>(Member{backend.id, upper(backend.id), origin, &backend, plugin});
+  const std::lock_guard lock(mutex_);
+  const auto [entry, fresh] = members_.try_emplace(backend.id, std::move(made));
+  return {entry->second.get(), fresh};
+}
+
+bool Registry::registered(std::string_view name) {
+  const std::string id = lower(name);
+  if (member(id) != nullptr) return true;
+  try {
+    plugin::find(plugin::search_path(), id);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+const Member& Registry::register_backend(const bp_backend& backend) {
+  if (backend.id == nullptr || !plugin::valid_id(backend.id)) {
+    fail(BP_INVALID, "a backend's id is [a-z0-9_-]{{1,32}}, not '{}'", backend.id == nullptr ? "NULL" : backend.id);
+  }
+  if (backend.init == nullptr) fail(BP_INVALID, "backend {} has no init handler", backend.id);
+  const std::string problem = plugin::option_schema_problem(backend);
+  if (!problem.empty()) fail(BP_INVALID, "backend {}: {}", backend.id, problem);
+  const auto [made, fresh] = add(backend, nullptr, "registered by this program");
+  if (!fresh) fail(BP_INVALID, "RPC backend {}: already registered", made->name);
+  return *made;
+}
+
+const Member& Registry::lookup(std::string_view name) {
+  const std::string id = lower(name);
+  if (const Member* known_member = member(id)) return *known_member;
+  plugin::Match match;
+  try {
+    match = plugin::find(plugin::search_path(), id);
+  } catch (const Error& e) {
+    const std::vector<std::string> ids = known();
+    throw Error(e.status(), fmt::format("unknown backend '{}'.{} Available: {}. Searched: {}{}", name,
+                                        did_you_mean(id, ids), fmt::join(ids, ", "), e.what(),
+                                        rejections(plugin::scan(plugin::search_path()))));
+  }
+  const bp_plugin* plugin = plugin::load(match.path, match.note);
+  return *add(*plugin->backends[match.index], plugin, match.path).first;
+}
+
+std::vector<std::string> Registry::known() {
+  std::set<std::string> ids;
+  for (const Member* m : members()) ids.insert(m->id);
+  for (const plugin::FoundFile& file : plugin::scan(plugin::search_path()).files) {
+    for (const plugin::FoundBackend& backend : file.backends) {
+      if (backend.state == plugin::FoundBackend::State::kAvailable) ids.insert(backend.note.id);
+    }
+  }
+  return {ids.begin(), ids.end()};
+}
+
+std::vector<const Member*> Registry::members() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<const Member*> result;
+  for (const auto& entry : members_) result.push_back(entry.second.get());
+  return result;
+}
+
+Registry& default_registry() {
+  static Registry* const instance = new Registry;  // never destroyed: plugins may use it until the process ends
+  return *instance;
+}
+
+}  // namespace backplane::core

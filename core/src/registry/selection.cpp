@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "registry/selection.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "error.hpp"
+#include "plugin/names.hpp"
+
+namespace backplane::core {
+namespace {
+
+std::string decode(std::string_view text, std::string_view whole) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      result.push_back(text[i]);
+      continue;
+    }
+    unsigned value = 0;
+    const char* begin = text.data() + i + 1;
+    const char* end = begin + 2;
+    if (i + 2 >= text.size() || std::from_chars(begin, end, value, 16).ptr != end) {
+      fail(BP_INVALID, "backend '{}': % is not followed by two hexadecimal digits", whole);
+    }
+    result.push_back(static_cast<char>(value));
+    i += 2;
+  }
+  return result;
+}
+
+KeyValues parse_options(std::string_view text, std::string_view whole) {
+  KeyValues options;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('&', begin), text.size());
+    const std::string_view pair = text.substr(begin, end - begin);
+    const size_t equals = pair.find('=');
+    if (equals == std::string_view::npos || equals == 0) {
+      fail(BP_INVALID, "backend '{}': expected key=value after '?' or '&', found '{}'", whole, pair);
+    }
+    options.emplace_back(std::string(pair.substr(0, equals)), decode(pair.substr(equals + 1), whole));
+    begin = end + 1;
+  }
+  return options;
+}
+
+SelectionPart parse_part(std::string_view text, std::string_view whole) {
+  SelectionPart part;
+  const size_t question = text.find('?');
+  std::string_view head = text.substr(0, question);
+  const size_t colon = head.find(':');
+  if (colon != std::string_view::npos) {
+    const std::string device = lower(head.substr(0, colon));
+    if (device != "cpu" && device != "cuda") {
+      fail(BP_INVALID, "backend '{}': unknown device '{}'; use cpu or cuda", whole, device);
+    }
+    part.memory = device == "cpu" ? BP_HOST : BP_CUDA;
+    head.remove_prefix(colon + 1);
+  }
+  part.name = lower(head);
+  if (!plugin::valid_id(part.name)) {
+    fail(BP_INVALID, "backend '{}': '{}' is not a backend's name (letters, digits, _ and -, at most 32)", whole, head);
+  }
+  if (question != std::string_view::npos) part.options = parse_options(text.substr(question + 1), whole);
+  return part;
+}
+
+}  // namespace
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+std::vector<SelectionPart> parse_selection(std::string_view text) {
+  std::vector<SelectionPart> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    SelectionPart part = parse_part(text.substr(begin, end - begin), text);
+    for (const SelectionPart& other : parts) {
+      if (other.memory == part.memory) fail(BP_INVALID, "backend '{}': two parts serve the same device", text);
+    }
+    parts.push_back(std::move(part));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string selected_backend(const char* requested) {
+  if (requested != nullptr && *requested != '\0') return requested;
+  const char* environment = std::getenv("BACKPLANE_BACKEND");
+  return environment != nullptr && *environment != '\0' ? environment : "auto";
+}
+
+}  // namespace backplane::core

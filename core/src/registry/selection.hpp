@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What users write to choose a backend:
+//
+//     selection = part *("," part)
+//     part      = [device ":"] name ["?" key "=" value *("&" key "=" value)]
+//     device    = "cpu" | "cuda"
+//
+// `gloo`, `gloo?iface=eth0&threads=2`, `cpu:gloo,cuda:nccl`. A part without a device serves every kind of memory that no
+// other part names. Values may escape bytes as %2C.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "registry/option_value.hpp"
+
+namespace backplane::core {
+
+struct SelectionPart {
+  std::optional<uint32_t> memory;  // BP_HOST or BP_CUDA; none: whatever no other part names
+  std::string name;                // lower case
+  KeyValues options;               // as given
+};
+
+// Throws core::Error (BP_INVALID) with the place that is wrong.
+std::vector<SelectionPart> parse_selection(std::string_view text);
+
+// `requested`, or else BACKPLANE_BACKEND, or else "auto".
+std::string selected_backend(const char* requested);
+
+// ASCII letters in lower case: backend names are case-insensitive.
+std::string lower(std::string_view text);
+
+}  // namespace backplane::core
