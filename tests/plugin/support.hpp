@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A temporary directory of plugins, and the fixtures to fill it with.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "error.hpp"
+#include "plugin/search_path.hpp"
+
+namespace backplane::test {
+
+namespace fs = std::filesystem;
+
+using Bytes = std::vector<std::byte>;
+
+inline fs::path fixture(const std::string& name) { return fs::path(BACKPLANE_TEST_FIXTURES) / name; }
+
+inline Bytes read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_FALSE(text.empty()) << path;
+  const auto* data = reinterpret_cast<const std::byte*>(text.data());
+  return {data, data + text.size()};
+}
+
+// Removed with all it contains at the end of the test.
+class TempDirectory {
+ public:
+  TempDirectory() {
+    std::string name = (fs::temp_directory_path() / "backplane-plugin-test-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = fs::canonical(name);
+  }
+  ~TempDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TempDirectory(const TempDirectory&) = delete;
+  TempDirectory& operator=(const TempDirectory&) = delete;
+
+  const fs::path& path() const { return path_; }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+  // A directory in it.
+  std::string directory(const std::string& name) const {
+    fs::create_directories(path_ / name);
+    return file(name);
+  }
+  // A copy of a fixture under another name; modes are those of an installed plugin.
+  std::string copy(const std::string& from, const std::string& name) const {
+    return write(name, read_file(fixture(from + ".so")));
+  }
+  std::string write(const std::string& name, const Bytes& bytes) const {
+    std::ofstream(file(name), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    fs::permissions(file(name), fs::perms(0644));
+    return file(name);
+  }
+
+ private:
+  fs::path path_;
+};
+
+inline core::plugin::SearchPath path_of(const std::vector<std::string>& directories) {
+  core::plugin::SearchPath path;
+  for (const auto& directory : directories) path.directories.push_back({directory, "test"});
+  return path;
+}
+
+// What `body` fails with; the text is empty if it does not.
+template <typename Body>
+core::Error error_of(Body&& body) {
+  try {
+    body();
+  } catch (const core::Error& e) {
+    return e;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {BP_OK, ""};
+}
+
+inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+// Sets an environment variable (nullptr: unsets it) and puts the old state back at the end.
+class Environment {
+ public:
+  Environment(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    set(value);
+  }
+  ~Environment() { set(old_ ? old_->c_str() : nullptr); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  void set(const char* value) const { value == nullptr ? ::unsetenv(name_) : ::setenv(name_, value, 1); }
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+}  // namespace backplane::test
