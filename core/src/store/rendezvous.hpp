@@ -30,7 +30,8 @@ struct Rendezvous {
 // variable is BP_INVALID and names it. Further variables:
 //   BACKPLANE_JOB_ID           what distinguishes this job from others on the same port; same on all ranks, default ""
 //   BACKPLANE_STORE_HOSTED=1   a launcher serves the store at MASTER_ADDR:MASTER_PORT, so that rank 0 must not
-//   BACKPLANE_MASTER_PORT      the port to use under torchrun, whose own store occupies MASTER_PORT; without it, a job on
+//   BACKPLANE_MASTER_PORT      the port to use under torchrun, whose own store occupies MASTER_PORT; without it, a job
+//   on
 //                              one node meets through a file in the temporary directory
 Rendezvous rendezvous(const RendezvousRequest& request);
 

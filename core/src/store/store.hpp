@@ -2,8 +2,8 @@
 //
 // The key-value store through which ranks meet: an interface with four implementations (TCP, file, in-process, and a
 // prefix view of another store). All functions may be called from any thread and throw core::Error. A deadline that has
-// passed still asks once ("0 does not wait"); when a call that changes something ends in BP_TIMEOUT or BP_PEER_LOST, the
-// change may or may not have been made.
+// passed still asks once ("0 does not wait"); when a call that changes something ends in BP_TIMEOUT or BP_PEER_LOST,
+// the change may or may not have been made.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace backplane::core {
 
-// Limits that hold for every store; beyond them is BP_INVALID. The two values of compare_set and the keys of one wait or
-// check count together.
+// Limits that hold for every store; beyond them is BP_INVALID. The two values of compare_set and the keys of one wait
+// or check count together.
 inline constexpr size_t kMaxKeySize = 4096;                // bytes, with all prefixes
 inline constexpr size_t kMaxValueSize = size_t{64} << 20;  // bytes
 inline constexpr size_t kMaxKeys = 65536;                  // in one wait or check
@@ -40,8 +40,8 @@ class Store {
   virtual void wait(const std::vector<std::string>& keys, Deadline deadline) = 0;
   // Do all keys exist now?
   virtual bool check(const std::vector<std::string>& keys, Deadline deadline) = 0;
-  // Sets the key to `desired` if its value equals `expected` (an empty one also matches a missing key). Returns the value
-  // that stands there afterwards (empty if the key is missing and did not match).
+  // Sets the key to `desired` if its value equals `expected` (an empty one also matches a missing key). Returns the
+  // value that stands there afterwards (empty if the key is missing and did not match).
   virtual std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                                   Deadline deadline) = 0;
   // Removes the key; was there one?

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a TCP store's server does with requests, apart from sockets: a board on which clients pin values and wait for
+// those of others. Not synchronised: the server's thread owns it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/table.hpp"
+#include "store/wire.hpp"
+
+namespace backplane::core {
+
+using ClientId = uint64_t;
+
+struct Answer {
+  ClientId client = 0;
+  uint64_t request = 0;
+  int32_t status = BP_OK;
+  Bytes payload;  // the value, or the text of an error
+};
+
+class Board {
+ public:
+  // `deliver` is called once for each request but cancels: at once or when what it waits for is there.
+  explicit Board(std::function<void(Answer)> deliver);
+
+  void handle(ClientId client, Request request);
+  // The client is gone: its waiting requests need no answer.
+  void forget(ClientId client);
+
+  bool contains(std::string_view key) const { return table_.contains(key); }
+  size_t waiting() const { return waiters_.size(); }
+
+ private:
+  using WaiterId = std::pair<ClientId, uint64_t>;  // and the id of the request
+  // Waits in by_key_ under one missing key at a time: keys[at].
+  struct Waiter {
+    bool wants_value = false;
+    std::vector<std::string> keys;
+    size_t at = 0;
+  };
+
+  Bytes perform(const Request& request);
+  void start_waiting(ClientId client, Request request);
+  void cancel(ClientId client, uint64_t request);
+  // Tells those who wait for the key.
+  void put(std::string_view key, Bytes value);
+  // Moves on to the next missing key; false if there is none.
+  bool advance(Waiter& waiter) const;
+  void finish(std::map<WaiterId, Waiter>::iterator waiter);
+  void unlink(const WaiterId& id, const std::string& key);
+
+  const std::function<void(Answer)> deliver_;
+  Table table_;
+  std::map<WaiterId, Waiter> waiters_;
+  std::map<std::string, std::set<WaiterId>, std::less<>> by_key_;
+};
+
+}  // namespace backplane::core

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/file_log.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/crc.hpp>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "error.hpp"
+#include "store/store.hpp"
+#include "store/wire.hpp"
+
+namespace backplane::core {
+namespace {
+
+constexpr std::string_view kHeader = "backplane store 1\n";
+constexpr size_t kFrameSize = 8;  // a record begins with the size and the checksum of its body, 4 bytes each
+constexpr size_t kMaxBodySize = kMaxKeySize + kMaxValueSize + 64;
+
+uint32_t checksum(std::string_view bytes) {
+  boost::crc_32_type crc;
+  crc.process_bytes(bytes.data(), bytes.size());
+  return crc.checksum();
+}
+
+}  // namespace
+
+FileLog::FileLog(std::string path) : path_(std::move(path)) {
+  try {
+    open_file();
+  } catch (...) {
+    if (fd_ >= 0) ::close(fd_);
+    throw;
+  }
+}
+
+FileLog::~FileLog() { ::close(fd_); }
+
+void FileLog::open_file() {
+  // O_NONBLOCK so that a FIFO of this name is refused below instead of waited for.
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+  if (fd_ < 0) fail_io("open", errno);
+  struct stat info = {};
+  if (::fstat(fd_, &info) != 0) fail_io("stat", errno);
+  if (!S_ISREG(info.st_mode)) fail(BP_INVALID, "{} is not a regular file; give the store a file of its own", path_);
+  // Whoever owns the file decides which ranks meet where.
+  if (info.st_uid != ::geteuid() && ::geteuid() != 0) {
+    fail(BP_INVALID, "the store {} belongs to user {}, this process to user {}; choose another path", path_,
+         info.st_uid, ::geteuid());
+  }
+}
+
+bool FileLog::try_lock() {
+  while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return false;
+    if (errno != EINTR) fail_io("lock", errno);
+  }
+  return true;
+}
+
+void FileLog::unlock() noexcept { ::flock(fd_, LOCK_UN); }
+
+bool FileLog::grown() const { return size() != offset_ || offset_ == 0; }
+
+off_t FileLog::size() const {
+  struct stat info = {};
+  if (::fstat(fd_, &info) != 0) fail_io("stat", errno);
+  return info.st_size;
+}
+
+void FileLog::catch_up(Table& table) {
+  const off_t end = size();
+  if (offset_ == 0) check_header(end);
+  if (end < offset_) fail_damaged();
+  while (offset_ < end) {
+    if (!read_record(end, table)) {
+      cut(offset_);
+      return;
+    }
+  }
+}
+
+void FileLog::check_header(off_t end) {
+  const size_t held = std::min(kHeader.size(), static_cast<size_t>(end));
+  std::string header(held, '\0');
+  read_at(0, header.data(), held);
+  if (header != kHeader.substr(0, held)) {
+    fail(BP_INVALID, "{} is not a store of this version; give the store a file of its own", path_);
+  }
+  if (held < kHeader.size()) write_at(0, kHeader);
+  offset_ = static_cast<off_t>(kHeader.size());
+}
+
+bool FileLog::read_record(off_t end, Table& table) {
+  const auto left = static_cast<size_t>(end - offset_);
+  if (left < kFrameSize) return false;
+  std::string frame(kFrameSize, '\0');
+  read_at(offset_, frame.data(), frame.size());
+  Unpacker fields(frame);
+  const size_t count = fields.u32();
+  const uint32_t sum = fields.u32();
+  if (count == 0 || count > left - kFrameSize) return false;
+  if (count > kMaxBodySize) fail_damaged();
+  std::string body(count, '\0');
+  read_at(offset_ + static_cast<off_t>(kFrameSize), body.data(), count);
+  if (checksum(body) != sum) {
+    if (count == left - kFrameSize) return false;
+    fail_damaged();  // not the last one, so no crash of a writer explains it
+  }
+  apply(body, table);
+  offset_ += static_cast<off_t>(kFrameSize + count);
+  return true;
+}
+
+void FileLog::apply(const std::string& body, Table& table) const {
+  Unpacker fields(body);
+  const auto change = static_cast<Change>(fields.u8());
+  const std::string_view key = fields.text();
+  const std::string_view value = fields.text();
+  if (!fields.complete()) fail_damaged();
+  if (change == Change::kSet) {
+    table.set(key, make_bytes(std::string(value)));
+  } else {
+    table.remove(key);
+  }
+}
+
+void FileLog::append_set(std::string_view key, std::string_view value) { append(Change::kSet, key, value); }
+
+void FileLog::append_remove(std::string_view key) { append(Change::kRemove, key, {}); }
+
+void FileLog::append(Change change, std::string_view key, std::string_view value) {
+  Packer body;
+  body.u8(static_cast<uint8_t>(change)).text(key).text(value);
+  Packer record;
+  record.u32(static_cast<uint32_t>(body.bytes().size())).u32(checksum(body.bytes())).raw(body.bytes());
+  try {
+    write_at(offset_, record.bytes());
+  } catch (const Error&) {
+    cut(offset_);
+    throw;
+  }
+  offset_ += static_cast<off_t>(record.bytes().size());
+}
+
+void FileLog::write_at(off_t offset, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_io("write", errno);
+    bytes.remove_prefix(static_cast<size_t>(written));
+    offset += written;
+  }
+}
+
+void FileLog::read_at(off_t offset, char* bytes, size_t count) const {
+  while (count > 0) {
+    const ssize_t got = ::pread(fd_, bytes, count, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_io("read", errno);
+    if (got == 0) fail_damaged();  // shorter than its size a moment ago, although we hold the lock
+    bytes += got;
+    offset += got;
+    count -= static_cast<size_t>(got);
+  }
+}
+
+void FileLog::cut(off_t size) {
+  while (::ftruncate(fd_, size) != 0) {
+    if (errno != EINTR) fail_io("truncate", errno);
+  }
+}
+
+void FileLog::fail_io(const char* what, int error) const {
+  throw Error(BP_RESOURCE,
+              fmt::format("cannot {} the store {}: {}", what, path_, std::generic_category().message(error)), -1,
+              error);
+}
+
+void FileLog::fail_damaged() const {
+  fail(BP_RESOURCE, "the store {} was damaged by something else at byte {}; remove it and start the job again", path_,
+       offset_);
+}
+
+}  // namespace backplane::core

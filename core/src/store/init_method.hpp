@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An init method taken apart: where the store is, before the environment adds what is missing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace backplane::core {
+
+struct InitMethod {
+  enum class Scheme { kEnvironment, kTcp, kFile };
+
+  Scheme scheme = Scheme::kEnvironment;
+  std::string host;   // kTcp; an IPv6 address without its brackets
+  uint16_t port = 0;  // kTcp
+  std::string path;   // kFile
+  std::optional<int32_t> rank;
+  std::optional<int32_t> world_size;
+};
+
+// BP_INVALID with the text and the forms that exist.
+InitMethod parse_init_method(const std::string& text);
+
+}  // namespace backplane::core

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The store of ranks that are threads of one process.
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "store/interruption.hpp"
+#include "store/store.hpp"
+#include "store/table.hpp"
+#include "store/waiting.hpp"
+#include "store/wording.hpp"
+
+namespace backplane::core {
+namespace {
+
+struct Memory {
+  std::mutex mutex;
+  std::condition_variable changed;  // a key was set, or a handle was interrupted
+  Table table;                      // guarded by mutex
+};
+
+class InprocStore final : public Store {
+ public:
+  InprocStore(std::shared_ptr<Memory> memory, std::shared_ptr<Interruption> interruption)
+      : memory_(std::move(memory)), interruption_(std::move(interruption)) {}
+
+  void set(std::string_view key, std::string_view value, Deadline) override {
+    check_value(key, value);
+    Bytes bytes = make_bytes(std::string(value));
+    const auto lock = enter();
+    memory_->table.set(key, std::move(bytes));
+    memory_->changed.notify_all();
+  }
+
+  std::string get(std::string_view key, Deadline deadline) override {
+    check_key(key);
+    auto lock = enter();
+    await({std::string(key)}, lock, deadline);
+    return *memory_->table.find(key);
+  }
+
+  int64_t add(std::string_view key, int64_t delta, Deadline) override {
+    check_key(key);
+    const auto lock = enter();
+    const int64_t sum = memory_->table.sum(key, delta);
+    memory_->table.set(key, make_bytes(std::to_string(sum)));
+    memory_->changed.notify_all();
+    return sum;
+  }
+
+  void wait(const std::vector<std::string>& keys, Deadline deadline) override {
+    check_keys(keys);
+    auto lock = enter();
+    await(keys, lock, deadline);
+  }
+
+  bool check(const std::vector<std::string>& keys, Deadline) override {
+    check_keys(keys);
+    const auto lock = enter();
+    return memory_->table.contains_all(keys);
+  }
+
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                          Deadline) override {
+    check_values(key, expected, desired);
+    const auto lock = enter();
+    if (memory_->table.matches(key, expected)) {
+      memory_->table.set(key, make_bytes(std::string(desired)));
+      memory_->changed.notify_all();
+    }
+    const Bytes held = memory_->table.find(key);
+    return held == nullptr ? std::string() : *held;
+  }
+
+  bool remove(std::string_view key, Deadline) override {
+    check_key(key);
+    const auto lock = enter();
+    return memory_->table.remove(key);
+  }
+
+  int64_t num_keys(Deadline) override {
+    const auto lock = enter();
+    return memory_->table.size();
+  }
+
+  void interrupt(int32_t status, const std::string& why) override { interruption_->raise(status, why); }
+
+  std::shared_ptr<Store> view() override { return std::make_shared<InprocStore>(memory_, interruption_->child()); }
+
+  std::string describe() const override { return "the store of this process"; }
+
+ private:
+  std::unique_lock<std::mutex> enter() {
+    std::unique_lock lock(memory_->mutex);
+    interruption_->check();
+    return lock;
+  }
+
+  void await(const std::vector<std::string>& keys, std::unique_lock<std::mutex>& lock, const Deadline& deadline) {
+    const Allowance allowance(deadline);
+    while (!memory_->table.contains_all(keys)) {
+      if (deadline.passed()) {
+        fail_missing(listed(memory_->table.missing(keys)), allowance, describe());
+      }
+      wait_on(memory_->changed, lock, deadline);
+      interruption_->check();
+    }
+  }
+
+  const std::shared_ptr<Memory> memory_;
+  const std::shared_ptr<Interruption> interruption_;
+};
+
+}  // namespace
+
+std::shared_ptr<Store> make_inproc_store() {
+  auto memory = std::make_shared<Memory>();
+  auto interruption = std::make_shared<Interruption>([memory] {
+    const std::lock_guard lock(memory->mutex);
+    memory->changed.notify_all();
+  });
+  return std::make_shared<InprocStore>(std::move(memory), std::move(interruption));
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The keys and values of a store in memory: what the in-process store, the TCP server and each reader of a file store
+// hold. Not synchronised.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace backplane::core {
+
+// Shared, so that answering a thousand ranks does not copy a value a thousand times.
+using Bytes = std::shared_ptr<const std::string>;
+Bytes make_bytes(std::string text);
+
+class Table {
+ public:
+  // Null if there is no such key.
+  Bytes find(std::string_view key) const;
+  bool contains(std::string_view key) const { return values_.find(key) != values_.end(); }
+  bool contains_all(const std::vector<std::string>& keys) const;
+  std::vector<std::string> missing(const std::vector<std::string>& keys) const;
+  // What the counter `key` would be after adding `delta`. BP_INVALID if its value is no decimal number or the sum does
+  // not fit.
+  int64_t sum(std::string_view key, int64_t delta) const;
+  // Would compare_set with this `expected` set the key?
+  bool matches(std::string_view key, std::string_view expected) const;
+  int64_t size() const { return static_cast<int64_t>(values_.size()); }
+
+  void set(std::string_view key, Bytes value);
+  bool remove(std::string_view key);
+
+ private:
+  std::map<std::string, Bytes, std::less<>> values_;
+};
+
+}  // namespace backplane::core

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/tcp_address.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <cerrno>
+
+#include "error.hpp"
+
+namespace backplane::core {
+
+namespace asio = boost::asio;
+
+std::string host_port(const std::string& host, uint16_t port) {
+  const bool bare = host.find(':') == std::string::npos;
+  return bare ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+}
+
+std::vector<Tcp::endpoint> resolve(const std::string& host, uint16_t port, ErrorCode& error) {
+  ErrorCode not_literal;
+  const auto address = asio::ip::make_address(host, not_literal);
+  if (!not_literal) return {Tcp::endpoint(address, port)};
+  asio::io_context io;
+  Tcp::resolver resolver(io);
+  std::vector<Tcp::endpoint> endpoints;
+  for (const auto& entry : resolver.resolve(host, std::to_string(port), Tcp::resolver::numeric_service, error)) {
+    endpoints.push_back(entry.endpoint());
+  }
+  return endpoints;
+}
+
+int open_tcp_socket(const Tcp& protocol) { return ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0); }
+
+void tune(Tcp::socket& socket) {
+  ErrorCode ignored;
+  socket.set_option(Tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+}
+
+namespace {
+
+// Listens on one address; the reason if it cannot.
+ErrorCode try_listen(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
+  const int fd = open_tcp_socket(endpoint.protocol());
+  if (fd < 0) return {errno, boost::system::system_category()};
+  ErrorCode error;
+  acceptor.assign(endpoint.protocol(), fd, error);
+  if (error) {
+    ::close(fd);
+    return error;
+  }
+  // Connections of an ended job in TIME_WAIT do not count as a use of the port; somebody who listens there does.
+  acceptor.set_option(asio::socket_base::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (!error) acceptor.native_non_blocking(true, error);
+  if (error) {
+    ErrorCode ignored;
+    acceptor.close(ignored);
+  }
+  return error;
+}
+
+[[noreturn]] void fail_listening(const std::string& host, uint16_t port, const ErrorCode& error) {
+  const std::string where = host_port(host, port);
+  std::string text = fmt::format("cannot listen on {}: {}", where, error.message());
+  int32_t status = BP_RESOURCE;
+  if (error == asio::error::address_in_use) {
+    text = fmt::format("cannot listen on {}: the port is in use (by another job's store?); choose another MASTER_PORT",
+                       where);
+  } else if (error == asio::error::access_denied) {
+    text += "; choose a port from 1024 on";
+  } else if (error.value() == EADDRNOTAVAIL || error.category() == asio::error::get_netdb_category()) {
+    status = BP_INVALID;
+    text += "; the address must be one of the machine on which rank 0 runs";
+  }
+  throw Error(status, text, -1, error.value());
+}
+
+}  // namespace
+
+void listen(Tcp::acceptor& acceptor, const std::string& host, uint16_t port) {
+  ErrorCode error;
+  const auto endpoints = resolve(host, port, error);
+  if (endpoints.empty()) fail_listening(host, port, error ? error : asio::error::host_not_found);
+  for (const auto& endpoint : endpoints) {
+    if (endpoint.address().is_unspecified()) {
+      fail(BP_INVALID,
+           "will not serve the store on {}, which is every interface of this machine; give the address of "
+           "one that the other ranks can reach",
+           host);
+    }
+    error = try_listen(acceptor, endpoint);
+    // A host name may have an IPv6 address on a machine without IPv6. Any other failure is final: clients would go to
+    // this address first and meet whoever is there.
+    const bool next = error.value() == EADDRNOTAVAIL || error.value() == EAFNOSUPPORT;
+    if (!next) break;
+  }
+  if (error) fail_listening(host, port, error);
+}
+
+}  // namespace backplane::core

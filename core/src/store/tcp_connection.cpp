@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/tcp_connection.hpp"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <utility>
+
+#include "store/waiting.hpp"
+
+namespace backplane::core {
+
+namespace asio = boost::asio;
+
+namespace {
+
+// How long after its deadline a call waits for the server to say what is missing.
+constexpr int64_t kGraceNs = 200'000'000;
+
+std::string encode_cancel(uint64_t id) {
+  Request cancel;
+  cancel.operation = Operation::kCancel;
+  cancel.number = static_cast<int64_t>(id);
+  return encode(cancel);
+}
+
+}  // namespace
+
+// Registers a call for as long as its stack frame lives, so that an answer never finds a dead one. Made and destroyed
+// with the mutex held.
+class Connection::Entry {
+ public:
+  Entry(std::map<uint64_t, Pending*>& table, uint64_t id, Pending& pending) : table_(table), id_(id) {
+    table_.emplace(id, &pending);
+  }
+  ~Entry() { table_.erase(id_); }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+ private:
+  std::map<uint64_t, Pending*>& table_;
+  const uint64_t id_;
+};
+
+Connection::Connection(std::unique_ptr<Link> link, std::string where)
+    : where_(std::move(where)), link_(std::move(link)) {
+  read_size();
+  thread_ = start_quiet_thread("bp-store-client", [this] { run(); });
+}
+
+void Connection::run() {
+  try {
+    link_->io.run();
+  } catch (const std::exception& e) {  // out of memory
+    lose(e.what());
+  }
+}
+
+Connection::~Connection() {
+  link_->io.stop();
+  thread_.join();
+}
+
+std::optional<Reply> Connection::call(Request request, const Deadline& deadline, const Interruption& interruption) {
+  std::unique_lock lock(mutex_);
+  request.id = ++last_id_;
+  lock.unlock();
+  std::string frame = encode(request);  // may be large, so without the lock
+
+  lock.lock();
+  interruption.check();
+  check_alive();
+  Pending pending;
+  const Entry entry(pending_, request.id, pending);
+  enqueue({request.id, false, std::move(frame)});
+  try {
+    if (wait_for_answer(pending, lock, deadline, interruption)) return std::move(pending.reply);
+    enqueue({request.id, true, encode_cancel(request.id)});
+    if (wait_for_answer(pending, lock, Deadline::after(kGraceNs), interruption)) return std::move(pending.reply);
+  } catch (const Error&) {
+    abandon(request.id);
+    throw;
+  }
+  abandon(request.id);
+  return std::nullopt;
+}
+
+bool Connection::wait_for_answer(Pending& pending, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+                                 const Interruption& interruption) {
+  while (!pending.done) {
+    check_alive();
+    interruption.check();
+    if (deadline.passed()) return false;
+    wait_on(pending.answered, lock, deadline);
+  }
+  return true;
+}
+
+// The server must not keep a waiter that nobody waits for, nor this queue a request that nobody wants.
+void Connection::abandon(uint64_t id) {
+  if (!lost_.empty()) return;
+  const auto queued =
+      std::find_if(outgoing_.begin(), outgoing_.end(), [id](const Outgoing& one) { return one.id == id; });
+  if (queued == outgoing_.end()) {
+    enqueue({id, true, encode_cancel(id)});
+  } else if (!queued->cancels) {
+    std::erase_if(outgoing_, [id](const Outgoing& one) { return one.id == id; });
+  }
+}
+
+void Connection::check_alive() const {
+  if (lost_.empty()) return;
+  fail(BP_PEER_LOST, "the store at {} {}: is the process that hosts it (rank 0 or the launcher) still alive?", where_,
+       lost_);
+}
+
+void Connection::enqueue(Outgoing outgoing) {
+  outgoing_.push_back(std::move(outgoing));
+  if (writing_) return;
+  writing_ = true;
+  asio::post(link_->io, [this] { write_next(); });
+}
+
+void Connection::wake() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, pending] : pending_) pending->answered.notify_one();
+}
+
+void Connection::write_next() {
+  {
+    const std::lock_guard lock(mutex_);
+    writing_ = !outgoing_.empty() && lost_.empty();
+    if (!writing_) return;
+    writing_frame_ = std::move(outgoing_.front().frame);
+    outgoing_.pop_front();
+  }
+  asio::async_write(link_->socket, asio::buffer(writing_frame_), [this](const ErrorCode& error, size_t) {
+    writing_frame_ = std::string();
+    if (!error) return write_next();
+    lose(error.message());
+  });
+}
+
+void Connection::read_size() {
+  asio::async_read(link_->socket, asio::buffer(size_), [this](const ErrorCode& error, size_t) {
+    if (error) return lose(error.message());
+    const size_t size = decode_size(size_.data());
+    if (size > kMaxFrameSize) return lose("an answer that is too large");
+    read_body(size);
+  });
+}
+
+void Connection::read_body(size_t size) {
+  body_.resize(size);
+  asio::async_read(link_->socket, asio::buffer(body_), [this](const ErrorCode& error, size_t) {
+    if (error) return lose(error.message());
+    auto reply = decode_reply(body_);
+    body_ = std::string();
+    if (!reply) return lose("an answer that makes no sense");
+    complete(std::move(*reply));
+    read_size();
+  });
+}
+
+void Connection::complete(Reply reply) {
+  const std::lock_guard lock(mutex_);
+  const auto found = pending_.find(reply.id);
+  if (found == pending_.end()) return;
+  found->second->reply = std::move(reply);
+  found->second->done = true;
+  found->second->answered.notify_one();
+}
+
+void Connection::lose(const std::string& reason) {
+  ErrorCode ignored;
+  link_->socket.close(ignored);
+  const std::lock_guard lock(mutex_);
+  if (!lost_.empty()) return;
+  lost_ = fmt::format("closed the connection ({})", reason);
+  outgoing_.clear();
+  for (const auto& [id, pending] : pending_) pending->answered.notify_one();
+}
+
+}  // namespace backplane::core

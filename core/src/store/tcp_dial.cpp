@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/tcp_dial.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "store/waiting.hpp"
+#include "store/wire.hpp"
+#include "store/wording.hpp"
+
+namespace backplane::core {
+
+namespace asio = boost::asio;
+
+namespace {
+
+using Time = Deadline::Clock::time_point;
+
+constexpr auto kStepTime = std::chrono::seconds(5);  // for one connect, write or read
+constexpr int64_t kFirstPauseNs = 10'000'000;
+constexpr int64_t kLongestPauseNs = 500'000'000;
+constexpr int64_t kLeastNs = 100'000'000;  // even when the deadline has passed
+
+// Starts one operation on the link's socket and runs it to its end, or at `until` to its cancellation.
+template <typename Start>
+ErrorCode finish(Link& link, Time until, Start start) {
+  bool done = false;
+  ErrorCode result;
+  start([&done, &result](const ErrorCode& error, auto&&...) {
+    done = true;
+    result = error;
+  });
+  link.io.restart();
+  while (!done && link.io.run_one_until(until) > 0) {
+  }
+  if (done) return result;
+  ErrorCode ignored;
+  link.socket.close(ignored);
+  link.io.restart();
+  link.io.run();
+  return asio::error::timed_out;
+}
+
+ErrorCode connect(Link& link, const Tcp::endpoint& endpoint, Time until) {
+  ErrorCode error;
+  link.socket.close(error);
+  const int fd = open_tcp_socket(endpoint.protocol());
+  if (fd < 0) return {errno, boost::system::system_category()};
+  link.socket.assign(endpoint.protocol(), fd, error);
+  if (error) {
+    ::close(fd);
+    return error;
+  }
+  error = finish(link, until, [&link, &endpoint](auto handler) { link.socket.async_connect(endpoint, handler); });
+  // While nobody listens, a client on the same machine may be given the very port that it dials and meet itself.
+  if (!error && link.socket.local_endpoint() == link.socket.remote_endpoint()) {
+    link.socket.close(error);
+    return asio::error::connection_refused;
+  }
+  return error;
+}
+
+ErrorCode read(Link& link, Time until, std::string& bytes) {
+  return finish(link, until,
+                [&link, &bytes](auto handler) { asio::async_read(link.socket, asio::buffer(bytes), handler); });
+}
+
+[[noreturn]] void fail_stranger(const std::string& where) {
+  fail(BP_INVALID, "what listens at {} is not a Backplane store; choose another MASTER_PORT", where);
+}
+
+// Says Hello. Returns why to try again, empty if the server took this client in.
+std::string greet(Link& link, const TcpStoreOptions& options, Time until) {
+  const std::string hello = encode(Hello{kProtocolVersion, options.rank, options.world_size, options.job_id});
+  ErrorCode error = finish(
+      link, until, [&link, &hello](auto handler) { asio::async_write(link.socket, asio::buffer(hello), handler); });
+  std::string size(kSizeBytes, '\0');
+  if (!error) error = read(link, until, size);
+  if (error == asio::error::timed_out) return "it accepted the connection but did not answer";
+  if (error) return "it closed the connection: " + error.message();
+  const std::string where = host_port(options.host, options.port);
+  if (decode_size(size.data()) > kMaxWelcomeSize) fail_stranger(where);
+  std::string body(decode_size(size.data()), '\0');
+  error = read(link, until, body);
+  if (error) return error.message();
+  const auto welcome = decode_welcome(body);
+  if (!welcome) fail_stranger(where);
+  if (welcome->status == BP_AGAIN) return welcome->text;
+  if (welcome->status != BP_OK) throw Error(welcome->status, welcome->text);
+  return {};
+}
+
+// Returns why to try again, empty on success.
+std::string try_once(Link& link, const TcpStoreOptions& options, const Deadline& deadline) {
+  ErrorCode error;
+  const auto endpoints = resolve(options.host, options.port, error);
+  std::string reason = fmt::format("cannot resolve the host name: {}", error.message());
+  for (const auto& endpoint : endpoints) {
+    const Time until = std::min(deadline.at(), Deadline::Clock::now() + kStepTime);
+    error = connect(link, endpoint, until);
+    reason = error ? error.message() : greet(link, options, until);
+    if (reason.empty()) break;
+  }
+  return reason;
+}
+
+}  // namespace
+
+std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& limit) {
+  if (options.job_id.size() > kMaxJobIdSize) {
+    fail(BP_INVALID, "the job id has {} bytes; at most {} are allowed", options.job_id.size(), kMaxJobIdSize);
+  }
+  const Allowance allowance(limit);
+  const Deadline deadline = at_least(limit, kLeastNs);
+  auto link = std::make_unique<Link>();
+  int64_t pause_ns = kFirstPauseNs;
+  for (;;) {
+    const std::string reason = try_once(*link, options, deadline);
+    if (reason.empty()) break;
+    if (deadline.passed()) {
+      fail(BP_TIMEOUT, "could not reach the store at {} within {}: {}; is rank 0 or the launcher running there?",
+           host_port(options.host, options.port), allowance.text(), reason);
+    }
+    std::this_thread::sleep_until(std::min(deadline.at(), Deadline::after(pause_ns).at()));
+    pause_ns = std::min(pause_ns * 3 / 2, kLongestPauseNs);
+  }
+  tune(link->socket);
+  link->io.restart();
+  return link;
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a client gets a connection to the server: it tries until somebody answers, and introduces itself.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+
+#include "store/store.hpp"
+#include "store/tcp_address.hpp"
+
+namespace backplane::core {
+
+struct Link {
+  boost::asio::io_context io{1};
+  Tcp::socket socket{io};
+};
+
+// Blocks in the calling thread. BP_TIMEOUT with the last reason; BP_INVALID if the server refuses this client or is
+// none of ours.
+std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& deadline);
+
+}  // namespace backplane::core

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/tcp_session.hpp"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <chrono>
+#include <new>
+#include <utility>
+
+namespace backplane::core {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr auto kHelloTime = std::chrono::seconds(5);
+// A client that does not read its answers is not listened to any more, until it has.
+constexpr size_t kMaxOutgoingBytes = kMaxValueSize;
+
+}  // namespace
+
+Session::Session(SessionOwner& owner, ClientId id, Tcp::socket socket)
+    : owner_(owner), id_(id), socket_(std::move(socket)) {}
+
+void Session::start() {
+  tune(socket_);
+  hello_timer_.emplace(socket_.get_executor(), kHelloTime);
+  hello_timer_->async_wait([self = shared_from_this()](const ErrorCode& error) {
+    if (!error && !self->greeted_) self->close();
+  });
+  read_size();
+}
+
+void Session::close() {
+  if (closed_) return;
+  closed_ = true;
+  hello_timer_.reset();
+  ErrorCode ignored;
+  socket_.shutdown(Tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
+  owner_.on_closed(*this);
+}
+
+void Session::read_size() {
+  if (closed_ || reading_ || outgoing_bytes_ > kMaxOutgoingBytes) return;
+  reading_ = true;
+  asio::async_read(socket_, asio::buffer(size_), [self = shared_from_this()](const ErrorCode& error, size_t) {
+    const size_t size = decode_size(self->size_.data());
+    if (error || size == 0 || size > (self->greeted_ ? kMaxFrameSize : kMaxHelloSize)) return self->close();
+    self->read_body(size);
+  });
+}
+
+void Session::read_body(size_t size) {
+  try {
+    body_.resize(size);
+  } catch (const std::bad_alloc&) {
+    return close();
+  }
+  asio::async_read(socket_, asio::buffer(body_), [self = shared_from_this()](const ErrorCode& error, size_t) {
+    self->reading_ = false;
+    if (error) return self->close();
+    if (self->take_frame()) self->read_size();
+  });
+}
+
+bool Session::take_frame() {
+  if (!greeted_) return take_hello();
+  auto request = decode_request(std::exchange(body_, std::string()));
+  if (!request) {
+    close();
+    return false;
+  }
+  owner_.on_request(*this, std::move(*request));
+  return true;
+}
+
+bool Session::take_hello() {
+  const auto hello = decode_hello(std::exchange(body_, std::string()));
+  if (!hello) {
+    close();
+    return false;
+  }
+  rank_ = hello->rank;
+  const Welcome welcome = owner_.on_hello(*this, *hello);
+  greeted_ = welcome.status == BP_OK;
+  refused_ = !greeted_;
+  if (greeted_) hello_timer_.reset();  // one who is refused has until then to take the answer
+  send({encode(welcome), nullptr});
+  return greeted_;
+}
+
+void Session::answer(uint64_t request, int32_t status, Bytes payload) {
+  std::string head = encode_reply_head(request, status, payload == nullptr ? 0 : payload->size());
+  send({std::move(head), std::move(payload)});
+}
+
+void Session::send(Outgoing outgoing) {
+  if (closed_) return;
+  outgoing_bytes_ += outgoing.size();
+  outgoing_.push_back(std::move(outgoing));
+  if (outgoing_.size() == 1) write_next();
+}
+
+void Session::write_next() {
+  const Outgoing& next = outgoing_.front();
+  const std::array<asio::const_buffer, 2> buffers{
+      asio::buffer(next.head), next.payload == nullptr ? asio::const_buffer() : asio::buffer(*next.payload)};
+  asio::async_write(socket_, buffers, [self = shared_from_this()](const ErrorCode& error, size_t) {
+    if (error) return self->close();
+    self->outgoing_bytes_ -= self->outgoing_.front().size();
+    self->outgoing_.pop_front();
+    if (!self->outgoing_.empty()) {
+      self->write_next();
+    } else if (self->refused_) {
+      return self->close();
+    }
+    if (self->greeted_) self->read_size();  // in case it had to wait
+  });
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The server's end of one connection: reads frames, first a Hello and then requests, and writes answers.
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "store/board.hpp"
+#include "store/tcp_address.hpp"
+#include "store/wire.hpp"
+
+namespace backplane::core {
+
+class Session;
+
+// What a session asks of its server. All runs on the server's thread.
+class SessionOwner {
+ public:
+  virtual ~SessionOwner() = default;
+  // Whether to take this client in.
+  virtual Welcome on_hello(Session& session, const Hello& hello) = 0;
+  virtual void on_request(Session& session, Request request) = 0;
+  // Once, when the connection is over: for whatever reason, from whichever side.
+  virtual void on_closed(Session& session) = 0;
+};
+
+// Not synchronised: belongs to the thread that runs the io_context. The owner outlives all handlers.
+class Session final : public std::enable_shared_from_this<Session> {
+ public:
+  Session(SessionOwner& owner, ClientId id, Tcp::socket socket);
+
+  // Waits for the Hello, though not for long.
+  void start();
+  void answer(uint64_t request, int32_t status, Bytes payload);
+  void close();
+
+  ClientId id() const { return id_; }
+  // Has it said Hello and been taken in?
+  bool greeted() const { return greeted_; }
+  // From its Hello: -1 if it is no rank.
+  int32_t rank() const { return rank_; }
+
+ private:
+  struct Outgoing {
+    std::string head;
+    Bytes payload;  // may be null
+    size_t size() const { return head.size() + (payload == nullptr ? 0 : payload->size()); }
+  };
+
+  void read_size();
+  void read_body(size_t size);
+  // Nothing more of this client is read if false.
+  bool take_frame();
+  bool take_hello();
+  void send(Outgoing outgoing);
+  void write_next();
+
+  SessionOwner& owner_;
+  const ClientId id_;
+  Tcp::socket socket_;
+  std::optional<boost::asio::steady_timer> hello_timer_;
+  bool greeted_ = false;
+  bool closed_ = false;
+  bool refused_ = false;  // to be closed when the refusal is written
+  bool reading_ = false;
+  int32_t rank_ = -1;
+  std::array<char, kSizeBytes> size_{};
+  std::string body_;  // empty between frames, so that an idle client costs nothing
+  std::deque<Outgoing> outgoing_;
+  size_t outgoing_bytes_ = 0;
+};
+
+}  // namespace backplane::core

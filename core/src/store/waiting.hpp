@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the stores share: waiting on a condition until a Deadline, and a thread that takes no signals.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "deadline.hpp"
+#include "error.hpp"
+
+namespace backplane::core {
+
+// Waits once; false if the deadline has passed. Wakes for no reason too.
+inline bool wait_on(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, const Deadline& deadline) {
+  if (deadline.infinite()) {
+    condition.wait(lock);
+    return true;
+  }
+  return condition.wait_until(lock, deadline.at()) == std::cv_status::no_timeout;
+}
+
+// The deadline, or a little later: so that a call whose deadline has passed still gets to ask once.
+inline Deadline at_least(const Deadline& deadline, int64_t ns) {
+  const Deadline little = Deadline::after(ns);
+  return deadline.at() < little.at() ? little : deadline;
+}
+
+// Starts a thread on which no signal handler of the program ever runs. `name` has at most 15 characters.
+template <typename Body>
+std::thread start_quiet_thread(const char* name, Body&& body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread;
+  int failure = 0;
+  try {
+    thread = std::thread(std::forward<Body>(body));
+  } catch (const std::system_error& e) {
+    failure = e.code().value();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (failure != 0) {
+    throw Error(BP_RESOURCE,
+                fmt::format("cannot start the thread {}: {}", name, std::generic_category().message(failure)), -1,
+                failure);
+  }
+  pthread_setname_np(thread.native_handle(), name);
+  return thread;
+}
+
+}  // namespace backplane::core
