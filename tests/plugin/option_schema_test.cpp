@@ -31,8 +31,7 @@ TEST(OptionSchema, AcceptsDefaultsOfEachType) {
 }
 
 TEST(OptionSchema, RefusesDefaultsThatDoNotParseOrFit) {
-  EXPECT_EQ(problem(option(BP_OPTION_INT, "3x")),
-            "option 'key' has the default '3x', which does not parse as its type");
+  EXPECT_EQ(problem(option(BP_OPTION_INT, "3x")), "option 'key' has the default '3x', which is not a whole number");
   EXPECT_NE(problem(option(BP_OPTION_INT, "9", nullptr, 1, 8)), "");
   EXPECT_NE(problem(option(BP_OPTION_FLOAT, "nan")), "");
   EXPECT_NE(problem(option(BP_OPTION_BOOL, "maybe")), "");
