@@ -30,6 +30,8 @@ class BinomialTree {
   int32_t parent() const;
   // Smallest span first. A child of span 2^k is ready to send up after k rounds.
   const std::vector<Subtree>& children() const { return children_; }
+  // On the way down the largest goes first, as it has the most rounds still to come.
+  std::vector<Subtree> children_largest_first() const { return {children_.rbegin(), children_.rend()}; }
   Subtree subtree(int32_t place) const;
 
  private:

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ranges>
 #include <utility>
 
 #include "schedule/binomial_tree.hpp"
@@ -19,7 +18,7 @@ Schedule binomial_broadcast(const Problem& problem) {
     builder.recv(tree.parent(), all);
   }
   builder.end_round();
-  for (const Subtree& child : tree.children() | std::views::reverse) {  // the longest way first
+  for (const Subtree& child : tree.children_largest_first()) {  // the longest way first
     builder.send(child.rank, all);
     builder.end_round();
   }
@@ -45,7 +44,7 @@ Schedule ring_broadcast(const Problem& problem) {
     builder.recv(tree.parent(), chunks_of(tree.own()));
   }
   builder.end_round();
-  for (const Subtree& child : tree.children() | std::views::reverse) {
+  for (const Subtree& child : tree.children_largest_first()) {
     builder.send(child.rank, chunks_of(child));
     builder.end_round();
   }

@@ -32,7 +32,7 @@ void Builder::reduce(Region target, Region source, Order order) {
 
 void Builder::signal(int32_t to, int32_t from) {
   add({.kind = Step::Kind::kSend, .peer = to, .target = {}, .source = {}});
-  add({.kind = Step::Kind::kRecv, .peer = from, .target = {}, .source = {}});
+  add({.kind = Step::Kind::kRecv, .peer = from, .target = scratch(0, 0), .source = {}});
 }
 
 void Builder::end_round() {

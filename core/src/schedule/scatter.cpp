@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "schedule/binomial_tree.hpp"
@@ -40,7 +39,7 @@ Schedule binomial_scatter(const Problem& problem) {
   }
   if (!tree.is_root()) builder.recv(tree.parent(), scratch(0, static_cast<uint64_t>(tree.own().span) * count));
   builder.end_round();
-  for (const Subtree& child : tree.children() | std::views::reverse) {
+  for (const Subtree& child : tree.children_largest_first()) {
     const auto below = static_cast<uint64_t>(child.place - tree.own().place);
     builder.send(child.rank, tree.is_root() ? blocks_at_root(builder, problem, child)
                                             : scratch(below * count, static_cast<uint64_t>(child.span) * count));

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One collective as a test runs it: the buffers of every rank before it, and what must stand in them afterwards, by the
+// table of backplane/abi/op.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "schedule/schedule.hpp"
+#include "schedule/simulator.hpp"
+
+namespace backplane::core::testing {
+
+struct Shape {
+  uint32_t kind = BP_BARRIER;
+  int32_t world_size = 1;
+  int32_t root = 0;
+  uint64_t count = 0;  // v-variants: blocks of different sizes up to about this, some of them empty
+  bool in_place = false;
+};
+
+bool is_rooted(uint32_t kind);
+bool is_varying(uint32_t kind);
+bool is_cut(uint32_t kind);        // algorithms may cut its count into chunks; the others move whole blocks
+bool has_in_place(uint32_t kind);  // a choice of it
+std::string name_of_kind(uint32_t kind);
+
+class CollectiveCase {
+ public:
+  explicit CollectiveCase(const Shape& shape);
+
+  Problem problem(int32_t rank) const;
+  std::vector<Memory> memories() const;
+  // Throws SimulationError if a rank ends with anything else than it should.
+  void check(const std::vector<Memory>& after) const;
+
+ private:
+  struct Blocks {
+    std::vector<uint64_t> counts, displs;
+    uint64_t extent = 0;  // elements of the whole buffer
+  };
+  uint64_t block_count(int32_t from, int32_t to) const;
+  Blocks lay_out(const std::vector<uint64_t>& counts) const;
+  Blocks input_blocks(int32_t rank) const;
+  Blocks output_blocks(int32_t rank) const;
+  std::vector<Symbol> expected_output(int32_t rank) const;
+  Memory memory(int32_t rank) const;
+
+  Shape shape_;
+  std::vector<Blocks> inputs_, outputs_;
+};
+
+// Runs the schedules of all ranks and checks what they leave. Throws SimulationError.
+Traffic run_and_check(Algorithm algorithm, const Shape& shape);
+
+}  // namespace backplane::core::testing

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every algorithm of every kind, for every world size from 1 to 64 and every root, by symbolic simulation.
+#include "schedule/schedule.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "schedule/collective_case.hpp"
+#include "schedule/simulator.hpp"
+
+namespace backplane::core::testing {
+namespace {
+
+constexpr int32_t kLargestWorld = 64;  // the bits of Symbol::contributors
+
+std::string describe(const Shape& shape) {
+  return "world size " + std::to_string(shape.world_size) + ", root " + std::to_string(shape.root) + ", count " +
+         std::to_string(shape.count) + (shape.in_place ? ", in place" : "");
+}
+
+using KindAndAlgorithm = std::tuple<uint32_t, Algorithm>;
+
+std::vector<KindAndAlgorithm> algorithms_if(bool (*wanted)(uint32_t kind)) {
+  std::vector<KindAndAlgorithm> all;
+  for (uint32_t kind = BP_BARRIER; kind <= BP_ALL_TO_ALLV; ++kind)
+    if (wanted(kind))
+      for (const Algorithm algorithm : algorithms_for(kind)) all.emplace_back(kind, algorithm);
+  return all;
+}
+
+std::string test_name(const ::testing::TestParamInfo<KindAndAlgorithm>& info) {
+  return name_of_kind(std::get<0>(info.param)) + "_" + std::string(name_of(std::get<1>(info.param)));
+}
+
+class EveryAlgorithm : public ::testing::TestWithParam<KindAndAlgorithm> {
+ protected:
+  uint32_t kind() const { return std::get<0>(GetParam()); }
+  Algorithm algorithm() const { return std::get<1>(GetParam()); }
+
+  // In place and not. False as soon as something is wrong, so that one mistake is reported once.
+  bool holds(Shape shape) const {
+    shape.kind = kind();
+    for (const bool in_place : {false, true}) {
+      shape.in_place = in_place;
+      if (in_place && !has_in_place(kind())) continue;
+      try {
+        run_and_check(algorithm(), shape);
+      } catch (const SimulationError& error) {
+        ADD_FAILURE() << describe(shape) << ": " << error.what();
+        return false;
+      }
+    }
+    return true;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, EveryAlgorithm, ::testing::ValuesIn(algorithms_if([](uint32_t) { return true; })),
+                         test_name);
+class EveryRootedAlgorithm : public EveryAlgorithm {};
+INSTANTIATE_TEST_SUITE_P(, EveryRootedAlgorithm, ::testing::ValuesIn(algorithms_if(is_rooted)), test_name);
+
+// The last one is divisible by no world size but 1: chunks of different sizes, none of them empty.
+std::vector<uint64_t> counts_for(uint32_t kind, int32_t world_size) {
+  if (!is_cut(kind)) return {0, 1, 5};
+  return {0, 1, 2, 7, static_cast<uint64_t>(world_size) + 1};
+}
+
+TEST_P(EveryAlgorithm, IsRightForEveryWorldSize) {
+  for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size)
+    for (const uint64_t count : counts_for(kind(), world_size))
+      ASSERT_TRUE(holds({.world_size = world_size, .root = world_size / 3, .count = count}));
+}
+
+TEST_P(EveryRootedAlgorithm, IsRightForEveryRoot) {
+  for (int32_t world_size = 2; world_size <= kLargestWorld; ++world_size)
+    for (int32_t root = 0; root < world_size; ++root) {
+      ASSERT_TRUE(holds({.world_size = world_size, .root = root, .count = 3}));
+      if (world_size > 16) continue;
+      for (const uint64_t count : counts_for(kind(), world_size))
+        ASSERT_TRUE(holds({.world_size = world_size, .root = root, .count = count}));
+    }
+}
+
+TEST(OrderOfOperands, IsThatOfTheRanksInRecursiveDoubling) {
+  for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size) {
+    const Traffic traffic =
+        run_and_check(Algorithm::kRecursiveDoubling, {.kind = BP_ALL_REDUCE, .world_size = world_size, .count = 2});
+    ASSERT_TRUE(traffic.in_order) << world_size;
+  }
+}
+
+TEST(OrderOfOperands, IsThatOfTheRanksInBinomialReduceToRank0) {
+  for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size) {
+    const Traffic traffic =
+        run_and_check(Algorithm::kBinomial, {.kind = BP_REDUCE, .world_size = world_size, .count = 2});
+    ASSERT_TRUE(traffic.in_order) << world_size;
+  }
+}
+
+TEST(Barrier, LetsNobodyLeaveBeforeEverybodyCame) {
+  for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size) {
+    const Traffic traffic = run_and_check(Algorithm::kDissemination, {.kind = BP_BARRIER, .world_size = world_size});
+    ASSERT_TRUE(traffic.everyone_heard_everyone) << world_size;
+  }
+}
+
+TEST(MakeSchedule, RefusesAnAlgorithmOfAnotherKind) {
+  EXPECT_THROW(make_schedule(Algorithm::kRing, {.kind = BP_BARRIER}), std::invalid_argument);
+  EXPECT_TRUE(algorithms_for(BP_SEND).empty());
+}
+
+}  // namespace
+}  // namespace backplane::core::testing
