@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Log lines of the core and its plugins: to the program's own function if it set one, else to stderr from the level that
-// BACKPLANE_LOG names (debug, info, warn, error, off; warn by default).
+// Log lines of the core and its plugins: to the program's own function if it set one, else to stderr from the level
+// that BACKPLANE_LOG names (debug, info, warn, error, off; warn by default).
 #pragma once
 
 #include <fmt/format.h>

@@ -55,11 +55,11 @@ class InprocGroup final : public sdk::ProcessGroup {
     Mailbox* mailbox = nullptr;
     if (op.kind == BP_SEND) {
       mailbox = &hub_->mailboxes[static_cast<size_t>(op.peer)];
-      completion = mailbox->put(rank_, op.tag, op.input.data, op.input.count * sdk::element_size(op.dtype));
+      completion = mailbox->put(rank_, op.tag, op.input.data, op.input.count * bp_dtype_size(op.dtype));
     } else {
       mailbox = &hub_->mailboxes[static_cast<size_t>(rank_)];
       completion = mailbox->take(
-          {op.peer, op.tag, op.output.data, op.output.count * sdk::element_size(op.dtype), op.result, nullptr});
+          {op.peer, op.tag, op.output.data, op.output.count * bp_dtype_size(op.dtype), op.result, nullptr});
     }
     if (!completion || completion->wait(0)) return nullptr;
     // The hub stays alive as long as a work may cancel something in it.

@@ -630,8 +630,8 @@ static const bp_option sndbuf = {sizeof sndbuf,
                                  NULL,
                                  0,
                                  1 << 30};
-static const bp_capability can_send = {sizeof can_send, BP_SEND, BP_ALL_DTYPES, 0, BP_BIT(BP_HOST), 0};
-static const bp_capability can_recv = {sizeof can_recv, BP_RECV, BP_ALL_DTYPES, 0, BP_BIT(BP_HOST), 0};
+static const bp_capability can_send = {sizeof can_send, BP_SEND, BP_ALL_DTYPES, 0, BP_BIT(BP_HOST)};
+static const bp_capability can_recv = {sizeof can_recv, BP_RECV, BP_ALL_DTYPES, 0, BP_BIT(BP_HOST)};
 static const bp_option* const options[] = {&sndbuf};
 static const bp_capability* const capabilities[] = {&can_send, &can_recv};
 static const bp_backend backend = {

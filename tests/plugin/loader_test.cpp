@@ -134,7 +134,7 @@ TEST(Loader, RefusesAFileThatReplacesALoadedOne) {
 
 // A descriptor in memory that each case breaks in one place.
 struct Descriptor {
-  bp_capability send = {sizeof(bp_capability), BP_SEND, 1, 0, 1, 0};
+  bp_capability send = {sizeof(bp_capability), BP_SEND, 1, 0, 1};
   const bp_capability* capabilities[1] = {&send};
   bp_backend backend{};
   const bp_backend* backends[1] = {&backend};

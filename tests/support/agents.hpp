@@ -146,7 +146,7 @@ class Agent {
                           nullptr,
                           values.data(),
                           static_cast<uint32_t>(values.size()),
-                          0,
+                          BP_KIND_PROCESS_GROUP,
                           timeout_ns,
                           ranks.data(),
                           nullptr};

@@ -20,7 +20,7 @@ Agent::Agent(const Member& member, const BackendOptions& options, const AgentCon
                         options.native(),
                         values.data(),
                         static_cast<uint32_t>(values.size()),
-                        0,
+                        BP_KIND_PROCESS_GROUP,
                         config.timeout_ns,
                         config.global_ranks.data(),
                         nullptr};
@@ -29,7 +29,8 @@ Agent::Agent(const Member& member, const BackendOptions& options, const AgentCon
   bp_error_init(&err);
   const int32_t status = backend.init(&backend, &init, &agent_, &err);
   if (status != BP_OK) {
-    throw_report(status, err, fmt::format("rank {} could not start backend {} for group '{}'", config.rank, member.id, config.name));
+    throw_report(status, err,
+                 fmt::format("rank {} could not start backend {} for group '{}'", config.rank, member.id, config.name));
   }
   api_ = static_cast<const bp_process_group_api*>(agent_.api);
   try {

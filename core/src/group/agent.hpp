@@ -55,9 +55,9 @@ class Agent {
  private:
   struct Native {
     bool declared = false;
-    uint32_t dtypes = 0;
-    uint32_t reduce_ops = 0;
-    uint32_t memory = 0;
+    uint64_t dtypes = 0;
+    uint64_t reduce_ops = 0;
+    uint64_t memory = 0;
   };
 
   void check_identity(const AgentConfig& config) const;

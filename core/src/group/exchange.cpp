@@ -99,7 +99,7 @@ class Exchange {
     bp_error_init(&err);
     bp_work* work = nullptr;
     const int32_t status = agent_.api().submit(agent_.self(), &message, &work, &err);
-    if (status != BP_OK) throw_report(status, err, place(step));
+    if (status != BP_OK) raise(status, err, step);
     if (work != nullptr) flights_.push_back({work, &step});
   }
 
@@ -110,12 +110,13 @@ class Exchange {
     const int32_t status = api.work_wait(agent_.self(), flight.work, deadline_.left_ns(), &err);
     if (status == BP_AGAIN) {
       const bool send = flight.step->kind == Step::Kind::kSend;
-      throw Error(BP_TIMEOUT, fmt::format("timed out {} rank {}", send ? "sending to" : "waiting for", flight.step->peer),
+      throw Error(BP_TIMEOUT,
+                  fmt::format("timed out {} rank {}", send ? "sending to" : "waiting for", flight.step->peer),
                   flight.step->peer);
     }
     api.work_release(agent_.self(), flight.work);
     flight.work = nullptr;
-    if (status != BP_OK) throw_report(status, err, place(*flight.step));
+    if (status != BP_OK) raise(status, err, *flight.step);
   }
 
   // Brings what is still in flight to its end, so that the buffers are free.
@@ -129,7 +130,8 @@ class Exchange {
       if (api.work_wait(agent_.self(), flight.work, kCancelGrace, nullptr) == BP_AGAIN) {
         bp_error why;
         bp_error_init(&why);
-        bp_error_set(&why, BP_CANCELLED, 0, flight.step->peer, "a collective failed and its messages could not be cancelled");
+        bp_error_set(&why, BP_CANCELLED, 0, flight.step->peer,
+                     "a collective failed and its messages could not be cancelled");
         agent_.abort(why);
         api.work_wait(agent_.self(), flight.work, BP_NO_TIMEOUT, nullptr);
       }
@@ -138,8 +140,11 @@ class Exchange {
     flights_.clear();
   }
 
-  static std::string place(const Step& step) {
-    return fmt::format("{} rank {}", step.kind == Step::Kind::kSend ? "sending to" : "receiving from", step.peer);
+  // The rank at the other end is the best guess at who is to blame, unless the backend knows better.
+  [[noreturn]] static void raise(int32_t status, const bp_error& err, const Step& step) {
+    const char* what = step.kind == Step::Kind::kSend ? "sending to" : "receiving from";
+    throw Error(status, fmt::format("{} rank {}: {}", what, step.peer, err.text),
+                err.peer_rank >= 0 ? err.peer_rank : step.peer, err.native_code);
   }
 
   void local(const Step& step) const {

@@ -47,9 +47,7 @@ struct HostCalls {
     return *host(ctx).store_;
   }
 
-  static void log(void* ctx, uint32_t level, const char* text) {
-    write_log(level, host(ctx).name_ + ": " + text);
-  }
+  static void log(void* ctx, uint32_t level, const char* text) { write_log(level, host(ctx).name_ + ": " + text); }
   static int32_t abort_requested(void* ctx) { return host(ctx).aborting_.load(std::memory_order_acquire) ? 1 : 0; }
 
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
@@ -57,16 +55,14 @@ struct HostCalls {
   }
   static int32_t get(void* ctx, const char* key, void* buffer, uint64_t capacity, uint64_t* size, int64_t timeout_ns,
                      bp_error* err) {
-    return guarded(
-        err, [=] { copy_out(store(ctx).get(key, Deadline::after(timeout_ns)), buffer, capacity, size); });
+    return guarded(err, [=] { copy_out(store(ctx).get(key, Deadline::after(timeout_ns)), buffer, capacity, size); });
   }
   static int32_t add(void* ctx, const char* key, int64_t delta, int64_t* sum, bp_error* err) {
     return guarded(err, [=] { *sum = store(ctx).add(key, delta, Deadline::after(kStoreTimeout)); });
   }
   static int32_t wait(void* ctx, const char* const* keys, uint64_t count, int64_t timeout_ns, bp_error* err) {
-    return guarded(err, [=] {
-      store(ctx).wait(std::vector<std::string>(keys, keys + count), Deadline::after(timeout_ns));
-    });
+    return guarded(err,
+                   [=] { store(ctx).wait(std::vector<std::string>(keys, keys + count), Deadline::after(timeout_ns)); });
   }
   static int32_t compare_set(void* ctx, const char* key, const void* expected, uint64_t expected_size,
                              const void* desired, uint64_t desired_size, void* buffer, uint64_t capacity,
@@ -91,12 +87,9 @@ struct HostCalls {
 Host::Host(std::string name, std::shared_ptr<Store> store)
     : name_(std::move(name)),
       store_(std::move(store)),
-      table_{sizeof(bp_host),        BP_ABI_MINOR,
-             this,                   HostCalls::log,
-             HostCalls::abort_requested, HostCalls::set,
-             HostCalls::get,         HostCalls::add,
-             HostCalls::wait,        HostCalls::compare_set,
-             HostCalls::remove,      HostCalls::extension} {}
+      table_{sizeof(bp_host),   BP_ABI_MINOR,        this,           HostCalls::log,  HostCalls::abort_requested,
+             HostCalls::set,    HostCalls::get,      HostCalls::add, HostCalls::wait, HostCalls::compare_set,
+             HostCalls::remove, HostCalls::extension} {}
 
 void Host::request_abort(const std::string& why) {
   aborting_.store(true, std::memory_order_release);

@@ -36,8 +36,8 @@ class Recorder {
     uint32_t kind = 0;
     uint32_t dtype = 0;
     uint32_t reduce_op = 0;
-    int32_t rank = -1;  // root or peer
-    int32_t status = 0;  // BP_AGAIN while in flight
+    int32_t rank = -1;     // root or peer
+    int32_t status = 0;    // BP_AGAIN while in flight
     int64_t begin_ns = 0;  // CLOCK_MONOTONIC
     int64_t end_ns = 0;    // 0 while in flight
   };

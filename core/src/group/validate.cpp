@@ -50,12 +50,14 @@ class Validation {
       bad("{}: the {} buffer is NULL but has {} elements", op_name(op_.kind), which, buffer.count);
     }
     constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
-    if (buffer.count > kMost / size_) bad("{}: the {} buffer of {} elements is too large", op_name(op_.kind), which, buffer.count);
+    if (buffer.count > kMost / size_)
+      bad("{}: the {} buffer of {} elements is too large", op_name(op_.kind), which, buffer.count);
   }
 
   void check_reduction() const {
     if (!reduces(op_.kind)) return;
-    if (op_.reduce_op >= BP_REDUCE_OP_COUNT) bad("{}: there is no reduce operation {}", op_name(op_.kind), op_.reduce_op);
+    if (op_.reduce_op >= BP_REDUCE_OP_COUNT)
+      bad("{}: there is no reduce operation {}", op_name(op_.kind), op_.reduce_op);
     if (!reducible(op_.dtype, op_.reduce_op)) {
       bad("{}: {} does not go with {}", op_name(op_.kind), reduce_op_name(op_.reduce_op), dtype_name(op_.dtype));
     }
@@ -66,7 +68,7 @@ class Validation {
 
   // Root or peer.
   void check_other() {
-    constexpr uint32_t kRooted = BP_BIT(BP_BROADCAST) | BP_BIT(BP_REDUCE) | BP_BIT(BP_GATHER) | BP_BIT(BP_GATHERV) |
+    constexpr uint64_t kRooted = BP_BIT(BP_BROADCAST) | BP_BIT(BP_REDUCE) | BP_BIT(BP_GATHER) | BP_BIT(BP_GATHERV) |
                                  BP_BIT(BP_SCATTER) | BP_BIT(BP_SCATTERV);
     const bool rooted = (kRooted & BP_BIT(op_.kind)) != 0;
     if (!rooted && collective(op_.kind)) return;
@@ -124,8 +126,8 @@ class Validation {
     }
     for (uint64_t r = 0; r < world_; ++r) {
       if (counts[r] <= buffer.count && displs[r] <= buffer.count - counts[r]) continue;
-      bad("{}: rank {}'s block of the {} ({} elements at {}) is not inside its {} elements", op_name(op_.kind), r, which,
-          counts[r], displs[r], buffer.count);
+      bad("{}: rank {}'s block of the {} ({} elements at {}) is not inside its {} elements", op_name(op_.kind), r,
+          which, counts[r], displs[r], buffer.count);
     }
   }
 
@@ -254,7 +256,8 @@ class Validation {
       check_blocks("input", op_.input, op_.in_counts, op_.in_displs, valid_.in_displs);
       check_blocks("output", op_.output, op_.out_counts, op_.out_displs, valid_.out_displs);
       if (op_.in_counts[rank_] != op_.out_counts[rank_]) {
-        bad("all_to_allv: rank {} sends itself {} elements and receives {}", rank_, op_.in_counts[rank_], op_.out_counts[rank_]);
+        bad("all_to_allv: rank {} sends itself {} elements and receives {}", rank_, op_.in_counts[rank_],
+            op_.out_counts[rank_]);
       }
       valid_.count = op_.input.count;
       return check_overlap(nullptr, nullptr);

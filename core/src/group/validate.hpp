@@ -14,20 +14,20 @@ namespace backplane::core {
 // An operation that is ready for a backend, with the displacements that the caller left out.
 struct ValidOp {
   bp_op op;
-  uint64_t count = 0;    // N of the table; for v-variants this rank's own part (for messages and the recorder)
+  uint64_t count = 0;     // N of the table; for v-variants this rank's own part (for messages and the recorder)
   uint64_t per_rank = 0;  // schedules: Problem::count
-  int32_t other = -1;    // root or peer, -1 if the kind has none
+  int32_t other = -1;     // root or peer, -1 if the kind has none
   std::vector<uint64_t> in_displs;
   std::vector<uint64_t> out_displs;
 };
 
-// Copies *op into *valid, checked and normalised: in-place broadcasts have input and output, unused buffers are empty, count arrays
-// that do not matter on this rank are NULL. Throws core::Error (BP_INVALID) with one sentence.
+// Copies *op into *valid, checked and normalised: in-place broadcasts have input and output, unused buffers are empty,
+// count arrays that do not matter on this rank are NULL. Throws core::Error (BP_INVALID) with one sentence.
 void validate(const bp_op& op, int32_t rank, int32_t world_size, ValidOp* valid);
 
 // Is the kind a reduction?
 inline bool reduces(uint32_t kind) {
-  constexpr uint32_t kReductions =
+  constexpr uint64_t kReductions =
       BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
   return (kReductions & BP_BIT(kind)) != 0;
 }

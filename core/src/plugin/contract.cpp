@@ -43,7 +43,7 @@ void expect_same(const char* what, const T& in_note, const T& in_plugin) {
 // The mask of operations that a backend declares. Operations of a later minor are left to the plugin.
 uint32_t check_capabilities(const bp_backend& backend, bool newer) {
   constexpr uint32_t kMaxCapabilities = 1024;
-  constexpr uint32_t kReductions =
+  constexpr uint64_t kReductions =
       BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
   const char* id = backend.id;
   if (backend.capability_count > kMaxCapabilities) {
@@ -62,7 +62,7 @@ uint32_t check_capabilities(const bp_backend& backend, bool newer) {
     if (capability->op >= 32 || (capability->op >= BP_OP_COUNT && !newer)) {
       fail(BP_INTERNAL, "capability {} of backend '{}' is for the unknown operation {}", i, id, capability->op);
     }
-    const uint32_t bit = BP_BIT(capability->op);
+    const uint32_t bit = UINT32_C(1) << capability->op;
     const bool data = capability->op != BP_BARRIER && capability->op < BP_OP_COUNT;
     if ((data && (capability->dtypes == 0 || capability->memory == 0)) ||
         ((bit & kReductions) != 0 && capability->reduce_ops == 0)) {

@@ -14,8 +14,7 @@ constexpr const char* kPreference[] = {"gloo", "zmq"};
 
 bool joins_processes(const Member& member) {
   const uint32_t flags = member.backend->flags;
-  return (member.backend->kinds & BP_KIND_PROCESS_GROUP) != 0 &&
-         (flags & (BP_BACKEND_THREADS | BP_BACKEND_LOCAL)) == 0;
+  return (member.backend->kinds & BP_KIND_PROCESS_GROUP) != 0 && (flags & (BP_BACKEND_THREADS | BP_BACKEND_LOCAL)) == 0;
 }
 
 size_t place(const std::string& id) {
@@ -44,8 +43,8 @@ std::string choose_automatically(Registry& registry, int32_t world_size, std::st
       passed_over += fmt::format("; not {}: {}", id, e.what());
     }
   }
-  fail(BP_UNSUPPORTED, "auto found no backend that joins processes{}; put one into a directory of BACKPLANE_PLUGIN_PATH",
-       passed_over);
+  fail(BP_UNSUPPORTED,
+       "auto found no backend that joins processes{}; put one into a directory of BACKPLANE_PLUGIN_PATH", passed_over);
 }
 
 }  // namespace backplane::core

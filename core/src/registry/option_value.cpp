@@ -103,7 +103,8 @@ void refuse_unknown(const bp_backend& backend, const KeyValues& given) {
            keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", ")));
     }
     const auto same = [&key](const auto& other) { return other.first == key; };
-    if (std::find_if(given.begin(), entry, same) != entry) fail(BP_INVALID, "option '{}' of {} is given twice", key, backend.id);
+    if (std::find_if(given.begin(), entry, same) != entry)
+      fail(BP_INVALID, "option '{}' of {} is given twice", key, backend.id);
   }
 }
 

@@ -23,8 +23,8 @@ struct OptionValue {
 OptionValue read_option(const bp_option& option, std::string_view text);
 
 // Checks all that a user gave against a backend's schema and completes it: one value per option, in the schema's order.
-// Throws core::Error (BP_INVALID) for an unknown key (naming the nearest valid one), one that comes twice, a missing required
-// one or a wrong value.
+// Throws core::Error (BP_INVALID) for an unknown key (naming the nearest valid one), one that comes twice, a missing
+// required one or a wrong value.
 KeyValues complete_options(const bp_backend& backend, const KeyValues& given);
 
 }  // namespace backplane::core

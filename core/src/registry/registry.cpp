@@ -28,7 +28,8 @@ std::string upper(std::string_view text) {
 std::string rejections(const plugin::Scan& scan) {
   std::string text;
   for (const plugin::FoundFile& file : scan.files) {
-    if (!file.rejection.empty()) text += fmt::format("{}{}: {}", text.empty() ? ". Rejected: " : "; ", file.path, file.rejection);
+    if (!file.rejection.empty())
+      text += fmt::format("{}{}: {}", text.empty() ? ". Rejected: " : "; ", file.path, file.rejection);
   }
   return text;
 }
@@ -86,9 +87,9 @@ const Member& Registry::lookup(std::string_view name) {
     match = plugin::find(plugin::search_path(), id);
   } catch (const Error& e) {
     const std::vector<std::string> ids = known();
-    throw Error(e.status(), fmt::format("unknown backend '{}'.{} Available: {}. Searched: {}{}", name,
-                                        did_you_mean(id, ids), fmt::join(ids, ", "), e.what(),
-                                        rejections(plugin::scan(plugin::search_path()))));
+    throw Error(e.status(),
+                fmt::format("unknown backend '{}'.{} Available: {}. Searched: {}{}", name, did_you_mean(id, ids),
+                            fmt::join(ids, ", "), e.what(), rejections(plugin::scan(plugin::search_path()))));
   }
   const bp_plugin* plugin = plugin::load(match.path, match.note);
   return *add(*plugin->backends[match.index], plugin, match.path).first;

@@ -75,8 +75,8 @@ Registry& default_registry();
 // Is the backend viable here? Throws core::Error with the reason if not.
 void probe(const Member& member);
 
-// Turns "auto" into the id of a backend for a group of world_size processes, and says why in *reason. Ranks that see the
-// same plugins choose the same.
+// Turns "auto" into the id of a backend for a group of world_size processes, and says why in *reason. Ranks that see
+// the same plugins choose the same.
 std::string choose_automatically(Registry& registry, int32_t world_size, std::string* reason);
 
 }  // namespace backplane::core

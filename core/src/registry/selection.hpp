@@ -6,8 +6,8 @@
 //     part      = [device ":"] name ["?" key "=" value *("&" key "=" value)]
 //     device    = "cpu" | "cuda"
 //
-// `gloo`, `gloo?iface=eth0&threads=2`, `cpu:gloo,cuda:nccl`. A part without a device serves every kind of memory that no
-// other part names. Values may escape bytes as %2C.
+// `gloo`, `gloo?iface=eth0&threads=2`, `cpu:gloo,cuda:nccl`. A part without a device serves every kind of memory that
+// no other part names. Values may escape bytes as %2C.
 #pragma once
 
 #include <cstdint>

@@ -26,12 +26,12 @@
 namespace backplane::sdk {
 
 // Operation `op` is native for these element types and memory kinds; it reduces nothing.
-constexpr bp_capability moves(uint32_t op, uint32_t dtypes = BP_ALL_DTYPES, uint32_t memory = BP_BIT(BP_HOST)) {
-  return {sizeof(bp_capability), op, op == BP_BARRIER ? 0 : dtypes, 0, op == BP_BARRIER ? 0 : memory, 0};
+constexpr bp_capability moves(uint32_t op, uint64_t dtypes = BP_ALL_DTYPES, uint64_t memory = BP_BIT(BP_HOST)) {
+  return {sizeof(bp_capability), op, op == BP_BARRIER ? 0 : dtypes, 0, op == BP_BARRIER ? 0 : memory};
 }
 // Operation `op` is native for these element types, reduce operations and memory kinds.
-constexpr bp_capability reduces(uint32_t op, uint32_t dtypes, uint32_t reduce_ops, uint32_t memory = BP_BIT(BP_HOST)) {
-  return {sizeof(bp_capability), op, dtypes, reduce_ops, memory, 0};
+constexpr bp_capability reduces(uint32_t op, uint64_t dtypes, uint64_t reduce_ops, uint64_t memory = BP_BIT(BP_HOST)) {
+  return {sizeof(bp_capability), op, dtypes, reduce_ops, memory};
 }
 
 namespace detail {
@@ -105,7 +105,8 @@ constexpr bp_note_backend note_backend() {
   copy_text(record.version, Description::version);
   record.kinds = Description::kinds;
   record.flags = Description::flags;
-  for (const bp_capability& capability : Description::capabilities) record.ops |= BP_BIT(capability.op);
+  for (const bp_capability& capability : Description::capabilities)
+    record.ops |= static_cast<uint32_t>(BP_BIT(capability.op));
   return record;
 }
 

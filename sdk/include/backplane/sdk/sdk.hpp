@@ -5,7 +5,6 @@
 
 #include "backend.hpp"
 #include "completion.hpp"
-#include "dtype.hpp"
 #include "failure.hpp"
 #include "host.hpp"
 #include "options.hpp"

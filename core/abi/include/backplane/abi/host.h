@@ -9,6 +9,10 @@
 
 #include "status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { BP_LOG_DEBUG = 0, BP_LOG_INFO = 1, BP_LOG_WARN = 2, BP_LOG_ERROR = 3 };
 
 typedef struct bp_host {
@@ -19,13 +23,16 @@ typedef struct bp_host {
   /* Logs one line of ready text (no newline needed; copied). [any], does not block for long. */
   void (*log)(void* ctx, uint32_t level, const char* text);
 
-  /* 1 once this agent's group is being aborted or destroyed, else 0. A loop that waits for something asks this at least
-   * every 100 ms and gives up with BP_CANCELLED. [any], does not block. */
+  /* 1 once this agent's group is being aborted or destroyed, else 0. For loops that abort cannot reach, above all those
+   * of init: they ask at least every 100 ms and give up with BP_CANCELLED. Operations end through abort, which the core
+   * calls as well. [any], does not block. */
   int32_t (*abort_requested)(void* ctx);
 
-  /* The key-value store that all ranks of this group share. Keys are C strings in a space of this group's own, values
-   * are bytes up to 64 MiB. All are [any] and block: on the network, and, where there is a timeout, until the deadline
-   * (BP_TIMEOUT) or abort (BP_CANCELLED). */
+  /* The key-value store that all ranks of this group share. Keys are C strings up to 1024 bytes in a space of this agent's
+   * own, which the core clears away; values are bytes up to 64 MiB. All are [any] and block: on the network (a store that
+   * is lost is noticed within 60 s), and, where there is a timeout, until the deadline (BP_TIMEOUT) or abort
+   * (BP_CANCELLED; from then on, also during destroy, every call ends so). Not to be called from submit without
+   * BP_OP_SYNC. */
 
   /* Sets a value, replacing an earlier one. The bytes are copied. */
   int32_t (*store_set)(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err);
@@ -54,5 +61,9 @@ typedef struct bp_host {
    * table. [any], does not block. */
   const void* (*extension)(void* ctx, const char* id);
 } bp_host;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

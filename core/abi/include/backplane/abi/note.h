@@ -18,6 +18,10 @@
 
 #include "types.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define BP_NOTE_SECTION ".note.backplane"
 #define BP_NOTE_NAME "Backplane"
 #define BP_NOTE_TYPE 1
@@ -41,8 +45,8 @@ typedef struct bp_note_backend {
   char version[24]; /* bp_backend.version, likewise */
   uint32_t kinds;   /* bp_backend.kinds */
   uint32_t flags;   /* bp_backend.flags */
-  uint32_t ops;     /* BP_BIT(op) of each declared capability */
-  uint32_t reserved;
+  uint32_t ops;      /* BP_BIT(op) of each declared capability */
+  uint32_t ops_high; /* the upper half of that mask; no operation uses it yet */
 } bp_note_backend;
 
 /* Initialiser of the header of a note with `count` records, for a plugin that needs a core of minor `need` at least. */
@@ -51,5 +55,9 @@ typedef struct bp_note_backend {
     sizeof BP_NOTE_NAME, 6 * sizeof(uint32_t) + (count) * sizeof(bp_note_backend), BP_NOTE_TYPE, BP_NOTE_NAME, \
         BP_MAGIC, BP_ABI_MAJOR, BP_ABI_MINOR, (need), (count), sizeof(bp_note_backend)                        \
   }
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -42,20 +42,31 @@
  *
  * TAGS. Tags of users are below 2^32. Tags that the core makes for itself have BP_TAG_INTERNAL set. A backend with
  * BP_BACKEND_TAGS matches all 64 bits. A recv takes the oldest message that matches peer and tag; with BP_ANY_SOURCE
- * the oldest from anyone. A message longer than the receive buffer ends the recv with BP_INVALID; a shorter one is fine
- * and bp_result says how long it was.
+ * the oldest from anyone, as this rank saw them arrive; a message goes to the oldest recv that matches. Order among
+ * submits of several threads is that of calls that do not overlap. The core completes what a backend lacks with tags of
+ * its own; a backend without BP_BACKEND_TAGS may ignore them, for they keep the order of (peer).
+ *
+ * MESSAGES are bytes: sender and receiver need not name the same dtype, a peer may be the rank itself. A message longer than
+ * the receive buffer ends the recv with BP_INVALID: the message is consumed, bp_result holds its source and full size,
+ * what the buffer holds is undefined, and the group stays usable. A shorter one is fine; bp_result says how long.
  */
 #ifndef BACKPLANE_ABI_OP_H
 #define BACKPLANE_ABI_OP_H
 
 #include "types.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define BP_ANY_SOURCE (-1)
 #define BP_TAG_INTERNAL (UINT64_C(1) << 63)
 
 enum {
-  BP_OP_SYNC = 1 /* the caller will wait at once: the backend may finish the operation inside submit and return no work.
-                    It then keeps the deadline (timeout_ns) and abort itself. */
+  BP_OP_SYNC = 1 /* the caller will wait at once: submit may block until the operation is terminal. It then keeps the
+                    deadline (timeout_ns; 0: done at once or BP_TIMEOUT) and abort itself. A backend may ignore the flag
+                    and return a work. Without it submit may still finish what needs no waiting, and the deadline is the
+                    caller's affair: it will cancel. */
 };
 
 /* A span of elements. Frozen. The memory belongs to the caller and stays valid, and busy, until the operation is
@@ -68,16 +79,17 @@ typedef struct bp_buffer {
 } bp_buffer;
 
 /* What a finished operation reports beside its status. Owned by the caller, written by the backend before the operation
- * becomes terminal. Only recv writes anything today. */
+ * becomes terminal. Only recv writes anything today. What it says after a failure is
+ * undefined, but for a message that was too long. */
 typedef struct bp_result {
   uint32_t struct_size; /* set by the caller */
   int32_t source;       /* the sender's rank */
   uint64_t bytes;       /* size of the message received */
 } bp_result;
 
-/* An operation. The struct, and the count arrays it points to, are valid until submit returns: copy what is needed
- * longer. The buffers and `result` are valid until the operation is terminal. The core has validated all of it: ranks
- * are in range, counts agree with the table above on this rank, dtype and reduce op go together. */
+/* An operation. The struct, the count arrays and the scalar it points to are valid until submit returns: copy what is
+ * needed longer. The buffers and `result` are valid until the operation is terminal. The core has validated all of it: ranks
+ * are in range, counts agree with the table above on this rank, dtype and reduce op go together, count * size fits int64_t. */
 typedef struct bp_op {
   uint32_t struct_size;
   uint32_t kind;      /* BP_BARRIER ... */
@@ -99,5 +111,9 @@ typedef struct bp_op {
   void* stream;       /* device buffers: the stream to order after and before (cudaStream_t); NULL is the default one */
   bp_result* result;  /* recv: where to report source and size; may be NULL */
 } bp_op;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -11,6 +11,10 @@
 
 #include "version.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* How an option's text is read. Numbers are decimal. */
 enum {
   BP_OPTION_STRING = 0,
@@ -48,5 +52,9 @@ typedef struct bp_key_value {
   const char* key;
   const char* value;
 } bp_key_value;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -5,10 +5,10 @@
  *
  * A minimal plugin in C is a note (note.h), one bp_backend with `init`, one bp_process_group_api, and
  *
- *     BP_EXPORT const bp_plugin bp_plugin_v1 = {sizeof(bp_plugin), BP_MAGIC, BP_ABI_MINOR, 0, "acme", backends, 1, 0};
+ *     const bp_plugin bp_plugin_v1 = {sizeof(bp_plugin), BP_MAGIC, BP_ABI_MINOR, 0, "acme", backends, 1, 0};
  *
- * in one translation unit compiled with -fPIC -fvisibility=hidden and linked with -shared -Wl,-z,now into
- * `backplane_<id>.so`.
+ * in one translation unit compiled with -fPIC -fvisibility=hidden -pthread and linked with -shared -Wl,-z,now into
+ * `backplane_<id>.so`. No other symbol is exported (a linker that adds its own, such as _end, needs a version script).
  */
 #ifndef BACKPLANE_ABI_PLUGIN_H
 #define BACKPLANE_ABI_PLUGIN_H
@@ -16,6 +16,10 @@
 #include "host.h"
 #include "options.h"
 #include "process_group.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* Kinds of agent that a backend can make; a mask. */
 enum {
@@ -34,17 +38,17 @@ enum {
 };
 
 /* One operation that a backend performs natively. Static. The core completes everything else over send and recv, for
- * which BP_U8 in BP_HOST memory is enough. */
+ * which BP_U8 in BP_HOST memory is enough: it recasts host messages of other dtypes, too. */
 typedef struct bp_capability {
   uint32_t struct_size;
   uint32_t op;         /* BP_BARRIER ... */
-  uint32_t dtypes;     /* mask of BP_BIT(BP_F32) ...; 0 for barrier */
-  uint32_t reduce_ops; /* mask; 0 for operations that reduce nothing */
-  uint32_t memory;     /* mask of BP_BIT(BP_HOST) ...; 0 for barrier */
-  uint32_t reserved;
+  uint64_t dtypes;     /* mask of BP_BIT(BP_F32) ...; 0 for barrier */
+  uint64_t reduce_ops; /* mask; 0 for operations that reduce nothing */
+  uint64_t memory;     /* mask of BP_BIT(BP_HOST) ...; 0 for barrier */
 } bp_capability;
 
-/* Validated options of a backend, made by construct_options, owned by the core, opaque to it. */
+/* Validated options of a backend, made by construct_options, owned by the core, opaque to it. They may be destroyed
+ * before the agents that init made with them. */
 typedef struct bp_options bp_options;
 
 /* What construct_options is asked to digest. Valid during the call. */
@@ -67,7 +71,7 @@ typedef struct bp_init {
   const bp_options* options;  /* what construct_options made; NULL if the backend has no such function */
   const bp_key_value* values; /* the same options as text: one per option of the schema, in its order */
   uint32_t value_count;
-  uint32_t reserved;
+  uint32_t kind;                 /* the kind of agent asked for, one of BP_KIND_PROCESS_GROUP ... */
   int64_t timeout_ns;            /* time allowed for init itself */
   const int32_t* global_ranks;   /* world_size elements: each member's rank in the job's first group */
   const struct bp_agent* inner;  /* layers: the group to wrap, valid until the layer's destroy has returned; the layer
@@ -118,7 +122,7 @@ typedef struct bp_backend {
   int32_t (*init)(const struct bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err);
 } bp_backend;
 
-/* A plugin. Static. */
+/* A plugin. Static. `need_minor` is for a plugin that cannot do without a newer feature; the others ask BP_HAS. */
 typedef struct bp_plugin {
   uint32_t struct_size;
   uint32_t magic;       /* BP_MAGIC */
@@ -131,5 +135,11 @@ typedef struct bp_plugin {
 } bp_plugin;
 
 #define BP_PLUGIN_SYMBOL "bp_plugin_v1" /* must agree with BP_ABI_MAJOR */
+
+BP_EXPORT extern const bp_plugin bp_plugin_v1; /* defined by the plugin, and by nobody else */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Element types, reduce operations, operation kinds and memory kinds. Values are wire and ABI constants: never reused,
- * never renumbered. BP_BIT(value) makes the bit of a value in the masks of bp_capability.
+ * never renumbered. BP_BIT(value) makes the bit of a value in the 64-bit masks of bp_capability.
  */
 #ifndef BACKPLANE_ABI_TYPES_H
 #define BACKPLANE_ABI_TYPES_H
 
 #include "version.h"
 
-#define BP_BIT(value) (UINT32_C(1) << (value))
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-/* Element types. Multi-byte elements are in the host's byte order; all ranks of a group have the same. */
+#define BP_BIT(value) (UINT64_C(1) << (value))
+
+/* Element types. Multi-byte elements are little endian. */
 enum {
   BP_BOOL = 0, /* 1 byte, 0 or 1 */
   BP_I8 = 1,
@@ -32,6 +36,12 @@ enum {
   BP_DTYPE_COUNT = 17
 };
 #define BP_ALL_DTYPES (BP_BIT(BP_DTYPE_COUNT) - 1)
+
+/* Bytes of one element, 0 if there is no such dtype. */
+static inline uint64_t bp_dtype_size(uint32_t dtype) {
+  static const uint8_t sizes[BP_DTYPE_COUNT] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 8, 16};
+  return dtype < BP_DTYPE_COUNT ? sizes[dtype] : 0;
+}
 
 /* Reduce operations. Integer sums and products wrap. Bool: sum and max are or, prod and min are and; avg is refused.
  * avg is the sum divided by the world size (integers: quotient rounded toward zero). NaN propagates through sum and
@@ -78,5 +88,9 @@ enum {
   BP_CUDA = 1, /* memory of a CUDA device, with its ordinal */
   BP_MEMORY_COUNT = 2
 };
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -10,15 +10,18 @@
  * are only ever appended. A reader asks BP_HAS(ptr, field) before it reads a field that is newer than minor 0; a
  * missing tail means that the feature is absent, never an error. Structs that are elements of arrays or members of
  * other structs have no struct_size and are frozen for the life of the major version: bp_buffer, bp_key_value,
- * bp_note_header, bp_note_backend. Arrays of growing structs are arrays of pointers. Reserved fields are zero.
+ * bp_note_header, bp_note_backend. Arrays of growing structs are arrays of pointers. Reserved fields are zero, and
+ * whoever hands out a struct to be filled in has zeroed it. At minor 0 nothing needs BP_HAS.
  *
  * INTEGERS have fixed widths. No bool, enum type, long, size_t, bitfield or variadic function crosses the boundary.
- * Enumerations are anonymous; the fields that hold them are uint32_t. An LP64 platform is asserted in abi.h.
+ * Enumerations are anonymous; the fields that hold them are uint32_t. A little-endian LP64 platform is asserted in
+ * layout.h.
  *
  * STRINGS are NUL-terminated UTF-8 and owned by whoever made them, unless the field says otherwise. Static descriptors
  * (bp_plugin and all it points to) live as long as the process: plugins are never unloaded.
  *
- * DURATIONS are int64_t nanoseconds. BP_NO_TIMEOUT (-1) waits until done or aborted; 0 does not wait.
+ * DURATIONS are int64_t nanoseconds. BP_NO_TIMEOUT (-1) waits until done or aborted; 0 does not wait. No other negative
+ * value is passed.
  *
  * ERRORS. A function that can fail returns an int32_t status (status.h) and fills the caller's bp_error, which may be
  * NULL. Nothing throws across this boundary.
@@ -31,7 +34,8 @@
  * table from any thread of its own.
  *
  * PROCESS MANNERS. Loading a plugin has no effect: no thread, no output, no signal handler, setenv, chdir, atexit, and
- * no static constructor with effects. Work starts in `probe` or `init`. Descriptors opened are close-on-exec.
+ * no static constructor with effects. Work starts in `probe` or `init`. Descriptors opened are close-on-exec. Threads
+ * of a plugin block all signals, and its writes raise no SIGPIPE. After fork the child may use no agent of its parent.
  */
 #ifndef BACKPLANE_ABI_VERSION_H
 #define BACKPLANE_ABI_VERSION_H

@@ -8,6 +8,10 @@
 
 #include "../process_group.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define BP_EXT_BATCH "backplane.batch/1"
 
 typedef struct bp_batch_api {
@@ -19,5 +23,9 @@ typedef struct bp_batch_api {
    * not set). */
   int32_t (*submit)(void* self, const bp_op* const* ops, uint64_t count, bp_work** works, bp_error* err);
 } bp_batch_api;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -9,6 +9,10 @@
 #include "../status.h"
 #include "../types.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define BP_EXT_REDUCE "backplane.reduce/1"
 
 typedef struct bp_reduce_api {
@@ -21,5 +25,9 @@ typedef struct bp_reduce_api {
   int32_t (*combine)(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
                      uint64_t count);
 } bp_reduce_api;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

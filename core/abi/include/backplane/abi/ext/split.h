@@ -8,6 +8,10 @@
 
 #include "../plugin.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define BP_EXT_SPLIT "backplane.split/1"
 
 typedef struct bp_split_api {
@@ -19,5 +23,9 @@ typedef struct bp_split_api {
    * the parent may be destroyed first. [any]; blocks up to init->timeout_ns. */
   int32_t (*split)(void* self, const bp_init* init, const int32_t* parent_ranks, bp_agent* agent, bp_error* err);
 } bp_split_api;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

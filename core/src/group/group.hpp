@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A process group: checks an operation, records it, and hands it to the backend that serves its memory, or performs it
+// over that backend's sends and receives.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "group/agent.hpp"
+#include "group/recorder.hpp"
+#include "group/request.hpp"
+#include "registry/selection.hpp"
+
+namespace backplane::core {
+
+// A backend with its options, and the memory it serves (none: what no other part names).
+struct ChosenBackend {
+  std::optional<uint32_t> memory;
+  const Member* member = nullptr;
+  std::shared_ptr<const BackendOptions> options;
+};
+
+// Everything that two groups of one job have in common, and who this rank is in this one.
+struct GroupConfig {
+  std::string name;
+  int32_t rank = -1;  // -1: not a member
+  int32_t world_size = 0;
+  int32_t device = -1;
+  int64_t timeout_ns = 0;             // default of its operations, and time allowed for starting
+  std::vector<int32_t> global_ranks;  // world_size
+  std::vector<ChosenBackend> backends;
+  std::shared_ptr<Store> store;  // this group's own keys
+};
+
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  // Waits for all members, compares what they chose, and starts the agents. A non-member's group does nothing.
+  static std::shared_ptr<Group> start(GroupConfig config);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  const GroupConfig& config() const { return config_; }
+  bool member() const { return config_.rank >= 0; }
+  // The backend that serves a kind of memory, "" if none.
+  std::string backend_id(uint32_t memory) const;
+
+  // Performs an operation and waits for it.
+  void run(const bp_op& op);
+  // Starts operations. All or nothing.
+  std::vector<std::shared_ptr<Request>> submit(const bp_op* const* ops, size_t count);
+
+  // Subgroups; called by all members in the same order. `name` may be empty.
+  std::shared_ptr<Group> new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns);
+  std::shared_ptr<Group> split(int64_t color, int64_t key);
+
+  // Everything pending and everything later fails with `cause`. Any thread; returns at once.
+  void abort(const Error& cause);
+  // Ends it and the groups made from it. Returns when the backends are closed. Twice is fine.
+  void destroy();
+
+  std::string trace_json() const;
+
+  // Handles of the C API; the last one to go destroys the group.
+  void add_handle() { handles_.fetch_add(1); }
+  void drop_handle();
+
+ private:
+  friend class NativeRequest;
+  friend class TaskRequest;
+  class Pass;
+  class Engine;
+  enum class State : uint32_t { kActive, kBroken, kDestroyed };
+
+  explicit Group(GroupConfig config);
+  void refuse() const;  // throws why the group is not active
+  Agent& agent_for(const bp_op& op) const;
+  // Validates, numbers and records; fills in *valid.
+  uint64_t prepare(const bp_op& op, uint64_t flags, ValidOp* valid, Agent** agent, bool* native);
+  void perform(Agent& agent, const ValidOp& valid, bool native, Deadline deadline);
+  std::shared_ptr<Request> start_request(const bp_op& op);
+  // Adds who and what to a failure, breaks the group if it must, and returns what to throw.
+  Error failure(const Error& error, const ValidOp& valid);
+  void abort_agents(const Error& cause);
+  void keep(const std::shared_ptr<Request>& request);
+  void forget(Request* request, uint64_t number, int32_t status);
+  void end_requests();
+
+  const GroupConfig config_;
+  std::vector<std::unique_ptr<Agent>> agents_;
+  std::array<Agent*, BP_MEMORY_COUNT> by_memory_ = {};
+  Recorder recorder_;
+  std::atomic<uint64_t> collectives_ = 0;
+  std::atomic<uint64_t> messages_ = 0;
+  std::atomic<State> state_ = State::kActive;
+  std::atomic<uint32_t> inside_ = 0;  // threads that are using the agents
+  std::atomic<int32_t> handles_ = 0;
+  std::atomic<uint64_t> children_made_ = 0;
+
+  mutable std::mutex mutex_;  // guards what follows; never held while a plugin is called
+  std::optional<Error> cause_;
+  std::unordered_set<std::shared_ptr<Request>> requests_;
+  std::vector<std::weak_ptr<Group>> children_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace backplane::core

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An operation that was started and not waited for.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "deadline.hpp"
+#include "error.hpp"
+#include "group/validate.hpp"
+
+namespace backplane::core {
+
+class Group;
+
+// Any thread may call anything; only one at a time drives the backend.
+class Request {
+ public:
+  virtual ~Request() = default;
+
+  // True: done. False: in flight. Throws what it failed with, the same each time. Does not block.
+  bool test();
+  // Waits until `deadline` or the operation's own, whichever is sooner. False: still in flight.
+  bool wait(Deadline deadline);
+  // Asks it to end with BP_CANCELLED.
+  virtual void cancel() = 0;
+
+ protected:
+  // Tries to reach the terminal state until `deadline` (one that has passed: only looks) and calls settle when it is
+  // reached.
+  virtual void advance(Deadline deadline) = 0;
+  void settle(std::optional<Error> error);
+  bool settled();
+
+ private:
+  // The answer, if there is one.
+  bool answer();
+
+  std::mutex state_mutex_;  // held shortly
+  bool settled_ = false;
+  std::optional<Error> error_;
+};
+
+// What a request remembers of its operation; the buffers stay the caller's, everything else is copied.
+struct Started {
+  std::shared_ptr<Group> group;
+  ValidOp valid;
+  uint64_t number = 0;  // in the recorder
+  Deadline deadline = Deadline::never();
+};
+
+// An operation that the backend itself performs.
+class NativeRequest final : public Request, public std::enable_shared_from_this<NativeRequest> {
+ public:
+  NativeRequest(Started started, bp_work* work) : started_(std::move(started)), work_(work) {}
+  void cancel() override;
+
+ private:
+  void advance(Deadline deadline) override;
+  void end(int32_t status, const bp_error& err);
+  int32_t expire(bp_error* err);
+
+  Started started_;
+  std::mutex driver_mutex_;  // held while the backend waits
+  std::mutex work_mutex_;    // guards work_ against cancel; held shortly
+  bp_work* work_;
+};
+
+// A collective that the core performs on the group's own thread.
+class TaskRequest final : public Request, public std::enable_shared_from_this<TaskRequest> {
+ public:
+  explicit TaskRequest(Started started);
+  void cancel() override;
+  // Performs it; called once, by the group's thread.
+  void perform();
+
+ private:
+  void advance(Deadline deadline) override;
+
+  Started started_;
+  std::vector<std::byte> scalar_;
+  std::mutex done_mutex_;
+  std::condition_variable done_changed_;
+  bool done_ = false;
+};
+
+}  // namespace backplane::core
