@@ -188,8 +188,8 @@ TEST(Contract, ChecksEveryPart) {
 TEST(Contract, LeavesANewerPluginItsOperations) {
   Descriptor newer;
   newer.plugin.built_minor = newer.note.built_minor = BP_ABI_MINOR + 1;
-  newer.send.op = 20;
-  newer.note.backends[0].ops = BP_BIT(20);
+  newer.send.op = 40;
+  newer.note.backends[0].ops = BP_BIT(40);
   EXPECT_NO_THROW(check_contract(newer.plugin, newer.note));
 }
 

@@ -41,7 +41,7 @@ void expect_same(const char* what, const T& in_note, const T& in_plugin) {
 }
 
 // The mask of operations that a backend declares. Operations of a later minor are left to the plugin.
-uint32_t check_capabilities(const bp_backend& backend, bool newer) {
+uint64_t check_capabilities(const bp_backend& backend, bool newer) {
   constexpr uint32_t kMaxCapabilities = 1024;
   constexpr uint64_t kReductions =
       BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
@@ -52,17 +52,17 @@ uint32_t check_capabilities(const bp_backend& backend, bool newer) {
   if (backend.capability_count > 0 && backend.capabilities == nullptr) {
     fail(BP_INTERNAL, "the table of capabilities of backend '{}' is NULL", id);
   }
-  uint32_t ops = 0;
+  uint64_t ops = 0;
   for (uint32_t i = 0; i < backend.capability_count; ++i) {
     const bp_capability* capability = backend.capabilities[i];
     if (capability == nullptr) fail(BP_INTERNAL, "capability {} of backend '{}' is NULL", i, id);
     if (!BP_HAS(capability, memory)) {
       fail(BP_INTERNAL, "capability {} of backend '{}' has a struct_size of {}", i, id, capability->struct_size);
     }
-    if (capability->op >= 32 || (capability->op >= BP_OP_COUNT && !newer)) {
+    if (capability->op >= 64 || (capability->op >= BP_OP_COUNT && !newer)) {
       fail(BP_INTERNAL, "capability {} of backend '{}' is for the unknown operation {}", i, id, capability->op);
     }
-    const uint32_t bit = UINT32_C(1) << capability->op;
+    const uint64_t bit = BP_BIT(capability->op);
     const bool data = capability->op != BP_BARRIER && capability->op < BP_OP_COUNT;
     if ((data && (capability->dtypes == 0 || capability->memory == 0)) ||
         ((bit & kReductions) != 0 && capability->reduce_ops == 0)) {

@@ -33,7 +33,8 @@ NoteBackend parse_backend(std::span<const std::byte> record) {
     fail(BP_INVALID, "the version of backend '{}' in its note is empty or not printable UTF-8", id);
   }
   if (raw.kinds == 0) fail(BP_INVALID, "backend '{}' is of no kind in its note", id);
-  return {std::string(id), std::string(version), raw.kinds, raw.flags, raw.ops};
+  const uint64_t ops = raw.ops | uint64_t{raw.ops_high} << 32;
+  return {std::string(id), std::string(version), raw.kinds, raw.flags, ops};
 }
 
 void check_header(const bp_note_header& header, size_t size) {
