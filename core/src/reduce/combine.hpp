@@ -11,7 +11,7 @@ namespace backplane::core {
 
 // Bytes of one element of a dtype, 0 if there is no such dtype.
 uint64_t dtype_size(uint32_t dtype);
-// "f32", "c128"; "dtype 99" style text if there is none.
+// "f32", "c128"; "unknown dtype" if there is none, and so on below.
 const char* dtype_name(uint32_t dtype);
 // "sum", "premul_sum".
 const char* reduce_op_name(uint32_t reduce_op);
@@ -21,15 +21,18 @@ const char* op_name(uint32_t kind);
 // Do this dtype and reduce operation go together (types.h)?
 bool reducible(uint32_t dtype, uint32_t reduce_op);
 
-// out[i] = left[i] op right[i]. `out` may be `left` or `right`. avg and premul_sum combine like sum. f16, bf16 and fp8
-// are computed in f32 and rounded to nearest even. The same operands give the same bits in either order, NaN payloads
-// included.
+// The pointers of the functions below need no alignment. `dtype` and `reduce_op` must be reducible.
+
+// out[i] = left[i] op right[i]. `out` may be `left` or `right`, and otherwise overlaps neither. avg and premul_sum
+// combine like sum. f16, bf16 and fp8 are computed in f32 and rounded to nearest even (small_float.hpp says what
+// overflow becomes). The same operands give the same bits in either order: a NaN result is always the type's one quiet
+// NaN, and min and max take -0 to be less than +0.
 void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count);
 
-// avg: data[i] /= divisor (integers: rounded toward zero).
+// avg: data[i] /= divisor (integers: rounded toward zero). The divisor is not 0.
 void divide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count);
 
-// premul_sum: out[i] = in[i] * *scalar (one element of dtype). `out` may be `in`.
+// premul_sum: out[i] = in[i] * *scalar (one element of dtype). `out` may be `in`, and otherwise does not overlap it.
 void multiply(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count);
 
 }  // namespace backplane::core

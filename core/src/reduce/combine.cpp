@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reduce/combine.hpp"
+
+#include "reduce/elements.hpp"
+#include "reduce/kernels.hpp"
+
+namespace backplane::core {
+
+namespace {
+
+// Calls function.template operator()<Kernels<...>>() for the dtype; nothing if there is no such dtype.
+template <class Function>
+void with_kernels(uint32_t dtype, const Function& function) {
+  switch (dtype) {
+    case BP_BOOL:
+      return function.template operator()<Kernels<Boolean>>();
+    case BP_I8:
+      return function.template operator()<Kernels<Integer<int8_t>>>();
+    case BP_U8:
+      return function.template operator()<Kernels<Integer<uint8_t>>>();
+    case BP_I16:
+      return function.template operator()<Kernels<Integer<int16_t>>>();
+    case BP_U16:
+      return function.template operator()<Kernels<Integer<uint16_t>>>();
+    case BP_I32:
+      return function.template operator()<Kernels<Integer<int32_t>>>();
+    case BP_U32:
+      return function.template operator()<Kernels<Integer<uint32_t>>>();
+    case BP_I64:
+      return function.template operator()<Kernels<Integer<int64_t>>>();
+    case BP_U64:
+      return function.template operator()<Kernels<Integer<uint64_t>>>();
+    case BP_F16:
+      return function.template operator()<Kernels<SmallFloating<F16>>>();
+    case BP_BF16:
+      return function.template operator()<Kernels<SmallFloating<BF16>>>();
+    case BP_F32:
+      return function.template operator()<Kernels<Floating<float>>>();
+    case BP_F64:
+      return function.template operator()<Kernels<Floating<double>>>();
+    case BP_F8E4M3:
+      return function.template operator()<Kernels<SmallFloating<F8E4M3>>>();
+    case BP_F8E5M2:
+      return function.template operator()<Kernels<SmallFloating<F8E5M2>>>();
+    case BP_C64:
+      return function.template operator()<Kernels<Complex<float>>>();
+    case BP_C128:
+      return function.template operator()<Kernels<Complex<double>>>();
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count) {
+  with_kernels(dtype, [=]<class K>() { K::combine(reduce_op, out, left, right, count); });
+}
+
+void divide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
+  with_kernels(dtype, [=]<class K>() { K::divide(data, divisor, count); });
+}
+
+void multiply(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count) {
+  with_kernels(dtype, [=]<class K>() { K::multiply(out, in, scalar, count); });
+}
+
+}  // namespace backplane::core
