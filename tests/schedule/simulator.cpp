@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <string>
 
 namespace backplane::core::testing {
@@ -34,7 +33,10 @@ struct Message {  // one side of it, posted
 class Simulation {
  public:
   Simulation(const std::vector<Schedule>& schedules, std::vector<Memory>& memories)
-      : schedules_(schedules), memories_(memories), ranks_(schedules.size()) {}
+      : schedules_(schedules),
+        memories_(memories),
+        ranks_(schedules.size()),
+        channels_(schedules.size() * schedules.size()) {}
 
   Traffic run();
 
@@ -48,9 +50,12 @@ class Simulation {
     uint64_t hearing = 0;  // the same with the messages of this round
     uint64_t messages = 0, sent = 0, received = 0;
   };
-  struct Channel {
-    std::deque<Message> sends, recvs;
+  struct Channel {  // from one rank to another; the oldest message first
+    std::vector<Message> sends, recvs;
   };
+  Channel& channel(int32_t from, int32_t to) {
+    return channels_[static_cast<size_t>(from) * ranks_.size() + static_cast<size_t>(to)];
+  }
 
   Span resolve(size_t rank, const Region& region) const;
   Span resolve_target(size_t rank, const Region& region) const;
@@ -72,7 +77,7 @@ class Simulation {
   const std::vector<Schedule>& schedules_;
   std::vector<Memory>& memories_;
   std::vector<Rank> ranks_;
-  std::map<std::pair<int32_t, int32_t>, Channel> channels_;
+  std::vector<Channel> channels_;
   std::deque<size_t> ready_;  // ranks with no message pending
   bool in_order_ = true;
 };
@@ -153,21 +158,21 @@ void Simulation::post(size_t rank, const Step& step) {
   if (step.kind == Step::Kind::kSend) {
     const Span span = resolve(rank, step.source);
     check_written(rank, span);
-    channels_[{self, step.peer}].sends.push_back({span, now, ranks_[rank].heard});
+    channel(self, step.peer).sends.push_back({span, now, ranks_[rank].heard});
     match(self, step.peer);
   } else {
-    channels_[{step.peer, self}].recvs.push_back({resolve(rank, step.target), now, 0});
+    channel(step.peer, self).recvs.push_back({resolve(rank, step.target), now, 0});
     match(step.peer, self);
   }
 }
 
 void Simulation::match(int32_t from, int32_t to) {
-  Channel& channel = channels_[{from, to}];
-  if (channel.sends.empty() || channel.recvs.empty()) return;
+  Channel& between = channel(from, to);
+  if (between.sends.empty() || between.recvs.empty()) return;
   const auto source = static_cast<size_t>(from), target = static_cast<size_t>(to);
-  const Message sent = channel.sends.front(), received = channel.recvs.front();
-  channel.sends.pop_front();
-  channel.recvs.pop_front();
+  const Message sent = between.sends.front(), received = between.recvs.front();
+  between.sends.erase(between.sends.begin());
+  between.recvs.erase(between.recvs.begin());
   if (sent.span.count != received.span.count) fail(target, "sizes of a message differ");
   const auto cells = memories_[source].cells.begin() + static_cast<std::ptrdiff_t>(sent.span.begin);
   std::copy_n(cells, sent.span.count,
@@ -241,8 +246,8 @@ Traffic Simulation::run() {
     traffic.depth = std::max(traffic.depth, self.clock);
     if (std::popcount(self.heard) != static_cast<int>(ranks_.size())) traffic.everyone_heard_everyone = false;
   }
-  for (const auto& [pair, channel] : channels_)
-    if (!channel.sends.empty() || !channel.recvs.empty()) fail(static_cast<size_t>(pair.first), "message left over");
+  for (size_t i = 0; i < channels_.size(); ++i)
+    if (!channels_[i].sends.empty() || !channels_[i].recvs.empty()) fail(i / ranks_.size(), "message left over");
   traffic.in_order = in_order_;
   return traffic;
 }

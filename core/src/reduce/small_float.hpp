@@ -6,8 +6,9 @@
 // f8e4m3, which has none, NaN: the non-saturating mode of the OCP 8-bit floating point specification 1.0, section 5.2
 // (so 448 to 464 give 448, above that NaN). Every NaN becomes the format's one quiet NaN, sign clear.
 //
-// Without branches, so that loops over it vectorise, and without subnormal f32 values, so that a program that flushes
-// those to zero gets the same bits (after F. Giesen, "Half to float done quickly" and float_to_half_fast3_rtne, 2012).
+// Without branches and always inlined, so that loops over it vectorise, and without subnormal f32 values, so that a
+// program that flushes those to zero gets the same bits (after F. Giesen, "Half to float done quickly" and
+// float_to_half_fast3_rtne, 2012).
 #pragma once
 
 #include <bit>
@@ -19,48 +20,48 @@ namespace backplane::core {
 template <class BitsType, int kExponentBits, int kMantissaBits, bool kHasInfinity>
 struct SmallFloat {
   using Bits = BitsType;
+  // Signed throughout: nothing reaches bit 31, and SSE2 compares only signed integers.
   static constexpr int kShift = 23 - kMantissaBits;
-  static constexpr uint32_t kBias = (1u << (kExponentBits - 1)) - 1;
-  static constexpr uint32_t kSign = 1u << (kExponentBits + kMantissaBits);
-  static constexpr uint32_t kMagnitude = kSign - 1;
-  static constexpr uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissaBits;  // if it has one
-  static constexpr uint32_t kLargestNumber = kHasInfinity ? kInfinity : kMagnitude - 1;
-  static constexpr uint32_t kQuietNan = kHasInfinity ? kInfinity | 1u << (kMantissaBits - 1) : kMagnitude;
+  static constexpr int32_t kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr int32_t kSign = 1 << (kExponentBits + kMantissaBits);
+  static constexpr int32_t kMagnitude = kSign - 1;
+  static constexpr int32_t kInfinity = ((1 << kExponentBits) - 1) << kMantissaBits;  // if it has one
+  static constexpr int32_t kLargestNumber = kHasInfinity ? kInfinity : kMagnitude - 1;
+  static constexpr int32_t kQuietNan = kHasInfinity ? kInfinity | 1 << (kMantissaBits - 1) : kMagnitude;
 
   static constexpr bool is_nan(Bits bits) { return (bits & kMagnitude) > kLargestNumber; }
 
-  static float to_float(Bits bits) {
-    const uint32_t magnitude = bits & kMagnitude;
+  [[gnu::always_inline]] static float to_float(Bits bits) {
+    const int32_t magnitude = bits & kMagnitude;
     // With the exponent rebased a subnormal has a leading one too many: subtract it.
-    constexpr uint32_t kLeadingOne = (127 - kBias + 1) << 23;
-    const uint32_t normal = (magnitude << kShift) + ((127 - kBias) << 23);
-    const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>((magnitude << kShift) + kLeadingOne) -
-                                                       std::bit_cast<float>(kLeadingOne));
-    uint32_t result = magnitude < (1u << kMantissaBits) ? subnormal : normal;
-    result = kHasInfinity && magnitude == kInfinity ? 0x7F800000u : result;
-    result |= static_cast<uint32_t>(bits & kSign) << (31 - kExponentBits - kMantissaBits);
-    result = magnitude > kLargestNumber ? 0x7FC00000u : result;
-    return std::bit_cast<float>(result);
+    constexpr int32_t kLeadingOne = (127 - kBias + 1) << 23;
+    const int32_t normal = (magnitude << kShift) + ((127 - kBias) << 23);
+    const int32_t subnormal = std::bit_cast<int32_t>(std::bit_cast<float>((magnitude << kShift) + kLeadingOne) -
+                                                     std::bit_cast<float>(kLeadingOne));
+    int32_t result = magnitude < (1 << kMantissaBits) ? subnormal : normal;
+    if constexpr (kHasInfinity) result = magnitude == kInfinity ? 0x7F800000 : result;
+    result = magnitude > kLargestNumber ? 0x7FC00000 : result;
+    const uint32_t sign = static_cast<uint32_t>(bits & kSign) << (31 - kExponentBits - kMantissaBits);
+    return std::bit_cast<float>(static_cast<uint32_t>(result) | sign);
   }
 
-  static Bits from_float(float value) {
+  [[gnu::always_inline]] static Bits from_float(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
-    const uint32_t magnitude = bits & 0x7FFFFFFFu;
-    const uint32_t sign = (bits >> 31) << (kExponentBits + kMantissaBits);
+    const auto magnitude = static_cast<int32_t>(bits & 0x7FFFFFFFu);
     // Adding a number whose last bit is the format's smallest subnormal lets the hardware round.
-    constexpr uint32_t kRounder = (127 - kBias + static_cast<uint32_t>(kShift) + 1) << 23;
-    const uint32_t subnormal =
-        std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(kRounder)) - kRounder;
-    const uint32_t odd = (magnitude >> kShift) & 1;
-    const uint32_t normal = (magnitude - ((127 - kBias) << 23) + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
-    uint32_t result = magnitude < ((127 - kBias + 1) << 23) ? subnormal : normal;
-    // From kTooLarge on the rebased exponent has no room; below it rounding may still step over the largest number.
-    constexpr uint32_t kTooLarge = (127 + kBias + (kHasInfinity ? 1 : 2)) << 23;
-    constexpr uint32_t kOverflow = kHasInfinity ? kInfinity : kQuietNan;
-    result = magnitude >= kTooLarge || result > kLargestNumber ? kOverflow : result;
-    result |= sign;
-    result = magnitude > 0x7F800000u || (result & kMagnitude) > kLargestNumber ? kQuietNan : result;
-    return static_cast<Bits>(result);
+    constexpr int32_t kRounder = (127 - kBias + kShift + 1) << 23;
+    const int32_t subnormal =
+        std::bit_cast<int32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(kRounder)) - kRounder;
+    const int32_t odd = (magnitude >> kShift) & 1;
+    const int32_t normal = (magnitude - ((127 - kBias) << 23) + ((1 << (kShift - 1)) - 1) + odd) >> kShift;
+    int32_t result = magnitude < ((127 - kBias + 1) << 23) ? subnormal : normal;
+    // However far beyond the largest number, f32's infinity included.
+    constexpr int32_t kOverflow = kHasInfinity ? kInfinity : kQuietNan;
+    result = result > kLargestNumber ? kOverflow : result;
+    // A NaN has no sign.
+    const auto sign = static_cast<int32_t>((bits >> 31) << (kExponentBits + kMantissaBits));
+    const bool becomes_nan = kHasInfinity ? magnitude > 0x7F800000 : result == kQuietNan;
+    return static_cast<Bits>(becomes_nan ? kQuietNan : result | sign);
   }
 };
 
@@ -76,8 +77,10 @@ struct BF16 {
   static constexpr uint32_t kQuietNan = 0x7FC0;
 
   static constexpr bool is_nan(Bits bits) { return (bits & kMagnitude) > 0x7F80u; }
-  static float to_float(Bits bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-  static Bits from_float(float value) {
+  [[gnu::always_inline]] static float to_float(Bits bits) {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
+  [[gnu::always_inline]] static Bits from_float(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16;
     return static_cast<Bits>((bits & 0x7FFFFFFFu) > 0x7F800000u ? kQuietNan : rounded);
