@@ -75,8 +75,8 @@ off_t FileLog::size() const {
 }
 
 void FileLog::catch_up(Table& table) {
+  if (offset_ == 0) check_header(size());
   const off_t end = size();
-  if (offset_ == 0) check_header(end);
   if (end < offset_) fail_damaged();
   while (offset_ < end) {
     if (!read_record(end, table)) {

@@ -29,7 +29,7 @@ using Time = Deadline::Clock::time_point;
 constexpr auto kStepTime = std::chrono::seconds(5);  // for one connect, write or read
 constexpr int64_t kFirstPauseNs = 10'000'000;
 constexpr int64_t kLongestPauseNs = 500'000'000;
-constexpr int64_t kLeastNs = 100'000'000;  // even when the deadline has passed
+constexpr int64_t kLeastNs = 100'000'000;  // for an attempt, even when the deadline has passed
 
 // Starts one operation on the link's socket and runs it to its end, or at `until` to its cancellation.
 template <typename Start>
@@ -106,7 +106,8 @@ std::string try_once(Link& link, const TcpStoreOptions& options, const Deadline&
   const auto endpoints = resolve(options.host, options.port, error);
   std::string reason = fmt::format("cannot resolve the host name: {}", error.message());
   for (const auto& endpoint : endpoints) {
-    const Time until = std::min(deadline.at(), Deadline::Clock::now() + kStepTime);
+    // At least a moment: or the last attempt, at the deadline, would hide why those before it failed.
+    const Time until = std::min(at_least(deadline, kLeastNs).at(), Deadline::Clock::now() + kStepTime);
     error = connect(link, endpoint, until);
     reason = error ? error.message() : greet(link, options, until);
     if (reason.empty()) break;
@@ -116,12 +117,11 @@ std::string try_once(Link& link, const TcpStoreOptions& options, const Deadline&
 
 }  // namespace
 
-std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& limit) {
+std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& deadline) {
   if (options.job_id.size() > kMaxJobIdSize) {
     fail(BP_INVALID, "the job id has {} bytes; at most {} are allowed", options.job_id.size(), kMaxJobIdSize);
   }
-  const Allowance allowance(limit);
-  const Deadline deadline = at_least(limit, kLeastNs);
+  const Allowance allowance(deadline);
   auto link = std::make_unique<Link>();
   int64_t pause_ns = kFirstPauseNs;
   for (;;) {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tests of the stores share.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "error.hpp"
+#include "store/store.hpp"
+
+namespace backplane::core {
+
+inline Deadline in_ms(int64_t ms) { return Deadline::after(ms * 1'000'000); }
+// For what must succeed: long enough for a busy machine under a sanitizer.
+inline Deadline soon() { return in_ms(60'000); }
+
+// Runs `body`, which must throw an Error, and returns it.
+inline Error error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    return e;
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return {BP_OK, ""};
+}
+
+#define EXPECT_ERROR(status_, part, body)                                                                \
+  do {                                                                                                   \
+    const ::backplane::core::Error error_ = ::backplane::core::error_of([&] { body; });                  \
+    EXPECT_EQ(error_.status(), status_) << error_.what();                                                \
+    EXPECT_NE(std::string(error_.what()).find(part), std::string::npos) << "it says: " << error_.what(); \
+  } while (false)
+
+// A directory of its own, removed at the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "bp-store-test-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Sets or (nullopt) unsets variables and restores all at the end. Tests of one binary run one after the other.
+class Environment {
+ public:
+  Environment() = default;
+  ~Environment() {
+    for (const auto& [name, value] : before_) apply(name, value);
+  }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+  void set(const std::string& name, std::optional<std::string> value) {
+    const char* held = ::getenv(name.c_str());
+    before_.emplace(name, held == nullptr ? std::nullopt : std::optional<std::string>(held));
+    apply(name, value);
+  }
+
+ private:
+  static void apply(const std::string& name, const std::optional<std::string>& value) {
+    if (value) {
+      ::setenv(name.c_str(), value->c_str(), 1);
+    } else {
+      ::unsetenv(name.c_str());
+    }
+  }
+
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+// A port that was free a moment ago.
+inline uint16_t free_port() { return make_tcp_store_server({})->port(); }
+
+}  // namespace backplane::core

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What only the TCP store does: handshakes, lost servers, many clients.
+#include <fcntl.h>
+
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "store_fixture.hpp"
+
+namespace backplane::core {
+namespace {
+
+TcpStoreOptions at_port(uint16_t port) {
+  TcpStoreOptions options;
+  options.port = port;
+  return options;
+}
+
+TEST(TcpStore, DescribesWhereItIs) {
+  const auto server = make_tcp_store_server({});
+  const auto store = make_tcp_store(at_port(server->port()), soon());
+  EXPECT_EQ(store->describe(), fmt::format("tcp://127.0.0.1:{}", server->port()));
+}
+
+TEST(TcpStore, HostNamesAndIpv6Work) {
+  TcpStoreOptions options;
+  options.host = "localhost";
+  const auto server = make_tcp_store_server(options);
+  options.port = server->port();
+  make_tcp_store(options, soon())->set("k", "v", soon());
+  TcpStoreOptions six;
+  six.host = "::1";
+  std::unique_ptr<TcpStoreServer> six_server;
+  try {
+    six_server = make_tcp_store_server(six);
+  } catch (const Error& e) {
+    GTEST_SKIP() << "no IPv6 here: " << e.what();
+  }
+  six.port = six_server->port();
+  const auto store = make_tcp_store(six, soon());
+  store->set("k", "v", soon());
+  EXPECT_EQ(store->describe(), fmt::format("tcp://[::1]:{}", six.port));
+}
+
+TEST(TcpStore, APortInUseIsAnError) {
+  const auto server = make_tcp_store_server({});
+  const std::string where = fmt::format("127.0.0.1:{}", server->port());
+  EXPECT_ERROR(BP_RESOURCE, "cannot listen on " + where + ": the port is in use",
+               make_tcp_store_server(at_port(server->port())));
+}
+
+TEST(TcpStore, APortCanBeUsedAgainAtOnce) {
+  const uint16_t port = free_port();
+  for (int round = 0; round < 5; ++round) {
+    const auto server = make_tcp_store_server(at_port(port));
+    const auto store = make_tcp_store(at_port(port), soon());
+    EXPECT_EQ(store->add("n", 1, soon()), 1);
+  }
+}
+
+TEST(TcpStore, WillNotListenEverywhere) {
+  TcpStoreOptions options;
+  for (const char* host : {"0.0.0.0", "::"}) {
+    options.host = host;
+    EXPECT_ERROR(BP_INVALID, "every interface", make_tcp_store_server(options));
+  }
+  options.host = "192.0.2.1";  // reserved for documentation
+  EXPECT_ERROR(BP_INVALID, "one of the machine on which rank 0 runs", make_tcp_store_server(options));
+}
+
+TEST(TcpStore, JobsDoNotMix) {
+  TcpStoreOptions options;
+  options.job_id = "A";
+  const auto server = make_tcp_store_server(options);
+  options.port = server->port();
+  make_tcp_store(options, soon())->set("k", "v", soon());
+  options.job_id = "B";
+  EXPECT_ERROR(BP_INVALID, "belongs to job 'A', this rank is of job 'B'", make_tcp_store(options, soon()));
+  options.job_id = std::string(5000, 'B');
+  EXPECT_ERROR(BP_INVALID, "the job id has 5000 bytes", make_tcp_store(options, soon()));
+}
+
+TEST(TcpStore, WorldSizesMustAgree) {
+  TcpStoreOptions options;
+  options.world_size = 4;
+  const auto server = make_tcp_store_server(options);
+  options.port = server->port();
+  options.rank = 2;
+  options.world_size = 8;
+  EXPECT_ERROR(BP_INVALID, "a job of 4 ranks, but rank 2 was started with a world size of 8",
+               make_tcp_store(options, soon()));
+  options.world_size = -1;
+  make_tcp_store(options, soon());
+}
+
+TEST(TcpStore, NobodyThereIsATimeout) {
+  const uint16_t port = free_port();
+  EXPECT_ERROR(BP_TIMEOUT,
+               fmt::format("could not reach the store at 127.0.0.1:{} within 50 ms: Connection refused", port),
+               make_tcp_store(at_port(port), in_ms(50)));
+  TcpStoreOptions options = at_port(port);
+  options.host = "no-such-host.invalid";
+  EXPECT_ERROR(BP_TIMEOUT, "cannot resolve the host name", make_tcp_store(options, in_ms(50)));
+}
+
+TEST(TcpStore, ConnectsToAServerThatComesLater) {
+  const uint16_t port = free_port();
+  auto store = std::async(std::launch::async, [port] { return make_tcp_store(at_port(port), soon()); });
+  const auto server = make_tcp_store_server(at_port(port));
+  store.get()->set("k", "v", soon());
+}
+
+TEST(TcpStore, TheEndOfTheServerEndsCalls) {
+  auto server = make_tcp_store_server({});
+  const auto store = make_tcp_store(at_port(server->port()), soon());
+  auto waiting = std::async(std::launch::async, [&store] { return error_of([&store] { store->get("k", soon()); }); });
+  store->set("x", "", soon());
+  server.reset();
+  const Error error = waiting.get();
+  EXPECT_EQ(error.status(), BP_PEER_LOST);
+  EXPECT_NE(std::string(error.what()).find(store->describe()), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("closed the connection"), std::string::npos) << error.what();
+  EXPECT_ERROR(BP_PEER_LOST, "still alive?", store->set("k", "v", soon()));
+}
+
+TEST(TcpStore, AnEndingStoreSendsNewcomersAway) {
+  TcpStoreOptions options;
+  options.closing_key = "over";
+  auto server = make_tcp_store_server(options);
+  const uint16_t port = server->port();
+  const auto first = make_tcp_store(at_port(port), soon());
+  first->set("over", "", soon());
+  EXPECT_ERROR(BP_TIMEOUT, "is about to end", make_tcp_store(at_port(port), in_ms(50)));
+  auto next = std::async(std::launch::async, [port] { return make_tcp_store(at_port(port), soon()); });
+  server.reset();
+  server = make_tcp_store_server(at_port(port));
+  EXPECT_FALSE(next.get()->check({"over"}, soon()));
+}
+
+TEST(TcpStore, ServesManyClients) {
+  constexpr int kClients = 64;
+  const auto server = make_tcp_store_server({});
+  std::vector<std::shared_ptr<Store>> stores;
+  for (int i = 0; i < kClients; ++i) stores.push_back(make_tcp_store(at_port(server->port()), soon()));
+  std::vector<std::future<std::string>> values;
+  for (const auto& store : stores) {
+    values.push_back(std::async(std::launch::async, [&store] {
+      if (store->add("n", 1, soon()) == kClients) store->set("all", "here", soon());
+      return store->get("all", soon());
+    }));
+  }
+  for (auto& value : values) EXPECT_EQ(value.get(), "here");
+}
+
+TEST(TcpStore, SocketsAreNotInherited) {
+  const auto server = make_tcp_store_server({});
+  const auto store = make_tcp_store(at_port(server->port()), soon());
+  store->set("k", "v", soon());
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    const int fd = std::stoi(entry.path().filename().string());
+    if (fd > 2 && target.starts_with("socket:")) {
+      EXPECT_NE(::fcntl(fd, F_GETFD) & FD_CLOEXEC, 0) << target;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace backplane::core
