@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group.hpp"
+
+#include <pthread.h>
+
+#include <csignal>
+#include <random>
+#include <utility>
+
+namespace backplane::zmq_plugin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLongestPause(100);
+
+// For answers and reasons that are on their way when the sockets close.
+constexpr std::chrono::milliseconds kLastWords(200);
+
+TimePoint deadline_after(int64_t timeout_ns) {
+  constexpr int64_t kYear = INT64_C(365) * 86400 * 1000000000;
+  if (timeout_ns < 0 || timeout_ns > kYear) return TimePoint::max();
+  return Clock::now() + std::chrono::nanoseconds(timeout_ns);
+}
+
+std::string key_of(int32_t rank) { return "zmq/" + std::to_string(rank); }
+
+// Rank 0 makes the token by which the ranks of this session know each other.
+uint64_t agree_on_token(const sdk::Context& context) {
+  if (context.rank == 0) {
+    std::random_device random;
+    const uint64_t token = (static_cast<uint64_t>(random()) << 32) | random();
+    context.host.store_set("zmq/token", std::to_string(token));
+    return token;
+  }
+  return std::strtoull(context.host.store_get("zmq/token", context.timeout_ns).c_str(), nullptr, 10);
+}
+
+class ZmqWork final : public sdk::Work {
+ public:
+  ZmqWork(ZmqGroup& group, OperationPtr operation) : group_(group), operation_(std::move(operation)) {}
+  bool wait(int64_t timeout_ns) override { return group_.wait(*operation_, timeout_ns); }
+  void cancel() noexcept override { group_.cancel(operation_); }
+
+ private:
+  ZmqGroup& group_;
+  OperationPtr operation_;
+};
+
+void raise_failure(const Operation& operation) {
+  if (operation.failure) throw sdk::Failure(*operation.failure);
+}
+
+}  // namespace
+
+ZmqGroup::ZmqGroup(const sdk::Context& context)
+    : host_(context.host), settings_(read_settings(context.options)), releases_(wake_.get()), sockets_(settings_) {
+  host_.store_set(key_of(context.rank), sockets_.endpoint());
+  protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_, agree_on_token(context),
+                                         sockets_, releases_);
+  driver_ = std::make_unique<Driver>(
+      wake_, sockets_.descriptors(), [this] { return progress(); },
+      [this](Driver::Lock& lock) { return upkeep(lock); });
+  protocol_->on_unresolved([this] {
+    look_up_pause_ = {};
+    next_look_up_ = {};
+    driver_->call_thread();
+  });
+  // The program's signals are for the program's threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { driver_->run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+ZmqGroup::~ZmqGroup() {
+  driver_->stop();
+  thread_.join();
+  Driver::Lock lock(driver_->mutex());
+  const TimePoint deadline = Clock::now() + settings_.linger;
+  if (!protocol_->aborted()) protocol_->begin_goodbye();
+  while (!protocol_->aborted() && !protocol_->goodbye_answered() && Clock::now() < deadline) {
+    driver_->step(lock, deadline);
+  }
+  if (!protocol_->aborted()) protocol_->end_goodbye();
+  if (protocol_->aborted()) close_after_abort();
+  // Everything has arrived, or never will, but for the last answers.
+  sockets_.close({}, std::min(settings_.linger, kLastWords));
+  sockets_.shut_down();
+}
+
+std::unique_ptr<sdk::Work> ZmqGroup::submit(const bp_op& op) {
+  Driver::Lock lock(driver_->mutex());
+  OperationPtr operation = op.kind == BP_SEND ? protocol_->send(op) : protocol_->receive(op);
+  const bool waits = !operation->done && (op.flags & BP_OP_SYNC) != 0;
+  if (!waits || driver_->driving()) catch_up();
+  if (waits) finish_in_line(lock, operation, op);
+  if (operation->done) {
+    raise_failure(*operation);
+    return nullptr;
+  }
+  return std::make_unique<ZmqWork>(*this, std::move(operation));
+}
+
+TimePoint ZmqGroup::progress() noexcept {
+  if (protocol_->aborted()) close_after_abort();
+  try {
+    return protocol_->progress();
+  } catch (const std::exception& e) {
+    protocol_->abort(sdk::Failure(BP_INTERNAL, std::string("zmq: ") + e.what()));
+    return TimePoint::min();
+  }
+}
+
+void ZmqGroup::catch_up() {
+  try {
+    driver_->changed(protocol_->progress());
+  } catch (const std::exception& e) {
+    protocol_->abort(sdk::Failure(BP_INTERNAL, std::string("zmq: ") + e.what()));
+    driver_->changed(TimePoint::min());
+  }
+}
+
+// Only the driver may close what it sleeps on.
+void ZmqGroup::close_after_abort() {
+  if (closed_) return;
+  closed_ = true;
+  driver_->forget_descriptors();
+  protocol_->end_goodbye();
+  sockets_.close({}, kLastWords);
+}
+
+// Looks up the endpoints of peers that are needed. Only a look at a time: the store's own waiting would hold up all
+// other operations.
+TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
+  if (protocol_->aborted()) return TimePoint::max();
+  std::vector<int32_t> wanted = protocol_->unresolved();
+  if (wanted.empty()) return TimePoint::max();
+  if (Clock::now() < next_look_up_) return next_look_up_;
+  look_up_pause_ = std::min(2 * look_up_pause_ + std::chrono::milliseconds(1), kLongestPause);
+  next_look_up_ = Clock::now() + look_up_pause_;
+  for (const int32_t rank : wanted) {
+    std::string endpoint;
+    lock.unlock();
+    try {
+      endpoint = host_.store_get(key_of(rank), 0);
+    } catch (const std::exception&) {
+      // Not there yet. A store that is gone for good is the core's to notice.
+    }
+    lock.lock();
+    if (!endpoint.empty()) protocol_->resolve(rank, endpoint);
+  }
+  catch_up();
+  return protocol_->unresolved().empty() ? TimePoint::max() : next_look_up_;
+}
+
+// Keeps the deadline of a SYNC operation.
+void ZmqGroup::finish_in_line(Driver::Lock& lock, const OperationPtr& operation, const bp_op& op) {
+  driver_->wait(lock, *operation, deadline_after(op.timeout_ns));
+  if (operation->done) return;
+  const std::string what = operation->sends ? "send to " : "recv from ";
+  const std::string whom = operation->peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(operation->peer);
+  const double seconds = static_cast<double>(op.timeout_ns) / 1e9;
+  protocol_->cancel(operation,
+                    sdk::Failure(BP_TIMEOUT,
+                                 what + whom + " with tag " + std::to_string(op.tag) + " was not done after " +
+                                     std::to_string(seconds) + " s",
+                                 operation->peer),
+                    true);
+  catch_up();
+  driver_->wait(lock, *operation, TimePoint::max());
+}
+
+bool ZmqGroup::wait(Operation& operation, int64_t timeout_ns) {
+  Driver::Lock lock(driver_->mutex());
+  if (!operation.done && timeout_ns == 0) catch_up();
+  driver_->wait(lock, operation, deadline_after(timeout_ns));
+  if (operation.done) raise_failure(operation);
+  return operation.done;
+}
+
+void ZmqGroup::cancel(const OperationPtr& operation) noexcept {
+  const Driver::Lock lock(driver_->mutex());
+  protocol_->cancel(operation, sdk::Failure(BP_CANCELLED, "cancelled by this rank"), false);
+  catch_up();
+}
+
+void ZmqGroup::abort(const sdk::Failure& why) noexcept {
+  const Driver::Lock lock(driver_->mutex());
+  protocol_->abort(why);
+  driver_->changed();
+  driver_->call_thread();
+}
+
+}  // namespace backplane::zmq_plugin

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The process group of the backends of this plugin: operations in, Protocol and Driver behind.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "driver.hpp"
+#include "protocol.hpp"
+#include "settings.hpp"
+#include "sockets.hpp"
+
+namespace backplane::zmq_plugin {
+
+class ZmqGroup final : public sdk::ProcessGroup {
+ public:
+  explicit ZmqGroup(const sdk::Context& context);
+  ~ZmqGroup() override;
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
+  void abort(const sdk::Failure& why) noexcept override;
+
+  // For works. wait: sdk::Work's.
+  bool wait(Operation& operation, int64_t timeout_ns);
+  void cancel(const OperationPtr& operation) noexcept;
+
+ private:
+  void finish_in_line(Driver::Lock& lock, const OperationPtr& operation, const bp_op& op);
+  // The driver's.
+  TimePoint progress() noexcept;
+  TimePoint upkeep(Driver::Lock& lock);
+  // For others: libzmq may have used a call to see what came in, and would not tell the driver any more.
+  void catch_up();
+  void close_after_abort();
+
+  const sdk::Host host_;
+  const Settings settings_;
+  EventFd wake_;
+  Releases releases_;
+  Sockets sockets_;  // its messages give their buffers back to releases_
+  std::unique_ptr<Protocol> protocol_;
+  std::unique_ptr<Driver> driver_;
+  bool closed_ = false;
+  std::chrono::milliseconds look_up_pause_{0};  // between two looks into the store
+  TimePoint next_look_up_;
+  std::thread thread_;
+};
+
+}  // namespace backplane::zmq_plugin

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interface.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include "backplane/sdk/failure.hpp"
+
+namespace backplane::zmq_plugin {
+namespace {
+
+// The text of an address, empty if it is not one to listen on.
+std::string text_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address->sa_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  } else if (address->sa_family == AF_INET6) {
+    const in6_addr& ipv6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (!IN6_IS_ADDR_LINKLOCAL(&ipv6)) inet_ntop(AF_INET6, &ipv6, text, sizeof text);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string checked_address(const std::string& address) {
+  in_addr ipv4 = {};
+  in6_addr ipv6 = {};
+  const bool is_ipv4 = inet_pton(AF_INET, address.c_str(), &ipv4) == 1;
+  const bool is_ipv6 = inet_pton(AF_INET6, address.c_str(), &ipv6) == 1;
+  if (!is_ipv4 && !is_ipv6) {
+    throw sdk::Failure(BP_INVALID, "zmq: '" + address + "' is not an IPv4 or IPv6 address; give one, or use iface=");
+  }
+  if (is_ipv4 ? ipv4.s_addr == INADDR_ANY : IN6_IS_ADDR_UNSPECIFIED(&ipv6)) {
+    throw sdk::Failure(
+        BP_INVALID, "zmq: '" + address + "' would listen on every interface; give the address of one, or use iface=");
+  }
+  return address;
+}
+
+std::string interface_address(const std::string& interface) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) {
+    throw sdk::Failure(BP_RESOURCE, std::string("zmq: cannot list the network interfaces: ") + std::strerror(errno), -1,
+                       errno);
+  }
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
+  std::string found;
+  std::set<std::string> names;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const std::string text = entry->ifa_addr == nullptr ? "" : text_of(entry->ifa_addr);
+    if (text.empty()) continue;
+    names.insert(entry->ifa_name);
+    if (interface != entry->ifa_name) continue;
+    if (found.empty() || entry->ifa_addr->sa_family == AF_INET) found = text;
+    if (entry->ifa_addr->sa_family == AF_INET) break;
+  }
+  if (!found.empty()) return found;
+  std::string known;
+  for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
+  throw sdk::Failure(BP_INVALID,
+                     "zmq: there is no network interface '" + interface + "' with an address; there are: " + known);
+}
+
+}  // namespace backplane::zmq_plugin

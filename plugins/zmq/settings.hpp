@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <string>
+
+#include "backplane/sdk/sdk.hpp"
+
+namespace backplane::zmq_plugin {
+
+constexpr bp_option text_option(const char* key, const char* value, const char* help) {
+  bp_option described = {};
+  described.type = BP_OPTION_STRING;
+  described.key = key;
+  described.default_value = value;
+  described.help = help;
+  return sdk::option(described);
+}
+
+constexpr bp_option number_option(uint32_t type, const char* key, const char* value, double min, double max,
+                                  const char* help, uint32_t flags = 0) {
+  bp_option described = text_option(key, value, help);
+  described.type = type;
+  described.flags = flags;
+  described.min = min;
+  described.max = max;
+  return described;
+}
+
+// The schema. Byte sizes are written as plain numbers, so that the text is the same before and after normalisation.
+inline constexpr std::array kOptions = {
+    text_option("address", "127.0.0.1",
+                "IPv4 or IPv6 address to listen on, never a wildcard; not used when iface is given"),
+    text_option("iface", nullptr, "network interface whose address to listen on"),
+    number_option(BP_OPTION_INT, "io_threads", "1", 1, 16, "threads of libzmq that move bytes"),
+    number_option(BP_OPTION_DURATION, "linger", "3s", 0, 60e9,
+                  "how long destroy waits for messages still on their way out"),
+    number_option(BP_OPTION_INT, "sndhwm", "256", 1, 1e6,
+                  "messages per peer queued in libzmq for sending; more wait outside of it"),
+    number_option(BP_OPTION_INT, "rcvhwm", "256", 1, 1e6, "messages per peer queued in libzmq after arrival"),
+    number_option(BP_OPTION_BYTES, "eager_limit", "65536", 0, 16777216,
+                  "largest message that is sent before the receiver asks for it", BP_OPTION_SAME_ON_ALL),
+    number_option(BP_OPTION_BYTES, "eager_window", "8388608", 65536, 1073741824,
+                  "bytes of such messages that one peer may leave unreceived here", BP_OPTION_SAME_ON_ALL),
+    number_option(BP_OPTION_BYTES, "chunk_size", "262144", 4096, 1073741824, "pieces in which larger messages travel"),
+    number_option(BP_OPTION_BYTES, "max_message_size", "67108864", 65536, 2147483648.0,
+                  "a connection that announces a larger piece is closed before memory is taken", BP_OPTION_SAME_ON_ALL),
+    number_option(BP_OPTION_DURATION, "connect_timeout", "30s", 1e6, 3600e9, "how long to try to reach a peer's port"),
+    number_option(BP_OPTION_DURATION, "heartbeat", "0s", 0, 3600e9,
+                  "interval of heartbeats on idle connections; a peer silent for three is lost; 0 sends none"),
+};
+
+struct Settings {
+  std::string address;  // checked: a literal address of this machine, no wildcard
+  int io_threads = 1;
+  std::chrono::milliseconds linger{0};
+  int send_high_water_mark = 0;
+  int receive_high_water_mark = 0;
+  uint64_t eager_limit = 0;   // bytes
+  uint64_t eager_window = 0;  // bytes
+  uint64_t chunk_size = 0;    // bytes
+  int64_t max_message_size = 0;
+  std::chrono::milliseconds connect_timeout{0};
+  std::chrono::milliseconds heartbeat{0};
+};
+
+// Throws Failure(BP_INVALID) for combinations that the schema does not exclude.
+Settings read_settings(const sdk::Options& options);
+
+}  // namespace backplane::zmq_plugin

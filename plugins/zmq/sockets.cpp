@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sockets.hpp"
+
+#include <cstring>
+
+namespace backplane::zmq_plugin {
+namespace {
+
+constexpr const char* kEvents = "inproc://events";
+constexpr int kReplyLimit = 4096;  // bytes; a bye with its reason is the largest
+
+// libzmq wants routing ids that do not begin with a zero byte.
+std::string route_to(int32_t rank) {
+  std::string route(1 + sizeof rank, 'r');
+  std::memcpy(route.data() + 1, &rank, sizeof rank);
+  return route;
+}
+
+int milliseconds(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
+
+// zmq_msg_send without exceptions; errno tells. A signal handler of the program must not cost a message.
+bool send(zmq::message_t& frame, zmq::socket_t& socket, int flags) {
+  for (;;) {
+    if (zmq_msg_send(frame.handle(), socket.handle(), flags | ZMQ_DONTWAIT) >= 0) return true;
+    if (zmq_errno() != EINTR) return false;
+  }
+}
+
+bool receive(zmq::message_t& frame, zmq::socket_t& socket) {
+  for (;;) {
+    if (zmq_msg_recv(frame.handle(), socket.handle(), ZMQ_DONTWAIT) >= 0) return true;
+    if (zmq_errno() != EINTR) return false;
+  }
+}
+
+void configure(zmq::socket_t& socket, const Settings& settings) {
+  socket.set(zmq::sockopt::linger, 0);  // until close(): a broken connection lets go of its messages at once
+  socket.set(zmq::sockopt::sndhwm, settings.send_high_water_mark);
+  socket.set(zmq::sockopt::rcvhwm, settings.receive_high_water_mark);
+  socket.set(zmq::sockopt::router_mandatory, true);
+  if (settings.heartbeat.count() > 0) {
+    socket.set(zmq::sockopt::heartbeat_ivl, milliseconds(settings.heartbeat));
+    socket.set(zmq::sockopt::heartbeat_timeout, 3 * milliseconds(settings.heartbeat));
+  }
+}
+
+}  // namespace
+
+Sockets::Sockets(const Settings& settings)
+    : settings_(settings),
+      context_(settings.io_threads),
+      listening_(context_, zmq::socket_type::router),
+      dialling_(context_, zmq::socket_type::router),
+      events_(context_, zmq::socket_type::pair) {
+  configure(listening_, settings);
+  listening_.set(zmq::sockopt::maxmsgsize, int64_t{settings.max_message_size});
+  const bool ipv6 = settings.address.find(':') != std::string::npos;
+  listening_.set(zmq::sockopt::ipv6, ipv6);
+  const std::string address = ipv6 ? "[" + settings.address + "]" : settings.address;
+  try {
+    listening_.bind("tcp://" + address + ":*");
+  } catch (const zmq::error_t& e) {
+    throw sdk::Failure(BP_RESOURCE, "zmq: cannot listen on " + address + ": " + e.what(), -1, e.num());
+  }
+  endpoint_ = listening_.get(zmq::sockopt::last_endpoint);
+
+  configure(dialling_, settings);
+  dialling_.set(zmq::sockopt::maxmsgsize, int64_t{kReplyLimit});
+  dialling_.set(zmq::sockopt::reconnect_ivl, -1);
+  dialling_.set(zmq::sockopt::connect_timeout, milliseconds(settings.connect_timeout));
+  constexpr int kWatched = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  if (zmq_socket_monitor(dialling_.handle(), kEvents, kWatched) != 0) throw zmq::error_t();
+  events_.set(zmq::sockopt::linger, 0);
+  events_.connect(kEvents);
+}
+
+Sockets::~Sockets() {
+  close({}, {});
+  shut_down();
+}
+
+std::vector<int> Sockets::descriptors() {
+  return {listening_.get(zmq::sockopt::fd), dialling_.get(zmq::sockopt::fd), events_.get(zmq::sockopt::fd)};
+}
+
+void Sockets::dial(int32_t rank, const std::string& endpoint) {
+  const std::string route = route_to(rank);
+  dialling_.set(zmq::sockopt::connect_routing_id, route);
+  dialling_.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
+  dialling_.connect(endpoint);
+  ranks_[endpoint] = rank;
+  endpoints_[rank] = endpoint;
+}
+
+void Sockets::hang_up(int32_t rank) {
+  const auto found = endpoints_.find(rank);
+  if (found == endpoints_.end()) return;
+  // Fails if libzmq has dropped the connection by itself.
+  zmq_disconnect(dialling_.handle(), found->second.c_str());
+  ranks_.erase(found->second);
+  endpoints_.erase(found);
+}
+
+Sent Sockets::begin(int32_t rank) {
+  const std::string route = route_to(rank);
+  zmq::message_t frame(route.data(), route.size());
+  if (send(frame, dialling_, ZMQ_SNDMORE)) return Sent::kYes;
+  return zmq_errno() == EAGAIN ? Sent::kFull : Sent::kGone;
+}
+
+void Sockets::part(zmq::message_t& frame, bool more) { send(frame, dialling_, more ? ZMQ_SNDMORE : 0); }
+
+void Sockets::reply(const std::string& route, zmq::message_t frame) {
+  zmq::message_t first(route.data(), route.size());
+  if (send(first, listening_, ZMQ_SNDMORE)) send(frame, listening_, 0);
+}
+
+bool Sockets::receive_from(zmq::socket_t& socket, Inbound& message) {
+  if (!zmq_plugin::receive(message.route, socket)) return false;
+  message.frames = 0;
+  bool more = message.route.more();
+  // The frames of one message become readable together, so that none can be missing here.
+  while (more) {
+    zmq::message_t excess;
+    zmq::message_t& frame = message.frames == 0 ? message.frame : message.frames == 1 ? message.body : excess;
+    if (!zmq_plugin::receive(frame, socket)) break;
+    more = frame.more();
+    if (message.frames < 3) ++message.frames;
+  }
+  return true;
+}
+
+std::optional<int32_t> Sockets::broken() {
+  zmq::message_t event;
+  zmq::message_t address;
+  while (zmq_plugin::receive(event, events_)) {
+    if (!event.more() || !zmq_plugin::receive(address, events_)) continue;
+    const auto found = ranks_.find(address.to_string());
+    if (found != ranks_.end()) return found->second;
+  }
+  return std::nullopt;
+}
+
+void Sockets::close(std::chrono::milliseconds linger_dialled, std::chrono::milliseconds linger_listening) {
+  if (dialling_.handle() == nullptr) return;
+  zmq_socket_monitor(dialling_.handle(), nullptr, 0);
+  events_.close();
+  dialling_.set(zmq::sockopt::linger, milliseconds(linger_dialled));
+  dialling_.close();
+  listening_.set(zmq::sockopt::linger, milliseconds(linger_listening));
+  listening_.close();
+}
+
+void Sockets::shut_down() { context_.close(); }
+
+int32_t Sockets::rank_of(const zmq::message_t& route) {
+  int32_t rank = -1;
+  if (route.size() == 1 + sizeof rank) std::memcpy(&rank, route.data<char>() + 1, sizeof rank);
+  return rank;
+}
+
+}  // namespace backplane::zmq_plugin

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire.hpp"
+
+#include <cstring>
+#include <sstream>
+
+namespace backplane::zmq_plugin {
+namespace {
+
+bool fits(const Header& header, size_t behind) {
+  switch (header.kind) {
+    case Kind::kEager:
+      return header.size == behind;
+    case Kind::kBye:
+      return behind <= kMaxReason;
+    case Kind::kHello:
+    case Kind::kRequest:
+    case Kind::kReady:
+    case Kind::kData:
+    case Kind::kWithdraw:
+    case Kind::kCredit:
+    case Kind::kFarewell:
+      return behind == 0;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<Header> parse(const std::byte* frame, size_t frame_size, uint64_t token, int32_t world_size) {
+  Header header;
+  if (frame_size < sizeof(Header)) return std::nullopt;
+  std::memcpy(static_cast<void*>(&header), frame, sizeof(Header));
+  if (header.magic != kMagic || header.version != kVersion || header.token != token) return std::nullopt;
+  if (header.source < 0 || header.source >= world_size) return std::nullopt;
+  if (!fits(header, frame_size - sizeof(Header))) return std::nullopt;
+  return header;
+}
+
+std::string encode_reason(const sdk::Failure& why) {
+  const std::string text = std::to_string(why.status()) + " " + std::to_string(why.peer_rank()) + " " + why.what();
+  return text.substr(0, kMaxReason);
+}
+
+sdk::Failure decode_reason(const std::string& reason, int32_t rank, int32_t world_size) {
+  const std::string left = "rank " + std::to_string(rank) + " has left the group";
+  std::istringstream stream(reason);
+  int32_t status = BP_OK;
+  int32_t peer_rank = -1;
+  if (!(stream >> status >> peer_rank)) return {BP_PEER_LOST, left, rank};
+  std::string text;
+  std::getline(stream >> std::ws, text);
+  // What was cancelled there is lost here; any other cause is the same one for everybody.
+  const bool shared = status > BP_OK && status <= BP_INTERNAL && status != BP_CANCELLED && status != BP_AGAIN;
+  if (!shared || peer_rank < -1 || peer_rank >= world_size) return {BP_PEER_LOST, left + ": " + text, rank};
+  return {status, left + ": " + text, peer_rank < 0 ? rank : peer_rank};
+}
+
+}  // namespace backplane::zmq_plugin

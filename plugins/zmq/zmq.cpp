@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `zmq` and the names by which its predecessors knew it: sends and receives over libzmq between processes, on one
+// machine or many. The core completes the collectives.
+#include "group.hpp"
+
+namespace backplane::zmq_plugin {
+namespace {
+
+struct Common {
+  static constexpr const char* version = "1.0.0";
+  static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
+  static constexpr uint32_t flags =
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS;
+  static constexpr std::array options = kOptions;
+  static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    return std::make_unique<ZmqGroup>(context);
+  }
+};
+
+struct Zmq : Common {
+  static constexpr const char* id = "zmq";
+  static constexpr const char* summary = "TCP through libzmq, between processes and machines";
+};
+
+struct HfZmq : Common {
+  static constexpr const char* id = "hf_zmq";
+  static constexpr const char* summary = "zmq under the name hfai.distributed gives it";
+};
+
+// For use inside libraries: the group of the whole program stays what it is.
+struct HfZmqLocal : Common {
+  static constexpr const char* id = "hf_zmq_local";
+  static constexpr const char* summary = "zmq, leaving the process-wide default group alone";
+  static constexpr uint32_t flags = Common::flags | BP_BACKEND_LOCAL;
+};
+
+struct HfBarrier : Common {
+  static constexpr const char* id = "hf_barrier";
+  static constexpr const char* summary = "zmq under the old name HF_BARRIER_BACKEND";
+};
+
+}  // namespace
+}  // namespace backplane::zmq_plugin
+
+BACKPLANE_PLUGIN("Backplane", backplane::zmq_plugin::Zmq, backplane::zmq_plugin::HfZmq,
+                 backplane::zmq_plugin::HfZmqLocal, backplane::zmq_plugin::HfBarrier)
