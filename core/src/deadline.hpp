@@ -26,6 +26,7 @@ class Deadline {
   bool infinite() const { return at_ == Clock::time_point::max(); }
   bool passed() const { return !infinite() && Clock::now() >= at_; }
   Clock::time_point at() const { return at_; }
+  bool operator<(const Deadline& other) const { return at_ < other.at_; }
 
   // What is left, at least 0; BP_NO_TIMEOUT if there is no limit.
   int64_t left_ns() const {

@@ -13,7 +13,7 @@
 #ifndef BACKPLANE_BACKPLANE_H
 #define BACKPLANE_BACKPLANE_H
 
-#include "abi/abi.h"
+#include "backplane/abi/abi.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -68,7 +68,7 @@ void Agent::learn_capabilities() {
   }
   for (uint32_t i = 0; i < count; ++i) {
     const bp_capability& c = *capabilities[i];
-    if (c.op < BP_OP_COUNT) native_[c.op] = {true, c.dtypes, c.reduce_ops, c.memory};
+    if (c.op < BP_OP_COUNT) native_[c.op].push_back({c.dtypes, c.reduce_ops, c.memory});
   }
 }
 

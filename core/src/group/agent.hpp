@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "backplane/abi/ext/split.h"
 #include "group/host.hpp"
 #include "registry/registry.hpp"
 
@@ -40,11 +39,14 @@ class Agent {
 
   // Does the backend itself perform this operation?
   bool native(uint32_t kind, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool reduces) const {
-    const Native& n = native_[kind];
-    if (!n.declared) return false;
-    if (kind == BP_BARRIER) return true;
-    return (n.dtypes & BP_BIT(dtype)) != 0 && (n.memory & BP_BIT(memory)) != 0 &&
-           (!reduces || (n.reduce_ops & BP_BIT(reduce_op)) != 0);
+    for (const Native& n : native_[kind]) {
+      if (kind == BP_BARRIER) return true;
+      if ((n.dtypes & BP_BIT(dtype)) != 0 && (n.memory & BP_BIT(memory)) != 0 &&
+          (!reduces || (n.reduce_ops & BP_BIT(reduce_op)) != 0)) {
+        return true;
+      }
+    }
+    return false;
   }
   // Can the core build what is missing out of this backend's sends and receives of host bytes?
   bool can_complete() const;
@@ -54,7 +56,6 @@ class Agent {
 
  private:
   struct Native {
-    bool declared = false;
     uint64_t dtypes = 0;
     uint64_t reduce_ops = 0;
     uint64_t memory = 0;
@@ -67,7 +68,7 @@ class Agent {
   Host host_;
   bp_agent agent_ = {};
   const bp_process_group_api* api_ = nullptr;
-  std::array<Native, BP_OP_COUNT> native_ = {};
+  std::array<std::vector<Native>, BP_OP_COUNT> native_;  // an operation may be declared once per kind of memory
 };
 
 }  // namespace backplane::core

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "group/agent.hpp"
@@ -39,6 +39,7 @@ struct GroupConfig {
   std::vector<int32_t> global_ranks;  // world_size
   std::vector<ChosenBackend> backends;
   std::shared_ptr<Store> store;  // this group's own keys
+  std::shared_ptr<void> job;     // what lives as long as any group of the job (the server of its store)
 };
 
 class Group : public std::enable_shared_from_this<Group> {
@@ -63,7 +64,8 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<Group> new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns);
   std::shared_ptr<Group> split(int64_t color, int64_t key);
 
-  // Everything pending and everything later fails with `cause`. Any thread; returns at once.
+  // Everything pending and everything later fails with `cause`, if the group was still whole. Any thread; returns at
+  // once.
   void abort(const Error& cause);
   // Ends it and the groups made from it. Returns when the backends are closed. Twice is fine.
   void destroy();
@@ -77,25 +79,33 @@ class Group : public std::enable_shared_from_this<Group> {
  private:
   friend class NativeRequest;
   friend class TaskRequest;
+  class Presence;
   class Pass;
   class Engine;
   enum class State : uint32_t { kActive, kBroken, kDestroyed };
 
-  explicit Group(GroupConfig config);
+  Group(GroupConfig config, std::shared_ptr<void> job);
   void refuse() const;  // throws why the group is not active
   Agent& agent_for(const bp_op& op) const;
   // Validates, numbers and records; fills in *valid.
   uint64_t prepare(const bp_op& op, uint64_t flags, ValidOp* valid, Agent** agent, bool* native);
-  void perform(Agent& agent, const ValidOp& valid, bool native, Deadline deadline);
+  void perform(Agent& agent, const ValidOp& valid, bool native);
+  // Waits for a backend's work until the deadline; then makes it end, if need be by aborting the whole group, and
+  // answers BP_TIMEOUT. Never BP_AGAIN. Releases nothing.
+  int32_t finish_work(Agent& agent, bp_work* work, Deadline deadline, const ValidOp& valid, bp_error* err);
   std::shared_ptr<Request> start_request(const bp_op& op);
-  // Adds who and what to a failure, breaks the group if it must, and returns what to throw.
+  void start_agents();
+  // Adds who and what to a failure.
+  Error labelled(const Error& error, const ValidOp& valid) const;
+  // The same, and breaks the group if it must.
   Error failure(const Error& error, const ValidOp& valid);
   void abort_agents(const Error& cause);
   void keep(const std::shared_ptr<Request>& request);
   void forget(Request* request, uint64_t number, int32_t status);
   void end_requests();
 
-  const GroupConfig config_;
+  const GroupConfig config_;  // without its job
+  std::shared_ptr<void> job_;
   std::vector<std::unique_ptr<Agent>> agents_;
   std::array<Agent*, BP_MEMORY_COUNT> by_memory_ = {};
   Recorder recorder_;
@@ -108,7 +118,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
   mutable std::mutex mutex_;  // guards what follows; never held while a plugin is called
   std::optional<Error> cause_;
-  std::unordered_set<std::shared_ptr<Request>> requests_;
+  std::unordered_map<Request*, std::shared_ptr<Request>> requests_;  // in flight
   std::vector<std::weak_ptr<Group>> children_;
   std::unique_ptr<Engine> engine_;
 };

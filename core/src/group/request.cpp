@@ -2,20 +2,18 @@
 #include "group/request.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "group/group.hpp"
-#include "reduce/combine.hpp"
+#include "group/pass.hpp"
 
 namespace backplane::core {
 namespace {
 
-// How long an operation that was asked to end may take before the whole group is aborted.
-constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
-
-void copy_counts(const uint64_t*& counts, int32_t world_size, std::vector<uint64_t>& storage) {
-  if (counts == nullptr) return;
-  if (counts != storage.data()) storage.assign(counts, counts + world_size);
-  counts = storage.data();
+void copy_array(const uint64_t*& array, int32_t world_size, std::vector<uint64_t>& storage) {
+  if (array == nullptr || array == storage.data()) return;
+  storage.assign(array, array + world_size);
+  array = storage.data();
 }
 
 }  // namespace
@@ -27,6 +25,7 @@ bool Request::settled() {
 
 void Request::settle(std::optional<Error> error) {
   const std::lock_guard lock(state_mutex_);
+  if (settled_) return;
   settled_ = true;
   error_ = std::move(error);
 }
@@ -37,32 +36,110 @@ bool Request::answer() {
   return settled_;
 }
 
-bool Request::test() {
-  if (!settled()) advance(Deadline::after(0));
-  return answer();
-}
+bool Request::test() { return wait(Deadline::after(0)); }
 
 bool Request::wait(Deadline deadline) {
   if (!settled()) advance(deadline);
   return answer();
 }
 
+NativeRequest::NativeRequest(Started started, bp_work* work) : started_(std::move(started)), work_(work) {
+  if (work_ == nullptr) settle(std::nullopt);
+}
+
 void NativeRequest::advance(Deadline deadline) {
   std::unique_lock driver(driver_mutex_, std::defer_lock);
   if (deadline.passed()) {
-    if (!driver.try_lock()) return;  // somebody else waits and will settle it
+    if (!driver.try_lock()) return;  // somebody else waits, and will settle it
   } else {
     driver.lock();
   }
   if (settled()) return;
-  Group::Pass::Unchecked pass(*started_.group);
-  const bp_process_group_api& api = started_.agent->api();
   bp_error err;
   bp_error_init(&err);
-  const Deadline until = std::min(deadline, started_.deadline);
-  int32_t status = api.work_wait(started_.agent->self(), work_, until.left_ns(), &err);
-  if (status == BP_AGAIN && started_.deadline.passed()) status = expire(&err);
+  const Agent& agent = *started_.agent;
+  int32_t status = agent.api().work_wait(agent.self(), work_, std::min(deadline, started_.deadline).left_ns(), &err);
+  if (status == BP_AGAIN && started_.deadline.passed()) {
+    status = started_.group->finish_work(*started_.agent, work_, started_.deadline, started_.valid, &err);
+  }
   if (status != BP_AGAIN) end(status, err);
+}
+
+void NativeRequest::end(int32_t status, const bp_error& err) {
+  {
+    const std::lock_guard lock(work_mutex_);
+    started_.agent->api().work_release(started_.agent->self(), work_);
+    work_ = nullptr;
+  }
+  std::optional<Error> error;
+  if (status != BP_OK) {
+    const Error cause(status, err.text, err.peer_rank, err.native_code);
+    error = started_.group->failure(cause, started_.valid);
+  }
+  settle(std::move(error));
+  started_.group->forget(this, started_.number, status);
+}
+
+void NativeRequest::cancel() {
+  if (collective(started_.valid.op.kind)) {
+    if (!settled()) started_.group->abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
+    return;
+  }
+  const std::lock_guard lock(work_mutex_);
+  if (work_ != nullptr) started_.agent->api().work_cancel(started_.agent->self(), work_);
+}
+
+TaskRequest::TaskRequest(Started started) : started_(std::move(started)) {
+  ValidOp& valid = started_.valid;
+  const int32_t world_size = started_.group->config().world_size;
+  copy_array(valid.op.in_counts, world_size, in_counts_);
+  copy_array(valid.op.out_counts, world_size, out_counts_);
+  copy_array(valid.op.in_displs, world_size, valid.in_displs);
+  copy_array(valid.op.out_displs, world_size, valid.out_displs);
+  if (valid.op.scalar != nullptr) {
+    std::memcpy(scalar_, valid.op.scalar, bp_dtype_size(valid.op.dtype));
+    valid.op.scalar = scalar_;
+  }
+}
+
+void TaskRequest::perform() {
+  Group& group = *started_.group;
+  std::optional<Error> error;
+  try {
+    const Group::Pass pass(group);
+    count_queueing();
+    group.perform(*started_.agent, started_.valid, false);
+  } catch (const Error& e) {
+    error = group.failure(e, started_.valid);
+  } catch (const std::exception& e) {
+    error = group.failure(Error(BP_INTERNAL, e.what()), started_.valid);
+  }
+  const int32_t status = error ? error->status() : BP_OK;
+  settle(std::move(error));
+  {
+    const std::lock_guard lock(done_mutex_);
+    done_ = true;
+  }
+  done_changed_.notify_all();
+  group.forget(this, started_.number, status);
+}
+
+// Time spent in the queue counts.
+void TaskRequest::count_queueing() { started_.valid.op.timeout_ns = started_.deadline.left_ns(); }
+
+void TaskRequest::advance(Deadline deadline) {
+  std::unique_lock lock(done_mutex_);
+  const auto done = [this] { return done_; };
+  // The operation's own deadline is kept by the thread that performs it.
+  if (deadline.infinite()) {
+    done_changed_.wait(lock, done);
+  } else {
+    done_changed_.wait_until(lock, deadline.at(), done);
+  }
+}
+
+void TaskRequest::cancel() {
+  if (!settled()) started_.group->abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
 }
 
 }  // namespace backplane::core

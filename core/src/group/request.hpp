@@ -9,12 +9,14 @@
 #include <optional>
 #include <vector>
 
+#include "backplane/abi/process_group.h"
 #include "deadline.hpp"
 #include "error.hpp"
 #include "group/validate.hpp"
 
 namespace backplane::core {
 
+class Agent;
 class Group;
 
 // Any thread may call anything; only one at a time drives the backend.
@@ -48,30 +50,31 @@ class Request {
 // What a request remembers of its operation; the buffers stay the caller's, everything else is copied.
 struct Started {
   std::shared_ptr<Group> group;
+  Agent* agent = nullptr;
   ValidOp valid;
   uint64_t number = 0;  // in the recorder
   Deadline deadline = Deadline::never();
 };
 
 // An operation that the backend itself performs.
-class NativeRequest final : public Request, public std::enable_shared_from_this<NativeRequest> {
+class NativeRequest final : public Request {
  public:
-  NativeRequest(Started started, bp_work* work) : started_(std::move(started)), work_(work) {}
+  // `work` NULL: it is done already.
+  NativeRequest(Started started, bp_work* work);
   void cancel() override;
 
  private:
   void advance(Deadline deadline) override;
   void end(int32_t status, const bp_error& err);
-  int32_t expire(bp_error* err);
 
-  Started started_;
+  const Started started_;
   std::mutex driver_mutex_;  // held while the backend waits
-  std::mutex work_mutex_;    // guards work_ against cancel; held shortly
+  std::mutex work_mutex_;    // keeps cancel away from a work that is being released; held shortly
   bp_work* work_;
 };
 
 // A collective that the core performs on the group's own thread.
-class TaskRequest final : public Request, public std::enable_shared_from_this<TaskRequest> {
+class TaskRequest final : public Request {
  public:
   explicit TaskRequest(Started started);
   void cancel() override;
@@ -80,9 +83,12 @@ class TaskRequest final : public Request, public std::enable_shared_from_this<Ta
 
  private:
   void advance(Deadline deadline) override;
+  void count_queueing();
 
   Started started_;
-  std::vector<std::byte> scalar_;
+  std::vector<uint64_t> in_counts_;
+  std::vector<uint64_t> out_counts_;
+  alignas(16) std::byte scalar_[16];
   std::mutex done_mutex_;
   std::condition_variable done_changed_;
   bool done_ = false;

@@ -5,9 +5,7 @@
 #ifndef BACKPLANE_ABI_ABI_H
 #define BACKPLANE_ABI_ABI_H
 
-#include "ext/batch.h"
 #include "ext/reduce.h"
-#include "ext/split.h"
 #include "layout.h"
 #include "note.h"
 #include "plugin.h"

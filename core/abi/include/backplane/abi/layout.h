@@ -6,9 +6,7 @@
 #ifndef BACKPLANE_ABI_LAYOUT_H
 #define BACKPLANE_ABI_LAYOUT_H
 
-#include "ext/batch.h"
 #include "ext/reduce.h"
-#include "ext/split.h"
 #include "note.h"
 #include "plugin.h"
 
@@ -186,16 +184,6 @@ BP_AT(bp_note_backend, flags, 64);
 BP_AT(bp_note_backend, ops, 68);
 BP_AT(bp_note_backend, ops_high, 72);
 BP_SIZE(bp_note_backend, 76);
-
-BP_AT(bp_batch_api, struct_size, 0);
-BP_AT(bp_batch_api, reserved, 4);
-BP_AT(bp_batch_api, submit, 8);
-BP_SIZE(bp_batch_api, 16);
-
-BP_AT(bp_split_api, struct_size, 0);
-BP_AT(bp_split_api, reserved, 4);
-BP_AT(bp_split_api, split, 8);
-BP_SIZE(bp_split_api, 16);
 
 BP_AT(bp_reduce_api, struct_size, 0);
 BP_AT(bp_reduce_api, reserved, 4);

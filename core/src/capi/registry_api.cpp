@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/handles.hpp"
+#include "registry/report.hpp"
+#include "registry/selection.hpp"
+
+using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
+
+namespace {
+
+const bp_backend_type* handle(const Member& member) { return reinterpret_cast<const bp_backend_type*>(&member); }
+
+}  // namespace
+
+extern "C" {
+
+const char* bp_version(void) { return BACKPLANE_VERSION; }
+
+bp_registry* bp_registry_default(void) {
+  static bp_registry instance = {&default_registry(), nullptr};
+  return &instance;
+}
+int32_t bp_registry_create(bp_registry** registry, bp_error* err) {
+  return guarded(err, [=] {
+    auto own = std::make_unique<Registry>();
+    Registry* const raw = own.get();
+    *registry = new bp_registry{raw, std::move(own)};
+  });
+}
+void bp_registry_release(bp_registry* registry) {
+  if (registry != nullptr && registry->own) delete registry;
+}
+
+int32_t bp_backend_registered(bp_registry* registry, const char* name) {
+  int32_t found = 0;
+  guarded(nullptr, [=, &found] { found = registry_of(registry).registered(name) ? 1 : 0; });
+  return found;
+}
+int32_t bp_register_backend(bp_registry* registry, const bp_backend* backend, const bp_backend_type** type,
+                            bp_error* err) {
+  return guarded(err, [=] {
+    if (backend == nullptr) fail(BP_INVALID, "a backend is needed, not NULL");
+    const Member& member = registry_of(registry).register_backend(*backend);
+    if (type != nullptr) *type = handle(member);
+  });
+}
+int32_t bp_backend_lookup(bp_registry* registry, const char* name, const bp_backend_type** type, bp_error* err) {
+  return guarded(err, [=] { *type = handle(registry_of(registry).lookup(name)); });
+}
+const char* bp_backend_type_name(const bp_backend_type* type) { return member_of(type).name.c_str(); }
+const bp_backend* bp_backend_type_descriptor(const bp_backend_type* type) { return member_of(type).backend; }
+
+int32_t bp_construct_backend_options(const bp_backend_type* type, int64_t rpc_timeout_ns, const char* init_method,
+                                     const bp_key_value* values, uint64_t count, bp_backend_options** options,
+                                     bp_error* err) {
+  return guarded(err, [=] {
+    const Member& member = member_of(type);
+    KeyValues given;
+    for (uint64_t i = 0; i < count; ++i) given.emplace_back(values[i].key, values[i].value);
+    *options = new bp_backend_options{
+        std::make_shared<BackendOptions>(member, complete_options(*member.backend, given), rpc_timeout_ns,
+                                         init_method == nullptr ? "env://" : init_method)};
+  });
+}
+const char* bp_backend_options_get(const bp_backend_options* options, const char* key) {
+  const KeyValues& values = options->options->values();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i].first != key) continue;
+    const bool secret = (options->options->member().backend->options[i]->flags & BP_OPTION_SECRET) != 0;
+    return secret ? "***" : values[i].second.c_str();
+  }
+  return nullptr;
+}
+void bp_backend_options_release(bp_backend_options* options) { delete options; }
+
+void bp_registry_rescan(bp_registry*) {}  // nothing is remembered between lookups
+
+int32_t bp_registry_list(bp_registry* registry, char** json, bp_error* err) {
+  return guarded(err, [=] { *json = copy_text(list_json(registry_of(registry))); });
+}
+int32_t bp_registry_info(bp_registry* registry, const char* name, char** json, bp_error* err) {
+  return guarded(err, [=] { *json = copy_text(info_json(registry_of(registry).lookup(name))); });
+}
+int32_t bp_registry_probe(bp_registry* registry, const char* name, bp_error* err) {
+  return guarded(err, [=] { probe(registry_of(registry).lookup(name)); });
+}
+
+}  // extern "C"

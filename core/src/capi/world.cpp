@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/world.hpp"
+
+#include <mutex>
+#include <numeric>
+
+#include "capi/handles.hpp"
+#include "log.hpp"
+#include "registry/selection.hpp"
+
+namespace backplane::core {
+namespace {
+
+// The place where the ranks of a job met. The last group of the job says goodbye.
+struct Job {
+  explicit Job(Rendezvous met) : meeting(std::move(met)) {}
+  // The rank that serves the store lets the others finish with it; not for long if the job never came about.
+  ~Job() { leave(meeting, Deadline::after(INT64_C(1000000000) * (started ? 5 : 1))); }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  Rendezvous meeting;
+  bool started = false;
+};
+
+std::vector<ChosenBackend> choose(Registry& registry, const char* requested, int32_t world_size) {
+  const std::string text = selected_backend(requested);
+  std::vector<ChosenBackend> chosen;
+  for (SelectionPart& part : parse_selection(text)) {
+    if (part.name == "auto") {
+      std::string reason;
+      part.name = choose_automatically(registry, world_size, &reason);
+      log(BP_LOG_INFO, "auto chose {}", reason);
+    }
+    const Member& member = registry.lookup(part.name);
+    auto options = std::make_shared<BackendOptions>(member, complete_options(*member.backend, part.options),
+                                                    BP_DEFAULT_RPC_TIMEOUT_NS, "env://");
+    chosen.push_back({part.memory, &member, std::move(options)});
+  }
+  return chosen;
+}
+
+void check_identity(int32_t rank, int32_t world_size) {
+  if (world_size < 1) fail(BP_INVALID, "world_size {} is not at least 1", world_size);
+  if (rank < 0 || rank >= world_size) fail(BP_INVALID, "rank {} is not in 0..{}", rank, world_size - 1);
+}
+
+// Keys of this group's own in a store that the program made and may use for several groups in turn.
+std::shared_ptr<Store> own_keys(bp_store& handle, const std::string& name, int32_t rank) {
+  const std::lock_guard lock(handle.mutex);
+  const int generation = handle.generations[{name, rank}]++;
+  return make_prefix_store(handle.store, fmt::format("group/{}/{}/", name, generation));
+}
+
+GroupConfig identify(const char* name, int32_t rank, int32_t world_size, int64_t timeout_ns) {
+  check_identity(rank, world_size);
+  GroupConfig made;
+  made.name = name == nullptr || *name == '\0' ? "world" : name;
+  made.rank = rank;
+  made.world_size = world_size;
+  made.timeout_ns = timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : timeout_ns;
+  made.global_ranks.resize(static_cast<size_t>(world_size));
+  std::iota(made.global_ranks.begin(), made.global_ranks.end(), 0);
+  return made;
+}
+
+struct Default {
+  std::mutex init_mutex;  // held while one is being made
+  std::mutex mutex;       // guards group
+  std::shared_ptr<Group> group;
+};
+
+Default& the_default() {
+  static Default* const instance = new Default;  // other threads may use it while the process ends
+  return *instance;
+}
+
+}  // namespace
+
+std::shared_ptr<Group> create_group(const bp_group_config& config) {
+  if (config.struct_size < sizeof(bp_group_config)) fail(BP_INVALID, "bp_group_config.struct_size is too small");
+  Registry& registry = registry_of(config.registry);
+  if (config.store != nullptr) {
+    GroupConfig made = identify(config.name, config.rank, config.world_size, config.timeout_ns);
+    made.device = config.device;
+    made.backends = choose(registry, config.backend, made.world_size);
+    made.store = own_keys(*config.store, made.name, made.rank);
+    return Group::start(std::move(made));
+  }
+  // The choice is checked before anybody is waited for.
+  const std::string text = selected_backend(config.backend);
+  for (const SelectionPart& part : parse_selection(text)) {
+    if (part.name == "auto") continue;
+    complete_options(*registry.lookup(part.name).backend, part.options);
+  }
+  RendezvousRequest request;
+  if (config.init_method != nullptr && *config.init_method != '\0') request.init_method = config.init_method;
+  request.rank = config.rank;
+  request.world_size = config.world_size;
+  request.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
+  auto job = std::make_shared<Job>(rendezvous(request));
+  const Rendezvous& met = job->meeting;
+  GroupConfig made = identify(config.name, met.rank, met.world_size, config.timeout_ns);
+  made.device = config.device;
+  made.backends = choose(registry, config.backend, met.world_size);
+  made.store = make_prefix_store(met.store, fmt::format("group/{}/", made.name));
+  made.job = job;
+  auto group = Group::start(std::move(made));
+  job->started = true;
+  return group;
+}
+
+std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const char* name, int32_t rank,
+                                    int32_t world_size, const std::shared_ptr<const BackendOptions>& options,
+                                    int64_t timeout_ns) {
+  if (store == nullptr) fail(BP_INVALID, "`store` must be a bp_store. (null)");
+  if (&options->member() != &member) {
+    fail(BP_INVALID, "`rpc_backend_options` must be options of BackendType.{}, these are of BackendType.{}",
+         member.name, options->member().name);
+  }
+  GroupConfig made = identify(name, rank, world_size, timeout_ns);
+  made.backends.push_back({std::nullopt, &member, options});
+  made.store = own_keys(*store, made.name, rank);
+  return Group::start(std::move(made));
+}
+
+std::shared_ptr<Group> init_default(const bp_group_config& config) {
+  const std::lock_guard once(the_default().init_mutex);
+  const auto existing = default_group();
+  const auto make = [&config] { return create_group(config); };
+  if (existing) {
+    // Only a backend that leaves the default alone may come second.
+    const SelectionPart first = parse_selection(selected_backend(config.backend)).front();
+    const bool local = first.name != "auto" &&
+                       (registry_of(config.registry).lookup(first.name).backend->flags & BP_BACKEND_LOCAL) != 0;
+    if (local) return make();
+    fail(BP_INVALID, "trying to initialize the default process group twice; call destroy_process_group first");
+  }
+  auto group = make();
+  const bool local = (group->config().backends.front().member->backend->flags & BP_BACKEND_LOCAL) != 0;
+  if (local) return group;
+  group->add_handle();
+  const std::lock_guard lock(the_default().mutex);
+  the_default().group = group;
+  return group;
+}
+
+std::shared_ptr<Group> default_group() {
+  const std::lock_guard lock(the_default().mutex);
+  return the_default().group;
+}
+
+void destroy_default() {
+  std::shared_ptr<Group> group;
+  {
+    const std::lock_guard lock(the_default().mutex);
+    group.swap(the_default().group);
+  }
+  if (!group) fail(BP_INVALID, "there is no default process group to destroy; call init_process_group first");
+  group->destroy();
+  group->drop_handle();
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a configuration to a group, and the group that is the process's default.
+#pragma once
+
+#include <memory>
+
+#include "backplane/backplane.h"
+#include "group/group.hpp"
+
+namespace backplane::core {
+
+// A group of its own: rendezvous, choice of backends, start.
+std::shared_ptr<Group> create_group(const bp_group_config& config);
+
+// The same as the default of the process; BP_INVALID if there is one.
+std::shared_ptr<Group> init_default(const bp_group_config& config);
+std::shared_ptr<Group> default_group();  // NULL if there is none
+void destroy_default();
+
+// The init handler's way: one backend, a given store.
+std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const char* name, int32_t rank,
+                                    int32_t world_size, const std::shared_ptr<const BackendOptions>& options,
+                                    int64_t timeout_ns);
+
+}  // namespace backplane::core

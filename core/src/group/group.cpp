@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/group.hpp"
+
+#include <algorithm>
+
+#include "group/engine.hpp"
+#include "group/exchange.hpp"
+#include "group/pass.hpp"
+#include "reduce/combine.hpp"
+
+namespace backplane::core {
+namespace {
+
+// How long an operation that was asked to end may take before the whole group is aborted.
+constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
+
+bp_error report(const Error& error) {
+  bp_error err;
+  bp_error_init(&err);
+  bp_error_set(&err, error.status(), error.native_code(), error.peer_rank(), error.what());
+  return err;
+}
+
+}  // namespace
+
+Group::Group(GroupConfig config, std::shared_ptr<void> job) : config_(std::move(config)), job_(std::move(job)) {}
+
+Group::~Group() { destroy(); }
+
+std::string Group::backend_id(uint32_t memory) const {
+  for (const ChosenBackend& backend : config_.backends) {
+    if (!backend.memory || *backend.memory == memory) return backend.member->id;
+  }
+  return {};
+}
+
+void Group::refuse() const {
+  if (!member()) fail(BP_INVALID, "this rank is not a member of group '{}'", config_.name);
+  if (state_.load() == State::kDestroyed) fail(BP_INVALID, "group '{}' has been destroyed", config_.name);
+  const std::lock_guard lock(mutex_);
+  throw Error(cause_->status(), fmt::format("group '{}' is broken: {}", config_.name, cause_->what()),
+              cause_->peer_rank(), cause_->native_code());
+}
+
+Agent& Group::agent_for(const bp_op& op) const {
+  uint32_t memory = op.input.memory;
+  if (op.output.count > 0) {
+    if (op.input.count > 0 && op.input.memory != op.output.memory) {
+      fail(BP_INVALID, "{}: input and output live in different kinds of memory", op_name(op.kind));
+    }
+    memory = op.output.memory;
+  }
+  Agent* agent = op.kind == BP_BARRIER ? agents_.front().get() : by_memory_[memory];
+  if (agent == nullptr) {
+    fail(BP_INVALID, "group '{}' has no backend for {} memory; name one, as in cpu:gloo,cuda:nccl", config_.name,
+         memory == BP_HOST ? "cpu" : "cuda");
+  }
+  return *agent;
+}
+
+uint64_t Group::prepare(const bp_op& given, uint64_t flags, ValidOp* valid, Agent** agent, bool* native) {
+  validate(given, config_.rank, config_.world_size, valid);
+  bp_op& op = valid->op;
+  *agent = &agent_for(op);
+  const uint32_t memory = std::max(op.input.memory, op.output.memory);
+  *native = (*agent)->native(op.kind, op.dtype, op.reduce_op, memory, reduces(op.kind));
+  const bool message = !collective(op.kind);
+  const uint64_t count = valid->count;
+  if (message && !*native && (*agent)->native(op.kind, BP_U8, 0, memory, false)) {
+    const uint64_t size = dtype_size(op.dtype);
+    op.dtype = BP_U8;
+    op.input.count *= size;
+    op.output.count *= size;
+    *native = true;
+  }
+  if (message && op.peer == BP_ANY_SOURCE && !(*agent)->has_flag(BP_BACKEND_ANY_SOURCE) && op.kind == BP_RECV) {
+    fail(BP_UNSUPPORTED, "recv: backend {} cannot receive from any rank; name the sender", (*agent)->id());
+  }
+  if (message && op.tag != 0 && !(*agent)->has_flag(BP_BACKEND_TAGS)) {
+    fail(BP_UNSUPPORTED, "{}: backend {} has no tags; use tag 0", op_name(op.kind), (*agent)->id());
+  }
+  if (!*native && (message || memory != BP_HOST || !(*agent)->can_complete())) {
+    fail(BP_UNSUPPORTED, "backend {} cannot perform {} on {} memory, and the core cannot complete it", (*agent)->id(),
+         describe(op, count, valid->other), memory == BP_HOST ? "cpu" : "cuda");
+  }
+  op.flags = flags;
+  op.timeout_ns = op.timeout_ns == 0 ? config_.timeout_ns : op.timeout_ns;
+  op.seq = (message ? messages_ : collectives_).fetch_add(1, std::memory_order_relaxed) + 1;
+  return recorder_.start(op, op.seq, count, valid->other);
+}
+
+void Group::run(const bp_op& given) {
+  const Pass pass(*this);
+  ValidOp valid;
+  Agent* agent = nullptr;
+  bool native = false;
+  const uint64_t number = prepare(given, BP_OP_SYNC, &valid, &agent, &native);
+  try {
+    perform(*agent, valid, native);
+  } catch (const Error& e) {
+    recorder_.finish(number, e.status());
+    throw failure(e, valid);
+  }
+  recorder_.finish(number, BP_OK);
+}
+
+void Group::perform(Agent& agent, const ValidOp& valid, bool native) {
+  const int64_t timeout_ns = valid.op.timeout_ns;
+  if (!native) {
+    return run_collective(agent, valid, config_.rank, config_.world_size, valid.op.seq, Deadline::after(timeout_ns));
+  }
+  bp_error err;
+  bp_error_init(&err);
+  bp_work* work = nullptr;
+  int32_t status = agent.api().submit(agent.self(), &valid.op, &work, &err);
+  if (status == BP_OK && work == nullptr) return;
+  if (work != nullptr) {
+    status = finish_work(agent, work, Deadline::after(timeout_ns), valid, &err);
+    agent.api().work_release(agent.self(), work);
+  }
+  if (status != BP_OK) throw_report(status, err, "");
+}
+
+int32_t Group::finish_work(Agent& agent, bp_work* work, Deadline deadline, const ValidOp& valid, bp_error* err) {
+  const bp_process_group_api& api = agent.api();
+  int32_t status = api.work_wait(agent.self(), work, deadline.left_ns(), err);
+  if (status != BP_AGAIN) return status;
+  api.work_cancel(agent.self(), work);
+  status = api.work_wait(agent.self(), work, kCancelGrace, err);
+  if (status == BP_OK) return status;  // it was done after all
+  if (status == BP_AGAIN) {
+    abort(labelled(Error(BP_TIMEOUT, "timed out"), valid));
+    api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
+  }
+  return bp_error_set(err, BP_TIMEOUT, 0, -1, "timed out");
+}
+
+std::vector<std::shared_ptr<Request>> Group::submit(const bp_op* const* ops, size_t count) {
+  const Pass pass(*this);
+  for (size_t i = 0; i < count; ++i) {  // nothing is started unless all are sound
+    ValidOp valid;
+    validate(*ops[i], config_.rank, config_.world_size, &valid);
+  }
+  std::vector<std::shared_ptr<Request>> requests;
+  try {
+    for (size_t i = 0; i < count; ++i) requests.push_back(start_request(*ops[i]));
+  } catch (...) {
+    for (const auto& request : requests) request->cancel();
+    throw;
+  }
+  return requests;
+}
+
+std::shared_ptr<Request> Group::start_request(const bp_op& given) {
+  Started started;
+  started.group = shared_from_this();
+  bool native = false;
+  started.number = prepare(given, 0, &started.valid, &started.agent, &native);
+  started.deadline = Deadline::after(started.valid.op.timeout_ns);
+  const ValidOp& valid = started.valid;
+  Agent& agent = *started.agent;
+  const uint64_t number = started.number;
+  if (!native) {
+    auto task = std::make_shared<TaskRequest>(std::move(started));
+    keep(task);
+    const std::lock_guard lock(mutex_);
+    if (!engine_) engine_ = std::make_unique<Engine>();
+    engine_->add(task);
+    return task;
+  }
+  bp_error err;
+  bp_error_init(&err);
+  bp_work* work = nullptr;
+  const int32_t status = agent.api().submit(agent.self(), &valid.op, &work, &err);
+  if (status != BP_OK) {
+    recorder_.finish(number, status);
+    throw failure(Error(status, err.text, err.peer_rank, err.native_code), valid);
+  }
+  auto request = std::make_shared<NativeRequest>(std::move(started), work);
+  if (work == nullptr) {
+    recorder_.finish(number, BP_OK);
+  } else {
+    keep(request);
+  }
+  return request;
+}
+
+Error Group::labelled(const Error& error, const ValidOp& valid) const {
+  const bp_op& op = valid.op;
+  std::string text = fmt::format("rank {} of group '{}': {} #{}: {}", config_.rank, config_.name,
+                                 describe(op, valid.count, valid.other), op.seq, error.what());
+  if (error.status() == BP_TIMEOUT) text += fmt::format(" (after {} s)", seconds(op.timeout_ns));
+  return Error(error.status(), text, error.peer_rank(), error.native_code());
+}
+
+Error Group::failure(const Error& error, const ValidOp& valid) {
+  Error whole = labelled(error, valid);
+  const bool harmless = error.status() == BP_INVALID || error.status() == BP_UNSUPPORTED;
+  if (collective(valid.op.kind) && !harmless) abort(whole);
+  return whole;
+}
+
+void Group::abort(const Error& cause) {
+  const Presence presence(*this);  // destroy waits, so that the agents stay
+  {
+    const std::lock_guard lock(mutex_);
+    if (cause_ || state_.load() != State::kActive) return;
+    cause_.emplace(cause);
+    State expected = State::kActive;
+    if (!state_.compare_exchange_strong(expected, State::kBroken)) return;
+  }
+  abort_agents(cause);
+}
+
+void Group::abort_agents(const Error& cause) {
+  const bp_error why = report(cause);
+  for (const auto& agent : agents_) agent->abort(why);
+}
+
+// Requests that the caller dropped are ended here, too, from time to time, so that they do not pile up.
+void Group::keep(const std::shared_ptr<Request>& request) {
+  constexpr size_t kSweepAt = 64;
+  std::vector<std::shared_ptr<Request>> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    requests_.emplace(request.get(), request);
+    if (requests_.size() % kSweepAt == 0) {
+      for (const auto& entry : requests_) {
+        if (entry.second.use_count() == 1) dropped.push_back(entry.second);
+      }
+    }
+  }
+  for (const auto& r : dropped) {
+    try {
+      r->test();
+    } catch (const Error&) {  // nobody is left to be told
+    }
+  }
+}
+
+void Group::forget(Request* request, uint64_t number, int32_t status) {
+  recorder_.finish(number, status);
+  std::shared_ptr<Request> last;  // released without the lock
+  const std::lock_guard lock(mutex_);
+  const auto entry = requests_.find(request);
+  if (entry == requests_.end()) return;
+  last = std::move(entry->second);
+  requests_.erase(entry);
+}
+
+void Group::destroy() {
+  if (state_.exchange(State::kDestroyed) == State::kDestroyed) return;
+  std::vector<std::weak_ptr<Group>> children;
+  bool busy = inside_.load() > 0;
+  {
+    const std::lock_guard lock(mutex_);
+    children.swap(children_);
+    busy = busy || !requests_.empty();
+  }
+  for (const auto& child : children) {
+    if (const auto group = child.lock()) group->destroy();
+  }
+  if (busy) abort_agents(Error(BP_CANCELLED, fmt::format("group '{}' was destroyed", config_.name)));
+  for (uint32_t inside = inside_.load(); inside != 0; inside = inside_.load()) inside_.wait(inside);
+  engine_.reset();
+  end_requests();
+  by_memory_ = {};
+  agents_.clear();
+  job_.reset();
+}
+
+void Group::end_requests() {
+  for (;;) {
+    std::shared_ptr<Request> request;
+    {
+      const std::lock_guard lock(mutex_);
+      if (requests_.empty()) return;
+      request = requests_.begin()->second;
+    }
+    try {
+      request->wait(Deadline::never());
+    } catch (const Error&) {  // told to whoever holds the request
+    }
+  }
+}
+
+void Group::drop_handle() {
+  if (handles_.fetch_sub(1) == 1) destroy();
+}
+
+}  // namespace backplane::core

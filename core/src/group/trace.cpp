@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "group/group.hpp"
+#include "reduce/combine.hpp"
+
+namespace backplane::core {
+
+std::string Group::trace_json() const {
+  nlohmann::ordered_json entries = nlohmann::ordered_json::array();
+  for (const Recorder::Entry& entry : recorder_.entries()) {
+    nlohmann::ordered_json item = {{"number", entry.number}, {"op", op_name(entry.kind)}, {"seq", entry.seq}};
+    if (entry.kind != BP_BARRIER) {
+      item["dtype"] = dtype_name(entry.dtype);
+      item["count"] = entry.count;
+    }
+    if (reduces(entry.kind)) item["reduce_op"] = reduce_op_name(entry.reduce_op);
+    if (!collective(entry.kind)) {
+      item["peer"] = entry.rank;
+      item["tag"] = entry.tag;
+    } else if (entry.rank >= 0) {
+      item["root"] = entry.rank;
+    }
+    item["state"] = entry.end_ns == 0 ? "in flight" : entry.status == BP_OK ? "done" : "failed";
+    item["status"] = entry.status;
+    item["begin_ns"] = entry.begin_ns;
+    item["end_ns"] = entry.end_ns;
+    entries.push_back(std::move(item));
+  }
+  return nlohmann::ordered_json{{"group", config_.name},
+                                {"rank", config_.rank},
+                                {"world_size", config_.world_size},
+                                {"entries", std::move(entries)}}
+      .dump();
+}
+
+}  // namespace backplane::core
