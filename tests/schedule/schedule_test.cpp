@@ -110,6 +110,15 @@ TEST(Barrier, LetsNobodyLeaveBeforeEverybodyCame) {
   }
 }
 
+// Its output is the caller's data, which others may read meanwhile.
+TEST(RingBroadcast, SendsNothingToTheRoot) {
+  for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size) {
+    const Problem root{.kind = BP_BROADCAST, .rank = 0, .world_size = world_size, .count = 1000};
+    for (const Step& step : make_schedule(Algorithm::kRing, root).steps)
+      ASSERT_NE(step.kind, Step::Kind::kRecv) << world_size;
+  }
+}
+
 TEST(MakeSchedule, RefusesAnAlgorithmOfAnotherKind) {
   EXPECT_THROW(make_schedule(Algorithm::kRing, {.kind = BP_BARRIER}), std::invalid_argument);
   EXPECT_TRUE(algorithms_for(BP_SEND).empty());

@@ -7,6 +7,10 @@
 // *round* is a set of sends and recvs that are in flight together, followed by local steps (copy, reduce) in their
 // order; it ends when all of them are done. Within a round no recv target overlaps a region that is sent or received in
 // the same round.
+//
+// In place. A schedule does not know whether output and input overlap, and is right in all the ways that
+// backplane/abi/op.h allows. It copies the input to where it belongs in the output; in place that copy has one address
+// for source and target, and whoever runs the schedule leaves it out. The input is never a target.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +52,7 @@ enum class Algorithm : uint8_t {
   kBruck,
   kDissemination,
   kPairwise,
-  kLinear,  // the root exchanges with everyone directly: v-variants of gather and scatter
+  kLinear,  // the root exchanges with everyone directly: gather and scatter of much data, and their v-variants
 };
 
 // A collective as one rank sees it. Counts are elements, as in the table of backplane/abi/op.h.
@@ -70,8 +74,8 @@ struct Problem {
 // The algorithms that exist for a kind, the default one first.
 std::vector<Algorithm> algorithms_for(uint32_t kind);
 
-// Which one to use. All ranks that agree on kind, world_size, count and element_size (v-variants: kind and world_size)
-// choose the same.
+// Which one to use: the least cost by the model of cost.hpp, and for v-variants the default. All ranks that agree on
+// kind, world_size, count and element_size (v-variants: kind and world_size) choose the same.
 Algorithm choose_algorithm(const Problem& problem);
 
 // What this rank has to do. The algorithm must be one of algorithms_for(kind). Steps with count 0 are left out on both
