@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "address.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace backplane::gloo_backend {
+namespace {
+
+struct Candidate {
+  std::string iface;
+  std::string address;  // as text
+  sockaddr_storage bytes = {};
+  socklen_t size = 0;
+  bool loopback = false;
+
+  std::string text() const { return address + " (" + iface + ")"; }
+};
+
+std::string text_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  const void* bits = address->sa_family == AF_INET
+                         ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
+                         : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+  inet_ntop(address->sa_family, bits, text, sizeof text);
+  return text;
+}
+
+bool is_usable(const ifaddrs& entry) {
+  if (entry.ifa_addr == nullptr || (entry.ifa_flags & IFF_UP) == 0) return false;
+  if (entry.ifa_addr->sa_family == AF_INET) return true;
+  // Link-local addresses mean something on their own link only.
+  return entry.ifa_addr->sa_family == AF_INET6 &&
+         !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr)->sin6_addr);
+}
+
+// The addresses of this machine's interfaces that are up: IPv4 first, then as the kernel lists them.
+std::vector<Candidate> local_addresses() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) {
+    throw sdk::Failure(BP_RESOURCE, std::string("cannot list the network interfaces: ") + std::strerror(errno), -1,
+                       errno);
+  }
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+  std::vector<Candidate> result;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (!is_usable(*entry)) continue;
+    Candidate candidate;
+    candidate.iface = entry->ifa_name;
+    candidate.address = text_of(entry->ifa_addr);
+    candidate.size = entry->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&candidate.bytes, entry->ifa_addr, candidate.size);
+    candidate.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
+    result.push_back(candidate);
+  }
+  std::stable_partition(result.begin(), result.end(),
+                        [](const Candidate& candidate) { return candidate.bytes.ss_family == AF_INET; });
+  return result;
+}
+
+std::string listed(const std::vector<Candidate>& candidates) {
+  std::string text;
+  for (const Candidate& candidate : candidates) text += (text.empty() ? "" : ", ") + candidate.text();
+  return text.empty() ? "none" : text;
+}
+
+Candidate by_interface(const std::vector<Candidate>& candidates, const std::string& name, const std::string& from) {
+  for (const Candidate& candidate : candidates) {
+    if (candidate.iface == name) return candidate;
+  }
+  throw sdk::Failure(BP_INVALID, from + " names the network interface '" + name +
+                                     "', which does not exist here or has no address; there are " + listed(candidates));
+}
+
+// The addresses that a host name or the text of an address stands for.
+std::vector<std::string> resolved(const std::string& name) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
+  std::vector<std::string> result;
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    result.push_back(text_of(entry->ai_addr));
+  }
+  return result;
+}
+
+const Candidate* match(const std::vector<Candidate>& candidates, const std::vector<std::string>& addresses) {
+  for (const std::string& address : addresses) {
+    for (const Candidate& candidate : candidates) {
+      if (candidate.address == address) return &candidate;
+    }
+  }
+  return nullptr;
+}
+
+Candidate by_address(const std::vector<Candidate>& candidates, const std::string& name) {
+  const std::vector<std::string> addresses = resolved(name);
+  if (const Candidate* found = match(candidates, addresses)) return *found;
+  const std::string is =
+      addresses.empty() ? "cannot be resolved" : "is " + addresses[0] + ", which is not of this host";
+  throw sdk::Failure(BP_INVALID, "the option address=" + name + " " + is + "; there are " + listed(candidates));
+}
+
+// Two processes with the same text reach each other over loopback: same boot of a kernel, same network namespace.
+std::string host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::array<char, 64> space = {};
+  const ssize_t size = readlink("/proc/self/ns/net", space.data(), space.size());
+  return boot + " " + std::string(space.data(), size > 0 ? static_cast<size_t>(size) : 0);
+}
+
+// A vote through the store, three operations per rank: rank 0 says where it is, every rank adds to a counter whether it
+// is there too, and the last one to come publishes the outcome.
+bool all_on_one_host(const sdk::Context& context, Clock::time_point deadline) {
+  constexpr int64_t kElsewhere = INT64_C(1) << 32;
+  const std::string here = host_identity();
+  if (context.rank == 0) context.host.store_set("gloo/host", here);
+  const std::string there = context.rank == 0 ? here : context.host.store_get("gloo/host", remaining_ns(deadline));
+  const int64_t votes = context.host.store_add("gloo/votes", there == here ? 1 : kElsewhere);
+  if (votes / kElsewhere + votes % kElsewhere == context.world_size) {
+    context.host.store_set("gloo/one_host", votes < kElsewhere ? "yes" : "no");
+  }
+  return context.host.store_get("gloo/one_host", remaining_ns(deadline)) == "yes";
+}
+
+struct Choice {
+  Candidate candidate;
+  std::string why;
+  uint32_t level = BP_LOG_INFO;
+};
+
+Choice among_hosts(std::vector<Candidate> candidates) {
+  std::array<char, HOST_NAME_MAX + 1> host_name = {};
+  gethostname(host_name.data(), host_name.size() - 1);
+  std::erase_if(candidates, [](const Candidate& candidate) { return candidate.loopback; });
+  if (const Candidate* found = match(candidates, resolved(host_name.data()))) {
+    return {*found, std::string("the host name ") + host_name.data() + " resolves to it"};
+  }
+  if (candidates.empty()) {
+    throw sdk::Failure(BP_RESOURCE,
+                       "the ranks are on several hosts, and this one has no network interface but loopback");
+  }
+  if (candidates.size() == 1) return {candidates[0], "it is the only address that is not loopback"};
+  return {candidates[0],
+          "it is the first of several (" + listed(candidates) + "); set the option iface or address to choose",
+          BP_LOG_WARN};
+}
+
+// What the options or the environment ask for.
+std::optional<Choice> chosen_by_user(const sdk::Context& context, const std::vector<Candidate>& candidates) {
+  const std::string& iface = context.options.text("iface");
+  const std::string& address = context.options.text("address");
+  if (!iface.empty() && !address.empty()) {
+    throw sdk::Failure(BP_INVALID, "the options iface and address exclude each other; give one of them");
+  }
+  if (!iface.empty())
+    return Choice{by_interface(candidates, iface, "the option iface"), "the option iface asks for it"};
+  if (!address.empty()) return Choice{by_address(candidates, address), "the option address asks for it"};
+  if (const char* variable = std::getenv("GLOO_SOCKET_IFNAME"); variable != nullptr && *variable != '\0') {
+    const std::string name(variable, std::strcspn(variable, ","));
+    return Choice{by_interface(candidates, name, "GLOO_SOCKET_IFNAME"), "GLOO_SOCKET_IFNAME asks for it"};
+  }
+  return std::nullopt;
+}
+
+Choice chosen_by_rule(const sdk::Context& context, const std::vector<Candidate>& candidates, bool one_host) {
+  const auto loopback = std::find_if(candidates.begin(), candidates.end(), std::mem_fn(&Candidate::loopback));
+  if (one_host && loopback != candidates.end()) {
+    return {*loopback, "all " + std::to_string(context.world_size) + " ranks are on this host"};
+  }
+  return among_hosts(candidates);
+}
+
+}  // namespace
+
+Address choose_address(const sdk::Context& context, Clock::time_point deadline) {
+  const std::vector<Candidate> candidates = local_addresses();
+  const std::optional<Choice> wish = chosen_by_user(context, candidates);
+  const bool one_host = all_on_one_host(context, deadline);
+  const Choice choice = wish ? *wish : chosen_by_rule(context, candidates, one_host);
+  context.host.log(choice.level, "gloo: rank " + std::to_string(context.rank) + " listens on " +
+                                     choice.candidate.text() + ": " + choice.why);
+  Address result;
+  result.attr.ai_family = choice.candidate.bytes.ss_family;
+  result.attr.ai_socktype = SOCK_STREAM;
+  result.attr.ai_protocol = 0;
+  result.attr.ai_addr = choice.candidate.bytes;
+  result.attr.ai_addrlen = static_cast<int>(choice.candidate.size);
+  result.text = choice.candidate.text();
+  return result;
+}
+
+}  // namespace backplane::gloo_backend

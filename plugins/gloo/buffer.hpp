@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gloo's unbound buffer with waits of our own. Gloo's close every connection of the group when their time is over, and
+// nothing but their own operation wakes them; these end at the operation's deadline without touching the connections,
+// notice an abort, can be asked without waiting, and know how long the message was.
+#pragma once
+
+#include <gloo/transport/tcp/unbound_buffer.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "fault.hpp"
+
+namespace backplane::gloo_backend {
+
+class Buffer final : public ::gloo::transport::tcp::UnboundBuffer {
+ public:
+  // Of a collective every message must be as long as its receive; otherwise the ranks disagree about the operation.
+  enum class Lengths { kExact, kUpToSize };
+
+  // `context` may be null for a buffer that is not sent from or received into by its own calls.
+  Buffer(const std::shared_ptr<::gloo::transport::tcp::Context>& context, std::shared_ptr<const Watch> watch,
+         void* data, size_t size, Lengths lengths, Clock::time_point deadline);
+
+  // For gloo's algorithms: wait until the deadline given above and throw sdk::Failure; gloo's timeouts are ignored.
+  bool waitRecv(int* rank, std::chrono::milliseconds) override;
+  bool waitSend(int* rank, std::chrono::milliseconds) override;
+
+  // True once a receive (a send) is complete, false if `until` came first. Throws what gloo's pair died of, or the
+  // fault of the group.
+  bool received(Clock::time_point until);
+  bool sent(Clock::time_point until);
+  // The same without waiting or throwing.
+  bool has_received();
+  bool has_sent();
+
+  // For the pair, on gloo's thread: a message of `length` bytes begins to arrive for a receive of `room` bytes.
+  void announce(uint64_t length, uint64_t room, int rank);
+  // After received(): the message's size and its sender. A message longer than the buffer was thrown away.
+  uint64_t length();
+  int source();
+
+  // Completes a receive with bytes of this process; at most size() of them are copied.
+  void deliver(const void* data, uint64_t bytes, int rank);
+  // Wakes the waiters with this exception.
+  void fail(const std::exception_ptr& error) { signalException(error); }
+  ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer> weak() const { return getWeakNonOwningPtr(); }
+  // A message too long for this buffer, kept until it is asked for (a receive that was given up: see pair.hpp).
+  void keep(std::unique_ptr<char[]> bytes);
+  const char* kept() const { return kept_.get(); }
+
+ private:
+  bool wait(const int& completions, std::condition_variable& changed, Clock::time_point until);
+
+  const std::shared_ptr<const Watch> watch_;
+  const Lengths lengths_;
+  const Clock::time_point deadline_;
+  // All under m_.
+  uint64_t length_ = 0;
+  uint64_t expected_ = 0;
+  int mismatched_rank_ = -1;  // the rank whose message had `length_` instead of `expected_` bytes
+  std::unique_ptr<char[]> kept_;
+};
+
+// Gloo's algorithms create their buffers themselves; those made on this thread during the life of a DeadlineScope end
+// at its deadline.
+class DeadlineScope {
+ public:
+  explicit DeadlineScope(Clock::time_point deadline);
+  ~DeadlineScope();
+  DeadlineScope(const DeadlineScope&) = delete;
+  DeadlineScope& operator=(const DeadlineScope&) = delete;
+
+  static Clock::time_point current();
+
+ private:
+  const Clock::time_point outer_;
+};
+
+}  // namespace backplane::gloo_backend

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives.hpp"
+
+#include <gloo/allgather.h>
+#include <gloo/allgatherv.h>
+#include <gloo/allreduce.h>
+#include <gloo/alltoall.h>
+#include <gloo/alltoallv.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/gather.h>
+#include <gloo/reduce.h>
+#include <gloo/scatter.h>
+
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "layout.hpp"
+#include "reductions.hpp"
+
+namespace backplane::gloo_backend {
+namespace {
+
+// Up to here latency counts, and bcube's 2*log2(W) steps beat the ring's 2*(W-1).
+constexpr uint64_t kBcubeLimit = 64 * 1024;  // bytes
+
+// gloo takes the size of an element from a type.
+template <size_t Size>
+struct Element {
+  char bytes[Size];
+};
+
+template <typename T, typename Options>
+void set_typed(Options& options, void* input, void* output, size_t count) {
+  if (input != nullptr) options.setInput(static_cast<T*>(input), count);
+  options.setOutput(static_cast<T*>(output), count);
+}
+
+template <typename Options>
+void set_buffers(Options& options, uint32_t dtype, void* input, void* output, size_t count) {
+  switch (bp_dtype_size(dtype)) {
+    case 1:
+      return set_typed<Element<1>>(options, input, output, count);
+    case 2:
+      return set_typed<Element<2>>(options, input, output, count);
+    case 4:
+      return set_typed<Element<4>>(options, input, output, count);
+    case 8:
+      return set_typed<Element<8>>(options, input, output, count);
+    default:
+      return set_typed<Element<16>>(options, input, output, count);
+  }
+}
+
+// Ranks agree on `seq`; gloo's tags have 32 bits, enough to tell apart what is in flight.
+uint32_t tag_of(const bp_op& op) { return static_cast<uint32_t>(op.seq); }
+
+uint64_t bytes_of(const bp_op& op, const bp_buffer& buffer) { return buffer.count * bp_dtype_size(op.dtype); }
+
+char* bytes_at(const bp_buffer& buffer) { return static_cast<char*>(buffer.data); }
+
+}  // namespace
+
+Collectives::Collectives(std::shared_ptr<::gloo::Context> mesh, const sdk::Host& host, Algorithm algorithm)
+    : mesh_(std::move(mesh)), host_(host), algorithm_(algorithm) {}
+
+void Collectives::run(const bp_op& op) {
+  switch (op.kind) {
+    case BP_BARRIER:
+      return barrier(op);
+    case BP_BROADCAST:
+      return broadcast(op);
+    case BP_REDUCE:
+      return reduce(op);
+    case BP_ALL_REDUCE:
+      return all_reduce(op);
+    case BP_GATHER:
+      return gather(op);
+    case BP_SCATTER:
+      return scatter(op);
+    case BP_ALL_GATHER:
+      return all_gather(op);
+    case BP_ALL_GATHERV:
+      return all_gatherv(op);
+    case BP_ALL_TO_ALL:
+      return all_to_all(op);
+    case BP_ALL_TO_ALLV:
+      return all_to_allv(op);
+    default:
+      throw sdk::Failure(BP_UNSUPPORTED, "gloo has no native operation of kind " + std::to_string(op.kind));
+  }
+}
+
+void Collectives::barrier(const bp_op& op) {
+  ::gloo::BarrierOptions options(mesh_);
+  options.setTag(tag_of(op));
+  ::gloo::barrier(options);
+}
+
+void Collectives::broadcast(const bp_op& op) {
+  ::gloo::BroadcastOptions options(mesh_);
+  options.setOutput(bytes_at(op.output), bytes_of(op, op.output));
+  options.setRoot(op.root);
+  options.setTag(tag_of(op));
+  ::gloo::broadcast(options);
+}
+
+// gloo's ring works in the output of every rank.
+void Collectives::reduce(const bp_op& op) {
+  std::unique_ptr<char[]> scratch;
+  void* output = op.output.data;
+  if (mesh_->rank != op.root) {
+    scratch.reset(new char[bytes_of(op, op.input)]);
+    output = scratch.get();
+  }
+  ::gloo::ReduceOptions options(mesh_);
+  set_buffers(options, op.dtype, output == op.input.data ? nullptr : op.input.data, output, op.input.count);
+  options.setReduceFunction(reduction(host_, op.dtype, op.reduce_op));
+  options.setRoot(op.root);
+  options.setTag(tag_of(op));
+  ::gloo::reduce(options);
+}
+
+void Collectives::all_reduce(const bp_op& op) {
+  using Kind = ::gloo::AllreduceOptions::Algorithm;
+  const bool short_steps =
+      std::has_single_bit(static_cast<unsigned>(mesh_->size)) && bytes_of(op, op.input) <= kBcubeLimit;
+  const bool bcube = algorithm_ == Algorithm::kAuto ? short_steps : algorithm_ == Algorithm::kBcube;
+  ::gloo::AllreduceOptions options(mesh_);
+  set_buffers(options, op.dtype, op.output.data == op.input.data ? nullptr : op.input.data, op.output.data,
+              op.output.count);
+  options.setAlgorithm(bcube ? Kind::BCUBE : Kind::RING);
+  options.setReduceFunction(reduction(host_, op.dtype, op.reduce_op));
+  options.setTag(tag_of(op));
+  ::gloo::allreduce(options);
+}
+
+void Collectives::gather(const bp_op& op) {
+  ::gloo::GatherOptions options(mesh_);
+  options.setInput(bytes_at(op.input), bytes_of(op, op.input));
+  if (mesh_->rank == op.root) options.setOutput(bytes_at(op.output), bytes_of(op, op.output));
+  options.setRoot(op.root);
+  options.setTag(tag_of(op));
+  ::gloo::gather(options);
+}
+
+void Collectives::scatter(const bp_op& op) {
+  const uint64_t block = bytes_of(op, op.output);
+  ::gloo::ScatterOptions options(mesh_);
+  if (mesh_->rank == op.root) {
+    std::vector<char*> blocks;
+    for (int rank = 0; rank < mesh_->size; ++rank) {
+      blocks.push_back(bytes_at(op.input) + static_cast<uint64_t>(rank) * block);
+    }
+    options.setInputs(blocks, block);
+  }
+  options.setOutput(bytes_at(op.output), block);
+  options.setRoot(op.root);
+  options.setTag(tag_of(op));
+  ::gloo::scatter(options);
+}
+
+void Collectives::all_gather(const bp_op& op) {
+  const uint64_t block = bytes_of(op, op.input);
+  ::gloo::AllgatherOptions options(mesh_);
+  const bool in_place = bytes_at(op.input) == bytes_at(op.output) + static_cast<uint64_t>(mesh_->rank) * block;
+  if (!in_place) options.setInput(bytes_at(op.input), block);
+  options.setOutput(bytes_at(op.output), bytes_of(op, op.output));
+  options.setTag(tag_of(op));
+  ::gloo::allgather(options);
+}
+
+void Collectives::all_gatherv(const bp_op& op) {
+  const Blocks blocks(op.out_counts, op.out_displs, mesh_->size, bp_dtype_size(op.dtype));
+  Packed packed(blocks, op.output.data);
+  const auto rank = static_cast<size_t>(mesh_->rank);
+  const bool in_place = packed.is_direct() && bytes_at(op.input) == bytes_at(op.output) + blocks.offset(rank);
+  ::gloo::AllgathervOptions options(mesh_);
+  if (!in_place) options.setInput(bytes_at(op.input), blocks.bytes(rank));
+  options.setOutput(packed.data(), blocks.sizes<size_t>());
+  options.setTag(tag_of(op));
+  ::gloo::allgatherv(options);
+  packed.unpack();
+}
+
+// In place gloo would receive into blocks that it has yet to send.
+void Collectives::all_to_all(const bp_op& op) {
+  const uint64_t bytes = bytes_of(op, op.input);
+  std::unique_ptr<char[]> copy;
+  char* input = bytes_at(op.input);
+  if (op.output.data == op.input.data) {
+    copy.reset(new char[bytes]);
+    std::memcpy(copy.get(), input, bytes);
+    input = copy.get();
+  }
+  ::gloo::AlltoallOptions options(mesh_);
+  options.setInput(input, bytes);
+  options.setOutput(bytes_at(op.output), bytes);
+  options.setTag(tag_of(op));
+  ::gloo::alltoall(options);
+}
+
+void Collectives::all_to_allv(const bp_op& op) {
+  const uint64_t element = bp_dtype_size(op.dtype);
+  const Blocks in(op.in_counts, op.in_displs, mesh_->size, element);
+  const Blocks out(op.out_counts, op.out_displs, mesh_->size, element);
+  Packed input(in, op.input.data, op.output.data == op.input.data);
+  Packed output(out, op.output.data);
+  input.pack();
+  ::gloo::AlltoallvOptions options(mesh_);
+  options.setInput(input.data(), in.sizes<int64_t>());
+  options.setOutput(output.data(), out.sizes<int64_t>());
+  options.setTag(tag_of(op));
+  ::gloo::alltoallv(options);
+  output.unpack();
+}
+
+bool is_empty(const bp_op& op, int world_size) {
+  switch (op.kind) {
+    case BP_BARRIER:
+    case BP_ALL_TO_ALLV:  // this rank cannot know what the others exchange
+      return false;
+    case BP_ALL_GATHERV:
+      for (int rank = 0; rank < world_size; ++rank) {
+        if (op.out_counts[rank] > 0) return false;
+      }
+      return true;
+    case BP_BROADCAST:
+    case BP_SCATTER:
+      return op.output.count == 0;
+    default:
+      return op.input.count == 0;
+  }
+}
+
+void run_alone(const bp_op& op) {
+  const uint64_t element = bp_dtype_size(op.dtype);
+  uint64_t bytes = op.output.count * element;
+  char* from = bytes_at(op.input);
+  char* to = bytes_at(op.output);
+  if (op.kind == BP_BARRIER || op.kind == BP_BROADCAST) return;
+  if (op.kind == BP_ALL_TO_ALLV) from += op.in_displs[0] * element;
+  if (op.kind == BP_ALL_TO_ALLV || op.kind == BP_ALL_GATHERV) {
+    to += op.out_displs[0] * element;
+    bytes = op.out_counts[0] * element;
+  }
+  if (bytes > 0 && from != to) std::memmove(to, from, bytes);
+}
+
+}  // namespace backplane::gloo_backend

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "context.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "pair.hpp"
+
+namespace backplane::gloo_backend {
+namespace {
+
+std::string store_key(int rank) { return "gloo/" + std::to_string(rank); }
+
+}  // namespace
+
+Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<const Watch> watch, int rank,
+                 int size)
+    : ::gloo::transport::tcp::Context(std::move(device), rank, size), watch_(std::move(watch)) {
+  setTimeout(std::chrono::milliseconds::zero());
+}
+
+// All connections at once: gloo closes one per turn of its loop, 10 ms each.
+Context::~Context() {
+  hang_up();
+  for (const auto& pair : pairs_) {
+    if (pair) static_cast<Pair*>(pair.get())->wait_closed();
+  }
+  pairs_.clear();
+}
+
+std::unique_ptr<::gloo::transport::Pair>& Context::createPair(int peer) {
+  pairs_[static_cast<size_t>(peer)] = std::make_unique<Pair>(*this, device_.get(), watch_, peer);
+  return pairs_[static_cast<size_t>(peer)];
+}
+
+std::unique_ptr<::gloo::transport::UnboundBuffer> Context::createUnboundBuffer(void* data, size_t size) {
+  return std::make_unique<Buffer>(shared_from_this(), watch_, data, size, Buffer::Lengths::kExact,
+                                  DeadlineScope::current());
+}
+
+Pair& Context::pair(int peer) { return *static_cast<Pair*>(pairs_[static_cast<size_t>(peer)].get()); }
+
+// One key per rank: the addresses of its pairs, without one for itself.
+void Context::connect(Clock::time_point deadline) {
+  std::string addresses;
+  size_t address_size = 0;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    const std::vector<char> address = createPair(peer)->address().bytes();
+    address_size = address.size();
+    addresses.append(address.begin(), address.end());
+  }
+  watch_->host.store_set(store_key(rank), addresses);
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    try {
+      const std::string theirs = watch_->host.store_get(store_key(peer), remaining_ns(deadline));
+      const size_t at = address_size * static_cast<size_t>(rank > peer ? rank - 1 : rank);
+      if (theirs.size() != addresses.size()) {
+        throw sdk::Failure(BP_INVALID, "rank " + std::to_string(peer) + " has another world size or version of gloo",
+                           peer);
+      }
+      pair(peer).set_connect_deadline(deadline);
+      pair(peer).connect(std::vector<char>(theirs.begin() + static_cast<ptrdiff_t>(at),
+                                           theirs.begin() + static_cast<ptrdiff_t>(at + address_size)));
+    } catch (const sdk::Failure& e) {
+      if (e.status() != BP_TIMEOUT || e.peer_rank() >= 0) throw;
+      throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(peer) + " has not come to the group: " + e.what(), peer);
+    } catch (const ::gloo::Exception& e) {
+      throw sdk::Failure(BP_PEER_LOST, "cannot connect to rank " + std::to_string(peer) + ": " + e.what(), peer);
+    }
+  }
+}
+
+void Context::hang_up() noexcept {
+  for (const auto& pair : pairs_) {
+    if (pair) static_cast<Pair*>(pair.get())->hang_up();
+  }
+}
+
+int Context::first_lost() {
+  for (const auto& pair : pairs_) {
+    if (pair) static_cast<Pair*>(pair.get())->settle();
+  }
+  return first_lost_.load(std::memory_order_acquire);
+}
+
+void Context::lose(int peer) noexcept {
+  int none = -1;
+  first_lost_.compare_exchange_strong(none, peer);
+  lost_.fetch_add(1);
+}
+
+bool Context::withdraw_any(const Buffer& buffer, uint64_t slot) {
+  const std::lock_guard lock(mutex_);
+  const auto pending = pendingRecv_.find(slot);
+  if (pending == pendingRecv_.end()) return false;
+  auto& queue = pending->second;
+  const auto found = std::find_if(queue.begin(), queue.end(), [&buffer](const pendingRecvTuple& entry) {
+    const ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer> target(std::get<0>(entry));
+    return target && target.operator->() == &buffer;
+  });
+  if (found == queue.end()) return false;
+  queue.erase(found);
+  if (queue.empty()) pendingRecv_.erase(pending);
+  return true;
+}
+
+bool Context::offer_any(uint64_t slot, int source, const char* data, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer> receiver;
+  size_t offset = 0;
+  size_t room = 0;
+  while (findRecvFromAny(slot, source, &receiver, &offset, &room)) {
+    const ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer> buffer(receiver);
+    if (!buffer) continue;
+    static_cast<Buffer*>(buffer.operator->())->deliver(data, bytes, source);
+    return true;
+  }
+  return false;
+}
+
+Mesh::Mesh(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<gloo_backend::Context> transport)
+    : ::gloo::Context(transport->rank, transport->size) {
+  device_ = std::move(device);
+  transportContext_ = std::move(transport);
+}
+
+}  // namespace backplane::gloo_backend

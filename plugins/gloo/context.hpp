@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The connections of one group: gloo's TCP transport context over our pairs and buffers, and the mesh that connects it.
+#pragma once
+
+#include <gloo/context.h>
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "buffer.hpp"
+
+namespace backplane::gloo_backend {
+
+class Pair;
+
+class Context final : public ::gloo::transport::tcp::Context {
+ public:
+  Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<const Watch> watch, int rank,
+          int size);
+  ~Context() override;
+
+  std::unique_ptr<::gloo::transport::Pair>& createPair(int peer) override;
+  // For gloo's algorithms: a buffer of exact lengths with the deadline of the DeadlineScope.
+  std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, size_t size) override;
+
+  Pair& pair(int peer);
+
+  // Publishes this rank's addresses in the store and connects to every other rank, until `deadline`.
+  void connect(Clock::time_point deadline);
+  // Closes all connections soon, without waiting. Any thread.
+  void hang_up() noexcept;
+
+  // The first rank whose connection ended, -1 if none has. Stands even if more ended later.
+  int first_lost();
+  bool all_lost() const { return lost_.load(std::memory_order_acquire) == size - 1; }
+  // Called by the pair, under its lock.
+  void lose(int peer) noexcept;
+
+  // Takes back a receive from any source that no message has met yet. False: one has.
+  bool withdraw_any(const Buffer& buffer, uint64_t slot);
+  // Gives a message that nobody waits for any more to a receive from any source. False: there is none for it.
+  bool offer_any(uint64_t slot, int source, const char* data, uint64_t bytes);
+
+ private:
+  const std::shared_ptr<const Watch> watch_;
+  std::atomic<int> first_lost_ = -1;
+  std::atomic<int> lost_ = 0;
+};
+
+// What gloo's algorithms call the context: our transport inside gloo's wrapper.
+class Mesh final : public ::gloo::Context {
+ public:
+  Mesh(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<gloo_backend::Context> transport);
+};
+
+}  // namespace backplane::gloo_backend

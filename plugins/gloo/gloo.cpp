@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backends `gloo` and `tcp`: one implementation over the system's libgloo and its TCP transport, under two names.
+#include "group.hpp"
+
+namespace backplane::gloo_backend {
+namespace {
+
+constexpr uint32_t kReduceOps = BP_BIT(BP_SUM) | BP_BIT(BP_PROD) | BP_BIT(BP_MIN) | BP_BIT(BP_MAX) | BP_BIT(BP_BAND) |
+                                BP_BIT(BP_BOR) | BP_BIT(BP_BXOR);
+
+struct Common {
+  static constexpr const char* version = "1.0.0";
+  static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
+  static constexpr uint32_t flags =
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS;
+  static constexpr std::array options = {
+      sdk::option({0, BP_OPTION_STRING, 0, 0, "iface", nullptr,
+                   "network interface to listen on; else GLOO_SOCKET_IFNAME, else a logged rule", nullptr, 0, 0}),
+      sdk::option({0, BP_OPTION_STRING, 0, 0, "address", nullptr,
+                   "address or name of this host to listen on, instead of iface", nullptr, 0, 0}),
+      sdk::option({0, BP_OPTION_INT, 0, 0, "threads", "2", "asynchronous collectives that run at the same time",
+                   nullptr, 1, 64}),
+      sdk::option({0, BP_OPTION_ENUM, BP_OPTION_SAME_ON_ALL, 0, "algorithm", "auto",
+                   "of all_reduce; auto: bcube for small messages among 2^n ranks, else ring", "auto|ring|bcube", 0,
+                   0}),
+  };
+  static constexpr std::array capabilities = {
+      sdk::moves(BP_BARRIER),
+      sdk::moves(BP_BROADCAST),
+      sdk::reduces(BP_REDUCE, BP_ALL_DTYPES, kReduceOps),
+      sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, kReduceOps),
+      sdk::moves(BP_GATHER),
+      sdk::moves(BP_SCATTER),
+      sdk::moves(BP_ALL_GATHER),
+      sdk::moves(BP_ALL_GATHERV),
+      sdk::moves(BP_ALL_TO_ALL),
+      sdk::moves(BP_ALL_TO_ALLV),
+      sdk::moves(BP_SEND),
+      sdk::moves(BP_RECV),
+  };
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) { return Group::start(context); }
+};
+
+struct Gloo : Common {
+  static constexpr const char* id = "gloo";
+  static constexpr const char* summary = "Gloo's collectives over TCP";
+};
+
+struct Tcp : Common {
+  static constexpr const char* id = "tcp";
+  static constexpr const char* summary = "the name of torch.distributed's first backend; the same as gloo";
+};
+
+}  // namespace
+}  // namespace backplane::gloo_backend
+
+BACKPLANE_PLUGIN("Backplane", backplane::gloo_backend::Gloo, backplane::gloo_backend::Tcp)

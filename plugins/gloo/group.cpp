@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group.hpp"
+
+#include <gloo/common/error.h>
+
+#include <string>
+#include <vector>
+
+#include "address.hpp"
+
+namespace backplane::gloo_backend {
+namespace {
+
+const char* name_of(uint32_t kind) {
+  constexpr const char* kNames[BP_OP_COUNT] = {"barrier",    "broadcast",   "reduce",         "all_reduce",
+                                               "gather",     "gatherv",     "scatter",        "scatterv",
+                                               "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
+                                               "all_to_all", "all_to_allv", "send",           "recv"};
+  return kind < BP_OP_COUNT ? kNames[kind] : "operation";
+}
+
+std::string title(const bp_op& op) {
+  if (op.kind != BP_SEND && op.kind != BP_RECV) {
+    return std::string(name_of(op.kind)) + " #" + std::to_string(op.seq);
+  }
+  const std::string peer = op.peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(op.peer);
+  return std::string(op.kind == BP_SEND ? "send to " : "recv from ") + peer + " with tag " + std::to_string(op.tag);
+}
+
+std::string allowed(const bp_op& op) { return std::to_string(op.timeout_ns / 1'000'000) + " ms"; }
+
+// An operation that outlives submit, with its count arrays.
+class OwnedOp {
+ public:
+  OwnedOp(const bp_op& op, int world_size) : op_(op) {
+    for (const uint64_t* bp_op::*array :
+         {&bp_op::in_counts, &bp_op::in_displs, &bp_op::out_counts, &bp_op::out_displs}) {
+      if (op.*array == nullptr) continue;
+      arrays_.push_back(std::make_shared<std::vector<uint64_t>>(op.*array, op.*array + world_size));
+      op_.*array = arrays_.back()->data();
+    }
+  }
+  const bp_op& get() const { return op_; }
+
+ private:
+  bp_op op_;
+  std::vector<std::shared_ptr<std::vector<uint64_t>>> arrays_;  // shared: copies of this object point to the same
+};
+
+Algorithm algorithm_of(const std::string& text) {
+  if (text == "ring") return Algorithm::kRing;
+  return text == "bcube" ? Algorithm::kBcube : Algorithm::kAuto;
+}
+
+}  // namespace
+
+struct Group::Connected {
+  std::shared_ptr<Watch> watch;
+  std::shared_ptr<Context> transport;
+  std::shared_ptr<Mesh> mesh;
+};
+
+Group::Group(const sdk::Context& context, Connected connected)
+    : watch_(connected.watch),
+      transport_(connected.transport),
+      lane_{watch_, transport_, context.rank, context.world_size, Loopback(context.rank)},
+      collectives_(connected.mesh, context.host, algorithm_of(context.options.text("algorithm"))),
+      workers_(static_cast<size_t>(context.options.integer("threads"))) {}
+
+std::unique_ptr<Group> Group::start(const sdk::Context& context) {
+  Connected connected{std::make_shared<Watch>(context.host), nullptr, nullptr};
+  if (context.world_size > 1) {
+    const Clock::time_point deadline = deadline_after(context.timeout_ns);
+    const Address address = choose_address(context, deadline);
+    try {
+      const sdk::SignalsBlocked for_gloos_thread;
+      auto device = std::make_shared<::gloo::transport::tcp::Device>(address.attr);
+      connected.transport = std::make_shared<Context>(device, connected.watch, context.rank, context.world_size);
+      connected.mesh = std::make_shared<Mesh>(device, connected.transport);
+      connected.transport->connect(deadline);
+    } catch (const sdk::Failure&) {
+      throw;
+    } catch (const std::exception& e) {
+      throw sdk::Failure(BP_RESOURCE, "gloo cannot listen on " + address.text + ": " + e.what());
+    }
+  }
+  return std::unique_ptr<Group>(new Group(context, std::move(connected)));
+}
+
+Group::~Group() { abort(sdk::Failure(BP_CANCELLED, "the group was destroyed")); }
+
+std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
+  watch_->fault.check();
+  return op.kind == BP_SEND || op.kind == BP_RECV ? submit_message(op) : submit_collective(op);
+}
+
+std::unique_ptr<sdk::Work> Group::submit_message(const bp_op& op) {
+  const bool sync = (op.flags & BP_OP_SYNC) != 0;
+  const Clock::time_point deadline = sync ? deadline_after(op.timeout_ns) : Clock::time_point::max();
+  std::unique_ptr<Message> message = start_message(lane_, op);
+  if (!message) return nullptr;
+  if (!sync) return message_work(std::move(message), watch_);
+  if (!message->wait(deadline)) {
+    throw sdk::Failure(BP_TIMEOUT, title(op) + " met no counterpart within " + allowed(op), -1);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<sdk::Work> Group::submit_collective(const bp_op& op) {
+  if (!transport_) {
+    run_alone(op);
+    return nullptr;
+  }
+  if (is_empty(op, lane_.world_size)) return nullptr;
+  const Clock::time_point deadline = deadline_after(op.timeout_ns);
+  if ((op.flags & BP_OP_SYNC) != 0) {
+    run(op, deadline);
+    return nullptr;
+  }
+  return workers_.submit([this, owned = OwnedOp(op, lane_.world_size), deadline] { run(owned.get(), deadline); });
+}
+
+// A collective that failed half-way leaves messages behind that a later one would take for its own.
+void Group::run(const bp_op& op, Clock::time_point deadline) {
+  watch_->fault.check();
+  try {
+    const DeadlineScope scope(deadline);
+    collectives_.run(op);
+    return;
+  } catch (const sdk::Failure& e) {
+    const std::string within = e.status() == BP_TIMEOUT ? " did not end within " + allowed(op) : " failed";
+    watch_->fault.raise(sdk::Failure(e.status(),
+                                     title(op) + within + ": " + e.what() + ". The group cannot be used any more",
+                                     e.peer_rank(), e.native_code()));
+  } catch (const std::bad_alloc&) {
+    watch_->fault.raise(sdk::Failure(BP_RESOURCE, title(op) + " ran out of memory. The group cannot be used any more"));
+  } catch (const std::exception& e) {
+    const int lost = transport_->first_lost();
+    watch_->fault.raise(lost < 0 ? sdk::Failure(BP_INTERNAL, title(op) + " failed in gloo: " + e.what())
+                                 : sdk::Failure(BP_PEER_LOST,
+                                                title(op) + " failed: the connection to rank " + std::to_string(lost) +
+                                                    " has ended. The group cannot be used any more",
+                                                lost));
+  }
+  watch_->fault.check();
+}
+
+void Group::abort(const sdk::Failure& why) noexcept {
+  watch_->fault.raise(why);
+  workers_.abort(why);
+  if (transport_) transport_->hang_up();
+}
+
+}  // namespace backplane::gloo_backend

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The process group: collectives run inline (BP_OP_SYNC) or on worker threads, messages on gloo's thread.
+#pragma once
+
+#include <memory>
+
+#include "backplane/sdk/sdk.hpp"
+#include "backplane/sdk/worker.hpp"
+#include "collectives.hpp"
+#include "messages.hpp"
+
+namespace backplane::gloo_backend {
+
+class Group final : public sdk::ProcessGroup {
+ public:
+  // Blocks until this rank is connected to all others.
+  static std::unique_ptr<Group> start(const sdk::Context& context);
+
+  ~Group() override;
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
+  void abort(const sdk::Failure& why) noexcept override;
+
+ private:
+  struct Connected;  // what start() has when it is done
+
+  explicit Group(const sdk::Context& context, Connected connected);
+
+  std::unique_ptr<sdk::Work> submit_message(const bp_op& op);
+  std::unique_ptr<sdk::Work> submit_collective(const bp_op& op);
+  void run(const bp_op& op, Clock::time_point deadline);
+
+  const std::shared_ptr<Watch> watch_;
+  const std::shared_ptr<Context> transport_;  // null in a group of one
+  Lane lane_;
+  Collectives collectives_;
+  sdk::Workers workers_;  // last: its threads use all of the above
+};
+
+}  // namespace backplane::gloo_backend

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messages.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "pair.hpp"
+
+namespace backplane::gloo_backend {
+namespace {
+
+[[noreturn]] void throw_lost(const Lane& lane, int peer, const char* what) {
+  lane.watch->fault.check();
+  throw sdk::Failure(BP_PEER_LOST,
+                     "the connection to rank " + std::to_string(peer) + " has ended (" + std::string(what) +
+                         "): its process has gone or has left the group",
+                     peer);
+}
+
+class Send final : public Message {
+ public:
+  Send(Lane& lane, const bp_op& op)
+      : lane_(lane),
+        peer_(op.peer),
+        slot_(op.tag),
+        buffer_(lane.transport, lane.watch, op.input.data, op.input.count * bp_dtype_size(op.dtype),
+                Buffer::Lengths::kUpToSize, Clock::time_point::max()) {
+    try {
+      buffer_.send(peer_, slot_, 0, buffer_.size);
+    } catch (const ::gloo::Exception& e) {
+      throw_lost(lane_, peer_, e.what());
+    }
+  }
+  ~Send() override {
+    if (!done_) lane_.transport->pair(peer_).detach_send(buffer_, slot_);
+  }
+
+  bool wait(Clock::time_point until) override {
+    try {
+      done_ = buffer_.sent(until);
+    } catch (const ::gloo::Exception& e) {
+      throw_lost(lane_, peer_, e.what());
+    }
+    return done_;
+  }
+
+ private:
+  Lane& lane_;
+  const int peer_;
+  const uint64_t slot_;
+  Buffer buffer_;
+  bool done_ = false;
+};
+
+class Receive final : public Message {
+ public:
+  Receive(Lane& lane, const bp_op& op)
+      : lane_(lane),
+        peer_(op.peer),
+        slot_(op.tag),
+        result_(op.result),
+        buffer_(lane.transport, lane.watch, op.output.data, op.output.count * bp_dtype_size(op.dtype),
+                Buffer::Lengths::kUpToSize, Clock::time_point::max()) {
+    if (peer_ == BP_ANY_SOURCE) {
+      lane_.loopback.receive(slot_, buffer_, true, [this] { post_any(); });
+    } else if (peer_ == lane_.rank) {
+      lane_.loopback.receive(slot_, buffer_, false, [] {});
+    } else {
+      post(lane_.transport->pair(peer_));
+    }
+  }
+  ~Receive() override {
+    if (peer_ == BP_ANY_SOURCE || peer_ == lane_.rank) lane_.loopback.forget(buffer_);
+    if (!done_ && lane_.transport) withdraw();
+  }
+
+  bool wait(Clock::time_point until) override {
+    try {
+      if (orphan_) {
+        if (!orphan_->received(until)) return false;
+        buffer_.deliver(orphan_->kept(), orphan_->length(), orphan_->source());
+        orphan_.reset();
+      }
+      done_ = buffer_.received(until);
+    } catch (const ::gloo::Exception& e) {
+      throw_lost(lane_, peer_ == BP_ANY_SOURCE ? lane_.transport->first_lost() : peer_, e.what());
+    }
+    if (done_) report();
+    if (!done_ && peer_ == BP_ANY_SOURCE && lane_.transport && lane_.transport->all_lost()) {
+      throw_lost(lane_, lane_.transport->first_lost(), "no other rank is left to receive from");
+    }
+    return done_;
+  }
+
+ private:
+  void post(Pair& pair) {
+    Pair::Adopted adopted = pair.adopt(buffer_, slot_);
+    orphan_ = std::move(adopted.orphan);
+    if (orphan_ || adopted.posted) return;
+    try {
+      buffer_.recv(peer_, slot_, 0, buffer_.size);
+    } catch (const ::gloo::Exception& e) {
+      throw_lost(lane_, peer_, e.what());
+    }
+  }
+
+  void post_any() {
+    if (!lane_.transport) return;
+    for (int rank = 0; rank < lane_.world_size; ++rank) {
+      if (rank == lane_.rank) continue;
+      orphan_ = lane_.transport->pair(rank).take_filled_orphan(slot_);
+      if (orphan_) return;
+    }
+    // gloo refuses as a whole when a rank that has announced a message is gone: then again without it.
+    for (;;) {
+      std::vector<int> others = open_peers();
+      if (others.empty()) return;  // wait() tells
+      try {
+        buffer_.recv(std::move(others), slot_, 0, buffer_.size);
+        return;
+      } catch (const ::gloo::Exception&) {
+      }
+    }
+  }
+
+  std::vector<int> open_peers() {
+    std::vector<int> peers;
+    for (int rank = 0; rank < lane_.world_size; ++rank) {
+      if (rank != lane_.rank && lane_.transport->pair(rank).is_open()) peers.push_back(rank);
+    }
+    return peers;
+  }
+
+  void withdraw() {
+    if (peer_ == lane_.rank) return;
+    if (peer_ != BP_ANY_SOURCE) {
+      lane_.transport->pair(peer_).withdraw_receive(buffer_, slot_);
+      return;
+    }
+    if (lane_.transport->withdraw_any(buffer_, slot_)) return;
+    for (int rank = 0; rank < lane_.world_size; ++rank) {
+      if (rank != lane_.rank && lane_.transport->pair(rank).withdraw_receive(buffer_, slot_)) return;
+    }
+  }
+
+  void report() {
+    const uint64_t length = buffer_.length();
+    const int source = buffer_.source();
+    if (result_ != nullptr) {
+      result_->source = source;
+      result_->bytes = length;
+    }
+    if (length <= buffer_.size) return;
+    throw sdk::Failure(BP_INVALID,
+                       "a message of " + std::to_string(length) + " bytes from rank " + std::to_string(source) +
+                           " does not fit the receive buffer of " + std::to_string(buffer_.size) + " bytes",
+                       source);
+  }
+
+  Lane& lane_;
+  const int peer_;
+  const uint64_t slot_;
+  bp_result* const result_;
+  Buffer buffer_;
+  std::unique_ptr<Buffer> orphan_;  // has, or is getting, the message in place of buffer_
+  bool done_ = false;
+};
+
+// The destructor of the message runs before the work is terminal, so that nothing touches the user's memory later.
+class MessageWork final : public sdk::Work {
+ public:
+  MessageWork(std::unique_ptr<Message> message, std::shared_ptr<const Watch> watch)
+      : message_(std::move(message)), watch_(std::move(watch)) {}
+
+  bool wait(int64_t timeout_ns) override {
+    if (failure_) throw sdk::Failure(*failure_);
+    if (!message_) return true;
+    try {
+      if (!wait_until(deadline_after(timeout_ns))) return false;
+    } catch (const sdk::Failure& e) {
+      failure_.emplace(e);
+    }
+    message_.reset();
+    if (failure_) throw sdk::Failure(*failure_);
+    return true;
+  }
+
+  void cancel() noexcept override { cancelled_.store(true); }
+
+ private:
+  // A cancel can come from another thread while this one waits.
+  bool wait_until(Clock::time_point deadline) {
+    for (;;) {
+      const Clock::time_point slice = std::min(deadline, Clock::now() + kWatchInterval);
+      if (message_->wait(slice)) return true;
+      watch_->fault.check();
+      if (cancelled_) throw sdk::Failure(BP_CANCELLED, "cancelled by this rank");
+      if (slice == deadline) return false;
+    }
+  }
+
+  std::unique_ptr<Message> message_;
+  const std::shared_ptr<const Watch> watch_;
+  std::optional<sdk::Failure> failure_;
+  std::atomic<bool> cancelled_ = false;
+};
+
+}  // namespace
+
+void check_tag(uint64_t tag) {
+  const uint64_t prefix = tag >> 56;
+  if (prefix == 0 || prefix >= 0x80) return;
+  throw sdk::Failure(BP_INVALID, "tag " + std::to_string(tag) + " is none of a user (below 2^32) and none of the core");
+}
+
+void Loopback::send(uint64_t tag, const void* data, uint64_t bytes, Context* transport) {
+  const std::lock_guard lock(mutex_);
+  for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
+    if (waiting->tag != tag) {
+      ++waiting;
+      continue;
+    }
+    Buffer& buffer = *waiting->buffer;
+    const bool free = !waiting->from_any || transport == nullptr || transport->withdraw_any(buffer, tag);
+    waiting = waiting_.erase(waiting);
+    if (!free) continue;  // a message of another rank was faster
+    buffer.deliver(data, bytes, rank_);
+    return;
+  }
+  const char* first = static_cast<const char*>(data);
+  messages_.push_back({tag, bytes == 0 ? std::vector<char>() : std::vector<char>(first, first + bytes)});
+}
+
+bool Loopback::take(uint64_t tag, Buffer& buffer) {
+  const auto found =
+      std::find_if(messages_.begin(), messages_.end(), [tag](const Message& message) { return message.tag == tag; });
+  if (found == messages_.end()) return false;
+  buffer.deliver(found->bytes.data(), found->bytes.size(), rank_);
+  messages_.erase(found);
+  return true;
+}
+
+void Loopback::forget(const Buffer& buffer) {
+  const std::lock_guard lock(mutex_);
+  waiting_.remove_if([&buffer](const Waiting& waiting) { return waiting.buffer == &buffer; });
+}
+
+std::unique_ptr<Message> start_message(Lane& lane, const bp_op& op) {
+  check_tag(op.tag);
+  if (op.kind == BP_RECV) return std::make_unique<Receive>(lane, op);
+  if (op.peer != lane.rank) return std::make_unique<Send>(lane, op);
+  lane.loopback.send(op.tag, op.input.data, op.input.count * bp_dtype_size(op.dtype), lane.transport.get());
+  return nullptr;
+}
+
+std::unique_ptr<sdk::Work> message_work(std::unique_ptr<Message> message, std::shared_ptr<const Watch> watch) {
+  return std::make_unique<MessageWork>(std::move(message), std::move(watch));
+}
+
+}  // namespace backplane::gloo_backend

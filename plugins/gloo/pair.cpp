@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pair.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace backplane::gloo_backend {
+namespace {
+
+using ::gloo::NonOwningPtr;
+using ::gloo::WeakNonOwningPtr;
+using ::gloo::transport::tcp::UnboundBuffer;
+
+template <typename Entry>
+bool is_for(const Entry& entry, const UnboundBuffer* buffer) {
+  const NonOwningPtr<UnboundBuffer> target(std::get<0>(entry));
+  return target && target.operator->() == buffer;
+}
+
+// gloo opens its sockets without it.
+void close_on_exec(int fd) {
+  if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+constexpr std::chrono::milliseconds kGloosOwnTimeout{0};  // none: the deadlines are ours
+
+}  // namespace
+
+Pair::Pair(Context& context, ::gloo::transport::tcp::Device* device, std::shared_ptr<const Watch> watch, int peer)
+    : ::gloo::transport::tcp::Pair(&context, device, peer, kGloosOwnTimeout),
+      owner_(context),
+      watch_(std::move(watch)) {
+  close_on_exec(fd_);
+}
+
+// Before any member goes: gloo's thread may be in one of the functions of this class.
+Pair::~Pair() {
+  const std::lock_guard lock(m_);
+  if (state_ != CLOSED) ::gloo::transport::tcp::Pair::changeState(CLOSED);
+}
+
+void Pair::handleEvents(int events) {
+  try {
+    ::gloo::transport::tcp::Pair::handleEvents(events);
+  } catch (const std::exception& e) {
+    signalExceptionExternal(e.what());
+  }
+}
+
+void Pair::handleReadWrite(int events) {
+  struct OnLoop {
+    explicit OnLoop(bool& set) : flag(set) { flag = true; }
+    ~OnLoop() { flag = false; }
+    bool& flag;
+  } const on_loop(on_loop_);
+  if ((events & EPOLLOUT) != 0) {
+    while (!tx_.empty() && write(tx_.front())) tx_.pop_front();
+    if (state_ == CLOSED) return;
+    if (tx_.empty()) device_->registerDescriptor(fd_, EPOLLIN, this);
+  }
+  if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) {
+    while (read()) {
+    }
+  }
+}
+
+// Like the overridden one but for SIGPIPE and errors. On a thread of the user an error is left to gloo's thread, which
+// meets it at once: closing waits for that thread, which may wait for a lock that this one holds.
+bool Pair::write(Op& op) {
+  if (state_ == CLOSED) return false;
+  NonOwningPtr<UnboundBuffer> buffer;
+  if (op.getOpcode() == Op::SEND_UNBOUND_BUFFER) {
+    buffer = NonOwningPtr<UnboundBuffer>(op.ubuf);
+    if (!buffer) {
+      if (on_loop_) signalException("a message was given up while it was being sent");
+      return false;
+    }
+  }
+  while (op.nwritten < op.preamble.nbytes) {
+    std::array<iovec, 2> pieces;
+    int count = 0;
+    prepareWrite(op, buffer, pieces.data(), count);
+    msghdr message = {};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = static_cast<size_t>(count);
+    const ssize_t written = sendmsg(fd_, &message, MSG_NOSIGNAL);
+    if (written >= 0) {
+      op.nwritten += static_cast<size_t>(written);
+    } else if (errno != EINTR) {
+      if (errno != EAGAIN && on_loop_) signalException(std::string("cannot send: ") + std::strerror(errno));
+      return false;
+    }
+  }
+  writeComplete(op, buffer, op.getOpcode());
+  return true;
+}
+
+bool Pair::read() {
+  if (state_ == CLOSED || !read_preamble()) return false;
+  if (rx_.getOpcode() == Op::SEND_UNBOUND_BUFFER) prepare_payload();
+  if (!::gloo::transport::tcp::Pair::read()) return false;
+  if (spill_) finish_spill();
+  return true;
+}
+
+// False: not all of it has come yet, or the connection has ended.
+bool Pair::read_preamble() {
+  while (rx_.nread < sizeof(rx_.preamble)) {
+    const ssize_t got =
+        ::recv(fd_, reinterpret_cast<char*>(&rx_.preamble) + rx_.nread, sizeof(rx_.preamble) - rx_.nread, 0);
+    if (got > 0) {
+      rx_.nread += static_cast<size_t>(got);
+    } else if (got == 0) {
+      signalException("the connection was closed");
+      return false;
+    } else if (errno != EINTR) {
+      if (errno != EAGAIN) signalException(std::string("cannot receive: ") + std::strerror(errno));
+      return false;
+    }
+  }
+  return true;
+}
+
+// Sees to it that the payload has a buffer that is there and large enough.
+void Pair::prepare_payload() {
+  if (rx_.ubuf) {
+    if (!NonOwningPtr<UnboundBuffer>(rx_.ubuf)) divert({}, false);
+    return;
+  }
+  const auto pending = localPendingRecv_.find(rx_.preamble.slot);
+  if (pending == localPendingRecv_.end()) return;  // gloo refuses it
+  const auto& [receiver, offset, room] = pending->second.front();
+  const NonOwningPtr<UnboundBuffer> buffer(receiver);
+  const bool orphaned = buffer && is_orphan(buffer.operator->(), rx_.preamble.slot);
+  if (buffer) static_cast<Buffer*>(buffer.operator->())->announce(rx_.preamble.length, room, rank_);
+  if (!buffer || orphaned || rx_.preamble.length > room) {
+    const WeakNonOwningPtr<UnboundBuffer> told = receiver;
+    pending->second.pop_front();
+    if (pending->second.empty()) localPendingRecv_.erase(pending);
+    divert(told, orphaned);
+  }
+}
+
+void Pair::divert(WeakNonOwningPtr<UnboundBuffer> receiver, bool orphaned) {
+  const uint64_t length = rx_.preamble.length;
+  auto spill = std::make_unique<Spill>();
+  spill->slot = rx_.preamble.slot;
+  spill->length = length;
+  spill->orphaned = orphaned;
+  spill->bytes.reset(new char[length]);
+  spill->target = make_buffer(spill->bytes.get(), length);
+  spill->receiver = receiver;
+  rx_.ubuf = spill->target->weak();
+  rx_.offset = 0;
+  rx_.nbytes = length;
+  spill_ = std::move(spill);
+}
+
+void Pair::finish_spill() {
+  const std::unique_ptr<Spill> arrived = std::move(spill_);
+  const NonOwningPtr<UnboundBuffer> receiver(arrived->receiver);
+  if (!receiver) return;
+  auto& buffer = *static_cast<Buffer*>(receiver.operator->());
+  if (arrived->orphaned) {
+    keep_for_later(*arrived, buffer);
+  } else {
+    buffer.handleRecvCompletion(rank_);
+  }
+}
+
+void Pair::keep_for_later(Spill& arrived, Buffer& orphan) {
+  // Adopted meanwhile, it is some receive's source; else a receive from any source may be waiting.
+  if (is_orphan(&orphan, arrived.slot) && owner_.offer_any(arrived.slot, rank_, arrived.bytes.get(), arrived.length)) {
+    // The caller still points to it, so it must not die here: it stays, as one that was never used.
+    auto& queue = orphans_[arrived.slot];
+    const auto found =
+        std::find_if(queue.begin(), queue.end(), [&orphan](const auto& entry) { return entry.get() == &orphan; });
+    spent_.push_back(std::move(*found));
+    queue.erase(found);
+    return;
+  }
+  orphan.keep(std::move(arrived.bytes));
+  orphan.handleRecvCompletion(rank_);
+}
+
+bool Pair::is_orphan(const UnboundBuffer* buffer, uint64_t slot) const {
+  const auto queue = orphans_.find(slot);
+  return queue != orphans_.end() && std::any_of(queue->second.begin(), queue->second.end(),
+                                                [buffer](const auto& entry) { return entry.get() == buffer; });
+}
+
+std::unique_ptr<Buffer> Pair::make_buffer(void* data, size_t size) const {
+  return std::make_unique<Buffer>(nullptr, watch_, data, size, Buffer::Lengths::kUpToSize, Clock::time_point::max());
+}
+
+bool Pair::withdraw_receive(const Buffer& buffer, uint64_t slot) {
+  const std::lock_guard lock(m_);
+  const auto pending = localPendingRecv_.find(slot);
+  if (state_ == CLOSED || pending == localPendingRecv_.end()) return false;
+  auto& queue = pending->second;
+  const auto found =
+      std::find_if(queue.begin(), queue.end(), [&buffer](const auto& entry) { return is_for(entry, &buffer); });
+  if (found == queue.end()) return false;
+  queue.erase(found);
+  // Behind those that still wait, so that they get the older messages.
+  std::unique_ptr<Buffer> orphan = make_buffer(nullptr, 0);
+  queue.emplace_back(orphan->weak(), 0, 0);
+  orphans_[slot].push_back(std::move(orphan));
+  return true;
+}
+
+Pair::Adopted Pair::adopt(Buffer& buffer, uint64_t slot) {
+  const std::lock_guard lock(m_);
+  spent_.clear();
+  const auto orphans = orphans_.find(slot);
+  if (orphans == orphans_.end()) return {};
+  std::unique_ptr<Buffer> orphan = std::move(orphans->second.front());
+  orphans->second.pop_front();
+  if (orphans->second.empty()) orphans_.erase(orphans);
+  const auto pending = localPendingRecv_.find(slot);
+  if (pending != localPendingRecv_.end()) {
+    for (auto& entry : pending->second) {
+      if (!is_for(entry, orphan.get())) continue;
+      entry = std::make_tuple(buffer.weak(), size_t{0}, buffer.size);
+      return {true, nullptr};
+    }
+  }
+  return {false, std::move(orphan)};
+}
+
+std::unique_ptr<Buffer> Pair::take_filled_orphan(uint64_t slot) {
+  const std::lock_guard lock(m_);
+  const auto orphans = orphans_.find(slot);
+  if (orphans == orphans_.end() || state_ == CLOSED) return nullptr;
+  if (!orphans->second.front()->has_received()) return nullptr;
+  std::unique_ptr<Buffer> orphan = std::move(orphans->second.front());
+  orphans->second.pop_front();
+  if (orphans->second.empty()) orphans_.erase(orphans);
+  return orphan;
+}
+
+WeakNonOwningPtr<UnboundBuffer> Pair::detach(const Pending& buffer, size_t offset, size_t bytes) {
+  Detached copy;
+  copy.bytes.reset(new char[bytes]);
+  if (bytes > 0) std::memcpy(copy.bytes.get(), static_cast<const char*>(buffer.ptr) + offset, bytes);
+  copy.buffer = make_buffer(copy.bytes.get(), bytes);
+  detached_.push_back(std::move(copy));
+  return detached_.back().buffer->weak();
+}
+
+void Pair::detach_send(const Buffer& buffer, uint64_t slot) {
+  const std::lock_guard lock(m_);
+  if (state_ == CLOSED) return;
+  detached_.remove_if([](const Detached& copy) { return copy.buffer->has_sent(); });
+  const auto pending = localPendingSend_.find(slot);
+  if (pending != localPendingSend_.end()) {
+    for (auto& entry : pending->second) {
+      if (!is_for(entry, &buffer)) continue;
+      const auto [target, offset, bytes] = entry;
+      entry = std::make_tuple(detach(buffer, offset, bytes), size_t{0}, bytes);
+      return;
+    }
+  }
+  for (Op& op : tx_) {
+    const NonOwningPtr<UnboundBuffer> target(op.ubuf);
+    if (!target || target.operator->() != &buffer) continue;
+    op.ubuf = detach(buffer, op.offset, op.nbytes);
+    op.offset = 0;
+  }
+}
+
+// Every end of a connection passes here, under the lock; gloo tells the operations that have not begun, and this tells
+// the others.
+void Pair::changeState(state next) noexcept {
+  const bool ends = next == CLOSED && state_ != CLOSED;
+  ::gloo::transport::tcp::Pair::changeState(next);
+  if (next == CONNECTED || next == CONNECTING) close_on_exec(fd_);
+  if (!ends) return;
+  owner_.lose(rank_);
+  const std::exception_ptr error =
+      ex_ ? ex_ : std::make_exception_ptr(::gloo::IoException("this rank closed the connection"));
+  const auto tell = [&error](const WeakNonOwningPtr<UnboundBuffer>& target) {
+    const NonOwningPtr<UnboundBuffer> buffer(target);
+    if (buffer) static_cast<Buffer*>(buffer.operator->())->fail(error);
+  };
+  tell(rx_.ubuf);
+  if (spill_) tell(spill_->receiver);
+  for (const Op& op : tx_) tell(op.ubuf);
+}
+
+void Pair::waitUntilConnected(std::unique_lock<std::mutex>& lock, bool) {
+  for (;;) {
+    throwIfException();
+    if (state_ >= CONNECTED) return;
+    watch_->check();
+    const Clock::time_point now = Clock::now();
+    if (now >= connect_deadline_) {
+      throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(rank_) + " (" + peer_.str() + ") did not connect in time",
+                         rank_);
+    }
+    cv_.wait_until(lock, std::min(connect_deadline_, now + kWatchInterval));
+  }
+}
+
+// Reading ends, gloo's thread sees that as the end of the connection, and the rest is as if the peer had closed it.
+void Pair::hang_up() noexcept {
+  const std::lock_guard lock(m_);
+  if (state_ == CONNECTED && fd_ >= 0) ::shutdown(fd_, SHUT_RD);
+}
+
+bool Pair::is_open() {
+  const std::lock_guard lock(m_);
+  return state_ == CONNECTED;
+}
+
+void Pair::wait_closed() {
+  std::unique_lock lock(m_);
+  cv_.wait_for(lock, 2 * kWatchInterval, [this] { return state_ == CLOSED; });
+}
+
+}  // namespace backplane::gloo_backend

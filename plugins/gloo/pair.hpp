@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gloo's TCP pair (the connection to one peer), mended where gloo 0.5 ends the process or hangs:
+//  - a message longer than its receive ends the process in gloo; here it is read into a spill and reported;
+//  - a receive whose buffer is gone makes gloo's thread spin; here the message is read into a spill and dropped;
+//  - a write to a closed connection raises SIGPIPE and can deadlock against gloo's thread; here gloo's thread finds
+//  out;
+//  - a connection that ends in the middle of a payload leaves its waiter asleep; here it is told;
+//  - an exception on gloo's thread ends the process; here it ends the connection.
+// It also takes back operations, which gloo cannot. The peer has been told of a posted receive and may send at any
+// moment, so a receive that is given up becomes an orphan: it keeps the message for the next receive of that slot.
+#pragma once
+
+#include <gloo/transport/tcp/pair.h>
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "context.hpp"
+
+namespace backplane::gloo_backend {
+
+class Pair final : public ::gloo::transport::tcp::Pair {
+ public:
+  Pair(Context& context, ::gloo::transport::tcp::Device* device, std::shared_ptr<const Watch> watch, int peer);
+  ~Pair() override;
+
+  // Until when connect() waits. Before connect().
+  void set_connect_deadline(Clock::time_point deadline) { connect_deadline_ = deadline; }
+
+  void handleEvents(int events) override;
+
+  bool is_open();
+  // Closes the connection on gloo's thread. Any thread, does not wait.
+  void hang_up() noexcept;
+  // Waits a moment for that.
+  void wait_closed();
+  // Returns once a failure that has woken somebody has also been recorded in the context.
+  void settle() { const std::lock_guard lock(m_); }
+
+  // Gives up a receive posted here. Its buffer may be destroyed whatever the answer; false says that its message has
+  // begun to arrive, or that it is not here.
+  bool withdraw_receive(const Buffer& buffer, uint64_t slot);
+  // Gives up a send: what has not been written yet is copied, and goes out when the peer asks for it.
+  void detach_send(const Buffer& buffer, uint64_t slot);
+
+  struct Adopted {
+    bool posted = false;             // `buffer` took the orphan's place
+    std::unique_ptr<Buffer> orphan;  // or this orphan has, or is getting, the message; null: there was no orphan
+  };
+  // Serves a new receive from the oldest orphan of its slot, if there is one.
+  Adopted adopt(Buffer& buffer, uint64_t slot);
+  // An orphan of this slot that has its message, or null.
+  std::unique_ptr<Buffer> take_filled_orphan(uint64_t slot);
+
+ protected:
+  void handleReadWrite(int events) override;
+  bool write(::gloo::transport::tcp::Op& op) override;
+  bool read() override;
+  void changeState(state next) noexcept override;
+  void waitUntilConnected(std::unique_lock<std::mutex>& lock, bool use_timeout) override;
+
+ private:
+  using Op = ::gloo::transport::tcp::Op;
+  using Pending = ::gloo::transport::tcp::UnboundBuffer;
+
+  // Where a payload goes that has no buffer, or too small a one.
+  struct Spill {
+    uint64_t slot = 0;
+    uint64_t length = 0;
+    bool orphaned = false;  // the receive was given up: the message is kept for the next one
+    std::unique_ptr<char[]> bytes;
+    std::unique_ptr<Buffer> target;
+    ::gloo::WeakNonOwningPtr<Pending> receiver;  // told when all has arrived, if it is still there
+  };
+
+  // A send that was given up, with its own copy of the payload.
+  struct Detached {
+    std::unique_ptr<char[]> bytes;
+    std::unique_ptr<Buffer> buffer;
+  };
+
+  std::unique_ptr<Buffer> make_buffer(void* data, size_t size) const;
+  bool read_preamble();
+  void prepare_payload();
+  void divert(::gloo::WeakNonOwningPtr<Pending> receiver, bool orphaned);
+  void finish_spill();
+  void keep_for_later(Spill& arrived, Buffer& orphan);
+  bool is_orphan(const Pending* buffer, uint64_t slot) const;
+  ::gloo::WeakNonOwningPtr<Pending> detach(const Pending& buffer, size_t offset, size_t bytes);
+
+  Context& owner_;
+  const std::shared_ptr<const Watch> watch_;
+  Clock::time_point connect_deadline_ = Clock::time_point::max();
+  // All under m_.
+  bool on_loop_ = false;  // inside handleReadWrite, on gloo's thread
+  std::unique_ptr<Spill> spill_;
+  std::unordered_map<uint64_t, std::deque<std::unique_ptr<Buffer>>> orphans_;
+  std::vector<std::unique_ptr<Buffer>> spent_;  // orphans whose message went elsewhere, until it is safe to free them
+  std::list<Detached> detached_;
+};
+
+}  // namespace backplane::gloo_backend

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Element-wise reductions in the form that gloo's algorithms call: out[i] = left[i] op right[i].
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "backplane/sdk/sdk.hpp"
+
+namespace backplane::gloo_backend {
+
+using Reduction = std::function<void(void* out, const void* left, const void* right, size_t count)>;
+
+// By the rules of abi/types.h. Integers, f32, f64 and bool are compiled here; the other dtypes are combined by the core
+// (host extension backplane.reduce/1). `host` must outlive the result.
+Reduction reduction(const sdk::Host& host, uint32_t dtype, uint32_t reduce_op);
+
+}  // namespace backplane::gloo_backend
