@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Failures of the C++ API are exceptions of one type.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "backplane/backplane.h"
+
+namespace backplane {
+
+// Whose fault it was; the values are those of backplane/abi/status.h.
+enum class Status : int32_t {
+  kInvalid = BP_INVALID,
+  kUnsupported = BP_UNSUPPORTED,
+  kTimeout = BP_TIMEOUT,
+  kCancelled = BP_CANCELLED,
+  kPeerLost = BP_PEER_LOST,
+  kResource = BP_RESOURCE,
+  kInternal = BP_INTERNAL,
+};
+
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const bp_error& error)
+      : std::runtime_error(error.text),
+        status_(static_cast<Status>(error.status)),
+        peer_rank_(error.peer_rank),
+        native_code_(error.native_code) {}
+
+  Status status() const noexcept { return status_; }
+  // The rank in the group that the failure is about, -1 if unknown.
+  int peer_rank() const noexcept { return peer_rank_; }
+  // errno or a library's own code, 0 if there is none.
+  int64_t native_code() const noexcept { return native_code_; }
+
+ private:
+  Status status_;
+  int32_t peer_rank_;
+  int64_t native_code_;
+};
+
+namespace detail {
+
+// Calls function(..., &err) and throws what it reports. Returns BP_OK or BP_AGAIN.
+template <typename... Parameters, typename... Arguments>
+int32_t call(int32_t (*function)(Parameters...), Arguments... arguments) {
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = function(arguments..., &err);
+  if (status != BP_OK && status != BP_AGAIN) throw Error(err);
+  return status;
+}
+
+// Takes over a string of the C API.
+inline std::string take(char* text, uint64_t size) {
+  std::string result(text, size);
+  bp_free(text);
+  return result;
+}
+inline std::string take(char* text) {
+  std::string result(text);
+  bp_free(text);
+  return result;
+}
+
+}  // namespace detail
+}  // namespace backplane

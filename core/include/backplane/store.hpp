@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The key-value space through which ranks meet (torch.distributed's Store).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backplane/error.hpp"
+#include "backplane/types.hpp"
+
+namespace backplane {
+
+// A handle; copies share the store. All calls block, at most for their timeout (default: 30 minutes), from any thread.
+class Store {
+ public:
+  // A client of the server at host:port (StoreServer, or rank 0 of a job). Tries for `timeout` while nobody listens.
+  static Store connect(const std::string& host, uint16_t port, const std::string& job_id = "",
+                       Timeout timeout = std::chrono::minutes(5)) {
+    bp_store* store = nullptr;
+    detail::call(bp_store_connect, host.c_str(), port, job_id.c_str(), timeout.count(), &store);
+    return Store(store);
+  }
+  // A file that all ranks can open; created if missing.
+  static Store file(const std::string& path) {
+    bp_store* store = nullptr;
+    detail::call(bp_store_open_file, path.c_str(), &store);
+    return Store(store);
+  }
+  // Memory of this process.
+  static Store inproc() {
+    bp_store* store = nullptr;
+    detail::call(bp_store_create_inproc, &store);
+    return Store(store);
+  }
+  // The keys of this store that begin with `prefix`, without it.
+  Store with_prefix(const std::string& prefix) const {
+    bp_store* store = nullptr;
+    detail::call(bp_store_create_prefix, get(), prefix.c_str(), &store);
+    return Store(store);
+  }
+
+  void set(const std::string& key, std::string_view value, Timeout timeout = kStoreTimeout) {
+    detail::call(bp_store_set, get(), key.c_str(), static_cast<const void*>(value.data()), value.size(),
+                 timeout.count());
+  }
+  // Waits for the key.
+  std::string get(const std::string& key, Timeout timeout = kStoreTimeout) {
+    char* value = nullptr;
+    uint64_t size = 0;
+    detail::call(bp_store_get, get(), key.c_str(), &value, &size, timeout.count());
+    return detail::take(value, size);
+  }
+  // Adds to a counter kept as decimal text (missing: 0); returns the sum.
+  int64_t add(const std::string& key, int64_t delta, Timeout timeout = kStoreTimeout) {
+    int64_t sum = 0;
+    detail::call(bp_store_add, get(), key.c_str(), delta, &sum, timeout.count());
+    return sum;
+  }
+  // Waits until all keys exist.
+  void wait(const std::vector<std::string>& keys, Timeout timeout = kStoreTimeout) {
+    const std::vector<const char*> names = pointers(keys);
+    detail::call(bp_store_wait, get(), names.data(), names.size(), timeout.count());
+  }
+  bool check(const std::vector<std::string>& keys, Timeout timeout = kStoreTimeout) {
+    const std::vector<const char*> names = pointers(keys);
+    int32_t exist = 0;
+    detail::call(bp_store_check, get(), names.data(), names.size(), &exist, timeout.count());
+    return exist != 0;
+  }
+  // Sets the key if its value equals `expected` (empty: or the key is missing); returns what stands there afterwards.
+  std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired,
+                          Timeout timeout = kStoreTimeout) {
+    char* value = nullptr;
+    uint64_t size = 0;
+    detail::call(bp_store_compare_set, get(), key.c_str(), static_cast<const void*>(expected.data()), expected.size(),
+                 static_cast<const void*>(desired.data()), desired.size(), &value, &size, timeout.count());
+    return detail::take(value, size);
+  }
+  // Was there such a key?
+  bool remove(const std::string& key, Timeout timeout = kStoreTimeout) {
+    int32_t existed = 0;
+    detail::call(bp_store_delete, get(), key.c_str(), &existed, timeout.count());
+    return existed != 0;
+  }
+  int64_t num_keys(Timeout timeout = kStoreTimeout) {
+    int64_t count = 0;
+    detail::call(bp_store_num_keys, get(), &count, timeout.count());
+    return count;
+  }
+
+  bp_store* get() const { return store_.get(); }
+
+ private:
+  static constexpr Timeout kStoreTimeout{BP_DEFAULT_TIMEOUT_NS};
+
+  explicit Store(bp_store* store) : store_(store, bp_store_release) {}
+  static std::vector<const char*> pointers(const std::vector<std::string>& keys) {
+    std::vector<const char*> names;
+    for (const std::string& key : keys) names.push_back(key.c_str());
+    return names;
+  }
+
+  std::shared_ptr<bp_store> store_;
+};
+
+// Serves a store on host:port (0: any free port) as long as it lives.
+class StoreServer {
+ public:
+  explicit StoreServer(const std::string& host = "127.0.0.1", uint16_t port = 0, const std::string& job_id = "") {
+    bp_store_server* server = nullptr;
+    detail::call(bp_store_server_start, host.c_str(), port, job_id.c_str(), &server);
+    server_.reset(server);
+  }
+  uint16_t port() const { return bp_store_server_port(server_.get()); }
+
+ private:
+  struct Release {
+    void operator()(bp_store_server* server) const { bp_store_server_release(server); }
+  };
+  std::unique_ptr<bp_store_server, Release> server_;
+};
+
+}  // namespace backplane

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Element types, reduce operations, and how C++ types and durations map to the C API's.
+#pragma once
+
+#include <chrono>
+#include <complex>
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <type_traits>
+
+#include "backplane/backplane.h"
+
+namespace backplane {
+
+enum class DType : uint32_t {
+  kBool = BP_BOOL,
+  kI8 = BP_I8,
+  kU8 = BP_U8,
+  kI16 = BP_I16,
+  kU16 = BP_U16,
+  kI32 = BP_I32,
+  kU32 = BP_U32,
+  kI64 = BP_I64,
+  kU64 = BP_U64,
+  kF16 = BP_F16,
+  kBF16 = BP_BF16,
+  kF32 = BP_F32,
+  kF64 = BP_F64,
+  kF8E4M3 = BP_F8E4M3,
+  kF8E5M2 = BP_F8E5M2,
+  kC64 = BP_C64,
+  kC128 = BP_C128,
+};
+
+// backplane/abi/types.h says what each does to each dtype.
+enum class ReduceOp : uint32_t {
+  kSum = BP_SUM,
+  kProd = BP_PROD,
+  kMin = BP_MIN,
+  kMax = BP_MAX,
+  kAvg = BP_AVG,
+  kBitAnd = BP_BAND,
+  kBitOr = BP_BOR,
+  kBitXor = BP_BXOR,
+};
+
+// 16- and 8-bit floats as bit patterns: enough to send, reduce and receive them.
+struct Half {
+  uint16_t bits = 0;
+};
+struct BFloat16 {
+  uint16_t bits = 0;
+};
+struct Float8E4M3 {
+  uint8_t bits = 0;
+};
+struct Float8E5M2 {
+  uint8_t bits = 0;
+};
+
+namespace detail {
+
+template <typename T>
+constexpr std::optional<DType> dtype_of() {
+  if constexpr (std::is_same_v<T, bool>) return DType::kBool;
+  if constexpr (std::is_same_v<T, std::byte>) return DType::kU8;
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    constexpr bool kSigned = std::is_signed_v<T>;
+    if constexpr (sizeof(T) == 1) return kSigned ? DType::kI8 : DType::kU8;
+    if constexpr (sizeof(T) == 2) return kSigned ? DType::kI16 : DType::kU16;
+    if constexpr (sizeof(T) == 4) return kSigned ? DType::kI32 : DType::kU32;
+    if constexpr (sizeof(T) == 8) return kSigned ? DType::kI64 : DType::kU64;
+  }
+  if constexpr (std::is_same_v<T, Half>) return DType::kF16;
+  if constexpr (std::is_same_v<T, BFloat16>) return DType::kBF16;
+  if constexpr (std::is_same_v<T, float>) return DType::kF32;
+  if constexpr (std::is_same_v<T, double>) return DType::kF64;
+  if constexpr (std::is_same_v<T, Float8E4M3>) return DType::kF8E4M3;
+  if constexpr (std::is_same_v<T, Float8E5M2>) return DType::kF8E5M2;
+  if constexpr (std::is_same_v<T, std::complex<float>>) return DType::kC64;
+  if constexpr (std::is_same_v<T, std::complex<double>>) return DType::kC128;
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+// A C++ type that has a dtype.
+template <typename T>
+concept Element = detail::dtype_of<std::remove_const_t<T>>()
+.has_value();
+
+template <Element T>
+inline constexpr DType dtype_of = *detail::dtype_of<std::remove_const_t<T>>();
+
+// Bytes of one element.
+inline uint64_t size_of(DType dtype) { return bp_dtype_size(static_cast<uint32_t>(dtype)); }
+
+// Where a buffer lives.
+struct Device {
+  uint32_t memory = BP_HOST;  // BP_HOST or BP_CUDA
+  int ordinal = 0;
+
+  static constexpr Device cpu() { return {}; }
+  static constexpr Device cuda(int ordinal) { return {BP_CUDA, ordinal}; }
+};
+
+// A run of elements in some memory, not owned: what every call takes. Converts from spans, vectors, arrays, and single
+// variables through std::span.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(void* data, uint64_t count, DType dtype, Device device = {})
+      : data_(data), count_(count), dtype_(dtype), device_(device) {}
+  template <std::ranges::contiguous_range R>
+  requires std::ranges::sized_range<R> && Element<std::ranges::range_value_t<R>> Buffer(
+      R&& range)  // NOLINT(google-explicit-constructor): conversion is its purpose
+      : Buffer(const_cast<std::remove_const_t<std::ranges::range_value_t<R>>*>(std::ranges::data(range)),
+               std::ranges::size(range), dtype_of<std::ranges::range_value_t<R>>) {}
+
+  void* data() const { return data_; }
+  uint64_t count() const { return count_; }  // elements
+  DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
+
+ private:
+  void* data_ = nullptr;
+  uint64_t count_ = 0;
+  DType dtype_ = DType::kU8;
+  Device device_;
+};
+
+// One variable as a buffer.
+template <Element T>
+Buffer one(T& value) {
+  return Buffer(const_cast<std::remove_const_t<T>*>(&value), 1, dtype_of<T>);
+}
+
+// A time limit. Default: the group's own. kNoTimeout: none.
+using Timeout = std::chrono::nanoseconds;
+inline constexpr Timeout kDefaultTimeout{0};
+inline constexpr Timeout kNoTimeout{BP_NO_TIMEOUT};
+
+}  // namespace backplane
