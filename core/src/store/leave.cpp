@@ -17,7 +17,7 @@ void leave(Rendezvous& meeting, Deadline deadline) noexcept {
     const int64_t left_ns = deadline.infinite() ? kLongestNs : std::min(deadline.left_ns(), kLongestNs);
     const Deadline limit = Deadline::after(left_ns);
     // The round first: when the last rank has departed, the store may be gone the next moment.
-    meeting.root->add(left_key(meeting.rank), 1, limit);
+    if (meeting.root != nullptr) meeting.root->add(left_key(meeting.rank), 1, limit);
     if (meeting.store->add(kDepartedKey, 1, limit) == meeting.world_size) {
       meeting.store->set(kAllDepartedKey, "", limit);
     } else if (meeting.server != nullptr) {

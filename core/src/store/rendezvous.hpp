@@ -15,8 +15,8 @@ struct RendezvousRequest {
 };
 
 struct Rendezvous {
-  std::shared_ptr<Store> store;            // keys of this round of the job: init, destroy and init again do not mix
-  std::shared_ptr<Store> root;             // the same store with the keys of all rounds
+  std::shared_ptr<Store> store;  // keys of this round of the job: init, destroy and init again do not mix
+  std::shared_ptr<Store> root;   // the same store with the keys of all rounds; null if the caller gave a store
   std::unique_ptr<TcpStoreServer> server;  // set on the rank that hosts it; keep it as long as any rank uses the store
   int32_t rank = -1;
   int32_t world_size = -1;
