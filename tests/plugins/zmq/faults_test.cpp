@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks that die, leave, abort, time out or cancel.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <utility>
+
+#include "plugins/zmq/support.hpp"
+
+namespace backplane::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string stored(MemoryHost& host, const char* key) {
+  char value[256];
+  uint64_t size = 0;
+  const bp_host& table = *host.table();
+  if (table.store_get(table.ctx, key, value, sizeof value, &size, 20 * kSecond, nullptr) != BP_OK) return "";
+  return {value, size};
+}
+
+// Rank 1 in another process, see peer.cpp.
+class Process {
+ public:
+  explicit Process(MemoryHost& host) {
+    int input[2];
+    int output[2];
+    if (pipe2(input, O_CLOEXEC) != 0 || pipe2(output, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    const std::string token = stored(host, "zmq/token");
+    const std::string endpoint = stored(host, "zmq/0");
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(input[0], 0);
+      dup2(output[1], 1);
+      execl(ZMQ_PEER, ZMQ_PEER, ZMQ_PLUGIN, token.c_str(), endpoint.c_str(), nullptr);
+      _exit(127);
+    }
+    close(input[0]);
+    close(output[1]);
+    input_ = input[1];
+    std::string line;
+    for (char c = 0; read(output[0], &c, 1) == 1 && c != '\n';) line += c;
+    close(output[0]);
+    const bp_host& table = *host.table();
+    table.store_set(table.ctx, "zmq/1", line.data(), line.size(), nullptr);
+  }
+  ~Process() {
+    kill_it();
+    if (input_ >= 0) close(input_);
+  }
+  void kill_it() {
+    if (pid_ > 0) kill(pid_, SIGKILL);
+    if (pid_ > 0) waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  void let_it_leave() {
+    close(std::exchange(input_, -1));
+    waitpid(std::exchange(pid_, -1), nullptr, 0);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int input_ = -1;
+};
+
+TEST(ZmqFaults, AKilledProcessIsNamed) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  Process process(host);
+  ASSERT_EQ(rank.recv(1, 1, 6).status, BP_OK);
+  // A receive that waits when it happens, a large send in the middle of its rendezvous, and whatever comes later.
+  const Bytes large = pattern(1 << 20, 1);
+  Bytes target(6);
+  bp_work* const receiving = rank.start(Rank::make_recv(1, 1, target));
+  bp_work* const sending = rank.start(Rank::make_send(1, 1, large));
+  EXPECT_EQ(rank.finish(receiving, 0), BP_AGAIN);
+  const auto start = Clock::now();
+  process.kill_it();
+  bp_error err;
+  bp_error_init(&err);
+  EXPECT_EQ(rank.finish(receiving, 20 * kSecond, &err), BP_PEER_LOST);
+  EXPECT_EQ(err.peer_rank, 1);
+  EXPECT_NE(std::string(err.text).find("rank 1 is gone"), std::string::npos) << err.text;
+  EXPECT_EQ(rank.finish(sending), BP_PEER_LOST);
+  EXPECT_EQ(rank.recv(1, 2, 6).status, BP_PEER_LOST);
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
+}
+
+TEST(ZmqFaults, ANobodyOnThePortIsNamed) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  Process process(host);
+  process.kill_it();
+  const Received received = rank.recv(1, 7, 6);
+  EXPECT_EQ(received.status, BP_PEER_LOST);
+  EXPECT_EQ(received.peer_rank, 1);
+}
+
+TEST(ZmqFaults, ADepartureFailsOnlyWhatNeedsThatRank) {
+  MemoryHost host;
+  auto departed = std::make_unique<std::promise<void>>();
+  std::future<void> gone = departed->get_future();
+  on_ranks(3, [&host, &departed, &gone](int32_t number) {
+    auto rank = std::make_unique<Rank>(host, number, 3);
+    if (number == 2) {
+      EXPECT_EQ(rank->recv(0, 3, 0).status, BP_OK);
+      EXPECT_EQ(rank->send(0, 1, pattern(100, 1)), BP_OK);
+      rank.reset();
+      departed->set_value();
+    } else if (number == 0) {
+      EXPECT_EQ(rank->send(2, 3, {}), BP_OK);
+      gone.wait();
+      const Received received = rank->recv(2, 2, 10);
+      EXPECT_EQ(received.status, BP_PEER_LOST);
+      EXPECT_EQ(received.peer_rank, 2);
+      EXPECT_NE(received.text.find("rank 2 has left the group"), std::string::npos) << received.text;
+      EXPECT_EQ(rank->send(2, 2, pattern(10, 1)), BP_PEER_LOST);
+      EXPECT_EQ(rank->recv(2, 1, 100).bytes, pattern(100, 1));  // what it had sent is still here
+      EXPECT_EQ(rank->send(1, 2, pattern(10, 1)), BP_OK);
+    } else {
+      EXPECT_EQ(rank->recv(0, 2, 10).bytes, pattern(10, 1));
+    }
+  });
+}
+
+TEST(ZmqFaults, AProcessThatLeavesHasDeliveredItsMessages) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  Process process(host);
+  process.let_it_leave();
+  EXPECT_EQ(rank.recv(1, 1, 6).status, BP_OK);
+  EXPECT_EQ(rank.recv(1, 1, 6).status, BP_PEER_LOST);
+  EXPECT_EQ(rank.recv(BP_ANY_SOURCE, 1, 6).status, BP_PEER_LOST);
+}
+
+TEST(ZmqFaults, AbortUnblocksEverything) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  Rank other(host, 1, 2);
+  const Bytes large = pattern(1 << 20, 1);
+  Bytes target(10);
+  bp_work* const receiving = rank.start(Rank::make_recv(1, 2, target));
+  bp_work* const sending = rank.start(Rank::make_send(1, 2, large));
+  std::promise<void> entered;
+  auto blocked = std::async(std::launch::async, [&rank, &entered] {
+    entered.set_value();
+    return rank.recv(1, 1, 10, BP_OP_SYNC, BP_NO_TIMEOUT);
+  });
+  auto from_any =
+      std::async(std::launch::async, [&rank] { return rank.recv(BP_ANY_SOURCE, 5, 10, BP_OP_SYNC, BP_NO_TIMEOUT); });
+  entered.get_future().wait();
+  rank.abort(BP_PEER_LOST, "rank 1 died of thirst", 1);
+  const Received ended = blocked.get();
+  EXPECT_EQ(ended.status, BP_PEER_LOST);
+  EXPECT_EQ(ended.peer_rank, 1);
+  EXPECT_NE(ended.text.find("died of thirst"), std::string::npos) << ended.text;
+  EXPECT_EQ(from_any.get().status, BP_PEER_LOST);
+  EXPECT_EQ(rank.finish(receiving), BP_PEER_LOST);
+  EXPECT_EQ(rank.finish(sending), BP_PEER_LOST);
+  EXPECT_EQ(rank.send(1, 1, pattern(1, 1)), BP_PEER_LOST);
+  EXPECT_NE(rank.error().find("died of thirst"), std::string::npos);
+  rank.abort(BP_INTERNAL, "a second time");
+  EXPECT_EQ(rank.send(1, 1, pattern(1, 1)), BP_PEER_LOST);
+}
+
+TEST(ZmqFaults, PeersLearnWhyARankAborted) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  Rank other(host, 1, 2);
+  Bytes target(10);
+  bp_work* const receiving = rank.start(Rank::make_recv(1, 1, target));
+  EXPECT_EQ(rank.send(1, 2, pattern(5, 1)), BP_OK);
+  EXPECT_EQ(other.recv(0, 2, 5).status, BP_OK);
+  other.abort(BP_TIMEOUT, "nothing came");
+  bp_error err;
+  bp_error_init(&err);
+  EXPECT_EQ(rank.finish(receiving, 20 * kSecond, &err), BP_TIMEOUT);
+  EXPECT_EQ(std::string(err.text), "rank 1 has left the group: nothing came");
+}
+
+// A rank aborts while pieces of its buffer are in libzmq's hands and the receiver has stopped: the buffer comes back.
+TEST(ZmqFaults, AbortInTheMiddleOfALargeMessage) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  Process process(host);
+  ASSERT_EQ(rank.recv(1, 1, 6).status, BP_OK);
+  auto large = std::make_unique<Bytes>(pattern(64 << 20, 1));
+  bp_work* const sending = rank.start(Rank::make_send(1, 1, *large));
+  rank.abort(BP_CANCELLED, "enough");
+  EXPECT_EQ(rank.finish(sending, kSecond), BP_CANCELLED);
+  large.reset();
+}
+
+TEST(ZmqFaults, WaitsReturnWhenTheirTimeIsOver) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  Rank other(host, 1, 2);
+  const auto start = Clock::now();
+  const Received late = rank.recv(1, 1, 10, BP_OP_SYNC, kSecond / 10);
+  EXPECT_EQ(late.status, BP_TIMEOUT);
+  EXPECT_NE(late.text.find("rank 1"), std::string::npos) << late.text;
+  EXPECT_EQ(rank.send(1, 1, pattern(1 << 20, 1), BP_OP_SYNC, kSecond / 10), BP_TIMEOUT);
+  EXPECT_EQ(rank.recv(1, 1, 10, BP_OP_SYNC, 0).status, BP_TIMEOUT);
+  EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(200));
+  // Neither left anything behind: the group goes on.
+  EXPECT_EQ(other.send(0, 1, pattern(10, 2)), BP_OK);
+  EXPECT_EQ(rank.recv(1, 1, 10).bytes, pattern(10, 2));
+  EXPECT_EQ(rank.send(1, 1, pattern(10, 3)), BP_OK);
+  EXPECT_EQ(other.recv(0, 1, 1 << 20).size, 10u);
+}
+
+TEST(ZmqFaults, CancelledOperationsEndAndOthersGoOn) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  Rank other(host, 1, 2);
+  Bytes target(10);
+  EXPECT_EQ(rank.recv(1, 1, 10, 0, 0).status, BP_CANCELLED);            // a posted receive
+  EXPECT_EQ(rank.send(1, 1, pattern(1 << 20, 1), 0, 0), BP_CANCELLED);  // a send that nobody has answered
+  EXPECT_EQ(rank.send(0, 1, pattern(1 << 20, 1), 0, 0), BP_CANCELLED);  // the same to itself
+  EXPECT_EQ(rank.send(1, 1, pattern(100000, 2), 0, kSecond / 100), BP_CANCELLED);
+  bp_work* const sending = rank.start(Rank::make_send(1, 1, target));
+  EXPECT_EQ(other.recv(0, 1, 1 << 20).size, 10u);
+  EXPECT_EQ(rank.finish(sending), BP_OK);
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Groups come and go and leave nothing behind.
+#include <filesystem>
+#include <iterator>
+
+#include "plugins/zmq/support.hpp"
+
+namespace backplane::test {
+namespace {
+
+std::ptrdiff_t entries(const char* folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+}
+
+void one_life(bool busy) {
+  in_world(2, [busy](Rank& rank) {
+    if (!busy) return;
+    if (rank.rank() == 0) {
+      EXPECT_EQ(rank.send(1, 1, pattern(10, 1)), BP_OK);
+    } else {
+      EXPECT_EQ(rank.recv(0, 1, 10).bytes, pattern(10, 1));
+    }
+  });
+}
+
+TEST(ZmqLife, TwoHundredLivesLeaveNoDescriptorAndNoThread) {
+  one_life(true);
+  const std::ptrdiff_t descriptors = entries("/proc/self/fd");
+  const std::ptrdiff_t threads = entries("/proc/self/task");
+  for (int i = 0; i < 200; ++i) one_life(i % 2 == 0);
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries("/proc/self/task"), threads);
+}
+
+TEST(ZmqLife, AnAbortedLifeLeavesNothingEither) {
+  one_life(true);
+  const std::ptrdiff_t descriptors = entries("/proc/self/fd");
+  for (int i = 0; i < 5; ++i) {
+    in_world(2, [](Rank& rank) { rank.abort(BP_CANCELLED, "over"); });
+  }
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+}
+
+TEST(ZmqLife, NoConnectionBeforeTheFirstUse) {
+  MemoryHost host;
+  const std::ptrdiff_t before = entries("/proc/self/fd");
+  Rank first(host, 0, 1000);
+  const std::ptrdiff_t one = entries("/proc/self/fd") - before;
+  Rank second(host, 1, 1000);
+  EXPECT_EQ(entries("/proc/self/fd") - before, 2 * one);
+}
+
+// What was reported as sent arrives although the sender destroys the group at once.
+TEST(ZmqLife, DestroyDeliversWhatWasSent) {
+  MemoryHost host;
+  Rank receiver(host, 0, 2);
+  std::thread([&host] {
+    Rank sender(host, 1, 2);
+    for (uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(sender.send(0, 1, pattern(5000, i)), BP_OK);
+  }).join();
+  for (uint32_t i = 0; i < 1000; ++i) ASSERT_EQ(receiver.recv(1, 1, 5000).bytes, pattern(5000, i)) << i;
+  EXPECT_EQ(receiver.recv(1, 1, 1).status, BP_PEER_LOST);
+}
+
+TEST(ZmqLife, AWorldOfOne) {
+  MemoryHost host;
+  Rank rank(host, 0, 1);
+  EXPECT_EQ(rank.send(0, 1, pattern(10, 1)), BP_OK);
+  EXPECT_EQ(rank.recv(0, 1, 10).bytes, pattern(10, 1));
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "plugins/zmq/support.hpp"
+
+namespace backplane::test {
+namespace {
+
+std::string refusal(const OptionMap& options) {
+  MemoryHost host;
+  try {
+    const Rank rank(host, 0, 1, options);
+  } catch (const std::runtime_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(ZmqOptions, EveryOptionIsDescribed) {
+  const bp_backend& backend = zmq_backend();
+  for (uint32_t i = 0; i < backend.option_count; ++i) {
+    EXPECT_GT(std::string(backend.options[i]->help).size(), 10u) << backend.options[i]->key;
+    EXPECT_TRUE(backend.options[i]->type == BP_OPTION_STRING || backend.options[i]->max > 0) << backend.options[i]->key;
+  }
+}
+
+TEST(ZmqOptions, OldNames) {
+  EXPECT_EQ(zmq_backend("hf_zmq").flags & BP_BACKEND_LOCAL, 0u);
+  EXPECT_NE(zmq_backend("hf_zmq_local").flags & BP_BACKEND_LOCAL, 0u);
+  EXPECT_EQ(zmq_backend("hf_barrier").flags & BP_BACKEND_LOCAL, 0u);
+}
+
+TEST(ZmqOptions, AnUnknownInterfaceIsAnsweredWithTheKnownOnes) {
+  const std::string text = refusal({{"iface", "nosuch0"}});
+  EXPECT_NE(text.find("nosuch0"), std::string::npos) << text;
+  EXPECT_NE(text.find("lo"), std::string::npos) << text;
+}
+
+TEST(ZmqOptions, AnInterfaceGivesItsAddress) {
+  in_world(2,
+           [](Rank& rank) {
+             const int32_t other = 1 - rank.rank();
+             EXPECT_EQ(rank.send(other, 1, pattern(10, 1)), BP_OK);
+             EXPECT_EQ(rank.recv(other, 1, 10).bytes, pattern(10, 1));
+           },
+           {{"iface", "lo"}});
+}
+
+TEST(ZmqOptions, AWrongAddressIsRefused) {
+  EXPECT_NE(refusal({{"address", "example.invalid"}}).find("is not an IPv4 or IPv6 address"), std::string::npos);
+  EXPECT_NE(refusal({{"address", "192.0.2.1"}}).find("cannot listen on 192.0.2.1"), std::string::npos);
+}
+
+TEST(ZmqOptions, PiecesMustFitTheLimit) {
+  EXPECT_NE(refusal({{"chunk_size", "1048576"}, {"max_message_size", "65536"}}).find("max_message_size"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace backplane::test

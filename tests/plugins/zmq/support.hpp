@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Worlds of zmq ranks on threads of this process, and what they send each other.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/agents.hpp"
+
+namespace backplane::test {
+
+using Bytes = std::vector<uint8_t>;
+using OptionMap = std::map<std::string, std::string>;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+// The backend under test. Durations of the schema stand there as users write them; the core would hand over
+// nanoseconds.
+inline const bp_backend& zmq_backend(const std::string& id = "zmq") { return open_backend(ZMQ_PLUGIN, id); }
+inline OptionMap normalised(OptionMap options) {
+  options.try_emplace("linger", std::to_string(3 * kSecond));
+  options.try_emplace("connect_timeout", std::to_string(30 * kSecond));
+  options.try_emplace("heartbeat", "0");
+  return options;
+}
+
+// Bytes that differ with their place and with `seed`.
+inline Bytes pattern(size_t size, uint32_t seed) {
+  Bytes bytes(size);
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 131 + i / 251 + seed * 17);
+  return bytes;
+}
+
+struct Received {
+  int32_t status = BP_OK;
+  std::string text;
+  int32_t peer_rank = -1;
+  int32_t source = -2;
+  uint64_t size = 0;
+  Bytes bytes;  // the whole receive buffer
+};
+
+// One rank with calls that wait.
+class Rank {
+ public:
+  Rank(MemoryHost& host, int32_t rank, int32_t world_size, const OptionMap& options = {})
+      : rank_(rank), agent_(zmq_backend(), host.table(), rank, world_size, normalised(options)) {}
+
+  int32_t rank() const { return rank_; }
+  Agent& agent() { return agent_; }
+
+  int32_t send(int32_t peer, uint64_t tag, const Bytes& bytes, uint64_t flags = BP_OP_SYNC,
+               int64_t timeout_ns = 20 * kSecond) {
+    bp_error err;
+    bp_error_init(&err);
+    bp_op op = make_send(peer, tag, bytes);
+    op.flags = flags;
+    op.timeout_ns = timeout_ns;
+    const int32_t status = agent_.run(op, &err);
+    error_ = err.text;
+    return status;
+  }
+  Received recv(int32_t peer, uint64_t tag, size_t capacity, uint64_t flags = BP_OP_SYNC,
+                int64_t timeout_ns = 20 * kSecond) {
+    Received received;
+    received.bytes.resize(capacity);
+    bp_error err;
+    bp_error_init(&err);
+    bp_result result = {sizeof(bp_result), -2, 0};
+    bp_op op = make_recv(peer, tag, received.bytes, &result);
+    op.flags = flags;
+    op.timeout_ns = timeout_ns;
+    received.status = agent_.run(op, &err);
+    received.text = err.text;
+    received.peer_rank = err.peer_rank;
+    received.source = result.source;
+    received.size = result.bytes;
+    return received;
+  }
+  const std::string& error() const { return error_; }
+
+  static bp_op make_send(int32_t peer, uint64_t tag, const Bytes& bytes) {
+    bp_op op = make_op(BP_SEND);
+    op.peer = peer;
+    op.tag = tag;
+    op.input = {const_cast<uint8_t*>(bytes.data()), bytes.size(), BP_HOST, 0};
+    return op;
+  }
+  static bp_op make_recv(int32_t peer, uint64_t tag, Bytes& bytes, bp_result* result = nullptr) {
+    bp_op op = make_op(BP_RECV);
+    op.peer = peer;
+    op.tag = tag;
+    op.output = {bytes.data(), bytes.size(), BP_HOST, 0};
+    op.result = result;
+    return op;
+  }
+
+  // An operation in flight; null if it ended inside submit.
+  bp_work* start(const bp_op& op) {
+    bp_work* work = nullptr;
+    bp_error err;
+    bp_error_init(&err);
+    if (agent_.api().submit(agent_.self(), &op, &work, &err) != BP_OK) throw std::runtime_error(err.text);
+    return work;
+  }
+  int32_t finish(bp_work* work, int64_t timeout_ns = 20 * kSecond, bp_error* err = nullptr) {
+    if (work == nullptr) return BP_OK;
+    const int32_t status = agent_.api().work_wait(agent_.self(), work, timeout_ns, err);
+    if (status != BP_AGAIN) agent_.api().work_release(agent_.self(), work);
+    return status;
+  }
+  void abort(int32_t status, const char* text, int32_t peer_rank = -1) {
+    bp_error why;
+    bp_error_init(&why);
+    bp_error_set(&why, status, 0, peer_rank, text);
+    agent_.api().abort(agent_.self(), &why);
+  }
+
+ private:
+  const int32_t rank_;
+  Agent agent_;
+  std::string error_;
+};
+
+// Runs body on a thread per rank, each with a Rank of its own that is destroyed at the end.
+inline void in_world(int32_t world_size, const std::function<void(Rank&)>& body, const OptionMap& options = {}) {
+  MemoryHost host;
+  on_ranks(world_size, [&host, world_size, &body, &options](int32_t number) {
+    Rank rank(host, number, world_size, options);
+    body(rank);
+  });
+}
+
+}  // namespace backplane::test

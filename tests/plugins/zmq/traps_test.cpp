@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The defects of hfai.distributed's zmq backend, one test each: that ours has none of them.
+#include <chrono>
+#include <set>
+
+#include "plugins/zmq/support.hpp"
+
+namespace backplane::test {
+namespace {
+
+std::string endpoint_of(MemoryHost& host, int32_t rank) {
+  char value[256];
+  uint64_t size = 0;
+  const bp_host& table = *host.table();
+  const std::string key = "zmq/" + std::to_string(rank);
+  table.store_get(table.ctx, key.c_str(), value, sizeof value, &size, 20 * kSecond, nullptr);
+  return {value, size};
+}
+
+// There, 85 of 300 first broadcasts were lost because PUB does not wait for its subscribers.
+TEST(ZmqTraps, PubSlowJoinerLosesNoFirstMessage) {
+  for (int i = 0; i < 100; ++i) {
+    in_world(3, [](Rank& rank) {
+      if (rank.rank() == 0) {
+        for (const int32_t peer : {1, 2}) ASSERT_EQ(rank.send(peer, 0, pattern(9, 1)), BP_OK) << rank.error();
+      } else {
+        ASSERT_EQ(rank.recv(0, 0, 9).bytes, pattern(9, 1));
+      }
+    });
+  }
+}
+
+// There, a client could not receive twice in a row.
+TEST(ZmqTraps, ReqTwiceReceivesTwice) {
+  in_world(2, [](Rank& rank) {
+    for (uint32_t i = 0; i < 10; ++i) {
+      if (rank.rank() == 0) {
+        EXPECT_EQ(rank.send(1, 0, pattern(9, i)), BP_OK);
+      } else {
+        EXPECT_EQ(rank.recv(0, 0, 9).bytes, pattern(9, i));
+      }
+    }
+  });
+}
+
+TEST(ZmqTraps, TimeoutIsNotIgnored) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(rank.recv(1, 0, 1, BP_OP_SYNC, kSecond / 20).status, BP_TIMEOUT);
+  EXPECT_EQ(rank.send(1, 0, pattern(1, 1), BP_OP_SYNC, kSecond / 20), BP_TIMEOUT);  // rank 1 has not come
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_THROW(Agent(zmq_backend(), MemoryHost().table(), 1, 2, normalised({}), kSecond / 20), std::runtime_error);
+}
+
+// There, ranks that disagreed about the number of the operation killed the server's thread, and everybody hung.
+TEST(ZmqTraps, SequenceMismatchKillsNoServerThread) {
+  in_world(2, [](Rank& rank) {
+    if (rank.rank() == 0) {
+      EXPECT_EQ(rank.send(1, 7, pattern(9, 7)), BP_OK);  // nobody ever asks for it
+      EXPECT_EQ(rank.recv(1, 1, 0).status, BP_OK);
+      EXPECT_EQ(rank.send(1, 8, pattern(9, 8)), BP_OK);
+    } else {
+      EXPECT_EQ(rank.recv(0, 9, 9, BP_OP_SYNC, kSecond / 20).status, BP_TIMEOUT);
+      EXPECT_EQ(rank.send(0, 1, {}), BP_OK);
+      EXPECT_EQ(rank.recv(0, 8, 9).bytes, pattern(9, 8));
+    }
+  });
+}
+
+TEST(ZmqTraps, FixedPortsAreNotUsed) {
+  MemoryHost first;
+  MemoryHost second;
+  Rank a(first, 0, 2);
+  Rank b(first, 1, 2);
+  Rank c(second, 0, 1);
+  EXPECT_EQ((std::set<std::string>{endpoint_of(first, 0), endpoint_of(first, 1), endpoint_of(second, 0)}.size()), 3u);
+}
+
+TEST(ZmqTraps, WildcardBindIsRefusedAndLoopbackTheDefault) {
+  MemoryHost host;
+  Rank rank(host, 0, 1);
+  EXPECT_TRUE(endpoint_of(host, 0).starts_with("tcp://127.0.0.1:")) << endpoint_of(host, 0);
+  for (const char* address : {"0.0.0.0", "::", "*", ""}) {
+    EXPECT_THROW(Rank(host, 0, 1, {{"address", address}}), std::runtime_error) << address;
+  }
+}
+
+// There, pickle made objects of what came from the network, and None could not be broadcast. Here all is bytes.
+TEST(ZmqTraps, PickleAndNoneAreBytesLikeOthers) {
+  in_world(2, [](Rank& rank) {
+    const std::string code = "cos\nsystem\n(S'exit 1'\ntR.";
+    const Bytes pickled(code.begin(), code.end());
+    if (rank.rank() == 0) {
+      EXPECT_EQ(rank.send(1, 0, pickled), BP_OK);
+      EXPECT_EQ(rank.send(1, 0, {}), BP_OK);
+    } else {
+      EXPECT_EQ(rank.recv(0, 0, pickled.size()).bytes, pickled);
+      EXPECT_EQ(rank.recv(0, 0, 0).status, BP_OK);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test
