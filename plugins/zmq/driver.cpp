@@ -93,9 +93,9 @@ void Driver::sleep(Lock& lock, TimePoint until) {
   sleeping_ = false;
 }
 
-void Driver::step(Lock& lock, TimePoint deadline) {
-  const TimePoint due = progress_();
-  if (due > Clock::now()) sleep(lock, std::min(due, deadline));
+TimePoint Driver::step(Lock& lock, TimePoint until) {
+  if (until > Clock::now()) sleep(lock, until);
+  return progress_();
 }
 
 void Driver::changed(TimePoint due) {

@@ -63,8 +63,8 @@ class Driver {
   // The body of the group's thread, until stop().
   void run();
   void stop();
-  // One round for whoever is alone with the group: progress, then sleep until something happens or the deadline.
-  void step(Lock& lock, TimePoint deadline);
+  // For whoever is alone with the group: sleeps until something happens or the time has come, then makes progress.
+  TimePoint step(Lock& lock, TimePoint until);
 
  private:
   void drive(Lock& lock, Operation* operation, TimePoint deadline);

@@ -81,8 +81,9 @@ ZmqGroup::~ZmqGroup() {
   Driver::Lock lock(driver_->mutex());
   const TimePoint deadline = Clock::now() + settings_.linger;
   if (!protocol_->aborted()) protocol_->begin_goodbye();
+  TimePoint due = progress();
   while (!protocol_->aborted() && !protocol_->goodbye_answered() && Clock::now() < deadline) {
-    driver_->step(lock, deadline);
+    due = driver_->step(lock, std::min(due, deadline));
   }
   if (!protocol_->aborted()) protocol_->end_goodbye();
   if (protocol_->aborted()) close_after_abort();

@@ -16,6 +16,9 @@ constexpr int kBatch = 64;
 // A broken connection may overtake the goodbye on the other one.
 constexpr std::chrono::milliseconds kGrace(250);
 
+// Room in libzmq is announced like a message, so that the announcement can be used up by the same race.
+constexpr std::chrono::milliseconds kRetry(1);
+
 // An unexpected message up to this size is copied out of the larger buffer that libzmq received it in, which it would
 // otherwise keep alive.
 constexpr size_t kCopyLimit = 4096;
@@ -35,12 +38,13 @@ TimePoint Protocol::progress() {
   while (const std::optional<int32_t> rank = sockets_.broken()) {
     if (!peer(*rank).gone) suspects_.try_emplace(*rank, now + kGrace);
   }
-  while (sockets_.receive_reply(message)) on_reply(message);
-  for (const int32_t rank : std::exchange(backlog_, {})) flush(rank);
   lose_suspects(now);
+  for (const int32_t rank : std::exchange(backlog_, {})) flush(rank);
+  // Last, because all calls above may have used up the readiness that announced an answer.
+  while (sockets_.receive_reply(message)) on_reply(message);
   finish_released();
   if (taken == kBatch) return TimePoint::min();
-  TimePoint due = TimePoint::max();
+  TimePoint due = backlog_.empty() ? TimePoint::max() : now + kRetry;
   for (const auto& [rank, time] : suspects_) due = std::min(due, time);
   return due;
 }
@@ -305,7 +309,7 @@ bool Protocol::goodbye_answered() const {
 void Protocol::end_goodbye() {
   const std::string reason = aborted_ ? encode_reason(*aborted_) : "";
   for (auto& [rank, other] : peers_) {
-    if (other.route.empty()) continue;
+    if (other.route.empty() || (other.gone && !aborted_)) continue;
     // After an abort, what was sent may never arrive: nobody shall wait for it.
     const Header bye = {.kind = Kind::kBye, .size = aborted_ ? 0 : other.sent};
     sockets_.reply(other.route, compose(other, bye, reason.data(), reason.size()));
