@@ -2,12 +2,16 @@
 #include "context.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <vector>
 
 #include "pair.hpp"
 
 namespace backplane::gloo_backend {
 namespace {
+
+constexpr std::chrono::seconds kFlushTime{1};
+constexpr std::chrono::microseconds kFlushPoll{200};  // no event tells that a socket's send queue is empty
 
 std::string store_key(int rank) { return "gloo/" + std::to_string(rank); }
 
@@ -68,6 +72,15 @@ void Context::connect(Clock::time_point deadline) {
       throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(peer) + " has not come to the group: " + e.what(), peer);
     } catch (const ::gloo::Exception& e) {
       throw sdk::Failure(BP_PEER_LOST, "cannot connect to rank " + std::to_string(peer) + ": " + e.what(), peer);
+    }
+  }
+}
+
+void Context::flush() {
+  const Clock::time_point deadline = Clock::now() + kFlushTime;
+  for (const auto& pair : pairs_) {
+    while (pair && !static_cast<Pair*>(pair.get())->is_flushed() && Clock::now() < deadline) {
+      std::this_thread::sleep_for(kFlushPoll);
     }
   }
 }

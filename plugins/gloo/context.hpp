@@ -31,6 +31,9 @@ class Context final : public ::gloo::transport::tcp::Context {
 
   // Publishes this rank's addresses in the store and connects to every other rank, until `deadline`.
   void connect(Clock::time_point deadline);
+  // Waits until the peers' kernels have all that was sent, at most a second: a connection that is closed while messages
+  // of the peer come in drops what it has not delivered.
+  void flush();
   // Closes all connections soon, without waiting. Any thread.
   void hang_up() noexcept;
 

@@ -87,7 +87,10 @@ std::unique_ptr<Group> Group::start(const sdk::Context& context) {
   return std::unique_ptr<Group>(new Group(context, std::move(connected)));
 }
 
-Group::~Group() { abort(sdk::Failure(BP_CANCELLED, "the group was destroyed")); }
+Group::~Group() {
+  if (transport_ && !watch_->fault.raised()) transport_->flush();
+  abort(sdk::Failure(BP_CANCELLED, "the group was destroyed"));
+}
 
 std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   watch_->fault.check();

@@ -76,6 +76,18 @@ class Receive final : public Message {
   }
 
   bool wait(Clock::time_point until) override {
+    if (peer_ != BP_ANY_SOURCE || !lane_.transport) return wait_slice(until);
+    // No connection tells a receive from any source that it has ended.
+    for (;;) {
+      const Clock::time_point slice = std::min(until, Clock::now() + kWatchInterval);
+      if (wait_slice(slice)) return true;
+      if (lane_.transport->all_lost()) throw_lost(lane_, lane_.transport->first_lost(), "and nobody else is left");
+      if (slice == until) return false;
+    }
+  }
+
+ private:
+  bool wait_slice(Clock::time_point until) {
     try {
       if (orphan_) {
         if (!orphan_->received(until)) return false;
@@ -87,13 +99,9 @@ class Receive final : public Message {
       throw_lost(lane_, peer_ == BP_ANY_SOURCE ? lane_.transport->first_lost() : peer_, e.what());
     }
     if (done_) report();
-    if (!done_ && peer_ == BP_ANY_SOURCE && lane_.transport && lane_.transport->all_lost()) {
-      throw_lost(lane_, lane_.transport->first_lost(), "no other rank is left to receive from");
-    }
     return done_;
   }
 
- private:
   void post(Pair& pair) {
     Pair::Adopted adopted = pair.adopt(buffer_, slot_);
     orphan_ = std::move(adopted.orphan);

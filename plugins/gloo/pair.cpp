@@ -2,7 +2,9 @@
 #include "pair.hpp"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -318,6 +320,12 @@ void Pair::hang_up() noexcept {
 bool Pair::is_open() {
   const std::lock_guard lock(m_);
   return state_ == CONNECTED;
+}
+
+bool Pair::is_flushed() {
+  const std::lock_guard lock(m_);
+  int unsent = 0;
+  return state_ != CONNECTED || (tx_.empty() && (ioctl(fd_, SIOCOUTQ, &unsent) != 0 || unsent == 0));
 }
 
 void Pair::wait_closed() {

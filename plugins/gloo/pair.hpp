@@ -34,6 +34,8 @@ class Pair final : public ::gloo::transport::tcp::Pair {
   void handleEvents(int events) override;
 
   bool is_open();
+  // True once the peer's kernel has all that was sent, or never will.
+  bool is_flushed();
   // Closes the connection on gloo's thread. Any thread, does not wait.
   void hang_up() noexcept;
   // Waits a moment for that.

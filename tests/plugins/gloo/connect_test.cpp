@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How groups of the plugin gloo begin and end: names, addresses, missing ranks, nothing left behind.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "gloo_test.hpp"
+
+namespace backplane::test {
+namespace {
+
+// The text with which init fails, empty if it does not.
+std::string init_error(int32_t world_size, const std::map<std::string, std::string>& options,
+                       int64_t timeout_ns = INT64_C(20'000'000'000)) {
+  MemoryHost host;
+  try {
+    const Agent agent(gloo(), host.table(), 0, world_size, options, timeout_ns);
+  } catch (const std::runtime_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+size_t entries(const char* directory) {
+  const std::filesystem::directory_iterator all(directory);
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST(Connect, ServesTheNameOfRowC) {
+  MemoryHost host;
+  const bp_backend& tcp = open_backend(BACKPLANE_GLOO_PLUGIN, "tcp");
+  on_ranks(2, [&host, &tcp](int32_t rank) {
+    Agent agent(tcp, host.table(), rank, 2);
+    expect_done(agent, make_op(BP_BARRIER));
+  });
+}
+
+TEST(Connect, SaysWhichAddressItTookAndWhy) {
+  MemoryHost host;
+  on_ranks(2, [&host](int32_t rank) { const Agent agent(gloo(), host.table(), rank, 2); });
+  EXPECT_NE(host.logged().find("rank 1 listens on 127.0.0.1 (lo): all 2 ranks are on this host"), std::string::npos)
+      << host.logged();
+}
+
+TEST(Connect, TakesAnInterfaceOrAnAddress) {
+  on_group(2, [](Agent& agent, int32_t) { expect_done(agent, make_op(BP_BARRIER)); }, {{"iface", "lo"}});
+  on_group(2, [](Agent& agent, int32_t) { expect_done(agent, make_op(BP_BARRIER)); }, {{"address", "127.0.0.1"}});
+}
+
+TEST(Connect, ListsTheInterfacesIfOneIsWrong) {
+  const std::string text = init_error(2, {{"iface", "warp0"}});
+  EXPECT_NE(text.find("'warp0'"), std::string::npos) << text;
+  EXPECT_NE(text.find("127.0.0.1 (lo)"), std::string::npos) << text;
+}
+
+TEST(Connect, RefusesAnAddressOfAnotherHost) {
+  const std::string text = init_error(2, {{"address", "192.0.2.1"}});
+  EXPECT_NE(text.find("192.0.2.1"), std::string::npos) << text;
+  EXPECT_NE(init_error(2, {{"address", "127.0.0.1"}, {"iface", "lo"}}).find("exclude"), std::string::npos);
+}
+
+TEST(Connect, EndsInTimeIfRanksAreMissing) { EXPECT_NE(init_error(2, {}, 50'000'000), ""); }
+
+TEST(Destroy, LeavesNothingBehind) {
+  const auto cycle = [] {
+    on_group(3, [](Agent& agent, int32_t) {
+      expect_done(agent, make_op(BP_BARRIER));
+      bp_op op = make_op(BP_BARRIER);
+      op.seq = 1;
+      EXPECT_EQ(finished(agent, started(agent, op)), BP_OK);
+    });
+  };
+  cycle();  // whatever the process opens once
+  const size_t descriptors = entries("/proc/self/fd");
+  const size_t threads = entries("/proc/self/task");
+  for (int i = 0; i < 100; ++i) cycle();
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries("/proc/self/task"), threads);
+}
+
+}  // namespace
+}  // namespace backplane::test

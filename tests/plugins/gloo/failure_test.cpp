@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How operations of the plugin gloo end when they cannot succeed.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <latch>
+
+#include "gloo_test.hpp"
+
+namespace backplane::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kPromptly{500};
+
+bp_error why_error() {
+  bp_error why = fresh_error();
+  bp_error_set(&why, BP_PEER_LOST, 0, 7, "rank 7 was hit by a meteorite");
+  return why;
+}
+
+// Rank 0 blocks in `op`, which nobody answers, and is aborted by another thread.
+void expect_abort_ends(bp_op op) {
+  std::latch aborted(1);
+  on_group(2, [&aborted, op](Agent& agent, int32_t rank) {
+    if (rank == 1) return aborted.wait();
+    Clock::time_point begin;
+    std::latch about_to_block(1);
+    std::thread aborter([&agent, &begin, &about_to_block] {
+      about_to_block.wait();
+      const bp_error why = why_error();
+      begin = Clock::now();
+      agent.api().abort(agent.self(), &why);
+    });
+    bp_error err = fresh_error();
+    about_to_block.count_down();
+    EXPECT_EQ(agent.run(op, &err), BP_PEER_LOST);
+    const Clock::time_point end = Clock::now();
+    aborter.join();
+    EXPECT_LT(end - begin, kPromptly);
+    EXPECT_EQ(err.peer_rank, 7);
+    EXPECT_NE(std::string(err.text).find("meteorite"), std::string::npos) << err.text;
+    EXPECT_EQ(agent.run(op, &err), BP_PEER_LOST);  // the first cause, at once
+    aborted.count_down();
+  });
+}
+
+TEST(Abort, EndsASyncReceive) {
+  char byte = 0;
+  expect_abort_ends(recv_op(1, 5, &byte, 1));
+  expect_abort_ends(recv_op(0, 5, &byte, 1));
+  expect_abort_ends(recv_op(BP_ANY_SOURCE, 5, &byte, 1));
+}
+
+TEST(Abort, EndsASend) {
+  std::vector<char> data(1'000'000);
+  expect_abort_ends(send_op(1, 5, data.data(), data.size()));
+  expect_abort_ends(send_op(1, 5, data.data(), data.size(), 0));
+}
+
+TEST(Abort, EndsACollective) {
+  for (const uint64_t flags : {UINT64_C(0), uint64_t{BP_OP_SYNC}}) {
+    std::vector<float> data(100'000);
+    bp_op op = make_op(BP_ALL_REDUCE, BP_F32);
+    op.flags = flags;
+    op.input = op.output = span(data);
+    expect_abort_ends(op);
+    op = make_op(BP_BARRIER);
+    op.flags = flags;
+    expect_abort_ends(op);
+  }
+}
+
+TEST(Abort, EndsWhatIsQueued) {
+  on_group(2, [](Agent& agent, int32_t rank) {
+    if (rank == 1) return;
+    std::vector<bp_work*> works;
+    for (uint64_t i = 0; i < 10; ++i) {
+      bp_op op = make_op(BP_BARRIER);
+      op.seq = i;
+      bp_work* work = nullptr;
+      // Rank 1 may have left already, then this fails; if it has not, the work is in flight.
+      if (agent.api().submit(agent.self(), &op, &work, nullptr) == BP_OK) works.push_back(work);
+    }
+    const bp_error why = why_error();
+    agent.api().abort(agent.self(), &why);
+    for (bp_work* work : works) EXPECT_EQ(finished(agent, work), BP_PEER_LOST);
+  });
+}
+
+TEST(Timeout, OfACollectiveEndsTheGroup) {
+  std::latch over(1);
+  on_group(2, [&over](Agent& agent, int32_t rank) {
+    if (rank == 1) return over.wait();
+    for (const char* what : {"first", "later"}) {
+      bp_op op = make_op(BP_BARRIER);
+      op.seq = 41;
+      op.flags = BP_OP_SYNC;
+      op.timeout_ns = 20'000'000;
+      bp_error err = fresh_error();
+      EXPECT_EQ(agent.run(op, &err), BP_TIMEOUT) << what;
+      EXPECT_NE(std::string(err.text).find("barrier #41 did not end within 20 ms"), std::string::npos) << err.text;
+    }
+    over.count_down();
+  });
+}
+
+// bcube ignores gloo's timeouts; ours hold.
+TEST(Timeout, HoldsWithBothAlgorithms) {
+  for (const char* algorithm : {"ring", "bcube"}) {
+    std::latch over(1);
+    on_group(2,
+             [&over](Agent& agent, int32_t rank) {
+               if (rank == 1) return over.wait();
+               int32_t data = 1;
+               bp_op op = make_op(BP_ALL_REDUCE, BP_I32);
+               op.flags = BP_OP_SYNC;
+               op.input = op.output = span(&data, 1);
+               op.timeout_ns = 20'000'000;
+               EXPECT_EQ(agent.run(op), BP_TIMEOUT);
+               over.count_down();
+             },
+             {{"algorithm", algorithm}});
+  }
+}
+
+TEST(PeerLost, IsNamed) {
+  on_group(3, [](Agent& agent, int32_t rank) {
+    if (rank == 2) return;
+    char byte = 0;
+    bp_error err = fresh_error();
+    EXPECT_EQ(agent.run(recv_op(2, 1, &byte, 1), &err), BP_PEER_LOST);
+    EXPECT_EQ(err.peer_rank, 2);
+    EXPECT_NE(std::string(err.text).find("rank 2"), std::string::npos) << err.text;
+    // The others still talk to each other.
+    if (rank == 0) expect_done(agent, send_op(1, 1, &byte, 1));
+    if (rank == 1) expect_done(agent, recv_op(0, 1, &byte, 1));
+  });
+}
+
+TEST(PeerLost, EndsACollectiveThatNeedsIt) {
+  on_group(2, [](Agent& agent, int32_t rank) {
+    if (rank == 1) return;
+    bp_op op = make_op(BP_BARRIER);
+    op.flags = BP_OP_SYNC;
+    bp_error err = fresh_error();
+    EXPECT_EQ(agent.run(op, &err), BP_PEER_LOST);
+    EXPECT_EQ(err.peer_rank, 1) << err.text;
+  });
+}
+
+TEST(PeerLost, EndsAReceiveFromAnyOnceNobodyIsLeft) {
+  on_group(3, [](Agent& agent, int32_t rank) {
+    if (rank != 0) return;
+    char byte = 0;
+    EXPECT_EQ(agent.run(recv_op(BP_ANY_SOURCE, 1, &byte, 1)), BP_PEER_LOST);
+  });
+}
+
+// gloo alone would end the process.
+TEST(Mismatch, OfCountsIsReported) {
+  on_group(2, [](Agent& agent, int32_t rank) {
+    std::vector<float> data(rank == 0 ? 1000 : 400);
+    bp_op op = make_op(BP_BROADCAST, BP_F32);
+    op.flags = BP_OP_SYNC;
+    op.root = 0;
+    op.output = span(data);
+    bp_error err = fresh_error();
+    const int32_t status = agent.run(op, &err);
+    if (rank == 0) return;
+    EXPECT_EQ(status, BP_INVALID);
+    EXPECT_NE(std::string(err.text).find("rank 0 sent 4000 bytes where this rank expects 1600"), std::string::npos)
+        << err.text;
+  });
+}
+
+TEST(Cancel, OfAQueuedCollectiveTakesItOut) {
+  std::latch over(1);
+  on_group(2,
+           [&over](Agent& agent, int32_t rank) {
+             if (rank == 1) return over.wait();
+             bp_op op = make_op(BP_BARRIER);
+             bp_work* const running = started(agent, op);
+             op.seq = 1;
+             bp_work* const queued = started(agent, op);
+             agent.api().work_cancel(agent.self(), queued);
+             EXPECT_EQ(finished(agent, queued), BP_CANCELLED);
+             const bp_error why = why_error();
+             agent.api().abort(agent.self(), &why);
+             EXPECT_EQ(finished(agent, running), BP_PEER_LOST);
+             over.count_down();
+           },
+           {{"threads", "1"}});
+}
+
+}  // namespace
+}  // namespace backplane::test
