@@ -71,6 +71,7 @@ void Context::connect(Clock::time_point deadline) {
       if (e.status() != BP_TIMEOUT || e.peer_rank() >= 0) throw;
       throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(peer) + " has not come to the group: " + e.what(), peer);
     } catch (const ::gloo::Exception& e) {
+      if (pair(peer).was_connected()) continue;  // and has left since: operations will tell
       throw sdk::Failure(BP_PEER_LOST, "cannot connect to rank " + std::to_string(peer) + ": " + e.what(), peer);
     }
   }

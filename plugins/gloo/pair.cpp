@@ -284,6 +284,7 @@ void Pair::changeState(state next) noexcept {
   const bool ends = next == CLOSED && state_ != CLOSED;
   ::gloo::transport::tcp::Pair::changeState(next);
   if (next == CONNECTED || next == CONNECTING) close_on_exec(fd_);
+  was_connected_ = was_connected_ || next == CONNECTED;
   if (!ends) return;
   owner_.lose(rank_);
   const std::exception_ptr error =
@@ -320,6 +321,11 @@ void Pair::hang_up() noexcept {
 bool Pair::is_open() {
   const std::lock_guard lock(m_);
   return state_ == CONNECTED;
+}
+
+bool Pair::was_connected() {
+  const std::lock_guard lock(m_);
+  return was_connected_;
 }
 
 bool Pair::is_flushed() {

@@ -34,6 +34,8 @@ class Pair final : public ::gloo::transport::tcp::Pair {
   void handleEvents(int events) override;
 
   bool is_open();
+  // True from the moment of the connection on, also when it has ended since.
+  bool was_connected();
   // True once the peer's kernel has all that was sent, or never will.
   bool is_flushed();
   // Closes the connection on gloo's thread. Any thread, does not wait.
@@ -98,6 +100,7 @@ class Pair final : public ::gloo::transport::tcp::Pair {
   const std::shared_ptr<const Watch> watch_;
   Clock::time_point connect_deadline_ = Clock::time_point::max();
   // All under m_.
+  bool was_connected_ = false;
   bool on_loop_ = false;  // inside handleReadWrite, on gloo's thread
   std::unique_ptr<Spill> spill_;
   std::unordered_map<uint64_t, std::deque<std::unique_ptr<Buffer>>> orphans_;
