@@ -7,6 +7,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "error.hpp"
 
@@ -64,6 +66,19 @@ ErrorCode try_listen(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
   return error;
 }
 
+// A client of this machine that dials the port before anybody listens may be given it for its own end, and then has it
+// for a moment.
+ErrorCode listen_patiently(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
+  constexpr int kAttempts = 5;
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  ErrorCode error = try_listen(acceptor, endpoint);
+  for (int i = 1; i < kAttempts && error == asio::error::address_in_use; ++i) {
+    std::this_thread::sleep_for(kPause);
+    error = try_listen(acceptor, endpoint);
+  }
+  return error;
+}
+
 [[noreturn]] void fail_listening(const std::string& host, uint16_t port, const ErrorCode& error) {
   const std::string where = host_port(host, port);
   std::string text = fmt::format("cannot listen on {}: {}", where, error.message());
@@ -93,7 +108,7 @@ void listen(Tcp::acceptor& acceptor, const std::string& host, uint16_t port) {
            "one that the other ranks can reach",
            host);
     }
-    error = try_listen(acceptor, endpoint);
+    error = listen_patiently(acceptor, endpoint);
     // A host name may have an IPv6 address on a machine without IPv6. Any other failure is final: clients would go to
     // this address first and meet whoever is there.
     const bool next = error.value() == EADDRNOTAVAIL || error.value() == EAFNOSUPPORT;

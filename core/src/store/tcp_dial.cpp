@@ -62,12 +62,14 @@ ErrorCode connect(Link& link, const Tcp::endpoint& endpoint, Time until) {
     return error;
   }
   error = finish(link, until, [&link, &endpoint](auto handler) { link.socket.async_connect(endpoint, handler); });
-  // While nobody listens, a client on the same machine may be given the very port that it dials and meet itself.
-  if (!error && link.socket.local_endpoint() == link.socket.remote_endpoint()) {
-    link.socket.close(error);
-    return asio::error::connection_refused;
-  }
-  return error;
+  if (error) return error;
+  // While nobody listens, a client on the same machine may be given the very port that it dials and meet itself. The
+  // calls fail if the other end has closed the connection by now.
+  ErrorCode gone;
+  const auto local = link.socket.local_endpoint(gone);
+  if (!gone && local == link.socket.remote_endpoint(gone)) gone = asio::error::connection_refused;
+  if (gone) link.socket.close(error);
+  return gone;
 }
 
 ErrorCode read(Link& link, Time until, std::string& bytes) {
