@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The default group of the process, and what init and destroy leave behind.
+#include <filesystem>
+
+#include "support/environment.hpp"
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+size_t entries(const char* directory) {
+  const std::filesystem::directory_iterator begin(directory);
+  return static_cast<size_t>(std::distance(begin, std::filesystem::directory_iterator()));
+}
+
+GroupOptions alone(const Store& store) { return group_options("self", store, 0, 1); }
+
+TEST(LifecycleTest, DefaultGroup) {
+  EXPECT_TRUE(is_available());
+  EXPECT_FALSE(is_initialized());
+  EXPECT_EQ(failure_of([] { get_rank(); }), Status::kInvalid);
+  const Store store = Store::inproc();
+  init_process_group(alone(store));
+  EXPECT_TRUE(is_initialized());
+  EXPECT_EQ(get_rank(), 0);
+  EXPECT_EQ(get_world_size(), 1);
+  EXPECT_EQ(get_backend(), "self");
+  float value = 3;
+  all_reduce(one(value));
+  broadcast(one(value), 0);
+  reduce(one(value), 0);
+  float copy = 0;
+  all_gather(one(copy), one(value));
+  gather(one(value), one(copy));
+  scatter(one(copy), one(value));
+  reduce_scatter(one(copy), one(value));
+  all_to_all(one(copy), one(value));
+  EXPECT_EQ(copy, 3);
+  Work sending = isend(one(value), 0);
+  EXPECT_EQ(recv(one(copy)), 0);
+  sending.wait();
+  EXPECT_EQ(new_group().world_size(), 1);
+  barrier();
+  destroy_process_group();
+  EXPECT_FALSE(is_initialized());
+  EXPECT_EQ(failure_of([] { destroy_process_group(); }), Status::kInvalid);
+}
+
+TEST(LifecycleTest, InitialisingTwiceIsAnError) {
+  const Store store = Store::inproc();
+  init_process_group(alone(store));
+  std::string text;
+  EXPECT_EQ(failure_of([&store] { init_process_group(alone(store)); }, &text), Status::kInvalid);
+  EXPECT_NE(text.find("twice"), std::string::npos) << text;
+  destroy_process_group();
+  init_process_group(alone(store));  // and again after destroy
+  destroy_process_group();
+}
+
+TEST(LifecycleTest, GroupsAreDestroyedTwiceAndUsedAfterwardsSafely) {
+  const Store store = Store::inproc();
+  ProcessGroup group = ProcessGroup::create(alone(store));
+  group.destroy();
+  group.destroy();
+  EXPECT_EQ(group.rank(), 0);
+  EXPECT_EQ(failure_of([&group] { group.barrier(); }), Status::kInvalid);
+  EXPECT_EQ(failure_of([&group] { group.new_group({0}); }), Status::kInvalid);
+  EXPECT_EQ(failure_of([&group] { group.split(0); }), Status::kInvalid);
+}
+
+#ifdef BACKPLANE_TEST_zmq
+// hfai's zmq backend overwrote the global backend's name when a library made a local group.
+TEST(LifecycleTest, HfZmqLocalLeavesTheDefaultGroupAlone) {
+  const Store store = Store::inproc();
+  on_ranks(1, [&store](int) {
+    init_process_group(alone(store));
+    GroupOptions local = group_options(HF_ZMQ_LOCAL_BACKEND, store, 0, 1);
+    local.name = "library";
+    ProcessGroup group = init_process_group(local);
+    EXPECT_EQ(group.backend(), "hf_zmq_local");
+    group.barrier();
+    EXPECT_EQ(get_backend(), "self");
+    group.destroy();
+    EXPECT_TRUE(is_initialized());
+    destroy_process_group();
+    local.name = "library2";
+    ProcessGroup only = init_process_group(local);
+    EXPECT_FALSE(is_initialized());
+  });
+}
+
+TEST(LifecycleTest, HfZmqBecomesTheDefaultGroup) {
+  const Store store = Store::inproc();
+  for (const char* name : {HF_ZMQ_BACKEND, HF_BARRIER_BACKEND, "hf_barrier", "HF_ZMQ"}) {
+    init_process_group(group_options(name, store, 0, 1));
+    EXPECT_EQ(get_rank(), 0);
+    barrier();
+    destroy_process_group();
+  }
+}
+#endif
+
+class BackendsLifecycleTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, BackendsLifecycleTest, testing::ValuesIn(built_backends()));
+
+TEST_P(BackendsLifecycleTest, InitAndDestroyLeaveNothingBehind) {
+  const auto cycle = [this] {
+    in_group(GetParam(), 2, [](ProcessGroup& group) { group.new_group({0, 1}).barrier(); });
+  };
+  cycle();
+  const size_t descriptors = entries("/proc/self/fd");
+  const size_t threads = entries("/proc/self/task");
+  for (int i = 0; i < 20; ++i) cycle();
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries("/proc/self/task"), threads);
+}
+
+TEST_P(BackendsLifecycleTest, OneStoreServesGroupsInTurn) {
+  const Store store = Store::inproc();
+  for (int i = 0; i < 3; ++i) {
+    on_ranks(2, [this, &store](int rank) {
+      ProcessGroup group = ProcessGroup::create(group_options(GetParam(), store, rank, 2));
+      int value = 1;
+      group.all_reduce(one(value));
+      EXPECT_EQ(value, 2);
+      group.barrier();
+    });
+  }
+}
+
+TEST_P(BackendsLifecycleTest, OverARealStoreAndInitMethods) {
+  const StoreServer server;
+  const Store tcp = Store::connect("127.0.0.1", server.port());
+  const ScopedDirectory directory;
+  const std::string file = "file://" + (directory.path() / "store").string();
+  on_ranks(3, [this, &tcp, &file](int rank) {
+    ProcessGroup by_store = ProcessGroup::create(group_options(GetParam(), tcp, rank, 3));
+    int value = rank;
+    by_store.all_reduce(one(value));
+    EXPECT_EQ(value, 3);
+    by_store.barrier();
+    GroupOptions options;
+    options.backend = GetParam();
+    options.init_method = file;
+    options.rank = rank;
+    options.world_size = 3;
+    options.timeout = std::chrono::seconds(60);
+    ProcessGroup by_file = ProcessGroup::create(options);
+    by_file.all_reduce(one(value));
+    EXPECT_EQ(value, 9);
+    by_file.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+using SubgroupsTest = BackendTest;
+INSTANTIATE_TEST_SUITE_P(Backends, SubgroupsTest,
+                         testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2, 4, 5)),
+                         backend_test_name);
+
+int sum_of_ones(ProcessGroup& group) {
+  int value = 1;
+  group.all_reduce(one(value));
+  return value;
+}
+
+TEST_P(SubgroupsTest, NewGroupOfSomeRanks) {
+  in_group([](ProcessGroup& group) {
+    const int last = group.world_size() - 1;
+    ProcessGroup pair = group.new_group({last, 0}, "ends");
+    EXPECT_EQ(pair.name(), "ends");
+    EXPECT_EQ(pair.world_size(), 2);
+    if (group.rank() == last || group.rank() == 0) {
+      EXPECT_EQ(pair.rank(), group.rank() == last ? 0 : 1);
+      EXPECT_EQ(pair.global_rank(0), last);
+      EXPECT_EQ(sum_of_ones(pair), 2);
+    } else {
+      EXPECT_EQ(pair.rank(), -1);
+      std::string text;
+      EXPECT_EQ(failure_of([&pair] { pair.barrier(); }, &text), Status::kInvalid);
+      EXPECT_NE(text.find("not a member of group 'ends'"), std::string::npos) << text;
+    }
+  });
+}
+
+TEST_P(SubgroupsTest, SplitByColourAndKey) {
+  in_group([](ProcessGroup& group) {
+    const int rank = group.rank();
+    ProcessGroup half = group.split(rank % 2, -rank);  // the highest rank comes first
+    const int members = (group.world_size() + 1 - rank % 2) / 2;
+    EXPECT_EQ(half.world_size(), members);
+    EXPECT_EQ(sum_of_ones(half), members);
+    EXPECT_EQ(half.global_rank(half.rank()), rank);
+    if (members > 1) EXPECT_GT(half.global_rank(0), half.global_rank(1));
+  });
+}
+
+TEST_P(SubgroupsTest, UndefinedColourJoinsNone) {
+  in_group([](ProcessGroup& group) {
+    ProcessGroup some = group.split(group.rank() == 0 ? -1 : 0);
+    EXPECT_EQ(some.rank(), group.rank() - 1);
+    if (group.rank() != 0) EXPECT_EQ(sum_of_ones(some), group.world_size() - 1);
+    EXPECT_EQ(sum_of_ones(group), group.world_size());
+  });
+}
+
+TEST_P(SubgroupsTest, GroupsOfGroupsAndInterleavedUse) {
+  in_group([](ProcessGroup& group) {
+    std::vector<int> all;
+    for (int rank = 0; rank < group.world_size(); ++rank) all.push_back(rank);
+    ProcessGroup child = group.new_group(all);
+    ProcessGroup grandchild = child.new_group({0, 1});
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(sum_of_ones(child), group.world_size());
+      EXPECT_EQ(sum_of_ones(group), group.world_size());
+      if (group.rank() < 2) EXPECT_EQ(sum_of_ones(grandchild), 2);
+    }
+  });
+}
+
+TEST_P(SubgroupsTest, DestroyingAParentEndsItsChildren) {
+  const Store store = Store::inproc();
+  on_ranks(world_size(), [this, &store](int rank) {
+    ProcessGroup group = ProcessGroup::create(group_options(backend(), store, rank, world_size()));
+    ProcessGroup child = group.new_group({0, 1});
+    group.barrier();
+    group.destroy();
+    if (rank < 2) EXPECT_EQ(failure_of([&child] { child.barrier(); }), Status::kInvalid);
+  });
+}
+
+TEST_P(SubgroupsTest, WrongListsAreRefused) {
+  in_group([](ProcessGroup& group) {
+    EXPECT_EQ(failure_of([&group] { group.new_group({0, 0}); }), Status::kInvalid);
+    EXPECT_EQ(failure_of([&group] { group.new_group({99}); }), Status::kInvalid);
+    EXPECT_EQ(failure_of([&group] { group.new_group({}); }), Status::kInvalid);
+  });
+}
+
+TEST_P(SubgroupsTest, DifferentListsAreNamed) {
+  in_group([](ProcessGroup& group) {
+    if (group.rank() > 1) return;
+    std::string text;
+    const std::vector<int> list = group.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0};
+    const auto make = [&group, &list] { group.new_group(list, "", std::chrono::seconds(5)); };
+    EXPECT_EQ(failure_of(make, &text), Status::kInvalid);
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test

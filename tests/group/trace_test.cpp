@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+TEST(TraceTest, RecordsOperationsInOrder) {
+  ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
+  std::vector<float> data(8);
+  group.barrier();
+  group.all_reduce(data, ReduceOp::kMax);
+  Work sending = group.isend(data, 0, 3);
+  group.recv(data, 0, 3);
+  sending.wait();
+  const auto trace = nlohmann::json::parse(group.trace());
+  EXPECT_EQ(trace["rank"], 0);
+  const auto& entries = trace["entries"];
+  ASSERT_EQ(entries.size(), 4U);
+  EXPECT_EQ(entries[0]["op"], "barrier");
+  EXPECT_EQ(entries[1]["op"], "all_reduce");
+  EXPECT_EQ(entries[1]["seq"], 2);
+  EXPECT_EQ(entries[1]["dtype"], "f32");
+  EXPECT_EQ(entries[1]["count"], 8);
+  EXPECT_EQ(entries[1]["reduce_op"], "max");
+  EXPECT_EQ(entries[2]["op"], "send");
+  EXPECT_EQ(entries[2]["tag"], 3);
+  for (const auto& entry : entries) {
+    EXPECT_EQ(entry["state"], "done");
+    EXPECT_LE(entry["begin_ns"], entry["end_ns"]);
+  }
+}
+
+TEST(TraceTest, ShowsWhatIsInFlightAndWhatFailed) {
+  ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
+  int value = 0;
+  Work waiting = group.irecv(one(value), 0, 1);
+  EXPECT_EQ(failure_of([&] { group.recv(one(value), 0, 2, {.timeout = std::chrono::milliseconds(1)}); }),
+            Status::kTimeout);
+  const auto entries = nlohmann::json::parse(group.trace())["entries"];
+  EXPECT_EQ(entries[0]["state"], "in flight");
+  EXPECT_EQ(entries[1]["state"], "failed");
+  waiting.cancel();
+}
+
+TEST(TraceTest, KeepsTheLastThousand) {
+  ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
+  for (int i = 0; i < 3000; ++i) group.barrier();
+  const auto entries = nlohmann::json::parse(group.trace())["entries"];
+  EXPECT_EQ(entries.size(), 1024U);
+  EXPECT_EQ(entries.back()["seq"], 3000);
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Wrong use gets one clear sentence each.
+#include <fstream>
+
+#include "backplane/dlpack.hpp"
+#include "support/environment.hpp"
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+void expect_words(const std::string& text, const std::vector<std::string>& words) {
+  for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
+  EXPECT_LT(text.size(), size_t{BP_ERROR_TEXT_SIZE});
+}
+
+class WrongUseTest : public testing::Test {
+ protected:
+  // What creating a group says.
+  static std::string refusal(const GroupOptions& options, Status status = Status::kInvalid) {
+    std::string text;
+    EXPECT_EQ(failure_of([&options] { ProcessGroup::create(options); }, &text), status) << text;
+    return text;
+  }
+  // What an operation on a group of one says.
+  template <typename Call>
+  static std::string complaint(const Call& call) {
+    ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
+    std::string text;
+    EXPECT_EQ(failure_of([&call, &group] { call(group); }, &text), Status::kInvalid) << text;
+    group.barrier();  // nothing was done, so nothing is broken
+    return text;
+  }
+  static GroupOptions of(const std::string& backend) { return group_options(backend, Store::inproc(), 0, 1); }
+};
+
+TEST_F(WrongUseTest, UnknownBackend) {
+  expect_words(refusal(of("inprok")),
+               {"unknown backend 'inprok'", "Did you mean 'inproc'?", "Available: ", "looked in"});
+}
+
+TEST_F(WrongUseTest, UnknownBackendTellsOfRejectedFiles) {
+  const ScopedDirectory directory;
+  std::ofstream(directory.path() / "backplane_broken.so") << "no ELF file";
+  const ScopedVariable path("BACKPLANE_PLUGIN_PATH", directory.path().string());
+  expect_words(refusal(of("missing")), {"backplane_broken.so", directory.path().string()});
+  expect_words(refusal(of("broken"), Status::kUnsupported), {"backplane_broken.so", "ELF"});
+}
+
+TEST_F(WrongUseTest, TruncatedPlugin) {
+  const ScopedDirectory directory;
+  std::ofstream(directory.path() / "backplane_short.so") << "\x7f"
+                                                         << "ELF";
+  const ScopedVariable path("BACKPLANE_PLUGIN_PATH", directory.path().string());
+  expect_words(refusal(of("short"), Status::kUnsupported), {"backplane_short.so"});
+}
+
+TEST_F(WrongUseTest, UnreadablePluginDirectory) {
+  const ScopedDirectory directory;
+  std::ofstream(directory.path() / "file") << "not a directory";
+  const ScopedVariable path("BACKPLANE_PLUGIN_PATH", (directory.path() / "file").string());
+  expect_words(refusal(of("missing")), {"/file (", "Not a directory"});
+}
+
+TEST_F(WrongUseTest, Selection) {
+  expect_words(refusal(of("self?threads=2")), {"self has no option 'threads'"});
+  expect_words(refusal(of("self?threads")), {"expected key=value"});
+  expect_words(refusal(of("tpu:self")), {"unknown device 'tpu'"});
+  expect_words(refusal(of("cpu:self,cpu:inproc")), {"two parts serve the same device"});
+  expect_words(refusal(of("a b")), {"'a b' is not a backend's name"});
+}
+
+TEST_F(WrongUseTest, EnvironmentChoosesTheBackend) {
+  const ScopedVariable backend("BACKPLANE_BACKEND", "self");
+  EXPECT_EQ(ProcessGroup::create(of("")).backend(), "self");
+  const ScopedVariable wrong("BACKPLANE_BACKEND", "nonsense");
+  expect_words(refusal(of("")), {"unknown backend 'nonsense'"});
+}
+
+TEST_F(WrongUseTest, MissingEnvironment) {
+  const ScopedVariable addr("MASTER_ADDR", std::nullopt);
+  GroupOptions options;
+  options.backend = "self";
+  options.rank = 0;
+  options.world_size = 1;
+  expect_words(refusal(options), {"MASTER_ADDR"});
+}
+
+TEST_F(WrongUseTest, PortInUse) {
+  const StoreServer server;
+  GroupOptions options;
+  options.backend = "inproc";
+  options.init_method = "tcp://127.0.0.1:" + std::to_string(server.port());
+  options.rank = 0;
+  options.world_size = 2;
+  expect_words(refusal(options, Status::kResource), {std::to_string(server.port()), "in use"});
+}
+
+TEST_F(WrongUseTest, RankOutOfRange) {
+  expect_words(refusal(group_options("inproc", Store::inproc(), 4, 4)), {"rank 4 is not in 0..3"});
+  expect_words(refusal(group_options("inproc", Store::inproc(), 0, 0)), {"world_size 0"});
+}
+
+TEST_F(WrongUseTest, MissingRanksAreNamed) {
+  const Store store = Store::inproc();
+  const std::string text = refusal(group_options("inproc", store, 0, 3, milliseconds(50)), Status::kTimeout);
+  expect_words(text, {"1 and 2", "3"});
+}
+
+TEST_F(WrongUseTest, WrongWorldSizeAndDuplicateRank) {
+  const Store store = Store::inproc();
+  std::string sizes[2];
+  on_ranks(2, [&store, &sizes](int rank) {
+    const GroupOptions options = group_options("inproc", store, rank, 2 + rank, std::chrono::seconds(5));
+    const Status status = failure_of([&options] { ProcessGroup::create(options); }, &sizes[rank]);
+    EXPECT_EQ(status, Status::kInvalid);
+  });
+  expect_words(sizes[1], {"2", "3"});
+  const StoreServer server;
+  std::string texts[2];
+  std::atomic<int> refused = 0;
+  on_ranks(2, [&server, &texts, &refused](int i) {
+    const Store mine = Store::connect("127.0.0.1", server.port());
+    const GroupOptions options = group_options("inproc", mine, 0, 2, milliseconds(500));
+    if (failure_of([&options] { ProcessGroup::create(options); }, &texts[i]) == Status::kInvalid) refused.fetch_add(1);
+  });
+  EXPECT_GE(refused.load(), 1);
+  expect_words(texts[0] + texts[1], {"rank 0", "pid"});
+}
+
+TEST_F(WrongUseTest, RanksThatChooseDifferently) {
+  const Store store = Store::inproc();
+  std::string texts[2];
+  on_ranks(2, [&store, &texts](int rank) {
+    const GroupOptions options = group_options(rank == 0 ? "inproc" : "self", store, rank, 2, std::chrono::seconds(5));
+    failure_of([&options] { ProcessGroup::create(options); }, &texts[rank]);
+  });
+  expect_words(texts[0] + texts[1], {"disagree", "inproc", "self"});
+}
+
+TEST_F(WrongUseTest, CountsTypesAndOverlap) {
+  std::vector<float> four(4);
+  std::vector<float> five(5);
+  std::vector<double> doubles(4);
+  const auto all = [](const std::string& text, const std::vector<std::string>& words) { expect_words(text, words); };
+  all(complaint([&](ProcessGroup& g) { g.all_reduce(four, five); }), {"all_reduce", "5 elements", "expected 4"});
+  all(complaint([&](ProcessGroup& g) { g.all_reduce(four, doubles); }), {"dtype"});
+  all(complaint([&](ProcessGroup& g) { g.all_reduce(four, ReduceOp::kBitOr); }), {"bor does not go with f32"});
+  all(complaint([&](ProcessGroup& g) { g.broadcast(four, 1); }), {"root 1 is not a rank"});
+  all(complaint([&](ProcessGroup& g) { g.send(four, -1); }), {"peer -1"});
+  all(complaint([&](ProcessGroup& g) { g.all_gather(four, five); }), {"all_gather"});
+  all(complaint([&](ProcessGroup& g) { g.all_gatherv(four, five, Blocks{{3}}); }),
+      {"input has 4 elements, expected 3"});
+  all(complaint([&](ProcessGroup& g) { g.all_gatherv(four, five, Blocks{{4}, {2}}); }), {"is not inside its 5"});
+  all(complaint([&](ProcessGroup& g) { g.all_gatherv(four, five, Blocks{{1, 2}}); }), {"Blocks"});
+  const std::span<float> whole(five);
+  all(complaint([&](ProcessGroup& g) { g.all_reduce(whole.first(4), whole.last(4)); }), {"overlap"});
+  all(complaint([&](ProcessGroup& g) { g.all_reduce(Buffer(nullptr, 3, DType::kF32)); }), {"NULL"});
+  all(complaint([&](ProcessGroup& g) { g.all_reduce(Buffer(four.data(), 4, DType::kF32, Device::cuda(0))); }),
+      {"cuda memory"});
+}
+
+TEST_F(WrongUseTest, NullHandlesOfTheCApi) {
+  bp_error err;
+  bp_error_init(&err);
+  EXPECT_EQ(bp_group_run(nullptr, nullptr, &err), BP_INVALID);
+  EXPECT_EQ(bp_init_backend(nullptr, nullptr, "x", 0, 1, nullptr, 0, nullptr, &err), BP_INVALID);
+  EXPECT_EQ(bp_store_set(nullptr, "k", "v", 1, 0, &err), BP_INVALID);
+  EXPECT_STREQ(err.text, "`store` must be a bp_store. (null)");
+}
+
+TEST(DlpackTest, TensorsAreBuffers) {
+  float data[6] = {1, 2, 3, 4, 5, 6};
+  int64_t shape[2] = {2, 3};
+  int64_t strides[2] = {3, 1};
+  DLTensor tensor = {data, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, strides, 0};
+  EXPECT_EQ(buffer_of(tensor).count(), 6U);
+  EXPECT_EQ(buffer_of(tensor).dtype(), DType::kF32);
+  ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
+  group.all_reduce(buffer_of(tensor));
+  strides[0] = 1;
+  EXPECT_EQ(failure_of([&tensor] { buffer_of(tensor); }), Status::kInvalid);
+  tensor.strides = nullptr;
+  tensor.dtype.lanes = 4;
+  EXPECT_EQ(failure_of([&tensor] { buffer_of(tensor); }), Status::kInvalid);
+}
+
+}  // namespace
+}  // namespace backplane::test

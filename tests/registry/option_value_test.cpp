@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "registry/option_value.hpp"
+
+#include <gtest/gtest.h>
+
+#include "error.hpp"
+#include "registry/nearest.hpp"
+
+namespace backplane::core {
+namespace {
+
+bp_option option(uint32_t type, const char* key, const char* fallback, double min = 0, double max = 0) {
+  return {
+      sizeof(bp_option), type, 0, 0, key, fallback, "help", type == BP_OPTION_ENUM ? "ring|tree" : nullptr, min, max};
+}
+
+TEST(OptionValueTest, EachTypeIsReadAndNormalised) {
+  const auto text = [](uint32_t type, const char* value) { return read_option(option(type, "k", ""), value).text; };
+  EXPECT_EQ(text(BP_OPTION_INT, "-12"), "-12");
+  EXPECT_EQ(text(BP_OPTION_BOOL, "yes"), "true");
+  EXPECT_EQ(text(BP_OPTION_BOOL, "off"), "false");
+  EXPECT_EQ(text(BP_OPTION_ENUM, "tree"), "tree");
+  EXPECT_EQ(text(BP_OPTION_DURATION, "1.5ms"), "1500000");
+  EXPECT_EQ(text(BP_OPTION_DURATION, "2"), "2000000000");
+  EXPECT_EQ(text(BP_OPTION_DURATION, "1h"), "3600000000000");
+  EXPECT_EQ(text(BP_OPTION_BYTES, "64K"), "65536");
+  EXPECT_EQ(text(BP_OPTION_BYTES, "7"), "7");
+  EXPECT_EQ(text(BP_OPTION_FLOAT, "0.25"), "0.25");
+}
+
+TEST(OptionValueTest, WrongValuesAreSaidPlainly) {
+  const auto problem = [](uint32_t type, const char* value) {
+    return read_option(option(type, "k", "", 1, 64), value).problem;
+  };
+  EXPECT_EQ(problem(BP_OPTION_INT, "many"), "is not a whole number");
+  EXPECT_EQ(problem(BP_OPTION_INT, "3x"), "is not a whole number");
+  EXPECT_EQ(problem(BP_OPTION_INT, "65"), "is not between 1 and 64");
+  EXPECT_EQ(problem(BP_OPTION_INT, "99999999999999999999"), "is not a whole number");
+  EXPECT_EQ(problem(BP_OPTION_FLOAT, "nan"), "is not a number");
+  EXPECT_EQ(problem(BP_OPTION_BOOL, "maybe"), "is not true or false");
+  EXPECT_EQ(problem(BP_OPTION_ENUM, "star"), "is not one of ring|tree");
+  EXPECT_FALSE(problem(BP_OPTION_DURATION, "5 parsecs").empty());
+  EXPECT_FALSE(problem(BP_OPTION_BYTES, "1T").empty());
+  EXPECT_EQ(problem(BP_OPTION_STRING, "\xff"), "is not printable UTF-8");
+}
+
+class CompleteOptionsTest : public testing::Test {
+ protected:
+  std::string refusal(const KeyValues& given) const {
+    try {
+      complete_options(backend_, given);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status(), BP_INVALID);
+      return e.what();
+    }
+    return {};
+  }
+
+  const bp_option threads_ = option(BP_OPTION_INT, "threads", "2", 1, 64);
+  const bp_option iface_ = option(BP_OPTION_STRING, "iface", nullptr);
+  bp_option secret_ = option(BP_OPTION_INT, "secret", nullptr);
+  const bp_option* const options_[3] = {&threads_, &iface_, &secret_};
+  bp_backend backend_ = [this] {
+    secret_.flags = BP_OPTION_SECRET | BP_OPTION_REQUIRED;
+    bp_backend backend = {};
+    backend.id = "acme";
+    backend.options = options_;
+    backend.option_count = 3;
+    return backend;
+  }();
+};
+
+TEST_F(CompleteOptionsTest, DefaultsAreFilledInInTheOrderOfTheSchema) {
+  const KeyValues expected = {{"threads", "2"}, {"iface", "eth0"}, {"secret", "7"}};
+  EXPECT_EQ(complete_options(backend_, {{"secret", "7"}, {"iface", "eth0"}}), expected);
+}
+
+TEST_F(CompleteOptionsTest, Refusals) {
+  EXPECT_EQ(refusal({{"secret", "7"}, {"thread", "3"}}),
+            "acme has no option 'thread'. Did you mean 'threads'? It has: threads, iface, secret.");
+  EXPECT_EQ(refusal({{"secret", "7"}, {"threads", "3"}, {"threads", "4"}}), "option 'threads' of acme is given twice");
+  EXPECT_EQ(refusal({}), "acme needs the option 'secret': help");
+  EXPECT_EQ(refusal({{"secret", "7"}, {"threads", "0"}}), "option 'threads' of acme: '0' is not between 1 and 64");
+  EXPECT_EQ(refusal({{"secret", "hunter2"}}), "option 'secret' of acme: the value is not a whole number");
+}
+
+TEST(NearestTest, FindsMisspeltNamesAndNothingElse) {
+  const std::vector<std::string> names = {"gloo", "zmq", "inproc"};
+  EXPECT_EQ(nearest("glo", names), "gloo");
+  EXPECT_EQ(nearest("golo", names), "gloo");
+  EXPECT_EQ(nearest("inprco", names), "inproc");
+  EXPECT_EQ(nearest("zmp", names), "zmq");
+  EXPECT_EQ(nearest("nccl", names), "");
+  EXPECT_EQ(nearest(std::string(100000, 'g'), names), "");
+}
+
+}  // namespace
+}  // namespace backplane::core

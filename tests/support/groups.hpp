@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Groups whose ranks are threads of the test, over every backend that was built.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backplane/backplane.hpp"
+
+namespace backplane::test {
+
+inline std::vector<std::string> built_backends() {
+  std::vector<std::string> names = {"inproc"};
+#ifdef BACKPLANE_TEST_zmq
+  names.emplace_back("zmq");
+#endif
+#ifdef BACKPLANE_TEST_gloo
+  names.emplace_back("gloo");
+#endif
+  return names;
+}
+
+// Runs body(rank) on a thread per rank; an exception of any rank fails the test with its text.
+inline void on_ranks(int world_size, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([rank, &body] {
+      try {
+        body(rank);
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << "rank " << rank << ": " << e.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The options of one rank of a group over `backend` that meets in `store`.
+inline GroupOptions group_options(const std::string& backend, const Store& store, int rank, int world_size,
+                                  Timeout timeout = std::chrono::seconds(60)) {
+  GroupOptions options;
+  options.backend = backend;
+  options.store = store;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.timeout = timeout;
+  options.name = "test";
+  return options;
+}
+
+// Runs body(group) for each rank of a group over `backend`.
+inline void in_group(const std::string& backend, int world_size, const std::function<void(ProcessGroup&)>& body) {
+  const Store store = Store::inproc();
+  on_ranks(world_size, [&backend, &store, world_size, &body](int rank) {
+    ProcessGroup group = ProcessGroup::create(group_options(backend, store, rank, world_size));
+    body(group);
+    group.barrier();  // nobody leaves while another still needs it
+  });
+}
+
+// The status that `call` fails with; fails the test if it succeeds. *text gets the sentence.
+template <typename Call>
+Status failure_of(const Call& call, std::string* text = nullptr) {
+  try {
+    call();
+  } catch (const Error& e) {
+    if (text != nullptr) *text = e.what();
+    return e.status();
+  }
+  ADD_FAILURE() << "the call succeeded";
+  return Status::kInternal;
+}
+
+// A parameterised test over backends and world sizes 1..8.
+class BackendTest : public testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  std::string backend() const { return std::get<0>(GetParam()); }
+  int world_size() const { return std::get<1>(GetParam()); }
+  void in_group(const std::function<void(ProcessGroup&)>& body) const { test::in_group(backend(), world_size(), body); }
+};
+
+inline std::string backend_test_name(const testing::TestParamInfo<std::tuple<std::string, int>>& info) {
+  return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
+}
+
+}  // namespace backplane::test
