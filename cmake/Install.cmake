@@ -1,0 +1,24 @@
+# What `cmake --install` puts where, beside plugins, command and share/, which install themselves. Every path is relative
+# to the prefix, so that an installed tree can be moved as a whole.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Backplane)
+set(exported backplane_abi backplane_sdk backplane)
+foreach(optional backplane_conformance)
+  if(TARGET ${optional})
+    list(APPEND exported ${optional})
+  endif()
+endforeach()
+
+# Outside projects compile the C++ headers with whatever standard is their default, unless told.
+target_compile_features(backplane INTERFACE cxx_std_20)
+install(TARGETS ${exported} EXPORT BackplaneTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT BackplaneTargets NAMESPACE Backplane:: DESTINATION ${package_dir})
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/BackplaneConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/BackplaneConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/BackplaneConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/BackplaneConfig.cmake ${PROJECT_BINARY_DIR}/BackplaneConfigVersion.cmake
+        DESTINATION ${package_dir})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/sdk/cmake/ DESTINATION ${package_dir})

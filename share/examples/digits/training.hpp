@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Data-parallel training: every rank holds the whole network and works on its share of each batch.
+#pragma once
+
+#include <backplane/backplane.hpp>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "data_set.hpp"
+#include "network.hpp"
+
+namespace digits {
+
+struct Settings {
+  int epochs = 20;
+  int batch = 32;  // samples of all ranks together
+  uint64_t seed = 1;
+  double learning_rate = 0.05;
+  double momentum = 0.9;
+};
+
+// All ranks make the same calls with the same data and settings. The results do not depend on the number of ranks.
+class Training {
+ public:
+  // Gives all ranks the same weights to begin with.
+  Training(backplane::ProcessGroup group, const DataSet& data, const Settings& settings);
+
+  // Goes through the training samples once; returns their mean loss, the same on every rank.
+  double run_epoch();
+
+  // The share of held-out samples that are classified right, in percent; the same on every rank.
+  double accuracy();
+
+ private:
+  double run_batch(size_t begin, size_t end);
+  void step(std::span<const double> gradient, double batch_size);
+
+  backplane::ProcessGroup group_;
+  const DataSet& data_;
+  const Settings settings_;
+  Network network_;
+  std::vector<double> velocity_;
+  std::vector<size_t> order_;  // in which the samples are gone through
+  std::mt19937_64 random_;     // the same sequence on every rank, so that all agree on the order
+};
+
+}  // namespace digits

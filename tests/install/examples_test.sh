@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# examples_test.sh BIN_DIR BACKEND...: the examples do what they promise, and the same over every backend.
+set -euo pipefail
+bin=$1
+shift
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/install/ranks.sh
+. "$here/ranks.sh"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# over BACKEND N PROGRAM ARGUMENT...: its output, or the end of the test.
+over() {
+  local backend=$1
+  shift
+  BACKPLANE_BACKEND=$backend run_ranks "$@" 2>&1 || fail "$* over $backend"
+}
+
+cat >"$work/expected" <<'TEXT'
+rank 0  after irecv, wait      holds 2
+rank 0  after isend, wait      holds 1
+rank 0  after recv             holds 2
+rank 0  after send             holds 1
+rank 0  start                  holds 1
+rank 1  after adding 1, send   holds 2
+rank 1  after irecv, wait      holds 1
+rank 1  after isend, wait      holds 2
+rank 1  after recv from rank 0 holds 1
+rank 1  start                  holds 0
+TEXT
+
+over self 1 "$bin/digits" --require-accuracy 95 >"$work/self"
+cat "$work/self"
+for backend in "$@"; do
+  for program in hello hello_c; do
+    [ "$(over "$backend" 3 "$bin/$program" | grep -c "of 3 over $backend: the ranks add up to 3")" = 3 ] || fail "$program over $backend"
+  done
+  over "$backend" 2 "$bin/ping_pong" | grep '^rank' | LC_ALL=C sort | diff "$work/expected" - || fail "ping_pong over $backend"
+  over "$backend" 4 "$bin/digits" --require-accuracy 95 >"$work/$backend"
+  grep -F "4 ranks over $backend" "$work/$backend" || fail "digits does not say that it ran over $backend"
+  diff <(grep ^epoch "$work/self") <(grep ^epoch "$work/$backend") || fail "4 ranks over $backend learn otherwise than one alone"
+done
+
+if BACKPLANE_BACKEND=self run_ranks 1 "$bin/digits" --data /nowhere/digits.csv 2>"$work/missing"; then fail "a missing file is no error"; fi
+grep -q "cannot read the digits from /nowhere/digits.csv" "$work/missing" || fail "$(cat "$work/missing")"
+[ "$(wc -l <"$work/missing")" = 1 ] || fail "a missing file needs more than one sentence: $(cat "$work/missing")"
+echo "the examples agree over self $*"

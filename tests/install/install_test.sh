@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# install_test.sh BUILD_DIR CC CXX: installs, builds projects that know nothing but the installed tree, runs them, moves the
+# tree, and runs them again.
+set -euo pipefail
+build=$1
+export CC=$2 CXX=$3
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/install/ranks.sh
+. "$here/ranks.sh"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# Nothing of this machine's own settings or plugins.
+unset BACKPLANE_PLUGIN_PATH BACKPLANE_BACKEND LD_LIBRARY_PATH
+export HOME=$work XDG_DATA_HOME=$work
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# expect TEXT COMMAND...: the command succeeds, and its output has the text.
+expect() {
+  local text=$1 output
+  shift
+  output=$("$@" 2>&1) || fail "$* said: $output"
+  grep -qF "$text" <<<"$output" || fail "$* did not say '$text' but: $output"
+}
+
+configure() { cmake -S "$1" -B "$2" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/log" 2>&1; }
+build_outside() {
+  if ! configure "$1" "$2" || ! cmake --build "$2" >"$work/log" 2>&1; then
+    cat "$work/log"
+    fail "the outside project $1 does not build"
+  fi
+}
+
+run_installed() {
+  local prefix=$1 libdir
+  libdir=$(dirname "$(find "$prefix" -name libbackplane.so)")
+  export LD_LIBRARY_PATH=$libdir
+  for program in hello hello_c; do
+    BACKPLANE_BACKEND=self expect "rank 0 of 1 over self: the ranks add up to 0" run_ranks 1 "$work/examples/bin/$program"
+    if [ -e "$libdir/backplane/plugins/backplane_gloo.so" ]; then
+      BACKPLANE_BACKEND=gloo expect "of 2 over gloo: the ranks add up to 1" run_ranks 2 "$work/examples/bin/$program"
+    fi
+    BACKPLANE_BACKEND=bulletin BACKPLANE_PLUGIN_PATH=$work/plugin \
+      expect "of 2 over bulletin: the ranks add up to 1" run_ranks 2 "$work/examples/bin/$program"
+  done
+  BACKPLANE_BACKEND=self expect "over self" run_ranks 1 "$work/c/hello_from_c"
+  BACKPLANE_BACKEND=self expect "epoch  1 of 1" run_ranks 1 "$work/examples/bin/digits" --epochs 1
+  unset LD_LIBRARY_PATH
+  # The command needs no help to find its library and plugins.
+  if [ -e "$prefix/bin/backplane" ]; then
+    expect "$libdir/backplane/plugins" "$prefix/bin/backplane" list
+  fi
+}
+
+check_exports() {
+  local plugin exported
+  for plugin in "$work"/prefix/lib*/backplane/plugins/*.so "$work"/prefix/lib/*/backplane/plugins/*.so "$work"/plugin/*.so; do
+    [ -e "$plugin" ] || continue
+    exported=$(nm -D --defined-only "$plugin" | awk '{print $3}')
+    [ "$exported" = bp_plugin_v1 ] || fail "$plugin exports: $exported"
+    if readelf -d "$plugin" | grep NEEDED | grep -i backplane; then fail "$plugin needs libbackplane"; fi
+  done
+  exported=$(nm -D --defined-only "$(find "$work/prefix" -name libbackplane.so)" | awk '{print $3}' | grep -v '^bp_' || true)
+  [ -z "$exported" ] || fail "libbackplane exports more than bp_*: $exported"
+  # shellcheck disable=SC2016 # $ORIGIN is for the loader
+  if find "$work/prefix" -type f -print0 | xargs -0 readelf -d 2>/dev/null | grep -E 'R(UN)?PATH' | grep -vF '$ORIGIN'; then
+    fail "an installed file looks for libraries at a fixed place"
+  fi
+}
+
+cmake --install "$build" --prefix "$work/prefix" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+build_outside "$work/prefix/share/backplane/examples" "$work/examples"
+build_outside "$work/prefix/share/backplane/examples/plugin" "$work/plugin"
+build_outside "$here/outside" "$work/c"
+check_exports
+run_installed "$work/prefix"
+
+mkdir "$work/elsewhere"
+mv "$work/prefix" "$work/elsewhere/moved"
+run_installed "$work/elsewhere/moved"
+echo "installed, used from outside, moved, and used again"
