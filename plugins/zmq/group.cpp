@@ -96,7 +96,12 @@ std::unique_ptr<sdk::Work> ZmqGroup::submit(const bp_op& op) {
   Driver::Lock lock(driver_->mutex());
   OperationPtr operation = op.kind == BP_SEND ? protocol_->send(op) : protocol_->receive(op);
   const bool waits = !operation->done && (op.flags & BP_OP_SYNC) != 0;
-  if (!waits || driver_->driving()) catch_up();
+  if (protocol_->has_backlog()) {
+    catch_up();
+  } else {
+    protocol_->take_answers();
+    driver_->changed();
+  }
   if (waits) finish_in_line(lock, operation, op);
   if (operation->done) {
     raise_failure(*operation);

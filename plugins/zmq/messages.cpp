@@ -41,12 +41,17 @@ TimePoint Protocol::progress() {
   lose_suspects(now);
   for (const int32_t rank : std::exchange(backlog_, {})) flush(rank);
   // Last, because all calls above may have used up the readiness that announced an answer.
-  while (sockets_.receive_reply(message)) on_reply(message);
+  take_answers();
   finish_released();
   if (taken == kBatch) return TimePoint::min();
   TimePoint due = backlog_.empty() ? TimePoint::max() : now + kRetry;
   for (const auto& [rank, time] : suspects_) due = std::min(due, time);
   return due;
+}
+
+void Protocol::take_answers() {
+  Inbound message;
+  while (!aborted_ && sockets_.receive_reply(message)) on_reply(message);
 }
 
 void Protocol::reject(const char* what) {

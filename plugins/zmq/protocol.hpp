@@ -42,6 +42,11 @@ class Protocol {
   // Moves on whatever can move. Returns when to call again if nothing happens before; TimePoint::min() for at once.
   TimePoint progress();
 
+  // The part of progress that must follow send and receive: they may have used up the readiness that announced an
+  // answer.
+  void take_answers();
+  bool has_backlog() const { return !backlog_.empty(); }
+
   // Peers that are needed but whose endpoint is unknown.
   std::vector<int32_t> unresolved() const;
   void resolve(int32_t rank, const std::string& endpoint);
