@@ -152,7 +152,9 @@ TEST_P(OperationsTest, Reduce) {
         const auto before = in;
         std::vector<int64_t> out(group.rank() == root ? count : 0);
         group.reduce(in, out, root);
-        if (group.rank() == root) EXPECT_EQ(out, sum_of<int64_t>(group.world_size(), count));
+        if (group.rank() == root) {
+          EXPECT_EQ(out, sum_of<int64_t>(group.world_size(), count));
+        }
         EXPECT_EQ(in, before);
       }
       auto both = data_of<int64_t>(group.rank(), 9);
@@ -182,7 +184,9 @@ TEST_P(OperationsTest, GatherAndScatter) {
         const auto mine = data_of<int32_t>(group.rank(), count);
         std::vector<int32_t> all(at_root ? count * static_cast<size_t>(world) : 0);
         group.gather(mine, all, root);
-        if (at_root) EXPECT_EQ(all, concatenation(world, count));
+        if (at_root) {
+          EXPECT_EQ(all, concatenation(world, count));
+        }
         std::vector<int32_t> back(count, -1);
         group.scatter(all, back, root);
         EXPECT_EQ(back, mine);
@@ -269,7 +273,9 @@ TEST_P(OperationsTest, VariantsWithUnevenBlocks) {
     const bool at_root = group.rank() == root;
     std::vector<int32_t> at(at_root ? all.size() : 0);
     group.gatherv(mine, at, blocks, root);
-    if (at_root) EXPECT_EQ(at, all);
+    if (at_root) {
+      EXPECT_EQ(at, all);
+    }
     std::vector<int32_t> back(mine.size());
     group.scatterv(at, blocks, back, root);
     EXPECT_EQ(back, mine);

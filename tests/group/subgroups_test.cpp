@@ -42,7 +42,9 @@ TEST_P(SubgroupsTest, SplitByColourAndKey) {
     EXPECT_EQ(half.world_size(), members);
     EXPECT_EQ(sum_of_ones(half), members);
     EXPECT_EQ(half.global_rank(half.rank()), rank);
-    if (members > 1) EXPECT_GT(half.global_rank(0), half.global_rank(1));
+    if (members > 1) {
+      EXPECT_GT(half.global_rank(0), half.global_rank(1));
+    }
   });
 }
 
@@ -50,7 +52,9 @@ TEST_P(SubgroupsTest, UndefinedColourJoinsNone) {
   in_group([](ProcessGroup& group) {
     ProcessGroup some = group.split(group.rank() == 0 ? -1 : 0);
     EXPECT_EQ(some.rank(), group.rank() - 1);
-    if (group.rank() != 0) EXPECT_EQ(sum_of_ones(some), group.world_size() - 1);
+    if (group.rank() != 0) {
+      EXPECT_EQ(sum_of_ones(some), group.world_size() - 1);
+    }
     EXPECT_EQ(sum_of_ones(group), group.world_size());
   });
 }
@@ -64,7 +68,9 @@ TEST_P(SubgroupsTest, GroupsOfGroupsAndInterleavedUse) {
     for (int i = 0; i < 20; ++i) {
       EXPECT_EQ(sum_of_ones(child), group.world_size());
       EXPECT_EQ(sum_of_ones(group), group.world_size());
-      if (group.rank() < 2) EXPECT_EQ(sum_of_ones(grandchild), 2);
+      if (group.rank() < 2) {
+        EXPECT_EQ(sum_of_ones(grandchild), 2);
+      }
     }
   });
 }
@@ -76,7 +82,9 @@ TEST_P(SubgroupsTest, DestroyingAParentEndsItsChildren) {
     ProcessGroup child = group.new_group({0, 1});
     group.barrier();
     group.destroy();
-    if (rank < 2) EXPECT_EQ(failure_of([&child] { child.barrier(); }), Status::kInvalid);
+    if (rank < 2) {
+      EXPECT_EQ(failure_of([&child] { child.barrier(); }), Status::kInvalid);
+    }
   });
 }
 
