@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The subcommands. Each adds itself to the command line and, if it is the one, sets the exit code or throws Failure.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+#include <vector>
+
+namespace backplane::tool {
+
+void add_list(CLI::App& app, int& exit_code);
+void add_info(CLI::App& app, int& exit_code);
+// `program` is what follows run's own options.
+CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
+// Hidden: what the command starts itself as to run plugin code apart from itself.
+void add_answer(CLI::App& app);
+
+}  // namespace backplane::tool

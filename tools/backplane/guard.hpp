@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A small process that ends a job's process groups when the launcher is killed. The kernel's parent-death signal ends
+// the ranks themselves; the guard ends what they have started.
+#pragma once
+
+#include "process.hpp"
+
+namespace backplane::tool {
+
+class Guard {
+ public:
+  // Forks; call it while the process has one thread.
+  Guard();
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  // From now on the group of this child is ended with the launcher. The child must not be waited for before dismiss():
+  // as long as it is a zombie, its number is nobody else's.
+  void watch(pid_t group);
+  void dismiss();
+
+ private:
+  Descriptor line_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace backplane::tool

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// backplane list: what is there, what was rejected and where it was looked for. Runs no plugin code but for --probe.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "backplane/backplane.h"
+#include "commands.hpp"
+#include "failure.hpp"
+#include "question.hpp"
+#include "table.hpp"
+
+namespace backplane::tool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Settings {
+  bool json = false;
+  bool probe = false;
+  double probe_timeout = static_cast<double>(kAnswerTime.count());
+};
+
+Json read_list() {
+  bp_error err;
+  bp_error_init(&err);
+  char* text = nullptr;
+  if (bp_registry_list(nullptr, &text, &err) != BP_OK) throw Failure(kFailed, err.text);
+  const std::unique_ptr<char, void (*)(void*)> owner(text, bp_free);
+  return Json::parse(text);
+}
+
+void probe_all(Json& list, double timeout) {
+  const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(timeout));
+  for (Json& backend : list["backends"]) {
+    if (backend["state"] != "available") continue;
+    const Answer answer = ask(kProbe, backend["id"].get<std::string>(), "while probing", limit);
+    backend["viable"] = answer.status == BP_OK;
+    if (answer.status != BP_OK) backend["viability"] = answer.text;
+  }
+}
+
+std::string backends_text(const Json& list, bool probed) {
+  if (list["backends"].empty()) return "No backends were found.\n";
+  std::vector<std::string> header = {"ID", "VERSION", "KINDS", "ABI", "FILE"};
+  if (probed) header.insert(header.begin() + 1, "VIABLE");
+  Table table(header);
+  for (const Json& backend : list["backends"]) {
+    std::vector<std::string> row = {backend["id"], backend["version"],
+                                    join(backend["kinds"].get<std::vector<std::string>>()), backend["abi"],
+                                    backend["file"]};
+    const bool asked = backend.contains("viable");
+    if (probed) row.insert(row.begin() + 1, !asked ? "-" : backend["viable"].get<bool>() ? "yes" : "no");
+    table.add(std::move(row));
+    if (backend["state"] != "available") {
+      table.note(
+          fmt::format("{}: {}", backend["state"].get<std::string>(), backend.value("reason", "no reason given")));
+    }
+    if (backend.contains("viability")) {
+      table.note(fmt::format("not viable: {}", backend["viability"].get<std::string>()));
+    }
+  }
+  return table.text();
+}
+
+std::string rejected_text(const Json& list) {
+  if (list["rejected"].empty()) return {};
+  std::string text = "\nRejected files:\n";
+  for (const Json& file : list["rejected"]) {
+    text += fmt::format("  {}\n      {}\n", printable(file["file"].get<std::string>()),
+                        printable(file["reason"].get<std::string>()));
+  }
+  return text;
+}
+
+std::string directories_text(const Json& list) {
+  Table table({"DIRECTORY", "FROM", "STATE"});
+  for (const Json& directory : list["directories"]) {
+    const std::string state = directory["state"];
+    const std::string reason = directory.value("reason", "");
+    const char* joint = state == "repeated" ? " of " : ": ";
+    table.add({directory["path"], directory["origin"], reason.empty() ? state : state + joint + reason});
+  }
+  return "\nDirectories searched, the first match wins:\n" + table.text("  ");
+}
+
+}  // namespace
+
+void add_list(CLI::App& app, int& exit_code) {
+  auto settings = std::make_shared<Settings>();
+  CLI::App* command = app.add_subcommand("list", "Show the backends that are there, without running any of their code");
+  command->add_flag("--json", settings->json, "Print JSON");
+  command->add_flag("--probe", settings->probe,
+                    "Ask each backend whether it is viable on this machine, each in a process of its own");
+  command->add_option("--probe-timeout", settings->probe_timeout, "Seconds that each backend has for its answer")
+      ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
+  command->callback([settings, &exit_code] {
+    Json list = read_list();
+    if (settings->probe) probe_all(list, settings->probe_timeout);
+    if (settings->json) {
+      fmt::print("{}\n", list.dump(2, ' ', false, Json::error_handler_t::replace));
+    } else {
+      fmt::print("{}{}{}", backends_text(list, settings->probe), rejected_text(list), directories_text(list));
+    }
+    exit_code = 0;
+  });
+}
+
+}  // namespace backplane::tool

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command `backplane`.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+
+#include "backplane/backplane.h"
+#include "commands.hpp"
+#include "failure.hpp"
+#include "process.hpp"
+
+namespace backplane::tool {
+namespace {
+
+constexpr const char* kAbout = "Backplane: communication backends as plugins, and a launcher for their jobs";
+constexpr const char* kEnvironment = R"(
+Environment:
+  BACKPLANE_PLUGIN_PATH     directories to search for plugins first, separated by colons
+  BACKPLANE_PLUGINS_ALLOW   only these backends, separated by commas; BACKPLANE_PLUGINS_DENY: not these
+  BACKPLANE_BACKEND         the backend of groups that name none
+  BACKPLANE_LOG             debug, info, warn (the default), error or off
+  NO_COLOR                  no colours, if not empty
+
+'backplane SUBCOMMAND --help' says more.)";
+
+// Where run's own options end and the program begins: after "--", or at the first word that is neither an option nor an
+// option's value. CLI11 would go on to look for options among the program's.
+size_t program_begin(const CLI::App& run, const std::vector<std::string>& words, size_t at) {
+  for (; at < words.size(); ++at) {
+    const std::string& word = words[at];
+    if (word == "--" || word.size() < 2 || word.front() != '-') return at;
+    const bool is_long = word[1] == '-';
+    const bool holds_value = is_long ? word.find('=') != std::string::npos : word.size() > 2;
+    const CLI::Option* option = run.get_option_no_throw(holds_value ? word.substr(0, 2) : word);
+    if (!holds_value && option != nullptr && option->get_expected_min() > 0) ++at;
+  }
+  return words.size();
+}
+
+int report(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+    return app.exit(error);  // --help and --version
+  }
+  std::string sentence = error.what();
+  sentence.erase(std::remove(sentence.begin(), sentence.end(), '\n'), sentence.end());
+  fmt::print(stderr, "backplane: {} ('backplane --help' says more)\n", sentence);
+  return kWrongUse;
+}
+
+int main(int count, char** arguments) {
+  int exit_code = 0;
+  std::vector<std::string> program;
+  CLI::App app(kAbout, "backplane");
+  app.set_version_flag("--version",
+                       fmt::format("backplane {} (plugin ABI {}.{})", bp_version(), BP_ABI_MAJOR, BP_ABI_MINOR));
+  app.footer(kEnvironment);
+  app.require_subcommand(1);
+  add_list(app, exit_code);
+  add_info(app, exit_code);
+  const CLI::App* run = add_run(app, program, exit_code);
+  add_answer(app);
+
+  std::vector<std::string> words(arguments + std::min(count, 1), arguments + count);
+  if (!words.empty() && words.front() == run->get_name()) {
+    const size_t begin = program_begin(*run, words, 1);
+    const size_t skip = begin < words.size() && words[begin] == "--" ? 1 : 0;
+    program.assign(words.begin() + static_cast<ptrdiff_t>(begin + skip), words.end());
+    words.resize(begin);
+  }
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  try {
+    app.parse(words);
+    return exit_code;
+  } catch (const CLI::ParseError& error) {
+    return report(app, error);
+  } catch (const Failure& failure) {
+    fmt::print(stderr, "backplane: {}\n", failure.what());
+    return failure.exit_code();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "backplane: {}\n", error.what());
+    return kFailed;
+  }
+}
+
+}  // namespace
+}  // namespace backplane::tool
+
+int main(int count, char** arguments) {
+  backplane::tool::open_standard_descriptors();
+  return backplane::tool::main(count, arguments);
+}

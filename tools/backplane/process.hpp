@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Descriptors and children. Every descriptor made here is close-on-exec and above those that a child is given.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace backplane::tool {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor() { reset(); }
+
+  int get() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  Descriptor read;
+  Descriptor write;
+};
+Pipe make_pipe();
+
+Descriptor open_null_device();
+
+void set_nonblocking(int fd);
+
+// A program started without 0, 1 or 2 would otherwise get a pipe or socket of ours under that number.
+void open_standard_descriptors();
+
+struct Child {
+  std::string path;  // found already; no search
+  std::vector<std::string> arguments;
+  std::vector<std::string> environment;
+  int input = 0;  // what becomes 0, 1, 2 in the child
+  int output = 1;
+  int error = 2;
+  int extra = -1;                // what becomes kExtraDescriptor, if any
+  sigset_t signal_mask{};        // blocked in the child
+  bool default_sigpipe = false;  // take back that SIGPIPE is ignored here
+};
+constexpr int kExtraDescriptor = 3;
+
+struct Started {
+  pid_t pid = -1;
+  int exec_errno = 0;  // why the program could not be executed; then there is no process
+};
+
+// Starts a child in a process group of its own that the kernel kills when this thread's process dies. Call it from the
+// main thread: the kernel looks at the thread that forked. Other threads may exist.
+Started start(const Child& child);
+
+// Kills the group of a child that was not yet waited for, and waits for the child. Returns its wait status.
+int kill_and_reap(pid_t pid);
+
+// Waits for a child that was killed or has ended. Returns its wait status.
+int reap(pid_t pid);
+
+}  // namespace backplane::tool

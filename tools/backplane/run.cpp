@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// backplane run: starts the ranks of a job on this node.
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "commands.hpp"
+#include "failure.hpp"
+#include "launch.hpp"
+#include "meeting_point.hpp"
+#include "program.hpp"
+
+namespace backplane::tool {
+namespace {
+
+struct Settings {
+  Job job;
+  double timeout = 0;  // seconds, 0: none
+  double grace = 5;
+  bool tag_output = false;
+  bool no_prefix = false;
+};
+
+constexpr const char* kFooter = R"(
+PROG gets the environment that torch.distributed and Backplane read: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE,
+LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, BACKPLANE_STORE_HOSTED, BACKPLANE_JOB_ID and, with --backend,
+BACKPLANE_BACKEND. Rank 0 inherits standard input, the others have none.
+
+When a rank fails, the others are ended, and the exit code is the failed rank's, or 128 + the signal that killed it.
+124: --timeout, 126: PROG cannot be executed, 127: there is no PROG. Signals are passed on to the ranks; a second
+Ctrl-C kills them.
+
+  backplane run -n 4 ./train --epochs 3
+  backplane run -n 2 --backend zmq -- python3 worker.py
+  backplane run -n 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500 ./train   (on 10.0.0.1)
+  backplane run -n 8 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29500 ./train   (on the other))";
+
+// CLI11 does not know of the program, which is split off before.
+class RunHelp final : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: backplane run -n N [OPTIONS] [--] PROG [ARGS...]\n\n";
+  }
+};
+
+std::chrono::nanoseconds nanoseconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+std::string random_id() {
+  std::random_device entropy;
+  return fmt::format("{:08x}{:08x}", entropy() & 0xFFFFFFFFU, entropy() & 0xFFFFFFFFU);
+}
+
+void check(const Job& job, bool address_given) {
+  if (job.node_rank >= job.nodes) {
+    throw Failure(kWrongUse, fmt::format("--node-rank is {}, but --nnodes {} allows 0 to {}", job.node_rank, job.nodes,
+                                         job.nodes - 1));
+  }
+  if (job.nodes > 1 && (!address_given || job.master_port == 0)) {
+    throw Failure(kWrongUse,
+                  "several nodes need --master-addr and --master-port: where node 0 listens, the same on all");
+  }
+}
+
+int run(Settings settings, const std::vector<std::string>& program) {
+  if (program.empty()) throw Failure(kWrongUse, "which program? backplane run -n N [options] [--] PROG [ARGS...]");
+  Job& job = settings.job;
+  Plan plan;
+  plan.path = find_program(program.front());
+  plan.arguments = program;
+  if (settings.timeout > 0) plan.timeout = nanoseconds(settings.timeout);
+  plan.grace = nanoseconds(settings.grace);
+  plan.prefix = settings.tag_output || (job.ranks_per_node > 1 && !settings.no_prefix);
+  // All nodes must come to the same id; of what they have in common, only the port is sure to be written alike.
+  if (job.job_id.empty()) job.job_id = job.nodes == 1 ? random_id() : fmt::format("run-{}", job.master_port);
+
+  Guard guard;      // forks, so it comes before any thread
+  Signals signals;  // blocks them, also for the store's threads
+  MeetingPoint meeting(job);
+  const int code = Launch(job, plan, signals, guard).run();
+  const std::string complaint = meeting.close([&signals, code] { return code != 0 || signals.asked_to_end(); });
+  if (!complaint.empty()) fmt::print(stderr, "backplane: {}\n", complaint);
+  return code;
+}
+
+}  // namespace
+
+CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& exit_code) {
+  auto settings = std::make_shared<Settings>();
+  Job& job = settings->job;
+  CLI::App* command = app.add_subcommand("run", "Start a program several times, as the ranks of one job");
+  command->formatter(std::make_shared<RunHelp>());
+  command->footer(kFooter);
+  command->add_option("-n,--nproc", job.ranks_per_node, "Ranks to start on this node")
+      ->required()
+      ->check(CLI::Range(1, 65536));
+  command->add_option("--backend", job.backend, "Backend for groups that name none, as in 'gloo?iface=eth0'");
+  command->add_option("--nnodes", job.nodes, "Nodes of the job, each with a launcher and N ranks")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command->add_option("--node-rank", job.node_rank, "Which of the nodes this is, from 0")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  CLI::Option* address =
+      command->add_option("--master-addr", job.master_addr, "Where node 0 serves the store")->capture_default_str();
+  command->add_option("--master-port", job.master_port, "Port of the store; one node may leave it open")
+      ->check(CLI::Range(1, 65535));
+  command->add_option("--job-id", job.job_id,
+                      "Keeps jobs apart that share a port; the same on all nodes. Random on one node, else 'run-PORT'");
+  command->add_option("--timeout", settings->timeout, "Seconds after which the job is ended")
+      ->check(CLI::Range(0.001, 1e9));
+  command->add_option("--grace", settings->grace, "Seconds that ranks have between SIGTERM and SIGKILL")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+  CLI::Option* tag = command->add_flag("--tag-output", settings->tag_output,
+                                       "Put the rank in front of each line even if there is only one");
+  command->add_flag("--no-prefix", settings->no_prefix, "Let ranks write to stdout and stderr directly")->excludes(tag);
+  command->callback([settings, address, &program, &exit_code] {
+    check(settings->job, address->count() > 0);
+    exit_code = run(*settings, program);
+  });
+  return command;
+}
+
+}  // namespace backplane::tool
