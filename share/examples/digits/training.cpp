@@ -21,6 +21,8 @@ Training::Training(backplane::ProcessGroup group, const DataSet& data, const Set
 double Training::run_epoch() {
   std::shuffle(order_.begin(), order_.end(), random_);
   const auto batch = static_cast<size_t>(settings_.batch);
+  // The steps get shorter in a straight line towards 0, so that the last batches do not undo what was learnt.
+  rate_ = settings_.learning_rate * (1 - static_cast<double>(epoch_++) / settings_.epochs);
   double loss = 0;
   for (size_t begin = 0; begin < order_.size(); begin += batch) {
     loss += run_batch(begin, std::min(begin + batch, order_.size()));
@@ -46,7 +48,7 @@ double Training::run_batch(size_t begin, size_t end) {
 void Training::step(std::span<const double> gradient, double batch_size) {
   const std::span<double> parameters = network_.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    velocity_[i] = settings_.momentum * velocity_[i] - settings_.learning_rate * gradient[i] / batch_size;
+    velocity_[i] = settings_.momentum * velocity_[i] - rate_ * gradient[i] / batch_size;
     parameters[i] += velocity_[i];
   }
 }

@@ -6,6 +6,7 @@
 #include <backplane/backplane.hpp>
 #include <cstdint>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "data_set.hpp"
@@ -14,10 +15,10 @@
 namespace digits {
 
 struct Settings {
-  int epochs = 20;
+  int epochs = 30;
   int batch = 32;  // samples of all ranks together
   uint64_t seed = 1;
-  double learning_rate = 0.05;
+  double learning_rate = 0.1;  // of the first epoch
   double momentum = 0.9;
 };
 
@@ -40,6 +41,8 @@ class Training {
   backplane::ProcessGroup group_;
   const DataSet& data_;
   const Settings settings_;
+  int epoch_ = 0;
+  double rate_ = 0;  // of this epoch
   Network network_;
   std::vector<double> velocity_;
   std::vector<size_t> order_;  // in which the samples are gone through
