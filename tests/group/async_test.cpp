@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <latch>
+
 #include "support/groups.hpp"
 
 namespace backplane::test {
@@ -140,7 +142,8 @@ TEST_P(AsyncTest, DestroyEndsWhatIsPending) {
 TEST_P(AsyncTest, AbortEndsABlockedCallOfAnotherThread) {
   if (world_size() < 2) return;
   const Store store = Store::inproc();
-  on_ranks(world_size(), [this, &store](int rank) {
+  std::latch done(1);
+  on_ranks(world_size(), [this, &store, &done](int rank) {
     ProcessGroup group = ProcessGroup::create(group_options(backend(), store, rank, world_size()));
     if (rank == 0) {
       int value = 0;
@@ -153,7 +156,9 @@ TEST_P(AsyncTest, AbortEndsABlockedCallOfAnotherThread) {
       EXPECT_EQ(failure_of([&group] { group.barrier(); }, &text), Status::kCancelled);
       EXPECT_NE(text.find("is broken"), std::string::npos) << text;
       aborter.join();
+      done.count_down();
     }
+    done.wait();  // a rank that leaves would be lost to the others
   });
 }
 

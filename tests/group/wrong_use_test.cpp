@@ -159,8 +159,18 @@ TEST_F(WrongUseTest, CountsTypesAndOverlap) {
   const std::span<float> whole(five);
   all(complaint([&](ProcessGroup& g) { g.all_reduce(whole.first(4), whole.last(4)); }), {"overlap"});
   all(complaint([&](ProcessGroup& g) { g.all_reduce(Buffer(nullptr, 3, DType::kF32)); }), {"NULL"});
-  all(complaint([&](ProcessGroup& g) { g.all_reduce(Buffer(four.data(), 4, DType::kF32, Device::cuda(0))); }),
-      {"cuda memory"});
+}
+
+TEST_F(WrongUseTest, MemoryThatTheBackendDoesNotKnow) {
+  float value = 0;
+  const Buffer cuda(&value, 1, DType::kF32, Device::cuda(0));
+  ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
+  std::string text;
+  EXPECT_EQ(failure_of([&group, &cuda] { group.all_reduce(cuda); }, &text), Status::kUnsupported);
+  expect_words(text, {"backend self", "all_reduce (f32 x 1)", "cuda memory"});
+  group = ProcessGroup::create(group_options("cpu:self", Store::inproc(), 0, 1));
+  EXPECT_EQ(failure_of([&group, &cuda] { group.all_reduce(cuda); }, &text), Status::kInvalid);
+  expect_words(text, {"no backend for cuda memory"});
 }
 
 TEST_F(WrongUseTest, NullHandlesOfTheCApi) {
