@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tools/command.hpp"
+
+namespace backplane::test {
+namespace {
+
+using Json = nlohmann::json;
+
+Json backend(const Json& list, const std::string& id) {
+  for (const Json& each : list["backends"]) {
+    if (each["id"] == id) return each;
+  }
+  ADD_FAILURE() << "no " << id << " in " << list;
+  return {};
+}
+
+TEST(List, ShowsBackendsRejectedFilesAndDirectories) {
+  const Workplace place;
+  fs::create_directory(place.file("bad"));
+  fs::permissions(place.file(""), fs::perms(0755));
+  std::ofstream(place.file("bad/backplane_broken.so")) << "no ELF file";
+  const std::string path = plugin_directory("crash") + ":" + place.file("bad");
+  const Outcome outcome = run({"list"}, {{{"BACKPLANE_PLUGIN_PATH", path}}});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "ID      VERSION  KINDS")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "crash/backplane_crash.so")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "bad/backplane_broken.so\n      ")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "BACKPLANE_PLUGIN_PATH  read")) << outcome.out;
+}
+
+TEST(List, SaysWhyABackendIsNotAvailable) {
+  const Outcome outcome =
+      run({"list"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("crash")}, {"BACKPLANE_PLUGINS_DENY", "crash"}}});
+  EXPECT_TRUE(contains(outcome.out, "\n    denied: denied by BACKPLANE_PLUGINS_DENY\n")) << outcome.out;
+}
+
+TEST(List, RunsNoPluginCode) {
+  const Workplace place;
+  const Setting setting = {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("trace") + ":" + plugin_directory("crash")},
+                            {"BACKPLANE_TEST_TRACE", place.file("trace")}}};
+  const Outcome outcome = run({"list", "--json"}, setting);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(backend(Json::parse(outcome.out), "trace")["state"], "available");
+  EXPECT_FALSE(fs::exists(place.file("trace")));
+  run({"list", "--probe"}, setting);
+  EXPECT_TRUE(fs::exists(place.file("trace"))) << "the fixture does not trace";
+}
+
+TEST(List, ProbesEachBackendInAChild) {
+  std::string path;
+  for (const char* way : {"trace", "crash", "exit", "hang"}) path += plugin_directory(way) + ":";
+  const Outcome outcome =
+      run({"list", "--json", "--probe", "--probe-timeout", "2"}, {{{"BACKPLANE_PLUGIN_PATH", path}}});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json list = Json::parse(outcome.out);  // free of the plugins' own output
+  EXPECT_EQ(backend(list, "self")["viable"], true);
+  EXPECT_EQ(backend(list, "crash")["viable"], false);
+  EXPECT_EQ(backend(list, "crash")["viability"], "crashed with SIGSEGV while probing");
+  EXPECT_EQ(backend(list, "exit")["viability"], "ended the process with exit code 0 while probing");
+  EXPECT_EQ(backend(list, "hang")["viability"], "did not answer within 2 s while probing");
+  EXPECT_TRUE(contains(backend(list, "trace")["viability"], "libmissing.so was not found")) << list;
+}
+
+TEST(List, ProbesInTheTable) {
+  const Outcome outcome = run({"list", "--probe"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("crash")}}});
+  EXPECT_TRUE(contains(outcome.out, "\n    not viable: crashed with SIGSEGV while probing\n")) << outcome.out;
+}
+
+TEST(Command, RefusesWrongUseInOneSentence) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{},
+                                             {"lisst"},
+                                             {"list", "--jsn"},
+                                             {"info"},
+                                             {"run", "-n", "2"},
+                                             {"run", "true"},
+                                             {"run", "-n", "0", "true"},
+                                             {"run", "-n", "1", "--bogus", "true"},
+                                             {"run", "-n", "1", "--nnodes", "2", "true"},
+                                             {"run", "-n", "1", "--node-rank", "1", "true"},
+                                             {"__answer", "probe", "self"}}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << outcome.err;
+    EXPECT_TRUE(outcome.err.starts_with("backplane: ")) << outcome.err;
+  }
+}
+
+TEST(Command, HelpsAndTellsItsVersion) {
+  EXPECT_TRUE(run({"--version"}).out.starts_with("backplane 1."));
+  const Outcome help = run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_TRUE(contains(help.out, "list")) << help.out;
+  EXPECT_FALSE(contains(help.out, "__answer")) << help.out;
+  EXPECT_TRUE(contains(run({"run", "--help"}).out, "PROG [ARGS...]"));
+}
+
+}  // namespace
+}  // namespace backplane::test

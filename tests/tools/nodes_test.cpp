@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Jobs over several nodes: here, several launchers on the loopback interface.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tools/command.hpp"
+
+namespace backplane::test {
+namespace {
+
+// Free at this moment: the launcher that is given it binds it soon.
+uint16_t free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(::bind(fd, generic, size), 0);
+  EXPECT_EQ(::getsockname(fd, generic, &size), 0);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+std::vector<std::string> node(int rank, const std::string& port, const std::vector<std::string>& program) {
+  std::vector<std::string> words = {
+      "run",           "-n", "2", "--nnodes", "2", "--node-rank", std::to_string(rank), "--master-addr", "127.0.0.1",
+      "--master-port", port};
+  words.insert(words.end(), program.begin(), program.end());
+  return words;
+}
+
+TEST(Nodes, MeetThroughTheStoreOfNodeZero) {
+  const std::string port = std::to_string(free_port());
+  Command second(node(1, port, {BACKPLANE_TEST_RANK}));
+  Command first(node(0, port, {BACKPLANE_TEST_RANK}));
+  const Outcome outcomes[] = {first.wait(), second.wait()};
+  EXPECT_EQ(outcomes[0].code, 0) << outcomes[0].err;
+  EXPECT_EQ(outcomes[1].code, 0) << outcomes[1].err;
+  EXPECT_EQ(count_lines(outcomes[0].out, "[1] word of 2"), 1U) << outcomes[0].out;
+  EXPECT_EQ(count_lines(outcomes[1].out, "[3] word of 0"), 1U) << outcomes[1].out;
+}
+
+// Node 0's ranks end at once; the ranks of node 1 want the store after that.
+TEST(Nodes, TheStoreOutlivesTheRanksOfNodeZero) {
+  const std::string port = std::to_string(free_port());
+  const Workplace place;
+  Command first(node(0, port, {"--job-id", "late", "sh", "-c", "echo $RANK of node $GROUP_RANK; exec 1>&-"}));
+  ASSERT_TRUE(eventually([&first] { return count_lines(first.out(), "[1] 1 of node 0") == 1; }));
+  // A job of one node's ranks within the world of two: each rank asks for the next, the last for node 0's first.
+  const std::string rank = std::string("RANK=$((RANK - 2)) WORLD_SIZE=2 ") + BACKPLANE_TEST_RANK;
+  const Outcome second = run(node(1, port, {"--job-id", "late", "sh", "-c", rank}));
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(count_lines(second.out, "[2] word of 1"), 1U) << second.out;
+  EXPECT_EQ(first.wait().code, 0);
+}
+
+TEST(Nodes, SayThatThePortIsInUse) {
+  const std::string port = std::to_string(free_port());
+  Command first({"run", "-n", "1", "--master-port", port, "sh", "-c", "echo there; exec sleep 1000"});
+  ASSERT_TRUE(eventually([&first] { return contains(first.out(), "there"); }));
+  const Outcome second = run({"run", "-n", "1", "--master-port", port, "true"});
+  EXPECT_EQ(second.code, 1);
+  EXPECT_TRUE(contains(second.err, "backplane: cannot serve the job's store: ")) << second.err;
+  EXPECT_TRUE(contains(second.err, port)) << second.err;
+}
+
+}  // namespace
+}  // namespace backplane::test
