@@ -251,22 +251,40 @@ void Group::forget(Request* request, uint64_t number, int32_t status) {
 void Group::destroy() {
   if (state_.exchange(State::kDestroyed) == State::kDestroyed) return;
   std::vector<std::weak_ptr<Group>> children;
-  bool busy = inside_.load() > 0;
   {
     const std::lock_guard lock(mutex_);
     children.swap(children_);
-    busy = busy || !requests_.empty();
   }
   for (const auto& child : children) {
     if (const auto group = child.lock()) group->destroy();
   }
-  if (busy) abort_agents(Error(BP_CANCELLED, fmt::format("group '{}' was destroyed", config_.name)));
+  // An abort would throw away messages that are on their way, so it is kept for what cannot be ended otherwise.
+  if (inside_.load() > 0 || !cancel_requests()) {
+    abort_agents(Error(BP_CANCELLED, fmt::format("group '{}' was destroyed", config_.name)));
+  }
   for (uint32_t inside = inside_.load(); inside != 0; inside = inside_.load()) inside_.wait(inside);
   engine_.reset();
   end_requests();
   by_memory_ = {};
   agents_.clear();
   job_.reset();
+}
+
+bool Group::cancel_requests() {
+  std::vector<std::shared_ptr<Request>> pending;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& entry : requests_) pending.push_back(entry.second);
+  }
+  for (const auto& request : pending) request->cancel();
+  const Deadline grace = Deadline::after(kCancelGrace);
+  for (const auto& request : pending) {
+    try {
+      if (!request->wait(grace)) return false;
+    } catch (const Error&) {  // told to whoever holds the request
+    }
+  }
+  return true;
 }
 
 void Group::end_requests() {

@@ -102,6 +102,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void abort_agents(const Error& cause);
   void keep(const std::shared_ptr<Request>& request);
   void forget(Request* request, uint64_t number, int32_t status);
+  bool cancel_requests();  // did all of them end?
   void end_requests();
 
   const GroupConfig config_;  // without its job
