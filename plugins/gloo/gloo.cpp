@@ -15,15 +15,21 @@ struct Common {
   static constexpr uint32_t flags =
       BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS;
   static constexpr std::array options = {
-      sdk::option({0, BP_OPTION_STRING, 0, 0, "iface", nullptr,
-                   "network interface to listen on; else GLOO_SOCKET_IFNAME, else a logged rule", nullptr, 0, 0}),
-      sdk::option({0, BP_OPTION_STRING, 0, 0, "address", nullptr,
-                   "address or name of this host to listen on, instead of iface", nullptr, 0, 0}),
-      sdk::option({0, BP_OPTION_INT, 0, 0, "threads", "2", "asynchronous collectives that run at the same time",
-                   nullptr, 1, 64}),
-      sdk::option({0, BP_OPTION_ENUM, BP_OPTION_SAME_ON_ALL, 0, "algorithm", "auto",
-                   "of all_reduce; auto: bcube for small messages among 2^n ranks, else ring", "auto|ring|bcube", 0,
-                   0}),
+      sdk::option(
+          {.key = "iface", .help = "network interface to listen on; else GLOO_SOCKET_IFNAME, else a logged rule"}),
+      sdk::option({.key = "address", .help = "address or name of this host to listen on, instead of iface"}),
+      sdk::option({.type = BP_OPTION_INT,
+                   .key = "threads",
+                   .default_value = "2",
+                   .help = "asynchronous collectives that run at the same time",
+                   .min = 1,
+                   .max = 64}),
+      sdk::option({.type = BP_OPTION_ENUM,
+                   .key = "algorithm",
+                   .default_value = "auto",
+                   .help = "of all_reduce; auto: bcube for small messages among 2^n ranks, else ring",
+                   .choices = "auto|ring|bcube",
+                   .flags = BP_OPTION_SAME_ON_ALL}),
   };
   static constexpr std::array capabilities = {
       sdk::moves(BP_BARRIER),

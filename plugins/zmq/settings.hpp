@@ -10,22 +10,13 @@
 namespace backplane::zmq_plugin {
 
 constexpr bp_option text_option(const char* key, const char* value, const char* help) {
-  bp_option described = {};
-  described.type = BP_OPTION_STRING;
-  described.key = key;
-  described.default_value = value;
-  described.help = help;
-  return sdk::option(described);
+  return sdk::option({.key = key, .default_value = value, .help = help});
 }
 
 constexpr bp_option number_option(uint32_t type, const char* key, const char* value, double min, double max,
                                   const char* help, uint32_t flags = 0) {
-  bp_option described = text_option(key, value, help);
-  described.type = type;
-  described.flags = flags;
-  described.min = min;
-  described.max = max;
-  return described;
+  return sdk::option(
+      {.type = type, .key = key, .default_value = value, .help = help, .min = min, .max = max, .flags = flags});
 }
 
 // The schema. Byte sizes are written as plain numbers, so that the text is the same before and after normalisation.

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "group/host.hpp"
+#include "plugin/host.hpp"
 #include "registry/registry.hpp"
 
 namespace backplane::core {

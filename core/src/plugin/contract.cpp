@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "error.hpp"
-#include "plugin/names.hpp"
+#include "options/names.hpp"
 #include "plugin/option_schema.hpp"
 
 namespace backplane::core::plugin {

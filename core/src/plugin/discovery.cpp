@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "error.hpp"
-#include "plugin/names.hpp"
+#include "options/names.hpp"
 #include "plugin/plugin_file.hpp"
 
 namespace backplane::core::plugin {

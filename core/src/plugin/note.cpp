@@ -5,7 +5,7 @@
 
 #include "backplane/abi/abi.h"
 #include "error.hpp"
-#include "plugin/names.hpp"
+#include "options/names.hpp"
 
 namespace backplane::core::plugin {
 namespace {

@@ -7,8 +7,8 @@
 #include <set>
 #include <string_view>
 
-#include "plugin/names.hpp"
-#include "registry/option_value.hpp"
+#include "options/names.hpp"
+#include "options/option_value.hpp"
 
 namespace backplane::core::plugin {
 namespace {

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "error.hpp"
-#include "group/host.hpp"
+#include "plugin/host.hpp"
 #include "registry/registry.hpp"
 
 namespace backplane::core {

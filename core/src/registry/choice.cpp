@@ -14,7 +14,8 @@ constexpr const char* kPreference[] = {"gloo", "zmq"};
 
 bool joins_processes(const Member& member) {
   const uint32_t flags = member.backend->flags;
-  return (member.backend->kinds & BP_KIND_PROCESS_GROUP) != 0 && (flags & (BP_BACKEND_THREADS | BP_BACKEND_LOCAL)) == 0;
+  return (member.backend->kinds & BP_KIND_PROCESS_GROUP) != 0 &&
+         (flags & (BP_BACKEND_ONE_PROCESS | BP_BACKEND_LOCAL)) == 0;
 }
 
 size_t place(const std::string& id) {

@@ -5,12 +5,12 @@
 #include <set>
 
 #include "error.hpp"
+#include "options/names.hpp"
+#include "options/nearest.hpp"
 #include "plugin/builtins.hpp"
 #include "plugin/contract.hpp"
 #include "plugin/loader.hpp"
-#include "plugin/names.hpp"
 #include "plugin/option_schema.hpp"
-#include "registry/nearest.hpp"
 #include "registry/selection.hpp"
 
 namespace backplane::core {
@@ -68,7 +68,7 @@ bool Registry::registered(std::string_view name) {
 }
 
 const Member& Registry::register_backend(const bp_backend& backend) {
-  if (backend.id == nullptr || !plugin::valid_id(backend.id)) {
+  if (backend.id == nullptr || !valid_id(backend.id)) {
     fail(BP_INVALID, "a backend's id is [a-z0-9_-]{{1,32}}, not '{}'", backend.id == nullptr ? "NULL" : backend.id);
   }
   if (backend.init == nullptr) fail(BP_INVALID, "backend {} has no init handler", backend.id);

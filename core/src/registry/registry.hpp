@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "plugin/discovery.hpp"
-#include "registry/option_value.hpp"
+#include "options/option_value.hpp"
 
 namespace backplane::core {
 

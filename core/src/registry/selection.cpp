@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "error.hpp"
-#include "plugin/names.hpp"
+#include "options/names.hpp"
 
 namespace backplane::core {
 namespace {
@@ -59,7 +59,7 @@ SelectionPart parse_part(std::string_view text, std::string_view whole) {
     head.remove_prefix(colon + 1);
   }
   part.name = lower(head);
-  if (!plugin::valid_id(part.name)) {
+  if (!valid_id(part.name)) {
     fail(BP_INVALID, "backend '{}': '{}' is not a backend's name (letters, digits, _ and -, at most 32)", whole, head);
   }
   if (question != std::string_view::npos) part.options = parse_options(text.substr(question + 1), whole);

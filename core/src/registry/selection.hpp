@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "registry/option_value.hpp"
+#include "options/option_value.hpp"
 
 namespace backplane::core {
 

@@ -13,10 +13,22 @@
 
 namespace backplane::sdk {
 
+// One option as an author writes it; what is left out has the usual meaning (abi/options.h).
+struct OptionSpec {
+  uint32_t type = BP_OPTION_STRING;
+  const char* key = nullptr;
+  const char* default_value = nullptr;
+  const char* help = "";
+  double min = 0;  // bounds count if one of them is not 0
+  double max = 0;
+  const char* choices = nullptr;
+  uint32_t flags = 0;
+};
+
 // sdk::option({.type = BP_OPTION_INT, .key = "threads", .default_value = "2", .help = "...", .min = 1, .max = 64})
-constexpr bp_option option(bp_option described) {
-  described.struct_size = sizeof(bp_option);
-  return described;
+constexpr bp_option option(const OptionSpec& spec) {
+  return {sizeof(bp_option),  spec.type, spec.flags,   0,        spec.key,
+          spec.default_value, spec.help, spec.choices, spec.min, spec.max};
 }
 
 // The values, by key. Asking for an undeclared key is a bug of the backend and throws.

@@ -9,3 +9,4 @@
 #include "host.hpp"
 #include "options.hpp"
 #include "process_group.hpp"
+#include "worker.hpp"

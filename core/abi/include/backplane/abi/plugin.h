@@ -30,11 +30,12 @@ enum {
 
 /* Properties of a backend; a mask. */
 enum {
-  BP_BACKEND_TAGS = 1,       /* send and recv match tags */
-  BP_BACKEND_ANY_SOURCE = 2, /* recv accepts BP_ANY_SOURCE */
-  BP_BACKEND_AUTONOMOUS = 4, /* operations get on without calls */
-  BP_BACKEND_THREADS = 8,    /* the ranks of a group may be threads of one process */
-  BP_BACKEND_LOCAL = 16      /* init_process_group returns the group and leaves the process-wide default alone */
+  BP_BACKEND_TAGS = 1,        /* send and recv match tags */
+  BP_BACKEND_ANY_SOURCE = 2,  /* recv accepts BP_ANY_SOURCE */
+  BP_BACKEND_AUTONOMOUS = 4,  /* operations get on without calls */
+  BP_BACKEND_THREADS = 8,     /* the ranks of a group may be threads of one process */
+  BP_BACKEND_LOCAL = 16,      /* init_process_group returns the group and leaves the process-wide default alone */
+  BP_BACKEND_ONE_PROCESS = 32 /* all ranks of a group must be in one process */
 };
 
 /* One operation that a backend performs natively. Static. The core completes everything else over send and recv, for
@@ -63,19 +64,19 @@ typedef struct bp_options_request {
 /* Who is starting. Valid during the call, but for `host` (see host.h) and `inner`. */
 typedef struct bp_init {
   uint32_t struct_size;
-  int32_t rank;       /* 0 <= rank < world_size */
+  int32_t rank; /* 0 <= rank < world_size */
   int32_t world_size;
-  int32_t device;     /* ordinal of the device this rank computes on, -1 if none was named */
-  const char* name;   /* the group's name, or the RPC worker's */
+  int32_t device;   /* ordinal of the device this rank computes on, -1 if none was named */
+  const char* name; /* the group's name, or the RPC worker's */
   const bp_host* host;
   const bp_options* options;  /* what construct_options made; NULL if the backend has no such function */
   const bp_key_value* values; /* the same options as text: one per option of the schema, in its order */
   uint32_t value_count;
-  uint32_t kind;                 /* the kind of agent asked for, one of BP_KIND_PROCESS_GROUP ... */
-  int64_t timeout_ns;            /* time allowed for init itself */
-  const int32_t* global_ranks;   /* world_size elements: each member's rank in the job's first group */
-  const struct bp_agent* inner;  /* layers: the group to wrap, valid until the layer's destroy has returned; the layer
-                                    does not destroy it. NULL otherwise */
+  uint32_t kind;                /* the kind of agent asked for, one of BP_KIND_PROCESS_GROUP ... */
+  int64_t timeout_ns;           /* time allowed for init itself */
+  const int32_t* global_ranks;  /* world_size elements: each member's rank in the job's first group */
+  const struct bp_agent* inner; /* layers: the group to wrap, valid until the layer's destroy has returned; the layer
+                                   does not destroy it. NULL otherwise */
 } bp_init;
 
 /* What init makes. Filled in by the plugin; the struct itself belongs to the core. */
@@ -94,8 +95,8 @@ typedef struct bp_agent {
 /* A backend. Static. */
 typedef struct bp_backend {
   uint32_t struct_size;
-  uint32_t kinds;      /* mask of BP_KIND_... */
-  uint32_t flags;      /* mask of BP_BACKEND_... */
+  uint32_t kinds; /* mask of BP_KIND_... */
+  uint32_t flags; /* mask of BP_BACKEND_... */
   uint32_t option_count;
   const char* id;      /* [a-z0-9_-]{1,32}: what users write */
   const char* version; /* of the backend, at most 23 bytes */

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "registry/option_value.hpp"
+#include "options/option_value.hpp"
 
 #include <gtest/gtest.h>
 
 #include "error.hpp"
-#include "registry/nearest.hpp"
+#include "options/nearest.hpp"
 
 namespace backplane::core {
 namespace {

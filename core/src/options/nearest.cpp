@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "registry/nearest.hpp"
+#include "options/nearest.hpp"
 
 #include <fmt/format.h>
 

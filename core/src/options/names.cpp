@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plugin/names.hpp"
+#include "options/names.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-namespace backplane::core::plugin {
+namespace backplane::core {
 
 bool valid_id(std::string_view id) {
   return !id.empty() && id.size() <= 32 && std::all_of(id.begin(), id.end(), [](char c) {
@@ -37,4 +37,4 @@ bool printable(std::string_view text) {
   return true;
 }
 
-}  // namespace backplane::core::plugin
+}  // namespace backplane::core

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plugin/names.hpp"
+#include "options/names.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace backplane::core::plugin {
+namespace backplane::core {
 namespace {
 
 TEST(Names, Ids) {
@@ -26,4 +26,4 @@ TEST(Names, PrintableUtf8) {
 }
 
 }  // namespace
-}  // namespace backplane::core::plugin
+}  // namespace backplane::core

@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-namespace backplane::core::plugin {
+namespace backplane::core {
 
 // [a-z0-9_-]{1,32}: also what makes `backplane_<id>.so` a file name without a way out of its directory.
 bool valid_id(std::string_view id);
@@ -13,4 +13,4 @@ bool valid_id(std::string_view id);
 // Valid UTF-8 (shortest form, no surrogates) without control characters.
 bool printable(std::string_view text);
 
-}  // namespace backplane::core::plugin
+}  // namespace backplane::core

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "registry/option_value.hpp"
+#include "options/option_value.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -9,8 +9,8 @@
 #include <span>
 
 #include "error.hpp"
-#include "plugin/names.hpp"
-#include "registry/nearest.hpp"
+#include "options/names.hpp"
+#include "options/nearest.hpp"
 
 namespace backplane::core {
 namespace {
@@ -113,7 +113,7 @@ void refuse_unknown(const bp_backend& backend, const KeyValues& given) {
 OptionValue read_option(const bp_option& option, std::string_view text) {
   switch (option.type) {
     case BP_OPTION_STRING:
-      return {std::string(text), plugin::printable(text) ? "" : "is not printable UTF-8"};
+      return {std::string(text), printable(text) ? "" : "is not printable UTF-8"};
     case BP_OPTION_INT:
       return read_integer(option, text);
     case BP_OPTION_FLOAT:

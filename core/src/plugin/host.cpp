@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "group/host.hpp"
+#include "plugin/host.hpp"
 
 #include <cstring>
 #include <string_view>

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Who may include whom: abi <- sdk <- plugins, abi <- core <- tools and examples. Checks the include directives of each
+# part, and that the core names no plugin that is not built into it.
+set -euo pipefail
+cd "$1"
+failed=0
+
+# forbid WHERE PATTERN WHY: no source file below WHERE has a line that matches PATTERN.
+forbid() {
+  local hits
+  hits=$(grep -rnE --include='*.h' --include='*.hpp' --include='*.c' --include='*.cpp' "$2" "$1" || true)
+  if [ -n "$hits" ]; then
+    printf '%s\n%s\n' "$3:" "$hits"
+    failed=1
+  fi
+}
+
+quoted='^ *# *include *["<]'
+api='backplane/(backplane|error|types|store|process_group|distributed|registry|objects|dlpack)\.hp?p?'
+inside='(store|schedule|reduce|plugin|registry|group|capi|options)/[a-z_]+\.hpp'
+
+forbid core/abi "$quoted(fmt|boost|backplane/(sdk|[a-z_]+\.hpp))" 'the ABI depends on nothing'
+forbid sdk/include "$quoted($api|$inside)" 'the SDK knows the ABI alone'
+forbid plugins "$quoted($api|$inside)" 'a plugin sees no header of the core'
+forbid core "$quoted"'backplane/sdk' 'the core does not use the SDK'
+forbid core/src "$quoted"'(zmq|gloo|nccl|mpi)' 'the core uses no transport library'
+forbid tools "$quoted($inside)" 'tools use the public API'
+forbid share "$quoted$inside" 'examples use public headers'
+
+# Arrows inside the core: a folder includes only folders to its left.
+order=(options store schedule reduce plugin registry group capi)
+for i in "${!order[@]}"; do
+  [ -d "core/src/${order[$i]}" ] || { echo "there is no core/src/${order[$i]}"; failed=1; continue; }
+  for later in "${order[@]:$((i + 1))}"; do
+    forbid "core/src/${order[$i]}" "$quoted$later/" "core/src/${order[$i]} must not include core/src/$later"
+  done
+done
+exit "$failed"
