@@ -45,7 +45,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 Command::Command(const std::vector<std::string>& arguments, const Setting& setting) : directory_(make_directory()) {
   std::ofstream(directory_ / "in", std::ios::binary) << setting.input;
-  std::vector<std::string> words = {BACKPLANE_TEST_COMMAND};
+  std::vector<std::string> words = {setting.program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = environment_with(setting.environment);
   posix_spawn_file_actions_t files;

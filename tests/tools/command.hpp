@@ -24,6 +24,7 @@ struct Outcome {
 struct Setting {
   std::map<std::string, std::string> environment = {};  // added to the test's
   std::string input = {};
+  std::string program = BACKPLANE_TEST_COMMAND;
 };
 
 // A started command; killed at the end if it still runs.

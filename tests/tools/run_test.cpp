@@ -89,13 +89,12 @@ TEST(Run, SaysThatAProgramIsMissingOrNotExecutable) {
 }
 
 TEST(Run, LeavesNoDescriptorsToRanks) {
-  const Outcome outcome = run({"run", "-n", "2", "ls", "/proc/self/fd"});
-  for (const char* rank : {"[0] ", "[1] "}) {
-    for (const char* fd : {"0", "1", "2", "3"}) {  // 3 is what ls reads
-      EXPECT_EQ(count_lines(outcome.out, std::string(rank) + fd), 1U) << outcome.out;
-    }
-  }
-  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 8) << outcome.out;
+  // Some sandboxes show descriptors of their own in every process, so a process without a launcher is the measure.
+  const Outcome alone = run({"/proc/self/fd"}, {{}, {}, "/bin/ls"});
+  EXPECT_EQ(run({"run", "-n", "1", "ls", "/proc/self/fd"}).out, alone.out);
+  const Outcome two = run({"run", "-n", "2", "ls", "/proc/self/fd"});
+  EXPECT_EQ(std::count(two.out.begin(), two.out.end(), '\n'), 2 * std::count(alone.out.begin(), alone.out.end(), '\n'))
+      << two.out;
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ void add_list(CLI::App& app, int& exit_code) {
                     "Ask each backend whether it is viable on this machine, each in a process of its own");
   command->add_option("--probe-timeout", settings->probe_timeout, "Seconds that each backend has for its answer")
       ->check(CLI::Range(0.001, 1e6))
-      ->capture_default_str();
+      ->option_text("SECONDS (10)");
   command->callback([settings, &exit_code] {
     Json list = read_list();
     if (settings->probe) probe_all(list, settings->probe_timeout);

@@ -95,27 +95,33 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& e
   CLI::App* command = app.add_subcommand("run", "Start a program several times, as the ranks of one job");
   command->formatter(std::make_shared<RunHelp>());
   command->footer(kFooter);
-  command->add_option("-n,--nproc", job.ranks_per_node, "Ranks to start on this node")
+  command->add_option("-n,--nproc", job.ranks_per_node, "Ranks to start on this node; required")
       ->required()
-      ->check(CLI::Range(1, 65536));
-  command->add_option("--backend", job.backend, "Backend for groups that name none, as in 'gloo?iface=eth0'");
+      ->check(CLI::Range(1, 65536))
+      ->option_text("N");
+  command->add_option("--backend", job.backend, "Backend for groups that name none, as in 'gloo?iface=eth0'")
+      ->option_text("NAME");
   command->add_option("--nnodes", job.nodes, "Nodes of the job, each with a launcher and N ranks")
       ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+      ->option_text("M (1)");
   command->add_option("--node-rank", job.node_rank, "Which of the nodes this is, from 0")
       ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
-  CLI::Option* address =
-      command->add_option("--master-addr", job.master_addr, "Where node 0 serves the store")->capture_default_str();
+      ->option_text("R (0)");
+  CLI::Option* address = command->add_option("--master-addr", job.master_addr, "Where node 0 serves the store")
+                             ->option_text("HOST (127.0.0.1)");
   command->add_option("--master-port", job.master_port, "Port of the store; one node may leave it open")
-      ->check(CLI::Range(1, 65535));
-  command->add_option("--job-id", job.job_id,
-                      "Keeps jobs apart that share a port; the same on all nodes. Random on one node, else 'run-PORT'");
+      ->check(CLI::Range(1, 65535))
+      ->option_text("PORT");
+  command
+      ->add_option("--job-id", job.job_id,
+                   "Keeps jobs apart that share a port; the same on all nodes. Random on one node, else 'run-PORT'")
+      ->option_text("ID");
   command->add_option("--timeout", settings->timeout, "Seconds after which the job is ended")
-      ->check(CLI::Range(0.001, 1e9));
+      ->check(CLI::Range(0.001, 1e9))
+      ->option_text("SECONDS");
   command->add_option("--grace", settings->grace, "Seconds that ranks have between SIGTERM and SIGKILL")
       ->check(CLI::Range(0.0, 1e9))
-      ->capture_default_str();
+      ->option_text("SECONDS (5)");
   CLI::Option* tag = command->add_flag("--tag-output", settings->tag_output,
                                        "Put the rank in front of each line even if there is only one");
   command->add_flag("--no-prefix", settings->no_prefix, "Let ranks write to stdout and stderr directly")->excludes(tag);
