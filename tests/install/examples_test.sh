@@ -39,15 +39,20 @@ over self 1 "$bin/digits" --require-accuracy 95 >"$work/self"
 cat "$work/self"
 for backend in "$@"; do
   for program in hello hello_c; do
-    [ "$(over "$backend" 3 "$bin/$program" | grep -c "of 3 over $backend: the ranks add up to 3")" = 3 ] || fail "$program over $backend"
+    count=$(over "$backend" 3 "$bin/$program" | grep -c "of 3 over $backend: the ranks add up to 3")
+    [ "$count" = 3 ] || fail "$program over $backend"
   done
-  over "$backend" 2 "$bin/ping_pong" | grep '^rank' | LC_ALL=C sort | diff "$work/expected" - || fail "ping_pong over $backend"
+  over "$backend" 2 "$bin/ping_pong" | grep '^rank' | LC_ALL=C sort | diff "$work/expected" - ||
+    fail "ping_pong over $backend"
   over "$backend" 4 "$bin/digits" --require-accuracy 95 >"$work/$backend"
   grep -F "4 ranks over $backend" "$work/$backend" || fail "digits does not say that it ran over $backend"
-  diff <(grep ^epoch "$work/self") <(grep ^epoch "$work/$backend") || fail "4 ranks over $backend learn otherwise than one alone"
+  diff <(grep ^epoch "$work/self") <(grep ^epoch "$work/$backend") ||
+    fail "4 ranks over $backend learn otherwise than one alone"
 done
 
-if BACKPLANE_BACKEND=self run_ranks 1 "$bin/digits" --data /nowhere/digits.csv 2>"$work/missing"; then fail "a missing file is no error"; fi
+if BACKPLANE_BACKEND=self run_ranks 1 "$bin/digits" --data /nowhere/digits.csv 2>"$work/missing"; then
+  fail "a missing file is no error"
+fi
 grep -q "cannot read the digits from /nowhere/digits.csv" "$work/missing" || fail "$(cat "$work/missing")"
 [ "$(wc -l <"$work/missing")" = 1 ] || fail "a missing file needs more than one sentence: $(cat "$work/missing")"
 echo "the examples agree over self $*"
