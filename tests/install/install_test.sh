@@ -51,6 +51,8 @@ run_installed() {
     BACKPLANE_BACKEND=bulletin BACKPLANE_PLUGIN_PATH=$work/plugin \
       expect "of 2 over bulletin: the ranks add up to 1" run_ranks 2 "$work/examples/bin/$program"
   done
+  BACKPLANE_BACKEND=bulletin BACKPLANE_PLUGIN_PATH=$work/plugin \
+    expect "rank 0  after irecv, wait      holds 2" run_ranks 2 "$work/examples/bin/ping_pong"
   BACKPLANE_BACKEND=self expect "over self" run_ranks 1 "$work/c/hello_from_c"
   BACKPLANE_BACKEND=self expect "epoch  1 of 1" run_ranks 1 "$work/examples/bin/digits" --epochs 1
   unset LD_LIBRARY_PATH
