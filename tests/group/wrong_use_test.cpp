@@ -17,6 +17,26 @@ void expect_words(const std::string& text, const std::vector<std::string>& words
   EXPECT_LT(text.size(), size_t{BP_ERROR_TEXT_SIZE});
 }
 
+class MismatchTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, MismatchTest, testing::ValuesIn(built_backends()));
+
+// Nobody gets a silently wrong result when ranks disagree about a count.
+TEST_P(MismatchTest, CountsThatDifferBetweenRanks) {
+  const Store store = Store::inproc();
+  std::string texts[2];
+  on_ranks(2, [this, &store, &texts](int rank) {
+    GroupOptions options = group_options(GetParam(), store, rank, 2, std::chrono::seconds(20));
+    ProcessGroup group = ProcessGroup::create(options);
+    std::vector<float> data(rank == 0 ? 4 : 8);
+    const CallOptions soon = {.timeout = std::chrono::seconds(2)};
+    const Status status = failure_of([&] { group.all_reduce(data, ReduceOp::kSum, soon); }, &texts[rank]);
+    EXPECT_NE(status, Status::kInternal) << texts[rank];
+    EXPECT_EQ(failure_of([&] { group.barrier(); }), status);  // the first cause
+  });
+  expect_words(texts[0], {"rank 0 of group 'test'", "all_reduce (f32 x 4) #1"});
+  expect_words(texts[1], {"rank 1 of group 'test'", "all_reduce (f32 x 8) #1"});
+}
+
 class WrongUseTest : public testing::Test {
  protected:
   // What creating a group says.

@@ -2,8 +2,8 @@
 #include "group/exchange.hpp"
 
 #include <cstring>
+#include <deque>
 #include <memory>
-#include <vector>
 
 #include "reduce/combine.hpp"
 #include "schedule/schedule.hpp"
@@ -43,8 +43,9 @@ class Exchange {
 
  private:
   struct Flight {
-    bp_work* work;
-    const Step* step;
+    bp_work* work = nullptr;  // NULL: done
+    const Step* step = nullptr;
+    bp_result result = {sizeof(bp_result), -1, 0};
   };
 
   static bool is_message(const Step& step) { return step.kind == Step::Kind::kSend || step.kind == Step::Kind::kRecv; }
@@ -75,7 +76,7 @@ class Exchange {
       }
     }
     if (last != nullptr) start(*last, BP_OP_SYNC);
-    for (size_t i = 0; i < flights_.size(); ++i) finish(flights_[i]);
+    for (Flight& flight : flights_) finish(flight);
     flights_.clear();
   }
 
@@ -95,15 +96,29 @@ class Exchange {
       message.kind = BP_RECV;
       message.output = {target(step.target), step.target.count * element_, BP_HOST, 0};
     }
+    Flight& flight = flights_.emplace_back();
+    flight.step = &step;
+    message.result = &flight.result;
     bp_error err;
     bp_error_init(&err);
-    bp_work* work = nullptr;
-    const int32_t status = agent_.api().submit(agent_.self(), &message, &work, &err);
+    const int32_t status = agent_.api().submit(agent_.self(), &message, &flight.work, &err);
     if (status != BP_OK) raise(status, err, step);
-    if (work != nullptr) flights_.push_back({work, &step});
   }
 
   void finish(Flight& flight) {
+    if (flight.work != nullptr) wait_for(flight);
+    const Step& step = *flight.step;
+    const uint64_t expected = step.target.count * element_;
+    if (step.kind == Step::Kind::kRecv && flight.result.bytes != expected) {
+      throw Error(BP_INVALID,
+                  fmt::format("rank {} sent {} bytes where this rank expected {}: the ranks disagree about the count, "
+                              "the dtype or the operation",
+                              step.peer, flight.result.bytes, expected),
+                  step.peer);
+    }
+  }
+
+  void wait_for(Flight& flight) {
     bp_error err;
     bp_error_init(&err);
     const bp_process_group_api& api = agent_.api();
@@ -167,7 +182,7 @@ class Exchange {
   std::byte* const scratch_;
   const uint64_t tag_;
   const Deadline deadline_;
-  std::vector<Flight> flights_;
+  std::deque<Flight> flights_;  // of the round; results must not move
 };
 
 Problem problem_of(const ValidOp& valid, int32_t rank, int32_t world_size) {

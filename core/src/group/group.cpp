@@ -195,8 +195,8 @@ Error Group::labelled(const Error& error, const ValidOp& valid) const {
 
 Error Group::failure(const Error& error, const ValidOp& valid) {
   Error whole = labelled(error, valid);
-  const bool harmless = error.status() == BP_INVALID || error.status() == BP_UNSUPPORTED;
-  if (collective(valid.op.kind) && !harmless) abort(whole);
+  // Whatever goes wrong after the checks may have gone right on other ranks.
+  if (collective(valid.op.kind) && error.status() != BP_UNSUPPORTED) abort(whole);
   return whole;
 }
 
