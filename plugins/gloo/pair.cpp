@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <thread>
 
 namespace backplane::gloo_backend {
 namespace {
@@ -49,6 +50,10 @@ Pair::~Pair() {
 }
 
 void Pair::handleEvents(int events) {
+  // The thread that holds the lock may be waiting for this very core. Gloo would try again and again until the
+  // scheduler's next tick.
+  if (!m_.try_lock()) return std::this_thread::yield();
+  m_.unlock();
   try {
     ::gloo::transport::tcp::Pair::handleEvents(events);
   } catch (const std::exception& e) {

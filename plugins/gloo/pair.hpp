@@ -6,7 +6,9 @@
 //  - a write to a closed connection raises SIGPIPE and can deadlock against gloo's thread; here gloo's thread finds
 //  out;
 //  - a connection that ends in the middle of a payload leaves its waiter asleep; here it is told;
-//  - an exception on gloo's thread ends the process; here it ends the connection.
+//  - an exception on gloo's thread ends the process; here it ends the connection;
+//  - gloo's thread spins while a caller holds the pair's lock, and keeps a caller that was preempted off its core until
+//  the scheduler's next tick (4 ms); here it yields.
 // It also takes back operations, which gloo cannot. The peer has been told of a posted receive and may send at any
 // moment, so a receive that is given up becomes an orphan: it keeps the message for the next receive of that slot.
 #pragma once
