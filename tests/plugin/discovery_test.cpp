@@ -35,7 +35,7 @@ TEST(Discovery, ScansSortedAndSkipsOtherNames) {
   EXPECT_EQ(found.files[0].path, temp.file("backplane_good.so"));
   EXPECT_EQ(found.files[0].rejection, "");
   EXPECT_EQ(found.files[1].backends.at(1).note.id, "second");
-  EXPECT_EQ(found.files[1].backends[0].reason, "shadowed by " + temp.file("backplane_good.so"));
+  EXPECT_EQ(found.files[1].backends[0].reason, "by " + temp.file("backplane_good.so"));
 }
 
 TEST(Discovery, OneBadFileNeverHidesTheNext) {
@@ -82,7 +82,7 @@ TEST(Discovery, TheFirstDirectoryWinsAndABrokenFileDoesNot) {
   const Scan found = scan(path);
   EXPECT_EQ(found.files[1].backends.at(0).state, BackendState::kAvailable);
   EXPECT_EQ(found.files[2].backends.at(0).state, BackendState::kShadowed);
-  EXPECT_EQ(found.files[2].backends[0].reason, "shadowed by " + temp.file("first/backplane_good.so"));
+  EXPECT_EQ(found.files[2].backends[0].reason, "by " + temp.file("first/backplane_good.so"));
 }
 
 TEST(Discovery, AFileNamedAfterTheBackendComesBeforeOthers) {

@@ -27,7 +27,9 @@ TEST(List, ShowsBackendsRejectedFilesAndDirectories) {
   const std::string path = plugin_directory("crash") + ":" + place.file("bad");
   const Outcome outcome = run({"list"}, {{{"BACKPLANE_PLUGIN_PATH", path}}});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_TRUE(contains(outcome.out, "ID      VERSION  KINDS")) << outcome.out;
+  for (const char* column : {"ID ", "VERSION  ", "KINDS  ", "ABI  ", "FILE"}) {
+    EXPECT_TRUE(contains(outcome.out, column)) << outcome.out;
+  }
   EXPECT_TRUE(contains(outcome.out, "crash/backplane_crash.so")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "bad/backplane_broken.so\n      ")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "BACKPLANE_PLUGIN_PATH  read")) << outcome.out;

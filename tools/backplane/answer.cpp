@@ -3,6 +3,7 @@
 // The child's side of ask(): loads a plugin, runs its code and answers on a pipe.
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -60,7 +61,10 @@ void add_answer(CLI::App& app) {
   command->add_option("question", request->question)->required();
   command->add_option("backend", request->backend)->required();
   command->callback([request] {
-    if (::fcntl(kExtraDescriptor, F_GETFD) < 0) {
+    struct stat status = {};
+    const bool asked = ::fstat(kExtraDescriptor, &status) == 0 && S_ISFIFO(status.st_mode) &&
+                       (::fcntl(kExtraDescriptor, F_GETFL) & O_ACCMODE) == O_WRONLY;
+    if (!asked) {
       throw Failure(kWrongUse, "this subcommand is for the command's own use");
     }
     serve(*request);

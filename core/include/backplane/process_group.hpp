@@ -123,7 +123,7 @@ class ProcessGroup {
     bp_op op = make_op(BP_ALL_REDUCE, in, out, options);
     op.reduce_op = BP_PREMUL_SUM;
     op.scalar = &factor;
-    return run(op, options);
+    return run(static_cast<bp_op&&>(op), options);
   }
   // `out` (N) is written at the root only, and may be empty elsewhere.
   Work reduce(Buffer in, Buffer out, int root, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
@@ -174,7 +174,7 @@ class ProcessGroup {
     bp_op op = make_op(BP_SEND, buffer, {}, options);
     op.peer = peer;
     op.tag = tag;
-    return run(op, options);
+    return run(static_cast<bp_op&&>(op), options);
   }
   // Up to N elements from `peer`, or from anyone (kAnySource); Work::received tells sender and size. A longer message
   // is Status::kInvalid.
@@ -183,7 +183,7 @@ class ProcessGroup {
     bp_op op = make_op(BP_RECV, {}, buffer, options);
     op.peer = peer;
     op.tag = tag;
-    return run(op, options);
+    return run(static_cast<bp_op&&>(op), options);
   }
   Work isend(Buffer buffer, int peer, uint32_t tag = 0, CallOptions options = {}) {
     options.async_op = true;
@@ -250,7 +250,7 @@ class ProcessGroup {
     op.stream = options.stream;
     return op;
   }
-  Work run(bp_op op, const CallOptions& options) {
+  Work run(bp_op&& op, const CallOptions& options) {
     Work work;
     if (!options.async_op) {
       op.result = &work.inline_result_;
@@ -268,22 +268,23 @@ class ProcessGroup {
  private:
   friend ProcessGroup init_process_group(const GroupOptions& options);
 
-  static bp_op rooted(bp_op op, int root) {
+  // These hand their operation on by reference: a copy of its 160 bytes is a third of what a call costs here.
+  static bp_op&& rooted(bp_op&& op, int root) {
     op.root = root;
-    return op;
+    return static_cast<bp_op&&>(op);
   }
-  static bp_op reducing(bp_op op, ReduceOp reduce_op) {
+  static bp_op&& reducing(bp_op&& op, ReduceOp reduce_op) {
     op.reduce_op = static_cast<uint32_t>(reduce_op);
-    return op;
+    return static_cast<bp_op&&>(op);
   }
   // The blocks are looked at only on `where`.
-  bp_op with_in(bp_op op, const Blocks& blocks, int where) const {
+  bp_op&& with_in(bp_op&& op, const Blocks& blocks, int where) const {
     if (rank() == where) set_blocks(blocks, op.in_counts, op.in_displs);
-    return op;
+    return static_cast<bp_op&&>(op);
   }
-  bp_op with_out(bp_op op, const Blocks& blocks, int where) const {
+  bp_op&& with_out(bp_op&& op, const Blocks& blocks, int where) const {
     if (rank() == where) set_blocks(blocks, op.out_counts, op.out_displs);
-    return op;
+    return static_cast<bp_op&&>(op);
   }
   void set_blocks(const Blocks& blocks, const uint64_t*& counts, const uint64_t*& displs) const {
     const auto world = static_cast<size_t>(world_size());

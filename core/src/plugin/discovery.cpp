@@ -80,7 +80,7 @@ void mark_shadowed(std::vector<FoundFile>& files) {
     for (auto& backend : file.backends) {
       if (backend.state != FoundBackend::State::kAvailable || winners.at(backend.note.id) == &file) continue;
       backend.state = FoundBackend::State::kShadowed;
-      backend.reason = fmt::format("shadowed by {}", winners.at(backend.note.id)->path);
+      backend.reason = fmt::format("by {}", winners.at(backend.note.id)->path);
     }
   }
 }

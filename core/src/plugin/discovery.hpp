@@ -27,7 +27,7 @@ struct FoundBackend {
   enum class State { kAvailable, kShadowed, kDenied };
   NoteBackend note;
   State state = State::kAvailable;
-  std::string reason;  // kShadowed: "shadowed by PATH"; kDenied: by which list
+  std::string reason;  // kShadowed: "by PATH"; kDenied: by which list
 };
 
 struct FoundFile {
