@@ -30,7 +30,8 @@ BP_API const char* bp_version(void);
 /* Frees a string that a function of this API returned through a char**. */
 BP_API void bp_free(void* text);
 
-/* ---- Stores: the key-value space through which ranks meet --------------------------------------------------------- */
+/* ---- Stores: the key-value space through which ranks meet ---------------------------------------------------------
+ */
 
 typedef struct bp_store bp_store;
 typedef struct bp_store_server bp_store_server;
@@ -76,7 +77,8 @@ BP_API int32_t bp_store_compare_set(bp_store* store, const char* key, const void
 BP_API int32_t bp_store_delete(bp_store* store, const char* key, int32_t* existed, int64_t timeout_ns, bp_error* err);
 BP_API int32_t bp_store_num_keys(bp_store* store, int64_t* count, int64_t timeout_ns, bp_error* err);
 
-/* ---- The registry of backends (torch.distributed.rpc.backend_registry) -------------------------------------------- */
+/* ---- The registry of backends (torch.distributed.rpc.backend_registry) --------------------------------------------
+ */
 
 typedef struct bp_registry bp_registry;
 typedef struct bp_backend_type bp_backend_type;       /* a member of BackendType; lives as long as its registry */
@@ -89,10 +91,11 @@ BP_API int32_t bp_registry_create(bp_registry** registry, bp_error* err);
 /* Only after everything made with it is gone. */
 BP_API void bp_registry_release(bp_registry* registry);
 
-/* 1 if `name` (any case) is registered, built in, or carried by a plugin file in the search path; runs no plugin code. */
+/* 1 if `name` (any case) is registered, built in, or carried by a plugin file in the search path; runs no plugin code.
+ */
 BP_API int32_t bp_backend_registered(bp_registry* registry, const char* name);
-/* Adds a backend of this program. The descriptor and all it points to must outlive the registry. BP_INVALID "RPC backend
- * X: already registered". *type may be NULL. */
+/* Adds a backend of this program. The descriptor and all it points to must outlive the registry. BP_INVALID "RPC
+ * backend X: already registered". *type may be NULL. */
 BP_API int32_t bp_register_backend(bp_registry* registry, const bp_backend* backend, const bp_backend_type** type,
                                    bp_error* err);
 /* The member by name, loading its plugin if need be. If there is none, the error lists what was found, where it was
@@ -127,7 +130,8 @@ BP_API int32_t bp_registry_info(bp_registry* registry, const char* name, char** 
  * probe in this process. */
 BP_API int32_t bp_registry_probe(bp_registry* registry, const char* name, bp_error* err);
 
-/* ---- Process groups ----------------------------------------------------------------------------------------------- */
+/* ---- Process groups -----------------------------------------------------------------------------------------------
+ */
 
 /* How a group is made. Zero or NULL means the default. Valid during the call. */
 typedef struct bp_group_config {
@@ -177,9 +181,9 @@ BP_API bp_group* bp_group_retain(bp_group* group);
 /* Gives a handle back; the last one ends the group. */
 BP_API void bp_group_release(bp_group* group);
 
-BP_API int32_t bp_group_rank(const bp_group* group);       /* -1 on a non-member */
+BP_API int32_t bp_group_rank(const bp_group* group); /* -1 on a non-member */
 BP_API int32_t bp_group_world_size(const bp_group* group);
-BP_API const char* bp_group_name(const bp_group* group);   /* valid as long as the handle */
+BP_API const char* bp_group_name(const bp_group* group); /* valid as long as the handle */
 /* The id of the backend that serves this kind of memory (BP_HOST ...), NULL if none. */
 BP_API const char* bp_group_backend(const bp_group* group, uint32_t memory);
 /* The rank in the job's first group of this group's `rank`, -1 if out of range. */
@@ -206,13 +210,14 @@ BP_API void bp_request_cancel(bp_request* request);
  * destroyed. */
 BP_API void bp_request_release(bp_request* request);
 
-/* ---- Objects: byte strings of any length, each rank's its own ------------------------------------------------------ */
+/* ---- Objects: byte strings of any length, each rank's its own ------------------------------------------------------
+ */
 
 typedef struct bp_objects bp_objects; /* what was received, in rank order */
 
-/* kind BP_BROADCAST: `in` at the root, one object out everywhere. BP_GATHER: `in` everywhere, W objects out at the root,
- * none elsewhere. BP_ALL_GATHER: W objects out everywhere. BP_SCATTER: W objects in at the root (in_count W), one out
- * everywhere. Blocks. Other kinds are BP_INVALID. The objects of one rank may hold up to 2^40 bytes together. */
+/* kind BP_BROADCAST: `in` at the root, one object out everywhere. BP_GATHER: `in` everywhere, W objects out at the
+ * root, none elsewhere. BP_ALL_GATHER: W objects out everywhere. BP_SCATTER: W objects in at the root (in_count W), one
+ * out everywhere. Blocks. Other kinds are BP_INVALID. The objects of one rank may hold up to 2^40 bytes together. */
 BP_API int32_t bp_group_exchange_objects(bp_group* group, uint32_t kind, int32_t root, const void* const* in,
                                          const uint64_t* in_sizes, uint64_t in_count, int64_t timeout_ns,
                                          bp_objects** out, bp_error* err);
@@ -221,13 +226,14 @@ BP_API uint64_t bp_objects_count(const bp_objects* objects);
 BP_API const void* bp_objects_get(const bp_objects* objects, uint64_t i, uint64_t* size);
 BP_API void bp_objects_release(bp_objects* objects);
 
-/* ---- What happened ------------------------------------------------------------------------------------------------ */
+/* ---- What happened ------------------------------------------------------------------------------------------------
+ */
 
 /* The flight recorder of a group: its last operations, oldest first, as JSON for bp_free. */
 BP_API int32_t bp_group_trace(bp_group* group, char** json, bp_error* err);
 
-/* Where log lines of the library and its plugins go; NULL: stderr, from the level that BACKPLANE_LOG names (debug, info,
- * warn, error, off; warn by default). `log` may be called from any thread. */
+/* Where log lines of the library and its plugins go; NULL: stderr, from the level that BACKPLANE_LOG names (debug,
+ * info, warn, error, off; warn by default). `log` may be called from any thread. */
 BP_API void bp_set_log(void (*log)(void* ctx, uint32_t level, const char* text), void* ctx);
 
 #ifdef __cplusplus

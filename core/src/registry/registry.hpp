@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "plugin/discovery.hpp"
 #include "options/option_value.hpp"
+#include "plugin/discovery.hpp"
 
 namespace backplane::core {
 

@@ -28,9 +28,9 @@ typedef struct bp_host {
    * calls as well. [any], does not block. */
   int32_t (*abort_requested)(void* ctx);
 
-  /* The key-value store that all ranks of this group share. Keys are C strings up to 1024 bytes in a space of this agent's
-   * own, which the core clears away; values are bytes up to 64 MiB. All are [any] and block: on the network (a store that
-   * is lost is noticed within 60 s), and, where there is a timeout, until the deadline (BP_TIMEOUT) or abort
+  /* The key-value store that all ranks of this group share. Keys are C strings up to 1024 bytes in a space of this
+   * agent's own, which the core clears away; values are bytes up to 64 MiB. All are [any] and block: on the network (a
+   * store that is lost is noticed within 60 s), and, where there is a timeout, until the deadline (BP_TIMEOUT) or abort
    * (BP_CANCELLED; from then on, also during destroy, every call ends so). Not to be called from submit without
    * BP_OP_SYNC. */
 
@@ -42,7 +42,8 @@ typedef struct bp_host {
   int32_t (*store_get)(void* ctx, const char* key, void* buffer, uint64_t capacity, uint64_t* size, int64_t timeout_ns,
                        bp_error* err);
 
-  /* Adds `delta` to a counter (a missing one counts as 0) and reports the sum. A counter's value is its decimal text. */
+  /* Adds `delta` to a counter (a missing one counts as 0) and reports the sum. A counter's value is its decimal text.
+   */
   int32_t (*store_add)(void* ctx, const char* key, int64_t delta, int64_t* sum, bp_error* err);
 
   /* Waits until all `count` keys exist. */

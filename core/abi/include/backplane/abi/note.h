@@ -41,19 +41,19 @@ typedef struct bp_note_header {
 } bp_note_header;
 
 typedef struct bp_note_backend {
-  char id[36];      /* bp_backend.id, NUL-terminated, padded with NULs */
-  char version[24]; /* bp_backend.version, likewise */
-  uint32_t kinds;   /* bp_backend.kinds */
-  uint32_t flags;   /* bp_backend.flags */
+  char id[36];       /* bp_backend.id, NUL-terminated, padded with NULs */
+  char version[24];  /* bp_backend.version, likewise */
+  uint32_t kinds;    /* bp_backend.kinds */
+  uint32_t flags;    /* bp_backend.flags */
   uint32_t ops;      /* BP_BIT(op) of each declared capability */
   uint32_t ops_high; /* the upper half of that mask; no operation uses it yet */
 } bp_note_backend;
 
 /* Initialiser of the header of a note with `count` records, for a plugin that needs a core of minor `need` at least. */
-#define BP_NOTE_HEADER_INIT(count, need)                                                                      \
-  {                                                                                                           \
+#define BP_NOTE_HEADER_INIT(count, need)                                                                       \
+  {                                                                                                            \
     sizeof BP_NOTE_NAME, 6 * sizeof(uint32_t) + (count) * sizeof(bp_note_backend), BP_NOTE_TYPE, BP_NOTE_NAME, \
-        BP_MAGIC, BP_ABI_MAJOR, BP_ABI_MINOR, (need), (count), sizeof(bp_note_backend)                        \
+        BP_MAGIC, BP_ABI_MAJOR, BP_ABI_MINOR, (need), (count), sizeof(bp_note_backend)                         \
   }
 
 #ifdef __cplusplus

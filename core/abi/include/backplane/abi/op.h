@@ -46,9 +46,9 @@
  * submits of several threads is that of calls that do not overlap. The core completes what a backend lacks with tags of
  * its own; a backend without BP_BACKEND_TAGS may ignore them, for they keep the order of (peer).
  *
- * MESSAGES are bytes: sender and receiver need not name the same dtype, a peer may be the rank itself. A message longer than
- * the receive buffer ends the recv with BP_INVALID: the message is consumed, bp_result holds its source and full size,
- * what the buffer holds is undefined, and the group stays usable. A shorter one is fine; bp_result says how long.
+ * MESSAGES are bytes: sender and receiver need not name the same dtype, a peer may be the rank itself. A message longer
+ * than the receive buffer ends the recv with BP_INVALID: the message is consumed, bp_result holds its source and full
+ * size, what the buffer holds is undefined, and the group stays usable. A shorter one is fine; bp_result says how long.
  */
 #ifndef BACKPLANE_ABI_OP_H
 #define BACKPLANE_ABI_OP_H
@@ -88,8 +88,9 @@ typedef struct bp_result {
 } bp_result;
 
 /* An operation. The struct, the count arrays and the scalar it points to are valid until submit returns: copy what is
- * needed longer. The buffers and `result` are valid until the operation is terminal. The core has validated all of it: ranks
- * are in range, counts agree with the table above on this rank, dtype and reduce op go together, count * size fits int64_t. */
+ * needed longer. The buffers and `result` are valid until the operation is terminal. The core has validated all of it:
+ * ranks are in range, counts agree with the table above on this rank, dtype and reduce op go together, count * size
+ * fits int64_t. */
 typedef struct bp_op {
   uint32_t struct_size;
   uint32_t kind;      /* BP_BARRIER ... */

@@ -28,16 +28,16 @@ enum {
 };
 
 enum {
-  BP_OPTION_REQUIRED = 1,      /* no default: leaving it out is an error */
-  BP_OPTION_SECRET = 2,        /* never printed or logged */
-  BP_OPTION_SAME_ON_ALL = 4    /* ranks that disagree are refused at init */
+  BP_OPTION_REQUIRED = 1,   /* no default: leaving it out is an error */
+  BP_OPTION_SECRET = 2,     /* never printed or logged */
+  BP_OPTION_SAME_ON_ALL = 4 /* ranks that disagree are refused at init */
 };
 
 /* One option. Static. */
 typedef struct bp_option {
   uint32_t struct_size;
-  uint32_t type;             /* BP_OPTION_STRING ... */
-  uint32_t flags;            /* BP_OPTION_REQUIRED ... */
+  uint32_t type;  /* BP_OPTION_STRING ... */
+  uint32_t flags; /* BP_OPTION_REQUIRED ... */
   uint32_t reserved;
   const char* key;           /* [a-z][a-z0-9_]*, unique in its backend */
   const char* default_value; /* text as a user would write it; NULL means empty (or none, if required) */

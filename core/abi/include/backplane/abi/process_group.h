@@ -7,26 +7,27 @@
  * returned BP_OK with a work, and then work_test or work_wait says so, again and again with the same answer until
  * work_release. The buffers are busy until the terminal state. work_cancel only asks for it to come sooner.
  *
- * DONE. A send is done when its buffer may be used again; the message reaches its receiver even if this rank destroys the
- * group at once (destroy sees to it), as long as the process lives until destroy has returned. A recv or a collective
- * is done when its output is complete on this rank. A send that timed out or was cancelled may still be received.
+ * DONE. A send is done when its buffer may be used again; the message reaches its receiver even if this rank destroys
+ * the group at once (destroy sees to it), as long as the process lives until destroy has returned. A recv or a
+ * collective is done when its output is complete on this rank. A send that timed out or was cancelled may still be
+ * received.
  *
  * FAILURE of one send or recv (BP_TIMEOUT, BP_CANCELLED, BP_INVALID) leaves the group usable where the backend can; a
  * collective that failed leaves it fit only for abort and destroy. A backend reports a lost peer (BP_PEER_LOST, naming
- * it) where it can see one; what has arrived from it before is still received. A peer that destroyed its group counts as
- * lost for those who still wait for it. A recv from BP_ANY_SOURCE fails only when nobody is left.
+ * it) where it can see one; what has arrived from it before is still received. A peer that destroyed its group counts
+ * as lost for those who still wait for it. A recv from BP_ANY_SOURCE fails only when nobody is left.
  *
  * PROGRESS. An operation must get on while the caller waits for any operation of the same group. A backend that gets on
  * without any call at all (a thread or a device of its own) says so with BP_BACKEND_AUTONOMOUS.
  *
- * ABORT. Within half a second of abort, without further calls and without waiting for any peer, every operation in flight
- * is terminal and every blocked call has returned; submit fails from then on. The status is that of `why`, and the text
- * tells its text. It is the only way out of a hang, so it must not need a lock that a blocked call keeps while it blocks.
- * It concerns this rank; peers may notice (closed connections).
+ * ABORT. Within half a second of abort, without further calls and without waiting for any peer, every operation in
+ * flight is terminal and every blocked call has returned; submit fails from then on. The status is that of `why`, and
+ * the text tells its text. It is the only way out of a hang, so it must not need a lock that a blocked call keeps while
+ * it blocks. It concerns this rank; peers may notice (closed connections).
  *
  * THE END. The core calls destroy after it released every work; it puts no barrier before it, so peers may still be
- * busy. Messages that nobody received are dropped. Nothing of the agent runs afterwards: threads are joined, descriptors
- * closed.
+ * busy. Messages that nobody received are dropped. Nothing of the agent runs afterwards: threads are joined,
+ * descriptors closed.
  */
 #ifndef BACKPLANE_ABI_PROCESS_GROUP_H
 #define BACKPLANE_ABI_PROCESS_GROUP_H
@@ -65,8 +66,8 @@ typedef struct bp_process_group_api {
   /* Frees a work that is terminal. [exclusive] for this work, does not block. */
   void (*work_release)(void* self, bp_work* work);
 
-  /* See ABORT above. `why` is not NULL, neither BP_OK nor BP_AGAIN, and valid during the call. Later calls do nothing. [any], also concurrently with a blocked
-   * submit or work_wait; does not block for long. */
+  /* See ABORT above. `why` is not NULL, neither BP_OK nor BP_AGAIN, and valid during the call. Later calls do nothing.
+   * [any], also concurrently with a blocked submit or work_wait; does not block for long. */
   void (*abort)(void* self, const bp_error* why);
 
   /* Ends the group and frees `self`. [exclusive]; may block for as long as closing takes, at most a few seconds. */

@@ -13,8 +13,8 @@ extern "C" {
 
 enum {
   BP_OK = 0,
-  BP_INVALID = 1,     /* the caller's fault: an argument, option or order of calls is wrong; nothing was done (but a recv
-                         whose buffer was too small has consumed its message, see op.h) */
+  BP_INVALID = 1, /* the caller's fault: an argument, option or order of calls is wrong; nothing was done (but a recv
+                     whose buffer was too small has consumed its message, see op.h) */
   BP_UNSUPPORTED = 2, /* nobody's fault: this backend, machine or build cannot do it; nothing was done */
   BP_TIMEOUT = 3,     /* the deadline passed; whose fault is not known */
   BP_CANCELLED = 4,   /* somebody on this rank asked for it: cancel, abort or destroy */

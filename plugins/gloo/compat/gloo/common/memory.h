@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Debian's libgloo-dev leaves out gloo/common/memory.h, which gloo's TCP headers include. These are declarations with
-// the names and the layout of those inside libgloo.so 0.5 (soname libgloo.so.0), used only where that header is missing.
+// the names and the layout of those inside libgloo.so 0.5 (soname libgloo.so.0), used only where that header is
+// missing.
 //
 // An unbound buffer dies when its user says so. Its operations hold weak pointers to it, and gloo's thread a strong one
 // while it works on it; the destructor waits for those to go.
