@@ -16,8 +16,9 @@
 
 namespace backplane::inproc {
 
-inline constexpr uint64_t kEagerLimit = 8 * 1024;           // bytes of one message
-inline constexpr uint64_t kMailboxLimit = 4 * 1024 * 1024;  // bytes of all eager messages waiting in one mailbox
+inline constexpr uint64_t kEagerLimit = UINT64_C(8) * 1024;  // bytes of one message
+inline constexpr uint64_t kMailboxLimit =
+    UINT64_C(4) * 1024 * 1024;  // bytes of all eager messages waiting in one mailbox
 
 // A message that no receive has taken yet.
 struct Message {
