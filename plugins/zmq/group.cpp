@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "group.hpp"
 
-#include <pthread.h>
-
-#include <csignal>
 #include <random>
+#include <sstream>
 #include <utility>
+
+#include "interface.hpp"
 
 namespace backplane::zmq_plugin {
 namespace {
@@ -25,15 +25,30 @@ TimePoint deadline_after(int64_t timeout_ns) {
 
 std::string key_of(int32_t rank) { return "zmq/" + std::to_string(rank); }
 
-// Rank 0 makes the token by which the ranks of this session know each other.
-uint64_t agree_on_token(const sdk::Context& context) {
+// Rank 0 makes the token by which the ranks of this session know each other, and says where it is: whoever is on
+// another host cannot reach it, or cannot be reached, on a loopback address.
+uint64_t agree_on_token(const sdk::Context& context, const std::string& address) {
+  const std::string host = host_identity();
   if (context.rank == 0) {
     std::random_device random;
     const uint64_t token = (static_cast<uint64_t>(random()) << 32) | random();
-    context.host.store_set("zmq/token", std::to_string(token));
+    context.host.store_set("zmq/token",
+                           std::to_string(token) + (is_loopback(address) ? " loopback " : " network ") + host);
     return token;
   }
-  return std::strtoull(context.host.store_get("zmq/token", context.timeout_ns).c_str(), nullptr, 10);
+  std::istringstream entry(context.host.store_get("zmq/token", context.timeout_ns));
+  uint64_t token = 0;
+  std::string reach;
+  std::string host_of_0;
+  entry >> token >> reach >> host_of_0;
+  if (host_of_0 != host && (reach == "loopback" || is_loopback(address))) {
+    const std::string who = reach == "loopback" ? "rank 0" : "rank " + std::to_string(context.rank);
+    throw sdk::Failure(BP_INVALID, "zmq: rank 0 and rank " + std::to_string(context.rank) +
+                                       " are on different hosts, but " + who +
+                                       " listens on a loopback address; give every rank the option iface (as in " +
+                                       "zmq?iface=eth0) or address");
+  }
+  return token;
 }
 
 class ZmqWork final : public sdk::Work {
@@ -56,8 +71,8 @@ void raise_failure(const Operation& operation) {
 ZmqGroup::ZmqGroup(const sdk::Context& context)
     : host_(context.host), settings_(read_settings(context.options)), releases_(wake_.get()), sockets_(settings_) {
   host_.store_set(key_of(context.rank), sockets_.endpoint());
-  protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_, agree_on_token(context),
-                                         sockets_, releases_);
+  protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_,
+                                         agree_on_token(context, settings_.address), sockets_, releases_);
   driver_ = std::make_unique<Driver>(
       wake_, sockets_.descriptors(), [this] { return progress(); },
       [this](Driver::Lock& lock) { return upkeep(lock); });
@@ -67,12 +82,8 @@ ZmqGroup::ZmqGroup(const sdk::Context& context)
     driver_->call_thread();
   });
   // The program's signals are for the program's threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const sdk::SignalsBlocked blocked;
   thread_ = std::thread([this] { driver_->run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ZmqGroup::~ZmqGroup() {

@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <set>
 
@@ -66,6 +68,15 @@ std::string interface_address(const std::string& interface) {
   for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
   throw sdk::Failure(BP_INVALID,
                      "zmq: there is no network interface '" + interface + "' with an address; there are: " + known);
+}
+
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+std::string host_identity() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::error_code unknown;
+  return boot + "/" + std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
 }
 
 }  // namespace backplane::zmq_plugin

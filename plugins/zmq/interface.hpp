@@ -14,4 +14,10 @@ std::string checked_address(const std::string& address);
 // listing the interfaces there are.
 std::string interface_address(const std::string& interface);
 
+// Is this address reachable from its own host alone?
+bool is_loopback(const std::string& address);
+
+// Tells hosts apart, and network namespaces of one host: "<boot id>/net:[4026531840]".
+std::string host_identity();
+
 }  // namespace backplane::zmq_plugin

@@ -69,6 +69,10 @@ void Protocol::on_message(Inbound& message) {
     reject("a malformed message");
     return;
   }
+  if (header->kind == Kind::kHello && header->target != static_cast<uint64_t>(rank_)) {
+    reject("a message for another rank");
+    return;
+  }
   Peer& other = peer(header->source);
   if (header->kind == Kind::kHello) other.route = message.route.to_string();
   // A rank speaks through the one connection that it introduced itself on.

@@ -44,7 +44,8 @@ Protocol::Peer& Protocol::usable(int32_t rank) {
   Peer& other = peer(rank);
   if (other.gone) throw sdk::Failure(*other.gone);
   if (rank != rank_ && !other.dialled && other.queue.empty()) {
-    other.queue.push_back({compose(other, {.kind = Kind::kHello}), nullptr, nullptr});
+    other.queue.push_back(
+        {compose(other, {.kind = Kind::kHello, .target = static_cast<uint64_t>(rank)}), nullptr, nullptr});
     if (notify_unresolved_) notify_unresolved_();
   }
   return other;

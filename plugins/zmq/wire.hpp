@@ -14,7 +14,7 @@
 namespace backplane::zmq_plugin {
 
 enum class Kind : uint8_t {
-  kHello = 1,     // first on every connection: who dialled
+  kHello = 1,     // first on every connection: who dialled, and rank `target` is meant
   kEager = 2,     // a whole message of `size` bytes behind the header
   kRequest = 3,   // a message of `size` bytes waits at the sender under `id`
   kReady = 4,     // answer to request `id`: send it to `target`; with size 0, drop it

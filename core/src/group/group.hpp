@@ -95,6 +95,7 @@ class Group : public std::enable_shared_from_this<Group> {
   int32_t finish_work(Agent& agent, bp_work* work, Deadline deadline, const ValidOp& valid, bp_error* err);
   std::shared_ptr<Request> start_request(const bp_op& op);
   void start_agents();
+  void start_agent(const ChosenBackend& backend, Deadline deadline);
   // Adds who and what to a failure.
   Error labelled(const Error& error, const ValidOp& valid) const;
   // The same, and breaks the group if it must.

@@ -51,6 +51,24 @@ TEST(ZmqOptions, AWrongAddressIsRefused) {
   EXPECT_NE(refusal({{"address", "192.0.2.1"}}).find("cannot listen on 192.0.2.1"), std::string::npos);
 }
 
+// A loopback address means another machine on another host: whoever dialled it would talk to a stranger.
+TEST(ZmqOptions, LoopbackBetweenHostsIsRefused) {
+  for (const std::string reach : {"loopback", "network"}) {
+    MemoryHost host;
+    const std::string entry = "12345 " + reach + " another-boot/net:[1]";
+    host.table()->store_set(host.table()->ctx, "zmq/token", entry.data(), entry.size(), nullptr);
+    try {
+      const Rank rank(host, 1, 2, {});
+      ADD_FAILURE() << "rank 1 joined a rank 0 that it cannot reach";
+    } catch (const std::runtime_error& e) {
+      const std::string text = e.what();
+      EXPECT_NE(text.find(reach == "loopback" ? "but rank 0 listens" : "but rank 1 listens"), std::string::npos)
+          << text;
+      EXPECT_NE(text.find("iface"), std::string::npos) << text;
+    }
+  }
+}
+
 TEST(ZmqOptions, PiecesMustFitTheLimit) {
   EXPECT_NE(refusal({{"chunk_size", "1048576"}, {"max_message_size", "65536"}}).find("max_message_size"),
             std::string::npos);

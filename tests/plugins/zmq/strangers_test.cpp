@@ -132,6 +132,20 @@ TEST_F(ZmqStrangers, LiesWithTheRightToken) {
   exchange();
 }
 
+// A rank of this job that took this one for another: nothing of what it says is delivered.
+TEST_F(ZmqStrangers, MessagesForAnotherRank) {
+  WireHeader hello;
+  hello.token = std::stoull(stored(host_, "zmq/token"));
+  hello.source = 1;
+  hello.target = 5;
+  {
+    Stranger stranger(stored(host_, "zmq/0"));
+    stranger.say({hello.text()});
+  }
+  exchange();
+  EXPECT_NE(host_.logged().find("dropped a message for another rank"), std::string::npos) << host_.logged();
+}
+
 // A connection that announces a frame beyond the limit is closed, not given memory.
 TEST_F(ZmqStrangers, AHugeFrame) {
   {

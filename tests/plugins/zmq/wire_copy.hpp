@@ -21,7 +21,7 @@ struct WireHeader {
   uint64_t tag = 0;
   uint64_t size = 0;
   uint64_t id = 0;
-  uint64_t target = 0;
+  uint64_t target = 0;  // hello: the rank that is meant
   uint64_t offset = 0;
 
   std::string text() const { return {reinterpret_cast<const char*>(this), sizeof *this}; }
