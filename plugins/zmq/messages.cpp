@@ -263,8 +263,11 @@ void Protocol::lose(int32_t rank, const sdk::Failure& why) {
     return true;
   });
   const std::map<uint64_t, OperationPtr> sends = sends_;
+  // A rank that left in order had asked for this message and taken what it wanted of it; the buffer comes back soon.
+  const bool in_order = other.leaves_after && other.farewell.empty();
   for (const auto& [id, send] : sends) {
-    if (send->peer == rank) fail_send(send, why);
+    const bool delivered = in_order && send->matched && send->moved == send->size;
+    if (send->peer == rank && !delivered) fail_send(send, why);
   }
   sockets_.hang_up(rank);
   finish_released();
