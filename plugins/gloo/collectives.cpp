@@ -23,7 +23,7 @@ namespace backplane::gloo_backend {
 namespace {
 
 // Up to here latency counts, and bcube's 2*log2(W) steps beat the ring's 2*(W-1).
-constexpr uint64_t kBcubeLimit = 64 * 1024;  // bytes
+constexpr uint64_t kBcubeLimit = uint64_t{64} * 1024;  // bytes
 
 // gloo takes the size of an element from a type.
 template <size_t Size>

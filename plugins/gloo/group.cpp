@@ -60,7 +60,7 @@ struct Group::Connected {
   std::shared_ptr<Mesh> mesh;
 };
 
-Group::Group(const sdk::Context& context, Connected connected)
+Group::Group(const sdk::Context& context, const Connected& connected)
     : watch_(connected.watch),
       transport_(connected.transport),
       lane_{watch_, transport_, context.rank, context.world_size, Loopback(context.rank)},

@@ -25,7 +25,7 @@ class Group final : public sdk::ProcessGroup {
  private:
   struct Connected;  // what start() has when it is done
 
-  explicit Group(const sdk::Context& context, Connected connected);
+  Group(const sdk::Context& context, const Connected& connected);
 
   std::unique_ptr<sdk::Work> submit_message(const bp_op& op);
   std::unique_ptr<sdk::Work> submit_collective(const bp_op& op);

@@ -163,7 +163,7 @@ void Pair::divert(WeakNonOwningPtr<UnboundBuffer> receiver, bool orphaned) {
   spill->orphaned = orphaned;
   spill->bytes.reset(new char[length]);
   spill->target = make_buffer(spill->bytes.get(), length);
-  spill->receiver = receiver;
+  spill->receiver = std::move(receiver);
   rx_.ubuf = spill->target->weak();
   rx_.offset = 0;
   rx_.nbytes = length;

@@ -56,7 +56,8 @@ std::string interface_address(const std::string& interface) {
   std::string found;
   std::set<std::string> names;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const std::string text = entry->ifa_addr == nullptr ? "" : text_of(entry->ifa_addr);
+    if (entry->ifa_addr == nullptr) continue;
+    const std::string text = text_of(entry->ifa_addr);
     if (text.empty()) continue;
     names.insert(entry->ifa_name);
     if (interface != entry->ifa_name) continue;

@@ -10,7 +10,7 @@
 namespace backplane::tool {
 namespace {
 
-constexpr size_t kLongestLine = 64 * 1024;  // longer ones are passed on in pieces
+constexpr size_t kLongestLine = size_t{64} * 1024;  // longer ones are passed on in pieces
 constexpr int kColours[] = {36, 32, 33, 35, 34, 31};
 
 std::string make_prefix(int rank, bool coloured) {
@@ -26,7 +26,7 @@ LineRelay::LineRelay(Descriptor from, Sink& to, int rank)
 }
 
 void LineRelay::read() {
-  std::array<char, 32 * 1024> buffer;
+  std::array<char, 32768> buffer;
   const ssize_t size = ::read(from_.get(), buffer.data(), buffer.size());
   if (size > 0) {
     accept({buffer.data(), static_cast<size_t>(size)});

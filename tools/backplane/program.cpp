@@ -46,7 +46,7 @@ std::string find_program(const std::string& name) {
   for (size_t begin = 0; begin <= list.size() && !name.empty();) {
     const size_t end = std::min(list.find(':', begin), list.size());
     // An empty part is the current directory (POSIX).
-    const std::string path = (end == begin ? "." : list.substr(begin, end - begin)) + "/" + name;
+    std::string path = (end == begin ? "." : list.substr(begin, end - begin)) + "/" + name;
     const int number = objection(path);
     if (number == 0) return path;
     if (number == EACCES && denied.empty() && ::access(path.c_str(), F_OK) == 0) denied = path;

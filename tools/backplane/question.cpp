@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kLongest = 16 * 1024 * 1024;
+constexpr size_t kLongest = size_t{16} * 1024 * 1024;
 
 // What a child says on the pipe, up to the NUL that ends a complete answer.
 class Hearing {
@@ -56,7 +56,7 @@ class Hearing {
  private:
   // True if something came.
   bool read() {
-    std::array<char, 16 * 1024> buffer;
+    std::array<char, 16384> buffer;
     const ssize_t size = pipe_.open() && !complete_ ? ::read(pipe_.get(), buffer.data(), buffer.size()) : 0;
     if (size > 0) {
       const auto* const end = std::find(buffer.data(), buffer.data() + size, '\0');

@@ -28,7 +28,7 @@ class Sink {
   void flush_some();
 
  private:
-  static constexpr size_t kLimit = 256 * 1024;
+  static constexpr size_t kLimit = size_t{256} * 1024;
 
   const int fd_;
   const bool coloured_;

@@ -14,7 +14,7 @@ void Table::add(std::vector<std::string> row) {
   lines_.push_back({std::move(row), {}});
 }
 
-void Table::note(std::string text) { lines_.push_back({{}, printable(text)}); }
+void Table::note(const std::string& text) { lines_.push_back({{}, printable(text)}); }
 
 std::string Table::text(std::string_view indent) const {
   std::vector<size_t> widths;

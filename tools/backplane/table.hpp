@@ -15,7 +15,7 @@ class Table {
 
   void add(std::vector<std::string> row);
   // A line below the row that was added last.
-  void note(std::string text);
+  void note(const std::string& text);
   // Each line begins with `indent`; the last column is as wide as it needs to be.
   std::string text(std::string_view indent = "") const;
 

@@ -194,7 +194,8 @@ BP_API int32_t bp_group_global_rank(const bp_group* group, int32_t rank);
  * (blocks without gaps). All arguments are checked before anything is sent. If a collective fails once it has begun,
  * the group is broken: everything later fails at once with that first cause. */
 BP_API int32_t bp_group_run(bp_group* group, const bp_op* op, bp_error* err);
-/* The same without waiting. op->result and the buffers must stay valid until the request is terminal. */
+/* The same without waiting. The buffers, and op->result if it is given, must stay valid until the request
+ * is terminal. */
 BP_API int32_t bp_group_submit(bp_group* group, const bp_op* op, bp_request** request, bp_error* err);
 /* Several operations at once: requests[i] belongs to ops[i]. All or nothing. */
 BP_API int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, uint64_t count, bp_request** requests,
@@ -204,6 +205,8 @@ BP_API int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, u
 BP_API int32_t bp_request_test(bp_request* request, bp_error* err);
 /* Waits up to timeout_ns (BP_NO_TIMEOUT: until the operation's own deadline). BP_AGAIN: still in flight. */
 BP_API int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err);
+/* What a recv that is done has received (zeros and source -1 for other kinds); *result has its struct_size set. */
+BP_API void bp_request_result(bp_request* request, bp_result* result);
 /* Asks the operation to end with BP_CANCELLED. A collective that is cancelled breaks its group. */
 BP_API void bp_request_cancel(bp_request* request);
 /* Allowed at any time. An operation in flight goes on, and its buffers stay busy until it is terminal or the group is

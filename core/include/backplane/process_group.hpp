@@ -34,31 +34,27 @@ class Work {
   Work() = default;
 
   // Does not block. Throws what the operation failed with, the same each time.
-  bool is_completed() { return !state_ || detail::call(bp_request_test, state_->request.get()) == BP_OK; }
+  bool is_completed() { return !request_ || detail::call(bp_request_test, request_.get()) == BP_OK; }
   // Waits until the operation is done; its own timeout ends it at the latest.
   void wait() { wait_for(kNoTimeout); }
   // Waits for up to `timeout`; false if the operation is still going on then.
   bool wait_for(Timeout timeout) {
-    return !state_ || detail::call(bp_request_wait, state_->request.get(), timeout.count()) == BP_OK;
+    return !request_ || detail::call(bp_request_wait, request_.get(), timeout.count()) == BP_OK;
   }
   // Asks it to end with Status::kCancelled. Cancelling a collective breaks the group.
   void cancel() {
-    if (state_) bp_request_cancel(state_->request.get());
+    if (request_) bp_request_cancel(request_.get());
   }
   // Of a recv that is done.
   Received received() const {
-    const bp_result& result = state_ ? state_->result : inline_result_;
+    bp_result result = inline_result_;
+    if (request_) bp_request_result(request_.get(), &result);
     return {result.source, result.bytes};
   }
 
  private:
   friend class ProcessGroup;
-  struct State {
-    std::unique_ptr<bp_request, decltype(&bp_request_release)> request{nullptr, bp_request_release};
-    bp_result result = {sizeof(bp_result), -1, 0};
-  };
-
-  std::shared_ptr<State> state_;  // empty: done
+  std::shared_ptr<bp_request> request_;  // empty: done
   bp_result inline_result_ = {sizeof(bp_result), -1, 0};
 };
 
@@ -255,13 +251,12 @@ class ProcessGroup {
     if (!options.async_op) {
       op.result = &work.inline_result_;
       detail::call(bp_group_run, get(), &op);
+      op.result = nullptr;
       return work;
     }
-    work.state_ = std::make_shared<Work::State>();
-    op.result = &work.state_->result;
     bp_request* request = nullptr;
     detail::call(bp_group_submit, get(), &op, &request);
-    work.state_->request.reset(request);
+    work.request_.reset(request, bp_request_release);
     return work;
   }
 

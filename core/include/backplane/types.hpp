@@ -117,7 +117,7 @@ class Buffer {
       : data_(data), count_(count), dtype_(dtype), device_(device) {}
   template <std::ranges::contiguous_range R>
   requires std::ranges::sized_range<R> && Element<std::ranges::range_value_t<R>> Buffer(
-      R&& range)  // NOLINT(google-explicit-constructor): conversion is its purpose
+      const R& range)  // NOLINT(google-explicit-constructor): conversion is its purpose
       : Buffer(const_cast<std::remove_const_t<std::ranges::range_value_t<R>>*>(std::ranges::data(range)),
                std::ranges::size(range), dtype_of<std::ranges::range_value_t<R>>) {}
 

@@ -116,6 +116,11 @@ int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err) 
   const int32_t status = guarded(err, [=, &done] { done = request->request->wait(Deadline::after(timeout_ns)); });
   return status == BP_OK && !done ? BP_AGAIN : status;
 }
+void bp_request_result(bp_request* request, bp_result* result) {
+  const bp_result received = request->request->result();
+  result->source = received.source;
+  result->bytes = received.bytes;
+}
 void bp_request_cancel(bp_request* request) { request->request->cancel(); }
 void bp_request_release(bp_request* request) { delete request; }
 

@@ -157,6 +157,10 @@ std::shared_ptr<Request> Group::start_request(const bp_op& given) {
   bool native = false;
   started.number = prepare(given, 0, &started.valid, &started.agent, &native);
   started.deadline = Deadline::after(started.valid.op.timeout_ns);
+  if (given.kind == BP_RECV) {
+    started.result = std::make_shared<bp_result>(bp_result{sizeof(bp_result), -1, 0});
+    started.callers_result = std::exchange(started.valid.op.result, started.result.get());
+  }
   const ValidOp& valid = started.valid;
   Agent& agent = *started.agent;
   const uint64_t number = started.number;

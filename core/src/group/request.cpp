@@ -44,8 +44,18 @@ bool Request::wait(Deadline deadline) {
 }
 
 NativeRequest::NativeRequest(Started started, bp_work* work) : started_(std::move(started)), work_(work) {
-  if (work_ == nullptr) settle(std::nullopt);
+  if (work_ != nullptr) return;
+  hand_out_result();
+  settle(std::nullopt);
 }
+
+void NativeRequest::hand_out_result() const {
+  if (!started_.result || started_.callers_result == nullptr) return;
+  started_.callers_result->source = started_.result->source;
+  started_.callers_result->bytes = started_.result->bytes;
+}
+
+bp_result NativeRequest::result() { return started_.result && settled() ? *started_.result : Request::result(); }
 
 void NativeRequest::advance(Deadline deadline) {
   std::unique_lock driver(driver_mutex_, std::defer_lock);
@@ -76,6 +86,7 @@ void NativeRequest::end(int32_t status, const bp_error& err) {
     const Error cause(status, err.text, err.peer_rank, err.native_code);
     error = started_.group->failure(cause, started_.valid);
   }
+  hand_out_result();
   settle(std::move(error));
   started_.group->forget(this, started_.number, status);
 }

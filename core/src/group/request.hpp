@@ -30,6 +30,8 @@ class Request {
   bool wait(Deadline deadline);
   // Asks it to end with BP_CANCELLED.
   virtual void cancel() = 0;
+  // Of a recv that is done.
+  virtual bp_result result() { return {sizeof(bp_result), -1, 0}; }
 
  protected:
   // Tries to reach the terminal state until `deadline` (one that has passed: only looks) and calls settle when it is
@@ -53,6 +55,9 @@ struct Started {
   Agent* agent = nullptr;
   ValidOp valid;
   uint64_t number = 0;  // in the recorder
+  // recv: where the backend reports; the caller's own result, if there is one, is written when the request is settled.
+  std::shared_ptr<bp_result> result;
+  bp_result* callers_result = nullptr;
   Deadline deadline = Deadline::never();
 };
 
@@ -62,10 +67,12 @@ class NativeRequest final : public Request {
   // `work` NULL: it is done already.
   NativeRequest(Started started, bp_work* work);
   void cancel() override;
+  bp_result result() override;
 
  private:
   void advance(Deadline deadline) override;
   void end(int32_t status, const bp_error& err);
+  void hand_out_result() const;
 
   const Started started_;
   std::mutex driver_mutex_;  // held while the backend waits

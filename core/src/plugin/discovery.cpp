@@ -118,10 +118,11 @@ class Search {
       }
       if (file_name_of(path) == own_name_) rejected_ += fmt::format("; {}: it has no backend '{}'", path, id_);
     } catch (const std::exception& e) {
-      if (file_name_of(path) == own_name_)
+      if (file_name_of(path) == own_name_) {
         rejected_ += fmt::format("; {}: {}", path, e.what());
-      else
+      } else {
         ++others_rejected_;
+      }
     }
     return false;
   }

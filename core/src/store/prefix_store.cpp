@@ -54,7 +54,7 @@ class PrefixStore final : public Store {
 
 }  // namespace
 
-std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> inner, std::string prefix) {
+std::shared_ptr<Store> make_prefix_store(const std::shared_ptr<Store>& inner, std::string prefix) {
   return std::make_shared<PrefixStore>(inner->view(), std::move(prefix));
 }
 

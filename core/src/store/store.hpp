@@ -86,6 +86,6 @@ std::shared_ptr<Store> make_file_store(const std::string& path);
 // Memory of this process.
 std::shared_ptr<Store> make_inproc_store();
 // The keys of `inner` that begin with `prefix` (which is added and removed silently).
-std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> inner, std::string prefix);
+std::shared_ptr<Store> make_prefix_store(const std::shared_ptr<Store>& inner, std::string prefix);
 
 }  // namespace backplane::core
