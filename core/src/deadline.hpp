@@ -28,6 +28,8 @@ class Deadline {
   Clock::time_point at() const { return at_; }
   bool operator<(const Deadline& other) const { return at_ < other.at_; }
 
+  Deadline later(int64_t ns) const { return infinite() ? *this : Deadline(at_ + std::chrono::nanoseconds(ns)); }
+
   // What is left, at least 0; BP_NO_TIMEOUT if there is no limit.
   int64_t left_ns() const {
     if (infinite()) return BP_NO_TIMEOUT;

@@ -40,8 +40,8 @@ class Hubs {
 };
 
 Hubs& hubs() {
-  static Hubs instance;
-  return instance;
+  static Hubs* const instance = new Hubs;  // other threads may use it while the process ends
+  return *instance;
 }
 
 class InprocGroup final : public sdk::ProcessGroup {
@@ -76,7 +76,10 @@ class InprocGroup final : public sdk::ProcessGroup {
     const sdk::Failure gone(BP_PEER_LOST, "rank " + std::to_string(rank_) + " left the group: " + why.what(), rank_);
     const sdk::Failure& for_peers = why.status() == BP_CANCELLED ? gone : why;
     hub_->mailboxes[static_cast<size_t>(rank_)].close(why, for_peers);
-    for (Mailbox& mailbox : hub_->mailboxes) mailbox.drop_peer(rank_, for_peers);
+    for (size_t rank = 0; rank < hub_->mailboxes.size(); ++rank) {
+      if (rank == static_cast<size_t>(rank_)) continue;
+      hub_->mailboxes[rank].drop_peer(rank_, for_peers, hub_->mailboxes.size() - 1);
+    }
   }
 
   const int32_t rank_;

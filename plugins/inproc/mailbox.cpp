@@ -42,6 +42,7 @@ void Mailbox::deliver(const Message& message, const Receive& receive) {
 std::shared_ptr<sdk::Completion> Mailbox::put(int32_t source, uint64_t tag, const void* data, uint64_t size) {
   const std::lock_guard lock(mutex_);
   if (closed_for_senders_) return failed(*closed_for_senders_);
+  if (const auto left = gone_.find(source); left != gone_.end()) return failed(left->second);
   Message message{source, tag, data, size, {}, nullptr};
   const auto receive = std::find_if(receives_.begin(), receives_.end(),
                                     [source, tag](const Receive& r) { return matches(r, source, tag); });
@@ -74,6 +75,10 @@ std::shared_ptr<sdk::Completion> Mailbox::take(Receive receive) {
     messages_.erase(message);
   } else if (closed_) {
     received->fail(*closed_);
+  } else if (const auto left = gone_.find(receive.source); left != gone_.end()) {
+    received->fail(left->second);
+  } else if (receive.source == BP_ANY_SOURCE && nobody_left_) {
+    received->fail(*nobody_left_);
   } else {
     receives_.push_back(std::move(receive));
   }
@@ -109,15 +114,17 @@ void Mailbox::close(const sdk::Failure& why, const sdk::Failure& for_senders) {
   eager_bytes_ = 0;
 }
 
-void Mailbox::drop_peer(int32_t rank, const sdk::Failure& why) {
+void Mailbox::drop_peer(int32_t rank, const sdk::Failure& why, size_t others) {
   const std::lock_guard lock(mutex_);
+  gone_.emplace(rank, why);
+  if (gone_.size() == others) nobody_left_.emplace(why);
   std::erase_if(messages_, [rank, &why](const Message& m) {
     if (m.source != rank || !m.sent) return false;
     m.sent->fail(why);
     return true;
   });
-  std::erase_if(receives_, [rank, &why](const Receive& r) {
-    if (r.source != rank) return false;
+  std::erase_if(receives_, [this, rank, &why](const Receive& r) {
+    if (r.source != rank && !(r.source == BP_ANY_SOURCE && nobody_left_)) return false;
     r.received->fail(why);
     return true;
   });

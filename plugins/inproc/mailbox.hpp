@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,8 +52,9 @@ class Mailbox {
   // Fails everything that waits here and everything that comes: receives with `why`, what others send with
   // `for_senders`.
   void close(const sdk::Failure& why, const sdk::Failure& for_senders);
-  // Fails the messages of one rank that wait here, and the receives that name it.
-  void drop_peer(int32_t rank, const sdk::Failure& why);
+  // Fails the messages of one rank that wait here for their receive, and the receives that name it, now and later. What
+  // it had sent eagerly can still be received. `others`: how many ranks there are beside this mailbox's own.
+  void drop_peer(int32_t rank, const sdk::Failure& why, size_t others);
 
  private:
   static void deliver(const Message& message, const Receive& receive);
@@ -61,6 +63,8 @@ class Mailbox {
   std::list<Message> messages_;  // oldest first
   std::list<Receive> receives_;
   uint64_t eager_bytes_ = 0;
+  std::map<int32_t, sdk::Failure> gone_;  // ranks that have left
+  std::optional<sdk::Failure> nobody_left_;
   std::optional<sdk::Failure> closed_;  // set by close: for receives
   std::optional<sdk::Failure> closed_for_senders_;
 };

@@ -133,7 +133,7 @@ BP_API int32_t bp_registry_probe(bp_registry* registry, const char* name, bp_err
 /* ---- Process groups -----------------------------------------------------------------------------------------------
  */
 
-/* How a group is made. Zero or NULL means the default. Valid during the call. */
+/* How a group is made. NULL means the default, and so does -1 for a number, 0 for the timeout. Valid during the call. */
 typedef struct bp_group_config {
   uint32_t struct_size;
   int32_t rank;            /* -1: from the init method or the environment */
@@ -176,7 +176,7 @@ BP_API int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_g
 BP_API int32_t bp_group_destroy(bp_group* group, bp_error* err);
 /* Makes everything pending and everything later fail with BP_CANCELLED and this text. Does not wait for peers. */
 BP_API int32_t bp_group_abort(bp_group* group, const char* why, bp_error* err);
-/* Another handle of the same group. */
+/* Another handle of the same group; NULL only if there is no memory for it. */
 BP_API bp_group* bp_group_retain(bp_group* group);
 /* Gives a handle back; the last one ends the group. */
 BP_API void bp_group_release(bp_group* group);

@@ -239,7 +239,9 @@ class ProcessGroup {
     op.struct_size = sizeof(bp_op);
     op.kind = kind;
     op.dtype = static_cast<uint32_t>(in.data() != nullptr || out.data() == nullptr ? in.dtype() : out.dtype());
-    if (in.data() != nullptr && out.data() != nullptr && in.dtype() != out.dtype()) op.dtype = BP_DTYPE_COUNT;
+    if (in.data() != nullptr && out.data() != nullptr && in.dtype() != out.dtype()) {
+      refuse("input and output have different dtypes; give both the same");
+    }
     op.timeout_ns = options.timeout.count();
     op.input = {in.data(), in.count(), in.device().memory, in.device().ordinal};
     op.output = {out.data(), out.count(), out.device().memory, out.device().ordinal};
@@ -263,6 +265,13 @@ class ProcessGroup {
  private:
   friend ProcessGroup init_process_group(const GroupOptions& options);
 
+  [[noreturn]] static void refuse(const char* why) {
+    bp_error err;
+    bp_error_init(&err);
+    bp_error_set(&err, BP_INVALID, 0, -1, why);
+    throw Error(err);
+  }
+
   // These hand their operation on by reference: a copy of its 160 bytes is a third of what a call costs here.
   static bp_op&& rooted(bp_op&& op, int root) {
     op.root = root;
@@ -284,11 +293,7 @@ class ProcessGroup {
   void set_blocks(const Blocks& blocks, const uint64_t*& counts, const uint64_t*& displs) const {
     const auto world = static_cast<size_t>(world_size());
     if (blocks.counts.size() != world || (!blocks.displs.empty() && blocks.displs.size() != world)) {
-      bp_error err;
-      bp_error_init(&err);
-      bp_error_set(&err, BP_INVALID, 0, -1,
-                   "Blocks need one count, and one displacement or none, per rank of the group");
-      throw Error(err);
+      refuse("Blocks need one count, and one displacement or none, per rank of the group");
     }
     counts = blocks.counts.data();
     displs = blocks.displs.empty() ? nullptr : blocks.displs.data();

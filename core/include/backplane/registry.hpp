@@ -124,6 +124,8 @@ struct RegisteredHandlers {
       return bp_error_set(err, static_cast<int32_t>(e.status()), e.native_code(), e.peer_rank(), e.what());
     } catch (const std::exception& e) {
       return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
+    } catch (...) {
+      return bp_error_set(err, BP_INTERNAL, 0, -1, "an exception of unknown type");
     }
   }
   static int32_t construct(const bp_backend* self, const bp_options_request* request, bp_options** out, bp_error* err) {

@@ -28,7 +28,8 @@ extern "C" {
 
 int32_t bp_init_process_group(const bp_group_config* config, bp_group** group, bp_error* err) {
   return guarded(err, [=] {
-    const auto made = init_default(*config);
+    if (config == nullptr) fail(BP_INVALID, "a bp_group_config is needed, not NULL");
+    const auto made = init_default(*config, group != nullptr);
     if (group != nullptr) *group = make_handle(made);
   });
 }
@@ -66,19 +67,26 @@ int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_group** 
 }
 int32_t bp_group_destroy(bp_group* group, bp_error* err) {
   return guarded(err, [=] {
-    if (&group_of(group) == default_group().get()) return destroy_default();
-    group->group->destroy();
+    group_of(group);
+    end_group(group->group);
   });
 }
 int32_t bp_group_abort(bp_group* group, const char* why, bp_error* err) {
   return guarded(err,
                  [=] { group_of(group).abort(Error(BP_CANCELLED, why == nullptr ? "aborted by this rank" : why)); });
 }
-bp_group* bp_group_retain(bp_group* group) { return make_handle(group->group); }
+bp_group* bp_group_retain(bp_group* group) {
+  bp_group* handle = nullptr;
+  guarded(nullptr, [&handle, group] {
+    group_of(group);
+    handle = make_handle(group->group);
+  });
+  return handle;
+}
 void bp_group_release(bp_group* group) {
   if (group == nullptr) return;
   const std::unique_ptr<bp_group> handle(group);
-  handle->group->drop_handle();
+  guarded(nullptr, [&handle] { handle->group->drop_handle(); });
 }
 
 int32_t bp_group_rank(const bp_group* group) { return group->group->config().rank; }
@@ -94,7 +102,11 @@ int32_t bp_group_global_rank(const bp_group* group, int32_t rank) {
 }
 
 int32_t bp_group_run(bp_group* group, const bp_op* op, bp_error* err) {
-  return guarded(err, [=] { group_of(group).run(*op); });
+  return guarded(err, [=] {
+    Group& target = group_of(group);
+    if (op == nullptr) fail(BP_INVALID, "a bp_op is needed, not NULL");
+    target.run(*op);
+  });
 }
 int32_t bp_group_submit(bp_group* group, const bp_op* op, bp_request** request, bp_error* err) {
   return bp_group_submit_batch(group, &op, 1, request, err);
@@ -121,7 +133,9 @@ void bp_request_result(bp_request* request, bp_result* result) {
   result->source = received.source;
   result->bytes = received.bytes;
 }
-void bp_request_cancel(bp_request* request) { request->request->cancel(); }
+void bp_request_cancel(bp_request* request) {
+  guarded(nullptr, [request] { request->request->cancel(); });
+}
 void bp_request_release(bp_request* request) { delete request; }
 
 int32_t bp_group_exchange_objects(bp_group* group, uint32_t kind, int32_t root, const void* const* in,

@@ -46,8 +46,12 @@ int32_t bp_register_backend(bp_registry* registry, const bp_backend* backend, co
 int32_t bp_backend_lookup(bp_registry* registry, const char* name, const bp_backend_type** type, bp_error* err) {
   return guarded(err, [=] { *type = handle(registry_of(registry).lookup(name)); });
 }
-const char* bp_backend_type_name(const bp_backend_type* type) { return member_of(type).name.c_str(); }
-const bp_backend* bp_backend_type_descriptor(const bp_backend_type* type) { return member_of(type).backend; }
+const char* bp_backend_type_name(const bp_backend_type* type) {
+  return type == nullptr ? nullptr : member_of(type).name.c_str();
+}
+const bp_backend* bp_backend_type_descriptor(const bp_backend_type* type) {
+  return type == nullptr ? nullptr : member_of(type).backend;
+}
 
 int32_t bp_construct_backend_options(const bp_backend_type* type, int64_t rpc_timeout_ns, const char* init_method,
                                      const bp_key_value* values, uint64_t count, bp_backend_options** options,
@@ -55,7 +59,11 @@ int32_t bp_construct_backend_options(const bp_backend_type* type, int64_t rpc_ti
   return guarded(err, [=] {
     const Member& member = member_of(type);
     KeyValues given;
-    for (uint64_t i = 0; i < count; ++i) given.emplace_back(values[i].key, values[i].value);
+    for (uint64_t i = 0; i < count; ++i) {
+      if (values[i].key == nullptr || values[i].value == nullptr)
+        fail(BP_INVALID, "option {} has a NULL key or value", i);
+      given.emplace_back(values[i].key, values[i].value);
+    }
     *options = new bp_backend_options{
         std::make_shared<BackendOptions>(member, complete_options(*member.backend, given), rpc_timeout_ns,
                                          init_method == nullptr ? "env://" : init_method)};

@@ -124,21 +124,23 @@ std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const
   return Group::start(std::move(made));
 }
 
-std::shared_ptr<Group> init_default(const bp_group_config& config) {
+// Does the backend of this choice leave the default group alone?
+static bool leaves_default_alone(const bp_group_config& config) {
+  const SelectionPart first = parse_selection(selected_backend(config.backend)).front();
+  if (first.name == "auto") return false;
+  return (registry_of(config.registry).lookup(first.name).backend->flags & BP_BACKEND_LOCAL) != 0;
+}
+
+std::shared_ptr<Group> init_default(const bp_group_config& config, bool wants_handle) {
+  if (leaves_default_alone(config)) {
+    if (!wants_handle) fail(BP_INVALID, "this backend leaves the default group alone; take the group that is returned");
+    return create_group(config);
+  }
   const std::lock_guard once(the_default().init_mutex);
-  const auto existing = default_group();
-  const auto make = [&config] { return create_group(config); };
-  if (existing) {
-    // Only a backend that leaves the default alone may come second.
-    const SelectionPart first = parse_selection(selected_backend(config.backend)).front();
-    const bool local = first.name != "auto" &&
-                       (registry_of(config.registry).lookup(first.name).backend->flags & BP_BACKEND_LOCAL) != 0;
-    if (local) return make();
+  if (default_group()) {
     fail(BP_INVALID, "trying to initialize the default process group twice; call destroy_process_group first");
   }
-  auto group = make();
-  const bool local = (group->config().backends.front().member->backend->flags & BP_BACKEND_LOCAL) != 0;
-  if (local) return group;
+  auto group = create_group(config);
   group->add_handle();
   const std::lock_guard lock(the_default().mutex);
   the_default().group = group;
@@ -151,14 +153,20 @@ std::shared_ptr<Group> default_group() {
 }
 
 void destroy_default() {
-  std::shared_ptr<Group> group;
+  const auto group = default_group();
+  if (!group) fail(BP_INVALID, "there is no default process group to destroy; call init_process_group first");
+  end_group(group);
+}
+
+void end_group(const std::shared_ptr<Group>& group) {
+  bool was_default = false;
   {
     const std::lock_guard lock(the_default().mutex);
-    group.swap(the_default().group);
+    was_default = the_default().group == group;
+    if (was_default) the_default().group.reset();
   }
-  if (!group) fail(BP_INVALID, "there is no default process group to destroy; call init_process_group first");
   group->destroy();
-  group->drop_handle();
+  if (was_default) group->drop_handle();
 }
 
 }  // namespace backplane::core

@@ -42,14 +42,7 @@ void Group::refuse() const {
               cause_->peer_rank(), cause_->native_code());
 }
 
-Agent& Group::agent_for(const bp_op& op) const {
-  uint32_t memory = op.input.memory;
-  if (op.output.count > 0) {
-    if (op.input.count > 0 && op.input.memory != op.output.memory) {
-      fail(BP_INVALID, "{}: input and output live in different kinds of memory", op_name(op.kind));
-    }
-    memory = op.output.memory;
-  }
+Agent& Group::agent_for(const bp_op& op, uint32_t memory) const {
   Agent* agent = op.kind == BP_BARRIER ? agents_.front().get() : by_memory_[memory];
   if (agent == nullptr) {
     fail(BP_INVALID, "group '{}' has no backend for {} memory; name one, as in cpu:gloo,cuda:nccl", config_.name,
@@ -58,50 +51,62 @@ Agent& Group::agent_for(const bp_op& op) const {
   return *agent;
 }
 
-uint64_t Group::prepare(const bp_op& given, uint64_t flags, ValidOp* valid, Agent** agent, bool* native) {
-  validate(given, config_.rank, config_.world_size, valid);
-  bp_op& op = valid->op;
-  *agent = &agent_for(op);
-  const uint32_t memory = std::max(op.input.memory, op.output.memory);
-  *native = (*agent)->native(op.kind, op.dtype, op.reduce_op, memory, reduces(op.kind));
+Group::Plan Group::plan(const bp_op& given) const {
+  Plan plan;
+  ValidOp& valid = plan.valid;
+  validate(given, config_.rank, config_.world_size, &valid);
+  bp_op& op = valid.op;
+  if (op.input.count > 0 && op.output.count > 0 && op.input.memory != op.output.memory) {
+    fail(BP_INVALID, "{}: input and output live in different kinds of memory", op_name(op.kind));
+  }
+  const uint32_t memory = std::max(op.input.memory, op.output.memory);  // an unused buffer counts as host memory
+  Agent& agent = agent_for(op, memory);
+  plan.agent = &agent;
+  plan.native = agent.native(op.kind, op.dtype, op.reduce_op, memory, reduces(op.kind));
   const bool message = !collective(op.kind);
-  const uint64_t count = valid->count;
-  if (message && !*native && (*agent)->native(op.kind, BP_U8, 0, memory, false)) {
+  plan.count = valid.count;
+  if (message && !plan.native && agent.native(op.kind, BP_U8, 0, memory, false)) {
     const uint64_t size = dtype_size(op.dtype);
     op.dtype = BP_U8;
     op.input.count *= size;
     op.output.count *= size;
-    *native = true;
+    plan.native = true;
   }
-  if (message && op.peer == BP_ANY_SOURCE && !(*agent)->has_flag(BP_BACKEND_ANY_SOURCE) && op.kind == BP_RECV) {
-    fail(BP_UNSUPPORTED, "recv: backend {} cannot receive from any rank; name the sender", (*agent)->id());
+  if (op.kind == BP_RECV && op.peer == BP_ANY_SOURCE && !agent.has_flag(BP_BACKEND_ANY_SOURCE)) {
+    fail(BP_UNSUPPORTED, "recv: backend {} cannot receive from any rank; name the sender", agent.id());
   }
-  if (message && op.tag != 0 && !(*agent)->has_flag(BP_BACKEND_TAGS)) {
-    fail(BP_UNSUPPORTED, "{}: backend {} has no tags; use tag 0", op_name(op.kind), (*agent)->id());
+  if (message && op.tag != 0 && !agent.has_flag(BP_BACKEND_TAGS)) {
+    fail(BP_UNSUPPORTED, "{}: backend {} has no tags; use tag 0", op_name(op.kind), agent.id());
   }
-  if (!*native && (message || memory != BP_HOST || !(*agent)->can_complete())) {
-    fail(BP_UNSUPPORTED, "backend {} cannot perform {} on {} memory, and the core cannot complete it", (*agent)->id(),
-         describe(op, count, valid->other), memory == BP_HOST ? "cpu" : "cuda");
+  if (!plan.native && (message || memory != BP_HOST || !agent.can_complete())) {
+    fail(BP_UNSUPPORTED, "backend {} cannot perform {} on {} memory, and the core cannot complete it", agent.id(),
+         describe(op, plan.count, valid.other), memory == BP_HOST ? "cpu" : "cuda");
   }
-  op.flags = flags;
   op.timeout_ns = op.timeout_ns == 0 ? config_.timeout_ns : op.timeout_ns;
-  op.seq = (message ? messages_ : collectives_).fetch_add(1, std::memory_order_relaxed) + 1;
-  return recorder_.start(op, op.seq, count, valid->other);
+  return plan;
+}
+
+uint64_t Group::number(Plan* plan, uint64_t flags) {
+  bp_op& op = plan->valid.op;
+  op.flags = flags;
+  op.seq = (collective(op.kind) ? collectives_ : messages_).fetch_add(1, std::memory_order_relaxed) + 1;
+  return recorder_.start(op, op.seq, plan->count, plan->valid.other);
 }
 
 void Group::run(const bp_op& given) {
   const Pass pass(*this);
-  ValidOp valid;
-  Agent* agent = nullptr;
-  bool native = false;
-  const uint64_t number = prepare(given, BP_OP_SYNC, &valid, &agent, &native);
+  Plan plan = this->plan(given);
+  const uint64_t entry = number(&plan, BP_OP_SYNC);
   try {
-    perform(*agent, valid, native);
+    perform(*plan.agent, plan.valid, plan.native);
   } catch (const Error& e) {
-    recorder_.finish(number, e.status());
-    throw failure(e, valid);
+    recorder_.finish(entry, e.status());
+    throw failure(e, plan.valid, !plan.native);
+  } catch (const std::exception& e) {
+    recorder_.finish(entry, BP_RESOURCE);
+    throw failure(Error(BP_RESOURCE, e.what()), plan.valid, true);
   }
-  recorder_.finish(number, BP_OK);
+  recorder_.finish(entry, BP_OK);
 }
 
 void Group::perform(Agent& agent, const ValidOp& valid, bool native) {
@@ -127,7 +132,7 @@ int32_t Group::finish_work(Agent& agent, bp_work* work, Deadline deadline, const
   if (status != BP_AGAIN) return status;
   api.work_cancel(agent.self(), work);
   status = api.work_wait(agent.self(), work, kCancelGrace, err);
-  if (status == BP_OK) return status;  // it was done after all
+  if (status != BP_AGAIN && status != BP_CANCELLED) return status;  // it ended by itself after all
   if (status == BP_AGAIN) {
     abort(labelled(Error(BP_TIMEOUT, "timed out"), valid));
     api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
@@ -137,52 +142,71 @@ int32_t Group::finish_work(Agent& agent, bp_work* work, Deadline deadline, const
 
 std::vector<std::shared_ptr<Request>> Group::submit(const bp_op* const* ops, size_t count) {
   const Pass pass(*this);
-  for (size_t i = 0; i < count; ++i) {  // nothing is started unless all are sound
-    ValidOp valid;
-    validate(*ops[i], config_.rank, config_.world_size, &valid);
-  }
+  std::vector<Plan> plans;  // nothing is started unless all are sound
+  for (size_t i = 0; i < count; ++i) plans.push_back(plan(*ops[i]));
   std::vector<std::shared_ptr<Request>> requests;
   try {
-    for (size_t i = 0; i < count; ++i) requests.push_back(start_request(*ops[i]));
+    for (Plan& p : plans) requests.push_back(start_request(&p));
   } catch (...) {
-    for (const auto& request : requests) request->cancel();
+    give_up(requests);
     throw;
   }
   return requests;
 }
 
-std::shared_ptr<Request> Group::start_request(const bp_op& given) {
+// Ends requests whose caller will not learn of them; afterwards their buffers are free.
+void Group::give_up(const std::vector<std::shared_ptr<Request>>& requests) {
+  for (const auto& request : requests) request->cancel();
+  if (!all_end(requests, Deadline::after(kCancelGrace))) {
+    abort(Error(BP_CANCELLED, "a batch failed to start and could not be taken back"));
+    all_end(requests, Deadline::never());
+  }
+}
+
+std::shared_ptr<Request> Group::start_request(Plan* plan) {
+  const uint64_t entry = number(plan, 0);
   Started started;
   started.group = shared_from_this();
-  bool native = false;
-  started.number = prepare(given, 0, &started.valid, &started.agent, &native);
+  started.agent = plan->agent;
+  started.number = entry;
+  started.valid = plan->valid;
+  started.valid.adopt(plan->valid);
   started.deadline = Deadline::after(started.valid.op.timeout_ns);
-  if (given.kind == BP_RECV) {
+  if (started.valid.op.kind == BP_RECV) {
     started.result = std::make_shared<bp_result>(bp_result{sizeof(bp_result), -1, 0});
     started.callers_result = std::exchange(started.valid.op.result, started.result.get());
   }
-  const ValidOp& valid = started.valid;
-  Agent& agent = *started.agent;
-  const uint64_t number = started.number;
-  if (!native) {
-    auto task = std::make_shared<TaskRequest>(std::move(started));
-    keep(task);
-    const std::lock_guard lock(mutex_);
-    if (!engine_) engine_ = std::make_unique<Engine>();
-    engine_->add(task);
-    return task;
+  try {
+    return plan->native ? start_native(std::move(started)) : start_task(std::move(started));
+  } catch (const Error& e) {
+    recorder_.finish(entry, e.status());
+    throw failure(e, plan->valid, !plan->native);
+  } catch (const std::exception& e) {  // no memory, no thread
+    recorder_.finish(entry, BP_RESOURCE);
+    throw failure(Error(BP_RESOURCE, e.what()), plan->valid, true);
   }
+}
+
+std::shared_ptr<Request> Group::start_task(Started started) {
+  auto task = std::make_shared<TaskRequest>(std::move(started));
+  const std::lock_guard lock(mutex_);
+  if (!engine_) engine_ = std::make_unique<Engine>();
+  requests_.emplace(task.get(), task);
+  engine_->add(task);
+  return task;
+}
+
+std::shared_ptr<Request> Group::start_native(Started started) {
+  Agent& agent = *started.agent;
+  const uint64_t entry = started.number;
   bp_error err;
   bp_error_init(&err);
   bp_work* work = nullptr;
-  const int32_t status = agent.api().submit(agent.self(), &valid.op, &work, &err);
-  if (status != BP_OK) {
-    recorder_.finish(number, status);
-    throw failure(Error(status, err.text, err.peer_rank, err.native_code), valid);
-  }
+  const int32_t status = agent.api().submit(agent.self(), &started.valid.op, &work, &err);
+  if (status != BP_OK) throw_report(status, err, "");
   auto request = std::make_shared<NativeRequest>(std::move(started), work);
   if (work == nullptr) {
-    recorder_.finish(number, BP_OK);
+    recorder_.finish(entry, BP_OK);
   } else {
     keep(request);
   }
@@ -197,10 +221,10 @@ Error Group::labelled(const Error& error, const ValidOp& valid) const {
   return Error(error.status(), text, error.peer_rank(), error.native_code());
 }
 
-Error Group::failure(const Error& error, const ValidOp& valid) {
+Error Group::failure(const Error& error, const ValidOp& valid, bool begun) {
   Error whole = labelled(error, valid);
-  // Whatever goes wrong after the checks may have gone right on other ranks.
-  if (collective(valid.op.kind) && error.status() != BP_UNSUPPORTED) abort(whole);
+  // A backend that answers "unsupported" has done nothing; whatever else went wrong may have gone right on other ranks.
+  if (collective(valid.op.kind) && (begun || error.status() != BP_UNSUPPORTED)) abort(whole);
   return whole;
 }
 
@@ -253,6 +277,7 @@ void Group::forget(Request* request, uint64_t number, int32_t status) {
 }
 
 void Group::destroy() {
+  const std::lock_guard once(destroy_mutex_);  // who comes second returns when it is done
   if (state_.exchange(State::kDestroyed) == State::kDestroyed) return;
   std::vector<std::weak_ptr<Group>> children;
   {
@@ -281,10 +306,13 @@ bool Group::cancel_requests() {
     for (const auto& entry : requests_) pending.push_back(entry.second);
   }
   for (const auto& request : pending) request->cancel();
-  const Deadline grace = Deadline::after(kCancelGrace);
-  for (const auto& request : pending) {
+  return all_end(pending, Deadline::after(kCancelGrace));
+}
+
+bool Group::all_end(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline) {
+  for (const auto& request : requests) {
     try {
-      if (!request->wait(grace)) return false;
+      if (!request->wait(deadline)) return false;
     } catch (const Error&) {  // told to whoever holds the request
     }
   }

@@ -86,20 +86,33 @@ class Group : public std::enable_shared_from_this<Group> {
 
   Group(GroupConfig config, std::shared_ptr<void> job);
   void refuse() const;  // throws why the group is not active
-  Agent& agent_for(const bp_op& op) const;
-  // Validates, numbers and records; fills in *valid.
-  uint64_t prepare(const bp_op& op, uint64_t flags, ValidOp* valid, Agent** agent, bool* native);
+  // An operation that is ready to start: checked, completed, and given to an agent.
+  struct Plan {
+    ValidOp valid;
+    Agent* agent = nullptr;
+    bool native = false;
+    uint64_t count = 0;  // for the recorder, in the caller's dtype
+  };
+  Agent& agent_for(const bp_op& op, uint32_t memory) const;
+  Plan plan(const bp_op& op) const;
+  // Numbers a planned operation and records its start.
+  uint64_t number(Plan* plan, uint64_t flags);
   void perform(Agent& agent, const ValidOp& valid, bool native);
   // Waits for a backend's work until the deadline; then makes it end, if need be by aborting the whole group, and
   // answers BP_TIMEOUT. Never BP_AGAIN. Releases nothing.
   int32_t finish_work(Agent& agent, bp_work* work, Deadline deadline, const ValidOp& valid, bp_error* err);
-  std::shared_ptr<Request> start_request(const bp_op& op);
+  std::shared_ptr<Request> start_request(Plan* plan);
+  std::shared_ptr<Request> start_native(Started started);
+  std::shared_ptr<Request> start_task(Started started);
+  void give_up(const std::vector<std::shared_ptr<Request>>& requests);
+  // Waits for all of them; did they end in time?
+  static bool all_end(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline);
   void start_agents();
   void start_agent(const ChosenBackend& backend, Deadline deadline);
   // Adds who and what to a failure.
   Error labelled(const Error& error, const ValidOp& valid) const;
-  // The same, and breaks the group if it must.
-  Error failure(const Error& error, const ValidOp& valid);
+  // The same, and breaks the group if it must. `begun`: something may have been sent.
+  Error failure(const Error& error, const ValidOp& valid, bool begun);
   void abort_agents(const Error& cause);
   void keep(const std::shared_ptr<Request>& request);
   void forget(Request* request, uint64_t number, int32_t status);
@@ -118,6 +131,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::atomic<int32_t> handles_ = 0;
   std::atomic<uint64_t> children_made_ = 0;
 
+  std::mutex destroy_mutex_;  // held while the group is destroyed
   mutable std::mutex mutex_;  // guards what follows; never held while a plugin is called
   std::optional<Error> cause_;
   std::unordered_map<Request*, std::shared_ptr<Request>> requests_;  // in flight

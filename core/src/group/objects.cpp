@@ -38,9 +38,10 @@ class ObjectExchange {
     if (kind_ != BP_BROADCAST && kind_ != BP_GATHER && kind_ != BP_ALL_GATHER && kind_ != BP_SCATTER) {
       fail(BP_INVALID, "objects cannot be exchanged by {}", op_name(kind_));
     }
+    if (!group_.member()) fail(BP_INVALID, "this rank is not a member of group '{}'", group_.config().name);
     const bool gathers = kind_ == BP_GATHER || kind_ == BP_ALL_GATHER;
     const size_t needed = gathers ? 1 : !at_root_ ? 0 : kind_ == BP_SCATTER ? world_ : 1;
-    if (needed > 0 && in_.size() != needed && group_.member()) {
+    if (needed > 0 && in_.size() != needed) {
       fail(BP_INVALID, "{} of objects needs {} objects on this rank, not {}", op_name(kind_), needed, in_.size());
     }
     uint64_t total = 0;

@@ -58,13 +58,25 @@ void NativeRequest::hand_out_result() const {
 bp_result NativeRequest::result() { return started_.result && settled() ? *started_.result : Request::result(); }
 
 void NativeRequest::advance(Deadline deadline) {
-  std::unique_lock driver(driver_mutex_, std::defer_lock);
-  if (deadline.passed()) {
-    if (!driver.try_lock()) return;  // somebody else waits, and will settle it
-  } else {
-    driver.lock();
+  {
+    std::unique_lock lock(driver_mutex_);
+    const auto left = [this] { return !driven_; };
+    if (deadline.infinite()) {
+      driver_left_.wait(lock, left);
+    } else if (!driver_left_.wait_until(lock, deadline.at(), left)) {
+      return;  // the other thread will settle it
+    }
+    driven_ = true;
   }
-  if (settled()) return;
+  if (!settled()) drive(deadline);
+  {
+    const std::lock_guard lock(driver_mutex_);
+    driven_ = false;
+  }
+  driver_left_.notify_all();
+}
+
+void NativeRequest::drive(Deadline deadline) {
   bp_error err;
   bp_error_init(&err);
   const Agent& agent = *started_.agent;
@@ -84,7 +96,7 @@ void NativeRequest::end(int32_t status, const bp_error& err) {
   std::optional<Error> error;
   if (status != BP_OK) {
     const Error cause(status, err.text, err.peer_rank, err.native_code);
-    error = started_.group->failure(cause, started_.valid);
+    error = started_.group->failure(cause, started_.valid, true);
   }
   hand_out_result();
   settle(std::move(error));
@@ -121,9 +133,9 @@ void TaskRequest::perform() {
     count_queueing();
     group.perform(*started_.agent, started_.valid, false);
   } catch (const Error& e) {
-    error = group.failure(e, started_.valid);
+    error = group.failure(e, started_.valid, true);
   } catch (const std::exception& e) {
-    error = group.failure(Error(BP_INTERNAL, e.what()), started_.valid);
+    error = group.failure(Error(BP_RESOURCE, e.what()), started_.valid, true);
   }
   const int32_t status = error ? error->status() : BP_OK;
   settle(std::move(error));
@@ -139,14 +151,20 @@ void TaskRequest::perform() {
 void TaskRequest::count_queueing() { started_.valid.op.timeout_ns = started_.deadline.left_ns(); }
 
 void TaskRequest::advance(Deadline deadline) {
+  // The thread that performs it keeps its deadline; one that is stuck in an earlier task cannot.
+  constexpr int64_t kGrace = INT64_C(1000000000);
   std::unique_lock lock(done_mutex_);
   const auto done = [this] { return done_; };
-  // The operation's own deadline is kept by the thread that performs it.
-  if (deadline.infinite()) {
-    done_changed_.wait(lock, done);
-  } else {
-    done_changed_.wait_until(lock, deadline.at(), done);
-  }
+  const Deadline overdue = started_.deadline.later(kGrace);
+  const Deadline first = std::min(deadline, overdue);
+  if (first.infinite()) return done_changed_.wait(lock, done);
+  if (done_changed_.wait_until(lock, first.at(), done) || !overdue.passed()) return;
+  lock.unlock();
+  started_.group->abort(
+      started_.group->labelled(Error(BP_TIMEOUT, "timed out behind an earlier collective"), started_.valid));
+  lock.lock();
+  if (deadline.infinite()) return done_changed_.wait(lock, done);
+  done_changed_.wait_until(lock, deadline.at(), done);
 }
 
 void TaskRequest::cancel() {

@@ -73,10 +73,13 @@ class NativeRequest final : public Request {
   void advance(Deadline deadline) override;
   void end(int32_t status, const bp_error& err);
   void hand_out_result() const;
+  void drive(Deadline deadline);
 
   const Started started_;
-  std::mutex driver_mutex_;  // held while the backend waits
-  std::mutex work_mutex_;    // keeps cancel away from a work that is being released; held shortly
+  std::mutex driver_mutex_;
+  std::condition_variable driver_left_;
+  bool driven_ = false;    // a thread is in the backend's work_wait; guarded by driver_mutex_
+  std::mutex work_mutex_;  // keeps cancel away from a work that is being released; held shortly
   bp_work* work_;
 };
 

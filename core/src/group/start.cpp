@@ -65,8 +65,11 @@ void Group::start_agents() {
   agree(config_, deadline);
   try {
     for (const ChosenBackend& backend : config_.backends) start_agent(backend, deadline);
-  } catch (const Error& e) {
-    verdict(config_, "start", e.what(), deadline);
+  } catch (const std::exception& e) {
+    try {
+      verdict(config_, "start", e.what(), deadline);
+    } catch (const Error&) {  // a store that is lost tells the others itself
+    }
     throw;
   }
   // A rank on which a backend did not start would leave the others waiting for it.

@@ -19,6 +19,12 @@ struct ValidOp {
   int32_t other = -1;     // root or peer, -1 if the kind has none
   std::vector<uint64_t> in_displs;
   std::vector<uint64_t> out_displs;
+
+  // After a copy of `other`: points the displacements that were made up at this object's own.
+  void adopt(const ValidOp& other) {
+    if (op.in_displs == other.in_displs.data() && op.in_displs != nullptr) op.in_displs = in_displs.data();
+    if (op.out_displs == other.out_displs.data() && op.out_displs != nullptr) op.out_displs = out_displs.data();
+  }
 };
 
 // Copies *op into *valid, checked and normalised: in-place broadcasts have input and output, unused buffers are empty,

@@ -86,11 +86,11 @@ inline int32_t work_wait(void*, bp_work* work, int64_t timeout_ns, bp_error* err
   return guarded(err, [work, timeout_ns] { return work_of(work).wait(timeout_ns) ? BP_OK : BP_AGAIN; });
 }
 inline int32_t work_test(void* self, bp_work* work, bp_error* err) { return work_wait(self, work, 0, err); }
-inline void work_cancel(void*, bp_work* work) { work_of(work).cancel(); }
-inline void work_release(void*, bp_work* work) { delete &work_of(work); }
-inline void abort(void* self, const bp_error* why) { group_of(self).abort(Failure(*why)); }
-inline void destroy(void* self) { delete &group_of(self); }
-inline const void* extension(void* self, const char* id) { return group_of(self).extension(id); }
+inline void work_cancel(void*, bp_work* work) noexcept { work_of(work).cancel(); }
+inline void work_release(void*, bp_work* work) noexcept { delete &work_of(work); }
+inline void abort(void* self, const bp_error* why) noexcept { group_of(self).abort(Failure(*why)); }
+inline void destroy(void* self) noexcept { delete &group_of(self); }
+inline const void* extension(void* self, const char* id) noexcept { return group_of(self).extension(id); }
 
 inline constexpr bp_process_group_api kProcessGroupApi = {sizeof(bp_process_group_api),
                                                           0,
