@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the core offers to a plugin. A host table is handed to `probe`, `construct_options` and `init`. The one of probe
- * and construct_options is valid during the call and has no store (its store functions answer BP_UNSUPPORTED). The one
- * of init is valid until the agent's destroy has returned, and legal to use from its first moment.
+ * What the core offers to a plugin. A host table is handed to `probe` and `init`. The one of probe is valid during the
+ * call and has no store (its store functions answer BP_UNSUPPORTED). The one of init is valid until the agent's destroy
+ * has returned, and legal to use from its first moment.
  */
 #ifndef BACKPLANE_ABI_HOST_H
 #define BACKPLANE_ABI_HOST_H
@@ -29,7 +29,7 @@ typedef struct bp_host {
   int32_t (*abort_requested)(void* ctx);
 
   /* The key-value store that all ranks of this group share. Keys are C strings up to 1024 bytes in a space of this
-   * agent's own, which the core clears away; values are bytes up to 64 MiB. All are [any] and block: on the network (a
+   * agent's own; values are bytes up to 64 MiB. All are [any] and block: on the network (a
    * store that is lost is noticed within 60 s), and, where there is a timeout, until the deadline (BP_TIMEOUT) or abort
    * (BP_CANCELLED; from then on, also during destroy, every call ends so). Not to be called from submit without
    * BP_OP_SYNC. */
