@@ -2,7 +2,7 @@
 //
 // Reads the Backplane note of a shared object without running a byte of it, and checks on the way what would make
 // dlopen crash or hang. Everything is reached through program headers, which is what the dynamic loader uses, too; a
-// file without section headers is fine. The input may be any bytes at all (tests/plugin/fuzz_note.cpp).
+// file without section headers is fine. The input may be any bytes at all (tests/fuzz/elf_note.cpp).
 #pragma once
 
 #include <cstddef>
