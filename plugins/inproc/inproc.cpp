@@ -8,7 +8,8 @@
 #include <atomic>
 #include <map>
 
-#include "mailbox.hpp"
+#include "backplane/sdk/mailbox.hpp"
+#include "backplane/sdk/sdk.hpp"
 
 namespace backplane::inproc {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 // The meeting place of one group.
 struct Hub {
   explicit Hub(int32_t world_size) : mailboxes(static_cast<size_t>(world_size)) {}
-  std::vector<Mailbox> mailboxes;
+  std::vector<sdk::Mailbox> mailboxes;
 };
 
 // Hubs by token. The first rank of a group to come makes the hub, its groups keep it alive.
@@ -52,14 +53,14 @@ class InprocGroup final : public sdk::ProcessGroup {
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     std::shared_ptr<sdk::Completion> completion;
-    Mailbox* mailbox = nullptr;
+    sdk::Mailbox* mailbox = nullptr;
     if (op.kind == BP_SEND) {
       mailbox = &hub_->mailboxes[static_cast<size_t>(op.peer)];
       completion = mailbox->put(rank_, op.tag, op.input.data, op.input.count * bp_dtype_size(op.dtype));
     } else {
       mailbox = &hub_->mailboxes[static_cast<size_t>(rank_)];
       completion = mailbox->take(
-          {op.peer, op.tag, op.output.data, op.output.count * bp_dtype_size(op.dtype), op.result, nullptr});
+          {op.peer, op.tag, op.output.data, op.output.count * bp_dtype_size(op.dtype), op.result, nullptr, 0});
     }
     if (!completion || completion->wait(0)) return nullptr;
     // The hub stays alive as long as a work may cancel something in it.

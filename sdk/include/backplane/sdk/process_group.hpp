@@ -42,7 +42,7 @@ class ProcessGroup {
   // also while submit or Work::wait blocks in another one.
   virtual void abort(const Failure& why) noexcept = 0;
 
-  // An optional extension's table by id, or nullptr.
+  // An optional extension's table by id, or nullptr (an exception counts as that, too).
   virtual const void* extension(std::string_view) { return nullptr; }
 };
 
@@ -90,7 +90,13 @@ inline void work_cancel(void*, bp_work* work) noexcept { work_of(work).cancel();
 inline void work_release(void*, bp_work* work) noexcept { delete &work_of(work); }
 inline void abort(void* self, const bp_error* why) noexcept { group_of(self).abort(Failure(*why)); }
 inline void destroy(void* self) noexcept { delete &group_of(self); }
-inline const void* extension(void* self, const char* id) noexcept { return group_of(self).extension(id); }
+inline const void* extension(void* self, const char* id) noexcept {
+  try {
+    return id == nullptr ? nullptr : group_of(self).extension(id);
+  } catch (...) {
+    return nullptr;  // there is no way to say why; without the extension the core does the same work itself
+  }
+}
 
 inline constexpr bp_process_group_api kProcessGroupApi = {sizeof(bp_process_group_api),
                                                           0,

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole SDK: a backend is one class. Start at backend.hpp.
+// The whole SDK: a backend is one class. Start at backend.hpp. What helps to write one:
+//   messenger.hpp  send and recv in full over anything that carries frames; mailbox.hpp: its matching alone
+//   worker.hpp     threads for a library that blocks;  poller.hpp: one for a library that is polled
+//   sockets.hpp    a TCP connection to each rank
 #pragma once
 
 #include "backend.hpp"
 #include "completion.hpp"
 #include "failure.hpp"
 #include "host.hpp"
+#include "mailbox.hpp"
+#include "messenger.hpp"
 #include "options.hpp"
+#include "poller.hpp"
 #include "process_group.hpp"
+#include "sockets.hpp"
 #include "worker.hpp"

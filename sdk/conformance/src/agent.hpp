@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A backend's agent as the cases use it: the table of abi/process_group.h with C++ types, and nothing hidden.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host.hpp"
+
+namespace backplane::conformance {
+
+// How a call ended.
+struct Outcome {
+  int32_t status = BP_OK;
+  bp_error error;
+
+  Outcome() { bp_error_init(&error); }
+  bool ok() const { return status == BP_OK; }
+  // "BP_TIMEOUT: rank 3 ... (peer rank 3)"
+  std::string text() const;
+};
+
+const char* status_name(int32_t status);
+
+// How an agent is to be started; what a case leaves out is the usual.
+struct Plan {
+  std::string space = "main";  // agents of one group name the same one; reuse only when all agents of it are gone
+  int32_t rank = -1;           // -1: the rank of whoever opens it
+  int32_t world_size = -1;     // -1: the world of the case
+  std::vector<int32_t> global_ranks;           // empty: 0, 1, ...
+  std::map<std::string, std::string> options;  // replace the subject's values and the schema's defaults
+  Nanoseconds timeout = 20 * kSecond;          // for init; scaled by the caller
+};
+
+// An operation with everything unset but its kind; timeout 20 s.
+bp_op make_op(uint32_t kind, uint32_t dtype = BP_U8);
+bp_op send_op(int32_t peer, uint64_t tag, const void* data, uint64_t bytes);
+bp_op recv_op(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result = nullptr);
+bp_result make_result();
+
+class Agent;
+
+// An operation in flight, or already over. Movable. Destroyed before it is terminal, it is cancelled and waited for;
+// what does not end within five seconds then is left behind with its memory (the child process ends soon).
+class Pending {
+ public:
+  Pending() = default;
+  Pending(Agent* agent, const bp_op& op);
+  Pending(Pending&& other) noexcept;
+  Pending& operator=(Pending&& other) noexcept;
+  ~Pending();
+
+  // What submit itself said; BP_OK with in_flight() false: done inline.
+  const Outcome& submitted() const { return submitted_; }
+  bool in_flight() const { return work_ != nullptr; }
+  bp_work* work() const { return work_; }
+
+  Outcome test();
+  Outcome wait(Nanoseconds timeout);
+  void cancel();
+  // Waits up to `timeout`; if it is not over then, cancels and waits for the end (at most five seconds more, then the
+  // status is BP_AGAIN). Releases it.
+  Outcome finish(Nanoseconds timeout);
+  // work_release; only when terminal.
+  void release();
+
+ private:
+  Agent* agent_ = nullptr;
+  bp_work* work_ = nullptr;
+  Outcome submitted_;
+};
+
+class Agent {
+ public:
+  // Calls the backend's construct_options and init. `outcome` says how it went; an agent that did not start may only be
+  // destroyed. `log` gets what the backend logs.
+  Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink log, Outcome& outcome);
+  // Like close, unless an exception is on its way: then the agent is left behind, for its works may be in use.
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  bool started() const { return api_ != nullptr; }
+  const bp_process_group_api& api() const { return *api_; }
+  void* self() const { return agent_.self; }
+  const bp_agent& raw() const { return agent_; }
+  Host& host() { return *host_; }
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return size_; }
+
+  // Submits without BP_OP_SYNC.
+  Pending submit(const bp_op& op) { return Pending(this, op); }
+  // Submits and waits up to op.timeout_ns; with BP_OP_SYNC in op.flags the backend does the waiting.
+  Outcome run(const bp_op& op);
+
+  Outcome send(int32_t peer, uint64_t tag, const void* data, uint64_t bytes);
+  Outcome recv(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result = nullptr);
+  Pending isend(int32_t peer, uint64_t tag, const void* data, uint64_t bytes);
+  Pending irecv(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result = nullptr);
+
+  // As the core does it: first the host's flag, then the table's function.
+  void abort(int32_t status, int32_t peer_rank, const std::string& text);
+  // Requests abort from the host and destroys. Further calls do nothing.
+  void close();
+  // Called at the beginning of close.
+  std::function<void()> before_close;
+
+ private:
+  int32_t rank_ = 0;
+  int32_t size_ = 0;
+  std::unique_ptr<Host> host_;
+  const bp_backend& backend_;
+  bp_options* options_ = nullptr;
+  bp_agent agent_ = {};
+  const bp_process_group_api* api_ = nullptr;
+};
+
+// The values of a schema with some replaced, as the core would hand them over: durations in nanoseconds, bytes in
+// bytes, bools as true or false. The strings belong to the object.
+class OptionValues {
+ public:
+  OptionValues(const bp_backend& backend, const std::map<std::string, std::string>& replaced);
+  const bp_key_value* data() const { return pairs_.data(); }
+  uint32_t count() const { return static_cast<uint32_t>(pairs_.size()); }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<bp_key_value> pairs_;
+};
+
+// A default or a user's text in the normal form of its type; the text itself if it is malformed.
+std::string normal_form(uint32_t type, const std::string& text);
+
+}  // namespace backplane::conformance

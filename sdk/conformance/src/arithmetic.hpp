@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What reductions ought to give, written for clarity and not for speed: the reference of the collectives' cases, and
+// the "backplane.reduce/1" of the harness's host.
+#pragma once
+
+#include <cstdint>
+
+namespace backplane::conformance {
+
+// True if types.h allows this reduction of this dtype.
+bool goes_together(uint32_t dtype, uint32_t reduce_op);
+
+// out[i] = left[i] op right[i], as ext/reduce.h says. avg and premul_sum combine like sum.
+int32_t combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count);
+
+// data[i] = data[i] / world_size, by the rules of avg.
+void divide(uint32_t dtype, void* data, uint64_t count, int32_t world_size);
+
+// data[i] = data[i] * factor[0].
+void multiply(uint32_t dtype, void* data, uint64_t count, const void* factor);
+
+// Element i of data as a number; the real part of complex types.
+double as_double(uint32_t dtype, const void* data, uint64_t i);
+// Stores a number, rounded to the nearest element (integers: truncated, and wrapped if out of range); complex types get
+// an imaginary part of 0.
+void from_double(uint32_t dtype, void* data, uint64_t i, double value);
+
+// The distance from 1 to the next larger element; 0 for integers and bool.
+double epsilon(uint32_t dtype);
+
+}  // namespace backplane::conformance

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A case: a rule, and a body that tries whether a backend keeps it.
+#pragma once
+
+#include <vector>
+
+#include "backplane/conformance/conformance.hpp"
+#include "rank.hpp"
+
+namespace backplane::conformance {
+
+// What a backend must declare, and a run must offer, for the case to mean something; else it is skipped by name.
+struct Needs {
+  uint64_t ops = BP_BIT(BP_SEND) | BP_BIT(BP_RECV);  // native operations, all of them
+  uint32_t flags = 0;                                // BP_BACKEND_..., all of them
+  int32_t ranks = 1;                                 // at least
+  bool processes = false;                            // ranks in processes of their own
+  bool file = false;                                 // the plugin comes from a file
+};
+
+struct Case {
+  const char* group = "";
+  const char* name = "";
+  const char* about = "";  // the rule, in one line without a full stop
+  Level level = Level::kMust;
+  Needs needs = {};
+  std::vector<int32_t> worlds = {};  // world sizes to run at, one after the other; empty: the user's
+  void (*body)(Rank& rank) = nullptr;
+  Nanoseconds deadline = 20 * kSecond;  // of one run, scaled
+  bool loads = true;                    // false: the body loads the plugin itself (Run::plugin is null)
+  int32_t outsiders = 0;                // processes beside the ranks that run the body too
+  bool own_network = false;             // in a network namespace of its own, loopback up; skipped if not permitted
+};
+
+// Each group in a file of its own, in the order of their numbers.
+std::vector<Case> load_cases();
+std::vector<Case> options_cases();
+std::vector<Case> init_cases();
+std::vector<Case> p2p_cases();
+std::vector<Case> collectives_cases();
+std::vector<Case> order_cases();
+std::vector<Case> async_cases();
+std::vector<Case> groups_cases();
+std::vector<Case> time_cases();
+std::vector<Case> abort_cases();
+std::vector<Case> death_cases();
+std::vector<Case> hygiene_cases();
+std::vector<Case> hostile_cases();
+std::vector<Case> errors_cases();
+std::vector<Case> process_cases();
+std::vector<Case> determinism_cases();
+
+const std::vector<Case>& all_cases();
+
+}  // namespace backplane::conformance

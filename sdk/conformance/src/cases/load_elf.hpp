@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A plugin file, read without running any of it. The file may be anything.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace backplane::conformance::load {
+
+// An entry of the dynamic symbol table.
+struct Symbol {
+  std::string name;
+  std::string version;    // that an undefined one asks for; may be empty
+  unsigned char bind;     // STB_...
+  unsigned char type;     // STT_...
+  bool visible;           // to other objects
+  uint16_t section;       // SHN_UNDEF: not defined here
+  uint64_t size;          // bytes
+};
+
+struct ElfFile {
+  // Why the file is no shared object for this machine, as the end of a sentence; empty if it is one. Then the rest holds.
+  std::string problem;
+  std::vector<Symbol> symbols;
+  std::vector<std::string> needed;  // DT_NEEDED
+  std::vector<std::string> notes;   // the descriptions of the Backplane notes
+};
+
+// Reads the whole structure. Blocks on the disk alone; a file that is not a regular one is not opened.
+ElfFile read_elf(const std::string& path);
+
+}  // namespace backplane::conformance::load

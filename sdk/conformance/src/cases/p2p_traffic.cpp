@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "p2p_traffic.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+extern "C" {
+__attribute__((weak)) void __asan_init();
+__attribute__((weak)) void __tsan_init();
+}
+
+namespace backplane::conformance {
+namespace {
+
+constexpr uint64_t kGuard = 64;
+constexpr std::byte kGuardByte{0xA5};
+
+uint64_t mixed(uint64_t value) {  // splitmix64, S. Vigna 2015
+  value += 0x9E3779B97F4A7C15U;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9U;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBU;
+  return value ^ (value >> 31);
+}
+
+uint64_t kib_of(const char* file, const char* key) {
+  std::FILE* stream = std::fopen(file, "re");
+  if (stream == nullptr) return 0;
+  char line[256];
+  unsigned long long kib = 0;
+  const size_t length = std::strlen(key);
+  while (std::fgets(line, sizeof line, stream) != nullptr) {
+    if (std::strncmp(line, key, length) == 0 && std::sscanf(line + length, "%llu", &kib) == 1) break;
+  }
+  std::fclose(stream);
+  return kib * 1024;
+}
+
+}  // namespace
+
+Guarded::Guarded(uint64_t bytes, uint64_t skew) : bytes_(bytes), total_(bytes + 4 * kGuard) {
+  memory_.reset(new std::byte[total_]);
+  const auto start = reinterpret_cast<uintptr_t>(memory_.get()) + kGuard;
+  data_ = memory_.get() + ((start + 63) / 64 * 64 + skew % 64 - (start - kGuard));
+  std::fill(memory_.get(), data_, kGuardByte);
+  std::fill(data_ + bytes_, memory_.get() + total_, kGuardByte);
+}
+
+std::string Guarded::damage() const {
+  for (const std::byte* at = memory_.get(); at != memory_.get() + total_; ++at) {
+    if (at == data_) {
+      at += bytes_ - (bytes_ > 0 ? 1 : 0);
+      if (bytes_ > 0) continue;
+    }
+    if (*at == kGuardByte) continue;
+    const std::string value = say(" was overwritten with ", std::to_integer<int>(*at));
+    if (at < data_) return say("the byte ", data_ - at, " before the buffer", value);
+    return say("the byte ", at - data_, " of a buffer of ", bytes_, value);
+  }
+  return "";
+}
+
+void fill_pattern(void* data, uint64_t bytes, uint64_t name) {
+  auto* at = static_cast<char*>(data);
+  for (uint64_t i = 0; i < bytes; i += 8) {
+    const uint64_t word = mixed(name + i);
+    std::memcpy(at + i, &word, std::min<uint64_t>(8, bytes - i));
+  }
+}
+
+int64_t first_wrong_byte(const void* data, uint64_t bytes, uint64_t name) {
+  const auto* at = static_cast<const char*>(data);
+  for (uint64_t i = 0; i < bytes; i += 8) {
+    const uint64_t word = mixed(name + i);
+    const uint64_t size = std::min<uint64_t>(8, bytes - i);
+    if (std::memcmp(at + i, &word, size) == 0) continue;
+    char right[8];
+    std::memcpy(right, &word, 8);
+    for (uint64_t j = 0; j < size; ++j) {
+      if (at[i + j] != right[j]) return static_cast<int64_t>(i + j);
+    }
+  }
+  return -1;
+}
+
+uint64_t message_name(int32_t source, int32_t destination, uint64_t tag, uint64_t number) {
+  return mixed(mixed(mixed(mixed(static_cast<uint64_t>(source)) + static_cast<uint64_t>(destination)) + tag) + number);
+}
+
+Pending Talk::send(int32_t peer, uint64_t tag, const void* data, uint64_t bytes, uint64_t flags) {
+  bp_op op = send_op(peer, tag, data, bytes);
+  op.timeout_ns = rank_.scaled(kEnough);
+  op.flags = flags;
+  return agent_->submit(op);
+}
+
+Pending Talk::recv(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result, uint64_t flags) {
+  bp_op op = recv_op(peer, tag, data, bytes, result);
+  op.timeout_ns = rank_.scaled(kEnough);
+  op.flags = flags;
+  return agent_->submit(op);
+}
+
+Outcome Talk::end(Pending& pending, const std::string& what) {
+  const Outcome outcome = pending.wait(rank_.scaled(kEnough));
+  if (outcome.status == BP_AGAIN) {
+    rank_.fail(say(what, " ends within ", rank_.scaled(kEnough) / kMillisecond, " ms"), "it is still in flight");
+  }
+  pending.release();
+  return outcome;
+}
+
+void Talk::finish(Pending& pending, const std::string& what) { rank_.require_ok(end(pending, what), what); }
+
+void Talk::finish_all(std::vector<Pending>& pending, const std::string& what) {
+  for (size_t i = 0; i < pending.size(); ++i) finish(pending[i], say(what, " ", i));
+  pending.clear();
+}
+
+void Talk::exchange(int32_t to, const Guarded& output, int32_t from, Guarded& input, uint64_t tag, bp_result* result) {
+  Pending receiving = recv(from, tag, input.data(), input.size(), result);
+  Pending sending = send(to, tag, output.data(), output.size());
+  finish(sending, say("a send of ", output.size(), " bytes to rank ", to));
+  finish(receiving, say("a recv of ", input.size(), " bytes from rank ", from));
+}
+
+void Talk::round(uint64_t tag) {
+  std::vector<Pending> pending;
+  std::vector<uint8_t> words(static_cast<size_t>(rank_.size()));
+  const uint8_t mine = 1;
+  for (int32_t peer = 0; peer < rank_.size(); ++peer) {
+    if (peer == rank_.id()) continue;
+    pending.push_back(recv(peer, tag, &words[static_cast<size_t>(peer)], 1));
+    pending.push_back(send(peer, tag, &mine, 1));
+  }
+  finish_all(pending, "a message of a round among all ranks,");
+}
+
+void Talk::expect(const std::string& what, const void* data, uint64_t bytes, uint64_t name) {
+  const int64_t wrong = first_wrong_byte(data, bytes, name);
+  if (wrong < 0) return;
+  rank_.fail(say(what, " as it was sent (", bytes, " bytes)"), say("the first wrong byte is at index ", wrong));
+}
+
+void Talk::expect_guards(const std::string& what, const Guarded& buffer) {
+  const std::string damage = buffer.damage();
+  rank_.require(damage.empty(), say("nothing is written outside ", what), damage);
+}
+
+void Talk::expect_report(const std::string& what, const bp_result& result, int32_t source, uint64_t bytes) {
+  rank_.require(result.source == source && result.bytes == bytes,
+                say("bp_result of ", what, ": source ", source, ", ", bytes, " bytes"),
+                say("source ", result.source, ", ", result.bytes, " bytes"));
+}
+
+uint64_t resident_bytes() { return kib_of("/proc/self/status", "VmRSS:"); }
+uint64_t available_bytes() { return kib_of("/proc/meminfo", "MemAvailable:"); }
+
+bool instrumented() { return __asan_init != nullptr || __tsan_init != nullptr; }
+
+}  // namespace backplane::conformance

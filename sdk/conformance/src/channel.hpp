@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The pipe from a child to the supervisor. Records are written whole (at most PIPE_BUF bytes), so that the threads of a
+// child and even a child that is killed never leave half of one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace backplane::conformance {
+
+struct Record {
+  enum Kind : uint32_t {
+    kFinding = 1,  // fields: expected, actual, doing
+    kFatal,        // the same, and the rank leaves the case
+    kSkip,         // reason
+    kCell,         // op, dtype, reduce_op, memory, 1 or 0: seen to be right or wrong
+    kLog,          // level, text: what the plugin logged
+    kDying,        // signal: this rank ends itself with it, by the case's will
+    kFreeze,       // milliseconds: stop this rank's process for that long; -1: for ever
+    kTrouble,      // text: the harness cannot do its work
+    kFacts,        // what describe.hpp encodes
+    kDone          // the body has returned
+  };
+  Kind kind = kFinding;
+  int32_t member = -1;
+  std::vector<std::string> fields;
+};
+
+// Writes to a pipe; from any thread. A pipe that nobody reads any more is no error: the supervisor has ended the case.
+class Channel {
+ public:
+  explicit Channel(int descriptor) : descriptor_(descriptor) {}
+  int descriptor() const { return descriptor_; }
+  // Fields that do not fit are cut.
+  void send(const Record& record) const;
+
+ private:
+  int descriptor_;
+};
+
+// Bytes into records.
+class RecordReader {
+ public:
+  void feed(std::string_view bytes) { buffer_ += bytes; }
+  // False: no complete record is there. What makes no sense (a plugin may write anywhere) is dropped.
+  bool next(Record& record);
+
+ private:
+  std::string buffer_;
+};
+
+}  // namespace backplane::conformance

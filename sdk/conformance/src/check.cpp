@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <exception>
+#include <random>
+
+#include "backplane/conformance/conformance.hpp"
+#include "facts.hpp"
+#include "supervisor.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr int32_t kMostRanks = kMaxRanks;
+
+Result result_of(const Case& which) {
+  Result result;
+  result.group = which.group;
+  result.name = which.name;
+  result.about = which.about;
+  result.level = which.level;
+  return result;
+}
+
+bool wanted(const Case& which, const Settings& settings) {
+  if (which.level == Level::kFull && settings.level == Level::kMust && settings.filters.empty()) return false;
+  if (settings.filters.empty()) return true;
+  const std::string name = std::string(which.group) + "." + which.name;
+  return std::any_of(settings.filters.begin(), settings.filters.end(), [&](const std::string& filter) {
+    return filter == which.group || fnmatch(filter.c_str(), name.c_str(), 0) == 0;
+  });
+}
+
+class Suite {
+ public:
+  Suite(const Subject& subject, const Settings& settings) : subject_(subject), settings_(settings) {
+    report_.subject = subject.path;
+    report_.backend = subject.backend;
+    report_.ranks = settings.ranks;
+    report_.level = settings.level;
+    report_.seed = settings.seed != 0 ? settings.seed : std::random_device()() + UINT64_C(1);
+  }
+
+  Report run() {
+    const Nanoseconds begin = now();
+    if (settings_.ranks < 1 || settings_.ranks > kMostRanks) {
+      report_.trouble = say("the number of ranks must be between 1 and ", kMostRanks);
+    } else if (subject_.path.empty() == (subject_.entry == nullptr)) {
+      report_.trouble = "name a file or hand over an entry, one of both";
+    } else {
+      describe();
+      run_cases();
+    }
+    report_.seconds = static_cast<double>(now() - begin) / static_cast<double>(kSecond);
+    return std::move(report_);
+  }
+
+ private:
+  RunSettings run_settings(int32_t ranks) const {
+    return {ranks, (facts_.flags & BP_BACKEND_ONE_PROCESS) != 0, report_.seed, settings_.patience};
+  }
+
+  void describe() {
+    Outcomes outcomes = run_case(describing(), subject_, run_settings(1));
+    facts_ = std::move(outcomes.facts);
+    if (!facts_.known) {
+      Result failed = result_of(describing());
+      failed.verdict = Verdict::kFailed;
+      failed.findings = std::move(outcomes.findings);
+      failed.output = std::move(outcomes.output);
+      report_.results.push_back(std::move(failed));
+      if (!outcomes.troubles.empty()) report_.trouble = outcomes.troubles.front();
+      return;
+    }
+    if (report_.subject.empty()) report_.subject = facts_.vendor;
+    report_.backend = facts_.id;
+    report_.version = facts_.version;
+    for (const auto& [op, capability] : facts_.capabilities) add_cells(capability);
+  }
+
+  void add_cells(const bp_capability& capability) {
+    for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
+      if ((capability.dtypes & BP_BIT(dtype)) == 0) continue;
+      for (uint32_t memory = 0; memory < BP_MEMORY_COUNT; ++memory) {
+        if ((capability.memory & BP_BIT(memory)) == 0) continue;
+        if (capability.reduce_ops == 0) report_.matrix.push_back({capability.op, dtype, 0, memory});
+        for (uint32_t reduce_op = 0; reduce_op < BP_REDUCE_OP_COUNT; ++reduce_op) {
+          if ((capability.reduce_ops & BP_BIT(reduce_op)) == 0) continue;
+          report_.matrix.push_back({capability.op, dtype, reduce_op, memory});
+        }
+      }
+    }
+  }
+
+  void run_cases() {
+    std::vector<const Case*> chosen;
+    for (const Case& which : all_cases()) {
+      if (wanted(which, settings_)) chosen.push_back(&which);
+    }
+    if (chosen.empty()) report_.trouble = "no case has such a name";
+    for (size_t i = 0; i < chosen.size() && report_.trouble.empty(); ++i) {
+      tell({i, chosen.size(), nullptr, std::string(chosen[i]->group) + "." + chosen[i]->name});
+      report_.results.push_back(run_one(*chosen[i]));
+      tell({i + 1, chosen.size(), &report_.results.back(), ""});
+    }
+  }
+
+  void tell(const Progress& progress) const {
+    if (settings_.on_progress) settings_.on_progress(progress);
+  }
+
+  Result run_one(const Case& which) {
+    Result result = result_of(which);
+    result.seed = report_.seed;
+    result.reason = inapplicable(which, facts_, settings_.ranks, !subject_.path.empty());
+    if (!result.reason.empty()) return result;
+    const Nanoseconds begin = now();
+    for (const int32_t world : worlds(which)) {
+      run_world(which, world, result);
+      if (!result.findings.empty() || !result.reason.empty()) break;
+    }
+    result.seconds = static_cast<double>(now() - begin) / static_cast<double>(kSecond);
+    result.verdict = !result.findings.empty() ? Verdict::kFailed
+                     : !result.reason.empty() ? Verdict::kSkipped
+                                              : Verdict::kPassed;
+    if (result.verdict == Verdict::kFailed) result.reason.clear();
+    result.reproduce = say(settings_.command, " ", subject_.path.empty() ? facts_.id : subject_.path, " -n ",
+                           settings_.ranks, " --filter ", which.group, ".", which.name, " --seed ", report_.seed);
+    return result;
+  }
+
+  // With one rank nothing can be said about worlds of several.
+  std::vector<int32_t> worlds(const Case& which) const {
+    if (which.worlds.empty()) return {settings_.ranks};
+    std::vector<int32_t> sizes = which.worlds;
+    if (settings_.ranks == 1) std::erase_if(sizes, [](int32_t size) { return size > 1; });
+    return sizes;
+  }
+
+  void run_world(const Case& which, int32_t world, Result& result) {
+    Outcomes outcomes = run_case(which, subject_, run_settings(world));
+    for (Finding& finding : outcomes.findings) {
+      if (!which.worlds.empty()) finding.doing += say(" (world size ", world, ")");
+      result.findings.push_back(std::move(finding));
+    }
+    if (!outcomes.skips.empty()) result.reason = outcomes.skips.front();
+    if (!outcomes.findings.empty()) result.output = outcomes.output;
+    if (!outcomes.troubles.empty()) {
+      report_.trouble = say(which.group, ".", which.name, ": ", outcomes.troubles.front());
+    }
+    for (const Cell& seen : outcomes.cells) count(seen);
+  }
+
+  void count(const Cell& seen) {
+    for (Cell& cell : report_.matrix) {
+      if (cell.op != seen.op || cell.dtype != seen.dtype || cell.reduce_op != seen.reduce_op) continue;
+      if (cell.memory != seen.memory) continue;
+      cell.passed += seen.passed;
+      cell.failed += seen.failed;
+    }
+  }
+
+  const Subject& subject_;
+  const Settings& settings_;
+  Facts facts_;
+  Report report_;
+};
+
+}  // namespace
+
+const std::vector<Case>& all_cases() {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> result;
+    for (const auto& group :
+         {load_cases(), options_cases(), init_cases(), p2p_cases(), collectives_cases(), order_cases(), async_cases(),
+          groups_cases(), time_cases(), abort_cases(), death_cases(), hygiene_cases(), hostile_cases(), errors_cases(),
+          process_cases(), determinism_cases()}) {
+      result.insert(result.end(), group.begin(), group.end());
+    }
+    return result;
+  }();
+  return all;
+}
+
+std::vector<Result> cases() {
+  std::vector<Result> list;
+  for (const Case& which : all_cases()) list.push_back(result_of(which));
+  return list;
+}
+
+Report check(const Subject& subject, const Settings& settings) {
+  try {
+    return Suite(subject, settings).run();
+  } catch (const std::exception& error) {
+    Report report;
+    report.trouble = error.what();
+    return report;
+  }
+}
+
+int exit_code(const Report& report) {
+  if (!report.trouble.empty()) return 2;
+  const bool failed = std::any_of(report.results.begin(), report.results.end(), [](const Result& result) {
+    return result.level == Level::kMust && result.verdict == Verdict::kFailed;
+  });
+  return failed ? 1 : 0;
+}
+
+}  // namespace backplane::conformance

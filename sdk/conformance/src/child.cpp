@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "child.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <exception>
+#include <thread>
+
+namespace backplane::conformance {
+namespace {
+
+constexpr int kChannel = 3;  // where the pipe to the supervisor lies in each child
+
+// The descriptors that a child has: 0 is empty, 1 and 2 go to the supervisor, 3 is the channel.
+void arrange_descriptors(ChildSetup& setup) {
+  const int channel = fcntl(setup.run.channel.descriptor(), F_DUPFD_CLOEXEC, 100);
+  const int output = fcntl(setup.output, F_DUPFD_CLOEXEC, 101);
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  dup2(nothing, STDIN_FILENO);
+  dup2(output, STDOUT_FILENO);
+  dup2(output, STDERR_FILENO);
+  dup3(channel, kChannel, O_CLOEXEC);
+  close_range(kChannel + 1, ~0U, 0);
+  setup.run.channel = Channel(kChannel);
+}
+
+// As a program starts: no handlers, nothing blocked.
+void reset_signals() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (signal == SIGSEGV || signal == SIGBUS || signal == SIGABRT || signal == SIGFPE || signal == SIGILL) continue;
+    ::signal(signal, SIG_DFL);  // those above may be a sanitizer's
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+[[noreturn]] void end(const Run& run, int32_t member, const std::string& expected, const std::string& actual) {
+  run.channel.send({Record::kFatal, member, {expected, actual, run.world->doing(member)}});
+  run.world->break_barriers();
+  _exit(0);
+}
+
+const bp_backend* find_backend(const bp_plugin& plugin, const std::string& id) {
+  for (uint32_t i = 0; i < plugin.backend_count; ++i) {
+    const bp_backend* backend = plugin.backends[i];
+    if (backend != nullptr && (id.empty() || (backend->id != nullptr && id == backend->id))) return backend;
+  }
+  return nullptr;
+}
+
+void open_subject(ChildSetup& setup) {
+  Run& run = setup.run;
+  const int32_t first = setup.members.front();
+  if (run.plugin == nullptr) {
+    run.world->set_doing(first, "loading the plugin");
+    std::string why;
+    run.plugin = load_plugin(run.path, why);
+    if (run.plugin == nullptr) end(run, first, "a plugin that can be loaded", why);
+  }
+  run.backend = find_backend(*run.plugin, run.backend_id);
+  if (run.backend == nullptr) end(run, first, "a backend '" + run.backend_id + "' in the plugin", "there is none");
+}
+
+void run_body(const ChildSetup& setup, int32_t member) {
+  const Run& run = setup.run;
+  try {
+    Rank rank(run, member);
+    rank.doing("at the beginning");
+    setup.which->body(rank);
+  } catch (const Stop&) {
+  } catch (const std::exception& error) {
+    run.channel.send({Record::kTrouble, member, {std::string("a case threw: ") + error.what()}});
+    run.world->break_barriers();
+  }
+  run.channel.send({Record::kDone, member, {}});
+}
+
+}  // namespace
+
+const bp_plugin* load_plugin(const std::string& path, std::string& why) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    why = dlerror();
+    return nullptr;
+  }
+  const void* entry = dlsym(library, BP_PLUGIN_SYMBOL);
+  if (entry == nullptr) why = "it exports no symbol " BP_PLUGIN_SYMBOL;
+  return static_cast<const bp_plugin*>(entry);
+}
+
+void run_child(ChildSetup& setup) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const rlimit none = {0, 0};
+  setrlimit(RLIMIT_CORE, &none);  // that a plugin crashes is a finding here, nothing to be dissected
+  reset_signals();
+  arrange_descriptors(setup);
+  const Case& which = *setup.which;
+  if (setup.outsider) {
+    setup.run.plugin = nullptr;
+  } else if (which.loads) {
+    open_subject(setup);
+  }
+  if (setup.members.size() == 1) {
+    run_body(setup, setup.members.front());
+  } else {
+    std::vector<std::thread> threads;
+    for (const int32_t member : setup.members) threads.emplace_back([&setup, member] { run_body(setup, member); });
+    for (std::thread& thread : threads) thread.join();
+  }
+  _exit(0);  // a plugin's destructors have no say any more
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The child's side of a case: one process that is one or all of the ranks, or an outsider.
+#pragma once
+
+#include <vector>
+
+#include "case.hpp"
+
+namespace backplane::conformance {
+
+// How a child is to run. Everything in it was made before the fork.
+struct ChildSetup {
+  const Case* which = nullptr;
+  Run run;
+  std::vector<int32_t> members;  // each runs the body, on a thread of its own if there are several
+  bool outsider = false;
+  int output = -1;  // becomes stdout and stderr
+};
+
+// Closes what it does not need, loads the plugin, runs the body and ends the process.
+[[noreturn]] void run_child(ChildSetup& setup);
+
+// Opens a plugin file (RTLD_NOW | RTLD_LOCAL) and returns its entry; null, and why, if it cannot.
+const bp_plugin* load_plugin(const std::string& path, std::string& why);
+
+}  // namespace backplane::conformance

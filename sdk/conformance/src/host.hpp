@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host table that one agent gets: its store is a part of the world's, its log goes to the supervisor.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backplane/abi/abi.h"
+#include "world.hpp"
+
+namespace backplane::conformance {
+
+using LogSink = std::function<void(uint32_t level, const char* text)>;
+
+// Keeps its address; must outlive the agent.
+class Host {
+ public:
+  // `space` is the agent's part of the store: agents of one group share it, others never do.
+  Host(World& world, std::string space, LogSink log);
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  const bp_host* table() const { return &table_; }
+  // For cases about hosts of other minors: what the plugin sees may be changed before it is handed out.
+  bp_host& mutable_table() { return table_; }
+
+  void request_abort() { abort_.store(true); }
+
+ private:
+  struct Functions;
+
+  World& world_;
+  const std::string space_;
+  const LogSink log_;
+  std::atomic<bool> abort_ = false;
+  bp_host table_;
+};
+
+}  // namespace backplane::conformance

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "limits.hpp"
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "say.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+#if defined(__x86_64__)
+constexpr uint32_t kMachine = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+constexpr uint32_t kMachine = AUDIT_ARCH_AARCH64;
+#elif defined(__riscv) && __riscv_xlen == 64
+constexpr uint32_t kMachine = AUDIT_ARCH_RISCV64;
+#else
+constexpr uint32_t kMachine = 0;  // no kernel reports it: the filters below let everything pass
+#endif
+
+using Filter = std::vector<sock_filter>;
+
+sock_filter load(size_t offset) { return BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)); }
+sock_filter answer(uint32_t value) { return BPF_STMT(BPF_RET | BPF_K, value); }
+// Skips the next instruction unless the loaded word is `value`.
+sock_filter if_equal(uint32_t value) { return BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1); }
+
+Filter begin_filter() {
+  return {load(offsetof(seccomp_data, arch)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kMachine, 1, 0),
+          answer(SECCOMP_RET_ALLOW), load(offsetof(seccomp_data, nr))};
+}
+
+void refuse(Filter& filter, uint32_t call, uint32_t error) {
+  filter.push_back(if_equal(call));
+  filter.push_back(answer(SECCOMP_RET_ERRNO | error));
+}
+
+int install_filter(Filter filter, unsigned flags, std::string& why_not) {
+  filter.push_back(answer(SECCOMP_RET_ALLOW));
+  const sock_fprog program = {static_cast<unsigned short>(filter.size()), filter.data()};
+  if (kMachine == 0) {
+    why_not = "the harness does not know this processor's system calls";
+    return -1;
+  }
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  const long result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+  if (result < 0) why_not = say("this machine permits no filter of system calls: ", std::strerror(errno));
+  return static_cast<int>(result);
+}
+
+}  // namespace
+
+DescriptorLimit::DescriptorLimit(int highest) {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  before_ = limit.rlim_cur;
+  limit.rlim_cur = static_cast<rlim_t>(highest);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+DescriptorLimit::~DescriptorLimit() {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = before_;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+bool deny_shared_memory(std::string& why_not) {
+  Filter filter = begin_filter();
+  for (const uint32_t call : {SYS_ftruncate, SYS_fallocate, SYS_memfd_create}) refuse(filter, call, ENOSPC);
+  return install_filter(std::move(filter), 0, why_not) >= 0;
+}
+
+// The flags of clone3 lie in memory, where no filter can look; without clone3 the C library uses clone.
+ThreadLimit* ThreadLimit::install(std::string& why_not) {
+  Filter filter = begin_filter();
+  refuse(filter, SYS_clone3, ENOSYS);
+  filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3));
+  filter.push_back(load(offsetof(seccomp_data, args)));
+  filter.push_back(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1));
+  filter.push_back(answer(SECCOMP_RET_USER_NOTIF));
+
+  // The thread that answers must not be under the filter itself: it waits until there is one.
+  auto listener = std::make_shared<std::atomic<int>>(-2);
+  auto* limit_place = new std::atomic<ThreadLimit*>(nullptr);
+  std::thread([listener, limit_place] {
+    listener->wait(-2);
+    if (listener->load() < 0) return;
+    limit_place->wait(nullptr);
+    limit_place->load()->answer();
+  }).detach();
+  const int descriptor = install_filter(std::move(filter), SECCOMP_FILTER_FLAG_NEW_LISTENER, why_not);
+  listener->store(descriptor);
+  listener->notify_all();
+  if (descriptor < 0) return nullptr;
+  auto* limit = new ThreadLimit(descriptor);
+  limit_place->store(limit);
+  limit_place->notify_all();
+  return limit;
+}
+
+void ThreadLimit::answer() {
+  for (;;) {
+    seccomp_notif request = {};
+    if (ioctl(listener_, SECCOMP_IOCTL_NOTIF_RECV, &request) != 0) {
+      if (errno == EINTR || errno == ENOENT) continue;
+      return;
+    }
+    seccomp_notif_resp response = {};
+    response.id = request.id;
+    if (left_.load() == 0) {
+      refused_.fetch_add(1);
+      response.error = -EAGAIN;
+    } else {
+      if (left_.load() > 0) left_.fetch_sub(1);
+      response.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    }
+    ioctl(listener_, SECCOMP_IOCTL_NOTIF_SEND, &response);
+  }
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the kernel says of the calling process: descriptors, threads, memory, children, sockets. All from /proc.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "world.hpp"
+
+namespace backplane::conformance {
+
+struct Descriptor {
+  std::string target;  // "socket:[1234]", "anon_inode:[eventfd]", a path
+  bool close_on_exec = false;
+};
+
+// By number, without the one that reading them takes.
+std::map<int, Descriptor> descriptors();
+std::set<pid_t> threads();
+// Processes whose parent is this one.
+std::set<pid_t> child_processes();
+// Names in /dev/shm.
+std::set<std::string> shared_memory();
+uint64_t resident_bytes();
+// The signals that a thread of this process blocks: bit n-1 for signal n. All of them if it has ended.
+uint64_t blocked_signals(pid_t thread);
+// A field of /proc/self/status as a hexadecimal number: "SigCgt", "SigIgn".
+uint64_t status_mask(const std::string& field);
+// The connected TCP sockets among the descriptors.
+std::vector<int> connected_tcp();
+
+// What a process holds that an agent must give back.
+struct Footprint {
+  std::map<int, Descriptor> open;
+  std::set<pid_t> running;
+  std::set<pid_t> children;
+  std::set<std::string> shared;
+
+  static Footprint take();
+};
+
+// What is there now and was not before: "descriptor 9 (socket:[1234])"; empty: nothing. Waits up to `patience` for it
+// to go, for the kernel may take a moment after a thread has been joined.
+std::string left_behind(const Footprint& before, Nanoseconds patience);
+
+// An address that somebody in this network namespace listens on.
+struct Listener {
+  int family = 0;       // AF_INET, AF_INET6, AF_UNIX
+  std::string address;  // the sockaddr's bytes, ready for connect
+
+  uint16_t port() const;  // 0 for AF_UNIX
+  std::string text() const;
+  bool operator<(const Listener& other) const { return address < other.address; }
+};
+
+std::set<Listener> listeners();
+// Names of UNIX sockets in this network namespace, in the file system or abstract ("@name").
+std::set<std::string> unix_names();
+
+}  // namespace backplane::conformance

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rank.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace backplane::conformance {
+namespace {
+
+constexpr Nanoseconds kPatience = 20 * kSecond;
+constexpr size_t kLogKept = 64 * 1024;
+
+}  // namespace
+
+Rank::Rank(const Run& run, int32_t id)
+    : run_(run), id_(id), shared_random_(run.seed), own_random_(run.seed * 1'000'003 + static_cast<uint64_t>(id) + 1) {}
+
+Rank::~Rank() {
+  ended_.store(true);
+  if (guardian_.joinable()) guardian_.join();
+}
+
+const bp_capability* Rank::capability(uint32_t op) const {
+  for (uint32_t i = 0; i < backend().capability_count; ++i) {
+    if (backend().capabilities[i]->op == op) return backend().capabilities[i];
+  }
+  return nullptr;
+}
+
+void Rank::record(Record::Kind kind, const std::string& expected, const std::string& actual) {
+  run_.channel.send({kind, id_, {expected, actual, world().doing(id_)}});
+}
+
+bool Rank::check(bool condition, const std::string& expected, const std::string& actual) {
+  if (!condition) record(Record::kFinding, expected, actual);
+  return condition;
+}
+
+void Rank::require(bool condition, const std::string& expected, const std::string& actual) {
+  if (!condition) fail(expected, actual);
+}
+
+void Rank::leave() {
+  world().break_barriers();
+  {
+    const std::lock_guard lock(mutex_);
+    guarded_.clear();  // the agents may go now
+  }
+  throw Stop();
+}
+
+void Rank::fail(const std::string& expected, const std::string& actual) {
+  record(Record::kFatal, expected, actual);
+  leave();
+}
+
+void Rank::skip(const std::string& reason) {
+  run_.channel.send({Record::kSkip, id_, {reason}});
+  leave();
+}
+
+void Rank::trouble(const std::string& what) {
+  run_.channel.send({Record::kTrouble, id_, {what}});
+  leave();
+}
+
+void Rank::cell(uint32_t op, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool passed) {
+  run_.channel.send({Record::kCell,
+                     id_,
+                     {std::to_string(op), std::to_string(dtype), std::to_string(reduce_op), std::to_string(memory),
+                      passed ? "1" : "0"}});
+}
+
+void Rank::meet() {
+  const std::string before = world().doing(id_);
+  doing(before + " (then waiting for the other ranks)");
+  if (!world().meet(scaled(kPatience))) leave();  // whoever failed to come is blamed by the supervisor
+  doing(before);
+}
+
+std::string Rank::ask(const std::string& key) {
+  std::string value;
+  if (world().get("harness/" + key, value, scaled(kPatience), [] { return false; }) != World::Wait::kDone) {
+    leave();
+  }
+  return value;
+}
+
+std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool guarded) {
+  Plan mine = plan;
+  if (mine.rank == -1) mine.rank = id_;
+  mine.timeout = scaled(mine.timeout);
+  mine.options.insert(run_.options.begin(), run_.options.end());  // keeps what the plan says
+  const LogSink log = [this](uint32_t level, const char* text) {
+    const std::lock_guard lock(mutex_);
+    if (logged_.size() < kLogKept) logged_ += std::string(text) + "\n";
+    run_.channel.send({Record::kLog, id_, {std::to_string(level), text}});
+  };
+  doing(say("in init of ", plan.space, " as rank ", mine.rank));
+  auto agent = std::make_unique<Agent>(backend(), world(), mine, log, outcome);
+  if (!outcome.ok()) return nullptr;
+  doing(say("after init of ", plan.space));
+  const bp_agent& raw = agent->raw();
+  require(raw.api != nullptr && raw.kind == BP_KIND_PROCESS_GROUP, "an agent with a process group table",
+          say("kind ", raw.kind, ", api ", raw.api));
+  require(raw.rank == agent->rank() && raw.world_size == agent->size(),
+          say("an agent that is rank ", agent->rank(), " of ", agent->size()),
+          say("rank ", raw.rank, " of ", raw.world_size));
+  if (guarded) guard(*agent);
+  return agent;
+}
+
+std::unique_ptr<Agent> Rank::open(const Plan& plan, bool guarded) {
+  Outcome outcome;
+  std::unique_ptr<Agent> agent = try_open(plan, outcome, guarded);
+  require_ok(outcome, "init");
+  return agent;
+}
+
+void Rank::guard(Agent& agent) {
+  const std::lock_guard lock(mutex_);
+  guarded_.push_back(&agent);
+  agent.before_close = [this, &agent] { unguard(agent); };
+  if (!guardian_.joinable()) guardian_ = std::thread([this] { watch(); });
+}
+
+void Rank::unguard(Agent& agent) {
+  const std::lock_guard lock(mutex_);
+  std::erase(guarded_, &agent);
+}
+
+void Rank::watch() {
+  std::vector<const Agent*> told;  // a rank's loss is told to each agent once; abort's first cause stays
+  while (!ended_.load()) {
+    const uint32_t seen = world().fates_seen();
+    int32_t lost = -1;
+    for (int32_t rank = 0; rank < size() && lost < 0; ++rank) {
+      if (rank != id_ && world().fate(rank) == Fate::kLost) lost = rank;
+    }
+    if (lost >= 0) {
+      const std::lock_guard lock(mutex_);
+      for (Agent* agent : guarded_) {
+        if (std::find(told.begin(), told.end(), agent) != told.end()) continue;
+        agent->abort(BP_PEER_LOST, lost, say("rank ", lost, " is lost: its process ended"));
+        told.push_back(agent);
+      }
+    }
+    world().wait_for_fate(seen);
+  }
+}
+
+void Rank::die(int signal) {
+  run_.channel.send({Record::kDying, id_, {std::to_string(signal)}});
+  ::signal(signal, SIG_DFL);
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
+  ::kill(getpid(), signal);
+  for (;;) pause();
+}
+
+void Rank::freeze(Nanoseconds time) {
+  const std::string over = say("freeze/", id_, "/", now());
+  run_.channel.send({Record::kFreeze, id_, {std::to_string(time < 0 ? -1 : time / kMillisecond), over}});
+  std::string word;
+  world().get(over, word, time < 0 ? -1 : time + scaled(kPatience), [] { return false; });
+}
+
+void Rank::depart() {
+  run_.channel.send({Record::kDone, id_, {}});
+  _exit(0);
+}
+
+std::string Rank::logged() {
+  const std::lock_guard lock(mutex_);
+  return logged_;
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "supervisor.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "child.hpp"
+#include "network.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr Nanoseconds kGrace = 1 * kSecond;    // for the others, once a rank has failed
+constexpr Nanoseconds kStalled = 1 * kSecond;  // a rank that is stopped for ever counts as lost then
+constexpr size_t kOutputKept = 4096;
+
+class Descriptor {
+ public:
+  explicit Descriptor(int value = -1) : value_(value) {}
+  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+  int get() const { return value_; }
+  void close() {
+    if (value_ >= 0) ::close(std::exchange(value_, -1));
+  }
+
+ private:
+  int value_;
+};
+
+struct Pipe {
+  Descriptor read;
+  Descriptor write;
+};
+
+std::optional<Pipe> make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+struct Child {
+  pid_t pid = -1;
+  std::vector<int32_t> members;
+  Descriptor channel;
+  Descriptor output;
+  Descriptor process;  // a pidfd: readable once it has ended
+  RecordReader reader;
+  size_t done = 0;             // members whose body is over
+  int dying = 0;               // the signal that it ends itself with
+  bool killed = false;         // by the supervisor
+  bool reaped = false;
+  Nanoseconds thaw_at = 0;     // when to continue it; 0: it is not stopped
+  Nanoseconds lost_at = 0;     // when its members count as lost
+  std::string thaw_word;
+};
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? say("signal ", signal) : say("SIG", name);
+}
+
+class Supervisor {
+ public:
+  Supervisor(const Case& which, const Subject& subject, const RunSettings& settings)
+      : case_(which), subject_(subject), settings_(settings), world_(World::make(settings.ranks)) {}
+  ~Supervisor() {
+    for (Child& child : children_) kill_child(child);
+    for (Child& child : children_) reap(child, 0);
+    World::free(world_);
+  }
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  Outcomes run() {
+    if (case_.own_network) {
+      std::string why_not;
+      network_ = NetworkHolder::make(why_not);
+      if (!network_) {
+        outcomes_.skips.push_back(why_not);
+        return std::move(outcomes_);
+      }
+    }
+    if (start()) {
+      deadline_ = now() + scaled(case_.deadline);
+      while (!over()) turn();
+      end_all();
+    }
+    return std::move(outcomes_);
+  }
+
+ private:
+  Nanoseconds scaled(Nanoseconds time) const {
+    return static_cast<Nanoseconds>(static_cast<double>(time) * settings_.patience);
+  }
+
+  bool start() {
+    std::vector<int32_t> ranks;
+    for (int32_t rank = 0; rank < settings_.ranks; ++rank) ranks.push_back(rank);
+    bool started = true;
+    if (settings_.one_process) {
+      started = fork_child(ranks, false);
+    } else {
+      for (const int32_t rank : ranks) started = started && fork_child({rank}, false);
+    }
+    for (int32_t i = 0; i < case_.outsiders; ++i) started = started && fork_child({settings_.ranks + i}, true);
+    return started;
+  }
+
+  bool fork_child(const std::vector<int32_t>& members, bool outsider) {
+    std::optional<Pipe> channel = make_pipe();
+    std::optional<Pipe> output = make_pipe();
+    const pid_t pid = channel && output ? fork() : -1;
+    if (pid < 0) {
+      outcomes_.troubles.push_back(say("cannot start a rank: ", std::strerror(errno)));
+      return false;
+    }
+    if (pid == 0) {
+      ChildSetup setup;
+      setup.which = &case_;
+      setup.members = members;
+      setup.outsider = outsider;
+      setup.output = output->write.get();
+      setup.run.world = world_;
+      setup.run.channel = Channel(channel->write.get());
+      setup.run.seed = settings_.seed;
+      setup.run.patience = settings_.patience;
+      setup.run.path = subject_.path;
+      setup.run.plugin = subject_.path.empty() ? subject_.entry : nullptr;
+      setup.run.backend_id = subject_.backend;
+      setup.run.options = subject_.options;
+      if (network_ && !network_->join()) {
+        setup.run.channel.send({Record::kTrouble, members.front(), {"cannot enter the case's network namespace"}});
+        _exit(0);
+      }
+      run_child(setup);
+    }
+    setpgid(pid, pid);  // here as well as there: whoever comes first
+    Child child;
+    child.pid = pid;
+    child.members = members;
+    child.channel = std::move(channel->read);
+    child.output = std::move(output->read);
+    child.process = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    for (const int32_t member : members) world_->set_pid(member, pid);
+    children_.push_back(std::move(child));
+    return true;
+  }
+
+  bool over() const {
+    return std::all_of(children_.begin(), children_.end(), [](const Child& child) { return child.reaped; });
+  }
+
+  // Waits for the next thing to happen, and deals with it.
+  void turn() {
+    std::vector<pollfd> polled;
+    for (const Child& child : children_) {
+      polled.push_back({child.channel.get(), POLLIN, 0});
+      polled.push_back({child.output.get(), POLLIN, 0});
+      polled.push_back({child.reaped ? -1 : child.process.get(), POLLIN, 0});
+    }
+    const Nanoseconds left = std::clamp<Nanoseconds>(next_event() - now(), 0, 50 * kMillisecond);
+    const timespec time = {0, left};
+    ppoll(polled.data(), polled.size(), &time, nullptr);
+    for (Child& child : children_) {
+      listen(child);
+      read_output(child);
+      if (!child.reaped) reap(child, WNOHANG);
+    }
+    keep_times();
+  }
+
+  Nanoseconds next_event() const {
+    Nanoseconds next = std::min(deadline_, grace_until_);
+    for (const Child& child : children_) {
+      if (child.thaw_at > 0) next = std::min(next, child.thaw_at);
+      if (child.lost_at > 0) next = std::min(next, child.lost_at);
+    }
+    return next;
+  }
+
+  void keep_times() {
+    for (Child& child : children_) {
+      if (child.thaw_at > 0 && now() >= child.thaw_at) {
+        child.thaw_at = 0;
+        kill(child.pid, SIGCONT);
+        world_->set(child.thaw_word, "");
+      }
+      if (child.lost_at > 0 && now() >= child.lost_at) {
+        child.lost_at = 0;
+        set_fates(child, Fate::kLost);
+        child.done = child.members.size();  // it will not say so itself
+        frozen_.push_back(&child - children_.data());
+      }
+    }
+    // A rank that is stopped for ever is ended with the last of the others.
+    const auto stands_still = [this](const Child& child) {
+      return child.reaped || std::find(frozen_.begin(), frozen_.end(), &child - children_.data()) != frozen_.end();
+    };
+    if (!frozen_.empty() && std::all_of(children_.begin(), children_.end(), stands_still)) end_all();
+    if (now() >= deadline_) {
+      blame_the_late();
+      end_all();
+    } else if (now() >= grace_until_) {
+      end_all();
+    }
+  }
+
+  void blame_the_late() {
+    for (const Child& child : children_) {
+      if (child.reaped || child.done == child.members.size()) continue;
+      for (const int32_t member : child.members) {
+        outcomes_.findings.push_back({member, say("the case ends within ", scaled(case_.deadline) / kSecond, " s"),
+                                      "it was still running", world_->doing(member)});
+      }
+    }
+  }
+
+  void listen(Child& child) {
+    std::array<char, 65536> bytes;
+    for (;;) {
+      const ssize_t size = ::read(child.channel.get(), bytes.data(), bytes.size());
+      if (size == 0) child.channel.close();
+      if (size <= 0) break;
+      child.reader.feed({bytes.data(), static_cast<size_t>(size)});
+    }
+    Record record;
+    while (child.reader.next(record)) take(child, record);
+  }
+
+  void read_output(Child& child) {
+    std::array<char, 65536> bytes;
+    for (int turns = 0; turns < 16; ++turns) {  // a plugin that prints without end must not keep us here
+      const ssize_t size = ::read(child.output.get(), bytes.data(), bytes.size());
+      if (size == 0) child.output.close();
+      if (size <= 0) return;
+      keep_output({bytes.data(), static_cast<size_t>(size)});
+    }
+  }
+
+  void keep_output(std::string_view text) {
+    outcomes_.output += text.substr(0, kOutputKept - std::min(kOutputKept, outcomes_.output.size()));
+    if (reported_by_sanitizer_ || !has_report(text)) return;
+    reported_by_sanitizer_ = true;
+    outcomes_.findings.push_back({-1, "no report of a sanitizer", std::string(text.substr(0, 600)), ""});
+  }
+
+  static bool has_report(std::string_view text) {
+    constexpr std::array<std::string_view, 4> kSigns = {"WARNING: ThreadSanitizer", "ERROR: AddressSanitizer",
+                                                        "ERROR: LeakSanitizer", "runtime error:"};
+    return std::any_of(kSigns.begin(), kSigns.end(),
+                       [text](std::string_view sign) { return text.find(sign) != std::string_view::npos; });
+  }
+
+  static std::string field(const Record& record, size_t i) {
+    return i < record.fields.size() ? record.fields[i] : std::string();
+  }
+  static uint32_t number(const Record& record, size_t i) {
+    return static_cast<uint32_t>(std::strtoul(field(record, i).c_str(), nullptr, 10));
+  }
+
+  void take(Child& child, const Record& record) {
+    switch (record.kind) {
+      case Record::kFinding:
+        outcomes_.findings.push_back({record.member, field(record, 0), field(record, 1), field(record, 2)});
+        break;
+      case Record::kFatal:
+        outcomes_.findings.push_back({record.member, field(record, 0), field(record, 1), field(record, 2)});
+        begin_grace();
+        break;
+      case Record::kSkip:
+        outcomes_.skips.push_back(field(record, 0));
+        begin_grace();
+        break;
+      case Record::kTrouble:
+        outcomes_.troubles.push_back(field(record, 0));
+        begin_grace();
+        break;
+      case Record::kCell:
+        outcomes_.cells.push_back({number(record, 0), number(record, 1), number(record, 2), number(record, 3),
+                                   number(record, 4), 1 - std::min(1U, number(record, 4))});
+        break;
+      case Record::kLog: keep_output(say("rank ", record.member, " logged: ", field(record, 1), "\n")); break;
+      case Record::kDying: child.dying = static_cast<int>(number(record, 0)); break;
+      case Record::kFreeze: freeze(child, std::strtol(field(record, 0).c_str(), nullptr, 10), field(record, 1)); break;
+      case Record::kFacts: outcomes_.facts.add(record.fields); break;
+      case Record::kDone: ++child.done; break;
+    }
+  }
+
+  void freeze(Child& child, int64_t milliseconds, const std::string& word) {
+    kill(child.pid, SIGSTOP);
+    child.thaw_word = word;
+    if (milliseconds >= 0) {
+      child.thaw_at = now() + milliseconds * kMillisecond;
+    } else {
+      child.lost_at = now() + scaled(kStalled);
+    }
+  }
+
+  void begin_grace() { grace_until_ = std::min(grace_until_, now() + scaled(kGrace)); }
+
+  void set_fates(const Child& child, Fate fate) {
+    for (const int32_t member : child.members) {
+      if (member < settings_.ranks) world_->set_fate(member, fate);
+    }
+  }
+
+  void reap(Child& child, int options) {
+    if (child.reaped) return;
+    int status = 0;
+    const pid_t pid = waitpid(child.pid, &status, options);
+    if (pid == 0 || (pid < 0 && errno == EINTR)) return;
+    child.reaped = true;
+    listen(child);
+    read_output(child);
+    kill(-child.pid, SIGKILL);  // whatever the plugin has started
+    if (child.killed) return;
+    const bool by_signal = WIFSIGNALED(status);
+    if (child.dying != 0 && (child.dying == SIGSEGV || (by_signal && WTERMSIG(status) == child.dying))) {
+      set_fates(child, Fate::kLost);  // a sanitizer may turn a SIGSEGV into an exit
+    } else if (!by_signal && WEXITSTATUS(status) == 0 && child.done == child.members.size()) {
+      set_fates(child, Fate::kDeparted);
+    } else {
+      set_fates(child, Fate::kLost);
+      if (grace_until_ == INT64_MAX || by_signal) blame_death(child, status);
+      world_->break_barriers();
+      begin_grace();
+    }
+  }
+
+  void blame_death(const Child& child, int status) {
+    const std::string how = WIFSIGNALED(status) ? "it died of " + signal_name(WTERMSIG(status))
+                                                : say("it ended with exit code ", WEXITSTATUS(status));
+    const int32_t member = child.members.size() == 1 ? child.members.front() : -1;
+    outcomes_.findings.push_back(
+        {member, "the process lives until the case is over", how, world_->doing(child.members.front())});
+  }
+
+  void kill_child(Child& child) {
+    if (child.reaped) return;
+    child.killed = true;
+    kill(-child.pid, SIGKILL);
+    kill(child.pid, SIGKILL);
+  }
+
+  void end_all() {
+    for (Child& child : children_) kill_child(child);
+    for (Child& child : children_) {
+      while (!child.reaped) reap(child, 0);
+    }
+  }
+
+  const Case& case_;
+  const Subject& subject_;
+  const RunSettings settings_;
+  World* const world_;
+  std::optional<NetworkHolder> network_;
+  std::vector<Child> children_;
+  std::vector<ptrdiff_t> frozen_;  // indices of children that are stopped for ever
+  Nanoseconds deadline_ = 0;
+  Nanoseconds grace_until_ = INT64_MAX;
+  bool reported_by_sanitizer_ = false;
+  Outcomes outcomes_;
+};
+
+}  // namespace
+
+Outcomes run_case(const Case& which, const Subject& subject, const RunSettings& settings) {
+  return Supervisor(which, subject, settings).run();
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs one case once: forks its ranks, listens to them, keeps the deadline, and ends whatever is left. Single-threaded.
+#pragma once
+
+#include <functional>
+
+#include "facts.hpp"
+
+namespace backplane::conformance {
+
+// What came out of one run.
+struct Outcomes {
+  std::vector<Finding> findings;
+  std::vector<std::string> skips;
+  std::vector<std::string> troubles;
+  std::vector<Cell> cells;
+  Facts facts;
+  std::string output;  // of all ranks, at most 4 KiB
+};
+
+struct RunSettings {
+  int32_t ranks = 1;
+  bool one_process = false;  // all ranks as threads of one child
+  uint64_t seed = 0;
+  double patience = 1;
+};
+
+Outcomes run_case(const Case& which, const Subject& subject, const RunSettings& settings);
+
+}  // namespace backplane::conformance

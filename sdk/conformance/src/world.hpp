@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the processes of one case share: memory that the supervisor maps before it forks them. It holds the store behind
+// every host table, a barrier of the harness's own, and for each rank what it is doing and whether it lives. Because
+// it is memory, a rank that is killed at any point has still said what it was doing.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace backplane::conformance {
+
+using Nanoseconds = int64_t;
+
+constexpr Nanoseconds kMillisecond = 1'000'000;
+constexpr Nanoseconds kSecond = 1'000 * kMillisecond;
+
+// CLOCK_MONOTONIC, the same in all processes.
+Nanoseconds now();
+
+constexpr int32_t kMaxRanks = 64;
+constexpr int32_t kMaxMembers = kMaxRanks + 8;  // ranks and outsiders
+
+// What became of a rank, as a liveness service would tell the others.
+enum class Fate : uint32_t {
+  kAlive,
+  kLost,    // its process died without leave, or has not moved for too long
+  kDeparted  // its process ended in order
+};
+
+class World {
+ public:
+  // One for each case that runs. Throws std::runtime_error if memory cannot be had.
+  static World* make(int32_t ranks);
+  static void free(World* world);
+
+  int32_t ranks() const { return ranks_; }
+
+  // The store. Any process, any thread. `give_up` is asked at least every 20 ms while a call waits, and ends it.
+  enum class Wait { kDone, kTimeout, kGivenUp };
+  void set(std::string_view key, std::string_view value);
+  std::optional<std::string> look(std::string_view key);
+  Wait get(std::string_view key, std::string& value, Nanoseconds timeout, const std::function<bool()>& give_up);
+  int64_t add(std::string_view key, int64_t delta);
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
+  bool erase(std::string_view key);
+
+  // Waits until all ranks have come to the same barrier, or one of them has failed or is gone. False: they never will,
+  // or the time is over.
+  bool meet(Nanoseconds timeout);
+  // A member failed: nobody waits for it any longer.
+  void break_barriers();
+
+  // What `member` (a rank, or an outsider from ranks() on) is doing; up to 119 bytes are kept.
+  void set_doing(int32_t member, std::string_view text);
+  std::string doing(int32_t member) const;
+
+  void set_pid(int32_t member, pid_t pid);
+  pid_t pid(int32_t member) const;
+
+  // Written by the supervisor, read by the guardians of the other ranks.
+  void set_fate(int32_t rank, Fate fate);
+  Fate fate(int32_t rank) const;
+  // Changes whenever a fate does; wait_for_fate returns when it is not `seen` any more, or after 50 ms.
+  uint32_t fates_seen() const;
+  void wait_for_fate(uint32_t seen);
+
+ private:
+  struct Member {
+    std::atomic<pid_t> pid;
+    std::atomic<Fate> fate;
+    std::array<std::atomic<char>, 120> doing;
+  };
+  struct Entry;
+
+  World() = default;
+  Entry* find(std::string_view key);
+  void put(std::string_view key, std::string_view value);
+  void changed();
+
+  class Lock;
+
+  int32_t ranks_ = 0;
+  pthread_mutex_t mutex_;
+  std::atomic<uint32_t> changes_;  // a futex: of the store and the barriers
+  std::atomic<uint32_t> fates_;    // a futex
+  std::atomic<uint32_t> arrived_;
+  std::atomic<uint32_t> generation_;
+  std::atomic<uint32_t> broken_;
+  std::array<Member, kMaxMembers> members_;
+  uint64_t used_ = 0;  // bytes of the arena
+  std::array<uint64_t, 4096> buckets_ = {};  // offsets into the arena, 0: none
+};
+
+}  // namespace backplane::conformance

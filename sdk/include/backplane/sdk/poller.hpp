@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// For libraries that are polled: a thread of the backend's own that drives them, so that operations get on without any
+// call (BP_BACKEND_AUTONOMOUS). The author writes one function:
+//
+//     bool progress(sdk::Poller::Sleep& sleep) {
+//       bool busy = library_progress(worker_) > 0;      // did something happen? Then it is called again at once.
+//       sleep.watch(library_event_fd(worker_), POLLIN);  // else the thread sleeps until one of these is ready ...
+//       return busy;                                     // ... or until wake()
+//     }
+//     sdk::Poller poller_{[this](sdk::Poller::Sleep& s) { return progress(s); }, [this](const sdk::Failure& f) { ...
+//     }};
+//
+// A library without a descriptor watches none: the thread then pauses, shortly at first and longer the longer nothing
+// happens, at most kLongestPause, and wake() ends the pause. An idle group costs a thousand short calls a second then,
+// and none at all with a descriptor.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "worker.hpp"
+
+namespace backplane::sdk {
+
+class Poller {
+ public:
+  static constexpr int64_t kShortestPause = 20'000;    // nanoseconds
+  static constexpr int64_t kLongestPause = 1'000'000;  // nanoseconds
+
+  // What ends the sleep after one call of progress.
+  class Sleep {
+   public:
+    // Until the descriptor is ready for `events` (POLLIN, POLLOUT).
+    void watch(int fd, short events) { fds_.push_back({fd, events, 0}); }
+    // No longer than this, in nanoseconds.
+    void at_most(int64_t nanoseconds) {
+      if (limit_ < 0 || nanoseconds < limit_) limit_ = nanoseconds;
+    }
+    // Only wake() ends it: for a library that has nothing in flight.
+    void until_woken() { until_woken_ = true; }
+
+   private:
+    friend class Poller;
+    std::vector<pollfd> fds_;
+    int64_t limit_ = -1;
+    bool until_woken_ = false;
+  };
+
+  using Progress = std::function<bool(Sleep& sleep)>;  // true: something happened, call again at once
+  using Broken = std::function<void(const Failure&)>;  // progress threw: fail the group. Called once, on the thread
+
+  // Starts the thread, which blocks all signals. Throws BP_RESOURCE. Construct it last: progress runs from now on, and
+  // must find the members that it uses.
+  Poller(Progress progress, Broken broken) : progress_(std::move(progress)), broken_(std::move(broken)) {
+    event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (event_ < 0) throw Failure(BP_RESOURCE, "cannot open an eventfd for the progress thread", -1, errno);
+    try {
+      thread_ = start_thread([this] { run(); });
+    } catch (...) {
+      ::close(event_);
+      throw;
+    }
+  }
+  ~Poller() {
+    stop();
+    ::close(event_);
+  }
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  // Has progress called soon, even if nothing it watches is ready. After each submit, and in abort. Any thread, cheap,
+  // does not block.
+  void wake() noexcept {
+    if (awake_.exchange(true)) return;
+    uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(event_, &one, sizeof one);  // fails only if it is set already
+  }
+
+  // Ends the thread: progress is not called any more once this has returned. Again: does nothing. Not for progress
+  // itself. Blocks as long as one call of progress.
+  void stop() {
+    const std::lock_guard lock(stop_mutex_);
+    stopping_.store(true);
+    wake();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void run() {
+    int64_t pause = kShortestPause;
+    Sleep sleep;
+    while (!stopping_.load()) {
+      // Emptied before the flag falls: whoever sets the flag from here on also wakes the sleep below.
+      uint64_t count = 0;
+      [[maybe_unused]] const ssize_t got = ::read(event_, &count, sizeof count);
+      awake_.store(false);
+      sleep.fds_.assign(1, {event_, POLLIN, 0});
+      sleep.limit_ = -1;
+      sleep.until_woken_ = false;
+      if (call(sleep)) {
+        pause = kShortestPause;
+        continue;
+      }
+      if (sleep.fds_.size() == 1 && sleep.limit_ < 0 && !sleep.until_woken_) {
+        sleep.at_most(pause);
+        pause = std::min(2 * pause, kLongestPause);
+      }
+      rest(sleep);
+    }
+  }
+
+  bool call(Sleep& sleep) {
+    if (is_broken_) {
+      sleep.until_woken();
+      return false;
+    }
+    bp_error err;
+    bp_error_init(&err);
+    bool busy = false;
+    const int32_t status = guarded(&err, [this, &sleep, &busy] {
+      busy = progress_(sleep);
+      return BP_OK;
+    });
+    if (status == BP_OK) return busy;
+    is_broken_ = true;
+    guarded(nullptr, [this, &err] {
+      broken_(Failure(err));
+      return BP_OK;
+    });
+    return true;
+  }
+
+  static void rest(Sleep& sleep) {
+    timespec limit{};
+    limit.tv_sec = sleep.limit_ / 1'000'000'000;
+    limit.tv_nsec = sleep.limit_ % 1'000'000'000;
+    const int ready = ::ppoll(sleep.fds_.data(), static_cast<nfds_t>(sleep.fds_.size()),
+                              sleep.limit_ < 0 ? nullptr : &limit, nullptr);
+    // ENOMEM and the like: the kernel looks at nothing for a while. Do not turn that into a hot loop.
+    if (ready < 0 && errno != EINTR) std::this_thread::yield();
+  }
+
+  const Progress progress_;
+  const Broken broken_;
+  int event_ = -1;
+  std::atomic<bool> awake_ = false;
+  std::atomic<bool> stopping_ = false;
+  bool is_broken_ = false;  // of the thread
+  std::mutex stop_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace backplane::sdk

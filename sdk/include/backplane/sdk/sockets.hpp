@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// For backends over TCP: a connected, non-blocking socket to each other rank, made through the store.
+//
+// Each rank listens at an address of this host, on a port that the kernel picks, and publishes both in the store with a
+// random number that only this job can read there. It connects to the ranks below it and accepts those above; whoever
+// connects says the number and its rank first, and strangers are turned away. Nobody listens any more afterwards.
+#pragma once
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "process_group.hpp"
+
+namespace backplane::sdk {
+
+// A file descriptor, closed at the end.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void reset(int fd = -1) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// A point in time; BP_NO_TIMEOUT is never.
+class Deadline {
+ public:
+  explicit Deadline(int64_t timeout_ns)
+      : is_never_(timeout_ns < 0), at_(Clock::now() + std::chrono::nanoseconds(std::max<int64_t>(timeout_ns, 0))) {}
+  int64_t left_ns() const {  // at least 0, or BP_NO_TIMEOUT
+    if (is_never_) return BP_NO_TIMEOUT;
+    return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(at_ - Clock::now()).count());
+  }
+  bool passed() const { return left_ns() == 0; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool is_never_;
+  Clock::time_point at_;
+};
+
+namespace detail {
+
+using Secret = std::array<unsigned char, 16>;
+struct Greeting {  // first on each connection
+  Secret secret;
+  int32_t rank;
+  int32_t world_size;
+};
+struct Endpoint {  // in the store
+  Secret secret;
+  uint32_t size;
+  sockaddr_storage address;
+};
+
+inline std::string endpoint_key(int32_t rank) { return "socket." + std::to_string(rank); }
+
+[[noreturn]] inline void fail_socket(int32_t status, const std::string& what, int32_t peer = -1) {
+  const int code = errno;
+  throw Failure(status, what + ": errno " + std::to_string(code) + " (" + ::strerrordesc_np(code) + ")", peer, code);
+}
+
+inline Descriptor listen_at(const std::string& address, int32_t world_size, Endpoint& mine) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.c_str(), "0", &hints, &found) != 0) {
+    throw Failure(BP_INVALID, "'" + address + "' is not a numeric address; name one of this host, such as 127.0.0.1");
+  }
+  mine.size = found->ai_addrlen;
+  std::memcpy(&mine.address, found->ai_addr, mine.size);
+  ::freeaddrinfo(found);
+  Descriptor listener(::socket(mine.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  auto* name = reinterpret_cast<sockaddr*>(&mine.address);
+  if (!listener || ::bind(listener.get(), name, mine.size) != 0 || ::listen(listener.get(), world_size + 16) != 0 ||
+      ::getsockname(listener.get(), name, &mine.size) != 0) {
+    fail_socket(errno == EADDRNOTAVAIL ? BP_INVALID : BP_RESOURCE, "cannot listen at " + address);
+  }
+  if (::getrandom(mine.secret.data(), mine.secret.size(), 0) != static_cast<ssize_t>(mine.secret.size())) {
+    fail_socket(BP_RESOURCE, "no random number to be had");
+  }
+  return listener;
+}
+
+// Waits until `fd` is ready, in short steps so that an abort is noticed. Throws when time is up.
+inline void await_socket(const Context& context, int fd, short events, const Deadline& deadline,
+                         const std::string& what) {
+  pollfd item = {fd, events, 0};
+  for (;;) {
+    if (context.host.abort_requested()) throw Failure(BP_CANCELLED, what + ": the group is being aborted");
+    const int64_t left_ms = deadline.left_ns() < 0 ? 50 : deadline.left_ns() / 1'000'000;
+    if (::poll(&item, 1, static_cast<int>(std::min<int64_t>(left_ms, 50))) > 0) return;
+    if (deadline.passed()) throw Failure(BP_TIMEOUT, what + ": not within the time allowed for init");
+  }
+}
+
+inline Descriptor connect_to(const Context& context, int32_t peer, const Deadline& deadline) {
+  const std::string what = "connecting to rank " + std::to_string(peer);
+  const std::string value = context.host.store_get(endpoint_key(peer), deadline.left_ns());
+  Endpoint to{};
+  if (value.size() != sizeof to) throw Failure(BP_INTERNAL, what + ": its address in the store is damaged", peer);
+  std::memcpy(&to, value.data(), sizeof to);
+  Descriptor fd(::socket(to.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) fail_socket(BP_RESOURCE, what, peer);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.address), to.size) != 0) {
+    if (errno != EINPROGRESS && errno != EINTR) fail_socket(BP_PEER_LOST, what, peer);
+    await_socket(context, fd.get(), POLLOUT, deadline, what);
+    socklen_t size = sizeof errno;
+    if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &errno, &size) != 0 || errno != 0) {
+      fail_socket(BP_PEER_LOST, what, peer);
+    }
+  }
+  const Greeting hello{to.secret, context.rank, context.world_size};  // fits any socket's buffer
+  if (::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) fail_socket(BP_PEER_LOST, what, peer);
+  return fd;
+}
+
+// Somebody who has connected and not said yet who it is.
+struct Caller {
+  Descriptor fd;
+  Greeting hello{};
+  size_t have = 0;
+};
+
+// The rank of the caller; -1: it has not said all yet; -2: a stranger, or gone.
+inline int32_t identify(Caller& caller, const Context& context, const Secret& secret) {
+  const ssize_t got = ::recv(caller.fd.get(), reinterpret_cast<char*>(&caller.hello) + caller.have,
+                             sizeof caller.hello - caller.have, 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
+  if (got <= 0) return -2;
+  caller.have += static_cast<size_t>(got);
+  if (caller.have < sizeof caller.hello) return -1;
+  const bool is_ours = caller.hello.secret == secret && caller.hello.world_size == context.world_size &&
+                       caller.hello.rank > context.rank && caller.hello.rank < context.world_size;
+  return is_ours ? caller.hello.rank : -2;
+}
+
+inline std::string missing(const std::vector<Descriptor>& sockets, int32_t above) {
+  std::string ranks;
+  for (size_t rank = static_cast<size_t>(above) + 1; rank < sockets.size(); ++rank) {
+    if (!sockets[rank]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return ranks;
+}
+
+// Takes in the ranks above. Callers who stay silent make room for later ones, oldest first.
+inline void accept_above(const Context& context, int listener, const Secret& secret, const Deadline& deadline,
+                         std::vector<Descriptor>& sockets) {
+  const size_t room = static_cast<size_t>(context.world_size) + 16;
+  int32_t expected = context.world_size - 1 - context.rank;
+  std::deque<Caller> callers;
+  while (expected > 0) {
+    std::vector<pollfd> items = {{listener, POLLIN, 0}};
+    for (const Caller& caller : callers) items.push_back({caller.fd.get(), POLLIN, 0});
+    if (context.host.abort_requested()) throw Failure(BP_CANCELLED, "the group is being aborted");
+    if (deadline.passed()) {
+      throw Failure(BP_TIMEOUT, "rank " + missing(sockets, context.rank) + " did not connect to rank " +
+                                    std::to_string(context.rank) + " in time");
+    }
+    if (::poll(items.data(), items.size(), 50) <= 0) continue;
+    for (int fd = -1; (fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+      callers.push_back({Descriptor(fd), {}, 0});
+      if (callers.size() > room) callers.pop_front();
+    }
+    if (errno == EMFILE || errno == ENFILE) fail_socket(BP_RESOURCE, "cannot accept the other ranks");
+    std::erase_if(callers, [&](Caller& caller) {
+      const int32_t rank = identify(caller, context, secret);
+      if (rank == -1) return false;
+      if (rank >= 0 && !sockets[static_cast<size_t>(rank)]) {
+        sockets[static_cast<size_t>(rank)] = std::move(caller.fd);
+        --expected;
+      }
+      return true;
+    });
+  }
+}
+
+}  // namespace detail
+
+// A socket to each rank of the group, by rank; the own one is empty. `address` is a numeric address of this host that
+// the others can reach. Non-blocking, close-on-exec, without Nagle's delay; write with MSG_NOSIGNAL. For init: blocks
+// up to context.timeout_ns, ends with BP_CANCELLED on abort. Throws BP_INVALID for a bad address, BP_TIMEOUT naming who
+// did not come, BP_PEER_LOST, BP_RESOURCE.
+inline std::vector<Descriptor> connect_all(const Context& context, const std::string& address) {
+  const Deadline deadline(context.timeout_ns);
+  std::vector<Descriptor> sockets(static_cast<size_t>(context.world_size));
+  if (context.world_size == 1) return sockets;
+  detail::Endpoint mine{};
+  const Descriptor listener = detail::listen_at(address, context.world_size, mine);
+  context.host.store_set(detail::endpoint_key(context.rank), {reinterpret_cast<const char*>(&mine), sizeof mine});
+  for (int32_t peer = 0; peer < context.rank; ++peer) {
+    sockets[static_cast<size_t>(peer)] = detail::connect_to(context, peer, deadline);
+  }
+  detail::accept_above(context, listener.get(), mine.secret, deadline, sockets);
+  for (const Descriptor& fd : sockets) {
+    const int one = 1;
+    if (fd) ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // without it: only slower
+  }
+  return sockets;
+}
+
+// Ends connections so that what was written arrives: says that no more comes, and reads on until the peer has closed,
+// too (closing with unread data would throw away what is still on its way). Blocks up to timeout_ns; closes all.
+inline void close_gently(std::vector<Descriptor>& sockets, int64_t timeout_ns) {
+  const Deadline deadline(timeout_ns);
+  for (const Descriptor& fd : sockets) {
+    if (fd) ::shutdown(fd.get(), SHUT_WR);
+  }
+  std::vector<char> trash(size_t{1} << 16);
+  for (Descriptor& fd : sockets) {
+    while (fd) {
+      const ssize_t got = ::recv(fd.get(), trash.data(), trash.size(), 0);
+      if (got > 0 && !deadline.passed()) continue;
+      pollfd item = {fd.get(), POLLIN, 0};
+      if (got < 0 && errno == EAGAIN && ::poll(&item, 1, static_cast<int>(deadline.left_ns() / 1'000'000)) > 0)
+        continue;
+      fd.reset();
+    }
+  }
+}
+
+}  // namespace backplane::sdk
