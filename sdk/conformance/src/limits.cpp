@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -38,31 +38,31 @@ constexpr uint32_t kMachine = 0;  // no kernel reports it: the filters below let
 using Filter = std::vector<sock_filter>;
 
 sock_filter load(size_t offset) { return BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)); }
-sock_filter answer(uint32_t value) { return BPF_STMT(BPF_RET | BPF_K, value); }
+sock_filter result(uint32_t value) { return BPF_STMT(BPF_RET | BPF_K, value); }
 // Skips the next instruction unless the loaded word is `value`.
 sock_filter if_equal(uint32_t value) { return BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1); }
 
 Filter begin_filter() {
   return {load(offsetof(seccomp_data, arch)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kMachine, 1, 0),
-          answer(SECCOMP_RET_ALLOW), load(offsetof(seccomp_data, nr))};
+          result(SECCOMP_RET_ALLOW), load(offsetof(seccomp_data, nr))};
 }
 
 void refuse(Filter& filter, uint32_t call, uint32_t error) {
   filter.push_back(if_equal(call));
-  filter.push_back(answer(SECCOMP_RET_ERRNO | error));
+  filter.push_back(result(SECCOMP_RET_ERRNO | error));
 }
 
 int install_filter(Filter filter, unsigned flags, std::string& why_not) {
-  filter.push_back(answer(SECCOMP_RET_ALLOW));
+  filter.push_back(result(SECCOMP_RET_ALLOW));
   const sock_fprog program = {static_cast<unsigned short>(filter.size()), filter.data()};
   if (kMachine == 0) {
     why_not = "the harness does not know this processor's system calls";
     return -1;
   }
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  const long result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
-  if (result < 0) why_not = say("this machine permits no filter of system calls: ", std::strerror(errno));
-  return static_cast<int>(result);
+  const long descriptor = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+  if (descriptor < 0) why_not = say("this machine permits no filter of system calls: ", std::strerror(errno));
+  return static_cast<int>(descriptor);
 }
 
 }  // namespace
@@ -95,24 +95,16 @@ ThreadLimit* ThreadLimit::install(std::string& why_not) {
   filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3));
   filter.push_back(load(offsetof(seccomp_data, args)));
   filter.push_back(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1));
-  filter.push_back(answer(SECCOMP_RET_USER_NOTIF));
+  filter.push_back(result(SECCOMP_RET_USER_NOTIF));
 
-  // The thread that answers must not be under the filter itself: it waits until there is one.
-  auto listener = std::make_shared<std::atomic<int>>(-2);
-  auto* limit_place = new std::atomic<ThreadLimit*>(nullptr);
-  std::thread([listener, limit_place] {
-    listener->wait(-2);
-    if (listener->load() < 0) return;
-    limit_place->wait(nullptr);
-    limit_place->load()->answer();
+  // The thread that answers must not be under the filter itself, so it comes before.
+  std::promise<ThreadLimit*> made;
+  std::thread([limit = made.get_future()]() mutable {
+    if (ThreadLimit* const known = limit.get()) known->answer();
   }).detach();
-  const int descriptor = install_filter(std::move(filter), SECCOMP_FILTER_FLAG_NEW_LISTENER, why_not);
-  listener->store(descriptor);
-  listener->notify_all();
-  if (descriptor < 0) return nullptr;
-  auto* limit = new ThreadLimit(descriptor);
-  limit_place->store(limit);
-  limit_place->notify_all();
+  const int listener = install_filter(std::move(filter), SECCOMP_FILTER_FLAG_NEW_LISTENER, why_not);
+  auto* limit = listener < 0 ? nullptr : new ThreadLimit(listener);
+  made.set_value(limit);
   return limit;
 }
 
