@@ -15,16 +15,26 @@ namespace backplane::conformance {
 
 const char* status_name(int32_t status) {
   switch (status) {
-    case BP_OK: return "BP_OK";
-    case BP_INVALID: return "BP_INVALID";
-    case BP_UNSUPPORTED: return "BP_UNSUPPORTED";
-    case BP_TIMEOUT: return "BP_TIMEOUT";
-    case BP_CANCELLED: return "BP_CANCELLED";
-    case BP_PEER_LOST: return "BP_PEER_LOST";
-    case BP_RESOURCE: return "BP_RESOURCE";
-    case BP_AGAIN: return "BP_AGAIN";
-    case BP_INTERNAL: return "BP_INTERNAL";
-    default: return "a status that does not exist";
+    case BP_OK:
+      return "BP_OK";
+    case BP_INVALID:
+      return "BP_INVALID";
+    case BP_UNSUPPORTED:
+      return "BP_UNSUPPORTED";
+    case BP_TIMEOUT:
+      return "BP_TIMEOUT";
+    case BP_CANCELLED:
+      return "BP_CANCELLED";
+    case BP_PEER_LOST:
+      return "BP_PEER_LOST";
+    case BP_RESOURCE:
+      return "BP_RESOURCE";
+    case BP_AGAIN:
+      return "BP_AGAIN";
+    case BP_INTERNAL:
+      return "BP_INTERNAL";
+    default:
+      return "a status that does not exist";
   }
 }
 
@@ -219,9 +229,11 @@ std::string scaled_number(const std::string& text, std::initializer_list<Unit> u
 
 std::string normal_form(uint32_t type, const std::string& text) {
   if (type == BP_OPTION_DURATION) {
-    return scaled_number(text, {{"", 1e9}, {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}});
+    return scaled_number(text,
+                         {{"", 1e9}, {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}});
   }
-  if (type == BP_OPTION_BYTES) return scaled_number(text, {{"", 1}, {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}});
+  if (type == BP_OPTION_BYTES)
+    return scaled_number(text, {{"", 1}, {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}});
   if (type == BP_OPTION_BOOL) {
     for (const char* yes : {"true", "1", "yes", "on"}) {
       if (text == yes) return "true";

@@ -92,10 +92,8 @@ Host::Host(World& world, std::string space, LogSink log)
     : world_(world),
       space_(std::move(space)),
       log_(std::move(log)),
-      table_{sizeof(bp_host),   BP_ABI_MINOR,    this,
-             Functions::log,    Functions::abort_requested,
-             Functions::set,    Functions::get,  Functions::add,
-             Functions::wait,   Functions::compare_set,
-             Functions::erase,  Functions::extension} {}
+      table_{sizeof(bp_host),  BP_ABI_MINOR,        this,           Functions::log,  Functions::abort_requested,
+             Functions::set,   Functions::get,      Functions::add, Functions::wait, Functions::compare_set,
+             Functions::erase, Functions::extension} {}
 
 }  // namespace backplane::conformance

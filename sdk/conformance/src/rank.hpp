@@ -32,9 +32,9 @@ struct Run {
   Channel channel{-1};
   uint64_t seed = 0;
   double patience = 1;
-  std::string path;                      // of the plugin; empty if it is linked in
-  const bp_plugin* plugin = nullptr;     // null in cases that load it themselves
-  const bp_backend* backend = nullptr;   // the one that is checked; null likewise, and in outsiders
+  std::string path;                     // of the plugin; empty if it is linked in
+  const bp_plugin* plugin = nullptr;    // null in cases that load it themselves
+  const bp_backend* backend = nullptr;  // the one that is checked; null likewise, and in outsiders
   std::string backend_id;
   std::map<std::string, std::string> options;  // the subject's
 };
@@ -66,7 +66,9 @@ class Rank {
   std::mt19937_64& random() { return own_random_; }
 
   // A time on this machine: multiplied by the user's patience.
-  Nanoseconds scaled(Nanoseconds time) const { return static_cast<Nanoseconds>(static_cast<double>(time) * run_.patience); }
+  Nanoseconds scaled(Nanoseconds time) const {
+    return static_cast<Nanoseconds>(static_cast<double>(time) * run_.patience);
+  }
 
   // What this rank does from now on; told if it fails, hangs or dies.
   void doing(const std::string& what) { world().set_doing(id_, what); }

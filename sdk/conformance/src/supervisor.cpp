@@ -64,12 +64,12 @@ struct Child {
   Descriptor output;
   Descriptor process;  // a pidfd: readable once it has ended
   RecordReader reader;
-  size_t done = 0;             // members whose body is over
-  int dying = 0;               // the signal that it ends itself with
-  bool killed = false;         // by the supervisor
+  size_t done = 0;      // members whose body is over
+  int dying = 0;        // the signal that it ends itself with
+  bool killed = false;  // by the supervisor
   bool reaped = false;
-  Nanoseconds thaw_at = 0;     // when to continue it; 0: it is not stopped
-  Nanoseconds lost_at = 0;     // when its members count as lost
+  Nanoseconds thaw_at = 0;  // when to continue it; 0: it is not stopped
+  Nanoseconds lost_at = 0;  // when its members count as lost
   std::string thaw_word;
 };
 
@@ -298,11 +298,21 @@ class Supervisor {
         outcomes_.cells.push_back({number(record, 0), number(record, 1), number(record, 2), number(record, 3),
                                    number(record, 4), 1 - std::min(1U, number(record, 4))});
         break;
-      case Record::kLog: keep_output(say("rank ", record.member, " logged: ", field(record, 1), "\n")); break;
-      case Record::kDying: child.dying = static_cast<int>(number(record, 0)); break;
-      case Record::kFreeze: freeze(child, std::strtol(field(record, 0).c_str(), nullptr, 10), field(record, 1)); break;
-      case Record::kFacts: outcomes_.facts.add(record.fields); break;
-      case Record::kDone: ++child.done; break;
+      case Record::kLog:
+        keep_output(say("rank ", record.member, " logged: ", field(record, 1), "\n"));
+        break;
+      case Record::kDying:
+        child.dying = static_cast<int>(number(record, 0));
+        break;
+      case Record::kFreeze:
+        freeze(child, std::strtol(field(record, 0).c_str(), nullptr, 10), field(record, 1));
+        break;
+      case Record::kFacts:
+        outcomes_.facts.add(record.fields);
+        break;
+      case Record::kDone:
+        ++child.done;
+        break;
     }
   }
 

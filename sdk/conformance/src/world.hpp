@@ -33,7 +33,7 @@ constexpr int32_t kMaxMembers = kMaxRanks + 8;  // ranks and outsiders
 // What became of a rank, as a liveness service would tell the others.
 enum class Fate : uint32_t {
   kAlive,
-  kLost,    // its process died without leave, or has not moved for too long
+  kLost,     // its process died without leave, or has not moved for too long
   kDeparted  // its process ended in order
 };
 
@@ -97,7 +97,7 @@ class World {
   std::atomic<uint32_t> generation_;
   std::atomic<uint32_t> broken_;
   std::array<Member, kMaxMembers> members_;
-  uint64_t used_ = 0;  // bytes of the arena
+  uint64_t used_ = 0;                        // bytes of the arena
   std::array<uint64_t, 4096> buckets_ = {};  // offsets into the arena, 0: none
 };
 

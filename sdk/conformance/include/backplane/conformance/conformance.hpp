@@ -95,9 +95,9 @@ struct Progress {
 struct Settings {
   int32_t ranks = 4;  // 1 .. 64
   Level level = Level::kMust;
-  std::vector<std::string> filters;  // "p2p", "p2p.tag-match", or with * and ?; empty: all
-  uint64_t seed = 0;                 // 0: drawn
-  double patience = 1;               // factor on all deadlines, for slow machines and instrumented builds
+  std::vector<std::string> filters;         // "p2p", "p2p.tag-match", or with * and ?; empty: all
+  uint64_t seed = 0;                        // 0: drawn
+  double patience = 1;                      // factor on all deadlines, for slow machines and instrumented builds
   std::string command = "backplane check";  // how `reproduce` begins
   std::function<void(const Progress&)> on_progress;
 };
