@@ -49,17 +49,16 @@ Guarded::Guarded(uint64_t bytes, uint64_t skew) : bytes_(bytes), total_(bytes + 
 }
 
 std::string Guarded::damage() const {
-  for (const std::byte* at = memory_.get(); at != memory_.get() + total_; ++at) {
-    if (at == data_) {
-      at += bytes_ - (bytes_ > 0 ? 1 : 0);
-      if (bytes_ > 0) continue;
-    }
-    if (*at == kGuardByte) continue;
-    const std::string value = say(" was overwritten with ", std::to_integer<int>(*at));
-    if (at < data_) return say("the byte ", data_ - at, " before the buffer", value);
-    return say("the byte ", at - data_, " of a buffer of ", bytes_, value);
+  const std::byte* const end = memory_.get() + total_;
+  const auto is_hit = [](std::byte byte) { return byte != kGuardByte; };
+  const std::byte* hit =
+      std::find_if(static_cast<const std::byte*>(memory_.get()), static_cast<const std::byte*>(data_), is_hit);
+  if (hit != data_) {
+    return say("byte ", hit - data_, " (before its beginning) was overwritten with ", std::to_integer<int>(*hit));
   }
-  return "";
+  hit = std::find_if(static_cast<const std::byte*>(data_) + bytes_, end, is_hit);
+  if (hit == end) return "";
+  return say("byte ", hit - data_, " of a buffer of ", bytes_, " was overwritten with ", std::to_integer<int>(*hit));
 }
 
 void fill_pattern(void* data, uint64_t bytes, uint64_t name) {

@@ -48,8 +48,7 @@ class Talk {
 
   // Submits a message, with the deadline set; flags may be BP_OP_SYNC (then it may be over on return).
   Pending send(int32_t peer, uint64_t tag, const void* data, uint64_t bytes, uint64_t flags = 0);
-  Pending recv(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result = nullptr,
-               uint64_t flags = 0);
+  Pending recv(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result = nullptr, uint64_t flags = 0);
 
   // Waits for the end, and leaves the body if it does not come in time. The first demands BP_OK.
   void finish(Pending& pending, const std::string& what);

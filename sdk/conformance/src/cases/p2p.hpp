@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of group p2p.
+#pragma once
+
+#include <vector>
+
+#include "../case.hpp"
+
+namespace backplane::conformance {
+
+std::vector<Case> p2p_contents_cases();  // what arrives is what was sent, and nothing else is touched
+std::vector<Case> p2p_lengths_cases();   // messages longer and shorter than their recv
+std::vector<Case> p2p_matching_cases();  // which message goes to which recv
+std::vector<Case> p2p_flow_cases();      // who waits for whom, and how much is kept meanwhile
+
+}  // namespace backplane::conformance

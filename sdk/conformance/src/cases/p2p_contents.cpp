@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "p2p.hpp"
+#include "p2p_traffic.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// Around the sizes at which transports change their ways.
+const std::vector<uint64_t>& message_sizes() {
+  static const std::vector<uint64_t> sizes = [] {
+    std::vector<uint64_t> all = {0, 1, 2, 3, 7, 13, 31, 33, 997, 100'003};
+    for (const int power : {6, 8, 10, 12, 13, 14, 15, 16, 17, 18, 20, 22}) {
+      const uint64_t size = uint64_t{1} << power;
+      all.insert(all.end(), {size - 1, size, size + 1});
+    }
+    return all;
+  }();
+  return sizes;
+}
+
+void sizes(Rank& rank) {
+  Talk talk(rank);
+  for (const uint64_t size : message_sizes()) {
+    rank.doing(say("sending ", size, " bytes to the next rank and receiving as many from the previous one"));
+    Guarded output(size);
+    Guarded input(size);
+    fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 1, size));
+    bp_result result = make_result();
+    talk.exchange(rank.next(), output, rank.previous(), input, 1, &result);
+    talk.expect_report("the recv", result, rank.previous(), size);
+    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 1, size));
+  }
+}
+
+void zero_bytes(Rank& rank) {
+  Talk talk(rank);
+  for (uint64_t number = 0; number < 20; ++number) {
+    rank.doing(say("sending an empty message between others, round ", number));
+    const uint64_t size = number % 2 == 0 ? 0 : 24;
+    Guarded output(size);
+    Guarded input(24);
+    fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 5, number));
+    bp_result result = make_result();
+    // A message of nothing may have no memory at all, and so may its recv.
+    const bool bare = number % 4 == 0;
+    Pending receiving = talk.recv(rank.previous(), 5, bare ? nullptr : input.data(), bare ? 0 : 24, &result);
+    Pending sending = talk.send(rank.next(), 5, size == 0 ? nullptr : output.data(), size);
+    talk.finish(sending, "a send");
+    talk.finish(receiving, "a recv");
+    talk.expect_report("the recv", result, rank.previous(), size);
+    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 5, number));
+  }
+}
+
+void to_self(Rank& rank) {
+  Talk talk(rank);
+  uint64_t number = 0;
+  for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{1009}, 64 * uint64_t{1024} + 1, kMiB}) {
+    for (const bool send_first : {true, false}) {
+      rank.doing(say("sending ", size, " bytes to itself, the ", send_first ? "send" : "recv", " first"));
+      Guarded output(size);
+      Guarded input(size);
+      fill_pattern(output.data(), size, message_name(rank.id(), rank.id(), 2, ++number));
+      bp_result result = make_result();
+      Pending sending;
+      if (send_first) sending = talk.send(rank.id(), 2, output.data(), size);
+      Pending receiving = talk.recv(rank.id(), 2, input.data(), size, &result);
+      if (!send_first) sending = talk.send(rank.id(), 2, output.data(), size);
+      talk.finish(receiving, "a recv from the rank itself");
+      talk.finish(sending, "a send to the rank itself");
+      talk.expect_report("the recv", result, rank.id(), size);
+      talk.expect("the message", input.data(), size, message_name(rank.id(), rank.id(), 2, number));
+    }
+  }
+}
+
+void guard_bytes(Rank& rank) {
+  Talk talk(rank);
+  uint64_t number = 0;
+  for (const uint64_t size : {0, 1, 5, 63, 64, 1021, 65'535, 65'537, 300'001}) {
+    const uint64_t skew = ++number * 3;
+    rank.doing(say("receiving ", size, " bytes into a guarded buffer, ", skew % 64, " bytes off alignment"));
+    const Guarded output(size, skew + 1);
+    Guarded input(size, skew);
+    fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 3, number));
+    talk.exchange(rank.next(), output, rank.previous(), input, 3);
+    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 3, number));
+    talk.expect_guards(say("the recv's buffer of ", size, " bytes"), input);
+    talk.expect_guards(say("the send's buffer of ", size, " bytes"), output);
+  }
+}
+
+void input_unmodified(Rank& rank) {
+  Talk talk(rank);
+  for (const uint64_t size : {uint64_t{1}, uint64_t{77}, uint64_t{65'536}, kMiB + 1}) {
+    rank.doing(say("sending ", size, " bytes"));
+    const uint64_t name = message_name(rank.id(), rank.next(), 4, size);
+    Guarded output(size);
+    Guarded input(size);
+    fill_pattern(output.data(), size, name);
+    talk.exchange(rank.next(), output, rank.previous(), input, 4);
+    talk.expect("the send's buffer, after it is done,", output.data(), size, name);
+  }
+}
+
+// Once a send is done its buffer is the caller's again, whether the message has been received or not.
+void buffer_free_after_send(Rank& rank) {
+  Talk talk(rank);
+  const int32_t other = rank.next();
+  for (const uint64_t size : {uint64_t{9}, uint64_t{4096}, uint64_t{200'000}}) {
+    rank.doing(say("sending ", size, " bytes and overwriting them as soon as the send is done"));
+    Guarded output(size);
+    Guarded input(size);
+    fill_pattern(output.data(), size, message_name(rank.id(), other, 6, size));
+    Pending sending = talk.send(other, 6, output.data(), size);
+    const bool eager = !sending.in_flight() || sending.wait(0).status != BP_AGAIN;
+    if (eager) {
+      talk.finish(sending, "a send");
+      fill_pattern(output.data(), size, 12345);
+    }
+    rank.meet();
+    Pending receiving = talk.recv(rank.previous(), 6, input.data(), size);
+    if (!eager) {
+      talk.finish(sending, "a send");
+      fill_pattern(output.data(), size, 12345);
+    }
+    talk.finish(receiving, "a recv");
+    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 6, size));
+  }
+}
+
+void dtype_differs(Rank& rank) {
+  Talk talk(rank);
+  const uint64_t sends = rank.capability(BP_SEND)->dtypes;
+  const uint64_t receives = rank.capability(BP_RECV)->dtypes;
+  constexpr uint64_t kBytes = 240;  // a multiple of every element's size
+  uint64_t number = 0;
+  for (uint32_t from = 0; from < BP_DTYPE_COUNT; ++from) {
+    const uint32_t to = (from * 5 + 3) % BP_DTYPE_COUNT;
+    if ((sends & BP_BIT(from)) == 0 || (receives & BP_BIT(to)) == 0) continue;
+    rank.doing(say("sending elements of dtype ", from, " that are received as dtype ", to));
+    Guarded output(kBytes);
+    Guarded input(kBytes);
+    fill_pattern(output.data(), kBytes, message_name(rank.id(), rank.next(), 7, ++number));
+    bp_result result = make_result();
+    bp_op receive = recv_op(rank.previous(), 7, input.data(), kBytes / bp_dtype_size(to), &result);
+    bp_op send = send_op(rank.next(), 7, output.data(), kBytes / bp_dtype_size(from));
+    receive.dtype = to;
+    send.dtype = from;
+    Pending receiving = talk.agent().submit(receive);
+    Pending sending = talk.agent().submit(send);
+    talk.finish(sending, "a send");
+    talk.finish(receiving, "a recv");
+    talk.expect_report("the recv, in bytes whatever the dtype,", result, rank.previous(), kBytes);
+    talk.expect("the message", input.data(), kBytes, message_name(rank.previous(), rank.id(), 7, number));
+    rank.cell(BP_SEND, from, 0, BP_HOST, true);
+    rank.cell(BP_RECV, to, 0, BP_HOST, true);
+  }
+  if (number == 0) rank.skip("sends and recvs of different dtypes are not native");
+}
+
+void both_directions_large(Rank& rank) {
+  Talk talk(rank);
+  const uint64_t size = 6 * kMiB + 5;
+  std::vector<Guarded> outputs;
+  std::vector<Guarded> inputs;
+  std::vector<Pending> pending;
+  rank.doing("sending 6 MiB to both neighbours while receiving as much from both");
+  for (const int32_t peer : {rank.next(), rank.previous()}) {
+    const uint64_t tag = peer == rank.next() ? 8 : 9;
+    outputs.emplace_back(size);
+    inputs.emplace_back(size);
+    fill_pattern(outputs.back().data(), size, message_name(rank.id(), peer, tag, 0));
+    pending.push_back(talk.send(peer, tag, outputs.back().data(), size));
+    pending.push_back(talk.recv(peer, 17 - tag, inputs.back().data(), size));
+  }
+  talk.finish_all(pending, "message");
+  talk.expect("the message of the next rank", inputs[0].data(), size, message_name(rank.next(), rank.id(), 9, 0));
+  talk.expect("the message of the previous rank", inputs[1].data(), size,
+              message_name(rank.previous(), rank.id(), 8, 0));
+  talk.expect_guards("a recv's buffer", inputs[0]);
+  talk.expect_guards("a recv's buffer", inputs[1]);
+}
+
+void over_2gib(Rank& rank) {
+  if (rank.id() > 1) return;
+  const uint64_t size = (uint64_t{1} << 31) + 17;
+  if (rank.id() == 0) rank.tell("room", available_bytes() > 5 * size ? "yes" : "no");
+  if (rank.ask("room") == "no") rank.skip("the machine has not the memory for two messages of 2 GiB and their copies");
+  Plan plan;
+  plan.world_size = 2;
+  Talk talk(rank, plan);
+  Guarded buffer(size);
+  rank.doing("moving a message of more than 2 GiB from rank 0 to rank 1");
+  bp_result result = make_result();
+  if (rank.id() == 0) fill_pattern(buffer.data(), size, 99);
+  Pending moving =
+      rank.id() == 0 ? talk.send(1, 1, buffer.data(), size) : talk.recv(0, 1, buffer.data(), size, &result);
+  const Outcome outcome = moving.finish(rank.scaled(120 * kSecond));
+  rank.require_ok(outcome, "a message of 2 GiB and 17 bytes");
+  if (rank.id() == 0) return;
+  talk.expect_report("the recv", result, 0, size);
+  talk.expect("the message", buffer.data(), size, 99);
+  talk.expect_guards("the recv's buffer", buffer);
+}
+
+}  // namespace
+
+std::vector<Case> p2p_contents_cases() {
+  return {
+      {.group = "p2p",
+       .name = "sizes",
+       .about = "messages of 0, 1, odd and 2^k +- 1 bytes arrive whole, and bp_result tells source and size",
+       .body = sizes},
+      {.group = "p2p",
+       .name = "zero-bytes",
+       .about = "an empty message is a message: it is matched in its turn and needs no memory",
+       .body = zero_bytes},
+      {.group = "p2p", .name = "to-self", .about = "a rank can send to itself, in either order", .body = to_self},
+      {.group = "p2p",
+       .name = "guard-bytes",
+       .about = "nothing outside the buffers is written to, however they are aligned",
+       .body = guard_bytes},
+      {.group = "p2p",
+       .name = "input-unmodified",
+       .about = "a send does not change its buffer",
+       .body = input_unmodified},
+      {.group = "p2p",
+       .name = "buffer-free-after-send",
+       .about = "a send is done when its buffer may be used again, received or not",
+       .body = buffer_free_after_send},
+      {.group = "p2p",
+       .name = "dtype-differs",
+       .about = "messages are bytes: sender and receiver need not name the same dtype",
+       .body = dtype_differs},
+      {.group = "p2p",
+       .name = "both-directions-large",
+       .about = "large messages pass each other, between two ranks and round a ring",
+       .needs = {.ranks = 2},
+       .body = both_directions_large},
+      {.group = "p2p",
+       .name = "over-2gib",
+       .about = "a message of more than 2 GiB arrives whole",
+       .level = Level::kFull,
+       .needs = {.ranks = 2},
+       .body = over_2gib,
+       .deadline = 150 * kSecond},
+  };
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "p2p.hpp"
+#include "p2p_traffic.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+struct TooLong {
+  uint64_t message;
+  uint64_t room;
+};
+constexpr TooLong kTooLong[] = {{2, 1}, {100, 99}, {100, 0}, {70'000, 10}, {300'000, 299'999}, {3'000'000, 4096}};
+
+// Each message that is too long is followed by one that fits. `early`: the recvs are there before the messages.
+void truncation_round(Rank& rank, Talk& talk, bool early) {
+  uint64_t number = 0;
+  for (const TooLong& which : kTooLong) {
+    rank.doing(say("sending ", which.message, " bytes to a recv of ", which.room, " that was submitted ",
+                   early ? "before" : "after"));
+    ++number;
+    const Guarded output(which.message);
+    const Guarded after(50);
+    Guarded input(which.room);
+    Guarded second(50);
+    fill_pattern(output.data(), which.message, message_name(rank.id(), rank.next(), 1, number));
+    fill_pattern(after.data(), 50, message_name(rank.id(), rank.next(), 1, number + 1000));
+    bp_result result = make_result();
+    bp_result second_result = make_result();
+    std::vector<Pending> sends;
+    const auto send = [&] {
+      sends.push_back(talk.send(rank.next(), 1, output.data(), which.message));
+      sends.push_back(talk.send(rank.next(), 1, after.data(), 50));
+      rank.meet();
+    };
+    if (!early) send();
+    Pending cut = talk.recv(rank.previous(), 1, which.room == 0 ? nullptr : input.data(), which.room, &result);
+    Pending whole = talk.recv(rank.previous(), 1, second.data(), 50, &second_result);
+    if (early) rank.meet();
+    if (early) send();
+    const Outcome outcome = talk.end(cut, "a recv of a message that is too long");
+    rank.require(outcome.status == BP_INVALID,
+                 say("BP_INVALID from a recv of ", which.room, " bytes for a message of ", which.message),
+                 outcome.text());
+    talk.expect_report("the recv that was too short", result, rank.previous(), which.message);
+    talk.expect_guards("the buffer that was too short", input);
+    talk.finish(whole, "the recv after it: the message that was too long is consumed, and");
+    talk.expect_report("the recv after it", second_result, rank.previous(), 50);
+    talk.expect("the message after it", second.data(), 50, message_name(rank.previous(), rank.id(), 1, number + 1000));
+    talk.finish_all(sends, "the sender is not concerned: its send");
+  }
+}
+
+void truncation(Rank& rank) {
+  Talk talk(rank);
+  truncation_round(rank, talk, true);
+  truncation_round(rank, talk, false);
+}
+
+void truncation_group_usable(Rank& rank) {
+  Talk talk(rank);
+  for (uint64_t number = 0; number < 30; ++number) {
+    rank.doing(say("sending a message that is too long and then more, round ", number));
+    const uint64_t size = number % 3 == 0 ? 200'000 : 200;
+    const Guarded output(size);
+    Guarded small(20);
+    Guarded input(size);
+    fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 2, number));
+    Pending cut = talk.recv(rank.previous(), 2, small.data(), 20);
+    Pending sending = talk.send(rank.next(), 2, output.data(), size);
+    const Outcome outcome = talk.end(cut, "a recv of a message that is too long");
+    rank.require(outcome.status == BP_INVALID, "BP_INVALID for a message that is too long", outcome.text());
+    talk.finish(sending, "the send of a message that is too long");
+    talk.exchange(rank.next(), output, rank.previous(), input, 2);
+    talk.expect("a message after one that was too long", input.data(), size,
+                message_name(rank.previous(), rank.id(), 2, number));
+    talk.round(3);
+  }
+}
+
+void shorter_tells_size(Rank& rank) {
+  Talk talk(rank);
+  for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{999}, uint64_t{70'001}, uint64_t{1'000'000}}) {
+    rank.doing(say("sending ", size, " bytes to a recv with more room"));
+    const uint64_t room = size * 2 + 100;
+    const Guarded output(size);
+    Guarded input(room);
+    std::fill(input.data(), input.data() + room, std::byte{0x3C});
+    fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 4, size));
+    bp_result result = make_result();
+    talk.exchange(rank.next(), output, rank.previous(), input, 4, &result);
+    talk.expect_report("a recv with more room", result, rank.previous(), size);
+    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 4, size));
+    const std::byte* const rest = input.data() + size;
+    const std::byte* const end = input.data() + room;
+    const auto* hit = std::find_if(rest, end, [](std::byte byte) { return byte != std::byte{0x3C}; });
+    rank.require(hit == end, "the buffer behind a shorter message is left as it was",
+                 say("byte ", hit - input.data(), " has changed, the message has ", size));
+    rank.doing("the same without a bp_result");
+    talk.exchange(rank.next(), output, rank.previous(), input, 4);
+    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 4, size));
+  }
+}
+
+}  // namespace
+
+std::vector<Case> p2p_lengths_cases() {
+  return {
+      {.group = "p2p",
+       .name = "truncation",
+       .about = "a message longer than its recv ends it with BP_INVALID, source and full size, and is consumed",
+       .body = truncation},
+      {.group = "p2p",
+       .name = "truncation-group-usable",
+       .about = "the group stays usable after a message that was too long",
+       .body = truncation_group_usable},
+      {.group = "p2p",
+       .name = "shorter-tells-size",
+       .about = "a message shorter than its recv is fine, and bp_result says how long it is",
+       .body = shorter_tells_size},
+  };
+}
+
+}  // namespace backplane::conformance

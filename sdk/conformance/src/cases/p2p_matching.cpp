@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
+
+#include "p2p.hpp"
+#include "p2p_traffic.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+// Tags that a backend would mix up if it looked at 8, 16, 32 or 63 of their bits, or at their sign. Users' tags are
+// below 2^32, the core's have BP_TAG_INTERNAL.
+const std::vector<uint64_t>& alike_tags() {
+  static const std::vector<uint64_t> tags = [] {
+    std::vector<uint64_t> all = {0,          1,          0x100,      0x101,      0x1'0000,   0x1'0001,
+                                 0x100'0000, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFE, 0xFFFFFFFF};
+    const size_t users = all.size();
+    for (size_t i = 0; i < users; ++i) all.push_back(BP_TAG_INTERNAL | all[i]);
+    for (const int bit : {32, 33, 40, 48, 55}) all.push_back(BP_TAG_INTERNAL | (uint64_t{1} << bit));
+    return all;
+  }();
+  return tags;
+}
+
+void tag_match(Rank& rank) {
+  Talk talk(rank);
+  for (const bool early : {true, false}) {
+    const std::vector<uint64_t>& tags = alike_tags();
+    std::vector<uint64_t> outputs(tags.size());
+    std::vector<uint64_t> inputs(tags.size());
+    std::vector<Pending> sends;
+    std::vector<Pending> recvs;
+    rank.doing(say("receiving ", tags.size(), " tags in another order than they are sent, the ",
+                   early ? "recvs" : "sends", " first"));
+    const auto send = [&] {
+      for (size_t i = 0; i < tags.size(); ++i) {
+        outputs[i] = message_name(rank.id(), rank.next(), tags[i], 0);
+        sends.push_back(talk.send(rank.next(), tags[i], &outputs[i], 8));
+      }
+    };
+    if (!early) send();
+    rank.meet();
+    for (size_t i = tags.size(); i-- > 0;) recvs.push_back(talk.recv(rank.previous(), tags[i], &inputs[i], 8));
+    rank.meet();
+    if (early) send();
+    talk.finish_all(recvs, "recv");
+    talk.finish_all(sends, "send");
+    for (size_t i = 0; i < tags.size(); ++i) {
+      if (inputs[i] == message_name(rank.previous(), rank.id(), tags[i], 0)) continue;
+      std::string actual = "something that nobody sent";
+      for (const uint64_t tag : tags) {
+        if (inputs[i] == message_name(rank.previous(), rank.id(), tag, 0)) actual = say("the message with tag ", tag);
+      }
+      rank.fail(say("a recv of tag ", tags[i], " gets the message with that tag"), actual);
+    }
+    talk.round(77);
+  }
+}
+
+// Small and large in turn, so that transports that send them on different ways have to keep their order, too.
+uint64_t varied_size(uint64_t number) { return number % 7 == 3 ? 90'000 + number : (number % 5 == 0 ? 0 : 8 + number); }
+
+void order_kept(Rank& rank) {
+  Talk talk(rank);
+  constexpr uint64_t kMessages = 150;
+  for (const bool early : {true, false}) {
+    rank.doing(say("sending ", kMessages, " messages with one tag, the ", early ? "recvs" : "sends", " first"));
+    std::vector<Guarded> outputs;
+    std::vector<Guarded> inputs;
+    std::vector<bp_result> results(kMessages, make_result());
+    std::vector<Pending> sends;
+    std::vector<Pending> recvs;
+    for (uint64_t i = 0; i < kMessages; ++i) {
+      outputs.emplace_back(varied_size(i));
+      inputs.emplace_back(100'000);
+      fill_pattern(outputs[i].data(), outputs[i].size(), message_name(rank.id(), rank.next(), 6, i));
+    }
+    const auto send = [&] {
+      for (const Guarded& output : outputs) sends.push_back(talk.send(rank.next(), 6, output.data(), output.size()));
+    };
+    if (!early) send();
+    rank.meet();
+    for (uint64_t i = 0; i < kMessages; ++i) {
+      recvs.push_back(talk.recv(rank.previous(), 6, inputs[i].data(), inputs[i].size(), &results[i]));
+    }
+    rank.meet();
+    if (early) send();
+    for (uint64_t i = 0; i < kMessages; ++i) {
+      const std::string what = say("message ", i, " of ", kMessages, " with one tag from one peer");
+      talk.finish(recvs[i], "a recv of " + what);
+      talk.expect_report(what, results[i], rank.previous(), varied_size(i));
+      talk.expect(what, inputs[i].data(), varied_size(i), message_name(rank.previous(), rank.id(), 6, i));
+    }
+    talk.finish_all(sends, "send");
+  }
+}
+
+void tags_interleaved(Rank& rank) {
+  Talk talk(rank);
+  constexpr uint64_t kTags = 8;
+  constexpr uint64_t kEach = 25;
+  rank.doing("sending messages of 8 tags in turn, which are received in a random order of the tags");
+  std::vector<Guarded> outputs;
+  std::vector<Pending> sends;
+  for (uint64_t i = 0; i < kTags * kEach; ++i) {
+    outputs.emplace_back(i % 9 == 4 ? 80'000 : 16);
+    fill_pattern(outputs[i].data(), outputs[i].size(), message_name(rank.id(), rank.next(), i % kTags, i / kTags));
+  }
+  for (uint64_t i = 0; i < kTags * kEach; ++i) {
+    sends.push_back(talk.send(rank.next(), i % kTags, outputs[i].data(), outputs[i].size()));
+  }
+  std::vector<uint64_t> order;
+  for (uint64_t i = 0; i < kTags * kEach; ++i) order.push_back(i % kTags);
+  std::shuffle(order.begin(), order.end(), rank.random());
+  uint64_t next[kTags] = {};
+  for (const uint64_t tag : order) {
+    const uint64_t number = next[tag]++;
+    const uint64_t size = (number * kTags + tag) % 9 == 4 ? 80'000 : 16;
+    Guarded input(80'000);
+    bp_result result = make_result();
+    const std::string what = say("message ", number, " of tag ", tag);
+    Pending receiving = talk.recv(rank.previous(), tag, input.data(), input.size(), &result);
+    talk.finish(receiving, "a recv of " + what);
+    talk.expect_report(what, result, rank.previous(), size);
+    talk.expect(what, input.data(), size, message_name(rank.previous(), rank.id(), tag, number));
+  }
+  talk.finish_all(sends, "send");
+}
+
+// A message for whoever listens to all: who sent it, which of its, and some bytes that prove it.
+struct Letter {
+  int32_t sender;
+  uint32_t number;
+  uint64_t proof;
+};
+Letter letter(int32_t sender, int32_t receiver, uint32_t number) {
+  return {sender, number, message_name(sender, receiver, 10, number)};
+}
+
+// Every rank sends `each` letters to every rank, itself too, and receives them from anyone in small bites.
+void any_source(Rank& rank, uint32_t each, bool large) {
+  Talk talk(rank);
+  const auto ranks = static_cast<size_t>(rank.size());
+  const uint64_t size = large ? 90'000 : sizeof(Letter);
+  std::vector<Guarded> outputs;
+  std::vector<Pending> sends;
+  for (uint32_t number = 0; number < each; ++number) {
+    for (int32_t peer = 0; peer < rank.size(); ++peer) {
+      outputs.emplace_back(size);
+      *reinterpret_cast<Letter*>(outputs.back().data()) = letter(rank.id(), peer, number);
+      sends.push_back(talk.send(peer, 10, outputs.back().data(), size));
+    }
+  }
+  std::vector<uint32_t> next(ranks);
+  for (size_t i = 0; i < each * ranks; ++i) {
+    Guarded input(size);
+    bp_result result = make_result();
+    Pending receiving = talk.recv(BP_ANY_SOURCE, 10, input.data(), size, &result);
+    talk.finish(receiving, say("recv ", i, " from any source"));
+    const auto got = *reinterpret_cast<const Letter*>(input.data());
+    rank.require(
+        got.sender >= 0 && got.sender < rank.size() && got.proof == letter(got.sender, rank.id(), got.number).proof,
+        "a message that somebody sent to this rank", "other contents");
+    rank.require(result.source == got.sender, say("bp_result.source ", got.sender, ", who sent the message"),
+                 say("source ", result.source));
+    rank.require(result.bytes == size, say("bp_result.bytes ", size), say(result.bytes));
+    uint32_t& expected = next[static_cast<size_t>(got.sender)];
+    rank.require(got.number == expected, say("message ", expected, " of rank ", got.sender, " before its later ones"),
+                 say("message ", got.number));
+    ++expected;
+  }
+  talk.finish_all(sends, "send");
+}
+
+void any_source_names_sender(Rank& rank) {
+  rank.doing("receiving one small message of each rank from any source");
+  any_source(rank, 1, false);
+  rank.meet();
+  rank.doing("receiving one large message of each rank from any source");
+  any_source(rank, 1, true);
+}
+
+void any_source_order(Rank& rank) {
+  rank.doing("receiving 60 messages of each rank from any source");
+  any_source(rank, 60, false);
+}
+
+// A message goes to the oldest recv that matches, whether that names a source or not; one for a tag to no other.
+void any_source_oldest_recv(Rank& rank) {
+  Talk talk(rank);
+  constexpr uint64_t kTag = 11;
+  constexpr uint64_t kOther = 12;
+  for (uint32_t number = 0; number < 20; ++number) {
+    rank.doing(say("receiving from a named and from any source by turns, round ", number));
+    const bool any_first = number % 2 == 0;
+    Letter inputs[3] = {};
+    Pending other = talk.recv(BP_ANY_SOURCE, kOther, &inputs[2], sizeof(Letter));
+    Pending first = talk.recv(any_first ? BP_ANY_SOURCE : rank.previous(), kTag, &inputs[0], sizeof(Letter));
+    Pending second = talk.recv(any_first ? rank.previous() : BP_ANY_SOURCE, kTag, &inputs[1], sizeof(Letter));
+    rank.meet();
+    Letter outputs[3];
+    std::vector<Pending> sends;
+    for (uint32_t i = 0; i < 3; ++i) {
+      outputs[i] = letter(rank.id(), rank.next(), number * 3 + i);
+      sends.push_back(talk.send(rank.next(), i == 2 ? kOther : kTag, &outputs[i], sizeof(Letter)));
+    }
+    talk.finish(other, "a recv of another tag from any source");
+    talk.finish(second, any_first ? "a recv after one from any source" : "a recv from any source after a named one");
+    talk.finish(first, any_first ? "a recv from any source" : "a recv from a named source");
+    for (uint32_t i = 0; i < 3; ++i) {
+      const Letter right = letter(rank.previous(), rank.id(), number * 3 + i);
+      rank.require(inputs[i].number == right.number && inputs[i].proof == right.proof,
+                   i == 2 ? say("the message of the other tag") : say("recv ", i, " gets message ", i),
+                   say("message ", inputs[i].number - number * 3));
+    }
+    talk.finish_all(sends, "send");
+    rank.meet();
+  }
+}
+
+// Every pair at the same time, and recvs that name their source take nobody else's message.
+void everybody_at_once(Rank& rank) {
+  Talk talk(rank);
+  for (const uint64_t size : {uint64_t{8}, uint64_t{5'000}, uint64_t{150'000}}) {
+    rank.doing(say("sending ", size, " bytes to every rank and receiving as much from each"));
+    std::vector<Guarded> outputs;
+    std::vector<Guarded> inputs;
+    std::vector<Pending> sends;
+    std::vector<Pending> recvs;
+    std::vector<bp_result> results(static_cast<size_t>(rank.size()), make_result());
+    for (int32_t peer = 0; peer < rank.size(); ++peer) {
+      inputs.emplace_back(size);
+      outputs.emplace_back(size);
+      fill_pattern(outputs.back().data(), size, message_name(rank.id(), peer, 13, size));
+    }
+    for (int32_t i = 0; i < rank.size(); ++i) {
+      const int32_t to = (rank.id() + i) % rank.size();
+      sends.push_back(talk.send(to, 13, outputs[static_cast<size_t>(to)].data(), size));
+    }
+    for (int32_t peer = 0; peer < rank.size(); ++peer) {
+      const auto at = static_cast<size_t>(peer);
+      recvs.push_back(talk.recv(peer, 13, inputs[at].data(), size, &results[at]));
+    }
+    talk.finish_all(recvs, "the recv from rank");
+    talk.finish_all(sends, "send");
+    for (int32_t peer = 0; peer < rank.size(); ++peer) {
+      const auto at = static_cast<size_t>(peer);
+      talk.expect_report(say("the recv from rank ", peer), results[at], peer, size);
+      talk.expect(say("the message of rank ", peer), inputs[at].data(), size, message_name(peer, rank.id(), 13, size));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Case> p2p_matching_cases() {
+  return {
+      {.group = "p2p",
+       .name = "tag-match",
+       .about = "all 64 bits of a tag are matched, those of the core's own tags too",
+       .needs = {.flags = BP_BACKEND_TAGS},
+       .body = tag_match},
+      {.group = "p2p",
+       .name = "order-kept",
+       .about = "messages to one peer with one tag are received in the order of their sends, small and large alike",
+       .body = order_kept},
+      {.group = "p2p",
+       .name = "tags-interleaved",
+       .about = "a recv takes the oldest message of its tag, past older ones of other tags",
+       .needs = {.flags = BP_BACKEND_TAGS},
+       .body = tags_interleaved},
+      {.group = "p2p",
+       .name = "any-source-names-sender",
+       .about = "a recv from any source reports who sent",
+       .needs = {.flags = BP_BACKEND_ANY_SOURCE},
+       .body = any_source_names_sender},
+      {.group = "p2p",
+       .name = "any-source-order",
+       .about = "recvs from any source keep the order of each sender and lose nothing",
+       .needs = {.flags = BP_BACKEND_ANY_SOURCE},
+       .body = any_source_order},
+      {.group = "p2p",
+       .name = "any-source-oldest-recv",
+       .about = "a message goes to the oldest recv that matches, named or from any source",
+       .needs = {.flags = BP_BACKEND_ANY_SOURCE | BP_BACKEND_TAGS},
+       .body = any_source_oldest_recv},
+      {.group = "p2p",
+       .name = "everybody-at-once",
+       .about = "every rank sends to every rank at the same time, itself included",
+       .body = everybody_at_once},
+  };
+}
+
+}  // namespace backplane::conformance
