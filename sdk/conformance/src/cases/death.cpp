@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks that die. The harness plays the core's part: when a rank is lost, the guardians of all others abort, naming it.
+#include <poll.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "case.hpp"
+#include "death_after.hpp"
+#include "death_network.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr size_t kLarge = size_t{4} << 20;  // more than any backend sends before it is asked to
+
+using End = void (*)(Rank& rank);
+
+void by_kill(Rank& rank) { rank.die(SIGKILL); }
+void by_fault(Rank& rank) { rank.die(SIGSEGV); }
+void by_stop(Rank& rank) { rank.freeze(-1); }
+
+[[noreturn]] void die_when_ready(Rank& rank, Deaths& deaths, End end) {
+  rank.doing("waiting for its end");
+  deaths.await_ready();
+  deaths.tell_time();
+  end(rank);
+  rank.trouble("a rank that should be gone is still there");
+}
+
+// Waits for a message that will never come, half of the ranks inside submit.
+Outcome wait_in_vain(Rank& rank, Agent& agent, int32_t peer, uint64_t tag) {
+  char byte = 0;
+  bp_op op = recv_op(peer, tag, &byte, 1);
+  op.timeout_ns = rank.scaled(15 * kSecond);
+  if (rank.id() % 2 == 1) op.flags = BP_OP_SYNC;
+  return agent.run(op);
+}
+
+void idle(Rank& rank) {
+  Deaths deaths(rank, {rank.size() - 1});
+  auto agent = rank.open({}, true);
+  exchange(rank, *agent, 1, 1000);
+  rank.meet();
+  if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
+  deaths.ready();
+  deaths.await_loss();
+  rank.doing("receiving from a rank that was killed while nothing went on");
+  deaths.expect_out(wait_in_vain(rank, *agent, rank.size() - 1, 2), "a recv from the lost rank", true);
+  deaths.carry_on(std::move(agent));
+}
+
+// A small recv from each victim, a large send to it, and a wait for a survivor are in flight when they die.
+void mid_operation(Rank& rank, const std::vector<int32_t>& victims, End end, Nanoseconds notice = 0) {
+  Deaths deaths(rank, victims, notice);
+  auto agent = rank.open({}, true);
+  exchange(rank, *agent, 1, 1000);
+  rank.meet();
+  if (deaths.doomed()) die_when_ready(rank, deaths, end);
+  std::vector<char> byte(1);
+  const std::vector<char> large(kLarge);
+  Pending from = agent->irecv(victims.front(), 2, byte.data(), 1);
+  Pending to = agent->isend(victims.front(), 3, large.data(), large.size());
+  rank.doing("waiting for a survivor when a rank dies");
+  deaths.ready();
+  const Outcome other = wait_in_vain(rank, *agent, deaths.companion(), 4);
+  deaths.expect_out(other, say("a recv from rank ", deaths.companion()), deaths.survivors().size() < 2);
+  rank.doing("waiting for operations with a rank that died");
+  deaths.expect_out(from.finish(rank.scaled(5 * kSecond)), "a recv from the lost rank", victims.size() == 1);
+  const Outcome sent = to.finish(rank.scaled(5 * kSecond));
+  if (!sent.ok()) deaths.expect_out(sent, "a send to the lost rank", false);
+  deaths.carry_on(std::move(agent));
+}
+
+// Everybody waits for rank 0: who is often special (it draws keys, accepts connections, is the root).
+void root(Rank& rank) {
+  Deaths deaths(rank, {0});
+  auto agent = rank.open({}, true);
+  exchange(rank, *agent, 1, 1000);
+  rank.meet();
+  if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
+  deaths.ready();
+  rank.doing("waiting for the root when it dies");
+  Outcome outcome;
+  const bp_capability* broadcast = rank.capability(BP_BROADCAST);
+  if (broadcast != nullptr && (broadcast->dtypes & BP_BIT(BP_U8)) != 0) {
+    std::vector<char> data(1000);
+    bp_op op = make_op(BP_BROADCAST);
+    op.timeout_ns = rank.scaled(15 * kSecond);
+    op.output = {data.data(), data.size(), BP_HOST, 0};
+    outcome = agent->run(op);
+  } else {
+    outcome = wait_in_vain(rank, *agent, 0, 2);
+  }
+  deaths.expect_out(outcome, "an operation that needs the root", false);
+  deaths.carry_on(std::move(agent));
+}
+
+// Nobody ever spoke to the rank that dies; the others wait for each other.
+void non_neighbour(Rank& rank) {
+  Deaths deaths(rank, {rank.size() - 1});
+  auto agent = rank.open({}, true);
+  if (!deaths.doomed()) exchange(rank, *agent, deaths.survivors(), 1, 1000);
+  rank.meet();
+  if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
+  deaths.ready();
+  rank.doing("waiting for a survivor when a rank dies that nobody spoke to");
+  deaths.expect_out(wait_in_vain(rank, *agent, deaths.companion(), 2), say("a recv from rank ", deaths.companion()),
+                    false);
+  deaths.carry_on(std::move(agent));
+}
+
+// Dies at a moment of chance while the caller goes on.
+std::thread die_soon(Rank& rank, Deaths& deaths, int most_milliseconds) {
+  const int delay = static_cast<int>(rank.random()() % static_cast<uint64_t>(most_milliseconds + 1));
+  return std::thread([&rank, &deaths, delay] {
+    poll(nullptr, 0, delay);
+    deaths.tell_time();
+    rank.die(SIGKILL);
+  });
+}
+
+void mid_collective(Rank& rank) {
+  const int32_t victim = 1 % rank.size();
+  Deaths deaths(rank, {victim});
+  auto agent = rank.open({}, true);
+  std::vector<float> in(20'000, 1.0F);
+  std::vector<float> out(in.size());
+  bp_op op = make_op(BP_ALL_REDUCE, BP_F32);
+  op.reduce_op = BP_SUM;
+  op.timeout_ns = rank.scaled(15 * kSecond);
+  op.input = {in.data(), in.size(), BP_HOST, 0};
+  op.output = {out.data(), out.size(), BP_HOST, 0};
+  rank.meet();
+  std::thread killer;
+  if (deaths.doomed()) killer = die_soon(rank, deaths, 20);
+  rank.doing("in all_reduce when a rank dies");
+  Outcome outcome;
+  for (op.seq = 1; outcome.ok(); ++op.seq) {
+    op.flags = op.seq % 2 == 0 ? static_cast<uint64_t>(BP_OP_SYNC) : 0;
+    outcome = agent->run(op);
+  }
+  if (killer.joinable()) killer.join();
+  deaths.expect_out(outcome, "all_reduce", false);
+  deaths.carry_on(std::move(agent));
+}
+
+// The init of the others may succeed or fail, but ends within the time that it has.
+void die_in_init(Rank& rank, bool before) {
+  Deaths deaths(rank, {1 % rank.size()});
+  Plan plan;
+  plan.timeout = 2 * kSecond;
+  rank.meet();
+  if (deaths.doomed() && before) {
+    deaths.tell_time();
+    rank.die(SIGKILL);
+  }
+  std::thread killer;
+  if (deaths.doomed()) killer = die_soon(rank, deaths, 3);
+  const Nanoseconds begin = now();
+  Outcome outcome;
+  std::unique_ptr<Agent> agent = rank.try_open(plan, outcome, true);
+  const Nanoseconds took = now() - begin;
+  if (killer.joinable()) killer.join();
+  rank.check(took <= rank.scaled(3 * kSecond), "init ends within its timeout of 2 s (scaled) when a rank dies",
+             say("it took ", took / kMillisecond, " ms and ended with ", outcome.text()));
+  deaths.await_loss();
+  if (agent != nullptr) {
+    rank.doing("receiving from a rank that died during init");
+    const Outcome received = wait_in_vain(rank, *agent, 1 % rank.size(), 2);
+    rank.check(received.status == BP_PEER_LOST, "a recv from a rank that died during init ends with BP_PEER_LOST",
+               received.text());
+    deaths.meet("out");
+    deaths.carry_on(std::move(agent));
+  } else {
+    rank.check(outcome.error.text[0] != '\0', "an init that fails says why", "its error has no text");
+    deaths.meet("out");
+    deaths.regroup();
+  }
+}
+
+// A process that stands still for two seconds has not died.
+void short_stop(Rank& rank) {
+  auto agent = rank.open();
+  const int32_t sleeper = 1 % rank.size();
+  for (uint64_t round = 0; round < 12; ++round) {
+    const size_t bytes = round % 2 == 0 ? 100 : 300'000;
+    if (round == 4) {
+      rank.doing("exchanging messages while one rank stands still for two seconds");
+      if (rank.id() == sleeper) rank.freeze(2 * kSecond);
+    }
+    exchange(rank, *agent, round, bytes);
+  }
+  rank.meet();
+  close_quickly(rank, std::move(agent));
+}
+
+// A rank that leaves in order: what it has sent arrives, and it disturbs only those who wait for it.
+void clean_exit(Rank& rank) {
+  constexpr int kMessages = 3;
+  constexpr size_t kBytes = 500;
+  const int32_t leaver = rank.size() - 1;
+  Deaths deaths(rank, {leaver});
+  auto agent = rank.open({}, true);
+  exchange(rank, *agent, 1, 1000);
+  rank.meet();
+  if (rank.id() == leaver) {
+    deaths.await_ready();
+    for (const int32_t peer : deaths.survivors()) {
+      const std::vector<char> data = payload(leaver, peer, 2, kBytes);
+      int done = 0;
+      while (done < kMessages && agent->isend(peer, 2, data.data(), kBytes).finish(rank.scaled(2 * kSecond)).ok()) {
+        ++done;
+      }
+      rank.tell(say("done/", peer), std::to_string(done));
+    }
+    agent->close();
+    rank.depart();
+  }
+  std::vector<std::vector<char>> received(kMessages, std::vector<char>(kBytes));
+  std::vector<Pending> pending;
+  for (auto& buffer : received) pending.push_back(agent->irecv(leaver, 2, buffer.data(), kBytes));
+  deaths.ready();
+  deaths.await_loss();
+  rank.doing("using a group that one rank has left in order");
+  if (deaths.survivors().size() > 1) exchange(rank, *agent, deaths.survivors(), 3, 1000);
+  const int done = std::atoi(rank.ask(say("done/", rank.id())).c_str());
+  for (int i = 0; i < done; ++i) {
+    rank.require_ok(pending[static_cast<size_t>(i)].finish(rank.scaled(5 * kSecond)),
+                    say("receiving message ", i + 1, " of ", done, " that were sent before the sender left"));
+    rank.require(received[static_cast<size_t>(i)] == payload(leaver, rank.id(), 2, kBytes),
+                 "the bytes that were sent before the sender left", "others");
+  }
+  pending.clear();
+  rank.doing("waiting for a rank that has left");
+  char byte = 0;
+  bp_op op = recv_op(leaver, 4, &byte, 1);
+  op.timeout_ns = rank.scaled(kSecond);
+  op.flags = BP_OP_SYNC;
+  const Outcome more = agent->run(op);
+  rank.check(more.status == BP_PEER_LOST || more.status == BP_TIMEOUT || more.status == BP_CANCELLED,
+             "a recv from a rank that has left ends with BP_PEER_LOST or in time", more.text());
+  deaths.meet("over");
+  close_quickly(rank, std::move(agent));
+}
+
+}  // namespace
+
+std::vector<Case> death_cases() {
+  const auto make = [](const char* name, const char* about, int32_t ranks, void (*body)(Rank&)) {
+    Case result;
+    result.group = "death";
+    result.name = name;
+    result.about = about;
+    result.needs.processes = true;
+    result.needs.ranks = ranks;
+    result.body = body;
+    return result;
+  };
+  std::vector<Case> cases = {
+      make("sigkill-idle", "a rank that is killed while nothing goes on is reported by the next operation", 2, idle),
+      make("sigkill-mid-operation", "whatever is in flight ends within 2 s when a rank is killed", 2,
+           [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_kill); }),
+      make("sigkill-mid-collective", "a native collective ends within 2 s when a rank is killed in it", 2,
+           mid_collective),
+      make("sigkill-root", "the death of rank 0 is survived like that of any other", 2, root),
+      make("sigkill-non-neighbour", "ranks that wait for each other get out when a third one is killed", 3,
+           non_neighbour),
+      make("sigkill-during-init", "init ends in time when another rank is killed in it", 2,
+           [](Rank& rank) { die_in_init(rank, false); }),
+      make("sigkill-before-init", "init ends in time when another rank never comes because it was killed", 2,
+           [](Rank& rank) { die_in_init(rank, true); }),
+      make("sigkill-two-at-once", "two ranks that are killed at once are survived", 3,
+           [](Rank& rank) {
+             mid_operation(rank, {rank.size() - 1, rank.size() - 2}, by_kill);
+           }),
+      make("sigstop", "abort gets the others out when a rank stands still for ever", 2,
+           [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_stop, rank.scaled(kSecond)); }),
+      make("short-stop", "a rank that stands still for two seconds is no dead one", 2, short_stop),
+      make("segfault", "a rank that crashes is survived like one that is killed", 2,
+           [](Rank& rank) { mid_operation(rank, {rank.size() - 1}, by_fault); }),
+      make("clean-exit-told-apart", "a rank that leaves in order costs no message and disturbs only who waits for it",
+           2, clean_exit),
+  };
+  for (Case& one : cases) {
+    if (std::string(one.name) == "sigkill-mid-collective") one.needs.ops |= BP_BIT(BP_ALL_REDUCE);
+    one.deadline = 30 * kSecond;
+  }
+  for (Case& one : death_network_cases()) cases.push_back(one);
+  return cases;
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "death_after.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace backplane::conformance {
+namespace {
+
+constexpr Nanoseconds kLimit = 2 * kSecond;
+constexpr Nanoseconds kDestroyLimit = 5 * kSecond;
+
+}  // namespace
+
+Deaths::Deaths(Rank& rank, std::vector<int32_t> victims, Nanoseconds notice)
+    : rank_(rank), victims_(std::move(victims)), notice_(notice) {
+  for (int32_t other = 0; other < rank.size(); ++other) {
+    if (!is_victim(other)) survivors_.push_back(other);
+  }
+}
+
+bool Deaths::is_victim(int32_t rank) const {
+  return std::find(victims_.begin(), victims_.end(), rank) != victims_.end();
+}
+
+int32_t Deaths::companion() const {
+  const auto me = std::find(survivors_.begin(), survivors_.end(), rank_.id());
+  if (survivors_.size() < 2) return victims_.front();
+  return me + 1 == survivors_.end() ? survivors_.front() : *(me + 1);
+}
+
+void Deaths::meet(const std::string& where) {
+  rank_.tell(say("survivors/", where, "/", rank_.id()), "");
+  for (const int32_t other : survivors_) rank_.ask(say("survivors/", where, "/", other));
+}
+
+void Deaths::ready() { rank_.tell(say("ready/", rank_.id()), ""); }
+
+void Deaths::await_ready() {
+  for (const int32_t other : survivors_) rank_.ask(say("ready/", other));
+}
+
+void Deaths::tell_time() { rank_.tell(say("death/", rank_.id()), std::to_string(now())); }
+
+Nanoseconds Deaths::since() {
+  Nanoseconds last = 0;
+  for (const int32_t victim : victims_) {
+    last = std::max<Nanoseconds>(last, std::strtoll(rank_.ask(say("death/", victim)).c_str(), nullptr, 10));
+  }
+  return now() - last - notice_;
+}
+
+bool Deaths::names_victim(const Outcome& outcome) const {
+  if (is_victim(outcome.error.peer_rank)) return true;
+  const std::string text = outcome.text();
+  return std::any_of(victims_.begin(), victims_.end(),
+                     [&text](int32_t victim) { return text.find(say("rank ", victim)) != std::string::npos; });
+}
+
+void Deaths::expect_out(const Outcome& outcome, const std::string& what, bool named) {
+  const Nanoseconds late = since();
+  rank_.check(outcome.status == BP_PEER_LOST,
+              say(what, " ends with BP_PEER_LOST when rank ", victims_.front(), " is lost"), outcome.text());
+  rank_.check(late <= rank_.scaled(kLimit),
+              say(what, " ends within ", rank_.scaled(kLimit) / kMillisecond, " ms of the loss"),
+              say("it took ", late / kMillisecond, " ms"));
+  if (named && outcome.status == BP_PEER_LOST) {
+    rank_.check(names_victim(outcome), say("the error names rank ", victims_.front()), outcome.text());
+  }
+}
+
+void Deaths::await_loss() {
+  rank_.doing("waiting until the harness has noticed the death");
+  const Nanoseconds deadline = now() + rank_.scaled(10 * kSecond);
+  for (const int32_t victim : victims_) {
+    for (;;) {
+      const uint32_t seen = rank_.world().fates_seen();
+      if (rank_.world().fate(victim) != Fate::kAlive) break;
+      if (now() > deadline) rank_.trouble("a rank that ended itself is not seen to have ended");
+      rank_.world().wait_for_fate(seen);
+    }
+  }
+}
+
+void Deaths::carry_on(std::unique_ptr<Agent> agent) {
+  await_loss();
+  rank_.doing("submitting to a group that has lost a rank and was aborted");
+  agent->abort(BP_PEER_LOST, victims_.front(), say("rank ", victims_.front(), " is lost: its process ended"));
+  char byte = 0;
+  const Outcome after = agent->irecv(companion(), 77, &byte, 1).finish(rank_.scaled(kSecond));
+  rank_.check(after.status == BP_PEER_LOST, "after the abort operations fail with its status, BP_PEER_LOST",
+              after.text());
+  if (after.status == BP_PEER_LOST) {
+    rank_.check(names_victim(after), say("all survivors name the same rank, ", victims_.front()), after.text());
+  }
+  close_quickly(rank_, std::move(agent));
+  regroup();
+}
+
+void Deaths::regroup() {
+  rank_.doing("opening a new group of the survivors");
+  meet("closed");
+  Plan plan;
+  plan.space = "after";
+  plan.rank = static_cast<int32_t>(std::find(survivors_.begin(), survivors_.end(), rank_.id()) - survivors_.begin());
+  plan.world_size = static_cast<int32_t>(survivors_.size());
+  plan.global_ranks = survivors_;
+  std::unique_ptr<Agent> agent = rank_.open(plan);
+  rank_.doing("using the new group of the survivors");
+  exchange(rank_, *agent, 5, 3000);
+  meet("regrouped");
+  agent->close();
+}
+
+void close_quickly(Rank& rank, std::unique_ptr<Agent> agent) {
+  rank.doing("in destroy");
+  const Nanoseconds begin = now();
+  agent->close();
+  const Nanoseconds took = now() - begin;
+  rank.check(took <= rank.scaled(kDestroyLimit),
+             say("destroy takes at most ", rank.scaled(kDestroyLimit) / kSecond, " s"),
+             say("it took ", took / kMillisecond, " ms"));
+}
+
+}  // namespace backplane::conformance

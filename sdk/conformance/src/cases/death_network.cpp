@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "death_network.hpp"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "death_after.hpp"
+#include "network.hpp"
+#include "proc.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr size_t kLarge = size_t{8} << 20;
+
+// Both ends see a reset, as if the peer's host had restarted.
+int reset_connections() {
+  int count = 0;
+  for (const int connection : connected_tcp()) {
+    sockaddr nobody = {};
+    nobody.sa_family = AF_UNSPEC;
+    if (connect(connection, &nobody, sizeof nobody) == 0) ++count;
+  }
+  return count;
+}
+
+// Whatever became of it: it is over when its time and half a second for an abort have passed.
+void end_somehow(Rank& rank, Agent& agent, Pending& pending, Nanoseconds timeout, const std::string& what) {
+  Outcome outcome = pending.wait(timeout);
+  if (outcome.status == BP_AGAIN) {
+    agent.abort(BP_TIMEOUT, -1, "the harness gives up");
+    outcome = pending.wait(rank.scaled(kSecond / 2));
+  }
+  rank.require(outcome.status != BP_AGAIN, what + " is over within half a second of abort", "it is still in flight");
+  pending.release();
+}
+
+void end_and_open_again(Rank& rank, std::unique_ptr<Agent> agent) {
+  rank.doing("in abort");
+  agent->abort(BP_PEER_LOST, -1, "the network has failed");
+  rank.meet();
+  close_quickly(rank, std::move(agent));
+}
+
+void connection_reset(Rank& rank) {
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 1000);
+  rank.tell(say("connections/", rank.id()), std::to_string(connected_tcp().size()));
+  rank.meet();
+  if (rank.ask("connections/0") == "0") rank.skip("rank 0 keeps no TCP connections that could be reset");
+  std::vector<char> in(kLarge);
+  const std::vector<char> out(kLarge);
+  const int32_t peer = rank.id() == 0 ? 1 % rank.size() : 0;
+  Pending receiving = agent->irecv(peer, 2, in.data(), in.size());
+  rank.meet();
+  if (rank.id() == 0) {
+    rank.doing("resetting its connections");
+    if (reset_connections() == 0) rank.trouble("no connection can be reset");
+  }
+  rank.meet();
+  rank.doing("using a group whose connections were reset");
+  Pending sending = agent->isend(peer, 3, out.data(), out.size());
+  end_somehow(rank, *agent, receiving, rank.scaled(kSecond), "a recv over a connection that was reset");
+  end_somehow(rank, *agent, sending, rank.scaled(kSecond), "a send over a connection that was reset");
+  end_and_open_again(rank, std::move(agent));
+  rank.meet();
+  rank.doing("using a new group after connections were reset");
+  Plan plan;
+  plan.space = "after";
+  auto again = rank.open(plan);
+  exchange(rank, *again, 1, 1000);
+  rank.meet();
+}
+
+// Packets vanish without a word: no connection breaks, nothing arrives.
+void black_hole(Rank& rank) {
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 1000);
+  std::vector<char> in(kLarge);
+  const std::vector<char> out(kLarge);
+  Pending sending = agent->isend(rank.next(), 2, out.data(), out.size());
+  rank.meet();
+  if (rank.id() == 0 && !set_loopback(false)) {
+    rank.trouble(say("cannot take loopback down: ", std::strerror(errno)));
+  }
+  rank.meet();
+  rank.doing("receiving while the network swallows everything");
+  bp_op op = recv_op(rank.previous(), 2, in.data(), in.size());
+  op.timeout_ns = rank.scaled(kSecond);
+  op.flags = BP_OP_SYNC;
+  const Nanoseconds begin = now();
+  Pending receiving = agent->submit(op);
+  const Outcome received = receiving.wait(rank.scaled(kSecond));
+  const Nanoseconds took = now() - begin;
+  rank.check(took <= rank.scaled(5 * kSecond / 2), "a recv with a timeout of 1 s (scaled) is back within 1.5 s more",
+             say("it took ", took / kMillisecond, " ms and answered ", received.text()));
+  end_somehow(rank, *agent, receiving, 0, "a recv without a network");
+  end_somehow(rank, *agent, sending, 0, "a send without a network");
+  end_and_open_again(rank, std::move(agent));
+}
+
+}  // namespace
+
+std::vector<Case> death_network_cases() {
+  Case reset;
+  reset.group = "death";
+  reset.name = "connection-reset";
+  reset.about = "connections that are reset end operations, not processes";
+  reset.needs.processes = true;
+  reset.needs.ranks = 2;
+  reset.body = connection_reset;
+  Case hole = reset;
+  hole.name = "black-hole";
+  hole.about = "deadlines, abort and destroy hold when the network swallows everything";
+  hole.own_network = true;
+  hole.body = black_hole;
+  return {reset, hole};
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Traffic whose every byte is known, for the cases that do something else beside it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rank.hpp"
+
+namespace backplane::conformance {
+
+// What `sender` sends to `receiver` (ranks of the agent) under this tag.
+std::vector<char> payload(int32_t sender, int32_t receiver, uint64_t tag, size_t bytes);
+
+// Each rank of the agent sends `bytes` to each of `peers` (ranks of the agent, itself among them if it is alone) and
+// receives as much; leaves the body if anything is wrong or takes longer than 10 s (scaled). All of them must call it.
+void exchange(Rank& rank, Agent& agent, const std::vector<int32_t>& peers, uint64_t tag, size_t bytes);
+// The same among all ranks of the agent.
+void exchange(Rank& rank, Agent& agent, uint64_t tag, size_t bytes);
+// A message to the next rank of the agent and one from the previous.
+void pass_round(Rank& rank, Agent& agent, uint64_t tag, size_t bytes);
+
+}  // namespace backplane::conformance
