@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A native collective: what submit was given, copied where it has to be, and the messages it waits for.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "operation.hpp"
+
+namespace backplane::specimen {
+
+struct Collective final : Task {
+  explicit Collective(const bp_op& given, int32_t world_size);
+
+  bp_op op;  // its counts and its scalar point into the vectors below
+  std::vector<uint64_t> counts[4];
+  std::vector<std::byte> scalar;
+
+  // Guarded by the group's lock.
+  std::vector<OperationPtr> posted;
+  std::optional<sdk::Failure> given_up;
+};
+using CollectivePtr = std::shared_ptr<Collective>;
+
+// "all_reduce"
+const char* operation_name(uint32_t kind);
+
+// data[i] = data[i] / divisor: floats rounded to nearest even, integers toward zero. Complex: both parts.
+void divide(uint32_t dtype, void* data, uint64_t count, int32_t divisor);
+
+}  // namespace backplane::specimen

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One send or receive from submit to its terminal state, and where receives meet messages. Guarded by the group's lock.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backplane/sdk/sdk.hpp"
+#include "wire.hpp"
+
+namespace backplane::specimen {
+
+// What a thread may wait for.
+struct Task {
+  virtual ~Task() = default;
+  bool done = false;
+  std::optional<sdk::Failure> failure;  // valid once done
+};
+using TaskPtr = std::shared_ptr<Task>;
+
+struct Operation final : Task {
+  bool sends = false;
+  int32_t peer = BP_ANY_SOURCE;
+  uint32_t channel = kMessages;
+  uint64_t tag = 0;
+  uint64_t id = 0;            // ascending in the order of submission
+  std::byte* data = nullptr;  // the user's buffer; a send only reads it
+  uint64_t size = 0;          // bytes of the message, or of the receive buffer
+  bp_result* result = nullptr;
+
+  int32_t source = -1;  // receive: whose request it has met, and then waits for; else -1
+
+  // "recv from rank 2 with tag 7"
+  std::string text() const;
+};
+using OperationPtr = std::shared_ptr<Operation>;
+
+// A message that no receive has taken yet.
+struct Arrival {
+  int32_t source = -1;
+  uint32_t channel = kMessages;
+  uint64_t tag = 0;
+  uint64_t size = 0;
+  bool eager = true;
+  std::vector<std::byte> bytes;  // eager
+  uint64_t remote_id = 0;        // request of another rank: its send
+  OperationPtr local_send;       // request of this rank to itself
+};
+
+// Both sides filed by channel and tag, oldest first.
+class Matcher {
+ public:
+  // Removes and returns the oldest receive for such a message; null if there is none.
+  OperationPtr take_receive(const Arrival& arrival);
+  // Removes and returns the oldest message for this receive.
+  std::optional<Arrival> take_arrival(const Operation& receive);
+  // By id, so that a receive that comes back finds its old place.
+  void add_receive(const OperationPtr& receive);
+  void add_arrival(Arrival arrival);
+
+  bool remove_receive(const Operation& receive);
+  bool remove_local(const Operation& send);
+  bool remove_request(const Arrival& request);
+  // Drops the requests of a rank that is gone; what it had sent eagerly stays. Returns the receives that name it.
+  std::vector<OperationPtr> drop_source(int32_t source);
+  // Removes and returns the receives from BP_ANY_SOURCE.
+  std::vector<OperationPtr> take_any_source();
+  // Empties everything; returns the receives and the sends of this rank to itself.
+  std::vector<OperationPtr> clear();
+
+ private:
+  using Place = std::pair<uint32_t, uint64_t>;
+  std::map<Place, std::list<OperationPtr>> receives_;
+  std::map<Place, std::list<Arrival>> arrivals_;
+};
+
+}  // namespace backplane::specimen

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sends and receives from submit to their end.
+#include <algorithm>
+#include <cstring>
+
+#include "specimen.hpp"
+
+namespace backplane::specimen {
+namespace {
+
+constexpr uint64_t kOverhead = 128;  // of one eager message, counted beside its bytes
+
+}  // namespace
+
+OperationPtr Specimen::make_operation(const bp_op& op) {
+  auto operation = std::make_shared<Operation>();
+  operation->sends = op.kind == BP_SEND;
+  operation->peer = op.peer;
+  operation->tag = op.tag;
+  operation->id = next_id_++;
+  const bp_buffer& buffer = operation->sends ? op.input : op.output;
+  operation->data = static_cast<std::byte*>(buffer.data);
+  operation->size = buffer.count * bp_dtype_size(op.dtype);
+  operation->result = op.result;
+  return operation;
+}
+
+bool Specimen::eager(const Operation& send) {
+  return send.size <= settings_->eager_limit && peer(send.peer).in_window + send.size + kOverhead <= settings_->window;
+}
+
+void Specimen::submit_send(const OperationPtr& send) {
+  Peer& target = peer(send->peer);
+  if (target.gone) return fail(*send, about(*send, *target.gone));
+  const bool copied = eager(*send);
+  std::vector<std::byte> bytes;
+  if (copied) {
+    target.in_window += send->size + kOverhead;
+    if (send->size > 0) bytes.assign(send->data, send->data + send->size);
+  }
+  if (send->peer == rank_) {
+    Arrival arrival{rank_, send->channel, send->tag, send->size, copied, std::move(bytes), 0, nullptr};
+    if (!copied) arrival.local_send = send;
+    arrive(std::move(arrival));
+  } else if (copied) {
+    enqueue(send->peer, {kEager, send->channel, send->tag, send->size, 0, 0}, std::move(bytes));
+  } else {
+    waiting_sends_[send->id] = send;
+    enqueue(send->peer, {kRequest, send->channel, send->tag, send->size, send->id, 0});
+  }
+  if (copied) finish(*send);
+}
+
+void Specimen::submit_receive(const OperationPtr& receive) {
+  if (std::optional<Arrival> arrival = matcher_.take_arrival(*receive)) return meet(receive, std::move(*arrival));
+  if (receive->peer == BP_ANY_SOURCE) {
+    if (nobody_left()) {
+      return fail(*receive, about(*receive, sdk::Failure(BP_PEER_LOST, "all other ranks have left the group")));
+    }
+  } else if (const auto& gone = peer(receive->peer).gone) {
+    return fail(*receive, about(*receive, *gone));
+  }
+  matcher_.add_receive(receive);
+}
+
+void Specimen::arrive(Arrival arrival) {
+  if (const OperationPtr receive = matcher_.take_receive(arrival)) return meet(receive, std::move(arrival));
+  if (!leaving_) matcher_.add_arrival(std::move(arrival));
+}
+
+// A receive and its message have found each other; neither is filed any more.
+void Specimen::meet(const OperationPtr& receive, Arrival arrival) {
+  if (arrival.eager) {
+    credit(arrival.source, arrival.size + kOverhead);
+    return deliver(receive, arrival.source, arrival.bytes.data(), arrival.size);
+  }
+  if (arrival.local_send) {
+    deliver(receive, arrival.source, arrival.local_send->data, arrival.size);
+    return finish(*arrival.local_send);
+  }
+  if (arrival.size > receive->size) {
+    enqueue(arrival.source, {kDrop, arrival.channel, 0, 0, arrival.remote_id, 0});
+    return truncated(receive, arrival.source, arrival.size);
+  }
+  receive->source = arrival.source;
+  incoming_[receive->id] = receive;
+  enqueue(arrival.source, {kReady, arrival.channel, 0, 0, arrival.remote_id, receive->id});
+}
+
+void Specimen::deliver(const OperationPtr& receive, int32_t source, const std::byte* data, uint64_t size) {
+  if (size > receive->size) return truncated(receive, source, size);
+  if (size > 0) std::memcpy(receive->data, data, size);
+  if (receive->result != nullptr) {
+    receive->result->source = source;
+    receive->result->bytes = size;
+  }
+  finish(*receive);
+}
+
+void Specimen::truncated(const OperationPtr& receive, int32_t source, uint64_t size) {
+  if (receive->result != nullptr) {
+    receive->result->source = source;
+    receive->result->bytes = size;
+  }
+  fail(*receive, sdk::Failure(BP_INVALID,
+                              receive->text() + ": a message of " + std::to_string(size) + " bytes from rank " +
+                                  std::to_string(source) + " does not fit the receive buffer of " +
+                                  std::to_string(receive->size) + " bytes; receive it into a larger one",
+                              source));
+}
+
+void Specimen::credit(int32_t source, uint64_t size) {
+  Peer& sender = peer(source);
+  if (source == rank_) {
+    sender.in_window -= size;
+    return;
+  }
+  sender.owed += size;
+  if (sender.owed < settings_->window / 4 || sender.gone) return;
+  enqueue(source, {kCredit, 0, 0, sender.owed, 0, 0});
+  sender.owed = 0;
+}
+
+void Specimen::give_up(const OperationPtr& operation, const sdk::Failure& why) {
+  if (operation->done) return;
+  if (operation->sends) return give_up_send(operation, why);
+  if (!matcher_.remove_receive(*operation)) {
+    incoming_.erase(operation->id);
+    for (Peer& each : peers_) {
+      if (each.into == operation) each.into = nullptr;  // the rest of the message is read and dropped
+    }
+  }
+  fail(*operation, why);
+}
+
+void Specimen::give_up_send(const OperationPtr& send, const sdk::Failure& why) {
+  if (waiting_sends_.erase(send->id) > 0) {
+    enqueue(send->peer, {kWithdraw, send->channel, send->tag, 0, send->id, 0});
+  } else if (!matcher_.remove_local(*send)) {
+    for (Outgoing& each : peer(send->peer).outgoing) {
+      if (each.send != send) continue;
+      each.send = nullptr;
+      if (each.sent == 0) {
+        each.frame = {kVoid, send->channel, 0, 0, 0, each.frame.other};
+      } else if (send->size > 0) {
+        each.owned.assign(send->data, send->data + send->size);  // it has begun, so it goes on, from a copy
+      }
+    }
+  }
+  fail(*send, why);
+}
+
+void Specimen::drop_peer(int32_t rank, const sdk::Failure& why) {
+  Peer& lost = peer(rank);
+  if (lost.gone) return;
+  lost.gone.emplace(why);
+  for (const OperationPtr& receive : matcher_.drop_source(rank)) fail(*receive, about(*receive, why));
+  std::vector<OperationPtr> homeless;
+  std::erase_if(incoming_, [&homeless, rank](const auto& entry) {
+    if (entry.second->source != rank) return false;
+    homeless.push_back(entry.second);
+    return true;
+  });
+  lost.into = nullptr;
+  for (const OperationPtr& receive : homeless) {
+    receive->source = -1;
+    if (receive->peer == BP_ANY_SOURCE) {
+      repost(receive);
+    } else {
+      fail(*receive, about(*receive, why));
+    }
+  }
+  std::vector<OperationPtr> sends;
+  for (const auto& [id, send] : waiting_sends_) {
+    if (send->peer == rank) sends.push_back(send);
+  }
+  for (const Outgoing& each : lost.outgoing) {
+    if (each.send) sends.push_back(each.send);
+  }
+  for (const OperationPtr& send : sends) {
+    give_up_send(send, about(*send, why));
+    waiting_sends_.erase(send->id);
+  }
+  if (!nobody_left()) return;
+  for (const OperationPtr& receive : matcher_.take_any_source()) fail(*receive, about(*receive, why));
+}
+
+void Specimen::repost(const OperationPtr& receive) {
+  if (std::optional<Arrival> arrival = matcher_.take_arrival(*receive)) {
+    meet(receive, std::move(*arrival));
+  } else {
+    matcher_.add_receive(receive);
+  }
+}
+
+bool Specimen::nobody_left() const {
+  int32_t gone = 0;
+  for (const Peer& each : peers_) gone += each.gone ? 1 : 0;
+  return world_size_ > 1 && gone == world_size_ - 1;
+}
+
+void Specimen::finish(Task& task) {
+  if (task.done) return;
+  task.done = true;
+  changed_.notify_all();
+}
+
+void Specimen::fail(Task& task, const sdk::Failure& why) {
+  if (task.done) return;
+  task.failure.emplace(why);
+  finish(task);
+}
+
+// The cause first: a long text loses its end.
+sdk::Failure Specimen::about(const Operation& operation, const sdk::Failure& why) const {
+  const int32_t culprit = why.peer_rank() >= 0 ? why.peer_rank() : operation.peer;
+  return {why.status(), std::string(why.what()) + " (" + operation.text() + ", on rank " + std::to_string(rank_) + ")",
+          culprit, why.native_code()};
+}
+
+}  // namespace backplane::specimen

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "specimen.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace backplane::specimen {
+namespace {
+
+// A send, a receive or a collective in flight. The group outlives it.
+class SpecimenWork final : public sdk::Work {
+ public:
+  SpecimenWork(Specimen& group, TaskPtr task) : group_(group), task_(std::move(task)) {}
+  bool wait(int64_t timeout_ns) override { return group_.wait(*task_, timeout_ns); }
+  void cancel() noexcept override { group_.cancel(task_); }
+
+ private:
+  Specimen& group_;
+  TaskPtr task_;
+};
+
+sdk::Failure late(const std::string& what, int64_t timeout_ns, int32_t peer) {
+  return {BP_TIMEOUT, what + " was not done after " + std::to_string(static_cast<double>(timeout_ns) / 1e9) + " s",
+          peer};
+}
+
+}  // namespace
+
+void Specimen::require_alive() const {
+  if (aborted_) throw sdk::Failure(*aborted_);
+}
+
+std::unique_ptr<sdk::Work> Specimen::submit(const bp_op& op) {
+  Lock lock(mutex_);
+  require_alive();
+  TaskPtr task;
+  std::string what;
+  if (op.kind == BP_SEND || op.kind == BP_RECV) {
+    const OperationPtr operation = make_operation(op);
+    what = operation->text();
+    task = operation;
+    if (operation->sends) {
+      submit_send(operation);
+    } else {
+      submit_receive(operation);
+    }
+  } else {
+    auto collective = std::make_shared<Collective>(op, world_size_);
+    what = operation_name(op.kind);
+    task = collective;
+    collectives_.push_back(std::move(collective));
+    changed_.notify_all();
+  }
+  if ((op.flags & BP_OP_SYNC) != 0 && !task->done) {
+    const TimePoint deadline = deadline_after(op.timeout_ns);
+    const auto done = [&task] { return task->done; };
+    if (deadline == TimePoint::max()) {
+      changed_.wait(lock, done);
+    } else if (!changed_.wait_until(lock, deadline, done)) {
+      lock.unlock();
+      give_up_task(task, late(what, op.timeout_ns, op.kind == BP_SEND || op.kind == BP_RECV ? op.peer : -1));
+      lock.lock();
+      changed_.wait(lock, done);
+    }
+  }
+  if (!task->done) return std::make_unique<SpecimenWork>(*this, std::move(task));
+  if (task->failure) throw sdk::Failure(*task->failure);
+  return nullptr;
+}
+
+bool Specimen::wait(Task& task, int64_t timeout_ns) {
+  Lock lock(mutex_);
+  const auto done = [&task] { return task.done; };
+  const TimePoint deadline = deadline_after(timeout_ns);
+  if (deadline == TimePoint::max()) {
+    changed_.wait(lock, done);
+  } else if (timeout_ns > 0) {
+    changed_.wait_until(lock, deadline, done);
+  }
+  if (task.done && task.failure) throw sdk::Failure(*task.failure);
+  return task.done;
+}
+
+void Specimen::cancel(const TaskPtr& task) noexcept {
+  give_up_task(task, sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
+}
+
+void Specimen::give_up_task(const TaskPtr& task, const sdk::Failure& why) {
+  const Lock lock(mutex_);
+  if (task->done) return;
+  if (const auto operation = std::dynamic_pointer_cast<Operation>(task)) {
+    give_up(operation, why);
+  } else if (const auto collective = std::dynamic_pointer_cast<Collective>(task)) {
+    give_up(*collective, why);
+  }
+}
+
+void Specimen::abort(const sdk::Failure& why) noexcept {
+  const Lock lock(mutex_);
+  if (aborted_) return;
+  aborted_.emplace(why);
+  for (const OperationPtr& operation : matcher_.clear()) fail(*operation, about(*operation, why));
+  for (const auto& [id, receive] : incoming_) fail(*receive, about(*receive, why));
+  for (const auto& [id, send] : waiting_sends_) fail(*send, about(*send, why));
+  incoming_.clear();
+  waiting_sends_.clear();
+  for (Peer& each : peers_) {
+    for (const Outgoing& out : each.outgoing) {
+      if (out.send) fail(*out.send, about(*out.send, why));
+    }
+    each.outgoing.clear();
+    each.into = nullptr;
+    if (each.fd >= 0) ::shutdown(each.fd, SHUT_RDWR);
+  }
+  for (const CollectivePtr& each : collectives_) fail(*each, why);
+  collectives_.clear();
+  changed_.notify_all();
+  wake();
+}
+
+void Specimen::close() noexcept {
+  {
+    Lock lock(mutex_);
+    if (!aborted_ && progress_thread_.joinable()) say_goodbye(lock);
+    stopping_ = true;
+    changed_.notify_all();
+    if (wake_ >= 0) wake();
+  }
+  if (progress_thread_.joinable()) progress_thread_.join();
+  if (collective_thread_.joinable()) collective_thread_.join();
+  for (const Peer& each : peers_) {
+    if (each.fd >= 0) ::close(each.fd);
+  }
+  for (const Stranger& each : strangers_) ::close(each.fd);
+  if (listener_ >= 0) ::close(listener_);
+  if (wake_ >= 0) ::close(wake_);
+}
+
+}  // namespace backplane::specimen
