@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The golden layout of every struct of the ABI: offset of each field, and the size at minor 0. Lines are only ever
- * appended. A line that no longer compiles means that the change in question breaks every plugin in the field.
+ * The golden layout of every struct of the ABI: offset of each field, and the size at the minor that ends there. Lines
+ * are only ever appended: a field that is new gets its BP_AT and, after it, the struct's new BP_SIZE. A line that no
+ * longer compiles means that the change in question breaks every plugin in the field.
  */
 #ifndef BACKPLANE_ABI_LAYOUT_H
 #define BACKPLANE_ABI_LAYOUT_H
@@ -14,7 +15,8 @@ BP_STATIC_ASSERT(sizeof(void*) == 8 && sizeof(long) == 8 && sizeof(int) == 4, "B
 BP_STATIC_ASSERT(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "Backplane needs a little-endian platform");
 
 #define BP_AT(type, field, offset) BP_STATIC_ASSERT(offsetof(type, field) == (offset), #type "." #field " moved")
-#define BP_SIZE(type, size) BP_STATIC_ASSERT(sizeof(type) == (size), #type " changed its size")
+#define BP_SIZE(type, size) BP_STATIC_ASSERT(sizeof(type) >= (size), #type " shrank")
+#define BP_FROZEN(type, size) BP_STATIC_ASSERT(sizeof(type) == (size), #type " is frozen and changed its size")
 
 BP_AT(bp_error, struct_size, 0);
 BP_AT(bp_error, status, 4);
@@ -190,7 +192,13 @@ BP_AT(bp_reduce_api, reserved, 4);
 BP_AT(bp_reduce_api, combine, 8);
 BP_SIZE(bp_reduce_api, 16);
 
+BP_FROZEN(bp_buffer, 24);
+BP_FROZEN(bp_key_value, 16);
+BP_FROZEN(bp_note_header, 48);
+BP_FROZEN(bp_note_backend, 76);
+
 #undef BP_AT
 #undef BP_SIZE
+#undef BP_FROZEN
 
 #endif

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# teeth_test.sh SOURCE_DIR: the checks of the ABI let the pretended 1.1 pass and notice each forbidden change.
+set -euo pipefail
+work=$(mktemp -d)
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+failed=0
+
+# A tree of its own in which 1.0 is frozen and the current headers are whatever a case makes of them.
+fresh() {
+  rm -rf "$work/tree"
+  mkdir -p "$work/tree/core/abi/include" "$work/tree/tests/abi/frozen"
+  cp -r "$1/tests/abi/compat" "$work/tree/tests/abi/"
+  cp -r "$1/tests/abi/frozen/1.0" "$work/tree/tests/abi/frozen/"
+  cp -r "$1/tests/abi/frozen/1.0/backplane" "$work/tree/core/abi/include/"
+}
+headers=$work/tree/core/abi/include/backplane/abi
+layout() { "$work/tree/tests/abi/compat/layout_test.sh" "$work/tree" >"$work/log" 2>&1; }
+abidiff() { "$work/tree/tests/abi/compat/abidiff_test.sh" "$work/tree" >"$work/log" 2>&1; }
+passes() {
+  if ! "$1"; then
+    echo "$1 complains about $2:" && sed 's/^/    /' "$work/log"
+    failed=1
+  fi
+}
+# notices CHECKS WHAT FILE SED: each of the checks fails after the edit.
+notices() {
+  fresh "$source"
+  cp "$headers/$3" "$work/before"
+  sed -i "$4" "$headers/$3"
+  if cmp -s "$headers/$3" "$work/before"; then
+    echo "nothing was changed: $4"
+    failed=1
+  fi
+  for check in $1; do
+    if "$check" || ! [ -s "$work/log" ]; then
+      echo "$check does not say that it notices $2"
+      failed=1
+    fi
+  done
+}
+
+source=$1
+fresh "$source"
+passes layout 'no change'
+passes abidiff 'no change'
+"$source/tests/abi/compat/minor1.sh" "$source/tests/abi/frozen/1.0" "$work/tree/core/abi/include"
+passes layout 'appended fields'
+passes abidiff 'appended fields'
+notices 'layout abidiff' 'a field of another type' op.h 's/  int64_t timeout_ns;/  uint64_t timeout_ns;/'
+notices 'layout abidiff' 'a function with another argument' host.h 's/uint32_t level, const/int32_t level, const/'
+notices 'layout abidiff' 'a number that became a float' status.h 's/int64_t native_code; /double native_code; /'
+notices 'layout abidiff' 'a field in the middle' op.h 's/^  uint64_t seq;/  uint64_t early; uint64_t seq;/'
+notices 'layout abidiff' 'a field that went' plugin.h 's/^  const char\* vendor;.*//'
+notices 'layout' 'a field without its line in layout.h' op.h 's/^} bp_result;/  uint64_t extra;\n&/'
+notices 'layout' 'padding' op.h 's/^} bp_result;/  uint32_t extra;\n&/'
+notices 'layout' 'an enumerator with another value' types.h 's/BP_F16 = 9,/BP_F16 = 29,/'
+notices 'layout' 'a constant with another value' op.h 's/UINT64_C(1) << 63/UINT64_C(1) << 62/'
+notices 'layout' 'a line of layout.h that went' layout.h '/^BP_AT(bp_op, seq, 32);/d'
+fresh "$source"
+sed -i '$a/* an edit */' "$work/tree/tests/abi/frozen/1.0/backplane/abi/op.h"
+if layout; then echo 'layout does not notice an edit of the frozen headers' && failed=1; fi
+exit "$failed"

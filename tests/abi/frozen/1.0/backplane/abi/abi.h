@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The whole plugin ABI, and the assertion of its layout. Read version.h first, then op.h, process_group.h, plugin.h.
+ */
+#ifndef BACKPLANE_ABI_ABI_H
+#define BACKPLANE_ABI_ABI_H
+
+#include "ext/reduce.h"
+#include "layout.h"
+#include "note.h"
+#include "plugin.h"
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * "backplane.reduce/1", an extension of the host: the core's element-wise reductions on host memory, so that a backend
+ * that moves bytes need not bring arithmetic.
+ */
+#ifndef BACKPLANE_ABI_EXT_REDUCE_H
+#define BACKPLANE_ABI_EXT_REDUCE_H
+
+#include "../status.h"
+#include "../types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BP_EXT_REDUCE "backplane.reduce/1"
+
+typedef struct bp_reduce_api {
+  uint32_t struct_size;
+  uint32_t reserved;
+
+  /* out[i] = left[i] op right[i] for `count` elements, by the rules of types.h. avg and premul_sum combine like sum.
+   * `out` may be `left` or `right`; other overlap is not allowed. BP_INVALID if dtype and op do not go together.
+   * [any], does not block. */
+  int32_t (*combine)(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
+                     uint64_t count);
+} bp_reduce_api;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The entry of a plugin: the descriptor of a .so, of its backends, and the pair of handlers that the registry of
+ * backends is named for (options handler and init handler).
+ *
+ * A minimal plugin in C is a note (note.h), one bp_backend with `init`, one bp_process_group_api, and
+ *
+ *     const bp_plugin bp_plugin_v1 = {sizeof(bp_plugin), BP_MAGIC, BP_ABI_MINOR, 0, "acme", backends, 1, 0};
+ *
+ * in one translation unit compiled with -fPIC -fvisibility=hidden -pthread and linked with -shared -Wl,-z,now into
+ * `backplane_<id>.so`. No other symbol is exported (a linker that adds its own, such as _end, needs a version script).
+ */
+#ifndef BACKPLANE_ABI_PLUGIN_H
+#define BACKPLANE_ABI_PLUGIN_H
+
+#include "host.h"
+#include "options.h"
+#include "process_group.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Kinds of agent that a backend can make; a mask. */
+enum {
+  BP_KIND_PROCESS_GROUP = 1, /* bp_agent.api is a bp_process_group_api */
+  BP_KIND_RPC = 2,           /* an RPC agent ("backplane.rpc/1") */
+  BP_KIND_LAYER = 4          /* a process group that wraps another one (bp_init.inner) */
+};
+
+/* Properties of a backend; a mask. */
+enum {
+  BP_BACKEND_TAGS = 1,        /* send and recv match tags */
+  BP_BACKEND_ANY_SOURCE = 2,  /* recv accepts BP_ANY_SOURCE */
+  BP_BACKEND_AUTONOMOUS = 4,  /* operations get on without calls */
+  BP_BACKEND_THREADS = 8,     /* the ranks of a group may be threads of one process */
+  BP_BACKEND_LOCAL = 16,      /* init_process_group returns the group and leaves the process-wide default alone */
+  BP_BACKEND_ONE_PROCESS = 32 /* all ranks of a group must be in one process */
+};
+
+/* One operation that a backend performs natively. Static. The core completes everything else over send and recv, for
+ * which BP_U8 in BP_HOST memory is enough: it recasts host messages of other dtypes, too. */
+typedef struct bp_capability {
+  uint32_t struct_size;
+  uint32_t op;         /* BP_BARRIER ... */
+  uint64_t dtypes;     /* mask of BP_BIT(BP_F32) ...; 0 for barrier */
+  uint64_t reduce_ops; /* mask; 0 for operations that reduce nothing */
+  uint64_t memory;     /* mask of BP_BIT(BP_HOST) ...; 0 for barrier */
+} bp_capability;
+
+/* Validated options of a backend, made by construct_options, owned by the core, opaque to it. They may be destroyed
+ * before the agents that init made with them. */
+typedef struct bp_options bp_options;
+
+/* What construct_options is asked to digest. Valid during the call. */
+typedef struct bp_options_request {
+  uint32_t struct_size;
+  uint32_t value_count;
+  const bp_key_value* values; /* one per option of the schema, in its order, checked and normalised */
+  int64_t rpc_timeout_ns;     /* default timeout of RPC calls; process groups ignore it */
+  const char* init_method;    /* "env://", "tcp://host:port", "file:///path" */
+} bp_options_request;
+
+/* Who is starting. Valid during the call, but for `host` (see host.h) and `inner`. */
+typedef struct bp_init {
+  uint32_t struct_size;
+  int32_t rank; /* 0 <= rank < world_size */
+  int32_t world_size;
+  int32_t device;   /* ordinal of the device this rank computes on, -1 if none was named */
+  const char* name; /* the group's name, or the RPC worker's */
+  const bp_host* host;
+  const bp_options* options;  /* what construct_options made; NULL if the backend has no such function */
+  const bp_key_value* values; /* the same options as text: one per option of the schema, in its order */
+  uint32_t value_count;
+  uint32_t kind;                /* the kind of agent asked for, one of BP_KIND_PROCESS_GROUP ... */
+  int64_t timeout_ns;           /* time allowed for init itself */
+  const int32_t* global_ranks;  /* world_size elements: each member's rank in the job's first group */
+  const struct bp_agent* inner; /* layers: the group to wrap, valid until the layer's destroy has returned; the layer
+                                   does not destroy it. NULL otherwise */
+} bp_init;
+
+/* What init makes. Filled in by the plugin; the struct itself belongs to the core. */
+typedef struct bp_agent {
+  uint32_t struct_size; /* set by the core */
+  uint32_t kind;        /* one of BP_KIND_PROCESS_GROUP ... */
+  const void* api;      /* the table of that kind; valid until destroy */
+  void* self;           /* first argument of the table's functions */
+  int32_t rank;         /* as the agent sees itself; the core refuses an agent that disagrees with bp_init */
+  int32_t world_size;
+  const bp_capability* const* capabilities; /* what this agent really does, if less than its descriptor declares (a */
+  uint32_t capability_count;                /* library too old, a missing device); NULL: all that is declared */
+  uint32_t reserved;
+} bp_agent;
+
+/* A backend. Static. */
+typedef struct bp_backend {
+  uint32_t struct_size;
+  uint32_t kinds; /* mask of BP_KIND_... */
+  uint32_t flags; /* mask of BP_BACKEND_... */
+  uint32_t option_count;
+  const char* id;      /* [a-z0-9_-]{1,32}: what users write */
+  const char* version; /* of the backend, at most 23 bytes */
+  const char* summary; /* one line for `backplane list` */
+  const bp_option* const* options;
+  const bp_capability* const* capabilities;
+  uint32_t capability_count;
+  uint32_t reserved;
+
+  /* Is this backend viable here? BP_OK, or BP_UNSUPPORTED with the exact reason ("libnccl.so.2 not found"). No lasting
+   * side effects: no communication, no files, no threads left. NULL means always viable. [any], may block shortly. */
+  int32_t (*probe)(const struct bp_backend* self, const bp_host* host, bp_error* err);
+
+  /* The options handler. Turns checked values into an object of the backend's own, refusing combinations that the
+   * schema cannot express (BP_INVALID). NULL if the text values are enough: then destroy_options is NULL, too.
+   * [any], does not block. */
+  int32_t (*construct_options)(const struct bp_backend* self, const bp_options_request* request, bp_options** options,
+                               bp_error* err);
+  void (*destroy_options)(const struct bp_backend* self, bp_options* options);
+
+  /* The init handler. Starts this rank's part of a group of init->world_size ranks and fills in *agent. Need not wait
+   * for the other ranks. On failure nothing is left behind and *agent is ignored. Called once per group, also several
+   * times in a process, also concurrently. [any]; blocks up to init->timeout_ns or until host->abort_requested. */
+  int32_t (*init)(const struct bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err);
+} bp_backend;
+
+/* A plugin. Static. `need_minor` is for a plugin that cannot do without a newer feature; the others ask BP_HAS. */
+typedef struct bp_plugin {
+  uint32_t struct_size;
+  uint32_t magic;       /* BP_MAGIC */
+  uint32_t built_minor; /* BP_ABI_MINOR of the headers it was built with */
+  uint32_t need_minor;  /* the least minor of a core that it can live with */
+  const char* vendor;   /* who made it; for `backplane info` */
+  const bp_backend* const* backends;
+  uint32_t backend_count; /* at least 1 */
+  uint32_t reserved;
+} bp_plugin;
+
+#define BP_PLUGIN_SYMBOL "bp_plugin_v1" /* must agree with BP_ABI_MAJOR */
+
+BP_EXPORT extern const bp_plugin bp_plugin_v1; /* defined by the plugin, and by nobody else */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
