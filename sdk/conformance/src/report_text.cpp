@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A report for people: the summary, what failed, what was skipped, and the capability matrix.
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "names.hpp"
+#include "report_words.hpp"
+#include "say.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr const char* kIndent = "    ";
+
+class Text {
+ public:
+  Text(const Report& report, bool colour) : report_(report), colour_(colour) {}
+
+  std::string write() {
+    summary();
+    for (const Result& result : report_.results) {
+      if (result.verdict == Verdict::kFailed) failure(result);
+    }
+    skips();
+    matrix();
+    return std::move(text_);
+  }
+
+ private:
+  template <typename... Parts>
+  void line(const Parts&... parts) {
+    text_ += say(parts...) + "\n";
+  }
+
+  std::string coloured(const char* code, const std::string& text) const {
+    return colour_ ? say("\x1b[", code, "m", text, "\x1b[0m") : text;
+  }
+
+  void summary() {
+    const auto [passed, failed, skipped] = count_verdicts(report_);
+    const char* colour = !report_.trouble.empty() || failed > 0 ? "31" : "32";
+    std::string who = report_.backend.empty() ? "?" : one_line(report_.backend);
+    if (!report_.version.empty()) who += " " + one_line(report_.version);
+    line(who, " (", one_line(report_.subject), ") at ", report_.ranks, report_.ranks == 1 ? " rank: " : " ranks: ",
+         coloured(colour, say(passed, " passed, ", failed, " failed, ", skipped, " skipped")), " in ",
+         decimal(report_.seconds, 1), " s (level ", level_name(report_.level), ", seed ", report_.seed, ")");
+    if (!report_.trouble.empty()) {
+      line(coloured("31", "The check itself could not be completed: "), one_line(report_.trouble));
+    }
+  }
+
+  void failure(const Result& result) {
+    line("");
+    line(coloured("31", "FAILED"), " ", full_name(result), result.level == Level::kFull ? " (full level)" : "", ": ",
+         one_line(result.about));
+    for (const Finding& finding : result.findings) {
+      const std::string who = finding.rank < 0 ? "the supervisor" : say("rank ", finding.rank);
+      if (!finding.expected.empty()) line(kIndent, who, ": expected ", one_line(finding.expected));
+      line(kIndent, finding.expected.empty() ? who + ": " : std::string(who.size() + 2, ' ') + "got ",
+           one_line(finding.actual));
+      if (!finding.doing.empty()) line(kIndent, std::string(who.size() + 2, ' '), "while ", one_line(finding.doing));
+    }
+    if (!result.output.empty()) {
+      line(kIndent, "the ranks' output:");
+      std::string rest = harmless(result.output);
+      while (!rest.empty()) {
+        const size_t end = std::min(rest.find('\n'), rest.size());
+        line(kIndent, "  | ", rest.substr(0, end));
+        rest.erase(0, end + 1);
+      }
+    }
+    if (!result.reproduce.empty()) line(kIndent, "reproduce: ", one_line(result.reproduce));
+  }
+
+  // By reason, in the order in which the reasons come up.
+  void skips() {
+    std::vector<std::pair<std::string, std::string>> reasons;
+    for (const Result& result : report_.results) {
+      if (result.verdict != Verdict::kSkipped) continue;
+      const std::string reason = result.reason.empty() ? "no reason given" : one_line(result.reason);
+      const auto known =
+          std::find_if(reasons.begin(), reasons.end(), [&reason](const auto& entry) { return entry.first == reason; });
+      if (known == reasons.end()) {
+        reasons.emplace_back(reason, full_name(result));
+      } else {
+        known->second += ", " + full_name(result);
+      }
+    }
+    if (reasons.empty()) return;
+    line("");
+    line("Skipped:");
+    for (const auto& [reason, names] : reasons) line(kIndent, reason, ": ", names);
+  }
+
+  static std::string row_name(const Cell& cell) {
+    std::string name = op_name(cell.op);
+    if (is_reduction(cell.op)) name += say(" ", reduce_op_name(cell.reduce_op));
+    if (cell.memory != BP_HOST) name += say(" (", memory_name(cell.memory), ")");
+    return name;
+  }
+
+  void matrix() {
+    std::vector<std::pair<std::string, std::map<uint32_t, const Cell*>>> rows;
+    size_t width = 0;
+    for (const Cell& cell : report_.matrix) {
+      const std::string name = row_name(cell);
+      width = std::max(width, name.size());
+      auto row = std::find_if(rows.begin(), rows.end(), [&name](const auto& each) { return each.first == name; });
+      if (row == rows.end()) row = rows.insert(rows.end(), {name, {}});
+      row->second[cell.dtype] = &cell;
+    }
+    if (rows.empty()) return;
+    line("");
+    line("Native operations (+ right, ", coloured("31", "!"), " wrong, . declared but not tried, blank: not native):");
+    std::string head = kIndent + std::string(width, ' ');
+    for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) head += say(" ", dtype_name(dtype));
+    line(head);
+    for (const auto& [name, cells] : rows) line(row_text(name, width, cells));
+  }
+
+  std::string row_text(const std::string& name, size_t width, const std::map<uint32_t, const Cell*>& cells) const {
+    std::string row = kIndent + name + std::string(width - name.size(), ' ');
+    std::string gap;  // blanks that stand before the next mark
+    for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
+      const std::string rest(std::string(dtype_name(dtype)).size() - 1, ' ');
+      const auto cell = cells.find(dtype);
+      if (cell == cells.end()) {
+        gap += "  " + rest;
+        continue;
+      }
+      row += gap + " " + mark(*cell->second);
+      gap = rest;
+    }
+    return row;
+  }
+
+  std::string mark(const Cell& cell) const {
+    if (cell.failed > 0) return coloured("31", "!");
+    return cell.passed > 0 ? "+" : ".";
+  }
+
+  const Report& report_;
+  const bool colour_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string to_text(const Report& report, bool colour) { return Text(report, colour).write(); }
+
+std::string progress_line(const Progress& progress) {
+  const std::string total = std::to_string(progress.total);
+  const std::string done = std::to_string(progress.done);
+  const std::string name = progress.last != nullptr ? full_name(*progress.last) : progress.running;
+  return say("[", std::string(total.size() > done.size() ? total.size() - done.size() : 0, ' '), done, "/", total, "] ",
+             name);
+}
+
+}  // namespace backplane::conformance
