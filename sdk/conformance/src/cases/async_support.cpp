@@ -34,6 +34,20 @@ char state_of_thread(pid_t id) {
 
 }  // namespace
 
+Plan in_space(const std::string& space) {
+  Plan plan;
+  plan.space = space;
+  return plan;
+}
+
+Plan in_space(const std::string& space, const std::vector<int32_t>& members, int32_t place) {
+  Plan plan = in_space(space);
+  plan.rank = place;
+  plan.world_size = static_cast<int32_t>(members.size());
+  plan.global_ranks = members;
+  return plan;
+}
+
 std::vector<uint8_t> bytes_of(uint64_t key, uint64_t size) {
   std::vector<uint8_t> bytes(size);
   for (uint64_t i = 0; i < size; ++i) bytes[i] = byte_of(key, i);

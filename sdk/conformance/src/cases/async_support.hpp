@@ -14,11 +14,16 @@
 
 namespace backplane::conformance {
 
-constexpr uint64_t kSilentTag = 4'000'000'007;     // nobody ever sends with it
-constexpr Nanoseconds kAbortBound = kSecond / 2;   // process_group.h, ABORT; to be scaled
-constexpr Nanoseconds kCloseBound = 5 * kSecond;   // "at most a few seconds"; to be scaled
-constexpr Nanoseconds kPlenty = 10 * kSecond;      // for what ought to end at once; to be scaled
-constexpr uint64_t kLarge = UINT64_C(8) << 20;     // more than kernels and eager protocols take in at one go
+constexpr uint64_t kSilentTag = 4'000'000'007;    // nobody ever sends with it
+constexpr Nanoseconds kAbortBound = kSecond / 2;  // process_group.h, ABORT; to be scaled
+constexpr Nanoseconds kCloseBound = 5 * kSecond;  // "at most a few seconds"; to be scaled
+constexpr Nanoseconds kPlenty = 10 * kSecond;     // for what ought to end at once; to be scaled
+constexpr uint64_t kLarge = UINT64_C(8) << 20;    // more than kernels and eager protocols take in at one go
+
+// The usual agent, in a part of the store of its own.
+Plan in_space(const std::string& space);
+// The same for a group of some ranks of the world, in this order, of which the caller is the `place`th.
+Plan in_space(const std::string& space, const std::vector<int32_t>& members, int32_t place);
 
 // Bytes that follow from the key, and the first index at which some differ from them (-1: none does).
 std::vector<uint8_t> bytes_of(uint64_t key, uint64_t size);

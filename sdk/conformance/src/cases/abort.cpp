@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Abort gets everybody out. It concerns one rank, and peers may notice; so in most cases one rank aborts, and the
+// others have nothing in flight then.
+#include <algorithm>
+
+#include "async_support.hpp"
+
+namespace backplane::conformance {
+
+std::vector<Case> abort_after_cases();  // abort_after.cpp
+
+namespace {
+
+constexpr const char* kCause = "rank 77 of the cause was lost";
+
+// Who aborts in this run; the same on all ranks.
+bool aborts(Rank& rank) {
+  return static_cast<int32_t>(rank.shared_random()() % static_cast<uint64_t>(rank.size())) == rank.id();
+}
+
+// The status of the cause, its words, and in time.
+void expect_cause(Rank& rank, const Outcome& outcome, int32_t status, const std::string& what) {
+  rank.check(outcome.status == status, say(what, " ends with ", status_name(status), ", the status of the cause"),
+             outcome.text());
+  rank.check(outcome.text().find(kCause) != std::string::npos, say(what, " says why: \"", kCause, '"'), outcome.text());
+}
+
+void expect_in_time(Rank& rank, Nanoseconds took, const std::string& what) {
+  rank.check(took <= rank.scaled(kAbortBound), what + " within 500 ms of abort",
+             say("it took ", took / kMillisecond, " ms"));
+}
+
+// A thread blocks in `op`; abort comes from this one.
+void abort_blocked(Rank& rank, Agent& agent, const bp_op& op, const std::string& what, Blocked::How how) {
+  rank.doing(say(what, " blocks in ", name_of(how)));
+  const Blocked blocked(agent, op, how);
+  if (op.kind == BP_SEND && blocked.ended()) return;  // taken in
+  rank.require(!blocked.ended(), what + " waits", blocked.outcome().text());
+  rank.doing(say("aborting while ", what, " blocks in ", name_of(how)));
+  const Nanoseconds begin = now();
+  agent.abort(BP_PEER_LOST, 0, kCause);
+  expect_in_time(rank, now() - begin, "abort returns");
+  rank.require(blocked.await(rank.scaled(kPlenty)), say("abort ends ", what, " in ", name_of(how)), "it goes on");
+  expect_in_time(rank, blocked.ended_at() - begin, say(what, " in ", name_of(how), " ends"));
+  if (op.kind != BP_SEND || !blocked.outcome().ok()) {
+    expect_cause(rank, blocked.outcome(), BP_PEER_LOST, say(what, " in ", name_of(how)));
+  }
+}
+
+void blocked_recv(Rank& rank) {
+  for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
+    const auto agent = rank.open(in_space(say("recv ", static_cast<int>(how))));
+    std::vector<uint8_t> memory(100);
+    rank.meet();
+    if (aborts(rank)) abort_blocked(rank, *agent, hopeless(*agent, memory.data(), memory.size()), "a recv", how);
+    rank.meet();
+  }
+}
+
+void blocked_any_source(Rank& rank) {
+  for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
+    const auto agent = rank.open(in_space(say("any source ", static_cast<int>(how))));
+    std::vector<uint8_t> memory(100);
+    rank.meet();
+    bp_op op = recv_op(BP_ANY_SOURCE, kSilentTag, memory.data(), memory.size());
+    if (aborts(rank)) abort_blocked(rank, *agent, op, "a recv from BP_ANY_SOURCE", how);
+    rank.meet();
+  }
+}
+
+void blocked_send(Rank& rank) {
+  for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
+    const auto agent = rank.open(in_space(say("send ", static_cast<int>(how))));
+    const std::vector<uint8_t> large(4 * kLarge, 1);
+    rank.meet();
+    const bp_op op = send_op(rank.next(), kSilentTag, large.data(), large.size());
+    if (aborts(rank)) abort_blocked(rank, *agent, op, "a send", how);
+    rank.meet();
+  }
+}
+
+// All but rank 0 block in a collective. The last rank aborts first, and alone; then the others.
+void blocked_collective(Rank& rank) {
+  for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
+    const auto agent = rank.open(in_space(say("collective ", static_cast<int>(how))));
+    int32_t memory = 1;
+    bp_op op;
+    if (!make_meeting(rank, op, &memory)) rank.skip("no native collective for which all ranks have to come");
+    const std::string word = say("first/", static_cast<int>(how));
+    if (rank.id() == rank.size() - 1) {
+      rank.meet();
+      abort_blocked(rank, *agent, op, "a collective", how);
+      rank.tell(word, "aborted");
+    } else if (rank.id() != 0) {
+      rank.doing(say("blocking in a collective in ", name_of(how)));
+      const Blocked blocked(*agent, op, how);
+      rank.meet();
+      rank.ask(word);
+      rank.doing("aborting after another rank has");
+      const Nanoseconds begin = now();
+      agent->abort(BP_PEER_LOST, 0, kCause);
+      rank.require(blocked.await(rank.scaled(kPlenty)), "abort ends a collective", "it goes on");
+      expect_in_time(rank, blocked.ended_at() - begin, "a collective ends");
+      rank.check(blocked.outcome().status != BP_OK && blocked.outcome().status != BP_AGAIN, "a collective that failed",
+                 blocked.outcome().text());
+    } else {
+      rank.meet();
+    }
+    rank.meet();
+  }
+}
+
+// Rank 0 does not come; host.abort_requested gets the others out of init, if they wait for it there at all.
+void during_init(Rank& rank) {
+  if (rank.id() != 0) {
+    const LogSink quiet = [](uint32_t, const char*) {};
+    Host host(rank.world(), "never complete", quiet);
+    const OptionValues values(rank.backend(), rank.run().options);
+    bp_options* options = nullptr;
+    Outcome outcome;
+    if (rank.backend().construct_options != nullptr) {
+      const bp_options_request request = {sizeof request, values.count(), values.data(), 60 * kSecond, "env://"};
+      outcome.status = rank.backend().construct_options(&rank.backend(), &request, &options, &outcome.error);
+      rank.require_ok(outcome, "construct_options");
+    }
+    std::vector<int32_t> ranks(static_cast<size_t>(rank.size()));
+    for (int32_t i = 0; i < rank.size(); ++i) ranks[static_cast<size_t>(i)] = i;
+    bp_init init = {};
+    init.struct_size = sizeof init;
+    init.rank = rank.id();
+    init.world_size = rank.size();
+    init.device = -1;
+    init.name = "never complete";
+    init.host = host.table();
+    init.options = options;
+    init.values = values.data();
+    init.value_count = values.count();
+    init.kind = BP_KIND_PROCESS_GROUP;
+    init.timeout_ns = BP_NO_TIMEOUT;
+    init.global_ranks = ranks.data();
+    bp_agent agent = {};
+    agent.struct_size = sizeof agent;
+    Nanoseconds ended = 0;
+    rank.doing("in init without rank 0");
+    const Aside starting([&] {
+      outcome.status = rank.backend().init(&rank.backend(), &init, &agent, &outcome.error);
+      ended = now();
+    });
+    starting.await(100 * kMillisecond);
+    rank.doing("in init without rank 0, abort requested");
+    const Nanoseconds begin = now();
+    host.request_abort();
+    rank.require(starting.await(rank.scaled(kPlenty)), "init gives up when abort_requested says so", "it goes on");
+    expect_in_time(rank, ended - begin, "init without rank 0 ends");
+    rank.check(outcome.ok() || outcome.status == BP_CANCELLED, "init gives up with BP_CANCELLED, or had not waited",
+               outcome.text());
+    if (outcome.ok()) static_cast<const bp_process_group_api*>(agent.api)->destroy(agent.self);
+    if (options != nullptr && rank.backend().destroy_options != nullptr) {
+      rank.backend().destroy_options(&rank.backend(), options);
+    }
+  }
+  rank.meet();
+  const auto agent = rank.open(in_space("complete"));
+  ring(rank, *agent, "in a group that was made after another init was given up", 1);
+}
+
+void many_pending(Rank& rank) {
+  constexpr uint64_t kCount = 200;
+  const auto agent = rank.open();
+  std::vector<std::vector<uint8_t>> memory(kCount, std::vector<uint8_t>(64));
+  rank.meet();
+  if (aborts(rank)) {
+    std::vector<Pending> all;
+    for (uint64_t i = 0; i < kCount; ++i) {
+      bp_op op = hopeless(*agent, memory[i].data(), memory[i].size());
+      op.tag -= i;
+      op.peer = static_cast<int32_t>(i % static_cast<uint64_t>(rank.size()));
+      all.push_back(agent->submit(op));
+      rank.require_ok(all.back().submitted(), say("submit of recv ", i));
+    }
+    rank.doing(say("aborting with ", kCount, " operations in flight"));
+    const Nanoseconds begin = now();
+    agent->abort(BP_PEER_LOST, 0, kCause);
+    for (uint64_t i = 0; i < kCount; ++i) {
+      const Outcome outcome = all[i].wait(rank.scaled(kPlenty));
+      rank.require(outcome.status == BP_PEER_LOST && outcome.text().find(kCause) != std::string::npos,
+                   say("operation ", i, " of ", kCount, " in flight fails with the cause of the abort"),
+                   outcome.text());
+    }
+    expect_in_time(rank, now() - begin, "all operations end");
+    std::shuffle(all.begin(), all.end(), rank.random());
+    for (Pending& one : all) one.release();
+    close_in_time(rank, *agent, "after an abort with many operations in flight");
+  }
+  rank.meet();
+}
+
+// One thread submits again and again; abort comes at any moment.
+void beside_submits(Rank& rank) {
+  const auto agent = rank.open();
+  rank.meet();
+  if (aborts(rank)) {
+    std::vector<Pending> all;
+    std::vector<std::vector<uint8_t>> memory;
+    Outcome refused;
+    std::atomic<uint64_t> submitted = 0;
+    rank.doing("aborting while another thread submits");
+    {
+      const Aside submitting([&] {
+        for (uint64_t i = 0; i < 100'000 && refused.ok(); ++i) {
+          memory.emplace_back(16);
+          all.push_back(agent->submit(hopeless(*agent, memory.back().data(), 16)));
+          refused = all.back().submitted();
+          submitted.fetch_add(1);
+          if (i >= 2000) static_cast<void>(all.back().wait(kMillisecond));  // bounds what is in flight
+        }
+      });
+      poll_until(rank.scaled(kPlenty), [&] { return submitted.load() > 100; });
+      agent->abort(BP_PEER_LOST, 0, kCause);
+      rank.require(submitting.await(rank.scaled(kPlenty)), "submit fails after abort", "it goes on");
+    }
+    expect_cause(rank, refused, BP_PEER_LOST, "submit after abort");
+    for (Pending& one : all) {
+      const Outcome outcome = one.wait(rank.scaled(kSecond));
+      rank.require(outcome.status == BP_PEER_LOST, "each operation that was in flight fails with the cause's status",
+                   outcome.text());
+      one.release();
+    }
+  }
+  rank.meet();
+}
+
+}  // namespace
+
+std::vector<Case> abort_cases() {
+  std::vector<Case> cases = {
+      {.group = "abort",
+       .name = "blocked-recv",
+       .about = "abort from another thread ends a blocked recv within 500 ms, saying why",
+       .body = blocked_recv},
+      {.group = "abort",
+       .name = "blocked-any-source",
+       .about = "abort ends a blocked recv from BP_ANY_SOURCE within 500 ms, saying why",
+       .needs = {.flags = BP_BACKEND_ANY_SOURCE},
+       .body = blocked_any_source},
+      {.group = "abort",
+       .name = "blocked-send",
+       .about = "abort ends a blocked send within 500 ms, saying why",
+       .needs = {.flags = BP_BACKEND_TAGS},
+       .body = blocked_send},
+      {.group = "abort",
+       .name = "blocked-collective",
+       .about = "abort ends a blocked native collective within 500 ms, saying why",
+       .needs = {.ops = 0, .ranks = 2},
+       .body = blocked_collective},
+      {.group = "abort",
+       .name = "during-init",
+       .about = "host.abort_requested ends a waiting init within 500 ms",
+       .needs = {.ops = BP_BIT(BP_SEND) | BP_BIT(BP_RECV), .ranks = 2},
+       .body = during_init},
+      {.group = "abort",
+       .name = "many-pending",
+       .about = "abort ends all operations in flight, each with the cause",
+       .body = many_pending},
+      {.group = "abort",
+       .name = "beside-submits",
+       .about = "abort may come while another thread submits",
+       .body = beside_submits},
+  };
+  for (Case& one : abort_after_cases()) cases.push_back(one);
+  return cases;
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operations in flight: what work_test and work_wait say, to whom, and for how long. The ABI has no callbacks; what
+// users of other libraries do in them is here a thread that waits, and submits when it has seen the end.
+#include "async_support.hpp"
+
+namespace backplane::conformance {
+
+std::vector<Case> async_end_cases();  // async_ends.cpp
+
+namespace {
+
+constexpr uint64_t kSize = 3000;
+
+void must_be(Rank& rank, const Outcome& outcome, int32_t status, const std::string& what) {
+  rank.require(outcome.status == status, what + " says " + status_name(status), outcome.text());
+}
+
+// A recv from the rank before, and the message that the next one waits for.
+struct Exchange {
+  explicit Exchange(Rank& rank, uint64_t tag = 1)
+      : key(tag * 1000), tag(tag), sent(bytes_of(key + static_cast<uint64_t>(rank.id()), kSize)), got(kSize) {}
+  Pending receive(Rank& rank, Agent& agent) { return agent.irecv(rank.previous(), tag, got.data(), kSize); }
+  void send(Rank& rank, Agent& agent) {
+    sending = agent.isend(rank.next(), tag, sent.data(), kSize);
+    rank.require_ok(sending.submitted(), "submit of the send");
+  }
+  void check(Rank& rank) {
+    require_bytes(rank, got, key + static_cast<uint64_t>(rank.previous()), say("the message with tag ", tag));
+    rank.require_ok(sending.finish(rank.scaled(kPlenty)), "the send");
+  }
+
+  uint64_t key;
+  uint64_t tag;
+  std::vector<uint8_t> sent;
+  std::vector<uint8_t> got;
+  Pending sending;
+};
+
+void test_is_monotonic(Rank& rank) {
+  const auto agent = rank.open();
+  Exchange exchange(rank);
+  Pending recv = exchange.receive(rank, *agent);
+  rank.require_ok(recv.submitted(), "submit of a recv");
+  rank.require(recv.in_flight(), "a recv whose message was not sent is in flight", "submit says that it is done");
+  rank.doing("testing a recv before its message was sent");
+  for (int i = 0; i < 100; ++i) must_be(rank, recv.test(), BP_AGAIN, "work_test before the message was sent");
+  rank.meet();
+  exchange.send(rank, *agent);
+  rank.doing("testing a recv until its message has come");
+  Outcome last;
+  poll_until(rank.scaled(kPlenty), [&] { return (last = recv.test()).status != BP_AGAIN; });
+  must_be(rank, last, BP_OK, "work_test, asked again and again,");
+  rank.doing("testing a recv that is done");
+  for (int i = 0; i < 100; ++i) must_be(rank, recv.test(), BP_OK, "work_test of an operation that is done");
+  Outcome elsewhere;
+  Aside([&] {
+    for (int i = 0; i < 100 && elsewhere.status == BP_OK; ++i) elsewhere = recv.test();
+  }).await(rank.scaled(kPlenty));
+  must_be(rank, elsewhere, BP_OK, "work_test of an operation that is done, from another thread,");
+  must_be(rank, recv.test(), BP_OK, "work_test of an operation that is done, at last,");
+  recv.release();
+  exchange.check(rank);
+}
+
+void wait_twice(Rank& rank) {
+  const auto agent = rank.open();
+  Exchange exchange(rank);
+  Pending recv = exchange.receive(rank, *agent);
+  exchange.send(rank, *agent);
+  rank.doing("waiting for a recv");
+  must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait");
+  rank.doing("waiting for a recv that is done");
+  for (const Nanoseconds timeout : {Nanoseconds{0}, Nanoseconds{1}, kSecond, Nanoseconds{BP_NO_TIMEOUT}}) {
+    must_be(rank, recv.wait(timeout), BP_OK, say("work_wait, asked again with a timeout of ", timeout, " ns,"));
+    must_be(rank, recv.test(), BP_OK, "work_test after work_wait");
+  }
+  recv.release();
+  exchange.check(rank);
+}
+
+// A message that is too long is the one failure that every backend with recv must be able to have.
+void wait_after_error(Rank& rank) {
+  const auto agent = rank.open();
+  std::vector<uint8_t> small(8);
+  const std::vector<uint8_t> large(kSize, 7);
+  bp_result result = make_result();
+  Pending recv = agent->irecv(rank.previous(), 1, small.data(), small.size(), &result);
+  rank.meet();
+  Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
+  rank.doing("waiting for a recv whose message is too long");
+  must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_INVALID, "work_wait for a recv whose message is too long");
+  rank.doing("waiting for a recv that has failed");
+  for (int i = 0; i < 20; ++i) {
+    must_be(rank, recv.wait(i % 2 == 0 ? 0 : kSecond), BP_INVALID, "work_wait for a recv that has failed");
+    must_be(rank, recv.test(), BP_INVALID, "work_test of a recv that has failed");
+  }
+  recv.release();
+  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send whose message was too long for its recv");
+  ring(rank, *agent, "after a recv has failed", 2);
+}
+
+void short_waits(Rank& rank) {
+  const auto agent = rank.open();
+  Exchange exchange(rank);
+  Pending recv = exchange.receive(rank, *agent);
+  for (const Nanoseconds timeout :
+       {Nanoseconds{0}, Nanoseconds{1}, Nanoseconds{1000}, kMillisecond, 20 * kMillisecond}) {
+    rank.doing(say("waiting ", timeout, " ns for a message that was not sent"));
+    for (int i = 0; i < 3; ++i) must_be(rank, recv.wait(timeout), BP_AGAIN, say("work_wait with ", timeout, " ns"));
+  }
+  rank.meet();
+  exchange.send(rank, *agent);
+  rank.doing("waiting for a recv that short waits have not seen the end of");
+  must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait after short waits that saw no end");
+  recv.release();
+  exchange.check(rank);
+}
+
+void wait_beside_submit(Rank& rank) {
+  const auto agent = rank.open();
+  Exchange last(rank, 1);
+  Pending recv = last.receive(rank, *agent);
+  Outcome seen;
+  {
+    const Aside waiting([&] { seen = recv.wait(rank.scaled(kPlenty) / 2); });
+    waiting.await_asleep();
+    for (uint64_t i = 0; i < 10; ++i) ring(rank, *agent, "while another thread waits for a recv", 10 + i, 1);
+    rank.doing("waiting for the others while another thread waits for a recv");
+    rank.meet();
+    rank.require(!waiting.ended(), "work_wait in another thread waits until the message comes", "it has returned");
+    last.send(rank, *agent);
+  }
+  must_be(rank, seen, BP_OK, "work_wait in a thread beside one that submits");
+  recv.release();
+  last.check(rank);
+}
+
+// The work that has just ended is not released before the next ones are submitted, as in a callback that submits.
+void submit_at_the_end(Rank& rank) {
+  const auto agent = rank.open();
+  rank.doing("submitting in the moment in which another operation has ended");
+  Outcome failure;
+  std::string what;
+  Aside([&] {
+    std::vector<uint8_t> got(64);
+    const std::vector<uint8_t> sent(64, 9);
+    Pending recv = agent->irecv(rank.previous(), 0, got.data(), got.size());
+    for (uint64_t i = 0; i < 100 && what.empty(); ++i) {
+      Pending send = agent->isend(rank.next(), i, sent.data(), sent.size());
+      if (!(failure = recv.wait(rank.scaled(kPlenty) / 2)).ok()) what = say("recv ", i);
+      Pending following = agent->irecv(rank.previous(), i + 1, got.data(), got.size());
+      if (what.empty() && !(failure = following.submitted()).ok()) what = say("submit of recv ", i + 1);
+      if (recv.in_flight() && what.empty()) recv.release();
+      recv = std::move(following);
+      if (const Outcome done = send.finish(rank.scaled(kPlenty) / 2); what.empty() && !done.ok()) {
+        failure = done;
+        what = say("send ", i);
+      }
+    }
+    if (what.empty()) {
+      Pending send = agent->isend(rank.next(), 100, sent.data(), sent.size());
+      if (!(failure = recv.finish(rank.scaled(kPlenty) / 2)).ok()) what = "recv 100";
+      if (const Outcome done = send.finish(rank.scaled(kPlenty) / 2); what.empty() && !done.ok()) {
+        failure = done;
+        what = "send 100";
+      }
+    }
+  }).await(rank.scaled(2 * kPlenty));
+  rank.require(what.empty(), "operations that are submitted when another has just ended succeed",
+               what + ": " + failure.text());
+  ring(rank, *agent, "after that", 200);
+}
+
+void waits_in_several_threads(Rank& rank) {
+  constexpr size_t kThreads = 4;
+  const auto agent = rank.open();
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  std::vector<Pending> recvs;
+  for (uint64_t i = 0; i < kThreads; ++i) {
+    exchanges.push_back(std::make_unique<Exchange>(rank, i + 1));
+    recvs.push_back(exchanges.back()->receive(rank, *agent));
+  }
+  std::vector<Outcome> seen(kThreads);
+  {
+    std::vector<std::unique_ptr<Aside>> threads;
+    for (size_t i = 0; i < kThreads; ++i) {
+      threads.push_back(std::make_unique<Aside>([&, i] { seen[i] = recvs[i].wait(rank.scaled(kPlenty) / 2); }));
+    }
+    for (size_t i = kThreads; i-- > 0;) {
+      rank.doing(say("waiting in ", kThreads, " threads for one recv each; message ", i, " is sent"));
+      rank.meet();
+      exchanges[i]->send(rank, *agent);
+      rank.require(threads[i]->await(rank.scaled(kPlenty)), "the thread that waits for it is woken", "it is not");
+    }
+  }
+  for (size_t i = 0; i < kThreads; ++i) {
+    must_be(rank, seen[i], BP_OK, say("work_wait in thread ", i, " of ", kThreads));
+    recvs[i].release();
+    exchanges[i]->check(rank);
+  }
+}
+
+// Pairs of ranks: one makes no call after submit, and the other one's operations end all the same.
+void autonomous(Rank& rank) {
+  const auto agent = rank.open();
+  const int32_t partner = rank.id() ^ 1;
+  if (partner >= rank.size()) return;
+  for (int32_t round = 0; round < 2; ++round) {
+    const auto tag = static_cast<uint64_t>(round);
+    const std::vector<uint8_t> sent = bytes_of(tag * 64 + static_cast<uint64_t>(rank.id()), kLarge);
+    std::vector<uint8_t> got(kLarge);
+    Pending recv = agent->irecv(partner, tag, got.data(), kLarge);
+    Pending send = agent->isend(partner, tag, sent.data(), kLarge);
+    const std::string word = say("autonomous/", round, "/", std::min(rank.id(), partner));
+    if (rank.id() % 2 == round) {
+      rank.doing("waiting for large messages while the other rank makes no calls");
+      must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "a recv from a rank that makes no more calls");
+      must_be(rank, send.wait(rank.scaled(kPlenty)), BP_OK, "a send to a rank that makes no more calls");
+      rank.tell(word, "done");
+    } else {
+      rank.doing("making no calls while large messages are to come and to go");
+      rank.ask(word);
+    }
+    rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
+    rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+    require_bytes(rank, got, tag * 64 + static_cast<uint64_t>(partner), "a large message");
+  }
+}
+
+void progress_of_all(Rank& rank) {
+  const auto agent = rank.open();
+  const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), kLarge);
+  std::vector<uint8_t> got(kLarge);
+  Pending send = agent->isend(rank.next(), 1, sent.data(), kLarge);
+  Pending recv = agent->irecv(rank.previous(), 1, got.data(), kLarge);
+  rank.doing("waiting for a large recv while a large send is in flight that nobody waits for");
+  must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait for the recv alone");
+  recv.release();
+  require_bytes(rank, got, static_cast<uint64_t>(rank.previous()), "the large message");
+  rank.meet();  // now every message has been received, and the sends have nothing left to wait for
+  must_be(rank, send.wait(rank.scaled(kPlenty)), BP_OK, "work_wait for the send, later,");
+  send.release();
+}
+
+void sync_equals_async(Rank& rank) {
+  const auto agent = rank.open();
+  for (const bool sync : {false, true}) {
+    for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{2000}}) {
+      const std::string how = sync ? "with BP_OP_SYNC" : "without BP_OP_SYNC";
+      rank.doing(say("receiving ", size, " bytes ", how));
+      const std::vector<uint8_t> sent = bytes_of(size + static_cast<uint64_t>(rank.id()), size);
+      std::vector<uint8_t> got(size + 5);
+      bp_result result = make_result();
+      bp_op recv = recv_op(rank.previous(), 1, got.data(), got.size(), &result);
+      recv.timeout_ns = rank.scaled(kPlenty);
+      if (sync) recv.flags = BP_OP_SYNC;
+      Pending send = agent->isend(rank.next(), 1, sent.data(), size);
+      rank.require_ok(agent->run(recv), "a recv " + how);
+      rank.require(result.bytes == size && result.source == rank.previous(),
+                   say("a message of ", size, " bytes from rank ", rank.previous(), " ", how),
+                   say(result.bytes, " bytes from rank ", result.source));
+      got.resize(size);
+      require_bytes(rank, got, size + static_cast<uint64_t>(rank.previous()), "a message received " + how);
+      rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+
+      rank.doing(say("sending ", size, " bytes ", how));
+      got.resize(size + 5);
+      Pending receiving = agent->irecv(rank.previous(), 2, got.data(), got.size());
+      bp_op sending = send_op(rank.next(), 2, sent.data(), size);
+      sending.timeout_ns = rank.scaled(kPlenty);
+      if (sync) sending.flags = BP_OP_SYNC;
+      rank.require_ok(agent->run(sending), "a send " + how);
+      rank.require_ok(receiving.finish(rank.scaled(kPlenty)), "the recv of a message that was sent " + how);
+      got.resize(size);
+      require_bytes(rank, got, size + static_cast<uint64_t>(rank.previous()), "a message sent " + how);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Case> async_cases() {
+  const Needs two = {.ranks = 2};
+  std::vector<Case> cases = {
+      {.group = "async",
+       .name = "test-is-monotonic",
+       .about = "work_test says BP_AGAIN, then the end for ever, to any thread",
+       .body = test_is_monotonic},
+      {.group = "async",
+       .name = "wait-twice",
+       .about = "a work may be waited for again, with the same answer",
+       .body = wait_twice},
+      {.group = "async",
+       .name = "wait-after-error",
+       .about = "a work that failed says so again and again",
+       .body = wait_after_error},
+      {.group = "async",
+       .name = "short-waits",
+       .about = "work_wait with a timeout of 0 or little says BP_AGAIN, and the operation goes on",
+       .body = short_waits},
+      {.group = "async",
+       .name = "wait-beside-submit",
+       .about = "one thread may wait while another one submits",
+       .needs = {.flags = BP_BACKEND_TAGS},
+       .body = wait_beside_submit},
+      {.group = "async",
+       .name = "submit-at-the-end",
+       .about = "who has seen an operation end may submit at once, before releasing it",
+       .body = submit_at_the_end},
+      {.group = "async",
+       .name = "waits-in-several-threads",
+       .about = "several threads may wait for works of one group",
+       .needs = {.flags = BP_BACKEND_TAGS},
+       .body = waits_in_several_threads},
+      {.group = "async",
+       .name = "autonomous-progress",
+       .about = "with BP_BACKEND_AUTONOMOUS operations end without calls",
+       .needs = {.flags = BP_BACKEND_AUTONOMOUS, .ranks = 2},
+       .body = autonomous},
+      {.group = "async",
+       .name = "progress-of-all",
+       .about = "operations get on while the caller waits for another one of the group",
+       .needs = two,
+       .body = progress_of_all},
+      {.group = "async",
+       .name = "sync-equals-async",
+       .about = "BP_OP_SYNC changes who waits and nothing else",
+       .body = sync_equals_async},
+  };
+  for (Case& one : async_end_cases()) cases.push_back(one);
+  return cases;
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How operations in flight are given up, and how a group ends beside them.
+#include <algorithm>
+
+#include "async_support.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr uint64_t kSize = 3000;
+
+// The message that each rank expects from the one before it, sent at last.
+struct Message {
+  explicit Message(Rank& rank) : sent(bytes_of(static_cast<uint64_t>(rank.id()) + 1, kSize)), got(kSize) {}
+  Pending receive(Rank& rank, Agent& agent) { return agent.irecv(rank.previous(), 1, got.data(), kSize); }
+  Pending send(Rank& rank, Agent& agent) { return agent.isend(rank.next(), 1, sent.data(), kSize); }
+  void check(Rank& rank) {
+    require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "the message of the rank before");
+  }
+
+  std::vector<uint8_t> sent;
+  std::vector<uint8_t> got;
+};
+
+// What follows a cancel: the recv ended with BP_CANCELLED, and the message goes to the next one; or the cancel did
+// nothing, and the message still comes.
+void expect_cancelled_or_message(Rank& rank, Agent& agent, Message& message, Pending& recv, const Outcome& after) {
+  rank.require(after.status == BP_CANCELLED || after.status == BP_AGAIN,
+               "a cancelled recv ends with BP_CANCELLED, or goes on", after.text());
+  if (after.status == BP_CANCELLED) {
+    recv.release();
+    std::fill(message.got.begin(), message.got.end(), uint8_t{0});
+    recv = message.receive(rank, agent);
+  }
+  rank.meet();
+  Pending send = message.send(rank, agent);
+  rank.doing("receiving after a cancel");
+  rank.require_ok(recv.finish(rank.scaled(kPlenty)),
+                  after.status == BP_CANCELLED ? "a recv after a cancelled one" : "a recv that could not be cancelled");
+  message.check(rank);
+  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+  ring(rank, agent, "after a cancel", 2);
+}
+
+void cancel_recv(Rank& rank) {
+  const auto agent = rank.open();
+  Message message(rank);
+  Pending recv = message.receive(rank, *agent);
+  rank.require_ok(recv.submitted(), "submit of a recv");
+  rank.doing("cancelling a recv whose message was not sent");
+  recv.cancel();
+  recv.cancel();
+  const Outcome after = recv.wait(kSecond / 5);
+  expect_cancelled_or_message(rank, *agent, message, recv, after);
+}
+
+void cancel_beside_wait(Rank& rank) {
+  const auto agent = rank.open();
+  Message message(rank);
+  Pending recv = message.receive(rank, *agent);
+  Outcome seen;
+  {
+    const Aside waiting([&] { seen = recv.wait(kSecond / 2); });
+    waiting.await_asleep();
+    rank.doing("cancelling a recv for which another thread waits");
+    const Nanoseconds begin = now();
+    recv.cancel();
+    const Nanoseconds took = now() - begin;
+    rank.check(took < rank.scaled(kSecond / 4), "work_cancel does not block",
+               say("it took ", took / kMillisecond, " ms while another thread waited half a second"));
+  }
+  expect_cancelled_or_message(rank, *agent, message, recv, seen);
+}
+
+void cancel_when_done(Rank& rank) {
+  const auto agent = rank.open();
+  Message message(rank);
+  Pending recv = message.receive(rank, *agent);
+  Pending send = message.send(rank, *agent);
+  rank.doing("waiting for a message");
+  rank.require_ok(recv.wait(rank.scaled(kPlenty)), "a recv");
+  rank.doing("cancelling operations that are done");
+  recv.cancel();
+  const Outcome after = recv.wait(0);
+  rank.require(after.ok(), "a recv that was done stays so when it is cancelled", after.text());
+  message.check(rank);
+  recv.release();
+  rank.require_ok(send.wait(rank.scaled(kPlenty)), "a send");
+  send.cancel();
+  const Outcome sent = send.wait(0);
+  rank.require(sent.ok(), "a send that was done stays so when it is cancelled", sent.text());
+  send.release();
+  ring(rank, *agent, "after cancels that came too late", 2);
+}
+
+// Cancelled sends may be received or not; neither may harm what follows, and their memory is free then.
+void cancel_send(Rank& rank) {
+  const auto agent = rank.open();
+  {
+    std::vector<uint8_t> large(kLarge, 3);
+    std::vector<Pending> sends;
+    sends.push_back(agent->isend(rank.next(), kSilentTag, large.data(), large.size()));
+    rank.doing("cancelling a send without a recv");
+    sends[0].cancel();
+    const Outcome after = sends[0].wait(rank.scaled(kSecond));
+    rank.require(after.ok() || after.status == BP_CANCELLED || after.status == BP_AGAIN,
+                 "a cancelled send ends with BP_OK or BP_CANCELLED, or goes on", after.text());
+    if (after.status == BP_AGAIN) rank.skip("this backend cannot cancel a large send that nobody receives");
+    if (sends[0].in_flight()) sends[0].release();
+    std::fill(large.begin(), large.end(), uint8_t{4});
+  }
+  ring(rank, *agent, "after a cancelled send", 2);
+}
+
+void release_in_any_order(Rank& rank) {
+  constexpr size_t kCount = 16;
+  const auto agent = rank.open();
+  std::vector<std::vector<uint8_t>> sent;
+  std::vector<std::vector<uint8_t>> got(kCount, std::vector<uint8_t>(kSize));
+  std::vector<Pending> all;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    sent.push_back(bytes_of(i * 100 + static_cast<uint64_t>(rank.id()), kSize));
+    all.push_back(agent->irecv(rank.previous(), 5, got[i].data(), kSize));
+    all.push_back(agent->isend(rank.next(), 5, sent[i].data(), kSize));
+  }
+  rank.doing("waiting for many operations and releasing them in any order");
+  // Half of them are released as soon as they have ended, while the others go on.
+  for (size_t i = 0; i < all.size(); i += 2) {
+    rank.require_ok(all[i].wait(rank.scaled(kPlenty)), say("recv ", i / 2, " of ", kCount));
+    if (i % 4 == 0) all[i].release();
+  }
+  std::shuffle(all.begin(), all.end(), rank.random());
+  for (Pending& one : all) rank.require_ok(one.finish(rank.scaled(kPlenty)), "an operation");
+  for (uint64_t i = 0; i < kCount; ++i) {
+    require_bytes(rank, got[i], i * 100 + static_cast<uint64_t>(rank.previous()), say("message ", i));
+  }
+  ring(rank, *agent, "after works were released in any order", 6);
+}
+
+// Rank 0 leaves when its sends are done; the others have not even looked at its messages then, and go on.
+void destroy_beside_peers(Rank& rank) {
+  const auto agent = rank.open();
+  const auto key_of = [](int32_t to) { return static_cast<uint64_t>(to) * 31 + 7; };
+  if (rank.id() == 0) {
+    std::vector<std::vector<uint8_t>> sent;
+    std::vector<Pending> sends;
+    for (int32_t to = 1; to < rank.size(); ++to) {
+      sent.push_back(bytes_of(key_of(to), kSize));
+      sends.push_back(agent->isend(to, 1, sent.back().data(), kSize));
+    }
+    rank.doing("sending to all others before destroy");
+    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send before destroy");
+    close_in_time(rank, *agent, "while the other ranks are busy");
+    return;
+  }
+  std::vector<uint8_t> got(kSize);
+  const int32_t others = rank.size() - 1;
+  for (int32_t step = 1; step < others; ++step) {
+    rank.doing("exchanging messages while rank 0 leaves");
+    const int32_t to = 1 + (rank.id() - 1 + step) % others;
+    const int32_t from = 1 + (rank.id() - 1 + others - step) % others;
+    const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), kSize);
+    Pending recv = agent->irecv(from, 2, got.data(), kSize);
+    Pending send = agent->isend(to, 2, sent.data(), kSize);
+    rank.require_ok(recv.finish(rank.scaled(kPlenty)), say("a recv from rank ", from, " while rank 0 leaves"));
+    rank.require_ok(send.finish(rank.scaled(kPlenty)), say("a send to rank ", to, " while rank 0 leaves"));
+    require_bytes(rank, got, static_cast<uint64_t>(from), say("the message of rank ", from));
+  }
+  rank.doing("receiving what rank 0 sent before it destroyed its group");
+  rank.require_ok(agent->recv(0, 1, got.data(), kSize), "a recv of what was sent before the sender's destroy");
+  require_bytes(rank, got, key_of(rank.id()), "the message that was sent before destroy");
+}
+
+// As the core ends a group with operations in flight: cancel, abort if that is not enough, release, destroy.
+void destroy_with_pending(Rank& rank) {
+  for (int round = 0; round < 2; ++round) {
+    const auto agent = rank.open(in_space(say("round ", round)));
+    std::vector<uint8_t> memory(kSize);
+    std::vector<uint8_t> large(kLarge, 1);
+    std::vector<Pending> all;
+    all.push_back(agent->submit(hopeless(*agent, memory.data(), kSize)));
+    if (round == 1) all.push_back(agent->isend(rank.next(), kSilentTag - 1, large.data(), kLarge));
+    rank.meet();
+    rank.doing("cancelling what is in flight before destroy");
+    for (Pending& one : all) one.cancel();
+    for (Pending& one : all) static_cast<void>(one.wait(kSecond / 10));
+    rank.doing("aborting before destroy");
+    const Nanoseconds begin = now();
+    agent->abort(BP_CANCELLED, -1, "the group is being destroyed");
+    for (Pending& one : all) {
+      const Outcome end = one.wait(rank.scaled(kPlenty));
+      rank.require(end.status != BP_AGAIN, "an operation that was cancelled and aborted is over", "it goes on");
+    }
+    const Nanoseconds took = now() - begin;
+    rank.check(took <= rank.scaled(kAbortBound), "operations end within 500 ms of abort",
+               say("it took ", took / kMillisecond, " ms"));
+    for (Pending& one : all) one.release();
+    close_in_time(rank, *agent, "of a group whose operations were cancelled");
+  }
+  const auto fresh = rank.open(in_space("fresh"));
+  ring(rank, *fresh, "in a group that was made afterwards", 1);
+}
+
+}  // namespace
+
+std::vector<Case> async_end_cases() {
+  return {
+      {.group = "async",
+       .name = "cancel-recv",
+       .about = "work_cancel ends a recv with BP_CANCELLED or does nothing; the group stays usable",
+       .body = cancel_recv},
+      {.group = "async",
+       .name = "cancel-beside-wait",
+       .about = "work_cancel may come from another thread than the one that waits",
+       .body = cancel_beside_wait},
+      {.group = "async",
+       .name = "cancel-when-done",
+       .about = "work_cancel of what is done changes nothing",
+       .body = cancel_when_done},
+      {.group = "async",
+       .name = "cancel-send",
+       .about = "a cancelled send harms nothing that follows",
+       .needs = {.flags = BP_BACKEND_TAGS},
+       .body = cancel_send},
+      {.group = "async",
+       .name = "dropped-handle",
+       .about = "works may be released in any order once they are terminal",
+       .body = release_in_any_order},
+      {.group = "async",
+       .name = "destroy-beside-peers",
+       .about = "what was sent arrives although the sender destroys its group at once",
+       .needs = {.ranks = 2},
+       .body = destroy_beside_peers},
+      {.group = "async",
+       .name = "destroy-with-pending",
+       .about = "a group with operations in flight ends by cancel, abort, release, destroy",
+       .body = destroy_with_pending},
+  };
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a backend says when something fails: status, peer, native code and a sentence.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "errors_support.hpp"
+
+namespace backplane::conformance {
+
+std::vector<Case> error_memory_cases();  // errors_memory.cpp
+
+namespace {
+
+bool same(const Outcome& left, const Outcome& right) {
+  return left.status == right.status && left.error.peer_rank == right.error.peer_rank &&
+         left.error.native_code == right.error.native_code &&
+         std::strncmp(left.error.text, right.error.text, BP_ERROR_TEXT_SIZE) == 0;
+}
+
+std::string in_full(const Outcome& outcome) {
+  return say(outcome.text(), " (peer ", outcome.error.peer_rank, ", native code ", outcome.error.native_code, ")");
+}
+
+void reports(Rank& rank) {
+  for (const Failed& failed : provoke(rank, "main")) check_report(rank, failed.outcome, failed.what);
+}
+
+void statuses(Rank& rank) {
+  for (const Failed& failed : provoke(rank, "main")) {
+    rank.check(failed.outcome.status == failed.status, say(failed.what, " ends with ", status_name(failed.status)),
+               failed.outcome.text());
+  }
+}
+
+// A work that has failed is asked in every way, also after other things have failed.
+void stable(Rank& rank) {
+  const auto agent = rank.open();
+  std::vector<uint8_t> small(8);
+  const std::vector<uint8_t> large(100, 1);
+  rank.doing("asking a failed operation again and again");
+  Pending too_long = agent->irecv(rank.previous(), 1, small.data(), small.size());
+  rank.meet();
+  Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
+  const Outcome first = too_long.wait(rank.scaled(kPlenty));
+  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+  Pending aborted = agent->submit(recv_op(rank.id(), kSilentTag, small.data(), small.size()));
+  rank.meet();
+  agent->abort(BP_RESOURCE, -1, "the cause of the abort");
+  const Outcome second = aborted.wait(rank.scaled(kPlenty));
+  const Outcome third = agent->isend(rank.id(), 1, large.data(), 1).submitted();
+  for (int i = 0; i < 30; ++i) {
+    for (auto [pending, said] : {std::pair{&too_long, &first}, std::pair{&aborted, &second}}) {
+      const Outcome again = i % 2 == 0 ? pending->test() : pending->wait(kMillisecond);
+      rank.require(same(again, *said), "the same report each time: " + in_full(*said), in_full(again));
+    }
+    const Outcome again = agent->isend(rank.id(), 1, large.data(), 1).submitted();
+    rank.require(same(again, third), "the same report of submit after abort each time: " + in_full(third),
+                 in_full(again));
+  }
+  too_long.release();
+  aborted.release();
+  rank.meet();
+}
+
+void null_report(Rank& rank) {
+  const auto agent = rank.open();
+  const bp_process_group_api& api = agent->api();
+  std::vector<uint8_t> small(8);
+  const std::vector<uint8_t> large(100, 1);
+  rank.doing("submitting, testing and waiting with err = NULL");
+  const bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
+  const bp_op send = send_op(rank.next(), 1, large.data(), large.size());
+  bp_work* receiving = nullptr;
+  bp_work* sending = nullptr;
+  rank.require(api.submit(agent->self(), &recv, &receiving, nullptr) == BP_OK, "submit of a recv succeeds",
+               "it failed");
+  rank.meet();
+  rank.require(api.submit(agent->self(), &send, &sending, nullptr) == BP_OK, "submit of a send succeeds", "it failed");
+  if (receiving != nullptr) {
+    const int32_t ended = api.work_wait(agent->self(), receiving, rank.scaled(kPlenty), nullptr);
+    rank.require(ended == BP_INVALID, "work_wait for a recv whose message is too long ends with BP_INVALID",
+                 status_name(ended));
+    const int32_t again = api.work_test(agent->self(), receiving, nullptr);
+    rank.check(again == BP_INVALID, "work_test says BP_INVALID, too", status_name(again));
+    api.work_release(agent->self(), receiving);
+  }
+  if (sending != nullptr) {
+    const int32_t ended = api.work_wait(agent->self(), sending, rank.scaled(kPlenty), nullptr);
+    rank.require(ended == BP_OK, "work_wait for the send succeeds", status_name(ended));
+    api.work_release(agent->self(), sending);
+  }
+  rank.meet();
+  agent->abort(BP_RESOURCE, -1, "the cause");
+  bp_work* refused = nullptr;
+  const int32_t status = api.submit(agent->self(), &send, &refused, nullptr);
+  rank.check(status == BP_RESOURCE, "submit after abort fails with BP_RESOURCE, the cause's status",
+             status_name(status));
+  rank.meet();
+}
+
+void cause_is_kept(Rank& rank) {
+  const std::string words = "rank 1 of another group said \xC3\xBC\xE2\x82\xAC, code 42";
+  bp_error why;
+  bp_error_init(&why);
+  bp_error_set(&why, BP_INTERNAL, 42, rank.size() - 1, words.c_str());
+  const auto agent = rank.open();
+  std::vector<uint8_t> memory(100);
+  Pending pending = agent->submit(recv_op(rank.id(), kSilentTag, memory.data(), memory.size()));
+  rank.meet();
+  rank.doing("asking for the cause of an abort");
+  agent->host().request_abort();
+  agent->api().abort(agent->self(), &why);
+  std::memset(why.text, 'x', sizeof why.text);  // it was valid during the call
+  why.text[5] = '\0';
+  const Outcome flying = pending.finish(rank.scaled(kPlenty));
+  const Outcome later = agent->isend(rank.id(), 1, memory.data(), 1).submitted();
+  for (const auto& [outcome, what] :
+       {std::pair{flying, "an operation in flight"}, std::pair{later, "submit after abort"}}) {
+    check_report(rank, outcome, what);
+    rank.check(outcome.status == BP_INTERNAL, say(what, " fails with the status of the cause, BP_INTERNAL"),
+               outcome.text());
+    rank.check(outcome.text().find(words) != std::string::npos, say(what, " tells the text of the cause: ", words),
+               outcome.text());
+    rank.check(outcome.error.native_code == 42, say(what, " keeps the native code of the cause, 42"), in_full(outcome));
+    rank.check(outcome.error.peer_rank == rank.size() - 1, say(what, " names the rank of the cause, ", rank.size() - 1),
+               in_full(outcome));
+  }
+  rank.meet();
+}
+
+// A text that fills the report, of characters of two bytes: whatever a backend puts before it cuts it somewhere.
+void long_cause(Rank& rank) {
+  for (int odd = 0; odd < 2; ++odd) {
+    std::string words(static_cast<size_t>(odd), 'a');
+    while (words.size() + 2 < BP_ERROR_TEXT_SIZE) words += "\xC3\xBC";
+    const auto agent = rank.open(in_space(say("long ", odd)));
+    std::vector<uint8_t> memory(100);
+    Pending pending = agent->submit(recv_op(rank.id(), kSilentTag, memory.data(), memory.size()));
+    rank.meet();
+    agent->abort(BP_INTERNAL, -1, words);
+    const Outcome flying = pending.finish(rank.scaled(kPlenty));
+    const Outcome later = agent->isend(rank.id(), 1, memory.data(), 1).submitted();
+    for (const auto& [outcome, what] :
+         {std::pair{flying, "an operation in flight"}, std::pair{later, "submit after abort"}}) {
+      check_report(rank, outcome, what);
+      rank.check(outcome.text().find(words.substr(0, 500)) != std::string::npos,
+                 say(what, " tells at least the first 500 bytes of a long cause"), outcome.text());
+    }
+    rank.meet();
+  }
+}
+
+// All ranks abort for the same reason, as the core makes them; whoever is asked later names the same rank.
+void same_culprit(Rank& rank) {
+  const int32_t culprit = static_cast<int32_t>(rank.shared_random()() % static_cast<uint64_t>(rank.size()));
+  const auto agent = rank.open();
+  ring(rank, *agent, "before abort", 1);
+  rank.meet();
+  rank.doing("aborting on all ranks");
+  agent->abort(BP_PEER_LOST, culprit, say("rank ", culprit, " is the culprit"));
+  std::vector<uint8_t> memory(100);
+  for (int32_t peer = 0; peer < rank.size(); ++peer) {
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      const Outcome sent = agent->isend(peer, 1, memory.data(), 10).submitted();
+      const Outcome received = agent->irecv(peer, 1, memory.data(), 10).submitted();
+      for (const Outcome& outcome : {sent, received}) {
+        rank.require(outcome.status == BP_PEER_LOST && outcome.error.peer_rank == culprit,
+                     say("BP_PEER_LOST naming rank ", culprit, ", also for messages with rank ", peer),
+                     in_full(outcome));
+      }
+    }
+  }
+  rank.meet();
+}
+
+// The last rank destroys its group while the others wait for it. A backend that cannot see that is not asked.
+void names_the_lost(Rank& rank) {
+  const int32_t lost = rank.size() - 1;
+  const auto agent = rank.open();
+  std::vector<uint8_t> memory(100);
+  ring(rank, *agent, "before one rank leaves", 1);
+  if (rank.id() == lost) {
+    rank.meet();
+    close_in_time(rank, *agent, "while others wait for this rank");
+    rank.meet();
+    return;
+  }
+  Pending recv = agent->irecv(lost, 2, memory.data(), memory.size());
+  rank.meet();
+  rank.doing("waiting for a rank that destroys its group");
+  Outcome outcome = recv.wait(rank.scaled(3 * kSecond));
+  rank.meet();
+  if (outcome.status == BP_AGAIN) {
+    std::vector<Pending> rest;
+    rest.push_back(std::move(recv));
+    abandon(rank, *agent, rest);
+    return;
+  }
+  rank.check(outcome.status == BP_PEER_LOST, "a recv from a rank that destroyed its group fails with BP_PEER_LOST",
+             outcome.text());
+  rank.check(outcome.error.peer_rank == lost, say("bp_error.peer_rank is that rank, ", lost), in_full(outcome));
+  check_report(rank, outcome, "a recv from a rank that has left");
+  recv.release();
+}
+
+// A matter of quality: who reads it has nothing else.
+void names_the_operation(Rank& rank) {
+  const auto agent = rank.open();
+  std::vector<uint8_t> small(8);
+  rank.doing("letting a recv time out");
+  bp_op op = recv_op(rank.next(), kSilentTag, small.data(), small.size());
+  op.flags = BP_OP_SYNC;
+  op.timeout_ns = 10 * kMillisecond;
+  Pending pending = agent->submit(op);
+  if (pending.in_flight()) {
+    static_cast<void>(pending.finish(0));
+    rank.skip("this backend leaves deadlines to the core");
+  }
+  const std::string text = pending.submitted().text();
+  rank.check(text.find("recv") != std::string::npos || text.find("receive") != std::string::npos,
+             "the text of a recv that timed out names the operation", text);
+  rank.check(text.find(std::to_string(rank.next())) != std::string::npos,
+             say("the text of a recv from rank ", rank.next(), " that timed out names that rank"), text);
+  rank.meet();
+}
+
+}  // namespace
+
+std::vector<Case> errors_cases() {
+  const Needs two = {.ranks = 2};
+  std::vector<Case> cases = {
+      {.group = "errors",
+       .name = "reports",
+       .about = "a report is one line of UTF-8 with the status that was returned",
+       .body = reports},
+      {.group = "errors",
+       .name = "statuses",
+       .about = "each failure has the status that says whose fault it is",
+       .body = statuses},
+      {.group = "errors",
+       .name = "stable",
+       .about = "asked again, a failure is reported in the same words",
+       .body = stable},
+      {.group = "errors", .name = "null-report", .about = "err may be NULL everywhere", .body = null_report},
+      {.group = "errors",
+       .name = "cause",
+       .about = "after abort errors carry the status, text, rank and native code of the cause",
+       .body = cause_is_kept},
+      {.group = "errors",
+       .name = "long-text",
+       .about = "a text that is too long is cut between characters",
+       .body = long_cause},
+      {.group = "errors",
+       .name = "same-culprit",
+       .about = "after abort every error on every rank names the rank of the cause",
+       .needs = two,
+       .body = same_culprit},
+      {.group = "errors",
+       .name = "names-the-lost",
+       .about = "BP_PEER_LOST names the rank that is lost",
+       .needs = two,
+       .body = names_the_lost},
+      {.group = "errors",
+       .name = "names-the-operation",
+       .about = "a timeout's text names the operation and the peer",
+       .level = Level::kFull,
+       .needs = two,
+       .body = names_the_operation},
+  };
+  for (Case& one : error_memory_cases()) cases.push_back(one);
+  return cases;
+}
+
+}  // namespace backplane::conformance

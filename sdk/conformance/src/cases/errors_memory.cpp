@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which bytes of the caller's bp_error a backend writes, and when.
+#include <algorithm>
+#include <cstring>
+
+#include "errors_support.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+// A report with something in every byte that a callee could touch, as if an earlier call had failed.
+bp_error used_report() {
+  bp_error error;
+  std::memset(&error, 0x5A, sizeof error);
+  error.struct_size = sizeof error;
+  error.text[BP_ERROR_TEXT_SIZE - 1] = '\0';
+  return error;
+}
+
+void expect_untouched(Rank& rank, const bp_error& error, const std::string& what) {
+  const bp_error before = used_report();
+  const auto* now_bytes = reinterpret_cast<const unsigned char*>(&error);
+  const auto* then_bytes = reinterpret_cast<const unsigned char*>(&before);
+  const auto* wrong = std::mismatch(now_bytes, now_bytes + sizeof error, then_bytes).first;
+  rank.check(wrong == now_bytes + sizeof error, what + " leaves the report untouched",
+             say("byte ", wrong - now_bytes, " of it has changed"));
+}
+
+void untouched(Rank& rank) {
+  const auto agent = rank.open();
+  const bp_process_group_api& api = agent->api();
+  std::vector<uint8_t> got(100);
+  const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), 100);
+  const bp_op recv = recv_op(rank.previous(), 1, got.data(), got.size());
+  const bp_op send = send_op(rank.next(), 1, sent.data(), sent.size());
+  bp_work* receiving = nullptr;
+  bp_work* sending = nullptr;
+  bp_error error = used_report();
+  rank.doing("calling with a report that holds something already");
+  rank.require(api.submit(agent->self(), &recv, &receiving, &error) == BP_OK, "submit of a recv succeeds", "it failed");
+  expect_untouched(rank, error, "submit that says BP_OK");
+  if (receiving == nullptr) rank.fail("a recv whose message was not sent is in flight", "submit says that it is done");
+  error = used_report();
+  int32_t status = api.work_test(agent->self(), receiving, &error);
+  if (status == BP_AGAIN) expect_untouched(rank, error, "work_test that says BP_AGAIN");
+  error = used_report();
+  status = api.work_wait(agent->self(), receiving, kMillisecond, &error);
+  if (status == BP_AGAIN) expect_untouched(rank, error, "work_wait that says BP_AGAIN");
+  rank.meet();
+  error = used_report();
+  rank.require(api.submit(agent->self(), &send, &sending, &error) == BP_OK, "submit of a send succeeds", "it failed");
+  expect_untouched(rank, error, "submit that says BP_OK");
+  error = used_report();
+  status = api.work_wait(agent->self(), receiving, rank.scaled(kPlenty), &error);
+  rank.require(status == BP_OK, "work_wait for the recv succeeds", status_name(status));
+  expect_untouched(rank, error, "work_wait that says BP_OK");
+  error = used_report();
+  status = api.work_test(agent->self(), receiving, &error);
+  rank.require(status == BP_OK, "work_test of the recv that is done says so", status_name(status));
+  expect_untouched(rank, error, "work_test that says BP_OK");
+  api.work_release(agent->self(), receiving);
+  if (sending == nullptr) return;
+  status = api.work_wait(agent->self(), sending, rank.scaled(kPlenty), &error);
+  rank.require(status == BP_OK, "work_wait for the send succeeds", status_name(status));
+  api.work_release(agent->self(), sending);
+}
+
+// A report of a later minor: longer than the backend knows.
+struct LongReport {
+  static constexpr size_t kTail = 512;
+  bp_error error;
+  unsigned char tail[kTail];
+
+  LongReport() {
+    bp_error_init(&error);
+    error.struct_size = sizeof *this;
+    std::memset(tail, 0xAB, sizeof tail);
+  }
+};
+
+void check_long(Rank& rank, const LongReport& report, int32_t status, const std::string& what) {
+  rank.check(report.error.struct_size == sizeof report, what + " leaves struct_size as the caller set it",
+             say("it is ", report.error.struct_size));
+  rank.check(report.error.status == status && report.error.text[0] != '\0',
+             what + " fills in a report that is longer than it knows",
+             say("status ", report.error.status, ", text '", report.error.text, "'"));
+  const auto* wrong =
+      std::find_if(report.tail, report.tail + LongReport::kTail, [](unsigned char c) { return c != 0xAB; });
+  rank.check(wrong == report.tail + LongReport::kTail, what + " writes nothing behind the fields that it knows",
+             say("byte ", sizeof(bp_error) + static_cast<size_t>(wrong - report.tail), " of the report has changed"));
+}
+
+void longer(Rank& rank) {
+  const auto agent = rank.open();
+  const bp_process_group_api& api = agent->api();
+  std::vector<uint8_t> small(8);
+  const std::vector<uint8_t> large(100, 1);
+  rank.doing("failing with a report that is longer than known");
+  const bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
+  bp_work* receiving = nullptr;
+  LongReport ok;
+  rank.require(api.submit(agent->self(), &recv, &receiving, &ok.error) == BP_OK, "submit of a recv succeeds",
+               ok.error.text);
+  rank.meet();
+  Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
+  if (receiving != nullptr) {
+    LongReport report;
+    const int32_t status = api.work_wait(agent->self(), receiving, rank.scaled(kPlenty), &report.error);
+    rank.require(status == BP_INVALID, "work_wait for a recv whose message is too long ends with BP_INVALID",
+                 status_name(status));
+    check_long(rank, report, status, "work_wait");
+    LongReport again;
+    check_long(rank, again, api.work_test(agent->self(), receiving, &again.error), "work_test");
+    api.work_release(agent->self(), receiving);
+  }
+  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+  rank.meet();
+  LongReport why;
+  bp_error_set(&why.error, BP_RESOURCE, 0, -1, "a cause in a longer report");
+  api.abort(agent->self(), &why.error);
+  bp_work* refused = nullptr;
+  LongReport report;
+  const int32_t status = api.submit(agent->self(), &recv, &refused, &report.error);
+  rank.check(status == BP_RESOURCE, "submit after abort fails with the cause's status, BP_RESOURCE",
+             status_name(status));
+  check_long(rank, report, status, "submit");
+  rank.meet();
+}
+
+}  // namespace
+
+std::vector<Case> error_memory_cases() {
+  return {
+      {.group = "errors",
+       .name = "untouched",
+       .about = "BP_OK and BP_AGAIN leave the caller's report untouched",
+       .body = untouched},
+      {.group = "errors",
+       .name = "longer-report",
+       .about = "a bp_error that is longer than known is filled in and not overrun",
+       .body = longer},
+  };
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What status.h demands of every report, whatever it is about.
+#include <algorithm>
+#include <cstring>
+
+#include "async_support.hpp"
+#include "errors_support.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+// The index of the first byte that is no UTF-8 (RFC 3629: no surrogates, nothing overlong), or -1.
+int64_t not_utf8(const std::string& text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const size_t size = first < 0x80                    ? 1
+                        : first >= 0xC2 && first < 0xE0 ? 2
+                        : first >= 0xE0 && first < 0xF0 ? 3
+                        : first >= 0xF0 && first < 0xF5 ? 4
+                                                        : 0;
+    if (size == 0 || i + size > text.size()) return static_cast<int64_t>(i);
+    uint32_t code = size == 1 ? first : first & (0xFFU >> (size + 1));
+    for (size_t k = 1; k < size; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      if ((next & 0xC0) != 0x80) return static_cast<int64_t>(i);
+      code = code << 6 | (next & 0x3F);
+    }
+    const bool overlong = (size == 3 && code < 0x800) || (size == 4 && code < 0x10000);
+    if (overlong || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return static_cast<int64_t>(i);
+    i += size;
+  }
+  return -1;
+}
+
+std::string visible(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7F) {
+      result += c;
+    } else {
+      result += say("\\", byte / 64, byte / 8 % 8, byte % 8);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void check_report(Rank& rank, const Outcome& outcome, const std::string& what) {
+  const bp_error& error = outcome.error;
+  const int32_t status = outcome.status;
+  rank.check(status > BP_OK && status <= BP_INTERNAL && status != BP_AGAIN, what + " fails with a status of status.h",
+             say("status ", status));
+  rank.check(error.status == status, say("bp_error.status of ", what, " is what was returned, ", status_name(status)),
+             say("status ", error.status));
+  rank.check(error.struct_size == sizeof error, "bp_error.struct_size is left as the caller set it",
+             say("it is ", error.struct_size));
+  rank.check(error.peer_rank >= -1 && error.peer_rank < rank.size(),
+             say("bp_error.peer_rank of ", what, " is a rank or -1"), say("it is ", error.peer_rank));
+  const char* end = std::find(error.text, error.text + BP_ERROR_TEXT_SIZE, '\0');
+  const bool terminated = end != error.text + BP_ERROR_TEXT_SIZE;
+  if (!rank.check(terminated, "bp_error.text is NUL-terminated", "there is no NUL in its 1024 bytes")) return;
+  const std::string text(error.text, end);
+  rank.check(text.find_first_not_of(' ') != std::string::npos, say("a sentence about ", what), "the text is empty");
+  const int64_t wrong = not_utf8(text);
+  rank.check(wrong < 0, say("the text about ", what, " is UTF-8"), say("not at byte ", wrong, ": ", visible(text)));
+  const bool one_line =
+      std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+  rank.check(one_line, say("the text about ", what, " is one line"), visible(text));
+}
+
+std::vector<Failed> provoke(Rank& rank, const std::string& space) {
+  std::vector<Failed> failed;
+  const auto agent = rank.open(in_space(space));
+  std::vector<uint8_t> small(8);
+  const std::vector<uint8_t> large(100, 1);
+
+  rank.doing("receiving a message that is too long");
+  Pending recv = agent->irecv(rank.previous(), 1, small.data(), small.size());
+  Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
+  failed.push_back({"a recv whose message is too long", BP_INVALID, recv.finish(rank.scaled(kPlenty))});
+  rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send whose message is too long for its recv");
+
+  rank.doing("letting a recv time out");
+  bp_op op = recv_op(rank.previous(), kSilentTag, small.data(), small.size());
+  op.flags = BP_OP_SYNC;
+  op.timeout_ns = 5 * kMillisecond;
+  recv = agent->submit(op);
+  if (!recv.in_flight()) failed.push_back({"a recv that timed out", BP_TIMEOUT, recv.submitted()});
+  recv.cancel();
+  if (recv.in_flight()) static_cast<void>(recv.finish(0));
+
+  rank.doing("cancelling a recv");
+  op.flags = 0;
+  recv = agent->submit(op);
+  recv.cancel();
+  const Outcome cancelled = recv.wait(kSecond / 5);
+  if (cancelled.status != BP_AGAIN) {
+    failed.push_back({"a cancelled recv", BP_CANCELLED, cancelled});
+    recv.release();
+  }
+  rank.meet();
+
+  rank.doing("aborting");
+  Pending in_flight = agent->submit(recv_op(rank.id(), kSilentTag - 1, small.data(), small.size()));
+  agent->abort(BP_RESOURCE, -1, "the cause of it all");
+  failed.push_back({"an aborted recv", BP_RESOURCE, in_flight.finish(rank.scaled(kPlenty))});
+  if (recv.in_flight()) static_cast<void>(recv.finish(rank.scaled(kPlenty)));
+  failed.push_back({"submit after abort", BP_RESOURCE, agent->isend(rank.id(), 1, large.data(), 1).submitted()});
+  rank.meet();
+  return failed;
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Deadlines: those that the backend keeps itself (BP_OP_SYNC) and those of work_wait. Both may be overshot by 100 ms or
+// a tenth, whichever is more. A busy machine delays this process, too, so a time counts as wrong only if it was wrong
+// three times in a row.
+#include <algorithm>
+
+#include "async_support.hpp"
+
+namespace backplane::conformance {
+
+std::vector<Case> time_clock_cases();  // time_clock.cpp
+
+namespace {
+
+constexpr int kAttempts = 3;
+
+Nanoseconds allowed(const Rank& rank, Nanoseconds timeout) {
+  return timeout + rank.scaled(std::max(100 * kMillisecond, timeout / 10));
+}
+
+struct Timed {
+  Outcome outcome;
+  Nanoseconds took = 0;
+};
+
+// With BP_OP_SYNC. A backend that ignores the flag gets its work waited for as long.
+Timed timed_sync(Agent& agent, bp_op op, Nanoseconds timeout) {
+  op.flags |= BP_OP_SYNC;
+  op.timeout_ns = timeout;
+  Timed result;
+  const Nanoseconds begin = now();
+  Pending pending = agent.submit(op);
+  const bool returned_work = pending.in_flight();
+  result.outcome = returned_work ? pending.wait(timeout) : pending.submitted();
+  result.took = now() - begin;
+  if (returned_work && result.outcome.status == BP_AGAIN) {
+    result.outcome.status = BP_TIMEOUT;
+    static_cast<void>(pending.finish(0));
+  }
+  return result;
+}
+
+// Runs `attempt` until it took no longer than is allowed, and no shorter than the timeout.
+void in_time(Rank& rank, Nanoseconds timeout, int32_t status, const std::string& what,
+             const std::function<Timed()>& attempt) {
+  rank.doing(say(what, " with a timeout of ", timeout, " ns"));
+  Timed last;
+  for (int i = 0; i < kAttempts; ++i) {
+    last = attempt();
+    rank.require(last.outcome.status == status,
+                 say(what, " with a timeout of ", timeout, " ns ends with ", status_name(status)), last.outcome.text());
+    if (last.took >= timeout - kMillisecond && last.took <= allowed(rank, timeout)) return;
+  }
+  rank.check(false,
+             say(what, " with a timeout of ", timeout / 1000, " us takes that long, and at most ",
+                 allowed(rank, timeout) / 1000, " us"),
+             say("it took ", last.took / 1000, " us, and about as wrong a time ", kAttempts, " times in a row"));
+}
+
+void zero_and_tiny(Rank& rank) {
+  const auto agent = rank.open();
+  std::vector<uint8_t> memory(100);
+  for (const Nanoseconds timeout : {Nanoseconds{0}, Nanoseconds{1}, Nanoseconds{1000}, kMillisecond}) {
+    in_time(rank, timeout, BP_TIMEOUT, "a recv with BP_OP_SYNC without a sender",
+            [&] { return timed_sync(*agent, hopeless(*agent, memory.data(), memory.size()), timeout); });
+  }
+  rank.meet();
+  ring(rank, *agent, "after recvs that timed out at once", 1);
+}
+
+// A message that has arrived is taken even by those who will not wait.
+void zero_takes_what_is_there(Rank& rank) {
+  const auto agent = rank.open();
+  std::vector<uint8_t> got(100);
+  const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), 100);
+  Pending send = agent->isend(rank.next(), 1, sent.data(), sent.size());
+  rank.doing("receiving with a timeout of 0 again and again until the message is there");
+  Timed last;
+  poll_until(rank.scaled(kPlenty), [&] {
+    last = timed_sync(*agent, recv_op(rank.previous(), 1, got.data(), got.size()), 0);
+    return last.outcome.status != BP_TIMEOUT;
+  });
+  rank.require_ok(last.outcome, "a recv with BP_OP_SYNC and a timeout of 0, asked until the message is there,");
+  require_bytes(rank, got, static_cast<uint64_t>(rank.previous()), "the message");
+  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+}
+
+void per_call(Rank& rank) {
+  const auto agent = rank.open();
+  std::vector<uint8_t> memory(100);
+  for (const Nanoseconds timeout : {30 * kMillisecond, 150 * kMillisecond, 400 * kMillisecond}) {
+    in_time(rank, timeout, BP_TIMEOUT, "a recv with BP_OP_SYNC without a sender",
+            [&] { return timed_sync(*agent, hopeless(*agent, memory.data(), memory.size()), timeout); });
+    Pending recv = agent->submit(hopeless(*agent, memory.data(), memory.size()));
+    in_time(rank, timeout, BP_AGAIN, "work_wait for a recv without a sender", [&] {
+      const Nanoseconds begin = now();
+      const Outcome outcome = recv.wait(timeout);
+      return Timed{outcome, now() - begin};
+    });
+    recv.cancel();
+    std::vector<Pending> rest;
+    rest.push_back(std::move(recv));
+    abandon(rank, *agent, rest);
+  }
+}
+
+// A wait whose end comes is over then, not at its timeout.
+void ends_with_the_message(Rank& rank) {
+  const auto agent = rank.open();
+  std::vector<uint8_t> got(100);
+  const std::vector<uint8_t> sent(100, 1);
+  for (int i = 0; i < kAttempts; ++i) {
+    bp_op op = recv_op(rank.previous(), 1, got.data(), got.size());
+    op.timeout_ns = rank.scaled(kPlenty);
+    if (i % 2 == 0) op.flags = BP_OP_SYNC;
+    Outcome outcome;
+    Nanoseconds ended = 0;
+    Nanoseconds sent_at = 0;
+    {
+      const Aside receiving([&] {
+        outcome = agent->run(op);
+        ended = now();
+      });
+      receiving.await_asleep();
+      rank.doing("sending to a rank that waits");
+      rank.meet();
+      sent_at = now();
+      rank.require_ok(agent->send(rank.next(), 1, sent.data(), sent.size()), "a send to a rank that waits");
+    }
+    rank.require_ok(outcome, "a recv");
+    rank.meet();
+    if (ended - sent_at <= rank.scaled(kSecond)) return;
+    rank.require(i + 1 < kAttempts, "a recv ends when its message comes",
+                 say("it ended ", (ended - sent_at) / kMillisecond, " ms later"));
+  }
+}
+
+// Longer than any machine will run: an overflow makes a short wait of it.
+void huge(Rank& rank) {
+  const auto agent = rank.open();
+  for (const Nanoseconds timeout : {INT64_MAX, INT64_MAX - kSecond, INT64_MAX / 2}) {
+    std::vector<uint8_t> got(100);
+    const std::vector<uint8_t> sent(100, 1);
+    for (const bool sync : {false, true}) {
+      bp_op op = recv_op(rank.previous(), 1, got.data(), got.size());
+      op.timeout_ns = timeout;
+      if (sync) op.flags = BP_OP_SYNC;
+      Outcome outcome;
+      {
+        const Aside receiving([&] {
+          Pending recv = agent->submit(op);
+          outcome = recv.wait(timeout);
+          if (outcome.status == BP_AGAIN) static_cast<void>(recv.finish(0));
+          recv.release();
+        });
+        receiving.await_asleep();
+        rank.require(!receiving.ended(),
+                     say(sync ? "submit (BP_OP_SYNC)" : "work_wait", " with a timeout of ", timeout,
+                         " ns waits for the message"),
+                     outcome.text());
+        rank.doing(say("sending to a rank that waits up to ", timeout, " ns"));
+        rank.meet();
+        rank.require_ok(agent->send(rank.next(), 1, sent.data(), sent.size()), "a send to a rank that waits");
+        rank.require(receiving.await(rank.scaled(kPlenty)), "the recv ends", "it does not");
+      }
+      rank.require_ok(outcome, say("a recv with a timeout of ", timeout, " ns"));
+      rank.meet();
+    }
+  }
+}
+
+void infinite_but_abortable(Rank& rank) {
+  for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
+    const auto agent = rank.open(in_space(say("infinite ", static_cast<int>(how))));
+    std::vector<uint8_t> memory(100);
+    const Blocked blocked(*agent, hopeless(*agent, memory.data(), memory.size()), how);
+    rank.doing(say("waiting without a timeout in ", name_of(how)));
+    rank.require(!blocked.await(300 * kMillisecond),
+                 say("BP_NO_TIMEOUT in ", name_of(how), " waits until done or aborted"), "it has returned");
+    rank.meet();  // a rank that ends before would be noticed by others
+    const Nanoseconds begin = now();
+    agent->abort(BP_CANCELLED, -1, "the case is over");
+    rank.require(blocked.await(rank.scaled(kPlenty)), say("abort ends a wait without a timeout in ", name_of(how)),
+                 "it goes on");
+    rank.check(blocked.ended_at() - begin <= rank.scaled(kAbortBound), "abort ends it within 500 ms",
+               say("after ", (blocked.ended_at() - begin) / kMillisecond, " ms"));
+    rank.check(blocked.outcome().status != BP_OK && blocked.outcome().status != BP_AGAIN, "it has failed then",
+               blocked.outcome().text());
+  }
+}
+
+// A send for which there is no recv: done (it was taken in) or BP_TIMEOUT, in time.
+void sends_too(Rank& rank) {
+  const auto agent = rank.open();
+  const std::vector<uint8_t> large(4 * kLarge, 1);
+  rank.doing("sending without a recv with a timeout of 200 ms");
+  constexpr Nanoseconds kTimeout = 200 * kMillisecond;
+  Timed last;
+  for (int i = 0; i < kAttempts; ++i) {
+    last = timed_sync(*agent, send_op(rank.next(), kSilentTag, large.data(), large.size()), kTimeout);
+    rank.require(last.outcome.ok() || last.outcome.status == BP_TIMEOUT, "a send without a recv is done, or BP_TIMEOUT",
+                 last.outcome.text());
+    if (last.took <= allowed(rank, kTimeout)) break;
+  }
+  rank.check(last.took <= allowed(rank, kTimeout),
+             say("a send with a timeout of 200 ms takes at most ", allowed(rank, kTimeout) / kMillisecond, " ms"),
+             say("it took ", last.took / kMillisecond, " ms, and about as long ", kAttempts, " times in a row"));
+  rank.meet();
+}
+
+// process_group.h: usable where the backend can. Then right; else it says so by itself, and never hangs.
+void usable_after_timeout(Rank& rank) {
+  const auto agent = rank.open();
+  std::vector<uint8_t> memory(1000);
+  rank.doing("letting a recv time out");
+  bp_op op = recv_op(rank.previous(), 1, memory.data(), memory.size());
+  const Timed timed = timed_sync(*agent, op, 50 * kMillisecond);
+  rank.require(timed.outcome.status == BP_TIMEOUT, "a recv without a sender times out", timed.outcome.text());
+  rank.meet();
+  for (uint64_t i = 0; i < 3; ++i) {
+    rank.doing("receiving after a recv of the same tag timed out");
+    const Nanoseconds begin = now();
+    const Outcome outcome = try_ring(rank, *agent, 1, i);
+    const bool by_itself = now() - begin < rank.scaled(kPlenty);
+    rank.require(outcome.ok() || by_itself, "a message after a recv timed out comes, or the recv fails by itself",
+                 "it waits: " + outcome.text());
+    if (!outcome.ok()) return;
+  }
+}
+
+// All but rank 0 come to a collective that cannot end without it.
+void collective_in_time(Rank& rank) {
+  const auto agent = rank.open();
+  int32_t memory = 1;
+  bp_op op;
+  if (!make_meeting(rank, op, &memory)) rank.skip("no native collective for which all ranks have to come");
+  constexpr Nanoseconds kTimeout = 300 * kMillisecond;
+  rank.doing("in a collective for which rank 0 does not come");
+  if (rank.id() != 0) {
+    const Nanoseconds begin = now();
+    op.flags = BP_OP_SYNC;
+    op.timeout_ns = kTimeout;
+    Pending pending = agent->submit(op);
+    const Outcome outcome = pending.wait(kTimeout);
+    const Nanoseconds took = now() - begin;
+    // Those whose peers have given up before may see that first.
+    rank.check(outcome.status == BP_TIMEOUT || outcome.status == BP_AGAIN || outcome.status == BP_PEER_LOST,
+               "a collective without rank 0 times out", outcome.text());
+    rank.check(took <= kTimeout + rank.scaled(kSecond / 2), "it does so within 500 ms of its deadline",
+               say("it took ", took / kMillisecond, " ms"));
+    agent->abort(BP_CANCELLED, -1, "the case is over");
+    rank.require(pending.wait(rank.scaled(kPlenty)).status != BP_AGAIN, "it ends by abort", "it goes on");
+    pending.release();
+  }
+  rank.meet();
+  close_in_time(rank, *agent, "after a collective timed out");
+}
+
+}  // namespace
+
+std::vector<Case> time_cases() {
+  const Needs tags = {.flags = BP_BACKEND_TAGS};
+  std::vector<Case> cases = {
+      {.group = "time",
+       .name = "zero-and-tiny",
+       .about = "BP_OP_SYNC with a timeout of 0 or nearly 0 ends at once",
+       .body = zero_and_tiny},
+      {.group = "time",
+       .name = "zero-takes-what-is-there",
+       .about = "BP_OP_SYNC with a timeout of 0 receives what has arrived",
+       .body = zero_takes_what_is_there},
+      {.group = "time",
+       .name = "per-call",
+       .about = "each call keeps its own timeout, and overshoots by 100 ms or 10% at most",
+       .body = per_call},
+      {.group = "time",
+       .name = "ends-with-the-message",
+       .about = "a wait is over when its message comes",
+       .body = ends_with_the_message},
+      {.group = "time", .name = "huge", .about = "timeouts up to INT64_MAX wait", .body = huge},
+      {.group = "time",
+       .name = "infinite-but-abortable",
+       .about = "BP_NO_TIMEOUT waits until abort",
+       .body = infinite_but_abortable},
+      {.group = "time",
+       .name = "sends",
+       .about = "a send with BP_OP_SYNC keeps its deadline, too",
+       .needs = tags,
+       .body = sends_too},
+      {.group = "time",
+       .name = "usable-afterwards",
+       .about = "after a recv that timed out messages are right, or fail by themselves",
+       .body = usable_after_timeout,
+       .deadline = 40 * kSecond},
+      {.group = "time",
+       .name = "collective",
+       .about = "a native collective with BP_OP_SYNC keeps its deadline",
+       .needs = {.ops = 0, .ranks = 2},
+       .body = collective_in_time},
+  };
+  for (Case& one : time_clock_cases()) cases.push_back(one);
+  return cases;
+}
+
+}  // namespace backplane::conformance
