@@ -122,4 +122,14 @@ void close_quickly(Rank& rank, std::unique_ptr<Agent> agent) {
              say("it took ", took / kMillisecond, " ms"));
 }
 
+void end_somehow(Rank& rank, Agent& agent, Pending& pending, Nanoseconds timeout, const std::string& what) {
+  Outcome outcome = pending.wait(timeout);
+  if (outcome.status == BP_AGAIN) {
+    agent.abort(BP_TIMEOUT, -1, "the harness gives up");
+    outcome = pending.wait(rank.scaled(kSecond / 2));
+  }
+  rank.require(outcome.status != BP_AGAIN, what + " is over within half a second of abort", "it is still in flight");
+  pending.release();
+}
+
 }  // namespace backplane::conformance

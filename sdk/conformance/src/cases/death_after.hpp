@@ -56,4 +56,8 @@ class Deaths {
 // The agent ends within five seconds (scaled): "at most a few" is what the ABI allows.
 void close_quickly(Rank& rank, std::unique_ptr<Agent> agent);
 
+// Waits for the end of an operation, whatever it may be. If it does not come within `timeout` the agent is aborted;
+// half a second (scaled) later it must be over.
+void end_somehow(Rank& rank, Agent& agent, Pending& pending, Nanoseconds timeout, const std::string& what);
+
 }  // namespace backplane::conformance

@@ -26,17 +26,6 @@ int reset_connections() {
   return count;
 }
 
-// Whatever became of it: it is over when its time and half a second for an abort have passed.
-void end_somehow(Rank& rank, Agent& agent, Pending& pending, Nanoseconds timeout, const std::string& what) {
-  Outcome outcome = pending.wait(timeout);
-  if (outcome.status == BP_AGAIN) {
-    agent.abort(BP_TIMEOUT, -1, "the harness gives up");
-    outcome = pending.wait(rank.scaled(kSecond / 2));
-  }
-  rank.require(outcome.status != BP_AGAIN, what + " is over within half a second of abort", "it is still in flight");
-  pending.release();
-}
-
 void end_and_open_again(Rank& rank, std::unique_ptr<Agent> agent) {
   rank.doing("in abort");
   agent->abort(BP_PEER_LOST, -1, "the network has failed");

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a backend leaves behind, and what it prints.
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+
+#include "case.hpp"
+#include "death_after.hpp"
+#include "hygiene_rounds.hpp"
+#include "proc.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+// Everything that this process prints goes into a file of memory while the object lives.
+class Ear {
+ public:
+  Ear() : file_(memfd_create("output", MFD_CLOEXEC)) {
+    flush();
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+      before_[stream] = dup(stream);
+      dup2(file_, stream);
+    }
+  }
+  ~Ear() {
+    stop();
+    close(file_);
+  }
+  Ear(const Ear&) = delete;
+  Ear& operator=(const Ear&) = delete;
+
+  bool works() const { return file_ >= 0; }
+  // What was printed, at most a few hundred bytes of it.
+  std::string stop() {
+    flush();
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+      if (before_[stream] < 0) continue;
+      dup2(before_[stream], stream);
+      close(before_[stream]);
+      before_[stream] = -1;
+    }
+    std::string heard(400, '\0');
+    heard.resize(static_cast<size_t>(std::max<ssize_t>(0, pread(file_, heard.data(), heard.size(), 0))));
+    return heard;
+  }
+
+ private:
+  static void flush() {
+    std::cout.flush();
+    std::cerr.flush();
+    std::clog.flush();
+    fflush(nullptr);
+  }
+
+  const int file_;
+  int before_[3] = {-1, -1, -1};
+};
+
+// A life with all its troubles: messages, a timeout, an abort, an init that fails.
+void live(Rank& rank) {
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 50'000);
+  char byte = 0;
+  bp_op op = recv_op(rank.previous(), 2, &byte, 1);
+  op.timeout_ns = 20 * kMillisecond;
+  op.flags = BP_OP_SYNC;
+  agent->run(op);
+  rank.meet();
+  agent->abort(BP_TIMEOUT, -1, "the harness aborts");
+  agent->close();
+  rank.meet();
+  Plan plan;
+  plan.space = say("missing/", rank.id());
+  plan.rank = 0;
+  plan.world_size = 2;
+  plan.timeout = 20 * kMillisecond;
+  Outcome outcome;
+  auto missing = rank.try_open(plan, outcome);
+}
+
+void quiet(Rank& rank) {
+  const bool listens = rank.id() == 0 || !rank.has_flag(BP_BACKEND_ONE_PROCESS);
+  rank.meet();
+  auto ear = listens ? std::make_unique<Ear>() : nullptr;
+  if (ear != nullptr && !ear->works()) rank.trouble("no memory for what a backend prints");
+  rank.meet();
+  const bp_backend& backend = rank.backend();
+  if (backend.probe != nullptr) {
+    Host host(rank.world(), say("probe/", rank.id()), [](uint32_t, const char*) {});
+    bp_error error;
+    bp_error_init(&error);
+    backend.probe(&backend, host.table(), &error);
+  }
+  live(rank);
+  rank.meet();
+  if (ear == nullptr) return;
+  const std::string heard = ear->stop();
+  rank.check(heard.empty(), "nothing is printed: what is worth telling goes to the host's log", heard);
+}
+
+struct Public {
+  std::set<std::string> shared = shared_memory();
+  std::set<std::string> sockets = unix_names();
+};
+
+// What is in public places and was not before; waits up to two seconds for it to go.
+void expect_nothing_new(Rank& rank, const Public& before) {
+  rank.doing("looking at what killed ranks have left");
+  const Nanoseconds deadline = now() + rank.scaled(2 * kSecond);
+  std::string left;
+  do {
+    const Public after;
+    left.clear();
+    for (const std::string& name : after.shared) {
+      if (before.shared.count(name) == 0) left += " /dev/shm/" + name;
+    }
+    for (const std::string& name : after.sockets) {
+      if (before.sockets.count(name) == 0) left += " UNIX socket " + name;
+    }
+  } while (!left.empty() && now() < deadline);
+  rank.check(left.empty(), "nothing that a killed rank made is left", "left:" + left);
+}
+
+void one_killed(Rank& rank) {
+  const int32_t victim = rank.size() - 1;
+  const Public before;
+  rank.meet();
+  Deaths deaths(rank, {victim});
+  auto agent = rank.open({}, true);
+  exchange(rank, *agent, 1, 1'000'000);
+  rank.meet();
+  if (rank.id() == victim) rank.die(SIGKILL);
+  deaths.await_loss();
+  agent->abort(BP_PEER_LOST, victim, "a rank is lost");
+  close_quickly(rank, std::move(agent));
+  deaths.meet("closed");
+  if (rank.id() == deaths.survivors().front()) expect_nothing_new(rank, before);
+}
+
+// Nobody is left who could tidy up.
+void all_killed(Rank& rank) {
+  if (rank.outsider()) {
+    const Public before;
+    rank.tell("looked", "");
+    for (int32_t other = 0; other < rank.size(); ++other) {
+      for (;;) {
+        const uint32_t seen = rank.world().fates_seen();
+        if (rank.world().fate(other) != Fate::kAlive) break;
+        rank.world().wait_for_fate(seen);
+      }
+    }
+    expect_nothing_new(rank, before);
+    return;
+  }
+  rank.ask("looked");
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 1'000'000);
+  rank.meet();
+  rank.die(SIGKILL);
+}
+
+}  // namespace
+
+std::vector<Case> hygiene_cases() {
+  Case silent;
+  silent.group = "hygiene";
+  silent.name = "quiet";
+  silent.about = "nothing is printed on stdout or stderr";
+  silent.body = quiet;
+  Case one;
+  one.group = "hygiene";
+  one.name = "sigkill-leaves-nothing";
+  one.about = "a killed rank leaves nothing in /dev/shm and no socket's name";
+  one.needs.processes = true;
+  one.needs.ranks = 2;
+  one.own_network = true;
+  one.body = one_killed;
+  Case all = one;
+  all.name = "all-killed-leave-nothing";
+  all.about = "a job of which all ranks are killed leaves nothing in /dev/shm and no socket's name";
+  all.needs.ranks = 1;
+  all.outsiders = 1;
+  all.body = all_killed;
+
+  std::vector<Case> cases = hygiene_rounds_cases();
+  cases.insert(cases.end(), {silent, one, all});
+  for (Case& scarce : hygiene_scarce_cases()) cases.push_back(scarce);
+  return cases;
+}
+
+}  // namespace backplane::conformance

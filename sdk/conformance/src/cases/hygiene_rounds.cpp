@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hygiene_rounds.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "proc.hpp"
+#include "process_traffic.hpp"
+
+extern "C" {
+__attribute__((weak)) void __asan_init();
+__attribute__((weak)) void __tsan_init();
+__attribute__((weak)) int __lsan_do_recoverable_leak_check();
+}
+
+namespace backplane::conformance {
+
+bool has_sanitizer() { return __asan_init != nullptr || __tsan_init != nullptr; }
+
+namespace {
+
+constexpr int kWarmUp = 10;           // rounds in which a library may build what it keeps for good
+constexpr uint64_t kSlack = 8 << 20;  // bytes that an allocator may keep
+constexpr uint64_t kPerRound = 4096;  // bytes of resident memory that a round may cost
+
+using Round = std::function<void(int number)>;
+
+// Does it so often, or as often as the time allows, and compares the process with what it was after the first ones.
+void repeat(Rank& rank, const std::string& what, int rounds, Nanoseconds most, const Round& round) {
+  rank.doing(what + ", again and again");
+  int number = 0;
+  while (number < kWarmUp) round(number++);
+  const Footprint before = Footprint::take();
+  const uint64_t memory = resident_bytes();
+  const Nanoseconds deadline = now() + most;
+  while (number < rounds && (most < 0 || now() < deadline)) round(number++);
+  const std::string left = left_behind(before, rank.scaled(2 * kSecond));
+  rank.check(left.empty(), say("nothing is left of ", number - kWarmUp, " rounds of ", what), left);
+  const uint64_t after = resident_bytes();
+  const uint64_t limit = kSlack + kPerRound * static_cast<uint64_t>(number);
+  rank.check(has_sanitizer() || after < memory + limit,
+             say("resident memory grows by less than ", limit >> 10, " KiB in ", number - kWarmUp, " rounds of ", what),
+             say("it grew by ", (after - std::min(memory, after)) >> 10, " KiB"));
+}
+
+std::string space_of(const Rank& rank, int number) { return say("round/", rank.id(), "/", number); }
+
+Plan alone(const Rank& rank, int number) {
+  Plan plan;
+  plan.space = space_of(rank, number);
+  plan.rank = 0;
+  plan.world_size = 1;
+  return plan;
+}
+
+// One rank is enough: the others have nothing to do with groups of one.
+void init_destroy(Rank& rank, int rounds, Nanoseconds most) {
+  rank.meet();
+  if (rank.id() != 0) return;
+  repeat(rank, "init and destroy", rounds, most, [&rank](int number) {
+    auto agent = rank.open(alone(rank, number));
+    if (number % 10 == 0) exchange(rank, *agent, 1, 100);
+    agent->close();
+  });
+}
+
+void init_destroy_world(Rank& rank, int rounds) {
+  repeat(rank, "init, messages and destroy in the whole world", rounds, -1, [&rank](int number) {
+    Plan plan;
+    plan.space = say("world/", number);
+    auto agent = rank.open(plan);
+    exchange(rank, *agent, 1, 5000);
+    rank.meet();
+    agent->close();
+  });
+  rank.meet();
+}
+
+// An init that is told at once to give up; directly, for an Agent's host cannot be reached before init is over.
+int32_t init_while_aborting(Rank& rank, int number) {
+  Host host(rank.world(), space_of(rank, number), [](uint32_t, const char*) {});
+  host.request_abort();
+  const bp_backend& backend = rank.backend();
+  const OptionValues values(backend, rank.run().options);
+  bp_options* options = nullptr;
+  bp_error error;
+  bp_error_init(&error);
+  if (backend.construct_options != nullptr) {
+    const bp_options_request request = {sizeof request, values.count(), values.data(), kSecond, "env://"};
+    const int32_t status = backend.construct_options(&backend, &request, &options, &error);
+    if (status != BP_OK) return status;
+  }
+  const int32_t ranks[] = {0, 1};
+  bp_init init = {};
+  init.struct_size = sizeof init;
+  init.rank = number % 2;
+  init.world_size = 2;
+  init.device = -1;
+  init.name = "aborting";
+  init.host = host.table();
+  init.options = options;
+  init.values = values.data();
+  init.value_count = values.count();
+  init.kind = BP_KIND_PROCESS_GROUP;
+  init.timeout_ns = rank.scaled(5 * kSecond);
+  init.global_ranks = ranks;
+  bp_agent agent = {};
+  agent.struct_size = sizeof agent;
+  const int32_t status = backend.init(&backend, &init, &agent, &error);
+  if (status == BP_OK) static_cast<const bp_process_group_api*>(agent.api)->destroy(agent.self);
+  if (options != nullptr && backend.destroy_options != nullptr) backend.destroy_options(&backend, options);
+  return status;
+}
+
+// The other rank never comes, or the host says at once that the group is being aborted.
+void failed_init(Rank& rank, int rounds, Nanoseconds most) {
+  rank.meet();
+  if (rank.id() != 0) return;
+  repeat(rank, "init that fails", rounds, most, [&rank](int number) {
+    if (number % 4 >= 2) {
+      init_while_aborting(rank, number);
+      return;
+    }
+    Plan plan = alone(rank, number);
+    plan.rank = number % 2;
+    plan.world_size = 2;
+    plan.timeout = 2 * kMillisecond;
+    Outcome outcome;
+    auto agent = rank.try_open(plan, outcome);
+    if (agent != nullptr) agent->close();
+  });
+}
+
+void abort_rounds(Rank& rank, int rounds, Nanoseconds most) {
+  rank.meet();
+  if (rank.id() != 0) return;
+  repeat(rank, "init, abort and destroy", rounds, most, [&rank](int number) {
+    auto agent = rank.open(alone(rank, number));
+    char byte = 0;
+    Pending pending = agent->irecv(0, 1, &byte, 1);
+    agent->abort(BP_TIMEOUT, -1, "the harness aborts");
+    const Outcome outcome = pending.finish(rank.scaled(kSecond));
+    rank.require(outcome.status == BP_TIMEOUT, "an operation in flight ends with abort's status", outcome.text());
+    agent->close();
+  });
+}
+
+void abort_world(Rank& rank, int rounds) {
+  repeat(rank, "init, abort and destroy in the whole world", rounds, -1, [&rank](int number) {
+    Plan plan;
+    plan.space = say("abort/", number);
+    auto agent = rank.open(plan);
+    std::vector<char> in(100'000);
+    const std::vector<char> out(100'000);
+    Pending receiving = agent->irecv(rank.previous(), 1, in.data(), in.size());
+    Pending sending = agent->isend(rank.next(), 2, out.data(), out.size());  // nobody receives it
+    rank.meet();
+    agent->abort(BP_TIMEOUT, -1, "the harness aborts");
+    const Outcome outcome = receiving.finish(rank.scaled(kSecond));
+    rank.require(!outcome.ok() && outcome.status != BP_AGAIN, "abort ends a recv in flight", outcome.text());
+    sending.finish(rank.scaled(kSecond));
+    agent->close();
+    rank.meet();
+  });
+  rank.meet();
+}
+
+void leaks(Rank& rank) {
+  if (__lsan_do_recoverable_leak_check == nullptr) rank.skip("this build has no LeakSanitizer");
+  for (int number = 0; number < 5; ++number) {
+    Plan plan;
+    plan.space = say("leak/", number);
+    auto agent = rank.open(plan);
+    exchange(rank, *agent, 1, 100'000);
+    rank.meet();
+    if (number % 2 == 1) agent->abort(BP_TIMEOUT, -1, "the harness aborts");
+    agent->close();
+    failed_init(rank, 20, -1);
+  }
+  rank.doing("looking for memory that nobody can free any more");
+  rank.check(__lsan_do_recoverable_leak_check() == 0, "no memory is leaked", "LeakSanitizer found some");
+}
+
+}  // namespace
+
+std::vector<Case> hygiene_rounds_cases() {
+  const auto make = [](const char* name, const char* about, void (*body)(Rank&), Level level = Level::kMust) {
+    Case result;
+    result.group = "hygiene";
+    result.name = name;
+    result.about = about;
+    result.level = level;
+    result.body = body;
+    result.deadline = level == Level::kMust ? 30 * kSecond : 180 * kSecond;
+    return result;
+  };
+  return {
+      make("init-destroy", "groups of one rank leave no descriptor, thread, process, file or memory behind",
+           [](Rank& rank) { init_destroy(rank, 1000, 2 * kSecond); }),
+      make("init-destroy-world", "groups of all ranks leave nothing behind",
+           [](Rank& rank) { init_destroy_world(rank, 40); }),
+      make("failed-init", "an init that fails leaves nothing behind",
+           [](Rank& rank) { failed_init(rank, 1000, 2 * kSecond); }),
+      make("abort", "an aborted group leaves nothing behind", [](Rank& rank) { abort_rounds(rank, 200, 2 * kSecond); }),
+      make("abort-world", "a group that all ranks abort leaves nothing behind",
+           [](Rank& rank) { abort_world(rank, 30); }),
+      make("leaks", "LeakSanitizer finds nothing", leaks),
+      make(
+          "init-destroy-1000", "a thousand groups leave nothing behind",
+          [](Rank& rank) { init_destroy(rank, 1000, -1); }, Level::kFull),
+      make(
+          "failed-init-1000", "a thousand failed inits leave nothing behind",
+          [](Rank& rank) { failed_init(rank, 1000, -1); }, Level::kFull),
+      make(
+          "abort-1000", "a thousand aborts leave nothing behind", [](Rank& rank) { abort_rounds(rank, 1000, -1); },
+          Level::kFull),
+  };
+}
+
+}  // namespace backplane::conformance

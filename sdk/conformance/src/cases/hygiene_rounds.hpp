@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "case.hpp"
+
+namespace backplane::conformance {
+
+// Whether agents that come and go, or fail to, leave anything behind.
+std::vector<Case> hygiene_rounds_cases();
+// What happens when descriptors, memory or threads run out.
+std::vector<Case> hygiene_scarce_cases();
+
+// True if a sanitizer is in the process: it keeps freed memory, so that resident memory says nothing.
+bool has_sanitizer();
+
+}  // namespace backplane::conformance

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <memory>
+#include <set>
+
+#include "death_after.hpp"
+#include "hygiene_rounds.hpp"
+#include "limits.hpp"
+#include "proc.hpp"
+#include "process_traffic.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr int kMost = 64;  // descriptors or threads for a group of one rank
+
+// The number from which on descriptors are refused if `free` are to be had.
+int limit_for(int free) {
+  const std::map<int, Descriptor> open = descriptors();
+  int limit = 0;
+  for (; free > 0 || open.count(limit) > 0; ++limit) {
+    if (open.count(limit) == 0) --free;
+  }
+  return limit;
+}
+
+// An init that fails for want of something says so, and leaves nothing behind; one that works, works.
+bool starts(Rank& rank, int allowed, const std::string& of_what, const std::function<void()>& lift,
+            const Footprint& before) {
+  Plan plan;
+  plan.space = say(of_what, "/", rank.id(), "/", allowed);
+  plan.rank = 0;
+  plan.world_size = 1;
+  plan.timeout = 5 * kSecond;
+  Outcome outcome;
+  auto agent = rank.try_open(plan, outcome);
+  rank.doing(say("starting a group with ", allowed, " ", of_what, " left"));
+  const bool started = agent != nullptr;
+  if (started) {
+    exchange(rank, *agent, 1, 100);
+    agent->close();
+  } else {
+    rank.check(outcome.status == BP_RESOURCE,
+               say("an init that finds only ", allowed, " ", of_what, " works or fails with BP_RESOURCE"),
+               outcome.text());
+    rank.check(outcome.error.text[0] != '\0', "the error says what is missing", "it has no text");
+  }
+  lift();
+  const std::string left = left_behind(before, rank.scaled(2 * kSecond));
+  rank.check(left.empty(), say("nothing is left of an init with ", allowed, " ", of_what), left);
+  return started;
+}
+
+void warm_up(Rank& rank) {
+  Plan plan;
+  plan.space = say("warm/", rank.id());
+  plan.rank = 0;
+  plan.world_size = 1;
+  auto agent = rank.open(plan);
+  exchange(rank, *agent, 1, 100);
+  agent->close();
+}
+
+void few_descriptors(Rank& rank) {
+  rank.meet();
+  if (rank.id() != 0) return;
+  warm_up(rank);
+  const Footprint before = Footprint::take();
+  int worked = 0;
+  for (int allowed = 0; allowed <= kMost && worked < 2; ++allowed) {
+    auto limit = std::make_unique<DescriptorLimit>(limit_for(allowed));
+    worked += starts(
+                  rank, allowed, "descriptors", [&limit] { limit.reset(); }, before)
+                  ? 1
+                  : 0;
+  }
+  rank.check(worked > 0, say("a group of one rank is content with ", kMost, " descriptors"), "init still fails");
+}
+
+// The same for rank 0 of a group of all: the others wait for it no longer than they may. `make_scarce` leaves so many
+// and returns what lifts the limit again.
+using MakeScarce = std::function<std::function<void()>(int allowed)>;
+
+void start_together(Rank& rank, const std::string& of_what, const MakeScarce& make_scarce) {
+  const Footprint before = Footprint::take();
+  bool worked = false;
+  for (int allowed = 0; allowed <= kMost && !worked; allowed = allowed < 4 ? allowed + 1 : allowed * 2) {
+    rank.meet();
+    Plan plan;
+    plan.space = say("together/", of_what, "/", allowed);
+    plan.timeout = 400 * kMillisecond;
+    const std::function<void()> lift = rank.id() == 0 ? make_scarce(allowed) : [] {};
+    Outcome outcome;
+    auto agent = rank.try_open(plan, outcome);
+    lift();
+    rank.doing(say("starting a group of which rank 0 has ", allowed, " ", of_what, " left"));
+    rank.tell(say(plan.space, "/", rank.id()), std::to_string(outcome.status));
+    worked = true;
+    for (int32_t other = 0; other < rank.size(); ++other) {
+      worked = rank.ask(say(plan.space, "/", other)) == std::to_string(BP_OK) && worked;
+    }
+    if (worked) exchange(rank, *agent, 1, 1000);
+    rank.check(rank.id() != 0 || agent != nullptr || outcome.status == BP_RESOURCE,
+               say("with ", allowed, " ", of_what, " left init works or fails with BP_RESOURCE"), outcome.text());
+    rank.meet();
+    if (agent != nullptr) agent->close();
+    rank.meet();
+    const std::string left = left_behind(before, rank.scaled(2 * kSecond));
+    rank.check(left.empty(), say("nothing is left of an init with ", allowed, " ", of_what, " on rank 0"), left);
+  }
+  rank.check(worked, say("a group is content with ", kMost, " ", of_what, " on rank 0"), "init still fails");
+}
+
+void few_descriptors_together(Rank& rank) {
+  start_together(rank, "descriptors", [](int allowed) -> std::function<void()> {
+    auto limit = std::make_shared<DescriptorLimit>(limit_for(allowed));
+    return [limit]() mutable { limit.reset(); };
+  });
+}
+
+void few_threads_together(Rank& rank) {
+  ThreadLimit* limit = nullptr;
+  std::string why_not;
+  if (rank.id() == 0) {
+    limit = ThreadLimit::install(why_not);
+    rank.tell("why not", why_not);
+  }
+  if (rank.ask("why not") != "") rank.skip(rank.ask("why not"));
+  start_together(rank, "threads", [limit](int allowed) -> std::function<void()> {
+    limit->allow(allowed);
+    return [limit] { limit->allow(-1); };
+  });
+}
+
+// A rank runs out of descriptors while the group works: nobody crashes or hangs.
+void no_descriptor_in_traffic(Rank& rank) {
+  auto agent = rank.open();
+  rank.meet();
+  std::unique_ptr<DescriptorLimit> limit;
+  if (rank.id() == 0) limit = std::make_unique<DescriptorLimit>(limit_for(0));
+  rank.doing("sending and receiving when rank 0 has no descriptor left");
+  std::vector<char> in(1000);
+  const std::vector<char> out(1000);
+  Pending receiving = agent->irecv(rank.previous(), 1, in.data(), in.size());
+  Pending sending = agent->isend(rank.next(), 1, out.data(), out.size());
+  end_somehow(rank, *agent, receiving, rank.scaled(2 * kSecond), "a recv without descriptors");
+  end_somehow(rank, *agent, sending, rank.scaled(2 * kSecond), "a send without descriptors");
+  rank.meet();
+  limit.reset();
+  agent->abort(BP_RESOURCE, 0, "the harness aborts");
+  close_quickly(rank, std::move(agent));
+  rank.meet();
+  Plan plan;
+  plan.space = "after";
+  rank.doing("starting a group when there are descriptors again");
+  auto again = rank.open(plan);
+  exchange(rank, *again, 1, 1000);
+  rank.meet();
+}
+
+void few_threads(Rank& rank) {
+  rank.meet();
+  if (rank.id() != 0) return;
+  warm_up(rank);
+  std::string why_not;
+  ThreadLimit* const limit = ThreadLimit::install(why_not);
+  if (limit == nullptr) rank.skip(why_not);
+  const Footprint before = Footprint::take();
+  int worked = 0;
+  for (int allowed = 0; allowed <= kMost && worked < 2; ++allowed) {
+    limit->allow(allowed);
+    worked += starts(
+                  rank, allowed, "threads", [limit] { limit->allow(-1); }, before)
+                  ? 1
+                  : 0;
+  }
+  rank.check(worked > 0, say("a group of one rank is content with ", kMost, " threads"), "init still fails");
+}
+
+void no_shared_memory(Rank& rank) {
+  const Footprint before = Footprint::take();
+  std::string why_not;
+  if (!deny_shared_memory(why_not)) rank.skip(why_not);
+  rank.meet();
+  Plan plan;
+  plan.timeout = 5 * kSecond;
+  Outcome outcome;
+  auto agent = rank.try_open(plan, outcome);
+  rank.doing("starting a group when no shared memory can be had");
+  rank.tell(say("status/", rank.id()), std::to_string(outcome.status));
+  std::set<std::string> statuses;
+  for (int32_t other = 0; other < rank.size(); ++other) statuses.insert(rank.ask(say("status/", other)));
+  if (statuses == std::set<std::string>{std::to_string(BP_OK)}) {
+    exchange(rank, *agent, 1, 1'000'000);
+  } else {
+    rank.check(statuses.count(std::to_string(BP_RESOURCE)) > 0,
+               "an init that finds no shared memory works or fails with BP_RESOURCE on some rank", outcome.text());
+  }
+  rank.meet();
+  if (agent != nullptr) agent->close();
+  rank.meet();
+  const std::string left = left_behind(before, rank.scaled(2 * kSecond));
+  rank.check(left.empty(), "nothing is left of a group that found no shared memory", left);
+}
+
+}  // namespace
+
+std::vector<Case> hygiene_scarce_cases() {
+  const auto make = [](const char* name, const char* about, void (*body)(Rank&)) {
+    Case result;
+    result.group = "hygiene";
+    result.name = name;
+    result.about = about;
+    result.body = body;
+    result.deadline = 40 * kSecond;
+    return result;
+  };
+  Case traffic = make("emfile-in-traffic", "a rank without descriptors neither crashes nor hangs the others",
+                      no_descriptor_in_traffic);
+  traffic.needs.ranks = 2;
+  traffic.needs.processes = true;
+  std::vector<Case> together = {
+      make("emfile-together", "a rank with too few descriptors says so; the others wait no longer than they may",
+           few_descriptors_together),
+      make("thread-limit-together", "a rank with too few threads says so; the others wait no longer than they may",
+           few_threads_together)};
+  for (Case& one : together) {
+    one.needs.ranks = 2;
+    one.needs.processes = true;
+  }
+  return {
+      together[0],
+      together[1],
+      make("emfile", "init with too few descriptors fails with BP_RESOURCE and leaves nothing behind", few_descriptors),
+      traffic,
+      make("enospc", "init without shared memory works or fails with BP_RESOURCE", no_shared_memory),
+      make("thread-limit", "init with too few threads fails with BP_RESOURCE and leaves nothing behind", few_threads),
+  };
+}
+
+}  // namespace backplane::conformance
