@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "group/isolation.hpp"
 #include "plugin/host.hpp"
 #include "registry/registry.hpp"
 
@@ -27,14 +28,14 @@ struct AgentConfig {
 class Agent {
  public:
   // Runs the init handler. Throws core::Error.
-  Agent(const Member& member, const BackendOptions& options, const AgentConfig& config);
+  Agent(const Member& member, std::shared_ptr<const BackendOptions> options, const AgentConfig& config);
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
   const std::string& id() const { return member_.id; }
   const bp_process_group_api& api() const { return *api_; }
-  void* self() const { return agent_.self; }
+  void* self() const { return isolation_ ? isolation_->self() : agent_.self; }
   bool has_flag(uint32_t flag) const { return (member_.backend->flags & flag) != 0; }
 
   // Does the backend itself perform this operation?
@@ -51,6 +52,9 @@ class Agent {
   // Can the core build what is missing out of this backend's sends and receives of host bytes?
   bool can_complete() const;
 
+  // Was a call into the backend left behind? Then it may still use the buffers that it was given.
+  bool wedged() const { return isolation_ && isolation_->wedged(); }
+
   // Makes everything in flight and everything later fail with `why`. Any thread.
   void abort(const bp_error& why);
 
@@ -61,11 +65,16 @@ class Agent {
     uint64_t memory = 0;
   };
 
+  // All that the backend may look at while it starts, and later.
+  struct Start;
+
+  int32_t start(const bp_init& init, const std::shared_ptr<Start>& start, bp_error* err);
   void check_identity(const AgentConfig& config) const;
   void learn_capabilities();
 
   const Member& member_;
-  Host host_;
+  std::shared_ptr<Host> host_;
+  std::shared_ptr<Isolation> isolation_;  // NULL if the backend is trusted
   bp_agent agent_ = {};
   const bp_process_group_api* api_ = nullptr;
   std::array<std::vector<Native>, BP_OP_COUNT> native_;  // an operation may be declared once per kind of memory

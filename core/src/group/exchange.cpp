@@ -211,16 +211,19 @@ void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t wo
   const Schedule schedule = make_schedule(choose_algorithm(problem), problem);
   const bool scaled = reduces(op.kind) && op.reduce_op == BP_PREMUL_SUM;
   const uint64_t scaled_bytes = scaled ? op.input.count * problem.element_size : 0;
-  const std::unique_ptr<std::byte[]> memory(
+  std::unique_ptr<std::byte[]> memory(
       new std::byte[schedule.scratch_count * problem.element_size + scaled_bytes]);  // not cleared
   const void* input = op.input.data;
   if (scaled) {
     multiply(op.dtype, memory.get(), op.input.data, op.scalar, op.input.count);
     input = memory.get();
   }
-  {
+  try {
     Exchange exchange(agent, op, input, memory.get() + scaled_bytes, seq, deadline);
     exchange.run(schedule);
+  } catch (...) {
+    if (agent.wedged()) static_cast<void>(memory.release());  // the backend may still use it
+    throw;
   }
   if (reduces(op.kind) && op.reduce_op == BP_AVG && op.output.data != nullptr) {
     divide(op.dtype, op.output.data, static_cast<uint64_t>(world_size), op.output.count);

@@ -22,6 +22,7 @@ class Host {
   const bp_host* table() const { return &table_; }
   // From now on abort_requested says 1, and blocked store calls end with BP_CANCELLED.
   void request_abort(const std::string& why);
+  bool abort_requested() const { return aborting_.load(std::memory_order_acquire); }
 
  private:
   friend struct HostCalls;
