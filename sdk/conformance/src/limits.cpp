@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "proc.hpp"
 #include "say.hpp"
 
 namespace backplane::conformance {
@@ -108,6 +109,19 @@ ThreadLimit* ThreadLimit::install(std::string& why_not) {
   return limit;
 }
 
+void ThreadLimit::allow(int more) { most_.store(more < 0 ? SIZE_MAX : threads().size() + static_cast<size_t>(more)); }
+
+// A thread that has been joined may still be seen for a moment.
+bool ThreadLimit::has_room() const {
+  const size_t most = most_.load();
+  const Nanoseconds deadline = now() + 20 * kMillisecond;
+  while (most != SIZE_MAX && threads().size() >= most) {
+    if (now() >= deadline) return false;
+    sched_yield();
+  }
+  return true;
+}
+
 void ThreadLimit::answer() {
   for (;;) {
     seccomp_notif request = {};
@@ -117,12 +131,10 @@ void ThreadLimit::answer() {
     }
     seccomp_notif_resp response = {};
     response.id = request.id;
-    if (left_.load() == 0) {
-      refused_.fetch_add(1);
-      response.error = -EAGAIN;
-    } else {
-      if (left_.load() > 0) left_.fetch_sub(1);
+    if (has_room()) {
       response.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    } else {
+      response.error = -EAGAIN;
     }
     ioctl(listener_, SECCOMP_IOCTL_NOTIF_SEND, &response);
   }

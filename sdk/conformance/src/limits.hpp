@@ -4,6 +4,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace backplane::conformance {
@@ -24,26 +26,22 @@ class DescriptorLimit {
 // ENOSPC. False, and why, if the machine does not permit it.
 bool deny_shared_memory(std::string& why_not);
 
-// Counts the threads that are made, and refuses them (EAGAIN) from a number on. Made once in a process, before the
+// Refuses threads (EAGAIN) once this process has so many. Made once in a process, before the
 // threads in question; stays till the end of the process.
 class ThreadLimit {
  public:
   // Null, and why, if the machine does not permit it.
   static ThreadLimit* install(std::string& why_not);
-  // So many more threads may be made; negative: any number.
-  void allow(int threads) {
-    refused_.store(0);
-    left_.store(threads);
-  }
-  int refused() const { return refused_.load(); }
+  // The process may have so many more threads than it has now; negative: any number.
+  void allow(int more);
 
  private:
   explicit ThreadLimit(int listener) : listener_(listener) {}
   void answer();
+  bool has_room() const;
 
   const int listener_;
-  std::atomic<int> left_ = -1;
-  std::atomic<int> refused_ = 0;
+  std::atomic<size_t> most_ = SIZE_MAX;
 };
 
 }  // namespace backplane::conformance

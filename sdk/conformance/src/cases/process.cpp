@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A backend inside a process that has threads, forks, signals and settings of its own.
+#include "process_signals.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "death_after.hpp"
+#include "proc.hpp"
+#include "process_traffic.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr int kThreads = 4;
+
+// Runs the function on threads of its own, and leaves the body if one of them does.
+void on_threads(int count, const std::function<void(int)>& run) {
+  std::atomic<bool> stopped = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&run, &stopped, i] {
+      try {
+        run(i);
+      } catch (const Stop&) {
+        stopped.store(true);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (stopped.load()) throw Stop();
+}
+
+Plan numbered(const char* name, int i) {
+  Plan plan;
+  plan.space = say(name, "/", i);
+  return plan;
+}
+
+// Several groups start at once in every process, in no particular order.
+void concurrent_init(Rank& rank) {
+  rank.doing("starting four groups at once from four threads");
+  for (int round = 0; round < 3; ++round) {
+    on_threads(kThreads, [&rank, round](int i) {
+      auto agent = rank.open(numbered("at-once", round * kThreads + i));
+      exchange(rank, *agent, static_cast<uint64_t>(i), 2000);
+      agent->close();
+    });
+    rank.meet();
+  }
+}
+
+void concurrent_groups(Rank& rank) {
+  std::vector<std::unique_ptr<Agent>> agents;
+  for (int i = 0; i < 3; ++i) agents.push_back(rank.open(numbered("beside", i)));
+  rank.doing("using three groups at once from three threads");
+  on_threads(3, [&rank, &agents](int i) {
+    for (uint64_t round = 0; round < 20; ++round) {
+      pass_round(rank, *agents[static_cast<size_t>(i)], round % 3, 100 + 20'000 * (round % 4));
+    }
+  });
+  rank.meet();
+  for (auto& agent : agents) agent->close();
+}
+
+// Several threads use one group; each has its own tag if there are tags, else its own peer's turn.
+void one_group_many_threads(Rank& rank) {
+  if (!rank.has_flag(BP_BACKEND_TAGS)) rank.skip("without tags the messages of several threads cannot be told apart");
+  auto agent = rank.open();
+  rank.doing("using one group from four threads");
+  on_threads(kThreads, [&rank, &agent](int i) {
+    for (int round = 0; round < 20; ++round) {
+      pass_round(rank, *agent, static_cast<uint64_t>(100 + i), static_cast<size_t>(1 + round * 700));
+    }
+  });
+  rank.meet();
+  agent->close();
+}
+
+// One thread submits, another waits, a third releases and destroys.
+void any_thread(Rank& rank) {
+  std::unique_ptr<Agent> agent;
+  const auto elsewhere = [](const std::function<void()>& run) { on_threads(1, [&run](int) { run(); }); };
+  elsewhere([&] { agent = rank.open(); });
+  rank.doing("submitting on one thread and waiting on another");
+  for (uint64_t round = 0; round < 10; ++round) {
+    const size_t bytes = round % 2 == 0 ? 10 : 200'000;
+    std::vector<char> in(bytes);
+    const std::vector<char> out = payload(rank.id(), rank.next(), round, bytes);
+    Pending receiving;
+    Pending sending;
+    elsewhere([&] { receiving = agent->irecv(rank.previous(), round, in.data(), bytes); });
+    elsewhere([&] { sending = agent->isend(rank.next(), round, out.data(), bytes); });
+    Outcome received;
+    elsewhere([&] { received = receiving.wait(rank.scaled(10 * kSecond)); });
+    rank.require_ok(received, "a recv that another thread waits for");
+    elsewhere([&] { receiving.release(); });
+    rank.require_ok(sending.finish(rank.scaled(10 * kSecond)), "a send that another thread has submitted");
+    rank.require(in == payload(rank.previous(), rank.id(), round, bytes), "the bytes that were sent", "others");
+  }
+  rank.meet();
+  elsewhere([&] { agent->close(); });
+}
+
+// A child that touches nothing and ends: what it inherited must not be shut down with it.
+void fork_child(Rank& rank) {
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 10'000);
+  std::vector<char> in(100'000);
+  Pending receiving = agent->irecv(rank.previous(), 2, in.data(), in.size());
+  rank.doing("forking a child that does nothing");
+  int ends[2] = {-1, -1};
+  if (pipe2(ends, O_CLOEXEC) != 0) rank.trouble("no pipe");
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    close(ends[1]);
+    while (read(ends[0], &byte, 1) < 0) {
+    }
+    _exit(0);
+  }
+  if (child < 0) rank.trouble("no process");
+  close(ends[0]);
+  rank.doing("using a group while a forked child lives");
+  const std::vector<char> out = payload(rank.id(), rank.next(), 2, in.size());
+  rank.require_ok(agent->send(rank.next(), 2, out.data(), out.size()), "a send beside a forked child");
+  rank.require_ok(receiving.finish(rank.scaled(10 * kSecond)), "a recv that was submitted before the fork");
+  rank.check(in == payload(rank.previous(), rank.id(), 2, in.size()), "the bytes that were sent", "others");
+  exchange(rank, *agent, 3, 10'000);
+  close(ends[1]);
+  rank.doing("waiting for a forked child that ends");
+  int status = 0;
+  const Nanoseconds deadline = now() + rank.scaled(5 * kSecond);
+  while (waitpid(child, &status, WNOHANG) == 0 && now() < deadline) poll(nullptr, 0, 2);
+  rank.check(now() < deadline && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+             "a forked child that calls _exit(0) ends so", say("wait status ", status));
+  rank.doing("using a group after a forked child has ended");
+  exchange(rank, *agent, 4, 10'000);
+  rank.meet();
+  agent->close();
+  rank.meet();
+  Plan plan;
+  plan.space = "after";
+  auto again = rank.open(plan);
+  exchange(rank, *again, 1, 1000);
+  rank.meet();
+}
+
+// The child outlives the agent: that it has inherited the connections must not hide the end of a group from its peers.
+void fork_hides_no_end(Rank& rank) {
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 1000);
+  rank.meet();
+  if (rank.id() != 0) {
+    char byte = 0;
+    rank.doing("waiting for a rank that destroys its group while a forked child lives");
+    bp_op op = recv_op(0, 2, &byte, 1);
+    op.timeout_ns = rank.scaled(2 * kSecond);
+    const Outcome outcome = agent->run(op);
+    rank.check(outcome.status != BP_AGAIN && !outcome.ok(), "a recv from a rank that has left fails", outcome.text());
+    rank.meet();
+    close_quickly(rank, std::move(agent));
+    return;
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    for (;;) pause();
+  }
+  if (child < 0) rank.trouble("no process");
+  close_quickly(rank, std::move(agent));
+  rank.meet();
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+void close_on_exec(Rank& rank) {
+  const std::map<int, Descriptor> before = descriptors();
+  rank.meet();
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 300'000);
+  rank.doing("looking at the descriptors that the backend has opened");
+  for (const auto& [number, descriptor] : descriptors()) {
+    const auto earlier = before.find(number);
+    if (earlier != before.end() && earlier->second.target == descriptor.target) continue;
+    rank.check(descriptor.close_on_exec, "each descriptor that the backend opens is close-on-exec",
+               say("descriptor ", number, " (", descriptor.target, ") is not"));
+  }
+  rank.meet();
+  agent->close();
+}
+
+}  // namespace
+
+std::vector<Case> process_cases() {
+  const auto make = [](const char* name, const char* about, void (*body)(Rank&)) {
+    Case result;
+    result.group = "process";
+    result.name = name;
+    result.about = about;
+    result.body = body;
+    return result;
+  };
+  Case hidden = make("fork-hides-no-end", "a forked child that lives on does not keep a destroyed group alive",
+                     fork_hides_no_end);
+  hidden.needs.ranks = 2;
+  hidden.needs.processes = true;
+  std::vector<Case> cases = {
+      make("concurrent-init", "several threads may start groups at once", concurrent_init),
+      make("concurrent-groups", "several threads may use groups of their own at once", concurrent_groups),
+      make("concurrent-threads", "several threads may use one group at once", one_group_many_threads),
+      make("any-thread", "calls may come from any thread", any_thread),
+      make("fork-child", "a forked child that does nothing and ends costs its parent nothing", fork_child),
+      hidden,
+      make("cloexec", "descriptors are close-on-exec", close_on_exec),
+  };
+  for (Case& one : process_signal_cases()) cases.push_back(one);
+  return cases;
+}
+
+}  // namespace backplane::conformance

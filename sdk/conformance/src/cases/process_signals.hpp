@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "case.hpp"
+
+namespace backplane::conformance {
+
+// Signals, and whatever else belongs to the process and not to the backend.
+std::vector<Case> process_signal_cases();
+
+}  // namespace backplane::conformance
