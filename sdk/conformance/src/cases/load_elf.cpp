@@ -15,8 +15,8 @@
 #include <map>
 #include <string_view>
 
-#include "backplane/abi/abi.h"
 #include "../say.hpp"
+#include "backplane/abi/abi.h"
 
 namespace backplane::conformance::load {
 namespace {

@@ -12,16 +12,17 @@ namespace backplane::conformance::load {
 // An entry of the dynamic symbol table.
 struct Symbol {
   std::string name;
-  std::string version;    // that an undefined one asks for; may be empty
-  unsigned char bind;     // STB_...
-  unsigned char type;     // STT_...
-  bool visible;           // to other objects
-  uint16_t section;       // SHN_UNDEF: not defined here
-  uint64_t size;          // bytes
+  std::string version;  // that an undefined one asks for; may be empty
+  unsigned char bind;   // STB_...
+  unsigned char type;   // STT_...
+  bool visible;         // to other objects
+  uint16_t section;     // SHN_UNDEF: not defined here
+  uint64_t size;        // bytes
 };
 
 struct ElfFile {
-  // Why the file is no shared object for this machine, as the end of a sentence; empty if it is one. Then the rest holds.
+  // Why the file is no shared object for this machine, as the end of a sentence; empty if it is one. Then the rest
+  // holds.
   std::string problem;
   std::vector<Symbol> symbols;
   std::vector<std::string> needed;  // DT_NEEDED

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `init`: how groups begin and end.
+#include "init_groups.hpp"
+
+namespace backplane::conformance {
+namespace init {
+
+void ring(Rank& rank, Agent& agent, uint32_t salt) {
+  const int32_t next = (agent.rank() + 1) % agent.size();
+  const int32_t previous = (agent.rank() + agent.size() - 1) % agent.size();
+  const uint32_t sent = salt + static_cast<uint32_t>(agent.rank());
+  const uint32_t expected = salt + static_cast<uint32_t>(previous);
+  uint32_t received = 0;
+  Pending sending = agent.isend(next, 11, &sent, sizeof sent);
+  rank.require_ok(agent.recv(previous, 11, &received, sizeof received), say("a recv from rank ", previous));
+  rank.require_ok(sending.finish(rank.scaled(15 * kSecond)), say("a send to rank ", next));
+  rank.require(received == expected, say("the number ", expected, " from rank ", previous), say(received));
+}
+
+void everybody(Rank& rank, Agent& agent, uint32_t salt) {
+  const auto size = static_cast<size_t>(agent.size());
+  const uint32_t mine = salt + static_cast<uint32_t>(agent.rank());
+  std::vector<uint32_t> received(size);
+  std::vector<Pending> pending;
+  for (int32_t peer = 0; peer < agent.size(); ++peer) {
+    pending.push_back(agent.irecv(peer, 12, &received[static_cast<size_t>(peer)], sizeof(uint32_t)));
+    pending.push_back(agent.isend(peer, 12, &mine, sizeof mine));
+  }
+  for (size_t i = 0; i < pending.size(); ++i) {
+    rank.require_ok(pending[i].finish(rank.scaled(15 * kSecond)),
+                    say(i % 2 == 0 ? "a recv from rank " : "a send to rank ", i / 2));
+  }
+  for (uint32_t peer = 0; peer < size; ++peer) {
+    rank.require(received[peer] == salt + peer, say("the number ", salt + peer, " from rank ", peer),
+                 say(received[peer]));
+  }
+}
+
+}  // namespace init
+
+std::vector<Case> init_cases() {
+  std::vector<Case> all = init::world_cases();
+  for (const std::vector<Case>& part : {init::trouble_cases(), init::session_cases()}) {
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `init`: groups after, beside and before other groups of the same ranks.
+#include "init_groups.hpp"
+
+namespace backplane::conformance::init {
+namespace {
+
+// Starts a group that the last rank does not come to, and gives it up.
+void fail_once(Rank& rank, const std::string& space) {
+  const int32_t missing = rank.size() - 1;
+  if (rank.id() != missing) {
+    Outcome outcome;
+    const auto agent = rank.try_open(plan_in(space, {}, 7 * kSecond / 10), outcome);
+    if (agent != nullptr) {
+      rank.doing("receiving from a rank that has not come");
+      uint32_t number = 0;
+      bp_op op = recv_op(missing, 3, &number, sizeof number);
+      op.timeout_ns = kSecond / 5;
+      rank.check(!agent->run(op).ok(), "a failure of a recv from a rank that has not come", "success");
+      rank.doing("in destroy");
+      agent->close();
+    }
+  }
+  rank.meet();
+}
+
+void retry_after_failure(Rank& rank) {
+  for (int round = 0; round < 2; ++round) {
+    fail_once(rank, say("fails/", round));
+    const auto agent = rank.open(plan_in(say("works/", round)));
+    rank.doing("exchanging after a failed start");
+    everybody(rank, *agent, 100);
+    rank.meet();
+    rank.doing("in destroy");
+    agent->close();
+  }
+}
+
+// The last rank comes to a group that the others have given up, and talks to whom it finds, while all of them, itself
+// included, start another one.
+void stale_session(Rank& rank) {
+  constexpr uint32_t kStale = 0xdead0000U;
+  fail_once(rank, "old");
+  const bool late = rank.id() == rank.size() - 1;
+  std::unique_ptr<Agent> old;
+  std::vector<Pending> talk;
+  std::vector<uint32_t> numbers(static_cast<size_t>(rank.size()), kStale);
+  if (late) {
+    for (int32_t peer = 0; peer + 1 < rank.size(); ++peer) rank.ask(say("begins/", peer));
+    Outcome outcome;
+    old = rank.try_open(plan_in("old", {}, kSecond), outcome);
+    for (int32_t peer = 0; old != nullptr && peer + 1 < rank.size(); ++peer) {
+      talk.push_back(old->isend(peer, 12, &numbers[static_cast<size_t>(peer)], sizeof(uint32_t)));
+    }
+  } else {
+    rank.tell(say("begins/", rank.id()), "");
+  }
+  const auto agent = rank.open(plan_in("new"));
+  rank.doing("exchanging beside a rank of an earlier session");
+  for (uint32_t round = 0; round < 3; ++round) everybody(rank, *agent, 10 + round);
+  rank.meet();
+  rank.doing("ending the earlier session");
+  for (Pending& send : talk) send.finish(0);
+  if (old != nullptr) old->close();
+  rank.doing("exchanging after the end of the earlier session");
+  rank.meet();
+  everybody(rank, *agent, 20);
+  rank.meet();
+}
+
+// The same ranks in two groups, the second in reverse order, with the same tags.
+void two_worlds_at_once(Rank& rank) {
+  const auto first = rank.open(plan_in("first"));
+  Plan reversed = plan_in("second");
+  reversed.rank = rank.size() - 1 - rank.id();
+  for (int32_t i = rank.size(); i > 0; --i) reversed.global_ranks.push_back(i - 1);
+  const auto second = rank.open(reversed);
+  rank.doing("exchanging in two groups at once");
+  const auto size = static_cast<size_t>(rank.size());
+  std::vector<uint32_t> received(2 * size);
+  const uint32_t sent[2] = {1000 + static_cast<uint32_t>(first->rank()), 2000 + static_cast<uint32_t>(second->rank())};
+  std::vector<Pending> pending;
+  for (size_t i = 0; i < size; ++i) {
+    const auto peer = static_cast<int32_t>(i);
+    pending.push_back(second->irecv(peer, 4, &received[size + i], sizeof(uint32_t)));
+    pending.push_back(first->isend(peer, 4, &sent[0], sizeof(uint32_t)));
+    pending.push_back(second->isend(peer, 4, &sent[1], sizeof(uint32_t)));
+    pending.push_back(first->irecv(peer, 4, &received[i], sizeof(uint32_t)));
+  }
+  for (Pending& each : pending) rank.require_ok(each.finish(rank.scaled(15 * kSecond)), "an operation");
+  for (size_t i = 0; i < size; ++i) {
+    rank.check(received[i] == 1000 + i, say("the number ", 1000 + i, " in the first group"), say(received[i]));
+    rank.check(received[size + i] == 2000 + i, say("the number ", 2000 + i, " in the second group"),
+               say(received[size + i]));
+  }
+  rank.meet();
+}
+
+// Two groups end in either order, and the one that is left does not notice.
+void destroy_twice(Rank& rank) {
+  for (int round = 0; round < 4; ++round) {
+    auto first = rank.open(plan_in(say("first/", round)));
+    auto second = rank.open(plan_in(say("second/", round)));
+    everybody(rank, *first, 1);
+    everybody(rank, *second, 2);
+    rank.meet();
+    if (round % 2 == 1) std::swap(first, second);
+    rank.doing(say("in destroy of the ", round % 2 == 0 ? "first" : "second", " of two groups"));
+    first->close();
+    rank.doing("exchanging in the group that is left");
+    everybody(rank, *second, 3);
+    rank.meet();
+    rank.doing("in destroy of the group that is left");
+    second->close();
+  }
+}
+
+Case session_case(const char* name, const char* about, void (*body)(Rank&), int32_t ranks) {
+  Case made = {.group = "init", .name = name, .about = about};
+  made.needs.ranks = ranks;
+  made.body = body;
+  made.deadline = 30 * kSecond;
+  return made;
+}
+
+}  // namespace
+
+std::vector<Case> session_cases() {
+  return {
+      session_case("stale-session", "a rank of an earlier session does not disturb a new one", stale_session, 2),
+      session_case("two-worlds-at-once", "two groups of the same ranks keep their messages apart", two_worlds_at_once,
+                   1),
+      session_case("retry-after-failure", "after a start that failed the next one succeeds", retry_after_failure, 2),
+      session_case("destroy-twice", "groups end in either order, again and again", destroy_twice, 1),
+  };
+}
+
+}  // namespace backplane::conformance::init

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `init`: ranks that are wrong or missing, and a port that is taken. Whatever happens, everybody comes back.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+#include <thread>
+
+#include "init_groups.hpp"
+#include "init_raw.hpp"
+
+namespace backplane::conformance::init {
+namespace {
+
+constexpr Nanoseconds kShort = 3 * kSecond / 2;  // for init
+
+// How late a call may return: the machine may be busy.
+Nanoseconds grace(Rank& rank, Nanoseconds timeout) { return rank.scaled(kSecond) + timeout / 10; }
+
+void check_in_time(Rank& rank, Nanoseconds begin, Nanoseconds timeout, const std::string& what) {
+  const Nanoseconds took = now() - begin;
+  rank.check(took <= timeout + grace(rank, timeout),
+             say(what, " returns within its timeout of ", timeout / kMillisecond, " ms"),
+             say("it took ", took / kMillisecond, " ms"));
+}
+
+void rank_out_of_range(Rank& rank) {
+  struct Place {
+    int32_t rank;
+    int32_t world_size;
+  };
+  constexpr Place kPlaces[] = {{1, 1},         {-1, 1}, {5, 2},  {INT32_MAX, 2},
+                               {INT32_MIN, 2}, {0, 0},  {0, -1}, {0, INT32_MIN}};
+  for (const Place& place : kPlaces) {
+    const std::string what = say("init as rank ", place.rank, " of ", place.world_size);
+    rank.doing(what);
+    RawInit raw(rank, what, place.rank, place.world_size, rank.scaled(kSecond));
+    const Outcome outcome = raw.run();
+    rank.check(outcome.status == BP_INVALID, what + " answers BP_INVALID", outcome.text());
+    rank.check(outcome.ok() || outcome.error.text[0] != '\0', what + " says why", "no text");
+    raw.close();
+  }
+}
+
+// A member of a group that cannot be right: it need not notice, but it must not hang.
+void take_part_in_nonsense(Rank& rank, int32_t as_rank, int32_t world_size) {
+  const Nanoseconds timeout = rank.scaled(kShort);
+  Nanoseconds begin = now();
+  Outcome outcome;
+  Plan plan = plan_in("main", {}, kShort);
+  plan.rank = as_rank;
+  plan.world_size = world_size;
+  const std::unique_ptr<Agent> agent = rank.try_open(plan, outcome);
+  check_in_time(rank, begin, timeout, "init");
+  if (agent != nullptr) {
+    rank.doing("sending in a group that cannot be right");
+    uint32_t number = 1;
+    begin = now();
+    const Nanoseconds moment = rank.scaled(kSecond / 2);
+    bp_op recv = recv_op(0, 9, &number, sizeof number);
+    recv.timeout_ns = moment;
+    agent->run(recv);
+    bp_op send = send_op(0, 9, &number, sizeof number);
+    send.timeout_ns = moment;
+    agent->run(send);
+    check_in_time(rank, begin, 2 * moment, "a recv and a send");
+    rank.doing("in destroy of a group that cannot be right");
+    agent->close();
+  } else {
+    rank.check(outcome.error.text[0] != '\0', "a failed init says why", "no text");
+  }
+  rank.meet();
+}
+
+void duplicate_rank(Rank& rank) {
+  const int32_t last = rank.size() - 1;
+  take_part_in_nonsense(rank, rank.id() == last ? last - 1 : rank.id(), rank.size());
+}
+
+void size_mismatch(Rank& rank) {
+  take_part_in_nonsense(rank, rank.id(), rank.id() == rank.size() - 1 ? rank.size() + 1 : rank.size());
+}
+
+bool names(const Outcome& outcome, int32_t rank) {
+  if (outcome.error.peer_rank == rank) return true;
+  const std::string text = outcome.text();
+  const std::string word = say("rank ", rank);
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if (end == text.size() || text[end] < '0' || text[end] > '9') return true;
+  }
+  return false;
+}
+
+void wait_for_missing(Rank& rank, int32_t missing) {
+  if (rank.id() == missing) return;
+  const Nanoseconds timeout = rank.scaled(kShort);
+  Nanoseconds begin = now();
+  Outcome outcome;
+  const std::unique_ptr<Agent> agent = rank.try_open(plan_in("main", {}, kShort), outcome);
+  check_in_time(rank, begin, timeout, "init");
+  if (agent == nullptr) {
+    rank.check(outcome.status == BP_TIMEOUT || outcome.status == BP_PEER_LOST,
+               "BP_TIMEOUT or BP_PEER_LOST of an init that waits for a rank that does not come", outcome.text());
+    rank.check(names(outcome, missing), say("an error that names rank ", missing, ", which has not come"),
+               outcome.text());
+    return;
+  }
+  rank.doing(say("receiving from rank ", missing, ", which has never come"));
+  begin = now();
+  uint32_t number = 0;
+  bp_op op = recv_op(missing, 9, &number, sizeof number);
+  op.timeout_ns = rank.scaled(kSecond / 2);
+  outcome = agent->run(op);
+  check_in_time(rank, begin, op.timeout_ns, "a recv");
+  rank.check(!outcome.ok() && outcome.status != BP_AGAIN, say("a failure of a recv from rank ", missing),
+             outcome.text());
+  rank.doing("in destroy");
+  agent->close();
+}
+
+void missing_rank_named(Rank& rank) { wait_for_missing(rank, rank.size() - 1); }
+void missing_first_rank_named(Rank& rank) { wait_for_missing(rank, 0); }
+
+// The host asks init to stop while it waits for a rank that does not come.
+void abort_during_init(Rank& rank) {
+  if (rank.id() == rank.size() - 1) return;
+  RawInit raw(rank, "main", rank.id(), rank.size(), rank.scaled(15 * kSecond));
+  std::atomic<bool> returned = false;
+  Outcome outcome;
+  rank.doing("in init, to be aborted");
+  std::thread starter([&raw, &returned, &outcome] {
+    outcome = raw.run();
+    returned.store(true);
+  });
+  // An init that waits asks the host again and again; one that has returned needs no abort.
+  const Nanoseconds limit = now() + rank.scaled(3 * kSecond);
+  while (!returned.load() && raw.calls() < 2 && now() < limit) std::this_thread::yield();
+  raw.request_abort();
+  const Nanoseconds begin = now();
+  starter.join();
+  const Nanoseconds took = now() - begin;
+  rank.check(took <= rank.scaled(500 * kMillisecond), "init returns within 500 ms of the host's request to abort",
+             say("it took ", took / kMillisecond, " ms"));
+  rank.check(outcome.ok() || outcome.status == BP_CANCELLED, "BP_CANCELLED, or success if init was done already",
+             outcome.text());
+  rank.doing("in destroy");
+  raw.close();
+}
+
+// Somebody listens there.
+class TakenPort {
+ public:
+  explicit TakenPort(Rank& rank) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    if (socket_ < 0 || ::bind(socket_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(socket_, 1) != 0 ||
+        ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+      rank.trouble(std::string("cannot listen on loopback: ") + std::strerror(errno));
+    }
+    port_ = ntohs(address.sin_port);
+  }
+  ~TakenPort() { ::close(socket_); }
+  TakenPort(const TakenPort&) = delete;
+  TakenPort& operator=(const TakenPort&) = delete;
+  int port() const { return port_; }
+
+ private:
+  int socket_;
+  int port_ = 0;
+};
+
+void port_busy(Rank& rank) {
+  bool has_port = false;
+  for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
+    has_port = has_port || std::strcmp(rank.backend().options[i]->key, "port") == 0;
+  }
+  if (!has_port) rank.skip("the backend has no option named port");
+  std::string port;
+  {
+    const TakenPort taken(rank);
+    port = std::to_string(taken.port());
+    const Nanoseconds begin = now();
+    Outcome outcome;
+    const auto agent = rank.try_open(plan_in("busy", {{"port", port}}, kShort), outcome);
+    check_in_time(rank, begin, rank.scaled(kShort), "init");
+    if (agent != nullptr) {  // on an address where nobody is
+      ring(rank, *agent, 1);
+    } else {
+      rank.check(outcome.status == BP_RESOURCE, "BP_RESOURCE for a port that is taken", outcome.text());
+      rank.check(outcome.text().find(port) != std::string::npos, "an error that names the port " + port,
+                 outcome.text());
+    }
+  }
+  const auto agent = rank.open(plan_in("free", {{"port", port}}));
+  ring(rank, *agent, 2);
+}
+
+Case trouble_case(const char* name, const char* about, void (*body)(Rank&), std::vector<int32_t> worlds = {}) {
+  Case made = {.group = "init", .name = name, .about = about};
+  made.worlds = std::move(worlds);
+  made.needs.ranks = made.worlds.empty() || made.worlds.front() > 1 ? 2 : 1;
+  made.body = body;
+  return made;
+}
+
+}  // namespace
+
+std::vector<Case> trouble_cases() {
+  return {
+      trouble_case("rank-out-of-range", "a rank outside of its world is BP_INVALID", rank_out_of_range, {1}),
+      trouble_case("duplicate-rank", "nobody hangs if two ranks say that they are the same one", duplicate_rank, {3}),
+      trouble_case("size-mismatch", "nobody hangs if ranks disagree about the size of the world", size_mismatch, {3}),
+      trouble_case("missing-rank-named", "who waits for a rank that does not come ends in time and names it",
+                   missing_rank_named, {2}),
+      trouble_case("missing-first-rank-named", "the same if it is rank 0 that does not come", missing_first_rank_named,
+                   {2}),
+      trouble_case("abort-during-init", "an init that waits ends within 500 ms of the host's request",
+                   abort_during_init),
+      trouble_case("port-busy", "a port that is taken is an error that names it, and harmless", port_busy, {1}),
+  };
+}
+
+}  // namespace backplane::conformance::init

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `init`: groups of every size that come together as they should.
+#include <time.h>
+
+#include "init_groups.hpp"
+
+namespace backplane::conformance::init {
+namespace {
+
+// An agent, unless the backend says that it serves no world of this size: which is its right.
+std::unique_ptr<Agent> open_if_served(Rank& rank) {
+  Outcome outcome;
+  std::unique_ptr<Agent> agent = rank.try_open({}, outcome);
+  if (outcome.status == BP_UNSUPPORTED) rank.skip(say("a world of ", rank.size(), ": ", outcome.text()));
+  rank.require_ok(outcome, "init");
+  return agent;
+}
+
+void world_1(Rank& rank) {
+  const std::unique_ptr<Agent> agent = open_if_served(rank);
+  rank.doing("sending to itself");
+  for (uint32_t round = 0; round < 10; ++round) ring(rank, *agent, 100 * round);
+  rank.doing("in destroy");
+  agent->close();
+}
+
+void each_world(Rank& rank) {
+  const std::unique_ptr<Agent> agent = open_if_served(rank);
+  rank.doing("exchanging with every rank");
+  for (uint32_t round = 0; round < 3; ++round) everybody(rank, *agent, 1000 * round);
+  rank.meet();
+  rank.doing("in destroy");
+  agent->close();
+}
+
+// One rank comes when the others have been waiting, or sending, for a while.
+void late_joiner(Rank& rank) {
+  const int32_t late = rank.size() - 1;
+  if (rank.id() == late) {
+    for (int32_t peer = 0; peer < late; ++peer) rank.ask(say("begins/", peer));
+    const timespec pause = {0, 400'000'000};  // the delay that the case is about
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
+  } else {
+    rank.tell(say("begins/", rank.id()), "");
+  }
+  const std::unique_ptr<Agent> agent = rank.open();
+  rank.doing("exchanging with every rank");
+  everybody(rank, *agent, 500);
+  rank.meet();
+}
+
+// A rank sends and is gone; what it sent still arrives.
+void gone_before_others(Rank& rank) {
+  constexpr uint32_t kMessages = 20;
+  const std::unique_ptr<Agent> agent = rank.open();
+  rank.meet();
+  if (rank.id() == 0) {
+    rank.doing("sending, to end at once");
+    std::vector<uint32_t> numbers(kMessages);
+    std::vector<Pending> sends;
+    for (uint32_t i = 0; i < kMessages; ++i) {
+      numbers[i] = 7000 + i;
+      for (int32_t peer = 1; peer < rank.size(); ++peer) {
+        sends.push_back(agent->isend(peer, 5, &numbers[i], sizeof(uint32_t)));
+      }
+    }
+    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(15 * kSecond)), "a send");
+    rank.doing("in destroy, at once after the sends are done");
+    agent->close();
+    rank.tell("gone", "");
+    return;
+  }
+  // A backend may let the sends wait for their recvs; then rank 0 is not gone before somebody receives.
+  rank.doing("waiting for rank 0 to be gone");
+  std::string word;
+  rank.world().get("harness/gone", word, kSecond / 2, [] { return false; });
+  rank.doing("receiving from rank 0, which is gone or about to go");
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    uint32_t number = 0;
+    rank.require_ok(agent->recv(0, 5, &number, sizeof number), say("the recv of message ", i, " of rank 0"));
+    rank.require(number == 7000 + i, say("the number ", 7000 + i), say(number));
+  }
+}
+
+Case world_case(const char* name, const char* about, void (*body)(Rank&)) {
+  Case made = {.group = "init", .name = name, .about = about};
+  made.body = body;
+  return made;
+}
+
+}  // namespace
+
+std::vector<Case> world_cases() {
+  Case one = world_case("world-1", "a group of one starts, sends to itself and ends", world_1);
+  one.worlds = {1};
+  Case each = world_case("each-world", "groups of 2 to 8 start, every rank reaches every other, and end", each_world);
+  each.worlds = {2, 3, 4, 5, 6, 7, 8};
+  each.needs.ranks = 2;
+  Case late = world_case("late-joiner", "a rank that comes late is waited for", late_joiner);
+  late.needs.ranks = 2;
+  Case gone = world_case("gone-before-others", "what a rank sent before its destroy arrives", gone_before_others);
+  gone.needs.ranks = 2;
+  return {one, each, late, gone};
+}
+
+}  // namespace backplane::conformance::init

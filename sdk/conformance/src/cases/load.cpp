@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `load`: the file, its descriptor, and how it gets on with cores of other minors. Cases that set loads to false
+// open the plugin themselves, so that one that cannot be opened or described still gets a reason from each.
+#include "load_groups.hpp"
+
+namespace backplane::conformance {
+
+std::vector<Case> load_cases() {
+  std::vector<Case> all = load::file_cases();
+  for (const std::vector<Case>& part : {load::contract_cases(), load::manners_cases(), load::structs_cases()}) {
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+}  // namespace backplane::conformance

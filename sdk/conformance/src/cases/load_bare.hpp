@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An agent driven with structs of other sizes than today's: as an older or a newer core would.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "../case.hpp"
+
+namespace backplane::conformance::load {
+
+enum class Shape {
+  kUsual,   // as these headers have it
+  kMinor0,  // as minor 0 had it, and the byte behind it cannot be touched
+  kLonger   // with 256 more bytes of 0xAB, which the struct's size includes
+};
+
+constexpr uint32_t kTail = 256;  // bytes
+constexpr unsigned char kTailByte = 0xab;
+
+// Sizes at minor 0, from layout.h.
+template <typename T>
+constexpr uint32_t kMinor0Size = 0;
+template <>
+constexpr inline uint32_t kMinor0Size<bp_host> = 88;
+template <>
+constexpr inline uint32_t kMinor0Size<bp_init> = 80;
+template <>
+constexpr inline uint32_t kMinor0Size<bp_op> = 160;
+template <>
+constexpr inline uint32_t kMinor0Size<bp_result> = 16;
+template <>
+constexpr inline uint32_t kMinor0Size<bp_error> = 1048;
+template <>
+constexpr inline uint32_t kMinor0Size<bp_agent> = 48;
+template <>
+constexpr inline uint32_t kMinor0Size<bp_options_request> = 32;
+
+// Memory that ends where it can no longer be touched. Throws std::bad_alloc.
+class GuardedMemory {
+ public:
+  explicit GuardedMemory(size_t size);
+  ~GuardedMemory();
+  GuardedMemory(const GuardedMemory&) = delete;
+  GuardedMemory& operator=(const GuardedMemory&) = delete;
+  void* data() const { return static_cast<char*>(mapping_) + offset_; }
+
+ private:
+  void* mapping_;
+  size_t mapped_;
+  size_t offset_;
+};
+
+// All that a bp_init points to, in memory that is gone with the object: who reads it later crashes.
+class Papers {
+ public:
+  Papers(const std::string& name, int32_t world_size, const OptionValues& values);
+  const char* name() const { return name_; }
+  const int32_t* global_ranks() const { return ranks_; }
+  const bp_key_value* values() const { return values_; }
+  uint32_t value_count() const { return count_; }
+
+ private:
+  GuardedMemory memory_;
+  uint32_t count_;
+  bp_key_value* values_;
+  int32_t* ranks_;
+  char* name_;
+};
+
+// A struct in one of the shapes. Its struct_size is set, the rest is as given.
+template <typename T>
+class Shaped {
+ public:
+  Shaped(Shape shape, const T& value) : size_(size_in(shape)), memory_(size_) {
+    std::memset(memory_.data(), kTailByte, size_);
+    std::memcpy(memory_.data(), &value, std::min<size_t>(size_, sizeof(T)));
+    get()->struct_size = size_;
+  }
+  T* get() const { return static_cast<T*>(memory_.data()); }
+  T* operator->() const { return get(); }
+  // Nobody has written behind what these headers know, or changed the size.
+  bool untouched() const {
+    const auto* bytes = static_cast<const unsigned char*>(memory_.data());
+    for (size_t i = sizeof(T); i < size_; ++i) {
+      if (bytes[i] != kTailByte) return false;
+    }
+    return get()->struct_size == size_;
+  }
+
+ private:
+  static uint32_t size_in(Shape shape) {
+    if (shape == Shape::kMinor0) return kMinor0Size<T>;
+    return static_cast<uint32_t>(sizeof(T)) + (shape == Shape::kLonger ? kTail : 0);
+  }
+
+  uint32_t size_;
+  GuardedMemory memory_;
+};
+
+// Starts with structs of such shapes, and talks to the other ranks with them. Everything that fails is a finding and
+// leaves the body.
+class BareAgent {
+ public:
+  BareAgent(Rank& rank, const bp_backend& backend, std::string space, int32_t rank_in_group, int32_t world_size,
+            Shape host_shape, uint32_t host_minor, Shape shape);
+  ~BareAgent();
+  BareAgent(const BareAgent&) = delete;
+  BareAgent& operator=(const BareAgent&) = delete;
+
+  // Sends around the ring, with and without BP_OP_SYNC, and does the collectives that are native and cheap.
+  void talk();
+  // Ends as the core does; the options go before the agent.
+  void close();
+
+ private:
+  bp_error fresh_error() const;
+  void construct(const Papers& papers);
+  void start(const Papers& papers);
+  void finish(bp_work* work, int32_t status, const Shaped<bp_error>& error, const std::string& what);
+  void exchange(uint64_t flags);
+  void barrier();
+  void require(int32_t status, const Shaped<bp_error>& error, const std::string& what);
+
+  Rank& rank_;
+  const bp_backend& backend_;
+  const std::string space_;
+  const int32_t own_;
+  const int32_t size_;
+  const Shape shape_;
+  Host host_;
+  Shaped<bp_host> table_;
+  bp_options* options_ = nullptr;
+  Shaped<bp_agent> agent_;
+  const bp_process_group_api* api_ = nullptr;
+};
+
+}  // namespace backplane::conformance::load

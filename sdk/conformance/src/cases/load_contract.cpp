@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `load`: the descriptor, from bp_plugin down to the last capability, and the note that describes it.
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "load_elf.hpp"
+#include "load_groups.hpp"
+#include "load_open.hpp"
+
+namespace backplane::conformance::load {
+namespace {
+
+constexpr uint32_t kMaxCount = 4096;  // of backends, options, capabilities: more is a wild number
+
+bool newer(const bp_plugin& plugin) { return plugin.built_minor > BP_ABI_MINOR; }
+
+// `count` pointers that may be followed: else a finding that leaves the body.
+template <typename T>
+void require_table(Rank& rank, const T* const* table, uint32_t count, const std::string& what) {
+  rank.require(count <= kMaxCount, "a sane number of " + what, say(count));
+  if (count == 0) return;
+  rank.require(table != nullptr, "a table of " + what, "NULL");
+  for (uint32_t i = 0; i < count; ++i) {
+    rank.require(table[i] != nullptr, say("an entry ", i, " in the table of ", what), "NULL");
+  }
+}
+
+// The plugin, safe to be walked through as far as its structs say.
+const bp_plugin& walkable(Rank& rank) {
+  const bp_plugin& plugin = *open_plugin(rank).plugin;
+  rank.doing("reading the descriptor");
+  rank.require(BP_HAS(&plugin, backend_count), "a bp_plugin of minor 0 at least",
+               say("struct_size ", plugin.struct_size));
+  rank.require(plugin.backend_count > 0, "at least one backend", "none");
+  require_table(rank, plugin.backends, plugin.backend_count, "backends");
+  for (uint32_t i = 0; i < plugin.backend_count; ++i) {
+    const bp_backend& backend = *plugin.backends[i];
+    rank.doing(say("reading the descriptor of backend ", i));
+    rank.require(BP_HAS(&backend, init), say("a bp_backend ", i, " of minor 0 at least"),
+                 say("struct_size ", backend.struct_size));
+    require_table(rank, backend.capabilities, backend.capability_count, say("capabilities of backend ", i));
+    require_table(rank, backend.options, backend.option_count, say("options of backend ", i));
+  }
+  return plugin;
+}
+
+std::string name_of(const bp_backend& backend) {
+  return printable(backend.id) ? "backend '" + std::string(backend.id) + "'" : "a backend without an id";
+}
+
+void magic_and_version(Rank& rank) {
+  const bp_plugin& plugin = *open_plugin(rank).plugin;
+  rank.doing("reading the descriptor");
+  rank.require(plugin.magic == BP_MAGIC, say("the magic number 0x", std::hex, BP_MAGIC),
+               say("0x", std::hex, plugin.magic));
+  rank.check(BP_HAS(&plugin, backend_count), "a bp_plugin of minor 0 at least",
+             say("struct_size ", plugin.struct_size));
+  rank.check(plugin.need_minor <= BP_ABI_MINOR, say("a plugin for ABI ", BP_ABI_MAJOR, ".", BP_ABI_MINOR),
+             say("it needs minor ", plugin.need_minor));
+  rank.check(plugin.need_minor <= plugin.built_minor, "a plugin needs no later minor than it was built with",
+             say("it needs ", plugin.need_minor, " and was built with ", plugin.built_minor));
+}
+
+void nothing_null(Rank& rank) {
+  const bp_plugin& plugin = walkable(rank);
+  for (uint32_t i = 0; i < plugin.backend_count; ++i) {
+    const bp_backend& backend = *plugin.backends[i];
+    rank.check(backend.init != nullptr, "an init function of " + name_of(backend), "NULL");
+    rank.check((backend.construct_options == nullptr) == (backend.destroy_options == nullptr),
+               "both or none of construct_options and destroy_options in " + name_of(backend), "one of them");
+  }
+}
+
+void struct_short(Rank& rank) {
+  const bp_plugin& plugin = walkable(rank);
+  for (uint32_t i = 0; i < plugin.backend_count; ++i) {
+    const bp_backend& backend = *plugin.backends[i];
+    for (uint32_t j = 0; j < backend.capability_count; ++j) {
+      const uint32_t size = backend.capabilities[j]->struct_size;
+      rank.check(size >= 32, say("capability ", j, " of ", name_of(backend), " is 32 bytes at least"), say(size));
+    }
+    for (uint32_t j = 0; j < backend.option_count; ++j) {
+      const uint32_t size = backend.options[j]->struct_size;
+      rank.check(size >= 64, say("option ", j, " of ", name_of(backend), " is 64 bytes at least"), say(size));
+    }
+  }
+}
+
+void ids_and_texts(Rank& rank) {
+  const bp_plugin& plugin = walkable(rank);
+  rank.check(printable(plugin.vendor), "a vendor in printable UTF-8", "NULL, endless or unprintable");
+  std::set<std::string> ids;
+  for (uint32_t i = 0; i < plugin.backend_count; ++i) {
+    const bp_backend& backend = *plugin.backends[i];
+    const std::string id = printable(backend.id) ? backend.id : "";
+    const bool good = !id.empty() && id.size() <= 32 &&
+                      id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_-") == std::string::npos;
+    rank.check(good, say("an id of backend ", i, " of 1 to 32 of a-z, 0-9, _ and -"), "'" + id + "'");
+    rank.check(ids.insert(id).second, "ids that differ", "'" + id + "' comes twice");
+    const std::string version = printable(backend.version) ? backend.version : "";
+    rank.check(!version.empty() && version.size() <= 23, "a version of 1 to 23 bytes in " + name_of(backend),
+               "'" + version + "'");
+    rank.check(printable(backend.summary), "a summary in one line of printable UTF-8 in " + name_of(backend),
+               "NULL, endless or unprintable");
+  }
+}
+
+void check_capability(Rank& rank, const bp_capability& capability, const std::string& what, bool later) {
+  constexpr uint64_t kReductions =
+      BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
+  constexpr uint64_t kMemory = BP_BIT(BP_MEMORY_COUNT) - 1;
+  rank.require(capability.op < (later ? 64 : BP_OP_COUNT), what + " is for an operation of types.h",
+               say("operation ", capability.op));
+  if (capability.op >= BP_OP_COUNT) return;
+  const bool reduces = (BP_BIT(capability.op) & kReductions) != 0;
+  const bool barrier = capability.op == BP_BARRIER;
+  rank.check((capability.dtypes != 0) != barrier, what + (barrier ? " has no dtypes" : " has dtypes"),
+             say("mask ", capability.dtypes));
+  rank.check((capability.memory != 0) != barrier, what + (barrier ? " has no memory" : " has memory kinds"),
+             say("mask ", capability.memory));
+  rank.check((capability.reduce_ops != 0) == reduces, what + (reduces ? " has reduce ops" : " has no reduce ops"),
+             say("mask ", capability.reduce_ops));
+  if (later) return;
+  rank.check((capability.dtypes & ~BP_ALL_DTYPES) == 0, what + " has dtypes of types.h only",
+             say("mask ", capability.dtypes));
+  rank.check((capability.reduce_ops & ~BP_ALL_REDUCE_OPS) == 0, what + " has reduce ops of types.h only",
+             say("mask ", capability.reduce_ops));
+  rank.check((capability.memory & ~kMemory) == 0, what + " has memory kinds of types.h only",
+             say("mask ", capability.memory));
+}
+
+void masks_in_range(Rank& rank) {
+  constexpr uint32_t kKinds = BP_KIND_PROCESS_GROUP | BP_KIND_RPC | BP_KIND_LAYER;
+  constexpr uint32_t kFlags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS |
+                              BP_BACKEND_LOCAL | BP_BACKEND_ONE_PROCESS;
+  const bp_plugin& plugin = walkable(rank);
+  const bool later = newer(plugin);
+  for (uint32_t i = 0; i < plugin.backend_count; ++i) {
+    const bp_backend& backend = *plugin.backends[i];
+    rank.check(backend.kinds != 0 && (later || (backend.kinds & ~kKinds) == 0),
+               "one or more kinds of plugin.h in " + name_of(backend), say("mask ", backend.kinds));
+    rank.check(later || (backend.flags & ~kFlags) == 0, "no flags but those of plugin.h in " + name_of(backend),
+               say("mask ", backend.flags));
+    rank.check((backend.flags & BP_BACKEND_ONE_PROCESS) == 0 || (backend.flags & BP_BACKEND_THREADS) != 0,
+               "BP_BACKEND_ONE_PROCESS only with BP_BACKEND_THREADS in " + name_of(backend),
+               say("mask ", backend.flags));
+    for (uint32_t j = 0; j < backend.capability_count; ++j) {
+      check_capability(rank, *backend.capabilities[j], say("capability ", j, " of ", name_of(backend)), later);
+    }
+  }
+}
+
+void no_duplicate_capability(Rank& rank) {
+  const bp_plugin& plugin = walkable(rank);
+  for (uint32_t i = 0; i < plugin.backend_count; ++i) {
+    const bp_backend& backend = *plugin.backends[i];
+    std::set<uint32_t> seen;
+    for (uint32_t j = 0; j < backend.capability_count; ++j) {
+      const uint32_t op = backend.capabilities[j]->op;
+      rank.check(seen.insert(op).second, "at most one capability of an operation in " + name_of(backend),
+                 say("operation ", op, " comes again as capability ", j));
+    }
+  }
+}
+
+void reserved_zero(Rank& rank) {
+  const bp_plugin& plugin = walkable(rank);
+  if (newer(plugin))
+    rank.skip("the plugin was built with later headers, which may have given reserved fields a meaning");
+  bool zero = !BP_HAS(&plugin, reserved) || plugin.reserved == 0;
+  for (uint32_t i = 0; i < plugin.backend_count; ++i) {
+    const bp_backend& backend = *plugin.backends[i];
+    zero = zero && backend.reserved == 0;
+    for (uint32_t j = 0; j < backend.option_count; ++j) zero = zero && backend.options[j]->reserved == 0;
+  }
+  rank.check(zero, "reserved fields are zero", "one is not");
+}
+
+std::string field_text(const char* field, size_t capacity) { return {field, strnlen(field, capacity)}; }
+
+void compare_backend(Rank& rank, const bp_note_backend& note, const bp_backend& backend) {
+  const auto same = [&rank, &backend](const char* what, const auto& in_note, const auto& in_code) {
+    rank.check(in_note == in_code, say("the note of ", name_of(backend), " has ", what, " ", in_code), say(in_note));
+  };
+  uint64_t ops = 0;
+  for (uint32_t i = 0; i < backend.capability_count; ++i) {
+    if (backend.capabilities[i]->op < 64) ops |= BP_BIT(backend.capabilities[i]->op);
+  }
+  same("the id", field_text(note.id, sizeof note.id), std::string(printable(backend.id) ? backend.id : ""));
+  same("the version", field_text(note.version, sizeof note.version),
+       std::string(printable(backend.version) ? backend.version : ""));
+  rank.check(note.id[sizeof note.id - 1] == '\0' && note.version[sizeof note.version - 1] == '\0',
+             "id and version end with a NUL in the note", "they do not");
+  same("the kinds", note.kinds, backend.kinds);
+  same("the flags", note.flags, backend.flags);
+  same("the operations", note.ops | uint64_t{note.ops_high} << 32, ops);
+}
+
+void note_agrees_with_struct(Rank& rank) {
+  const bp_plugin& plugin = walkable(rank);
+  const ElfFile file = read_elf(rank.run().path);
+  rank.require(file.notes.size() == 1, "one note in " BP_NOTE_SECTION, say(file.notes.size(), " of them"));
+  const std::string& bytes = file.notes.front();
+  constexpr size_t kHead = sizeof(bp_note_header) - offsetof(bp_note_header, magic);
+  bp_note_header header = {};
+  rank.require(bytes.size() >= kHead, say("a note of ", kHead, " bytes at least"), say(bytes.size()));
+  std::memcpy(&header.magic, bytes.data(), kHead);
+  const auto same = [&rank](const char* what, uint64_t in_note, uint64_t in_code) {
+    rank.require(in_note == in_code, say("a note that has ", what, " ", in_code), say(in_note));
+  };
+  same("the magic number", header.magic, BP_MAGIC);
+  same("the ABI major", header.abi_major, BP_ABI_MAJOR);
+  same("the built minor", header.built_minor, plugin.built_minor);
+  same("the needed minor", header.need_minor, plugin.need_minor);
+  same("a number of backends of", header.backend_count, plugin.backend_count);
+  rank.require(plugin.backend_count <= BP_NOTE_MAX_BACKENDS, say(BP_NOTE_MAX_BACKENDS, " backends at most"),
+               say(plugin.backend_count));
+  rank.require(header.backend_size >= sizeof(bp_note_backend), "records of a bp_note_backend at least",
+               say(header.backend_size, " bytes"));
+  same("a size of", bytes.size(), kHead + uint64_t{header.backend_count} * header.backend_size);
+  for (uint32_t i = 0; i < header.backend_count; ++i) {
+    bp_note_backend record;
+    std::memcpy(&record, bytes.data() + kHead + size_t{i} * header.backend_size, sizeof record);
+    compare_backend(rank, record, *plugin.backends[i]);
+  }
+}
+
+Case contract_case(const char* name, const char* about, void (*body)(Rank&), bool file = false) {
+  Case made = {.group = "load", .name = name, .about = about};
+  made.needs = {.ops = 0, .file = file};
+  made.worlds = {1};
+  made.body = body;
+  made.deadline = 10 * kSecond;
+  made.loads = false;
+  return made;
+}
+
+}  // namespace
+
+std::vector<Case> contract_cases() {
+  return {
+      contract_case("magic-and-version", "bp_plugin has its magic number, and minors this core can serve",
+                    magic_and_version),
+      contract_case("nothing-null", "no table, entry or mandatory function is missing", nothing_null),
+      contract_case("struct-short", "no struct of the plugin is shorter than at minor 0", struct_short),
+      contract_case("ids-and-texts", "ids, versions, vendor and summaries are well-formed", ids_and_texts),
+      contract_case("masks-in-range", "kinds, flags, operations and their masks are those of the headers",
+                    masks_in_range),
+      contract_case("no-duplicate-capability", "an operation is declared once", no_duplicate_capability),
+      contract_case("reserved-zero", "reserved fields are zero", reserved_zero),
+      contract_case("note-agrees-with-struct", "the note says what the descriptor says", note_agrees_with_struct, true),
+  };
+}
+
+}  // namespace backplane::conformance::load

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `load`: the rules that a file keeps before any of its code has a say.
+#include <dlfcn.h>
+#include <elf.h>
+
+#include <algorithm>
+
+#include "load_elf.hpp"
+#include "load_groups.hpp"
+#include "load_open.hpp"
+
+namespace backplane::conformance::load {
+namespace {
+
+// The file's structure; leaves the body if it has none.
+ElfFile structure(Rank& rank) {
+  rank.doing("reading the file's structure");
+  ElfFile file = read_elf(rank.run().path);
+  rank.require(file.problem.empty(), "a shared object for this machine", rank.run().path + " " + file.problem);
+  return file;
+}
+
+// What a compiler's instrumentation adds is not the author's doing.
+bool instrumentation(const std::string& name) {
+  for (const char* prefix : {"__asan_", "__odr_asan", "__tsan_", "__ubsan_", "__lsan_", "__msan_", "__hwasan_",
+                             "__sanitizer_", "__sancov_", "__gcov_", "__llvm_"}) {
+    if (name.compare(0, std::char_traits<char>::length(prefix), prefix) == 0) return true;
+  }
+  return false;
+}
+
+void opens(Rank& rank) { open_plugin(rank); }
+
+void well_formed(Rank& rank) { structure(rank); }
+
+// dlopen may have taken a symbol from the program; dlsym on the handle looks into the file and its own libraries only.
+bool resolved_by_its_own(void* handle, const Symbol& symbol) {
+  dlerror();
+  if (dlsym(handle, symbol.name.c_str()) != nullptr || dlerror() == nullptr) return true;
+  return !symbol.version.empty() && dlvsym(handle, symbol.name.c_str(), symbol.version.c_str()) != nullptr;
+}
+
+void resolve_now(Rank& rank) {
+  const Opened opened = open_plugin(rank);
+  for (const Symbol& symbol : structure(rank).symbols) {
+    if (symbol.section != SHN_UNDEF || symbol.bind == STB_WEAK || instrumentation(symbol.name)) continue;
+    rank.check(resolved_by_its_own(opened.handle, symbol),
+               "every symbol is defined by the plugin or by a library that it names as needed",
+               "nobody but the program could define " + symbol.name);
+  }
+}
+
+void only_one_export(Rank& rank) {
+  bool found = false;
+  for (const Symbol& symbol : structure(rank).symbols) {
+    if (symbol.section == SHN_UNDEF || symbol.section == SHN_ABS || !symbol.visible || symbol.bind == STB_LOCAL ||
+        instrumentation(symbol.name)) {
+      continue;
+    }
+    found = found || symbol.name == BP_PLUGIN_SYMBOL;
+    rank.check(symbol.name == BP_PLUGIN_SYMBOL, "no symbol is exported but " BP_PLUGIN_SYMBOL,
+               symbol.name + " is exported, too; link with a version script");
+    if (symbol.name == BP_PLUGIN_SYMBOL) {
+      rank.check(symbol.type == STT_OBJECT, BP_PLUGIN_SYMBOL " is data", say("its symbol has type ", int{symbol.type}));
+      rank.check(symbol.size == 0 || symbol.size >= offsetof(bp_plugin, reserved), BP_PLUGIN_SYMBOL " is a bp_plugin",
+                 say("its symbol has ", symbol.size, " bytes"));
+    }
+  }
+  rank.check(found, BP_PLUGIN_SYMBOL " is exported", "it is not");
+}
+
+void no_unique_symbols(Rank& rank) {
+  for (const Symbol& symbol : structure(rank).symbols) {
+    rank.check(symbol.bind != STB_GNU_UNIQUE || symbol.section == SHN_UNDEF,
+               "no symbol is bound as STB_GNU_UNIQUE, which all copies in a process share",
+               symbol.name + " is; compile with -fno-gnu-unique, or link with a version script");
+  }
+}
+
+void no_needed_of_ours(Rank& rank) {
+  const ElfFile file = structure(rank);
+  for (const std::string& library : file.needed) {
+    rank.check(library.find("libbackplane") == std::string::npos, "a plugin is linked to nothing of Backplane",
+               "it needs " + library);
+  }
+  for (const Symbol& symbol : file.symbols) {
+    rank.check(symbol.section != SHN_UNDEF || symbol.name.compare(0, 3, "bp_") != 0,
+               "a plugin takes no symbol from the core", "it wants " + symbol.name);
+  }
+}
+
+void one_note(Rank& rank) {
+  const ElfFile file = structure(rank);
+  rank.require(file.notes.size() == 1, "one note in " BP_NOTE_SECTION, say(file.notes.size(), " of them"));
+}
+
+Case file_case(const char* name, const char* about, void (*body)(Rank&)) {
+  Case made = {.group = "load", .name = name, .about = about};
+  made.needs = {.ops = 0, .file = true};
+  made.worlds = {1};
+  made.body = body;
+  made.deadline = 10 * kSecond;
+  made.loads = false;
+  return made;
+}
+
+}  // namespace
+
+std::vector<Case> file_cases() {
+  return {
+      file_case("opens", "dlopen takes the file, and neither ends, throws nor hangs", opens),
+      file_case("well-formed", "the file is a shared object for this machine, complete and consistent", well_formed),
+      file_case("resolve-now", "every symbol is resolved at load, none by the program", resolve_now),
+      file_case("only-one-export", "the one symbol exported is " BP_PLUGIN_SYMBOL ", and it is data", only_one_export),
+      file_case("no-unique-symbols", "no symbol is shared between copies of the file", no_unique_symbols),
+      file_case("no-needed-of-ours", "nothing of Backplane is linked to it", no_needed_of_ours),
+      file_case("one-note", "there is exactly one note", one_note),
+  };
+}
+
+}  // namespace backplane::conformance::load

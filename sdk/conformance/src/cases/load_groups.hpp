@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of the group `load`.
+#pragma once
+
+#include <vector>
+
+#include "../case.hpp"
+
+namespace backplane::conformance::load {
+
+std::vector<Case> file_cases();      // what can be read from the file
+std::vector<Case> contract_cases();  // the descriptor and its note
+std::vector<Case> manners_cases();   // what loading and starting do to the process
+std::vector<Case> structs_cases();   // cores of other minors
+
+}  // namespace backplane::conformance::load

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `load`: what loading, probing and starting do to the process they happen in.
+#include <dlfcn.h>
+
+#include <cstring>
+
+#include "../proc.hpp"
+#include "init_plan.hpp"
+#include "load_groups.hpp"
+#include "load_open.hpp"
+
+namespace backplane::conformance::load {
+namespace {
+
+void quiet_constructor(Rank& rank) {
+  // Opening it in earnest comes with checks of the harness's own, which load what they need: nothing, by then.
+  look_around();
+  Capture capture;
+  const Surroundings before = look_around();
+  open_plugin(rank);
+  compare_surroundings(rank, before, "loading the plugin");
+  const std::string output = capture.text();
+  rank.check(output.empty(), "loading the plugin prints nothing", output.substr(0, 1000));
+}
+
+void probe_harmless(Rank& rank) {
+  const bp_backend& backend = rank.backend();
+  if (backend.probe == nullptr) rank.skip("the backend has no probe, which means that it is always viable");
+  const Host host(rank.world(), "probe", [](uint32_t, const char*) {});
+  // Libraries that are loaded or started once for a process may stay; what is asked of the second time is nothing.
+  for (int round = 0; round < 2; ++round) {
+    Capture capture;
+    const Surroundings before = look_around();
+    rank.doing(say("in probe, round ", round));
+    Outcome outcome;
+    outcome.status = backend.probe(&backend, host.table(), &outcome.error);
+    rank.check(outcome.ok() || outcome.status == BP_UNSUPPORTED, "probe answers BP_OK or BP_UNSUPPORTED",
+               outcome.text());
+    rank.check(outcome.ok() || outcome.error.text[0] != '\0', "a reason why the backend is not viable", "no text");
+    compare_surroundings(rank, before, "probe");
+    const std::string output = capture.text();
+    rank.check(output.empty(), "probe prints nothing", output.substr(0, 1000));
+  }
+}
+
+void unknown_extension_null(Rank& rank) {
+  const std::unique_ptr<Agent> agent = rank.open();
+  const std::string endless(2000, 'x');
+  for (const char* id : {"nobody.knows/1", "", "backplane", "backplane.reduce/999", "\xc3\xa4/1", endless.c_str()}) {
+    rank.doing("asking for an extension that does not exist");
+    rank.check(agent->api().extension(agent->self(), id) == nullptr,
+               "NULL for the unknown extension '" + std::string(id).substr(0, 40) + "'", "a pointer");
+  }
+}
+
+// Sends around the ring.
+void ring(Rank& rank, Agent& agent, uint32_t salt) {
+  const uint32_t sent = salt + static_cast<uint32_t>(rank.id());
+  uint32_t received = 0;
+  Pending sending = agent.isend(rank.next(), 3, &sent, sizeof sent);
+  rank.require_ok(agent.recv(rank.previous(), 3, &received, sizeof received), "a recv");
+  rank.require_ok(sending.finish(20 * kSecond), "a send");
+  rank.require(received == salt + static_cast<uint32_t>(rank.previous()), "the message of the rank before",
+               say(received));
+}
+
+const bp_backend* same_backend(const bp_plugin& plugin, const char* id) {
+  for (uint32_t i = 0; i < plugin.backend_count; ++i) {
+    if (std::strcmp(plugin.backends[i]->id, id) == 0) return plugin.backends[i];
+  }
+  return nullptr;
+}
+
+void two_copies(Rank& rank) {
+  rank.doing("opening a copy of the plugin");
+  const bp_plugin& copy = second_copy(rank);
+  rank.require(&copy != &rank.plugin(), "a copy with an entry of its own", "the first one's");
+  const bp_backend* backend = same_backend(copy, rank.backend().id);
+  rank.require(backend != nullptr && backend != &rank.backend(), "a copy with a backend of its own", "the first one's");
+  const std::unique_ptr<Agent> first = rank.open(init::plan_in("first"));
+  rank.doing("in init of the copy");
+  Plan plan = init::plan_in("second", rank.run().options, rank.scaled(20 * kSecond));
+  plan.rank = rank.id();
+  Outcome outcome;
+  Agent second(
+      *backend, rank.world(), plan, [](uint32_t, const char*) {}, outcome);
+  rank.require_ok(outcome, "init of the copy");
+  rank.doing("sending in both copies");
+  for (int round = 0; round < 3; ++round) {
+    ring(rank, *first, 1000);
+    ring(rank, second, 2000);
+  }
+  rank.meet();
+  first->close();
+  rank.doing("sending in the copy after the first has ended");
+  rank.meet();
+  ring(rank, second, 3000);
+}
+
+// Starts and ends so many groups and looks whether anything grows.
+void start_and_end(Rank& rank, int count, Nanoseconds budget) {
+  const int warm_up = count / 5 + 1;  // caches, thread stacks and arenas that are kept for the next one
+  const Nanoseconds begin = now();
+  size_t open = 0;
+  size_t running = 0;
+  uint64_t memory = 0;
+  int done = 0;
+  for (; done < count && (budget == 0 || done <= 2 * warm_up || now() - begin < budget); ++done) {
+    rank.open(init::plan_in(say("again/", done)))->close();
+    if (done != warm_up) continue;
+    open = descriptors().size();
+    running = threads().size();
+    memory = resident_bytes();
+  }
+  constexpr size_t kRoom = size_t{8} << 20;  // bytes; what an allocator may still be settling
+  const std::string when = say(" after ", done, " groups as after ", warm_up);
+  rank.check(descriptors().size() <= open, say("as many descriptors", when, ": ", open), say(descriptors().size()));
+  rank.check(threads().size() <= running, say("as many threads", when, ": ", running), say(threads().size()));
+  rank.check(resident_bytes() <= memory + kRoom, say("no more memory", when, ": ", memory / 1024, " KiB"),
+             say(resident_bytes() / 1024, " KiB"));
+}
+
+void init_destroy_1000(Rank& rank) { start_and_end(rank, 1000, rank.scaled(6 * kSecond)); }
+void init_destroy_1000_full(Rank& rank) { start_and_end(rank, 1000, 0); }
+void init_destroy_together(Rank& rank) { start_and_end(rank, 50, rank.scaled(6 * kSecond)); }
+
+}  // namespace
+
+std::vector<Case> manners_cases() {
+  std::vector<Case> all = {
+      {.group = "load",
+       .name = "quiet-constructor",
+       .about = "loading prints nothing and changes nothing in the process",
+       .needs = {.ops = 0, .file = true},
+       .worlds = {1},
+       .body = quiet_constructor,
+       .deadline = 10 * kSecond,
+       .loads = false},
+      {.group = "load",
+       .name = "probe-harmless",
+       .about = "probe says viable or why not, and leaves nothing behind",
+       .needs = {.ops = 0},
+       .worlds = {1},
+       .body = probe_harmless},
+      {.group = "load",
+       .name = "unknown-extension-null",
+       .about = "an extension that the backend does not know is NULL",
+       .needs = {.ops = 0},
+       .worlds = {1},
+       .body = unknown_extension_null},
+      {.group = "load",
+       .name = "two-copies",
+       .about = "two copies of the file work side by side in one process",
+       .needs = {.file = true},
+       .body = two_copies},
+      {.group = "load",
+       .name = "init-destroy-1000",
+       .about = "a thousand groups of one, or as many as six seconds allow, leave nothing behind",
+       .needs = {.ops = 0},
+       .worlds = {1},
+       .body = init_destroy_1000,
+       .deadline = 60 * kSecond},
+      {.group = "load",
+       .name = "init-destroy-together",
+       .about = "fifty groups of all ranks, one after the other, leave nothing behind",
+       .needs = {.ops = 0},
+       .body = init_destroy_together,
+       .deadline = 60 * kSecond},
+      {.group = "load",
+       .name = "init-destroy-1000-all",
+       .about = "a thousand groups of one leave nothing behind, however long it takes",
+       .level = Level::kFull,
+       .needs = {.ops = 0},
+       .worlds = {1},
+       .body = init_destroy_1000_full,
+       .deadline = 600 * kSecond},
+  };
+  return all;
+}
+
+}  // namespace backplane::conformance::load

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "load_open.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "load_elf.hpp"
+
+namespace backplane::conformance::load {
+namespace {
+
+// dlopen with whatever a constructor of the file may throw turned into words.
+void* open_library(const std::string& path, std::string& why) {
+  try {
+    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) why = dlerror();
+    return handle;
+  } catch (const std::exception& error) {
+    why = std::string("a constructor of it threw: ") + error.what();
+  } catch (...) {
+    why = "a constructor of it threw an exception";
+  }
+  return nullptr;
+}
+
+// The entry, if it is the file's own and is data.
+const bp_plugin* entry_of(void* handle, std::string& why) {
+  void* address = dlsym(handle, BP_PLUGIN_SYMBOL);
+  if (address == nullptr) {
+    why = "it exports no " BP_PLUGIN_SYMBOL;
+    return nullptr;
+  }
+  link_map* own = nullptr;
+  Dl_info info = {};
+  void* owner = nullptr;
+  void* symbol = nullptr;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &own) != 0 || dladdr1(address, &info, &owner, RTLD_DL_LINKMAP) == 0 ||
+      owner != own) {
+    why = std::string("the " BP_PLUGIN_SYMBOL " that it shows belongs to ") +
+          (info.dli_fname == nullptr ? "no file" : info.dli_fname);
+    return nullptr;
+  }
+  if (dladdr1(address, &info, &symbol, RTLD_DL_SYMENT) != 0 && symbol != nullptr) {
+    const auto* entry = static_cast<const ElfW(Sym)*>(symbol);
+    if (ELF64_ST_TYPE(entry->st_info) == STT_FUNC) {
+      why = "its " BP_PLUGIN_SYMBOL " is a function";
+      return nullptr;
+    }
+    if (entry->st_size != 0 && entry->st_size < offsetof(bp_plugin, reserved)) {
+      why = say("its " BP_PLUGIN_SYMBOL " has ", entry->st_size, " bytes");
+      return nullptr;
+    }
+  }
+  return static_cast<const bp_plugin*>(address);
+}
+
+// The file's bytes under another name, which lives as long as the process.
+std::string copy_of(const std::string& path, std::string& why) {
+  const int from = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int to = memfd_create("backplane-copy", MFD_CLOEXEC);
+  if (from < 0 || to < 0) why = std::strerror(errno);
+  std::array<char, 65536> block;
+  while (why.empty()) {
+    const ssize_t got = ::read(from, block.data(), block.size());
+    if (got < 0 || (got > 0 && ::write(to, block.data(), static_cast<size_t>(got)) != got)) why = std::strerror(errno);
+    if (got <= 0) break;
+  }
+  if (from >= 0) ::close(from);
+  return "/proc/self/fd/" + std::to_string(to);
+}
+
+const bp_plugin* open_copy(const std::string& path, std::string& trouble, std::string& why) {
+  const std::string copy = copy_of(path, trouble);
+  if (!trouble.empty()) return nullptr;
+  void* handle = open_library(copy, why);
+  return handle == nullptr ? nullptr : entry_of(handle, why);
+}
+
+// Bytes of a sequence that begins with `lead`; 0 if none does.
+int sequence_size(unsigned char lead) {
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead < 0xe0) return 2;
+  if (lead >= 0xe0 && lead < 0xf0) return 3;
+  return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
+}
+
+}  // namespace
+
+Opened open_plugin(Rank& rank) {
+  const std::string& path = rank.run().path;
+  if (path.empty()) return {nullptr, rank.run().plugin};
+  rank.doing("reading the file's structure");
+  const std::string problem = read_elf(path).problem;
+  rank.require(problem.empty(), "a shared object for this machine", path + " " + problem);
+  rank.doing("opening the plugin");
+  std::string why;
+  Opened opened;
+  opened.handle = open_library(path, why);
+  rank.require(opened.handle != nullptr, "a file that opens with all its symbols resolved at once", why);
+  opened.plugin = entry_of(opened.handle, why);
+  rank.require(opened.plugin != nullptr, "the entry " BP_PLUGIN_SYMBOL ", a bp_plugin", why);
+  rank.doing("after opening the plugin");
+  return opened;
+}
+
+const bp_plugin& second_copy(Rank& rank) {
+  struct Copy {
+    std::string trouble;
+    std::string why;
+    const bp_plugin* plugin;
+  };
+  static const Copy copy = [&rank] {
+    Copy made;
+    made.plugin = open_copy(rank.run().path, made.trouble, made.why);
+    return made;
+  }();
+  if (!copy.trouble.empty()) rank.trouble("cannot copy " + rank.run().path + ": " + copy.trouble);
+  rank.require(copy.plugin != nullptr, "a copy of the file that opens beside the first", copy.why);
+  return *copy.plugin;
+}
+
+bool valid_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const auto size = static_cast<size_t>(sequence_size(lead));
+    if (size == 0 || size > text.size() - i) return false;
+    uint32_t code = size == 1 ? lead : lead & (0x7fU >> size);
+    for (size_t j = 1; j < size; ++j) {
+      const auto byte = static_cast<unsigned char>(text[i + j]);
+      if ((byte & 0xc0U) != 0x80U) return false;
+      code = code << 6U | (byte & 0x3fU);
+    }
+    if ((size == 3 && code < 0x800) || (size == 4 && code < 0x10000) || code > 0x10ffff) return false;
+    if (code >= 0xd800 && code < 0xe000) return false;
+    i += size;
+  }
+  return true;
+}
+
+bool printable(const char* text) {
+  constexpr size_t kMax = 4096;
+  if (text == nullptr) return false;
+  const std::string_view view(text, strnlen(text, kMax));
+  if (view.size() == kMax || !valid_utf8(view)) return false;
+  for (const char c : view) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
+  }
+  return true;
+}
+
+Capture::Capture() : file_(memfd_create("backplane-output", MFD_CLOEXEC)) {
+  for (int i = 0; i < 2; ++i) {
+    std::fflush(i == 0 ? stdout : stderr);
+    saved_[i] = fcntl(i + 1, F_DUPFD_CLOEXEC, 3);
+    dup2(file_, i + 1);
+  }
+}
+
+Capture::~Capture() {
+  text();
+  for (int i = 0; i < 2; ++i) {
+    dup2(saved_[i], i + 1);
+    ::close(saved_[i]);
+  }
+  ::close(file_);
+}
+
+std::string Capture::text() {
+  std::fflush(stdout);
+  std::fflush(stderr);
+  std::string text(65536, '\0');
+  const ssize_t got = pread(file_, text.data(), text.size(), 0);
+  text.resize(got < 0 ? 0 : static_cast<size_t>(got));
+  return text;
+}
+
+}  // namespace backplane::conformance::load

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Opening a plugin with suspicion, and looking at what it did to the process.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "../case.hpp"
+
+namespace backplane::conformance::load {
+
+struct Opened {
+  void* handle = nullptr;  // of dlopen; null if the plugin is linked in
+  const bp_plugin* plugin = nullptr;
+};
+
+// Reads the file's structure, opens it with RTLD_NOW and finds its entry; leaves the body if any of it is wrong. A
+// linked-in plugin is returned as it is.
+Opened open_plugin(Rank& rank);
+
+// A second image of the file in this process, however often it is asked for. Leaves the body if it cannot be had.
+const bp_plugin& second_copy(Rank& rank);
+
+// Valid UTF-8 (shortest form, no surrogates).
+bool valid_utf8(std::string_view text);
+// The same without control characters, in at most 4 KiB; false for null.
+bool printable(const char* text);
+
+// What a process has: its directory, descriptors, threads, signal handlers ... by name.
+using Surroundings = std::map<std::string, std::string>;
+Surroundings look_around();
+// Records a finding for each thing that is not as before. `who` did it: "loading the plugin".
+void compare_surroundings(Rank& rank, const Surroundings& before, const std::string& who);
+
+// While it lives, what this process writes to stdout and stderr is kept here. One at a time.
+class Capture {
+ public:
+  Capture();
+  ~Capture();
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  // What was written so far; at most 64 KiB.
+  std::string text();
+
+ private:
+  int file_ = -1;
+  int saved_[2] = {-1, -1};
+};
+
+}  // namespace backplane::conformance::load

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `load`: structs grow at their end, and neither side may mind the other's minor.
+#include "load_bare.hpp"
+#include "load_groups.hpp"
+
+namespace backplane::conformance::load {
+namespace {
+
+// One group of this rank alone, then one of all.
+void drive(Rank& rank, Shape host_shape, uint32_t host_minor, Shape shape) {
+  const bp_backend& backend = rank.backend();
+  if (backend.probe != nullptr) {
+    rank.doing("in probe");
+    const Host host(rank.world(), "probe", [](uint32_t, const char*) {});
+    const Shaped<bp_host> table(host_shape, *host.table());
+    table->abi_minor = host_minor;
+    Outcome outcome;
+    outcome.status = backend.probe(&backend, table.get(), &outcome.error);
+    rank.require_ok(outcome, "probe");
+  }
+  {
+    BareAgent alone(rank, backend, say("alone/", rank.id()), 0, 1, host_shape, host_minor, shape);
+    alone.talk();
+    alone.close();
+  }
+  BareAgent together(rank, backend, "together", rank.id(), rank.size(), host_shape, host_minor, shape);
+  together.talk();
+  rank.doing("waiting for the other ranks before the end");
+  rank.meet();
+  together.close();
+}
+
+void host_older(Rank& rank) { drive(rank, Shape::kMinor0, 0, Shape::kMinor0); }
+void host_newer(Rank& rank) { drive(rank, Shape::kLonger, 99, Shape::kUsual); }
+void struct_long(Rank& rank) { drive(rank, Shape::kUsual, BP_ABI_MINOR, Shape::kLonger); }
+
+// The table that init hands out.
+void agent_table(Rank& rank) {
+  const std::unique_ptr<Agent> agent = rank.open();
+  const bp_process_group_api& api = agent->api();
+  constexpr uint32_t kMinor0 = 72;
+  rank.require(api.struct_size >= kMinor0, say("a bp_process_group_api of ", kMinor0, " bytes at least"),
+               say(api.struct_size));
+  const bool complete = api.submit != nullptr && api.work_test != nullptr && api.work_wait != nullptr &&
+                        api.work_cancel != nullptr && api.work_release != nullptr && api.abort != nullptr &&
+                        api.destroy != nullptr && api.extension != nullptr;
+  rank.require(complete, "all functions of bp_process_group_api", "one of them is NULL");
+  const bp_agent& raw = agent->raw();
+  rank.check(raw.kind == BP_KIND_PROCESS_GROUP, "an agent of the kind that was asked for", say("kind ", raw.kind));
+  if (raw.capabilities == nullptr) return;
+  uint64_t declared = 0;
+  for (uint32_t i = 0; i < rank.backend().capability_count; ++i) {
+    declared |= BP_BIT(rank.backend().capabilities[i]->op % 64);
+  }
+  for (uint32_t i = 0; i < raw.capability_count; ++i) {
+    rank.require(raw.capabilities[i] != nullptr && raw.capabilities[i]->struct_size >= 32,
+                 say("a capability ", i, " of the agent"), "NULL or too short");
+    rank.check((BP_BIT(raw.capabilities[i]->op % 64) & declared) != 0,
+               "an agent that does no more than its backend declares", say("operation ", raw.capabilities[i]->op));
+  }
+}
+
+Case structs_case(const char* name, const char* about, void (*body)(Rank&)) {
+  Case made = {.group = "load", .name = name, .about = about};
+  made.body = body;
+  return made;
+}
+
+}  // namespace
+
+std::vector<Case> structs_cases() {
+  Case table = structs_case("agent-table", "the table that init hands out is complete", agent_table);
+  table.needs.ops = 0;
+  table.worlds = {1};
+  return {
+      table,
+      structs_case("host-older", "a core of minor 0 is enough, and nothing behind its structs is read", host_older),
+      structs_case("host-newer", "a host table of a later minor is as good", host_newer),
+      structs_case("struct-long", "longer structs of a later core are as good, and nothing is written behind them",
+                   struct_long),
+  };
+}
+
+}  // namespace backplane::conformance::load

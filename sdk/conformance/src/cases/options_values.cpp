@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group `options`: values that the schema lets through. A group of one rank starts with them, or says which option it
+// does not like.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "init_plan.hpp"
+#include "load_bare.hpp"
+#include "load_open.hpp"
+#include "options_groups.hpp"
+
+namespace backplane::conformance::options {
+namespace {
+
+using load::Capture;
+
+std::string shortened(const std::string& value) {
+  return value.size() <= 40 ? "'" + value + "'" : say("of ", value.size(), " bytes");
+}
+
+// Starts a group of one with the values and ends it again.
+Outcome attempt(Rank& rank, const std::map<std::string, std::string>& values) {
+  static int count = 0;
+  Outcome outcome;
+  if (const auto agent = rank.try_open(init::plan_in(say("attempt/", count++), values), outcome)) {
+    rank.doing("in destroy");
+    agent->close();
+  }
+  return outcome;
+}
+
+// Starts with one value, and judges a refusal.
+Outcome attempt_value(Rank& rank, const std::string& key, const std::string& value) {
+  const Outcome outcome = attempt(rank, {{key, value}});
+  if (outcome.ok()) return outcome;
+  rank.check(outcome.status != BP_AGAIN && outcome.status != BP_INTERNAL,
+             say("with ", key, " ", shortened(value), ": success, or a refusal that is the caller's affair"),
+             outcome.text());
+  rank.check(std::memchr(outcome.error.text, '\0', sizeof outcome.error.text) != nullptr, "an error text that ends",
+             "it has no NUL");
+  rank.check(outcome.text().find(key) != std::string::npos,
+             say("with ", key, " ", shortened(value), ": success, or a refusal that names ", key), outcome.text());
+  return outcome;
+}
+
+// The keys of options that take any text; a skip if there are none.
+std::vector<std::string> text_keys(Rank& rank) {
+  std::vector<std::string> keys;
+  for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
+    if (rank.backend().options[i]->type == BP_OPTION_STRING) keys.emplace_back(rank.backend().options[i]->key);
+  }
+  if (keys.empty()) rank.skip("the backend has no option that takes a text");
+  return keys;
+}
+
+void empty(Rank& rank) {
+  for (const std::string& key : text_keys(rank)) attempt_value(rank, key, "");
+}
+
+void one_mib(Rank& rank) {
+  const std::string value(size_t{1} << 20, 'a');
+  for (const std::string& key : text_keys(rank)) attempt_value(rank, key, value);
+}
+
+// Characters of two bytes, begun at both parities: wherever a text is cut, one of them is hit in the middle.
+void non_utf8(Rank& rank) {
+  for (const std::string& key : text_keys(rank)) {
+    for (std::string value : {"", "x"}) {
+      while (value.size() < 5000) value += "\xc3\xa4";
+      const Outcome outcome = attempt_value(rank, key, value);
+      const std::string text(outcome.error.text, strnlen(outcome.error.text, sizeof outcome.error.text));
+      rank.check(load::valid_utf8(text), "an error text about " + key + " that is valid UTF-8",
+                 "one cut within a character, " + say(text.size()) + " bytes long");
+    }
+  }
+  rank.check(load::valid_utf8(rank.logged()), "log lines in valid UTF-8", "others");
+}
+
+// The texts of an option's extremes, in normal form.
+std::vector<std::string> extremes(const bp_option& option) {
+  std::vector<std::string> values;
+  switch (option.type) {
+    case BP_OPTION_INT:
+    case BP_OPTION_DURATION:
+    case BP_OPTION_BYTES:
+      if (option.min == 0 && option.max == 0) break;
+      for (const double bound : {std::ceil(option.min), std::floor(option.max)}) {
+        values.push_back(std::to_string(static_cast<int64_t>(std::clamp(bound, -9.2e18, 9.2e18))));
+      }
+      break;
+    case BP_OPTION_FLOAT:
+      if (option.min == 0 && option.max == 0) break;
+      for (const double bound : {option.min, option.max}) values.push_back(say(bound));
+      break;
+    case BP_OPTION_BOOL:
+      return {"true", "false"};
+    case BP_OPTION_ENUM:
+      values.emplace_back();
+      for (const char* c = option.choices; c != nullptr && *c != '\0'; ++c) {
+        if (*c == '|') {
+          values.emplace_back();
+        } else {
+          values.back() += *c;
+        }
+      }
+      break;
+    default:
+      break;
+  }
+  return values;
+}
+
+void readback(Rank& rank) {
+  for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
+    const bp_option& option = *rank.backend().options[i];
+    for (const std::string& value : extremes(option)) {
+      // What is normalised by the harness must be in the unit that it takes.
+      attempt_value(rank, option.key, option.type == BP_OPTION_DURATION ? value + "ns" : value);
+    }
+  }
+}
+
+// Options of two groups, digested and dropped in another order than they are used.
+void order_independent(Rank& rank) {
+  const bp_backend& backend = rank.backend();
+  if (backend.construct_options == nullptr) rank.skip("the backend has no construct_options");
+  const OptionValues values(backend, rank.run().options);
+  const bp_options_request request = {sizeof(bp_options_request), values.count(), values.data(), 60 * kSecond,
+                                      "env://"};
+  bp_options* made[3] = {};
+  for (bp_options*& each : made) {
+    rank.doing("in construct_options");
+    Outcome outcome;
+    outcome.status = backend.construct_options(&backend, &request, &each, &outcome.error);
+    rank.require_ok(outcome, "construct_options");
+  }
+  rank.require(made[0] == nullptr || (made[0] != made[1] && made[1] != made[2] && made[0] != made[2]),
+               "an object for each construct_options", "the same one again");
+  rank.doing("in destroy_options");
+  backend.destroy_options(&backend, made[1]);
+  rank.require_ok(attempt(rank, {}), "init while other options exist");
+  rank.doing("in destroy_options");
+  backend.destroy_options(&backend, made[0]);
+  rank.require_ok(attempt(rank, {}), "init while other options exist");
+  backend.destroy_options(&backend, made[2]);
+}
+
+void destroyed_first(Rank& rank) {
+  // BareAgent drops the options and all that bp_init pointed to as soon as init has returned.
+  load::BareAgent agent(rank, rank.backend(), "main", rank.id(), rank.size(), load::Shape::kUsual, BP_ABI_MINOR,
+                        load::Shape::kUsual);
+  agent.talk();
+  rank.doing("waiting for the other ranks before the end");
+  rank.meet();
+  agent.close();
+}
+
+void look_for(Rank& rank, const std::string& secret, const std::string& text, const std::string& where) {
+  rank.check(text.find(secret) == std::string::npos, "the value of a secret option is nowhere in " + where,
+             "it is there");
+}
+
+void secret_redacted(Rank& rank) {
+  const std::string secret = say("hush", rank.run().seed, "hush");
+  std::map<std::string, std::string> values;
+  std::vector<std::string> others;
+  for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
+    const bp_option& option = *rank.backend().options[i];
+    if (option.type != BP_OPTION_STRING) continue;
+    if ((option.flags & BP_OPTION_SECRET) != 0) {
+      values[option.key] = secret;
+    } else {
+      others.emplace_back(option.key);
+    }
+  }
+  if (values.empty()) rank.skip("the backend has no secret option that takes a text");
+  std::string texts;
+  Capture capture;
+  const auto try_with = [&](const std::map<std::string, std::string>& given) {
+    texts += attempt(rank, given).text() + "\n";
+  };
+  try_with(values);
+  for (const std::string& key : others) {  // to make init fail
+    std::map<std::string, std::string> given = values;
+    given[key] = "no such thing";
+    try_with(given);
+  }
+  for (auto& [key, value] : values) value = secret + std::string(2000, 'x');
+  try_with(values);
+  Outcome outcome;  // nobody else comes
+  Plan alone = init::plan_in("alone", values, kSecond / 4);
+  alone.world_size = 2;
+  if (const auto agent = rank.try_open(alone, outcome)) {
+    uint32_t nothing = 0;
+    bp_op op = recv_op(1, 1, &nothing, sizeof nothing);
+    op.timeout_ns = kSecond / 10;
+    if (rank.capability(BP_RECV) != nullptr) {
+      texts += agent->run(op).text() + "\n";
+    }
+    agent->abort(BP_CANCELLED, -1, "the harness is done with it");
+  }
+  texts += outcome.text();
+  look_for(rank, secret, texts, "error texts");
+  look_for(rank, secret, rank.logged(), "the log");
+  look_for(rank, secret, capture.text(), "stdout and stderr");
+}
+
+Case values_case(const char* name, const char* about, void (*body)(Rank&)) {
+  Case made = {.group = "options", .name = name, .about = about};
+  made.needs = {.ops = 0};
+  made.worlds = {1};
+  made.body = body;
+  return made;
+}
+
+}  // namespace
+
+std::vector<Case> values_cases() {
+  Case destroyed =
+      values_case("destroyed-first", "options, values and bp_init may go before the agent does", destroyed_first);
+  destroyed.needs = {};
+  destroyed.worlds = {};
+  return {
+      values_case("empty", "an empty text is taken, or refused by the option's name", empty),
+      values_case("one-mib", "so is a text of 1 MiB", one_mib),
+      values_case("non-utf-8", "no error text or log line is cut within a character of a value", non_utf8),
+      values_case("order-independent", "options objects have nothing to do with one another", order_independent),
+      values_case("readback", "each bound and each choice is taken, or refused by the option's name", readback),
+      values_case("secret-redacted", "a secret is in no error text, log line or output", secret_redacted),
+      destroyed,
+  };
+}
+
+}  // namespace backplane::conformance::options
