@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/world.hpp"
 
+#include <cstdlib>
 #include <mutex>
 #include <numeric>
 
@@ -36,6 +37,18 @@ std::vector<ChosenBackend> choose(Registry& registry, const char* requested, int
     auto options = std::make_shared<BackendOptions>(member, complete_options(*member.backend, part.options),
                                                     BP_DEFAULT_RPC_TIMEOUT_NS, "env://");
     chosen.push_back({part.memory, &member, std::move(options)});
+  }
+  return chosen;
+}
+
+// The layers of every group of this process; the operator asks for them, not the program.
+std::vector<Chosen> choose_layers(Registry& registry) {
+  const char* environment = std::getenv("BACKPLANE_LAYERS");
+  std::vector<Chosen> chosen;
+  for (const SelectionPart& part : parse_layers(environment == nullptr ? "" : environment)) {
+    const Member& member = registry.lookup(part.name);
+    chosen.push_back({&member, std::make_shared<BackendOptions>(member, complete_options(*member.backend, part.options),
+                                                                BP_DEFAULT_RPC_TIMEOUT_NS, "env://")});
   }
   return chosen;
 }
@@ -84,6 +97,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
     GroupConfig made = identify(config.name, config.rank, config.world_size, config.timeout_ns);
     made.device = config.device;
     made.backends = choose(registry, config.backend, made.world_size);
+    made.layers = choose_layers(registry);
     made.store = own_keys(*config.store, made.name, made.rank);
     return Group::start(std::move(made));
   }
@@ -103,6 +117,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   GroupConfig made = identify(config.name, met.rank, met.world_size, config.timeout_ns);
   made.device = config.device;
   made.backends = choose(registry, config.backend, met.world_size);
+  made.layers = choose_layers(registry);
   made.store = make_prefix_store(met.store, fmt::format("group/{}/", made.name));
   made.job = job;
   auto group = Group::start(std::move(made));
@@ -120,6 +135,7 @@ std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const
   }
   GroupConfig made = identify(name, rank, world_size, timeout_ns);
   made.backends.push_back({std::nullopt, &member, options});
+  made.layers = choose_layers(default_registry());
   made.store = own_keys(*store, made.name, rank);
   return Group::start(std::move(made));
 }

@@ -38,6 +38,7 @@ struct GroupConfig {
   int64_t timeout_ns = 0;             // default of its operations, and time allowed for starting
   std::vector<int32_t> global_ranks;  // world_size
   std::vector<ChosenBackend> backends;
+  std::vector<Chosen> layers;    // around each backend, the outermost first
   std::shared_ptr<Store> store;  // this group's own keys
   std::shared_ptr<void> job;     // what lives as long as any group of the job (the server of its store)
 };

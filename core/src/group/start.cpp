@@ -86,7 +86,7 @@ void Group::start_agent(const ChosenBackend& backend, Deadline deadline) {
   agent.global_ranks = config_.global_ranks;
   agent.store = make_prefix_store(config_.store, fmt::format("agent{}/", agents_.size()));
   agent.timeout_ns = deadline.left_ns();
-  agents_.push_back(std::make_unique<Agent>(*backend.member, backend.options, agent));
+  agents_.push_back(std::make_unique<Agent>(Chosen{backend.member, backend.options}, config_.layers, agent));
   for (uint32_t memory = 0; memory < BP_MEMORY_COUNT; ++memory) {
     const bool named = backend.memory == memory;
     if (named || (!backend.memory && by_memory_[memory] == nullptr)) by_memory_[memory] = agents_.back().get();

@@ -45,6 +45,16 @@ KeyValues parse_options(std::string_view text, std::string_view whole) {
   return options;
 }
 
+// Calls take(part) for each part between commas.
+template <typename Take>
+void split_parts(std::string_view text, Take take) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    take(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
 SelectionPart parse_part(std::string_view text, std::string_view whole) {
   SelectionPart part;
   const size_t question = text.find('?');
@@ -78,15 +88,24 @@ std::string lower(std::string_view text) {
 
 std::vector<SelectionPart> parse_selection(std::string_view text) {
   std::vector<SelectionPart> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    SelectionPart part = parse_part(text.substr(begin, end - begin), text);
+  split_parts(text, [&parts, text](std::string_view one) {
+    SelectionPart part = parse_part(one, text);
     for (const SelectionPart& other : parts) {
       if (other.memory == part.memory) fail(BP_INVALID, "backend '{}': two parts serve the same device", text);
     }
     parts.push_back(std::move(part));
-    begin = end + 1;
-  }
+  });
+  return parts;
+}
+
+std::vector<SelectionPart> parse_layers(std::string_view text) {
+  std::vector<SelectionPart> parts;
+  if (text.empty()) return parts;
+  split_parts(text, [&parts, text](std::string_view one) {
+    parts.push_back(parse_part(one, text));
+    if (parts.back().memory)
+      fail(BP_INVALID, "BACKPLANE_LAYERS '{}': a layer stands around every device's backend", text);
+  });
   return parts;
 }
 

@@ -29,6 +29,9 @@ struct SelectionPart {
 // Throws core::Error (BP_INVALID) with the place that is wrong.
 std::vector<SelectionPart> parse_selection(std::string_view text);
 
+// BACKPLANE_LAYERS: the same without devices, `validate,trace`; the first is the outermost. Empty: none.
+std::vector<SelectionPart> parse_layers(std::string_view text);
+
 // `requested`, or else BACKPLANE_BACKEND, or else "auto".
 std::string selected_backend(const char* requested);
 

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/stage.hpp"
+
+#include "error.hpp"
+
+namespace backplane::core {
+namespace {
+
+const bp_process_group_api* table_of(const bp_agent& agent) {
+  return static_cast<const bp_process_group_api*>(agent.api);
+}
+
+}  // namespace
+
+struct Stage::Start {
+  AgentConfig config;
+  std::shared_ptr<const BackendOptions> options;
+  std::shared_ptr<Host> host;
+  std::vector<bp_key_value> values;
+};
+
+Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options, const AgentConfig& config,
+             const bp_agent* inner)
+    : member_(member), host_(std::make_shared<Host>(fmt::format("{} rank {}", member.id, config.rank), config.store)) {
+  const bp_backend& backend = *member.backend;
+  const uint32_t kind = inner == nullptr ? BP_KIND_PROCESS_GROUP : BP_KIND_LAYER;
+  if ((backend.kinds & kind) == 0) {
+    fail(BP_INVALID, "backend {} {}", member.id, inner == nullptr ? "makes no process groups" : "is not a layer");
+  }
+  const auto start = std::make_shared<Start>(Start{config, std::move(options), host_, {}});
+  for (const auto& [key, value] : start->options->values()) start->values.push_back({key.c_str(), value.c_str()});
+  const bp_init init = {sizeof(bp_init),
+                        config.rank,
+                        config.world_size,
+                        config.device,
+                        start->config.name.c_str(),
+                        host_->table(),
+                        start->options->native(),
+                        start->values.data(),
+                        static_cast<uint32_t>(start->values.size()),
+                        kind,
+                        config.timeout_ns,
+                        start->config.global_ranks.data(),
+                        inner};
+  agent_.struct_size = sizeof(bp_agent);
+  bp_error err;
+  bp_error_init(&err);
+  int32_t status = BP_OK;
+  if (isolated(backend)) {
+    isolation_ = std::make_shared<Isolation>(member.id, start);
+    status = isolation_->init(
+        backend, init, [this] { return host_->abort_requested(); }, &agent_, &err);
+  } else {
+    status = backend.init(&backend, &init, &agent_, &err);
+  }
+  if (status != BP_OK) {
+    throw_report(status, err,
+                 fmt::format("rank {} could not start {} {} for group '{}'", config.rank,
+                             inner == nullptr ? "backend" : "layer", member.id, config.name));
+  }
+  try {
+    check_identity(config);
+  } catch (...) {
+    const bp_process_group_api* table = table_of(agent_);
+    if (table != nullptr && BP_HAS(table, destroy)) table->destroy(agent_.self);
+    throw;
+  }
+  settle_capabilities(inner);
+  if (isolation_) {
+    agent_.api = &isolation_->api();
+    agent_.self = isolation_->self();
+  }
+}
+
+Stage::~Stage() {
+  host_->request_abort("the group is being destroyed");
+  table_of(agent_)->destroy(agent_.self);
+}
+
+void Stage::check_identity(const AgentConfig& config) const {
+  const bp_process_group_api* table = table_of(agent_);
+  if (agent_.kind != BP_KIND_PROCESS_GROUP || table == nullptr || !BP_HAS(table, extension)) {
+    fail(BP_INTERNAL, "backend {} did not return a complete process group", member_.id);
+  }
+  if (agent_.rank != config.rank) {
+    fail(BP_INVALID, "rank argument {} doesn't match pg rank {}", config.rank, agent_.rank);
+  }
+  if (agent_.world_size != config.world_size) {
+    fail(BP_INVALID, "world_size argument {} doesn't match pg size {}", config.world_size, agent_.world_size);
+  }
+}
+
+// A layer that says nothing has what it wraps.
+void Stage::settle_capabilities(const bp_agent* inner) {
+  if (agent_.capabilities != nullptr) return;
+  agent_.capabilities = inner == nullptr ? member_.backend->capabilities : inner->capabilities;
+  agent_.capability_count = inner == nullptr ? member_.backend->capability_count : inner->capability_count;
+}
+
+}  // namespace backplane::core
