@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Strangers at the ports of the ranks. The job goes on, its bytes are right, and nothing of the strangers stays. What
+// is close to a genuine greeting is made from genuine ones, overheard on loopback of the case's own network.
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "case.hpp"
+#include "hostile_stranger.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+// Leaves the body if nothing genuine is known of any port.
+void need_genuine(Siege& siege) {
+  for (const Listener& target : siege.targets()) {
+    if (!siege.genuine(target).empty()) return;
+  }
+  siege.rank().tell("siege/over", "0");
+  siege.rank().skip("how the ranks greet each other cannot be overheard here");
+}
+
+// Calls it with each genuine opening of each port, over and over until it says that there is no more to do or the time
+// is over; `turn` counts up from 0.
+void vary(Siege& siege, bool (*attempt)(Siege&, const Listener&, const std::string& opening, size_t turn)) {
+  need_genuine(siege);
+  bool more = true;
+  for (size_t turn = 0; more && !siege.time_is_over(); ++turn) {
+    more = false;
+    for (const Listener& target : siege.targets()) {
+      for (const std::string& opening : siege.genuine(target)) more = attempt(siege, target, opening, turn) || more;
+    }
+  }
+}
+
+void connect_and_close(Siege& siege) {
+  for (int turn = 0; turn < 60; ++turn) {
+    for (const Listener& target : siege.targets()) {
+      Stranger stranger(target);
+      if (turn % 3 == 1) stranger.reset();
+      if (turn % 3 == 2) stranger.await_reaction();
+      if (siege.time_is_over()) return;
+    }
+  }
+}
+
+void one_byte(Siege& siege) {
+  for (int value = 0; value < 256 && !siege.time_is_over(); value += 15) {
+    for (const Listener& target : siege.targets()) siege.say_to(target, std::string(1, static_cast<char>(value)));
+  }
+}
+
+void http_request(Siege& siege) {
+  for (const char* request :
+       {"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n",
+        "POST /api HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n\r\n{}", "SSH-2.0-OpenSSH_9.2p1\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "PING\r\n"}) {
+    for (const Listener& target : siege.targets()) siege.say_to(target, request);
+  }
+}
+
+void random_bytes(Siege& siege) {
+  for (size_t size = 1; size < 300'000 && !siege.time_is_over(); size = size * 2 + 3) {
+    for (const Listener& target : siege.targets()) siege.say_to(target, siege.noise(size));
+  }
+}
+
+// A genuine opening of which one byte is another: in its first eight bytes, or behind them.
+bool change_byte(Siege& siege, const Listener& target, std::string opening, size_t at) {
+  if (at >= opening.size()) return false;
+  opening[at] = static_cast<char>(~opening[at]);
+  siege.say_to(target, opening);
+  return true;
+}
+
+void wrong_magic(Siege& siege) {
+  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+    return turn < 8 && change_byte(of, target, opening, turn);
+  });
+}
+
+void wrong_key(Siege& siege) {
+  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+    return change_byte(of, target, opening, 8 + turn);
+  });
+}
+
+// One aligned word of a genuine opening replaced, small words first.
+bool change_word(Siege& siege, const Listener& target, std::string opening, size_t turn, uint64_t value) {
+  const size_t width = turn % 2 == 0 ? 4 : 8;
+  const size_t at = turn / 2 * 4;
+  if (at + width > opening.size()) return false;
+  if (width == 4) value >>= 32;
+  std::memcpy(opening.data() + at, &value, width);
+  siege.say_to(target, opening + siege.noise(64));
+  return true;
+}
+
+void huge_length(Siege& siege) {
+  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+    return change_word(of, target, opening, turn, UINT64_C(0x7fffffffffffffff));
+  });
+}
+
+void negative_count(Siege& siege) {
+  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+    return change_word(of, target, opening, turn, UINT64_C(0xffffffffffffffff));
+  });
+}
+
+// Every small number of a genuine opening may be the rank: it becomes each other rank in turn.
+void rank_spoofed(Siege& siege) {
+  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+    const auto ranks = static_cast<size_t>(of.rank().size());
+    const size_t at = turn / (ranks + 2) * 4;
+    const auto value = static_cast<uint32_t>(turn % (ranks + 2)) - 1;  // -1 and the world size are tried, too
+    if (at + 4 > opening.size()) return false;
+    uint32_t genuine = 0;
+    std::memcpy(&genuine, opening.data() + at, sizeof genuine);
+    if (genuine >= ranks || genuine == value) return true;
+    std::string spoofed = opening;
+    std::memcpy(spoofed.data() + at, &value, sizeof value);
+    of.say_to(target, spoofed);
+    return true;
+  });
+}
+
+void replay(Siege& siege) {
+  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+    // All of it, and as much as a greeting may be.
+    constexpr std::array<size_t, 6> kSizes = {2048, 32, 64, 128, 256, 512};
+    of.say_to(target, std::string_view(opening).substr(0, kSizes[turn % kSizes.size()]));
+    return turn < 2 * kSizes.size();
+  });
+}
+
+// Many connections that never stop to say hello.
+void slow_loris(Siege& siege) {
+  std::vector<std::pair<Stranger, std::string>> held;
+  for (const Listener& target : siege.targets()) {
+    for (int i = 0; i < 40; ++i) {
+      const std::vector<std::string>& genuine = siege.genuine(target);
+      held.emplace_back(Stranger(target), genuine.empty() || i % 2 == 0 ? siege.noise(2000) : genuine.front());
+    }
+  }
+  for (size_t at = 0; !siege.time_is_over(); ++at) {
+    for (auto& [stranger, words] : held) {
+      if (at < words.size()) stranger.send({words.data() + at, 1});
+    }
+    poll(nullptr, 0, 10);
+  }
+}
+
+void half_frame(Siege& siege) {
+  for (const Listener& target : siege.targets()) {
+    std::vector<std::string> openings = siege.genuine(target);
+    if (openings.empty()) openings.push_back(siege.noise(200));
+    for (const std::string& opening : openings) {
+      for (size_t size = 1; size < opening.size() && !siege.time_is_over(); size += 1 + size / 4) {
+        Stranger stranger(target);
+        stranger.send(std::string_view(opening).substr(0, size));
+        if (size % 2 == 0) stranger.await_reaction();
+        if (size % 3 == 0) stranger.reset();
+      }
+    }
+  }
+}
+
+void flood(Siege& siege) {
+  for (int wave = 0; wave < 3 && !siege.time_is_over(); ++wave) {
+    std::vector<Stranger> crowd;
+    for (int i = 0; i < 250; ++i) {
+      for (const Listener& target : siege.targets()) {
+        crowd.emplace_back(target);
+        if (wave == 1) crowd.back().send("x");
+        if (siege.time_is_over()) return;
+      }
+    }
+    if (wave == 2) {
+      for (Stranger& stranger : crowd) stranger.reset();
+    }
+  }
+}
+
+// Says what a rank would say and reads nothing of the answers.
+void slow_reader(Siege& siege) {
+  constexpr int kSmallest = 2048;
+  std::vector<Stranger> readers;
+  for (const Listener& target : siege.targets()) {
+    std::vector<std::string> openings = siege.genuine(target);
+    if (openings.empty()) openings.push_back(siege.noise(200));
+    for (int i = 0; i < 4; ++i) {
+      readers.emplace_back(target, kSmallest);
+      readers.back().send(openings.front());
+    }
+  }
+  while (!siege.time_is_over()) {
+    for (Stranger& reader : readers) reader.send(siege.noise(10'000));
+    poll(nullptr, 0, 5);
+  }
+}
+
+}  // namespace
+
+std::vector<Case> hostile_cases() {
+  const auto make = [](const char* name, const char* about, void (*body)(Rank&)) {
+    Case result;
+    result.group = "hostile";
+    result.name = name;
+    result.about = about;
+    result.body = body;
+    result.needs.ranks = 2;
+    result.outsiders = 1;
+    result.own_network = true;
+    result.deadline = 40 * kSecond;
+    return result;
+  };
+  return {
+      make("connect-and-close", "strangers that connect and close do not disturb the job",
+           [](Rank& rank) { besiege(rank, connect_and_close); }),
+      make("one-byte", "strangers that say one byte do not disturb the job",
+           [](Rank& rank) { besiege(rank, one_byte); }),
+      make("http-request", "strangers that speak another protocol do not disturb the job",
+           [](Rank& rank) { besiege(rank, http_request); }),
+      make("random-bytes", "strangers that send noise do not disturb the job",
+           [](Rank& rank) { besiege(rank, random_bytes); }),
+      make("wrong-magic", "a greeting that begins wrongly is refused", [](Rank& rank) { besiege(rank, wrong_magic); }),
+      make("wrong-key", "a greeting that is wrong in one byte is refused",
+           [](Rank& rank) { besiege(rank, wrong_key); }),
+      make("huge-length", "impossible sizes in a greeting cost nothing",
+           [](Rank& rank) { besiege(rank, huge_length); }),
+      make("negative-count", "negative numbers in a greeting cost nothing",
+           [](Rank& rank) { besiege(rank, negative_count); }),
+      make("rank-spoofed", "nobody becomes a rank by saying its number",
+           [](Rank& rank) { besiege(rank, rank_spoofed); }),
+      make("replay", "a genuine greeting is worth nothing the second time", [](Rank& rank) { besiege(rank, replay); }),
+      make("slow-loris", "connections that never finish their greeting do not hold up the job",
+           [](Rank& rank) { besiege(rank, slow_loris); }),
+      make("half-frame", "connections that end in the middle of a greeting do not disturb the job",
+           [](Rank& rank) { besiege(rank, half_frame); }),
+      make("flood", "a flood of connections leaves nothing behind", [](Rank& rank) { besiege(rank, flood); }),
+      make("slow-reader", "strangers that read nothing cost nothing", [](Rank& rank) { besiege(rank, slow_reader); }),
+  };
+}
+
+}  // namespace backplane::conformance

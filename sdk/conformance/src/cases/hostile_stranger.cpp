@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hostile_stranger.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "hygiene_rounds.hpp"
+#include "process_traffic.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr int kMoment = 20;                      // milliseconds
+constexpr Nanoseconds kSiege = 3 * kSecond / 2;  // the longest that an attack goes on
+constexpr uint64_t kMemory = 64 << 20;           // bytes that strangers may cost a rank
+constexpr uint64_t kMostRounds = 1'000'000;
+
+bool wait_for(int socket, short events) {
+  pollfd polled = {socket, events, 0};
+  return poll(&polled, 1, kMoment) > 0;
+}
+
+// Whether a socket of `type` gets through to the target.
+int connect_to(const Listener& target, int type, int receive_buffer) {
+  const int socket_fd = socket(target.family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (socket_fd < 0) return -1;
+  if (receive_buffer > 0) setsockopt(socket_fd, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+  const auto* address = reinterpret_cast<const sockaddr*>(target.address.data());
+  int error = connect(socket_fd, address, static_cast<socklen_t>(target.address.size())) == 0 ? 0 : errno;
+  if (error == EINPROGRESS && wait_for(socket_fd, POLLOUT)) {
+    socklen_t size = sizeof error;
+    getsockopt(socket_fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error == 0) return socket_fd;
+  close(socket_fd);
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+Stranger::Stranger(const Listener& target, int receive_buffer)
+    : socket_(connect_to(target, SOCK_STREAM, receive_buffer)) {
+  if (socket_ < 0 && errno == EPROTOTYPE) socket_ = connect_to(target, SOCK_SEQPACKET, receive_buffer);
+}
+Stranger::Stranger(Stranger&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
+Stranger& Stranger::operator=(Stranger&& other) noexcept {
+  std::swap(socket_, other.socket_);
+  return *this;
+}
+Stranger::~Stranger() {
+  if (socket_ >= 0) close(socket_);
+}
+
+bool Stranger::send(std::string_view bytes) {
+  while (!bytes.empty() && connected()) {
+    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    } else if (errno != EAGAIN || !wait_for(socket_, POLLOUT)) {
+      return errno == EAGAIN;
+    }
+  }
+  return connected();
+}
+
+void Stranger::await_reaction() {
+  if (connected()) wait_for(socket_, POLLIN);
+}
+
+void Stranger::drain() {
+  char bytes[4096];
+  while (connected() && recv(socket_, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+  }
+}
+
+void Stranger::reset() {
+  const linger at_once = {1, 0};
+  if (connected()) setsockopt(socket_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  if (connected()) close(std::exchange(socket_, -1));
+}
+
+Siege::Siege(Rank& rank, std::vector<Listener> targets, std::unique_ptr<Sniffer> sniffer)
+    : rank_(rank), targets_(std::move(targets)), sniffer_(std::move(sniffer)), end_(now() + kSiege) {}
+
+std::string Siege::noise(size_t bytes) {
+  std::string text(bytes, '\0');
+  for (char& c : text) c = static_cast<char>(rank_.random()());
+  return text;
+}
+
+const std::vector<std::string>& Siege::genuine(const Listener& target) {
+  std::vector<std::string>& heard = heard_[target];
+  if (heard.empty() && sniffer_ != nullptr && target.port() != 0) heard = sniffer_->openings(target.port());
+  return heard;
+}
+
+void Siege::say_to(const Listener& target, std::string_view bytes) {
+  Stranger stranger(target);
+  stranger.send(bytes);
+  stranger.await_reaction();
+  stranger.drain();
+}
+
+namespace {
+
+// Leaves the body on all sides if there is nothing to attack.
+void end_without_attack(Rank& rank, const std::string& reason) {
+  rank.tell("siege/over", "0");
+  rank.skip(reason);
+}
+
+void attack_from_outside(Rank& rank, void (*attack)(Siege&)) {
+  std::string why_not;
+  std::unique_ptr<Sniffer> sniffer = Sniffer::make(why_not);
+  rank.tell("siege/ears", "open");
+  rank.doing("listening to how the ranks greet each other");
+  for (int32_t other = 0; other < rank.size(); ++other) {
+    const std::string key = say("harness/siege/warm/", other);
+    const Nanoseconds deadline = now() + rank.scaled(20 * kSecond);
+    while (!rank.world().look(key)) {
+      if (now() > deadline) return;  // the ranks tell what is wrong
+      if (sniffer != nullptr) sniffer->listen(5);
+      if (sniffer == nullptr) poll(nullptr, 0, 5);
+    }
+  }
+  if (sniffer != nullptr) sniffer->listen(0);
+  const std::set<Listener> found = listeners();
+  if (found.empty()) end_without_attack(rank, "this backend accepts no connections once its group has started");
+  Siege siege(rank, {found.begin(), found.end()}, std::move(sniffer));
+  rank.doing(say("attacking ", found.size(), " ports"));
+  attack(siege);
+  rank.tell("siege/over", std::to_string(now()));
+}
+
+// Rounds of messages that all ranks end after the same one: rank 0 sees the end and names a round that nobody can have
+// reached, for each rank needs the messages of the others.
+void hold_out(Rank& rank, Agent& agent) {
+  rank.doing("exchanging messages while a stranger attacks");
+  uint64_t last = kMostRounds;
+  for (uint64_t round = 0; round < last; ++round) {
+    if (rank.id() == 0 && last == kMostRounds && rank.world().look("harness/siege/over")) {
+      last = round + 3;
+      rank.tell("siege/last", std::to_string(last));
+    }
+    exchange(rank, agent, round % 100, 1 + round * 7919 % 40'000);
+    const std::optional<std::string> said = rank.world().look("harness/siege/last");
+    if (said) last = std::strtoull(said->c_str(), nullptr, 10);
+  }
+}
+
+void defend(Rank& rank) {
+  rank.ask("siege/ears");
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 1000);
+  exchange(rank, *agent, 1, 300'000);
+  const Footprint before = Footprint::take();
+  const uint64_t memory = resident_bytes();
+  rank.meet();
+  rank.tell(say("siege/warm/", rank.id()), "");
+  hold_out(rank, *agent);
+  rank.doing("looking at what the attack has left");
+  const uint64_t after = resident_bytes();
+  rank.check(has_sanitizer() || after < memory + kMemory, "strangers cost a rank less than 64 MiB",
+             say("resident memory grew by ", (after - std::min(memory, after)) >> 20, " MiB"));
+  Footprint only_descriptors = before;
+  only_descriptors.shared = shared_memory();
+  const std::string left = left_behind(only_descriptors, rank.scaled(8 * kSecond));
+  rank.check(left.empty(), "the connections of strangers are closed when they go", left);
+  rank.doing("exchanging messages after an attack");
+  exchange(rank, *agent, 1, 300'000);
+  rank.meet();
+  agent->close();
+  rank.meet();
+  Plan plan;
+  plan.space = "after";
+  auto again = rank.open(plan);
+  exchange(rank, *again, 1, 1000);
+  rank.meet();
+}
+
+}  // namespace
+
+void besiege(Rank& rank, void (*attack)(Siege& siege)) {
+  if (rank.outsider()) {
+    attack_from_outside(rank, attack);
+  } else {
+    defend(rank);
+  }
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A process that is no rank and talks to the ranks' ports: a siege, and the weapons for it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proc.hpp"
+#include "rank.hpp"
+#include "sniffer.hpp"
+
+namespace backplane::conformance {
+
+// A connection of a stranger. All calls return soon, whatever the other side does.
+class Stranger {
+ public:
+  explicit Stranger(const Listener& target, int receive_buffer = 0);
+  Stranger(Stranger&& other) noexcept;
+  Stranger& operator=(Stranger&& other) noexcept;
+  ~Stranger();
+
+  bool connected() const { return socket_ >= 0; }
+  // Sends what the other side takes within a moment; false once it has closed.
+  bool send(std::string_view bytes);
+  // Waits a moment (20 ms) for an answer or the end, and reads nothing.
+  void await_reaction();
+  // Reads and drops what is there.
+  void drain();
+  // Closes with a reset instead of an orderly end.
+  void reset();
+
+ private:
+  int socket_ = -1;
+};
+
+// What an attack has to work with. It runs on the outsider, while the ranks exchange verified messages.
+class Siege {
+ public:
+  Siege(Rank& rank, std::vector<Listener> targets, std::unique_ptr<Sniffer> sniffer);
+
+  Rank& rank() { return rank_; }
+  const std::vector<Listener>& targets() const { return targets_; }
+  std::string noise(size_t bytes);
+  // How the connections to this target began that were made so far; leaves the body if nothing could be overheard.
+  const std::vector<std::string>& genuine(const Listener& target);
+  // Connects, says it, waits for a reaction, and closes.
+  void say_to(const Listener& target, std::string_view bytes);
+  bool time_is_over() const { return now() > end_; }
+
+ private:
+  Rank& rank_;
+  const std::vector<Listener> targets_;
+  const std::unique_ptr<Sniffer> sniffer_;
+  const Nanoseconds end_;
+  std::map<Listener, std::vector<std::string>> heard_;
+};
+
+// The whole of a hostile case, on ranks and on the outsider alike.
+void besiege(Rank& rank, void (*attack)(Siege& siege));
+
+}  // namespace backplane::conformance

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Listens to what goes over loopback of the caller's network namespace, and keeps how each TCP connection began.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace backplane::conformance {
+
+class Sniffer {
+ public:
+  // Null, and why, if the machine does not permit it (CAP_NET_RAW in the namespace is what it takes).
+  static std::unique_ptr<Sniffer> make(std::string& why_not);
+  ~Sniffer();
+  Sniffer(const Sniffer&) = delete;
+  Sniffer& operator=(const Sniffer&) = delete;
+
+  // Takes in what has come; waits up to `milliseconds` for something.
+  void listen(int milliseconds);
+  // The first bytes (at most 2 KiB) that each client has sent to this port.
+  std::vector<std::string> openings(uint16_t port) const;
+
+ private:
+  struct Stream {
+    uint32_t first = 0;  // sequence number of the first byte
+    bool known = false;  // the SYN was seen
+    std::string bytes;
+    std::vector<bool> here;  // which of them have come
+  };
+  explicit Sniffer(int socket) : socket_(socket) {}
+  void take(const unsigned char* packet, size_t size);
+
+  const int socket_;
+  std::map<std::pair<uint16_t, uint16_t>, Stream> streams_;  // by source and destination port
+};
+
+}  // namespace backplane::conformance
