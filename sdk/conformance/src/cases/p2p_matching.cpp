@@ -139,7 +139,10 @@ Letter letter(int32_t sender, int32_t receiver, uint32_t number) {
 
 // Every rank sends `each` letters to every rank, itself too, and receives them from anyone in small bites.
 void any_source(Rank& rank, uint32_t each, bool large) {
-  Talk talk(rank);
+  Plan plan;
+  plan.space = large ? "large" : "small";
+  Talk talk(rank, plan);
+  rank.doing(say("receiving ", each, large ? " large" : " small", " messages of each rank from any source"));
   const auto ranks = static_cast<size_t>(rank.size());
   const uint64_t size = large ? 90'000 : sizeof(Letter);
   std::vector<Guarded> outputs;
@@ -173,17 +176,11 @@ void any_source(Rank& rank, uint32_t each, bool large) {
 }
 
 void any_source_names_sender(Rank& rank) {
-  rank.doing("receiving one small message of each rank from any source");
   any_source(rank, 1, false);
-  rank.meet();
-  rank.doing("receiving one large message of each rank from any source");
   any_source(rank, 1, true);
 }
 
-void any_source_order(Rank& rank) {
-  rank.doing("receiving 60 messages of each rank from any source");
-  any_source(rank, 60, false);
-}
+void any_source_order(Rank& rank) { any_source(rank, 60, false); }
 
 // A message goes to the oldest recv that matches, whether that names a source or not; one for a tag to no other.
 void any_source_oldest_recv(Rank& rank) {

@@ -154,7 +154,6 @@ void Talk::expect_report(const std::string& what, const bp_result& result, int32
                 say("source ", result.source, ", ", result.bytes, " bytes"));
 }
 
-uint64_t resident_bytes() { return kib_of("/proc/self/status", "VmRSS:"); }
 uint64_t available_bytes() { return kib_of("/proc/meminfo", "MemAvailable:"); }
 
 bool instrumented() { return __asan_init != nullptr || __tsan_init != nullptr; }

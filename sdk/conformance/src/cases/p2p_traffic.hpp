@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../proc.hpp"
 #include "../rank.hpp"
 
 namespace backplane::conformance {
@@ -71,9 +72,8 @@ class Talk {
   std::unique_ptr<Agent> agent_;
 };
 
-// Resident memory of this process in bytes; 0 if it cannot be read.
-uint64_t resident_bytes();
-uint64_t available_bytes();  // of the machine
+// Memory that the machine can still give, in bytes; 0 if it cannot be read.
+uint64_t available_bytes();
 // Built with a sanitizer, whose own memory says nothing of the plugin's.
 bool instrumented();
 

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives.hpp"
+
+#include "../arithmetic.hpp"
+#include "collectives_call.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+// Every declared dtype and reduce op once, with changing roots.
+void try_matrix(Rank& rank, Collectives& group, const bp_capability& capability) {
+  uint64_t number = 0;
+  for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
+    for (uint32_t reduce_op = 0; reduce_op < BP_REDUCE_OP_COUNT; ++reduce_op) {
+      if (!declares(capability, dtype, reduce_op)) continue;
+      ++number;
+      group.run({.op = capability.op,
+                 .dtype = dtype,
+                 .reduce_op = reduce_op,
+                 .count = 131,
+                 .root = static_cast<int32_t>(number % static_cast<uint64_t>(rank.size())),
+                 .sync = number % 2 == 0,
+                 .in_place = number % 3 == 0,
+                 .name = number});
+      if (!reduces(capability.op)) break;
+    }
+  }
+}
+
+// Every root, small counts and large ones, blocks of different sizes where there may be.
+void try_counts(Rank& rank, Collectives& group, const bp_capability& capability) {
+  const uint32_t dtypes[] = {usual_dtype(capability), BP_U8, BP_C128, BP_I16};
+  uint64_t number = 1000;
+  const auto run = [&](uint64_t count, int32_t root) {
+    ++number;
+    uint32_t dtype = dtypes[number % 4];
+    if (usual_reduce_op(capability, dtype) == BP_REDUCE_OP_COUNT ||
+        !declares(capability, dtype, usual_reduce_op(capability, dtype))) {
+      dtype = dtypes[0];
+    }
+    group.run({.op = capability.op,
+               .dtype = dtype,
+               .reduce_op = usual_reduce_op(capability, dtype),
+               .count = count,
+               .root = root,
+               .sync = number % 3 == 0,
+               .uneven = number % 4 != 0,
+               .name = number});
+  };
+  for (const uint64_t count : {0, 1, 2, 7, 127, 128, 129, 1009}) {
+    for (int32_t root = 0; root < (rooted(capability.op) ? rank.size() : 1); ++root) run(count, root);
+  }
+  int32_t root = 0;
+  for (const uint64_t count : {4095, 4096, 4097, 16383, 16384, 16385, 65537, 200'003}) {
+    run(count, root++ % rank.size());
+  }
+}
+
+template <uint32_t kOp>
+void operation(Rank& rank) {
+  Collectives group(rank);
+  const bp_capability& capability = group.require_native(kOp);
+  try_matrix(rank, group, capability);
+  try_counts(rank, group, capability);
+}
+
+// Nobody leaves before everybody has come, whoever is last.
+void barrier(Rank& rank) {
+  Collectives group(rank);
+  group.require_native(BP_BARRIER);
+  for (int32_t round = 0; round < 24; ++round) {
+    const std::string came = say("harness/barrier/", round);
+    const int32_t last = round % rank.size();
+    rank.doing(say("barrier ", round, ", to which rank ", last, " comes last"));
+    if (rank.id() == last && rank.size() > 1) rank.ask(say("barrier-entered/", round));
+    rank.world().add(came, 1);
+    bp_op op = make_op(BP_BARRIER);
+    op.seq = group.next_seq();
+    op.timeout_ns = group.enough();
+    if (round % 2 == 1) {
+      op.flags = BP_OP_SYNC;
+      if (rank.id() == (last + 1) % rank.size()) rank.tell(say("barrier-entered/", round), "soon");
+    }
+    Pending pending = group.agent().submit(op);
+    if (round % 2 == 0 && rank.id() == (last + 1) % rank.size()) {
+      const Outcome early = rank.size() > 1 ? pending.wait(rank.scaled(5 * kMillisecond)) : Outcome();
+      rank.tell(say("barrier-entered/", round), "yes");
+      rank.require(rank.size() == 1 || early.status == BP_AGAIN, say("BP_AGAIN as rank ", last, " has not come"),
+                   early.text());
+    }
+    const Outcome outcome = pending.wait(group.enough());
+    const std::string arrived = rank.world().look(came).value_or("0");
+    const bool passed = outcome.ok() && arrived == std::to_string(rank.size());
+    rank.cell(BP_BARRIER, 0, 0, BP_HOST, passed);
+    rank.require_ok(outcome, "barrier");
+    rank.require(passed, say("all ", rank.size(), " ranks have come when the barrier ends"), arrived + " have");
+    pending.release();
+  }
+}
+
+template <uint32_t kOp>
+Case operation_case(const char* name, const char* about) {
+  return {.group = "collectives",
+          .name = name,
+          .about = about,
+          .needs = {.ops = BP_BIT(kOp)},
+          .body = operation<kOp>,
+          .deadline = 30 * kSecond};
+}
+
+}  // namespace
+
+std::vector<Case> collectives_operation_cases() {
+  return {
+      {.group = "collectives",
+       .name = "barrier",
+       .about = "nobody leaves a barrier before everybody has come",
+       .needs = {.ops = BP_BIT(BP_BARRIER)},
+       .body = barrier},
+      operation_case<BP_BROADCAST>("broadcast", "every rank gets the root's elements, bit for bit"),
+      operation_case<BP_REDUCE>("reduce", "the root gets the reduction of all inputs"),
+      operation_case<BP_ALL_REDUCE>("all-reduce", "every rank gets the reduction of all inputs"),
+      operation_case<BP_GATHER>("gather", "the root gets every rank's block, in rank order"),
+      operation_case<BP_GATHERV>("gatherv", "the root gets every rank's block, of its size and at its place"),
+      operation_case<BP_SCATTER>("scatter", "every rank gets its block of the root's input"),
+      operation_case<BP_SCATTERV>("scatterv", "every rank gets its block of the root's input, of its size and place"),
+      operation_case<BP_ALL_GATHER>("all-gather", "every rank gets every rank's block, in rank order"),
+      operation_case<BP_ALL_GATHERV>("all-gatherv", "every rank gets every rank's block, of its size and at its place"),
+      operation_case<BP_REDUCE_SCATTER>("reduce-scatter", "every rank gets its block of the reduction of all inputs"),
+      operation_case<BP_REDUCE_SCATTERV>("reduce-scatterv",
+                                         "every rank gets its block, of its size, of the reduction of all inputs"),
+      operation_case<BP_ALL_TO_ALL>("all-to-all", "every rank gets its block from every rank, in rank order"),
+      operation_case<BP_ALL_TO_ALLV>("all-to-allv",
+                                     "every rank gets its block from every rank, of its size and at its place"),
+  };
+}
+
+std::vector<Case> collectives_cases() {
+  std::vector<Case> all;
+  for (const auto& part : {collectives_operation_cases(), collectives_buffer_cases(), collectives_value_cases(),
+                           collectives_mismatch_cases()}) {
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+}  // namespace backplane::conformance

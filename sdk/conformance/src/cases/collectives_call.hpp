@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One collective on one rank: its buffers, the bp_op, and the proof that it did what it should. Built from a Shape that
+// is the same on all ranks, which therefore know what everybody puts in.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../rank.hpp"
+#include "collectives_data.hpp"
+#include "p2p_traffic.hpp"
+
+namespace backplane::conformance {
+
+struct Shape {
+  uint32_t op = BP_BARRIER;
+  uint32_t dtype = BP_U8;
+  uint32_t reduce_op = BP_SUM;
+  uint64_t count = 0;  // elements of a block; v-variants scale it rank by rank
+  int32_t root = 0;
+  bool sync = false;
+  bool in_place = false;
+  bool uneven = false;    // v-variants: blocks of different sizes, some empty, in reverse order and with gaps between
+  bool adjacent = false;  // input and output touch, but do not overlap
+  uint64_t skew = 0;      // buffers begin that many bytes off a multiple of 64
+  uint64_t name = 0;      // of the data
+  // Replaces the usual data: what `rank` puts in. Its blocks for several ranks are then all the same.
+  std::function<void(int32_t rank, void* data, uint64_t count)> operands = {};
+  // Replaces the usual comparison of a reduction's result: "", or what is wrong.
+  std::function<std::string(const Shape& shape, const void* actual, int32_t ranks)> special = {};
+  int32_t additions = 0;  // see Reduction::allow_rounding
+};
+
+std::string shape_text(const Shape& shape);
+bool reduces(uint32_t op);
+bool rooted(uint32_t op);
+bool has_counts(uint32_t op);  // a v-variant
+bool may_be_in_place(uint32_t op);
+
+class Call {
+ public:
+  // Fills the input and, where it is to be left alone, remembers it.
+  Call(const Shape& shape, int32_t rank, int32_t ranks);
+
+  // Points into this object, which must stay where it is until the operation is over.
+  bp_op op() const;
+
+  // After it has succeeded. "" if the output is right, nothing else of it and nothing around it was written to, and the
+  // input is as it was; else what is wrong.
+  std::string output_error() const;
+  std::string input_error() const;
+  std::string guard_error() const;
+
+ private:
+  // Blocks of a buffer, in elements.
+  struct Blocks {
+    std::vector<uint64_t> counts;
+    std::vector<uint64_t> displs;
+    uint64_t total = 0;
+  };
+  Blocks lay_out(const std::vector<uint64_t>& counts) const;
+  uint64_t block_count(int32_t from, int32_t to) const;
+  void shape_blocks();
+  bool together() const;
+  void make_buffers();
+  void fill_input();
+  // What `from` has for `to`; the latter matters only in operations with a block for each rank.
+  void fill_block(int32_t from, int32_t to, void* data, uint64_t count) const;
+  std::vector<std::byte> expected_moves() const;
+  std::string reduction_error() const;
+
+  const Shape shape_;
+  const int32_t rank_;
+  const int32_t ranks_;
+  const uint64_t size_;  // of an element, in bytes
+  Blocks in_;
+  Blocks out_;
+  Guarded input_memory_;
+  Guarded output_memory_;
+  std::byte* input_ = nullptr;
+  std::byte* output_ = nullptr;
+  std::vector<std::byte> input_before_;
+  std::vector<std::byte> factor_;
+};
+
+// An agent for collectives, which numbers them.
+class Collectives {
+ public:
+  explicit Collectives(Rank& rank, const Plan& plan = {});
+
+  Rank& rank() { return rank_; }
+  Agent& agent() { return *agent_; }
+  // As the agent itself tells it, else the backend; null if the operation is not native for host memory.
+  const bp_capability* native(uint32_t op) const;
+  // Leaves the body, as a skip, if it is not.
+  const bp_capability& require_native(uint32_t op);
+  std::vector<uint32_t> native_ops() const;  // without send and recv; leaves the body, as a skip, if there are none
+
+  // Runs it on this rank and leaves the body unless all is right. Says so in the matrix.
+  void run(const Shape& shape);
+  // Submits it without BP_OP_SYNC; the call must outlive it. `seq` is the next number.
+  Pending submit(const Call& call);
+  // Waits for its end and checks.
+  void finish(Pending& pending, const Call& call, const Shape& shape);
+  // A timeout for bp_op, and for waits.
+  Nanoseconds enough() const { return rank_.scaled(kEnough); }
+  uint64_t next_seq() { return ++seq_; }
+
+ private:
+  void check(const Call& call, const Shape& shape, const Outcome& outcome);
+
+  Rank& rank_;
+  std::unique_ptr<Agent> agent_;
+  uint64_t seq_ = 0;
+};
+
+// A dtype and a reduce op that the backend declares: f32 and sum if it can.
+uint32_t usual_dtype(const bp_capability& capability);
+uint32_t usual_reduce_op(const bp_capability& capability, uint32_t dtype);
+bool declares(const bp_capability& capability, uint32_t dtype, uint32_t reduce_op);
+
+}  // namespace backplane::conformance

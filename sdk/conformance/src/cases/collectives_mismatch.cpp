@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks that do not agree about a collective. To name who is wrong is the core's business. A backend owes that nobody
+// crashes, that nobody writes outside its buffers, and that everybody gets out: by an error, by a result that makes no
+// sense, or by abort.
+#include "../names.hpp"
+#include "collectives.hpp"
+#include "collectives_call.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr Nanoseconds kPatience = 120 * kMillisecond;  // for what may well come to an end; scaled
+constexpr Nanoseconds kAbort = 500 * kMillisecond;     // process_group.hpp, ABORT
+
+// Runs `mine` in a group of its own, with BP_OP_SYNC or not, and gets out of it.
+void get_out(Rank& rank, const Shape& mine, const std::string& what) {
+  static thread_local uint64_t number = 0;
+  Plan plan;
+  plan.space = say("mismatch", ++number);
+  Collectives group(rank, plan);
+  rank.doing(say(what, "; on this rank: ", shape_text(mine)));
+  const Call call(mine, rank.id(), rank.size());
+  bp_op op = call.op();
+  op.seq = group.next_seq();
+  op.timeout_ns = rank.scaled(kPatience);
+  if (mine.sync) op.flags = BP_OP_SYNC;
+  const Nanoseconds start = now();
+  Pending pending = group.agent().submit(op);
+  if (mine.sync && pending.in_flight() == false) {
+    const Nanoseconds took = now() - start;
+    rank.require(took < rank.scaled(kPatience + 2 * kSecond),
+                 say("an end within its ", rank.scaled(kPatience) / kMillisecond, " ms"),
+                 say(took / kMillisecond, " ms"));
+  }
+  const Outcome outcome = pending.wait(rank.scaled(kPatience));
+  rank.require(outcome.status != BP_UNSUPPORTED, "an operation that is declared", outcome.text());
+  group.agent().abort(BP_CANCELLED, -1, "the ranks disagree");
+  const Outcome aborted = pending.wait(rank.scaled(kAbort + 1500 * kMillisecond));
+  rank.require(aborted.status != BP_AGAIN, say("an end within ", kAbort / kMillisecond, " ms of abort"),
+               "it is still in flight");
+  pending.release();
+  const std::string damage = call.guard_error();
+  rank.require(damage.empty(), "nothing written outside the buffers", damage);
+  rank.meet();
+  group.agent().close();
+  rank.meet();
+}
+
+// `vary` makes the odd one's shape of the common one. False: there is no such mismatch in this operation.
+template <typename Vary>
+void mismatch(Rank& rank, const char* of, const Vary& vary, const char* none) {
+  std::vector<Shape> shapes;
+  std::vector<Shape> odd;
+  {
+    Plan plan;
+    plan.space = "ask";
+    Collectives group(rank, plan);
+    for (const uint32_t op : group.native_ops()) {
+      const bp_capability& capability = *group.native(op);
+      Shape shape = {.op = op, .dtype = op == BP_BARRIER ? uint32_t{BP_U8} : usual_dtype(capability), .count = 500};
+      shape.reduce_op = op == BP_BARRIER ? uint32_t{BP_SUM} : usual_reduce_op(capability, shape.dtype);
+      Shape other = shape;
+      if (!vary(group, capability, other)) continue;
+      shapes.push_back(shape);
+      odd.push_back(other);
+    }
+  }
+  if (shapes.empty()) rank.skip(none);
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const int32_t odd_rank = static_cast<int32_t>(i) % rank.size();
+    shapes[i].sync = odd[i].sync = i % 2 == 0;
+    get_out(rank, rank.id() == odd_rank ? odd[i] : shapes[i],
+            say("rank ", odd_rank, " has another ", of, " than the others in ", op_name(shapes[i].op)));
+  }
+}
+
+void of_op(Rank& rank) {
+  const auto vary = [](Collectives& group, const bp_capability& /*capability*/, Shape& shape) {
+    const std::vector<uint32_t> ops = group.native_ops();
+    if (ops.size() < 2) return false;
+    size_t at = 0;
+    while (ops[at] != shape.op) ++at;
+    shape.op = ops[(at + 1) % ops.size()];
+    if (shape.op == BP_BARRIER) return true;
+    const bp_capability& other = *group.native(shape.op);
+    shape.dtype = usual_dtype(other);
+    shape.reduce_op = usual_reduce_op(other, shape.dtype);
+    return true;
+  };
+  mismatch(rank, "operation", vary, "fewer than two collectives are native");
+}
+
+void of_dtype(Rank& rank) {
+  const auto vary = [](Collectives& /*group*/, const bp_capability& capability, Shape& shape) {
+    if (shape.op == BP_BARRIER) return false;
+    for (const uint32_t dtype : {BP_F64, BP_I64, BP_C128, BP_I32, BP_U8}) {
+      if (dtype == shape.dtype || !declares(capability, dtype, shape.reduce_op)) continue;
+      shape.dtype = dtype;
+      return true;
+    }
+    return false;
+  };
+  mismatch(rank, "dtype", vary, "no collective is native for two dtypes");
+}
+
+void of_count(Rank& rank, uint64_t count, const char* of) {
+  const auto vary = [count](Collectives& /*group*/, const bp_capability& /*capability*/, Shape& shape) {
+    shape.count = count;
+    return shape.op != BP_BARRIER;
+  };
+  mismatch(rank, of, vary, "no collective with data is native");
+}
+
+void of_larger_count(Rank& rank) { of_count(rank, 70'000, "(larger) count"); }
+void of_smaller_count(Rank& rank) { of_count(rank, 3, "(smaller) count"); }
+
+void of_root(Rank& rank) {
+  const auto vary = [&rank](Collectives& /*group*/, const bp_capability& /*capability*/, Shape& shape) {
+    shape.root = 1 % rank.size();
+    return rooted(shape.op);
+  };
+  mismatch(rank, "root", vary, "no collective with a root is native");
+}
+
+Case mismatch_case(const char* name, const char* about, void (*body)(Rank&)) {
+  return {.group = "collectives",
+          .name = name,
+          .about = about,
+          .needs = {.ops = 0, .ranks = 2},
+          .body = body,
+          .deadline = 60 * kSecond};
+}
+
+}  // namespace
+
+std::vector<Case> collectives_mismatch_cases() {
+  return {
+      mismatch_case("mismatch-op", "ranks that run different operations get out unharmed", of_op),
+      mismatch_case("mismatch-dtype", "ranks that name different dtypes get out unharmed", of_dtype),
+      mismatch_case("mismatch-count", "ranks of which one has more elements get out unharmed", of_larger_count),
+      mismatch_case("mismatch-count-smaller", "ranks of which one has fewer elements get out unharmed",
+                    of_smaller_count),
+      mismatch_case("mismatch-root", "ranks that name different roots get out unharmed", of_root),
+  };
+}
+
+}  // namespace backplane::conformance
