@@ -24,17 +24,10 @@ bool Buffer::wait(const int& completions, std::condition_variable& changed, Cloc
   std::unique_lock lock(m_);
   while (completions == 0) {
     throwIfException();
+    watch_->fault.check();  // first, for those who come to wait when the group has been aborted
     const Clock::time_point now = Clock::now();
-    if (now >= until) {
-      watch_->fault.check();
-      return false;
-    }
+    if (now >= until) return false;
     changed.wait_until(lock, std::min(until, now + kWatchInterval));
-    if (completions == 0) {
-      lock.unlock();
-      watch_->fault.check();
-      lock.lock();
-    }
   }
   return true;
 }
