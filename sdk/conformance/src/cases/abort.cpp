@@ -72,7 +72,7 @@ void blocked_any_source(Rank& rank) {
 void blocked_send(Rank& rank) {
   for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
     const auto agent = rank.open(in_space(say("send ", static_cast<int>(how))));
-    const std::vector<uint8_t> large(4 * kLarge, 1);
+    const std::vector<uint8_t> large(kLarge, 1);
     rank.meet();
     const bp_op op = send_op(rank.next(), kSilentTag, large.data(), large.size());
     if (aborts(rank)) abort_blocked(rank, *agent, op, "a send", how);

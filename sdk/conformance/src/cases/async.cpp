@@ -126,9 +126,9 @@ void wait_beside_submit(Rank& rank) {
     const Aside waiting([&] { seen = recv.wait(rank.scaled(kPlenty) / 2); });
     waiting.await_asleep();
     for (uint64_t i = 0; i < 10; ++i) ring(rank, *agent, "while another thread waits for a recv", 10 + i, 1);
+    rank.require(!waiting.ended(), "work_wait in another thread waits until the message comes", "it has returned");
     rank.doing("waiting for the others while another thread waits for a recv");
     rank.meet();
-    rank.require(!waiting.ended(), "work_wait in another thread waits until the message comes", "it has returned");
     last.send(rank, *agent);
   }
   must_be(rank, seen, BP_OK, "work_wait in a thread beside one that submits");

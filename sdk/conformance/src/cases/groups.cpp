@@ -116,11 +116,12 @@ void all_sizes(Rank& rank) {
 void nested(Rank& rank) {
   std::vector<int32_t> members = everybody(rank);
   std::vector<std::unique_ptr<Agent>> groups;
-  for (int32_t level = 0; !members.empty(); ++level) {
+  for (int32_t level = 0;; ++level) {
     auto group = open_of(rank, say("level ", level), members);
     if (!group) break;
     ring(rank, *group, say("in a group of level ", level), 1, static_cast<uint64_t>(level));
     groups.push_back(std::move(group));
+    if (members.size() == 1) break;
     members.erase(members.begin());
     std::rotate(members.begin(), members.begin() + 1, members.end());
   }

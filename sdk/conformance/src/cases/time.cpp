@@ -103,6 +103,7 @@ void per_call(Rank& rank) {
     rest.push_back(std::move(recv));
     abandon(rank, *agent, rest);
   }
+  rank.meet();  // a rank that ends before is noticed by those who still wait for it
 }
 
 // A wait whose end comes is over then, not at its timeout.
@@ -110,29 +111,30 @@ void ends_with_the_message(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> got(100);
   const std::vector<uint8_t> sent(100, 1);
-  for (int i = 0; i < kAttempts; ++i) {
-    bp_op op = recv_op(rank.previous(), 1, got.data(), got.size());
-    op.timeout_ns = rank.scaled(kPlenty);
-    if (i % 2 == 0) op.flags = BP_OP_SYNC;
-    Outcome outcome;
-    Nanoseconds ended = 0;
-    Nanoseconds sent_at = 0;
-    {
-      const Aside receiving([&] {
-        outcome = agent->run(op);
-        ended = now();
-      });
-      receiving.await_asleep();
-      rank.doing("sending to a rank that waits");
-      rank.meet();
-      sent_at = now();
-      rank.require_ok(agent->send(rank.next(), 1, sent.data(), sent.size()), "a send to a rank that waits");
+  for (const bool sync : {false, true}) {
+    Nanoseconds best = INT64_MAX;
+    for (int i = 0; i < kAttempts; ++i) {
+      bp_op op = recv_op(rank.previous(), 1, got.data(), got.size());
+      op.timeout_ns = rank.scaled(kPlenty);
+      if (sync) op.flags = BP_OP_SYNC;
+      Outcome outcome;
+      Nanoseconds ended = 0;
+      {
+        const Aside receiving([&] {
+          outcome = agent->run(op);
+          ended = now();
+        });
+        receiving.await_asleep();
+        rank.doing("sending to a rank that waits");
+        rank.meet();
+        rank.tell(say("sent at/", sync, i, "/", rank.id()), std::to_string(now()));
+        rank.require_ok(agent->send(rank.next(), 1, sent.data(), sent.size()), "a send to a rank that waits");
+      }
+      rank.require_ok(outcome, "a recv");
+      best = std::min<Nanoseconds>(best, ended - std::stoll(rank.ask(say("sent at/", sync, i, "/", rank.previous()))));
     }
-    rank.require_ok(outcome, "a recv");
-    rank.meet();
-    if (ended - sent_at <= rank.scaled(kSecond)) return;
-    rank.require(i + 1 < kAttempts, "a recv ends when its message comes",
-                 say("it ended ", (ended - sent_at) / kMillisecond, " ms later"));
+    rank.check(best <= rank.scaled(kSecond / 4), "a recv ends when its message comes",
+               say("it ended ", best / kMillisecond, " ms after the message was sent"));
   }
 }
 
@@ -193,7 +195,7 @@ void infinite_but_abortable(Rank& rank) {
 // A send for which there is no recv: done (it was taken in) or BP_TIMEOUT, in time.
 void sends_too(Rank& rank) {
   const auto agent = rank.open();
-  const std::vector<uint8_t> large(4 * kLarge, 1);
+  const std::vector<uint8_t> large(kLarge, 1);
   rank.doing("sending without a recv with a timeout of 200 ms");
   constexpr Nanoseconds kTimeout = 200 * kMillisecond;
   Timed last;

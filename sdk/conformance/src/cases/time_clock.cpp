@@ -77,6 +77,7 @@ void wall_clock_jump(Rank& rank) {
         static_cast<void>(waiting.await(5 * kMillisecond));
       }
     }
+    rank.meet();
     std::vector<Pending> rest;
     rest.push_back(std::move(pending));
     abandon(rank, *agent, rest);
