@@ -6,6 +6,8 @@
 #
 # BUILTIN (only in Backplane's own tree) makes it a part of libbackplane instead.
 
+include(${CMAKE_CURRENT_LIST_DIR}/BackplaneCheckPlugin.cmake)
+
 set(BACKPLANE_EXPORT_MAP ${CMAKE_CURRENT_LIST_DIR}/plugin.map)
 
 function(backplane_add_plugin name)

@@ -448,13 +448,15 @@ int main(int argc, char** argv) {
   for (uint32_t i = 0; i < plugin->backend_count; ++i) {
     if (argc < 3 || strcmp(plugin->backends[i]->id, argv[2]) == 0) backend = plugin->backends[i];
   }
-  CHECK(backend != NULL && BP_HAS(backend, init) && backend->option_count == 1);
+  CHECK(backend != NULL && BP_HAS(backend, init) && backend->option_count <= 1);
   CHECK((backend->flags & BP_BACKEND_THREADS) != 0);
 
-  const char* const settings[] = {backend->options[0]->default_value, "4096", "1048576"};
+  const bp_option* option = backend->option_count > 0 ? backend->options[0] : NULL;
+  const char* const settings[] = {option != NULL ? option->default_value : "", "4096", "1048576"};
+  const size_t count = option != NULL && option->type == BP_OPTION_BYTES ? 3 : 1; /* the others fit only sizes */
   const int descriptors = count_in("/proc/self/fd");
-  for (size_t i = 0; i < sizeof settings / sizeof *settings; ++i) {
-    const bp_key_value value = {backend->options[0]->key, settings[i]};
+  for (size_t i = 0; i < count; ++i) {
+    const bp_key_value value = {option != NULL ? option->key : "", settings[i]};
     run(backend, &value, run_rank);
     run(backend, &value, run_last_words);
     (void)printf("%s?%s=%s: ok\n", backend->id, value.key, value.value);

@@ -60,6 +60,7 @@ int main(int count, char** arguments) {
   app.require_subcommand(1);
   add_list(app, exit_code);
   add_info(app, exit_code);
+  add_new(app, exit_code);
   const CLI::App* run = add_run(app, program, exit_code);
   add_answer(app);
 

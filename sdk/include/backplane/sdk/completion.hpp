@@ -4,8 +4,10 @@
 // the Work, and whichever lives longer keeps the state.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -29,13 +31,15 @@ class Completion {
     if (timeout_ns < 0) {
       changed_.wait(lock, done);
     } else if (timeout_ns > 0) {
-      changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), done);
+      changed_.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kLongest)), done);
     }
     if (done_ && failure_) throw Failure(*failure_);
     return done_;
   }
 
  private:
+  static constexpr int64_t kLongest = INT64_C(30'000'000'000'000'000);  // a year; now + INT64_MAX would overflow
+
   void settle(std::optional<Failure> failure) {
     const std::lock_guard lock(mutex_);
     if (done_) return;

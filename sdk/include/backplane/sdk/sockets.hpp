@@ -57,7 +57,8 @@ class Descriptor {
 class Deadline {
  public:
   explicit Deadline(int64_t timeout_ns)
-      : is_never_(timeout_ns < 0), at_(Clock::now() + std::chrono::nanoseconds(std::max<int64_t>(timeout_ns, 0))) {}
+      : is_never_(timeout_ns < 0 || timeout_ns > kLongest),
+        at_(Clock::now() + std::chrono::nanoseconds(is_never_ ? 0 : timeout_ns)) {}
   int64_t left_ns() const {  // at least 0, or BP_NO_TIMEOUT
     if (is_never_) return BP_NO_TIMEOUT;
     return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(at_ - Clock::now()).count());
@@ -66,6 +67,7 @@ class Deadline {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr int64_t kLongest = 30'000'000'000'000'000;  // a year; now + INT64_MAX would overflow
   bool is_never_;
   Clock::time_point at_;
 };

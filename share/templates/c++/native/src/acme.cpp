@@ -1,0 +1,61 @@
+// acme-id, a backend for Backplane: sends and receives, and has an all_reduce, a broadcast and a barrier of its own.
+// The core completes the other collectives over send and recv.
+#include <backplane/sdk/sdk.hpp>
+
+#include "collectives.hpp"
+#include "transport.hpp"
+
+namespace {
+
+class AcmeGroup final : public sdk::ProcessGroup {
+ public:
+  explicit AcmeGroup(const sdk::Context& context)
+      : transport_(context), collectives_(context, transport_.messenger()) {}
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    if (op.kind == BP_SEND || op.kind == BP_RECV) return transport_.messenger().submit(op);
+    if ((op.flags & BP_OP_SYNC) != 0) {  // the caller waits anyway: no need for another thread
+      collectives_.run(op, sdk::Deadline(op.timeout_ns), {});
+      return nullptr;
+    }
+    return workers_.submit([this, op](const std::stop_token& stop) {
+      collectives_.run(op, sdk::Deadline(BP_NO_TIMEOUT), stop);  // the core keeps the time, and cancels
+    });
+  }
+
+  void abort(const sdk::Failure& why) noexcept override {
+    transport_.messenger().abort(why);  // ends what the workers wait for
+    workers_.abort(why);
+  }
+
+ private:
+  AcmeTransport transport_;
+  AcmeCollectives collectives_;
+  sdk::Workers workers_{1};  // last, and so the first to end
+};
+
+constexpr uint64_t kReduceOps =
+    BP_ALL_REDUCE_OPS & ~(BP_BIT(BP_AVG) | BP_BIT(BP_PREMUL_SUM));  // those two are left to the core
+
+struct AcmeBackend {
+  static constexpr const char* id = "acme-id";
+  static constexpr const char* version = "0.1.0";
+  static constexpr const char* summary = "sends, receives and a few collectives over TCP";
+  static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
+  // Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
+  static constexpr uint32_t flags =
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_PUNCTUAL;
+  static constexpr std::array options = {sdk::option(
+      {.key = "address", .default_value = "127.0.0.1", .help = "numeric address of this host that the others reach"})};
+  static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV), sdk::moves(BP_BARRIER),
+                                              sdk::moves(BP_BROADCAST),
+                                              sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, kReduceOps)};
+
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    return std::make_unique<AcmeGroup>(context);
+  }
+};
+
+}  // namespace
+
+BACKPLANE_PLUGIN("acme-id's author", AcmeBackend)

@@ -1,0 +1,38 @@
+// acme-id, a backend for Backplane: sends and receives. The core completes every collective over them.
+#include <backplane/sdk/sdk.hpp>
+
+#include "transport.hpp"
+
+namespace {
+
+class AcmeGroup final : public sdk::ProcessGroup {
+ public:
+  explicit AcmeGroup(const sdk::Context& context) : transport_(context) {}
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override { return transport_.messenger().submit(op); }
+  void abort(const sdk::Failure& why) noexcept override { transport_.messenger().abort(why); }
+
+ private:
+  AcmeTransport transport_;
+};
+
+struct AcmeBackend {
+  static constexpr const char* id = "acme-id";
+  static constexpr const char* version = "0.1.0";
+  static constexpr const char* summary = "sends and receives over TCP";
+  static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
+  // Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
+  static constexpr uint32_t flags =
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_PUNCTUAL;
+  static constexpr std::array options = {sdk::option(
+      {.key = "address", .default_value = "127.0.0.1", .help = "numeric address of this host that the others reach"})};
+  static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
+
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    return std::make_unique<AcmeGroup>(context);
+  }
+};
+
+}  // namespace
+
+BACKPLANE_PLUGIN("acme-id's author", AcmeBackend)

@@ -1,0 +1,104 @@
+// How frames get to the other ranks: over one TCP connection to each, which the SDK has made. A transport of your own
+// replaces what is here: carry the frames that the messenger gives out, and hand it those that come.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include <backplane/sdk/sdk.hpp>
+
+namespace sdk = backplane::sdk;
+
+class AcmeTransport {
+ public:
+  explicit AcmeTransport(const sdk::Context& context)
+      : messenger_(context.rank, context.world_size, [this](int32_t) { poller_.wake(); }),
+        sockets_(sdk::connect_all(context, context.options.text("address"))),
+        links_(sockets_.size()),
+        poller_([this](sdk::Poller::Sleep& sleep) { return progress(sleep); },
+                [this](const sdk::Failure& why) { messenger_.abort(why); }) {}
+
+  // Messages whose send is done still arrive: the rest of them is written, and read at the other end, before it closes.
+  ~AcmeTransport() {
+    messenger_.flush(kFarewell);
+    poller_.stop();
+    sdk::close_gently(sockets_, messenger_.aborted() ? 0 : kFarewell);
+  }
+
+  sdk::Messenger& messenger() { return messenger_; }
+
+ private:
+  static constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that slow peers may hold up the end of the group
+
+  // The frame that is being read from a peer, and the one that is being written to it.
+  struct Link {
+    sdk::Messenger::Bytes in = sdk::Messenger::Bytes(sdk::Messenger::kHeadSize);
+    sdk::Messenger::Bytes out;
+    size_t read = 0;
+    size_t written = 0;
+  };
+
+  // One round over all peers; true if a byte has moved. Only the poller's thread comes here.
+  bool progress(sdk::Poller::Sleep& sleep) {
+    bool busy = false;
+    for (size_t peer = 0; peer < sockets_.size(); ++peer) {
+      if (messenger_.aborted()) sockets_[peer].reset();  // so that the others learn of it
+      if (!sockets_[peer]) continue;
+      try {
+        busy |= read_from(static_cast<int32_t>(peer));
+        busy |= write_to(static_cast<int32_t>(peer));
+        sleep.watch(sockets_[peer].get(), static_cast<short>(links_[peer].out.empty() ? POLLIN : POLLIN | POLLOUT));
+      } catch (const sdk::Failure& why) {
+        sockets_[peer].reset();
+        messenger_.lost(static_cast<int32_t>(peer), why);
+        busy = true;
+      }
+    }
+    sleep.until_woken();
+    return busy;
+  }
+
+  bool read_from(int32_t peer) {
+    Link& link = links_[static_cast<size_t>(peer)];
+    const int fd = sockets_[static_cast<size_t>(peer)].get();
+    const ssize_t got = ::recv(fd, link.in.data() + link.read, link.in.size() - link.read, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got <= 0) {
+      throw sdk::Failure(BP_PEER_LOST, "acme-id: the connection to rank " + std::to_string(peer) + " is gone", peer,
+                         got < 0 ? errno : 0);
+    }
+    link.read += static_cast<size_t>(got);
+    if (link.read == sdk::Messenger::kHeadSize) {
+      link.in.resize(sdk::Messenger::frame_size(link.in.data()));
+    }
+    if (link.read == link.in.size()) {
+      messenger_.arrived(peer, link.in);
+      link.in.resize(sdk::Messenger::kHeadSize);
+      link.read = 0;
+    }
+    return true;
+  }
+
+  bool write_to(int32_t peer) {
+    Link& link = links_[static_cast<size_t>(peer)];
+    if (link.out.empty() && !messenger_.next(peer, link.out)) return false;
+    const size_t left = link.out.size() - link.written;
+    const ssize_t sent =
+        ::send(sockets_[static_cast<size_t>(peer)].get(), link.out.data() + link.written, left, MSG_NOSIGNAL);
+    if (sent < 0) return false;  // full; or gone, and then reading finds what it sent before, and after it the end
+    link.written += static_cast<size_t>(sent);
+    if (link.written == link.out.size()) {
+      link.out.clear();
+      link.written = 0;
+    }
+    return true;
+  }
+
+  sdk::Messenger messenger_;
+  std::vector<sdk::Descriptor> sockets_;  // by rank; of the poller's thread, until it ends
+  std::vector<Link> links_;               // likewise
+  sdk::Poller poller_;                    // last: its thread uses all of the above
+};

@@ -1,0 +1,141 @@
+// acme-id, a backend for Backplane: wraps a library that blocks (third_party/post).
+//
+// The messenger turns sends and receives into frames and back. A worker per peer sends frames, one more receives them:
+// so whatever blocks in the library, the rest gets on.
+#include <backplane/sdk/sdk.hpp>
+
+#include "../third_party/post/post.h"
+
+namespace sdk = backplane::sdk;
+
+namespace {
+
+constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that slow peers may hold up the end of the group
+constexpr int kConnectStep = 100;             // milliseconds in which an abort of init is noticed
+
+using AcmePost = std::unique_ptr<post, decltype(&post_close)>;
+
+// Sends what the messenger has for one peer. Each wake starts it, unless it is about to look anyway.
+struct AcmeLane {
+  sdk::Workers worker{1};
+  std::atomic<bool> is_started = false;
+};
+
+class AcmeGroup final : public sdk::ProcessGroup {
+ public:
+  explicit AcmeGroup(const sdk::Context& context)
+      : messenger_(context.rank, context.world_size, [this](int32_t peer) { start_lane(peer); }),
+        post_(open(context)),
+        lanes_(static_cast<size_t>(context.world_size)) {
+    // Threads start here, where a failure can be told.
+    for (AcmeLane& lane : lanes_) lane.worker.submit([] {});
+    receiver_.submit([this] { receive(); });
+  }
+
+  ~AcmeGroup() override {
+    messenger_.flush(kFarewell);
+    post_interrupt(post_.get());  // ends what the workers wait for; then they are joined
+  }
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override { return messenger_.submit(op); }
+
+  void abort(const sdk::Failure& why) noexcept override {
+    messenger_.abort(why);
+    post_interrupt(post_.get());
+  }
+
+ private:
+  // An office of this rank, with a way to every other.
+  static AcmePost open(const sdk::Context& context) {
+    const sdk::Deadline deadline(context.timeout_ns);
+    char mine[POST_ADDRESS_SIZE] = "";
+    AcmePost office(post_open(context.rank, context.world_size, mine), &post_close);
+    if (!office) throw sdk::Failure(BP_RESOURCE, "acme-id: cannot open a post office", -1, errno);
+    context.host.store_set("post." + std::to_string(context.rank), mine);
+    for (int32_t peer = 0; peer < context.world_size; ++peer) {
+      if (peer == context.rank) continue;
+      const std::string address = context.host.store_get("post." + std::to_string(peer), deadline.left_ns());
+      int code = ETIMEDOUT;
+      while (code == ETIMEDOUT && !deadline.passed() && !context.host.abort_requested()) {
+        code = post_connect(office.get(), peer, address.c_str(), kConnectStep);
+      }
+      if (context.host.abort_requested()) throw sdk::Failure(BP_CANCELLED, "acme-id: the group is being aborted");
+      if (code != 0) {
+        throw sdk::Failure(code == ETIMEDOUT ? BP_TIMEOUT : BP_PEER_LOST,
+                           "acme-id: cannot reach rank " + std::to_string(peer) + "; is it on this host?", peer, code);
+      }
+    }
+    return office;
+  }
+
+  // From any thread, under the messenger's locks: only hands the work over.
+  void start_lane(int32_t peer) noexcept {
+    AcmeLane& lane = lanes_[static_cast<size_t>(peer)];
+    if (lane.is_started.exchange(true)) return;
+    const int32_t status = sdk::guarded(nullptr, [this, peer, &lane] {
+      lane.worker.submit([this, peer] { send_all(peer); });
+      return BP_OK;
+    });
+    if (status != BP_OK) lane.is_started = false;  // no memory: the next frame tries again
+  }
+
+  void send_all(int32_t peer) {
+    sdk::Messenger::Bytes frame;
+    lanes_[static_cast<size_t>(peer)].is_started = false;  // what comes from here on may find nothing any more below
+    while (messenger_.next(peer, frame)) {
+      // A peer that takes nothing any more is gone; the receiver reads what it sent before, and after it the end.
+      if (post_send(post_.get(), peer, frame.data(), frame.size()) != 0) return;
+    }
+  }
+
+  void receive() {
+    for (;;) {
+      int peer = -1;
+      void* data = nullptr;
+      size_t size = 0;
+      const int code = post_recv(post_.get(), &peer, &data, &size);
+      if (code == ECANCELED) return;
+      if (code == EPIPE) {
+        messenger_.lost(peer, {BP_PEER_LOST, "acme-id: rank " + std::to_string(peer) + " has closed its office", peer});
+      } else if (code != 0) {
+        return messenger_.abort({BP_INTERNAL, "acme-id: post_recv failed, errno " + std::to_string(code), -1, code});
+      } else {
+        take_in(peer, {static_cast<std::byte*>(data), size});
+        free(data);
+      }
+    }
+  }
+
+  void take_in(int32_t peer, std::span<const std::byte> frame) {
+    try {
+      messenger_.arrived(peer, frame);
+    } catch (const sdk::Failure& why) {
+      messenger_.lost(peer, why);
+    }
+  }
+
+  sdk::Messenger messenger_;
+  AcmePost post_;
+  std::vector<AcmeLane> lanes_;  // by rank
+  sdk::Workers receiver_{1};     // last: its thread uses all of the above
+};
+
+struct AcmeBackend {
+  static constexpr const char* id = "acme-id";
+  static constexpr const char* version = "0.1.0";
+  static constexpr const char* summary = "sends and receives over the library post";
+  static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
+  // Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
+  static constexpr uint32_t flags =
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_PUNCTUAL;
+  static constexpr std::array<bp_option, 0> options = {};
+  static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
+
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    return std::make_unique<AcmeGroup>(context);
+  }
+};
+
+}  // namespace
+
+BACKPLANE_PLUGIN("acme-id's author", AcmeBackend)

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// backplane new: writes a project for a backend of one's own, from the templates in share/backplane/templates.
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <system_error>
+
+#include "backplane/abi/version.h"
+#include "commands.hpp"
+#include "failure.hpp"
+
+namespace backplane::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Settings {
+  std::string name;
+  std::string language = "c++";
+  std::string origin = "sendrecv";
+  std::string directory;
+};
+
+// A project is made of these folders of templates, later ones over earlier ones.
+struct Recipe {
+  const char* language;
+  const char* origin;
+  std::array<const char*, 4> layers;  // up to the first nullptr
+  const char* edit;                   // where an author begins; "acme" stands for the name
+  const char* about;
+};
+constexpr Recipe kRecipes[] = {
+    {"c++",
+     "sendrecv",
+     {"common", "c++/project", "c++/sockets", "c++/sendrecv"},
+     "src/transport.hpp",
+     "sends and receives"},
+    {"c++",
+     "native",
+     {"common", "c++/project", "c++/sockets", "c++/native"},
+     "src/collectives.hpp",
+     "has collectives of its own"},
+    {"c++", "wrap", {"common", "c++/project", "c++/wrap"}, "src/acme.cpp", "wraps a library that blocks"},
+    {"c", "sendrecv", {"common", "c/sendrecv"}, "src/transport.h", "sends and receives"},
+    {"rust", "sendrecv", {"common", "rust/sendrecv"}, "src/transport.rs", "sends and receives"},
+};
+
+// What the templates say for the name, in the order in which it is looked for: "acme-id" is the name itself, the others
+// are parts of identifiers.
+struct Word {
+  std::string placeholder;
+  std::string replacement;
+};
+
+std::vector<Word> words_for(const std::string& name) {
+  std::string lower = name;
+  std::replace(lower.begin(), lower.end(), '-', '_');
+  if (std::isdigit(static_cast<unsigned char>(lower.front())) != 0)
+    lower.insert(0, "n");  // an identifier needs a letter
+  std::string upper = lower, camel;
+  bool begins = true;
+  for (const char c : lower) {
+    if (c != '_') camel += begins ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    begins = c == '_';
+  }
+  if (camel.empty() || std::isalpha(static_cast<unsigned char>(camel.front())) == 0) camel.insert(0, "N");
+  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  return {{"acme-id", name}, {"acme", lower}, {"Acme", camel}, {"ACME", upper}};
+}
+
+// In one pass: the name itself may contain a placeholder.
+std::string substituted(const std::string& text, const std::vector<Word>& words) {
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    const auto word = std::find_if(words.begin(), words.end(), [&text, at](const Word& w) {
+      return text.compare(at, w.placeholder.size(), w.placeholder) == 0;
+    });
+    result += word == words.end() ? text.substr(at, 1) : word->replacement;
+    at += word == words.end() ? 1 : word->placeholder.size();
+  }
+  return result;
+}
+
+void check_name(const std::string& name) {
+  const bool fits = !name.empty() && name.size() <= 32 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+  if (!fits) {
+    throw Failure(kWrongUse, fmt::format("'{}' cannot name a backend; use 1 to 32 of a-z, 0-9, '_' and '-'", name));
+  }
+  for (const char* taken : {"auto", "self", "inproc"}) {
+    if (name == taken)
+      throw Failure(kWrongUse, fmt::format("'{}' is taken by Backplane itself; choose another name", name));
+  }
+  // CMake would take it for an option of its commands.
+  if (name.front() == '-') throw Failure(kWrongUse, fmt::format("'{}' begins with '-'; begin with a letter", name));
+}
+
+const Recipe& recipe_for(const Settings& settings) {
+  std::string existing;
+  for (const Recipe& recipe : kRecipes) {
+    if (settings.language == recipe.language && settings.origin == recipe.origin) return recipe;
+    existing += fmt::format("{}--language {} --from {}", existing.empty() ? "" : ", ", recipe.language, recipe.origin);
+  }
+  throw Failure(kWrongUse, fmt::format("there is no template for --language {} --from {}; there are: {}",
+                                       settings.language, settings.origin, existing));
+}
+
+// Beside this program, in the build tree as in an installed one, wherever that was moved to.
+fs::path templates() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path folder = (program.parent_path() / "../share/backplane/templates").lexically_normal();
+  if (error || !fs::is_directory(folder, error)) {
+    throw Failure(kFailed, fmt::format("there are no templates in {}; they are installed together with this command",
+                                       folder.string()));
+  }
+  return folder;
+}
+
+std::string read_all(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file) throw Failure(kFailed, fmt::format("cannot read the template {}", path.string()));
+  return text;
+}
+
+void write_file(const fs::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) fail_system(fmt::format("cannot write {}", path.string()));
+}
+
+// Copies one folder of templates into the project.
+void apply(const fs::path& layer, const fs::path& project, const std::vector<Word>& words) {
+  if (!fs::is_directory(layer)) throw Failure(kFailed, fmt::format("the templates lack {}", layer.string()));
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(layer)) {
+    const fs::path target = project / substituted(entry.path().lexically_relative(layer).string(), words);
+    if (entry.is_directory()) {
+      fs::create_directories(target);
+    } else {
+      fs::create_directories(target.parent_path());
+      write_file(target, substituted(read_all(entry.path()), words));
+    }
+  }
+}
+
+// A folder beside the one that is to come, gone again unless it was kept: there is either a whole project or none.
+class Draft {
+ public:
+  explicit Draft(const fs::path& target) : target_(target) {
+    std::string name = (target.parent_path() / fmt::format(".{}.XXXXXX", target.filename().string())).string();
+    if (::mkdtemp(name.data()) == nullptr)
+      fail_system(fmt::format("cannot make a folder in {}", target.parent_path().string()));
+    path_ = name;
+    fs::permissions(path_, fs::perms::owner_all | fs::perms::group_read | fs::perms::group_exec |
+                               fs::perms::others_read | fs::perms::others_exec);
+  }
+  ~Draft() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+  // rename replaces an empty directory, and no other: who came first meanwhile keeps what is his.
+  void keep() {
+    if (::rename(path_.c_str(), target_.c_str()) != 0) {
+      const int code = errno;
+      if (code == ENOTEMPTY || code == EEXIST || code == ENOTDIR) refuse(target_);
+      errno = code;
+      fail_system(fmt::format("cannot make {}", target_.string()));
+    }
+    path_.clear();
+  }
+
+  [[noreturn]] static void refuse(const fs::path& target) {
+    throw Failure(kWrongUse, fmt::format("{} exists and is not an empty directory; name another one with --directory",
+                                         target.string()));
+  }
+
+ private:
+  const fs::path target_;
+  fs::path path_;
+};
+
+void create(const Settings& settings) {
+  check_name(settings.name);
+  const Recipe& recipe = recipe_for(settings);
+  const fs::path source = templates();
+  const std::vector<Word> words = words_for(settings.name);
+  const fs::path shown = settings.directory.empty() ? fs::path(settings.name) : fs::path(settings.directory);
+  fs::path target = fs::absolute(shown).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // a slash at the end
+  if (fs::exists(target) && !(fs::is_directory(target) && fs::is_empty(target))) Draft::refuse(shown);
+  fs::create_directories(target.parent_path());
+
+  Draft draft(target);
+  for (const char* layer : recipe.layers) {
+    if (layer != nullptr) apply(source / layer, draft.path(), words);
+  }
+  draft.keep();
+  fmt::print(
+      "{0} is a backend in {1} that {2}. Build and check it:\n\n"
+      "    cmake -S {0} -B {0}/build && cmake --build {0}/build && ctest --test-dir {0}/build\n\n"
+      "Then edit {0}/{3}.\n",
+      shown.string(), recipe.language, recipe.about, substituted(recipe.edit, words));
+}
+
+}  // namespace
+
+void add_new(CLI::App& app, int& exit_code) {
+  auto settings = std::make_shared<Settings>();
+  CLI::App* command = app.add_subcommand("new", "Write a project for a backend of your own, ready to build and check");
+  command->add_option("name", settings->name, "The backend: 1 to 32 of a-z, 0-9, '_' and '-'")->required();
+  command->add_option("--language", settings->language, "c++ (the default), c or rust");
+  command->add_option("--from", settings->origin,
+                      "What it begins as: sendrecv (the default), native (own collectives) or wrap (of a library)");
+  command->add_option("--directory", settings->directory, "Where to; by default a new directory of that name here");
+  command->callback([settings, &exit_code] {
+    try {
+      create(*settings);
+    } catch (const fs::filesystem_error& error) {
+      throw Failure(kFailed, fmt::format("cannot write the project: {}", error.what()));
+    }
+    exit_code = 0;
+  });
+}
+
+}  // namespace backplane::tool
