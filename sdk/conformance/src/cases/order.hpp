@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of group order, and what they share: steps that any backend can take together.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "../case.hpp"
+#include "collectives_call.hpp"
+
+namespace backplane::conformance {
+
+std::vector<Case> order_sequence_cases();     // one after the other
+std::vector<Case> order_outstanding_cases();  // many at the same time
+
+// Step `number` of all ranks: a native collective, each in its turn, or, if there is none, a message round a ring. What
+// it needs lives in it, so it must outlive its operations; it does not move.
+class Step {
+ public:
+  Step(Collectives& group, const std::vector<uint32_t>& ops, uint64_t number, uint64_t count = 60);
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  void submit();
+  // Waits a little; true once it is over. Leaves the body if it failed.
+  bool poll(Nanoseconds timeout);
+  // Waits and checks what came out.
+  void finish();
+
+ private:
+  void check();
+
+  Collectives& group_;
+  Shape shape_;
+  std::unique_ptr<Call> call_;  // null: a ring
+  Guarded output_;
+  Guarded input_;
+  std::vector<Pending> pending_;
+  uint64_t number_;
+};
+
+// The native collectives for host memory; empty if there are none.
+std::vector<uint32_t> collectives_or_none(Collectives& group);
+
+}  // namespace backplane::conformance

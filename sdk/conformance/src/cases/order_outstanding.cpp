@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <deque>
+#include <numeric>
+
+#include "../proc.hpp"
+#include "order.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+std::vector<size_t> shuffled(size_t count, std::mt19937_64& random) {
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+
+// Each rank waits in an order of its own.
+void waits_out_of_order(Rank& rank) {
+  Collectives group(rank);
+  const std::vector<uint32_t> ops = collectives_or_none(group);
+  for (uint64_t round = 0; round < 5; ++round) {
+    rank.doing(say("waiting for 30 operations in a random order, round ", round));
+    std::deque<Step> steps;
+    for (uint64_t i = 0; i < 30; ++i) {
+      steps.emplace_back(group, ops, round * 30 + i);
+      steps.back().submit();
+    }
+    for (const size_t which : shuffled(steps.size(), rank.random())) steps[which].finish();
+  }
+}
+
+void messages_out_of_order(Rank& rank) {
+  Talk talk(rank);
+  constexpr size_t kMessages = 200;
+  rank.doing("waiting for 200 sends and recvs in a random order");
+  std::vector<uint64_t> outputs(kMessages);
+  std::vector<uint64_t> inputs(kMessages);
+  std::vector<Pending> pending;
+  for (size_t i = 0; i < kMessages; ++i) {
+    outputs[i] = message_name(rank.id(), rank.next(), 0, i);
+    pending.push_back(talk.send(rank.next(), 3, &outputs[i], 8));
+    pending.push_back(talk.recv(rank.previous(), 3, &inputs[i], 8));
+  }
+  for (const size_t which : shuffled(pending.size(), rank.random())) {
+    talk.finish(pending[which], say(which % 2 == 0 ? "send " : "recv ", which / 2));
+  }
+  for (size_t i = 0; i < kMessages; ++i) {
+    rank.require(inputs[i] == message_name(rank.previous(), rank.id(), 0, i), say("message ", i, " in recv ", i),
+                 "another message");
+  }
+}
+
+// What this process holds; the ranks that share it divide it among them.
+struct Holdings {
+  uint64_t memory = resident_bytes();
+  size_t open = descriptors().size();
+  size_t running = threads().size();
+};
+
+void expect_bounded(Rank& rank, const Holdings& before, uint64_t operations, uint64_t bytes_each) {
+  const Holdings after;
+  const uint64_t ranks = rank.has_flag(BP_BACKEND_ONE_PROCESS) ? static_cast<uint64_t>(rank.size()) : 1;
+  const uint64_t bound = ranks * operations * bytes_each + 24 * kMiB;
+  rank.require(after.open <= before.open + 64, "no descriptor for each operation",
+               say(after.open - before.open, " more for ", operations, " operations"));
+  rank.require(after.running <= before.running + 64, "no thread for each operation",
+               say(after.running - before.running, " more for ", operations, " operations"));
+  if (instrumented() || before.memory == 0) return;
+  rank.require(after.memory <= before.memory + bound,
+               say("at most ", bound / kMiB, " MiB for ", ranks * operations, " operations in flight"),
+               say((after.memory - before.memory) / kMiB, " MiB"));
+}
+
+// 10,000 operations in flight on each rank: 5000 recvs that wait, then their sends.
+void outstanding(Rank& rank) {
+  Talk talk(rank);
+  constexpr size_t kMessages = 5000;
+  std::vector<uint64_t> outputs(kMessages);
+  std::vector<uint64_t> inputs(kMessages);
+  std::vector<Pending> recvs;
+  std::vector<Pending> sends;
+  recvs.reserve(kMessages);
+  sends.reserve(kMessages);
+  talk.round(9);  // connections are made by now
+  rank.meet();
+  const Holdings before;
+  rank.doing("submitting 5000 recvs");
+  for (size_t i = 0; i < kMessages; ++i) recvs.push_back(talk.recv(rank.previous(), 4, &inputs[i], 8));
+  rank.meet();
+  rank.doing("submitting 5000 sends");
+  for (size_t i = 0; i < kMessages; ++i) {
+    outputs[i] = message_name(rank.id(), rank.next(), 4, i);
+    sends.push_back(talk.send(rank.next(), 4, &outputs[i], 8));
+  }
+  expect_bounded(rank, before, 2 * kMessages, 4096);
+  rank.doing("waiting for 5000 sends and recvs");
+  talk.finish_all(recvs, "recv");
+  talk.finish_all(sends, "send");
+  for (size_t i = 0; i < kMessages; ++i) {
+    rank.require(inputs[i] == message_name(rank.previous(), rank.id(), 4, i), say("message ", i, " in recv ", i),
+                 "another message");
+  }
+}
+
+void collectives_outstanding(Rank& rank) {
+  Collectives group(rank);
+  const std::vector<uint32_t> ops = group.native_ops();
+  const Holdings before;
+  rank.doing("submitting 300 collectives without waiting");
+  std::deque<Step> steps;
+  for (uint64_t i = 0; i < 300; ++i) {
+    steps.emplace_back(group, ops, i, 20);
+    steps.back().submit();
+  }
+  expect_bounded(rank, before, 300, 16 * 1024);
+  rank.doing("waiting for 300 collectives");
+  for (Step& step : steps) step.finish();
+}
+
+// A tag costs nothing once its messages are through.
+void many_tags(Rank& rank) {
+  Talk talk(rank);
+  constexpr size_t kTags = 3000;
+  constexpr uint64_t kRounds = 3;
+  std::vector<uint64_t> outputs(kTags);
+  std::vector<uint64_t> inputs(kTags);
+  talk.round(1);
+  const Holdings before;
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    rank.doing(say("using ", kTags, " tags that were not used before, round ", round));
+    const auto tag = [round](size_t i) { return 1000 + (round * kTags + i) * 7919; };
+    std::vector<Pending> sends;
+    std::vector<Pending> recvs;
+    for (size_t i = 0; i < kTags; ++i) {
+      outputs[i] = message_name(rank.id(), rank.next(), tag(i), 0);
+      sends.push_back(talk.send(rank.next(), tag(i), &outputs[i], 8));
+    }
+    for (const size_t i : shuffled(kTags, rank.random())) {
+      recvs.push_back(talk.recv(rank.previous(), tag(i), &inputs[i], 8));
+    }
+    talk.finish_all(recvs, "recv");
+    talk.finish_all(sends, "send");
+    for (size_t i = 0; i < kTags; ++i) {
+      rank.require(inputs[i] == message_name(rank.previous(), rank.id(), tag(i), 0), say("the message of tag ", tag(i)),
+                   "another message");
+    }
+  }
+  expect_bounded(rank, before, kRounds * kTags, 2048);
+}
+
+}  // namespace
+
+std::vector<Case> order_outstanding_cases() {
+  return {
+      {.group = "order",
+       .name = "waits-out-of-order",
+       .about = "operations may be waited for in any order, another on each rank",
+       .body = waits_out_of_order},
+      {.group = "order",
+       .name = "messages-out-of-order",
+       .about = "sends and recvs may be waited for in any order, and keep their own",
+       .body = messages_out_of_order},
+      {.group = "order",
+       .name = "outstanding",
+       .about = "10,000 messages may be in flight, at a bounded cost for each",
+       .body = outstanding},
+      {.group = "order",
+       .name = "collectives-outstanding",
+       .about = "hundreds of collectives may be in flight, at a bounded cost for each",
+       .body = collectives_outstanding},
+      {.group = "order",
+       .name = "many-tags",
+       .about = "thousands of tags may be used, and cost nothing afterwards",
+       .needs = {.flags = BP_BACKEND_TAGS},
+       .body = many_tags},
+  };
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <deque>
+
+#include "order.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+void back_to_back(Rank& rank) {
+  Collectives group(rank);
+  const std::vector<uint32_t> ops = collectives_or_none(group);
+  for (uint64_t number = 0; number < 1000; ++number) {
+    if (number % 100 == 0) rank.doing(say("in operations ", number, " and following of 1000, one after the other"));
+    Step step(group, ops, number, 1 + number % 40);
+    step.submit();
+    step.finish();
+  }
+}
+
+// Operations of two groups, begun by some ranks in one order and by others in the other.
+void two_groups(Rank& rank) {
+  Plan first_plan;
+  first_plan.space = "first";
+  Plan second_plan;
+  second_plan.space = "second";
+  Collectives first(rank, first_plan);
+  Collectives second(rank, second_plan);
+  const std::vector<uint32_t> ops = collectives_or_none(first);
+  for (uint64_t number = 0; number < 60; ++number) {
+    rank.doing(say("in operation ", number, " of two groups at the same time"));
+    Step in_first(first, ops, number);
+    Step in_second(second, ops, number + 7);
+    const bool swap = rank.id() % 2 == 1;
+    (swap ? in_second : in_first).submit();
+    (swap ? in_first : in_second).submit();
+    // A group need get on only while it is called, so both are.
+    const Nanoseconds end = now() + first.enough();
+    for (bool over = false; !over;) {
+      const bool first_over = in_first.poll(kMillisecond);
+      over = in_second.poll(kMillisecond) && first_over;
+      rank.require(over || now() < end, "both groups' operations end in time", "one is still in flight");
+    }
+    in_first.finish();
+    in_second.finish();
+  }
+}
+
+// Messages of users stay in flight while collectives pass, whatever their tags.
+void p2p_beside_collectives(Rank& rank) {
+  Collectives group(rank);
+  const std::vector<uint32_t> ops = group.native_ops();
+  Agent& agent = group.agent();
+  for (uint64_t number = 0; number < 40; ++number) {
+    rank.doing(say("sending messages while collective ", number, " runs"));
+    const uint64_t tag = number % 4;
+    const uint64_t size = number % 3 == 0 ? 150'000 : 40;
+    Guarded output(size);
+    Guarded input(size);
+    fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), tag, number));
+    Step step(group, ops, number);
+    const bool early = number % 2 == 0;
+    Pending receiving;
+    if (early) receiving = agent.irecv(rank.previous(), tag, input.data(), size);
+    Pending sending = agent.isend(rank.next(), tag, output.data(), size);
+    step.submit();
+    if (!early) receiving = agent.irecv(rank.previous(), tag, input.data(), size);
+    step.finish();
+    const Outcome received = receiving.finish(group.enough());
+    const Outcome sent = sending.finish(group.enough());
+    rank.require_ok(received, "a recv beside a collective");
+    rank.require_ok(sent, "a send beside a collective");
+    const int64_t wrong = first_wrong_byte(input.data(), size, message_name(rank.previous(), rank.id(), tag, number));
+    rank.require(wrong < 0, "the message that was sent beside a collective",
+                 say("the first wrong byte is at index ", wrong));
+  }
+}
+
+// Ranks come one by one, each only after the one before has submitted; the first is several operations ahead.
+void skewed_arrival(Rank& rank) {
+  Collectives group(rank);
+  const std::vector<uint32_t> ops = collectives_or_none(group);
+  constexpr uint64_t kAhead = 6;
+  for (uint64_t round = 0; round < 8; ++round) {
+    const auto ranks = static_cast<uint64_t>(rank.size());
+    const uint64_t place = (static_cast<uint64_t>(rank.id()) + round) % ranks;
+    rank.doing(say("submitting ", kAhead, " operations as number ", place, " of the ranks, round ", round));
+    if (place > 0) rank.ask(say("skewed/", round, "/", place - 1));
+    std::deque<Step> steps;
+    for (uint64_t i = 0; i < kAhead; ++i) {
+      steps.emplace_back(group, ops, round * kAhead + i, round % 2 == 0 ? 50 : 9000);
+      steps.back().submit();
+    }
+    rank.tell(say("skewed/", round, "/", place), "submitted");
+    for (Step& step : steps) step.finish();
+  }
+}
+
+}  // namespace
+
+std::vector<Case> order_sequence_cases() {
+  return {
+      {.group = "order",
+       .name = "back-to-back",
+       .about = "1000 operations, one after the other, keep apart",
+       .body = back_to_back,
+       .deadline = 30 * kSecond},
+      {.group = "order",
+       .name = "two-groups",
+       .about = "operations of two groups keep apart, begun in whatever order",
+       .body = two_groups},
+      {.group = "order",
+       .name = "p2p-beside-collectives",
+       .about = "messages and collectives in flight at the same time keep apart",
+       .body = p2p_beside_collectives},
+      {.group = "order",
+       .name = "skewed-arrival",
+       .about = "ranks may come late, and others be several operations ahead",
+       .body = skewed_arrival},
+  };
+}
+
+}  // namespace backplane::conformance
