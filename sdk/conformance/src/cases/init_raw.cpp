@@ -6,13 +6,18 @@
 
 namespace backplane::conformance::init {
 
-// The functions that an init which waits cannot do without, counted. Their context is the RawInit.
-struct RawInit::Counting {
-  static RawInit& count(void* ctx) {
-    auto& self = *static_cast<RawInit*>(ctx);
-    ++self.calls_;
-    return self;
-  }
+// The host's functions; those that an init which waits cannot do without are watched. Their context is the RawInit.
+struct RawInit::Watched {
+  class Inside {
+   public:
+    explicit Inside(void* ctx) : count_(static_cast<RawInit*>(ctx)->inside_) { ++count_; }
+    ~Inside() { --count_; }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    std::atomic<int>& count_;
+  };
   static const bp_host& real(RawInit& self) { return *self.host_.table(); }
 
   static void log(void* ctx, uint32_t level, const char* text) {
@@ -20,8 +25,9 @@ struct RawInit::Counting {
     host.log(host.ctx, level, text);
   }
   static int32_t abort_requested(void* ctx) {
-    const bp_host& host = real(count(ctx));
-    return host.abort_requested(host.ctx);
+    auto& self = *static_cast<RawInit*>(ctx);
+    self.asked_.store(true);
+    return real(self).abort_requested(real(self).ctx);
   }
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
     const bp_host& host = real(*static_cast<RawInit*>(ctx));
@@ -29,16 +35,18 @@ struct RawInit::Counting {
   }
   static int32_t get(void* ctx, const char* key, void* buffer, uint64_t capacity, uint64_t* size, int64_t timeout_ns,
                      bp_error* err) {
-    const bp_host& host = real(count(ctx));
+    const Inside inside(ctx);
+    const bp_host& host = real(*static_cast<RawInit*>(ctx));
     return host.store_get(host.ctx, key, buffer, capacity, size, timeout_ns, err);
   }
   static int32_t add(void* ctx, const char* key, int64_t delta, int64_t* sum, bp_error* err) {
     const bp_host& host = real(*static_cast<RawInit*>(ctx));
     return host.store_add(host.ctx, key, delta, sum, err);
   }
-  static int32_t wait(void* ctx, const char* const* keys, uint64_t count_of_keys, int64_t timeout_ns, bp_error* err) {
-    const bp_host& host = real(count(ctx));
-    return host.store_wait(host.ctx, keys, count_of_keys, timeout_ns, err);
+  static int32_t wait(void* ctx, const char* const* keys, uint64_t count, int64_t timeout_ns, bp_error* err) {
+    const Inside inside(ctx);
+    const bp_host& host = real(*static_cast<RawInit*>(ctx));
+    return host.store_wait(host.ctx, keys, count, timeout_ns, err);
   }
   static int32_t compare_set(void* ctx, const char* key, const void* expected, uint64_t expected_size,
                              const void* desired, uint64_t desired_size, void* buffer, uint64_t capacity,
@@ -65,15 +73,15 @@ RawInit::RawInit(Rank& rank, std::string space, int32_t rank_in_group, int32_t w
       host_(rank.world(), space_, [](uint32_t, const char*) {}),
       table_(*host_.table()) {
   table_.ctx = this;
-  table_.log = Counting::log;
-  table_.abort_requested = Counting::abort_requested;
-  table_.store_set = Counting::set;
-  table_.store_get = Counting::get;
-  table_.store_add = Counting::add;
-  table_.store_wait = Counting::wait;
-  table_.store_compare_set = Counting::compare_set;
-  table_.store_delete = Counting::erase;
-  table_.extension = Counting::extension;
+  table_.log = Watched::log;
+  table_.abort_requested = Watched::abort_requested;
+  table_.store_set = Watched::set;
+  table_.store_get = Watched::get;
+  table_.store_add = Watched::add;
+  table_.store_wait = Watched::wait;
+  table_.store_compare_set = Watched::compare_set;
+  table_.store_delete = Watched::erase;
+  table_.extension = Watched::extension;
   std::iota(global_ranks_.begin(), global_ranks_.end(), 0);
   init_.struct_size = sizeof init_;
   init_.rank = rank_in_group;

@@ -25,11 +25,12 @@ class RawInit {
   void close();
 
   void request_abort() { host_.request_abort(); }
-  // How often the plugin has asked the host for anything so far.
-  int calls() const { return calls_.load(); }
+  // True while the plugin waits in the store, and for good once it has asked whether it should give up: then init waits
+  // for others.
+  bool waits() const { return inside_.load() > 0 || asked_.load(); }
 
  private:
-  struct Counting;
+  struct Watched;
 
   const bp_backend& backend_;
   const std::string space_;
@@ -37,7 +38,8 @@ class RawInit {
   std::vector<int32_t> global_ranks_;
   Host host_;
   bp_host table_;
-  std::atomic<int> calls_ = 0;
+  std::atomic<int> inside_ = 0;
+  std::atomic<bool> asked_ = false;
   bp_init init_ = {};
   bp_agent agent_ = {};
   bp_options* options_ = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `options`: values that the schema lets through. A group of one rank starts with them, or says which option it
+// Group `options`: values that the schema lets through. A group starts with them, or says which option it
 // does not like.
 #include <algorithm>
 #include <cmath>
@@ -20,30 +20,47 @@ std::string shortened(const std::string& value) {
   return value.size() <= 40 ? "'" + value + "'" : say("of ", value.size(), " bytes");
 }
 
-// Starts a group of one with the values and ends it again.
-Outcome attempt(Rank& rank, const std::map<std::string, std::string>& values) {
-  static int count = 0;
-  Outcome outcome;
-  if (const auto agent = rank.try_open(init::plan_in(say("attempt/", count++), values), outcome)) {
-    rank.doing("in destroy");
-    agent->close();
-  }
-  return outcome;
-}
+// Groups that are started with some values and ended again, all ranks the same.
+class Attempts {
+ public:
+  explicit Attempts(Rank& rank) : rank_(rank) {}
 
-// Starts with one value, and judges a refusal.
-Outcome attempt_value(Rank& rank, const std::string& key, const std::string& value) {
-  const Outcome outcome = attempt(rank, {{key, value}});
-  if (outcome.ok()) return outcome;
-  rank.check(outcome.status != BP_AGAIN && outcome.status != BP_INTERNAL,
-             say("with ", key, " ", shortened(value), ": success, or a refusal that is the caller's affair"),
-             outcome.text());
-  rank.check(std::memchr(outcome.error.text, '\0', sizeof outcome.error.text) != nullptr, "an error text that ends",
-             "it has no NUL");
-  rank.check(outcome.text().find(key) != std::string::npos,
-             say("with ", key, " ", shortened(value), ": success, or a refusal that names ", key), outcome.text());
-  return outcome;
-}
+  // How it went on this rank.
+  Outcome start(const std::map<std::string, std::string>& values) {
+    Outcome outcome;
+    const Plan plan = init::plan_in(say("attempt/", number_++), values, 2 * kSecond);
+    if (const auto agent = rank_.try_open(plan, outcome)) {
+      rank_.doing("in destroy");
+      agent->close();
+    }
+    return outcome;
+  }
+
+  // Starts with one value, and judges a refusal.
+  Outcome with(const std::string& key, const std::string& value) {
+    const Outcome outcome = start({{key, value}});
+    const std::string what = say("with ", key, " ", shortened(value), ": ");
+    rank_.check(outcome.status != BP_AGAIN && outcome.status != BP_INTERNAL,
+                what + "success, or a refusal that is the caller's affair", outcome.text());
+    rank_.check(std::memchr(outcome.error.text, '\0', sizeof outcome.error.text) != nullptr, "an error text that ends",
+                "it has no NUL");
+    // Where only some can have what all ask for (a port), the others just wait in vain.
+    rank_.tell(say("attempt/", number_, "/", rank_.id()), outcome.ok() ? "" : outcome.text());
+    bool refused = false;
+    bool named = false;
+    for (int32_t peer = 0; peer < rank_.size(); ++peer) {
+      const std::string text = rank_.ask(say("attempt/", number_, "/", peer));
+      refused = refused || !text.empty();
+      named = named || text.find(key) != std::string::npos;
+    }
+    rank_.check(!refused || named, what + "success, or a refusal that names " + key, outcome.text());
+    return outcome;
+  }
+
+ private:
+  Rank& rank_;
+  int number_ = 0;
+};
 
 // The keys of options that take any text; a skip if there are none.
 std::vector<std::string> text_keys(Rank& rank) {
@@ -56,20 +73,23 @@ std::vector<std::string> text_keys(Rank& rank) {
 }
 
 void empty(Rank& rank) {
-  for (const std::string& key : text_keys(rank)) attempt_value(rank, key, "");
+  Attempts attempts(rank);
+  for (const std::string& key : text_keys(rank)) attempts.with(key, "");
 }
 
 void one_mib(Rank& rank) {
   const std::string value(size_t{1} << 20, 'a');
-  for (const std::string& key : text_keys(rank)) attempt_value(rank, key, value);
+  Attempts attempts(rank);
+  for (const std::string& key : text_keys(rank)) attempts.with(key, value);
 }
 
 // Characters of two bytes, begun at both parities: wherever a text is cut, one of them is hit in the middle.
 void non_utf8(Rank& rank) {
+  Attempts attempts(rank);
   for (const std::string& key : text_keys(rank)) {
     for (std::string value : {"", "x"}) {
       while (value.size() < 5000) value += "\xc3\xa4";
-      const Outcome outcome = attempt_value(rank, key, value);
+      const Outcome outcome = attempts.with(key, value);
       const std::string text(outcome.error.text, strnlen(outcome.error.text, sizeof outcome.error.text));
       rank.check(load::valid_utf8(text), "an error text about " + key + " that is valid UTF-8",
                  "one cut within a character, " + say(text.size()) + " bytes long");
@@ -113,11 +133,12 @@ std::vector<std::string> extremes(const bp_option& option) {
 }
 
 void readback(Rank& rank) {
+  Attempts attempts(rank);
   for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
     const bp_option& option = *rank.backend().options[i];
     for (const std::string& value : extremes(option)) {
       // What is normalised by the harness must be in the unit that it takes.
-      attempt_value(rank, option.key, option.type == BP_OPTION_DURATION ? value + "ns" : value);
+      attempts.with(option.key, option.type == BP_OPTION_DURATION ? value + "ns" : value);
     }
   }
 }
@@ -129,6 +150,7 @@ void order_independent(Rank& rank) {
   const OptionValues values(backend, rank.run().options);
   const bp_options_request request = {sizeof(bp_options_request), values.count(), values.data(), 60 * kSecond,
                                       "env://"};
+  Attempts attempts(rank);
   bp_options* made[3] = {};
   for (bp_options*& each : made) {
     rank.doing("in construct_options");
@@ -140,10 +162,10 @@ void order_independent(Rank& rank) {
                "an object for each construct_options", "the same one again");
   rank.doing("in destroy_options");
   backend.destroy_options(&backend, made[1]);
-  rank.require_ok(attempt(rank, {}), "init while other options exist");
+  rank.require_ok(attempts.start({}), "init while other options exist");
   rank.doing("in destroy_options");
   backend.destroy_options(&backend, made[0]);
-  rank.require_ok(attempt(rank, {}), "init while other options exist");
+  rank.require_ok(attempts.start({}), "init while other options exist");
   backend.destroy_options(&backend, made[2]);
 }
 
@@ -177,9 +199,10 @@ void secret_redacted(Rank& rank) {
   }
   if (values.empty()) rank.skip("the backend has no secret option that takes a text");
   std::string texts;
+  Attempts attempts(rank);
   Capture capture;
   const auto try_with = [&](const std::map<std::string, std::string>& given) {
-    texts += attempt(rank, given).text() + "\n";
+    texts += attempts.start(given).text() + "\n";
   };
   try_with(values);
   for (const std::string& key : others) {  // to make init fail
@@ -218,16 +241,22 @@ Case values_case(const char* name, const char* about, void (*body)(Rank&)) {
 }  // namespace
 
 std::vector<Case> values_cases() {
+  // A group of one may not need most of what it is told.
+  const auto both = [](const char* name, const char* about, void (*body)(Rank&)) {
+    Case made = values_case(name, about, body);
+    made.worlds = {1, 2};
+    return made;
+  };
   Case destroyed =
       values_case("destroyed-first", "options, values and bp_init may go before the agent does", destroyed_first);
   destroyed.needs = {};
   destroyed.worlds = {};
   return {
-      values_case("empty", "an empty text is taken, or refused by the option's name", empty),
-      values_case("one-mib", "so is a text of 1 MiB", one_mib),
-      values_case("non-utf-8", "no error text or log line is cut within a character of a value", non_utf8),
+      both("empty", "an empty text is taken, or refused by the option's name", empty),
+      both("one-mib", "so is a text of 1 MiB", one_mib),
+      both("non-utf-8", "no error text or log line is cut within a character of a value", non_utf8),
       values_case("order-independent", "options objects have nothing to do with one another", order_independent),
-      values_case("readback", "each bound and each choice is taken, or refused by the option's name", readback),
+      both("readback", "each bound and each choice is taken, or refused by the option's name", readback),
       values_case("secret-redacted", "a secret is in no error text, log line or output", secret_redacted),
       destroyed,
   };
