@@ -47,9 +47,9 @@ TEST(Discovery, OneBadFileNeverHidesTheNext) {
   temp.copy("good", "backplane_good.so");
   const Scan found = scan(path_of({temp.path().string()}));
   ASSERT_EQ(found.files.size(), 5U);
-  EXPECT_EQ(found.files[0].rejection, "it is empty");
-  EXPECT_EQ(found.files[1].rejection, "it is a directory");
-  EXPECT_EQ(found.files[2].rejection, "it is a FIFO, not a regular file");
+  EXPECT_TRUE(contains(found.files[0].rejection, "it is empty"));
+  EXPECT_TRUE(contains(found.files[1].rejection, "it is a directory"));
+  EXPECT_TRUE(contains(found.files[2].rejection, "it is a FIFO, not a regular file"));
   EXPECT_TRUE(contains(found.files[3].rejection, "No such file"));
   EXPECT_EQ(found.files[4].backends.at(0).state, BackendState::kAvailable);
 }

@@ -19,7 +19,7 @@ using test::contains;
 
 const bp_plugin* load_path(const std::string& path) { return load(path, read_plugin_file(path, false)); }
 
-// Loads a fixture that must fail with `status`; returns the text after the path.
+// Loads a fixture that must fail with `status`; returns the text between the path and what to do about it.
 std::string failure(const std::string& fixture, int32_t status) {
   const test::TempDirectory temp;
   const auto path = temp.copy(fixture, "backplane_" + fixture + ".so");
@@ -27,7 +27,12 @@ std::string failure(const std::string& fixture, int32_t status) {
   EXPECT_EQ(error.status(), status) << error.what();
   const std::string text = error.what();
   EXPECT_TRUE(text.starts_with(path + ": ")) << text;
-  return text.size() > path.size() + 2 ? text.substr(path.size() + 2) : "";
+  const size_t remedy = text.rfind("; ");
+  if (remedy == std::string::npos || remedy < path.size() + 2) {
+    ADD_FAILURE() << "nothing says what to do: " << text;
+    return "";
+  }
+  return text.substr(path.size() + 2, remedy - path.size() - 2);
 }
 
 TEST(Loader, LoadsOnce) {

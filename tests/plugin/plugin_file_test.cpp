@@ -14,6 +14,8 @@
 namespace backplane::core::plugin {
 namespace {
 
+const std::string kMove = "; only plugins may be named backplane_*.so here: move or rename it";
+
 std::string reason(const std::string& path) {
   return test::error_of([&path] { read_plugin_file(path, false); }).what();
 }
@@ -31,18 +33,18 @@ TEST(PluginFile, ReadsAPluginAndRemembersWhichFileItWas) {
 TEST(PluginFile, OpensNothingButRegularFiles) {
   const test::TempDirectory temp;
   ASSERT_EQ(::mkfifo(temp.file("fifo").c_str(), 0600), 0);
-  EXPECT_EQ(reason(temp.file("fifo")), "it is a FIFO, not a regular file");
-  EXPECT_EQ(reason(temp.directory("directory")), "it is a directory");
-  EXPECT_EQ(reason("/dev/null"), "it is a device, not a regular file");
+  EXPECT_EQ(reason(temp.file("fifo")), "it is a FIFO, not a regular file" + kMove);
+  EXPECT_EQ(reason(temp.directory("directory")), "it is a directory" + kMove);
+  EXPECT_EQ(reason("/dev/null"), "it is a device, not a regular file" + kMove);
   EXPECT_EQ(reason(temp.file("missing")), "it cannot be examined: No such file or directory");
-  EXPECT_EQ(reason(temp.write("empty", {})), "it is empty");
+  EXPECT_EQ(reason(temp.write("empty", {})), "it is empty; copy it here again, or build it anew");
 
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, temp.file("socket").c_str(), sizeof address.sun_path - 1);
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   ASSERT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  EXPECT_EQ(reason(temp.file("socket")), "it is a socket, not a regular file");
+  EXPECT_EQ(reason(temp.file("socket")), "it is a socket, not a regular file" + kMove);
   ::close(fd);
 }
 

@@ -117,9 +117,10 @@ Answer ask(const std::string& question, const std::string& backend, const std::s
   const bool in_time = hearing.listen(started.pid, Clock::now() + timeout);
   const int status = kill_and_reap(started.pid);
   if (hearing.complete()) return parse(hearing.text());
-  if (in_time) return {BP_INTERNAL, fmt::format("{} {}", obituary(status), doing)};
+  constexpr const char* kRemedy = "remove it until its author has mended it";
+  if (in_time) return {BP_INTERNAL, fmt::format("{} {}; {}", obituary(status), doing, kRemedy)};
   const double seconds = std::chrono::duration<double>(timeout).count();
-  return {BP_INTERNAL, fmt::format("did not answer within {} s {}", seconds, doing)};
+  return {BP_INTERNAL, fmt::format("did not answer within {} s {}; {}", seconds, doing, kRemedy)};
 }
 
 }  // namespace backplane::tool

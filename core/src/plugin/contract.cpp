@@ -6,6 +6,7 @@
 #include "error.hpp"
 #include "options/names.hpp"
 #include "plugin/option_schema.hpp"
+#include "plugin/reject.hpp"
 
 namespace backplane::core::plugin {
 namespace {
@@ -20,24 +21,24 @@ bool good_text(const char* text) {
 
 void check_head(const bp_plugin& plugin) {
   if (plugin.magic != BP_MAGIC) {
-    fail(BP_INTERNAL, "its " BP_PLUGIN_SYMBOL " has the magic number 0x{:08x}, not 0x{:08x}", plugin.magic, BP_MAGIC);
+    reject(kBroken, "its " BP_PLUGIN_SYMBOL " has the magic number 0x{:08x}, not 0x{:08x}", plugin.magic, BP_MAGIC);
   }
   if (!BP_HAS(&plugin, backend_count)) {
-    fail(BP_INTERNAL, "its " BP_PLUGIN_SYMBOL " has a struct_size of {}, too small for ABI {}.0", plugin.struct_size,
-         BP_ABI_MAJOR);
+    reject(kBroken, "its " BP_PLUGIN_SYMBOL " has a struct_size of {}, too small for ABI {}.0", plugin.struct_size,
+           BP_ABI_MAJOR);
   }
   if (plugin.need_minor > BP_ABI_MINOR) {
-    fail(BP_UNSUPPORTED, "it needs a core with ABI {}.{}, this one has {}.{}", BP_ABI_MAJOR, plugin.need_minor,
-         BP_ABI_MAJOR, BP_ABI_MINOR);
+    reject(kNewer, "it needs a core with ABI {}.{}, this one has {}.{}", BP_ABI_MAJOR, plugin.need_minor, BP_ABI_MAJOR,
+           BP_ABI_MINOR);
   }
-  if (!good_text(plugin.vendor)) fail(BP_INTERNAL, "its vendor is NULL or not printable UTF-8");
-  if (plugin.backend_count == 0) fail(BP_INTERNAL, "it has no backends");
-  if (plugin.backends == nullptr) fail(BP_INTERNAL, "its table of backends is NULL");
+  if (!good_text(plugin.vendor)) reject(kBroken, "its vendor is NULL or not printable UTF-8");
+  if (plugin.backend_count == 0) reject(kBroken, "it has no backends");
+  if (plugin.backends == nullptr) reject(kBroken, "its table of backends is NULL");
 }
 
 template <typename T>
 void expect_same(const char* what, const T& in_note, const T& in_plugin) {
-  if (in_note != in_plugin) fail(BP_INTERNAL, "its note says {} {}, its code says {}", what, in_note, in_plugin);
+  if (in_note != in_plugin) reject(kBroken, "its note says {} {}, its code says {}", what, in_note, in_plugin);
 }
 
 // The mask of operations that a backend declares. Operations of a later minor are left to the plugin.
@@ -47,27 +48,27 @@ uint64_t check_capabilities(const bp_backend& backend, bool newer) {
       BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
   const char* id = backend.id;
   if (backend.capability_count > kMaxCapabilities) {
-    fail(BP_INTERNAL, "backend '{}' has {} capabilities, which is absurd", id, backend.capability_count);
+    reject(kBroken, "backend '{}' has {} capabilities, which is absurd", id, backend.capability_count);
   }
   if (backend.capability_count > 0 && backend.capabilities == nullptr) {
-    fail(BP_INTERNAL, "the table of capabilities of backend '{}' is NULL", id);
+    reject(kBroken, "the table of capabilities of backend '{}' is NULL", id);
   }
   uint64_t ops = 0;
   for (uint32_t i = 0; i < backend.capability_count; ++i) {
     const bp_capability* capability = backend.capabilities[i];
-    if (capability == nullptr) fail(BP_INTERNAL, "capability {} of backend '{}' is NULL", i, id);
+    if (capability == nullptr) reject(kBroken, "capability {} of backend '{}' is NULL", i, id);
     if (!BP_HAS(capability, memory)) {
-      fail(BP_INTERNAL, "capability {} of backend '{}' has a struct_size of {}", i, id, capability->struct_size);
+      reject(kBroken, "capability {} of backend '{}' has a struct_size of {}", i, id, capability->struct_size);
     }
     if (capability->op >= 64 || (capability->op >= BP_OP_COUNT && !newer)) {
-      fail(BP_INTERNAL, "capability {} of backend '{}' is for the unknown operation {}", i, id, capability->op);
+      reject(kBroken, "capability {} of backend '{}' is for the unknown operation {}", i, id, capability->op);
     }
     const uint64_t bit = BP_BIT(capability->op);
     const bool data = capability->op != BP_BARRIER && capability->op < BP_OP_COUNT;
     if ((data && (capability->dtypes == 0 || capability->memory == 0)) ||
         ((bit & kReductions) != 0 && capability->reduce_ops == 0)) {
-      fail(BP_INTERNAL, "capability {} of backend '{}' lists no dtypes, memory or reduce ops for operation {}", i, id,
-           capability->op);
+      reject(kBroken, "capability {} of backend '{}' lists no dtypes, memory or reduce ops for operation {}", i, id,
+             capability->op);
     }
     ops |= bit;
   }
@@ -76,26 +77,26 @@ uint64_t check_capabilities(const bp_backend& backend, bool newer) {
 
 void check_backend(const bp_backend& backend, const NoteBackend& note, bool newer) {
   if (!BP_HAS(&backend, init)) {
-    fail(BP_INTERNAL, "backend '{}' has a struct_size of {}, too small for ABI {}.0", note.id, backend.struct_size,
-         BP_ABI_MAJOR);
+    reject(kBroken, "backend '{}' has a struct_size of {}, too small for ABI {}.0", note.id, backend.struct_size,
+           BP_ABI_MAJOR);
   }
-  if (!good_text(backend.id)) fail(BP_INTERNAL, "the id of backend '{}' is NULL or not printable UTF-8", note.id);
+  if (!good_text(backend.id)) reject(kBroken, "the id of backend '{}' is NULL or not printable UTF-8", note.id);
   expect_same<std::string_view>("backend", note.id, backend.id);
   if (!good_text(backend.version) || !good_text(backend.summary)) {
-    fail(BP_INTERNAL, "the version or summary of backend '{}' is NULL or not printable UTF-8", note.id);
+    reject(kBroken, "the version or summary of backend '{}' is NULL or not printable UTF-8", note.id);
   }
   expect_same<std::string_view>(fmt::format("backend '{}' has version", note.id).c_str(), note.version,
                                 backend.version);
   expect_same(fmt::format("backend '{}' has kinds", note.id).c_str(), note.kinds, backend.kinds);
   expect_same(fmt::format("backend '{}' has flags", note.id).c_str(), note.flags, backend.flags);
-  if (backend.init == nullptr) fail(BP_INTERNAL, "backend '{}' has no init function", note.id);
+  if (backend.init == nullptr) reject(kBroken, "backend '{}' has no init function", note.id);
   if ((backend.construct_options == nullptr) != (backend.destroy_options == nullptr)) {
-    fail(BP_INTERNAL, "backend '{}' has only one of construct_options and destroy_options", note.id);
+    reject(kBroken, "backend '{}' has only one of construct_options and destroy_options", note.id);
   }
   expect_same(fmt::format("backend '{}' has operations", note.id).c_str(), note.ops,
               check_capabilities(backend, newer));
   const std::string problem = option_schema_problem(backend);
-  if (!problem.empty()) fail(BP_INTERNAL, "backend '{}': {}", note.id, problem);
+  if (!problem.empty()) reject(kBroken, "backend '{}': {}", note.id, problem);
 }
 
 }  // namespace
@@ -106,7 +107,7 @@ void check_contract(const bp_plugin& plugin, const Note& note) {
   expect_same("it needs ABI minor", note.need_minor, plugin.need_minor);
   expect_same<size_t>("it has a number of backends of", note.backends.size(), plugin.backend_count);
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
-    if (plugin.backends[i] == nullptr) fail(BP_INTERNAL, "its backend {} is NULL", i);
+    if (plugin.backends[i] == nullptr) reject(kBroken, "its backend {} is NULL", i);
     check_backend(*plugin.backends[i], note.backends[i], plugin.built_minor > BP_ABI_MINOR);
   }
 }

@@ -14,6 +14,7 @@
 #include "error.hpp"
 #include "plugin/contract.hpp"
 #include "plugin/plugin_file.hpp"
+#include "plugin/reject.hpp"
 
 namespace backplane::core::plugin {
 namespace {
@@ -59,7 +60,7 @@ void* open(const std::string& path, const FileKey& key) {
   library.load(path, error, dll::load_mode::rtld_now | dll::load_mode::rtld_local);
   if (error) {
     const char* detail = ::dlerror();
-    fail(BP_UNSUPPORTED, "it cannot be loaded: {}", detail == nullptr ? error.message() : detail);
+    reject(kUnloadable, "it cannot be loaded: {}", detail == nullptr ? error.message() : detail);
   }
   void* const handle = library.native();
   Loaded& all = loaded();
@@ -72,21 +73,21 @@ void* open(const std::string& path, const FileKey& key) {
 // The entry of a plugin. dlsym also searches the libraries that a plugin is linked to, whose entry is not its own.
 const bp_plugin& entry_of(void* handle) {
   void* const address = ::dlsym(handle, BP_PLUGIN_SYMBOL);
-  if (address == nullptr) fail(BP_INTERNAL, "it does not export " BP_PLUGIN_SYMBOL);
+  if (address == nullptr) reject(kBroken, "it does not export " BP_PLUGIN_SYMBOL);
   link_map* own = nullptr;
   Dl_info info{};
   void* owner = nullptr;
   void* symbol = nullptr;
   if (::dlinfo(handle, RTLD_DI_LINKMAP, &own) != 0 || ::dladdr1(address, &info, &owner, RTLD_DL_LINKMAP) == 0 ||
       owner != own) {
-    fail(BP_INTERNAL, "the " BP_PLUGIN_SYMBOL " it shows belongs to {}",
-         info.dli_fname == nullptr ? "no file" : info.dli_fname);
+    reject(kBroken, "the " BP_PLUGIN_SYMBOL " it shows belongs to {}",
+           info.dli_fname == nullptr ? "no file" : info.dli_fname);
   }
   if (::dladdr1(address, &info, &symbol, RTLD_DL_SYMENT) != 0 && symbol != nullptr) {
     const auto* entry = static_cast<const ElfW(Sym)*>(symbol);
-    if (ELF64_ST_TYPE(entry->st_info) == STT_FUNC) fail(BP_INTERNAL, "its " BP_PLUGIN_SYMBOL " is a function");
+    if (ELF64_ST_TYPE(entry->st_info) == STT_FUNC) reject(kBroken, "its " BP_PLUGIN_SYMBOL " is a function");
     if (entry->st_size != 0 && entry->st_size < offsetof(bp_plugin, reserved)) {
-      fail(BP_INTERNAL, "its " BP_PLUGIN_SYMBOL " has only {} bytes", entry->st_size);
+      reject(kBroken, "its " BP_PLUGIN_SYMBOL " has only {} bytes", entry->st_size);
     }
   }
   return *static_cast<const bp_plugin*>(address);
@@ -114,9 +115,9 @@ const bp_plugin* load(const std::string& path, const Note& note) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
-    fail(BP_INTERNAL, "{}: loading it threw: {}", path, e.what());
+    reject(kBroken, "{}: loading it threw: {}", path, e.what());
   } catch (...) {
-    fail(BP_INTERNAL, "{}: loading it threw an exception of unknown type", path);
+    reject(kBroken, "{}: loading it threw an exception of unknown type", path);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "backplane/abi/abi.h"
 #include "error.hpp"
 #include "options/names.hpp"
+#include "plugin/reject.hpp"
 
 namespace backplane::core::plugin {
 namespace {
@@ -16,7 +17,7 @@ constexpr uint32_t kMaxBackendSize = 4096;  // bytes; leaves room for any number
 // The text of a fixed-size field, without its padding.
 std::string_view text_of(const char* field, size_t capacity, const char* name) {
   const size_t size = strnlen(field, capacity);
-  if (size == capacity) fail(BP_INVALID, "the {} of a backend in its note is not terminated", name);
+  if (size == capacity) reject(kBadNote, "the {} of a backend in its note is not terminated", name);
   return {field, size};
 }
 
@@ -25,45 +26,45 @@ NoteBackend parse_backend(std::span<const std::byte> record) {
   std::memcpy(&raw, record.data(), sizeof raw);
   const auto id = text_of(raw.id, sizeof raw.id, "id");
   if (!valid_id(id)) {
-    fail(BP_INVALID, "its note names a backend {}, which is not a valid id: 1 to 32 of a-z, 0-9, _ and -",
-         printable(id) ? fmt::format("'{}'", id) : "with unprintable characters");
+    reject(kBadNote, "its note names a backend {}, which is not a valid id: 1 to 32 of a-z, 0-9, _ and -",
+           printable(id) ? fmt::format("'{}'", id) : "with unprintable characters");
   }
   const auto version = text_of(raw.version, sizeof raw.version, "version");
   if (version.empty() || !printable(version)) {
-    fail(BP_INVALID, "the version of backend '{}' in its note is empty or not printable UTF-8", id);
+    reject(kBadNote, "the version of backend '{}' in its note is empty or not printable UTF-8", id);
   }
-  if (raw.kinds == 0) fail(BP_INVALID, "backend '{}' is of no kind in its note", id);
+  if (raw.kinds == 0) reject(kBadNote, "backend '{}' is of no kind in its note", id);
   const uint64_t ops = raw.ops | uint64_t{raw.ops_high} << 32;
   return {std::string(id), std::string(version), raw.kinds, raw.flags, ops};
 }
 
 void check_header(const bp_note_header& header, size_t size) {
   if (header.magic != BP_MAGIC) {
-    fail(BP_INVALID, "its note has the magic number 0x{:08x}, not 0x{:08x}", header.magic, BP_MAGIC);
+    reject(kBadNote, "its note has the magic number 0x{:08x}, not 0x{:08x}", header.magic, BP_MAGIC);
   }
   if (header.abi_major != BP_ABI_MAJOR) {
-    fail(BP_UNSUPPORTED, "it is built for ABI {}.{}, this core has ABI {}.{}", header.abi_major, header.built_minor,
-         BP_ABI_MAJOR, BP_ABI_MINOR);
+    reject(header.abi_major < BP_ABI_MAJOR ? kOlder : kNewer, "it is built for ABI {}.{}, this core has ABI {}.{}",
+           header.abi_major, header.built_minor, BP_ABI_MAJOR, BP_ABI_MINOR);
   }
   if (header.need_minor > BP_ABI_MINOR) {
-    fail(BP_UNSUPPORTED, "it needs a core with ABI {}.{}, this one has {}.{}", BP_ABI_MAJOR, header.need_minor,
-         BP_ABI_MAJOR, BP_ABI_MINOR);
+    reject(kNewer, "it needs a core with ABI {}.{}, this one has {}.{}", BP_ABI_MAJOR, header.need_minor, BP_ABI_MAJOR,
+           BP_ABI_MINOR);
   }
   if (header.need_minor > header.built_minor) {
-    fail(BP_INVALID, "its note says that it is built for ABI minor {} but needs minor {}", header.built_minor,
-         header.need_minor);
+    reject(kBadNote, "its note says that it is built for ABI minor {} but needs minor {}", header.built_minor,
+           header.need_minor);
   }
   if (header.backend_count < 1 || header.backend_count > BP_NOTE_MAX_BACKENDS) {
-    fail(BP_INVALID, "its note announces {} backends, not 1 to {}", header.backend_count, BP_NOTE_MAX_BACKENDS);
+    reject(kBadNote, "its note announces {} backends, not 1 to {}", header.backend_count, BP_NOTE_MAX_BACKENDS);
   }
   if (header.backend_size < sizeof(bp_note_backend) || header.backend_size > kMaxBackendSize) {
-    fail(BP_INVALID, "its note has backend records of {} bytes, not {} to {}", header.backend_size,
-         sizeof(bp_note_backend), kMaxBackendSize);
+    reject(kBadNote, "its note has backend records of {} bytes, not {} to {}", header.backend_size,
+           sizeof(bp_note_backend), kMaxBackendSize);
   }
   const size_t expected = kHeaderSize + size_t{header.backend_count} * header.backend_size;
   if (size != expected) {
-    fail(BP_INVALID, "its note is {} bytes long, but {} backends of {} bytes each make {}", size, header.backend_count,
-         header.backend_size, expected);
+    reject(kBadNote, "its note is {} bytes long, but {} backends of {} bytes each make {}", size, header.backend_count,
+           header.backend_size, expected);
   }
 }
 
@@ -78,7 +79,7 @@ int Note::index_of(std::string_view id) const {
 
 Note parse_note(std::span<const std::byte> description) {
   if (description.size() < kHeaderSize) {
-    fail(BP_INVALID, "its note is {} bytes long, shorter than the header of {}", description.size(), kHeaderSize);
+    reject(kBadNote, "its note is {} bytes long, shorter than the header of {}", description.size(), kHeaderSize);
   }
   bp_note_header header{};
   std::memcpy(&header.magic, description.data(), kHeaderSize);
@@ -89,7 +90,7 @@ Note parse_note(std::span<const std::byte> description) {
   note.need_minor = header.need_minor;
   for (uint32_t i = 0; i < header.backend_count; ++i) {
     auto backend = parse_backend(description.subspan(kHeaderSize + size_t{i} * header.backend_size));
-    if (note.index_of(backend.id) >= 0) fail(BP_INVALID, "its note names backend '{}' twice", backend.id);
+    if (note.index_of(backend.id) >= 0) reject(kBadNote, "its note names backend '{}' twice", backend.id);
     note.backends.push_back(std::move(backend));
   }
   return note;

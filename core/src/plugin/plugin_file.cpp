@@ -12,6 +12,7 @@
 
 #include "error.hpp"
 #include "plugin/elf_file.hpp"
+#include "plugin/reject.hpp"
 
 namespace backplane::core::plugin {
 namespace {
@@ -37,7 +38,7 @@ class FileSource final : public ByteSource {
       const ssize_t got = ::pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail_errno("it cannot be read", errno);
-      if (got == 0) fail(BP_INVALID, "it shrank while it was being read");
+      if (got == 0) reject(kDamaged, "it shrank while it was being read");
       offset += static_cast<uint64_t>(got);
       into = into.subspan(static_cast<size_t>(got));
     }
@@ -53,13 +54,13 @@ void check_regular(const struct stat& status) {
     case S_IFREG:
       return;
     case S_IFDIR:
-      fail(BP_INVALID, "it is a directory");
+      reject(kNoPlugin, "it is a directory");
     case S_IFIFO:
-      fail(BP_INVALID, "it is a FIFO, not a regular file");
+      reject(kNoPlugin, "it is a FIFO, not a regular file");
     case S_IFSOCK:
-      fail(BP_INVALID, "it is a socket, not a regular file");
+      reject(kNoPlugin, "it is a socket, not a regular file");
     default:
-      fail(BP_INVALID, "it is a device, not a regular file");
+      reject(kNoPlugin, "it is a device, not a regular file");
   }
 }
 
@@ -111,7 +112,7 @@ Note read_plugin_file(const std::string& path, bool allow_unsafe) {
   const FileSource file(fd, known ? static_cast<uint64_t>(status.st_size) : 0);
   if (!known) fail(BP_RESOURCE, "it cannot be examined");
   check_regular(status);
-  if (file.size() > kMaxFileSize) fail(BP_INVALID, "it is larger than {} bytes", kMaxFileSize);
+  if (file.size() > kMaxFileSize) reject(kNoPlugin, "it is larger than {} bytes", kMaxFileSize);
   if (!allow_unsafe) check_trust_around(path, status);
   Note note = read_note(file);
   note.file = id_of(status);
