@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mutants_async.hpp"
+
+namespace backplane::specimen {
+namespace {
+
+// What some mutants remember of works until they are released.
+std::mutex memory;
+std::map<bp_work*, int> ends_told;    // how often a work's end was told
+std::map<bp_work*, void*> in_flight;  // works without a told end, with their group
+
+void forget(void* self, bp_work* work) {
+  {
+    const std::lock_guard lock(memory);
+    ends_told.erase(work);
+  }
+  kPlain.work_release(self, work);
+}
+
+int32_t tests_lapse(void* self, bp_work* work, bp_error* err) {
+  const int32_t status = kPlain.work_test(self, work, err);
+  const std::lock_guard lock(memory);
+  return status != BP_AGAIN && ++ends_told[work] > 20 ? BP_AGAIN : status;
+}
+
+int32_t waits_once(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
+  {
+    const std::lock_guard lock(memory);
+    if (ends_told.contains(work)) return bp_error_set(err, BP_INVALID, 0, -1, "this work was waited for before");
+  }
+  const int32_t status = kPlain.work_wait(self, work, timeout_ns, err);
+  const std::lock_guard lock(memory);
+  if (status == BP_OK) ends_told[work] = 1;
+  return status;
+}
+
+int32_t fails_once(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
+  const int32_t status = kPlain.work_wait(self, work, timeout_ns, err);
+  const std::lock_guard lock(memory);
+  return has_failed(status) && ends_told[work]++ > 0 ? BP_OK : status;
+}
+
+int32_t short_waits_are_fatal(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
+  const int32_t status = kPlain.work_wait(self, work, timeout_ns, err);
+  if (status == BP_AGAIN && timeout_ns > 0 && timeout_ns <= 1000) kPlain.work_cancel(self, work);
+  return status;
+}
+
+// Held while a thread waits.
+std::mutex while_waiting;
+
+int32_t waits_with_lock(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
+  const std::lock_guard lock(while_waiting);
+  return kPlain.work_wait(self, work, timeout_ns, err);
+}
+int32_t submits_with_lock(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  const std::lock_guard lock(while_waiting);
+  return kPlain.submit(self, op, work, err);
+}
+void cancels_with_lock(void* self, bp_work* work) {
+  const std::lock_guard lock(while_waiting);
+  kPlain.work_cancel(self, work);
+}
+
+int32_t tells_end(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
+  const int32_t status = kPlain.work_wait(self, work, timeout_ns, err);
+  const std::lock_guard lock(memory);
+  if (status != BP_AGAIN) ends_told[work] = 1;
+  return status;
+}
+int32_t wants_releases_first(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  {
+    const std::lock_guard lock(memory);
+    if (!ends_told.empty()) return bp_error_set(err, BP_INVALID, 0, -1, "release what has ended first");
+  }
+  return kPlain.submit(self, op, work, err);
+}
+
+// Large sends go on only while somebody calls; if `own_only`, only while somebody waits for them.
+template <bool own_only>
+class Idle final : public Specimen {
+ public:
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    const bool sync = (op.flags & BP_OP_SYNC) != 0;
+    if (sync) enter(nullptr);
+    try {
+      std::unique_ptr<sdk::Work> work = Specimen::submit(op);
+      if (sync) leave(nullptr);
+      return work;
+    } catch (...) {
+      if (sync) leave(nullptr);
+      throw;
+    }
+  }
+  bool wait(Task& task, int64_t timeout_ns) override {
+    enter(&task);
+    try {
+      const bool done = Specimen::wait(task, timeout_ns);
+      leave(&task);
+      return done;
+    } catch (...) {
+      leave(&task);
+      throw;
+    }
+  }
+
+ protected:
+  void on_frame(int32_t rank, const Frame& frame) override {
+    if (frame.kind == kReady && !may_go_on(frame.id)) {
+      held_.push_back({rank, frame});
+    } else {
+      Specimen::on_frame(rank, frame);
+    }
+  }
+
+ private:
+  struct Held {
+    int32_t rank;
+    Frame frame;
+  };
+
+  void enter(const Task* task) {
+    const Lock lock(mutex_);
+    inside_.insert(task);
+    for (Held& each : std::exchange(held_, {})) on_frame(each.rank, each.frame);
+  }
+  void leave(const Task* task) {
+    const Lock lock(mutex_);
+    inside_.erase(inside_.find(task));
+  }
+  bool may_go_on(uint64_t id) {
+    if (!own_only || leaving_) return !inside_.empty() || leaving_;
+    const auto send = waiting_sends_.find(id);
+    return inside_.contains(nullptr) || (send != waiting_sends_.end() && inside_.contains(send->second.get()));
+  }
+
+  std::multiset<const Task*> inside_;  // null: a submit that waits
+  std::list<Held> held_;
+};
+
+int32_t sync_tells_capacity(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  const int32_t status = kPlain.submit(self, op, work, err);
+  if (status == BP_OK && *work == nullptr && op->kind == BP_RECV && (op->flags & BP_OP_SYNC) != 0 &&
+      op->result != nullptr) {
+    op->result->bytes = op->output.count * bp_dtype_size(op->dtype);
+  }
+  return status;
+}
+
+class CancelEats final : public EatsMessages {
+  bool eats(const sdk::Failure& why) const override { return why.status() == BP_CANCELLED; }
+};
+
+class CancelTimesOut final : public Specimen {
+  void give_up(const OperationPtr& operation, const sdk::Failure& why) override {
+    Specimen::give_up(operation, why.status() == BP_CANCELLED ? sdk::Failure(BP_TIMEOUT, why.what()) : why);
+  }
+};
+
+class CancelsWhatIsDone final : public Specimen {
+  void cancel(const TaskPtr& task) noexcept override {
+    Specimen::cancel(task);
+    const Lock lock(mutex_);
+    task->failure.emplace(BP_CANCELLED, "cancelled by this rank");
+  }
+};
+
+class CancelCutsConnection final : public Specimen {
+  void give_up(const OperationPtr& operation, const sdk::Failure& why) override {
+    const bool cuts = operation->sends && !operation->done && why.status() == BP_CANCELLED;
+    Specimen::give_up(operation, why);
+    if (cuts && operation->peer != rank_) break_off(operation->peer, "a send was cancelled");
+    if (cuts && operation->peer == rank_) peer(rank_).gone.emplace(BP_PEER_LOST, "a send was cancelled", rank_);
+  }
+};
+
+int32_t submits_and_counts(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  const int32_t status = kPlain.submit(self, op, work, err);
+  const std::lock_guard lock(memory);
+  if (status == BP_OK && *work != nullptr) in_flight[*work] = self;
+  return status;
+}
+// Takes another operation of the group along, if one is in flight.
+void releases_another(void* self, bp_work* work) {
+  const std::lock_guard lock(memory);
+  in_flight.erase(work);
+  kPlain.work_release(self, work);
+  for (const auto& [other, group] : in_flight) {
+    if (group == self && kPlain.work_test(self, other, nullptr) == BP_AGAIN) return kPlain.work_cancel(self, other);
+  }
+}
+
+// The last message that was copied waits for the next call, and destroy forgets it.
+class ForgetsTheLast final : public Specimen {
+ public:
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    let_go();
+    return Specimen::submit(op);
+  }
+  bool wait(Task& task, int64_t timeout_ns) override {
+    let_go();
+    return Specimen::wait(task, timeout_ns);
+  }
+
+ protected:
+  void enqueue(int32_t rank, const Frame& frame, std::vector<std::byte> owned, OperationPtr send) override {
+    if (frame.kind == kEager && frame.channel == kMessages && !letting_go_) {
+      last_.emplace(Last{rank, frame, std::move(owned)});
+    } else {
+      Specimen::enqueue(rank, frame, std::move(owned), std::move(send));
+    }
+  }
+
+ private:
+  struct Last {
+    int32_t rank;
+    Frame frame;
+    std::vector<std::byte> bytes;
+  };
+  void let_go() {
+    const Lock lock(mutex_);
+    letting_go_ = true;
+    if (last_) Specimen::enqueue(last_->rank, last_->frame, std::move(last_->bytes), nullptr);
+    last_.reset();
+    letting_go_ = false;
+  }
+  std::optional<Last> last_;
+  bool letting_go_ = false;
+};
+
+// A cancelled receive is forgotten and never ends.
+class ForgetsTheCancelled final : public Specimen {
+  void give_up(const OperationPtr& operation, const sdk::Failure& why) override {
+    if (operation->sends || why.status() != BP_CANCELLED || !matcher_.remove_receive(*operation)) {
+      Specimen::give_up(operation, why);
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<Mutant> async_mutants() {
+  return {
+      {"async.test-is-monotonic", "an end is told twenty times and then denied", nullptr, nullptr,
+       replaced<&Table::work_test, tests_lapse, &Table::work_release, forget>},
+      {"async.wait-twice", "a work can be waited for once", nullptr, nullptr,
+       replaced<&Table::work_wait, waits_once, &Table::work_release, forget>},
+      {"async.wait-after-error", "a failure is told once, then all is well", nullptr, nullptr,
+       replaced<&Table::work_wait, fails_once, &Table::work_release, forget>},
+      {"async.short-waits", "a wait shorter than a microsecond cancels", nullptr, nullptr,
+       replaced<&Table::work_wait, short_waits_are_fatal>},
+      {"async.wait-beside-submit", "a lock is held while a thread waits, and needed to submit", nullptr, nullptr,
+       replaced<&Table::work_wait, waits_with_lock, &Table::submit, submits_with_lock>},
+      {"async.submit-at-the-end", "nothing can be submitted before what has ended is released", nullptr, nullptr,
+       replaced<&Table::work_wait, tells_end, &Table::submit, wants_releases_first, &Table::work_release, forget>},
+      {"async.waits-in-several-threads", "one thread can wait at a time", nullptr, nullptr,
+       replaced<&Table::work_wait, waits_with_lock>},
+      {"async.autonomous-progress", "large sends go on only while somebody calls", made<Idle<false>>},
+      {"async.progress-of-all", "large sends go on only while somebody waits for them", made<Idle<true>>},
+      {"async.sync-equals-async", "with BP_OP_SYNC the length of a message is that of the buffer", nullptr, nullptr,
+       replaced<&Table::submit, sync_tells_capacity>},
+      {"async.cancel-recv", "a cancelled recv takes the next message with it", made<CancelEats>},
+      {"async.cancel-recv:2", "a cancelled recv ends with BP_TIMEOUT", made<CancelTimesOut>},
+      {"async.cancel-beside-wait", "work_cancel waits for the thread that waits", nullptr, nullptr,
+       replaced<&Table::work_wait, waits_with_lock, &Table::work_cancel, cancels_with_lock>},
+      {"async.cancel-when-done", "work_cancel makes a failure of what was done", made<CancelsWhatIsDone>},
+      {"async.cancel-send", "a cancelled send takes the connection with it", made<CancelCutsConnection>},
+      {"async.dropped-handle", "releasing a work cancels another one", nullptr, nullptr,
+       replaced<&Table::submit, submits_and_counts, &Table::work_release, releases_another>},
+      {"async.destroy-beside-peers", "destroy forgets the message that was sent last", made<ForgetsTheLast>},
+      {"async.destroy-with-pending", "a cancelled recv never ends", made<ForgetsTheCancelled>},
+  };
+}
+
+}  // namespace backplane::specimen

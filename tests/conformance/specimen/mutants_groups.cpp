@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mutants_async.hpp"
+
+namespace backplane::specimen {
+namespace {
+
+// The groups of this process, oldest first.
+struct Member {
+  void* self;
+  int32_t world_size;
+};
+std::mutex memory;
+std::vector<Member> alive;
+int32_t started = 0;
+
+void enlist(bp_agent& agent) {
+  const std::lock_guard lock(memory);
+  alive.push_back({agent.self, agent.world_size});
+}
+void strike_off(void* self) {
+  const std::lock_guard lock(memory);
+  std::erase_if(alive, [self](const Member& member) { return member.self == self; });
+}
+void destroys(void* self) {
+  strike_off(self);
+  kPlain.destroy(self);
+}
+
+// Works belong to the group that made them, whoever asks.
+int32_t submits_to_largest(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  void* target = self;
+  {
+    const std::lock_guard lock(memory);
+    int32_t size = 0;
+    for (const Member& member : alive) {
+      if (member.world_size <= size) continue;
+      size = member.world_size;
+      target = member.self;
+    }
+  }
+  return kPlain.submit(target, op, work, err);
+}
+
+int32_t sends_in_first(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  void* target = self;
+  if (op->kind == BP_SEND) {
+    const std::lock_guard lock(memory);
+    int32_t size = 0;
+    for (const Member& member : alive) {
+      if (member.self == self) size = member.world_size;
+    }
+    for (auto member = alive.rbegin(); member != alive.rend(); ++member) {
+      if (member->world_size == size) target = member->self;
+    }
+  }
+  return kPlain.submit(target, op, work, err);
+}
+
+int32_t only_newest_submits(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  {
+    const std::lock_guard lock(memory);
+    if (alive.back().self != self && alive.back().world_size < alive.front().world_size) {
+      return bp_error_set(err, BP_INVALID, 0, -1, "a smaller group was made since");
+    }
+  }
+  return kPlain.submit(self, op, work, err);
+}
+
+void destroys_the_younger(void* self) {
+  bp_error why;
+  bp_error_init(&why);
+  bp_error_set(&why, BP_CANCELLED, 0, -1, "the parent was destroyed");
+  {
+    const std::lock_guard lock(memory);
+    bool younger = false;
+    for (const Member& member : alive) {
+      if (younger) kPlain.abort(member.self, &why);
+      younger = younger || member.self == self;
+    }
+  }
+  destroys(self);
+}
+
+std::mutex while_waiting;
+
+int32_t waits_alone(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
+  const std::lock_guard lock(while_waiting);
+  return kPlain.work_wait(self, work, timeout_ns, err);
+}
+int32_t submits_alone(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  const std::lock_guard lock(while_waiting);
+  return kPlain.submit(self, op, work, err);
+}
+
+template <auto Member1, auto Function1>
+void enlisted(bp_agent& agent) {
+  enlist(agent);
+  replaced<Member1, Function1, &Table::destroy, destroys>(agent);
+}
+
+void enlisted_with_heirs(bp_agent& agent) {
+  enlist(agent);
+  replaced<&Table::destroy, destroys_the_younger>(agent);
+}
+
+// What a first group has learnt is kept for all.
+class KeepsTheSize final : public Specimen {
+  void start(const sdk::Context& context) override {
+    {
+      const std::lock_guard lock(memory);
+      static int32_t size = 0;
+      if (size == 0) size = context.world_size;
+      if (size + 1 == context.world_size) throw sdk::Failure(BP_INTERNAL, "the world has another size");
+    }
+    Specimen::start(context);
+  }
+};
+
+class SpeaksGlobally final : public Specimen {
+  void start(const sdk::Context& context) override {
+    global_ranks_ = context.global_ranks;
+    Specimen::start(context);
+  }
+  void deliver(const OperationPtr& receive, int32_t source, const std::byte* data, uint64_t size) override {
+    Specimen::deliver(receive, source, data, size);
+    if (receive->result != nullptr) receive->result->source = global_ranks_[static_cast<size_t>(source)];
+  }
+  std::vector<int32_t> global_ranks_;
+};
+
+class NotAlone final : public Specimen {
+  void submit_send(const OperationPtr& send) override {
+    if (world_size_ == 1) return fail(*send, sdk::Failure(BP_UNSUPPORTED, "there is nobody else in this group"));
+    Specimen::submit_send(send);
+  }
+};
+
+class NoPairs final : public Specimen {
+  void deliver(const OperationPtr& receive, int32_t source, const std::byte* data, uint64_t size) override {
+    Specimen::deliver(receive, source, data, size);
+    if (world_size_ == 2 && size > 900) receive->data[17] ^= std::byte{1};
+  }
+};
+
+template <int32_t limit>
+class LimitedInAll final : public Specimen {
+  void start(const sdk::Context& context) override {
+    {
+      const std::lock_guard lock(memory);
+      if (++started > limit) throw sdk::Failure(BP_RESOURCE, "this process has made too many groups");
+    }
+    Specimen::start(context);
+  }
+};
+
+class LimitedAtOnce final : public Specimen {
+ public:
+  void start(const sdk::Context& context) override {
+    {
+      const std::lock_guard lock(memory);
+      if (++started > 10) throw sdk::Failure(BP_RESOURCE, "this process has too many groups");
+    }
+    Specimen::start(context);
+  }
+  void close() noexcept override {
+    Specimen::close();
+    const std::lock_guard lock(memory);
+    --started;
+  }
+};
+
+}  // namespace
+
+std::vector<Mutant> groups_mutants() {
+  return {
+      {"groups.split-colour", "operations go to the largest group of the process", nullptr, nullptr,
+       enlisted<&Table::submit, submits_to_largest>},
+      {"groups.undefined-colour", "a process's first group fixes the world size", made<KeepsTheSize>},
+      {"groups.key-order", "the source of a message is its rank in the world", made<SpeaksGlobally>},
+      {"groups.singleton", "a group of one cannot send", made<NotAlone>},
+      {"groups.all-sizes", "long messages in groups of two arrive wrong", made<NoPairs>},
+      {"groups.nested", "a group is dead when a smaller one was made after it", nullptr, nullptr,
+       enlisted<&Table::submit, only_newest_submits>},
+      {"groups.parent-destroyed-first", "destroy takes younger groups along", nullptr, nullptr, enlisted_with_heirs},
+      {"groups.same-tags", "messages are sent in the oldest group of the same size", nullptr, nullptr,
+       enlisted<&Table::submit, sends_in_first>},
+      {"groups.made-100", "sixty groups in all", made<LimitedInAll<60>>},
+      {"groups.made-1000", "six hundred groups in all", made<LimitedInAll<600>>},
+      {"groups.alive-at-once", "ten groups at a time", made<LimitedAtOnce>},
+      {"groups.overlapping", "one lock for all groups is held while a thread waits", nullptr, nullptr,
+       replaced<&Table::work_wait, waits_alone, &Table::submit, submits_alone>},
+  };
+}
+
+}  // namespace backplane::specimen
