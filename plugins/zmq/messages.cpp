@@ -74,8 +74,9 @@ void Protocol::on_message(Inbound& message) {
     return;
   }
   Peer& other = peer(header->source);
-  if (header->kind == Kind::kHello) other.route = message.route.to_string();
-  // A rank speaks through the one connection that it introduced itself on.
+  // A rank speaks through the one connection that it introduced itself on. It does so once: a second hello is one that
+  // somebody has overheard.
+  if (header->kind == Kind::kHello && other.route.empty()) other.route = message.route.to_string();
   if (other.route.empty() || message.route.to_string_view() != other.route) {
     reject("a message in the name of another rank");
     return;

@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "resources.hpp"
+
 namespace backplane::zmq_plugin {
 namespace {
 
@@ -47,7 +49,7 @@ void configure(zmq::socket_t& socket, const Settings& settings) {
 }  // namespace
 
 Sockets::Sockets(const Settings& settings)
-    : settings_(settings),
+    : settings_((require_resources(settings.io_threads), settings)),
       context_(settings.io_threads),
       listening_(context_, zmq::socket_type::router),
       dialling_(context_, zmq::socket_type::router),

@@ -146,6 +146,20 @@ TEST_F(ZmqStrangers, MessagesForAnotherRank) {
   EXPECT_NE(host_.logged().find("dropped a message for another rank"), std::string::npos) << host_.logged();
 }
 
+// Somebody who has overheard how a rank introduced itself does not become that rank.
+TEST_F(ZmqStrangers, AHelloThatIsSaidAgain) {
+  WireHeader hello;
+  hello.token = std::stoull(stored(host_, "zmq/token"));
+  hello.source = 1;
+  hello.target = 0;
+  {
+    Stranger stranger(stored(host_, "zmq/0"));
+    stranger.say({hello.text()});
+  }
+  exchange();
+  EXPECT_NE(host_.logged().find("in the name of another rank"), std::string::npos) << host_.logged();
+}
+
 // A connection that announces a frame beyond the limit is closed, not given memory.
 TEST_F(ZmqStrangers, AHugeFrame) {
   {
