@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "device.hpp"
 #include "pair.hpp"
 
 namespace backplane::gloo_backend {
@@ -72,6 +73,10 @@ void Context::connect(Clock::time_point deadline) {
       throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(peer) + " has not come to the group: " + e.what(), peer);
     } catch (const ::gloo::Exception& e) {
       if (pair(peer).was_connected()) continue;  // and has left since: operations will tell
+      if (is_out_of_descriptors(e.what())) {
+        throw sdk::Failure(BP_RESOURCE, "gloo: no descriptor left for the connection to rank " + std::to_string(peer) +
+                                            "; raise this process's limit (ulimit -n)");
+      }
       throw sdk::Failure(BP_PEER_LOST, "cannot connect to rank " + std::to_string(peer) + ": " + e.what(), peer);
     }
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "address.hpp"
+#include "device.hpp"
 
 namespace backplane::gloo_backend {
 namespace {
@@ -74,7 +75,7 @@ std::unique_ptr<Group> Group::start(const sdk::Context& context) {
     const Address address = choose_address(context, deadline);
     try {
       const sdk::SignalsBlocked for_gloos_thread;
-      auto device = std::make_shared<::gloo::transport::tcp::Device>(address.attr);
+      auto device = make_device(address.attr);
       connected.transport = std::make_shared<Context>(device, connected.watch, context.rank, context.world_size);
       connected.mesh = std::make_shared<Mesh>(device, connected.transport);
       connected.transport->connect(deadline);
