@@ -74,7 +74,7 @@ void Sniffer::take(const unsigned char* packet, size_t size) {
   std::memcpy(&tcp, packet + header, sizeof tcp);
   Stream& stream = streams_[{ntohs(tcp.source), ntohs(tcp.dest)}];
   if (tcp.syn != 0) {
-    stream = {ntohl(tcp.seq) + 1, true, "", {}};
+    stream = {ntohl(tcp.seq) + 1, true, "", {}, {}};
     return;
   }
   const size_t data = header + static_cast<size_t>(tcp.doff) * 4;
@@ -89,14 +89,16 @@ void Sniffer::take(const unsigned char* packet, size_t size) {
     stream.bytes[i] = static_cast<char>(packet[data + i - at]);
     stream.here[i] = true;
   }
+  stream.ends.insert(end);
 }
 
-std::vector<std::string> Sniffer::openings(uint16_t port) const {
-  std::vector<std::string> found;
+std::vector<Opening> Sniffer::openings(uint16_t port) const {
+  std::vector<Opening> found;
   for (const auto& [ports, stream] : streams_) {
     const auto gap = std::find(stream.here.begin(), stream.here.end(), false);
     const auto size = static_cast<size_t>(gap - stream.here.begin());
-    if (ports.second == port && size > 0) found.push_back(stream.bytes.substr(0, size));
+    if (ports.second != port || size == 0) continue;
+    found.push_back({stream.bytes.substr(0, size), {stream.ends.begin(), stream.ends.upper_bound(size)}});
   }
   return found;
 }

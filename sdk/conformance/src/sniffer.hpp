@@ -8,11 +8,18 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace backplane::conformance {
+
+// How a client began: at most 2 KiB of what it sent, and where each of its packets ended.
+struct Opening {
+  std::string bytes;
+  std::vector<size_t> ends;  // rising; the last one is bytes.size()
+};
 
 class Sniffer {
  public:
@@ -24,8 +31,8 @@ class Sniffer {
 
   // Takes in what has come; waits up to `milliseconds` for something.
   void listen(int milliseconds);
-  // The first bytes (at most 2 KiB) that each client has sent to this port.
-  std::vector<std::string> openings(uint16_t port) const;
+  // Of each connection to this port.
+  std::vector<Opening> openings(uint16_t port) const;
 
  private:
   struct Stream {
@@ -33,6 +40,7 @@ class Sniffer {
     bool known = false;  // the SYN was seen
     std::string bytes;
     std::vector<bool> here;  // which of them have come
+    std::set<size_t> ends;
   };
   explicit Sniffer(int socket) : socket_(socket) {}
   void take(const unsigned char* packet, size_t size);

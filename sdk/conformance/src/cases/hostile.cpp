@@ -25,13 +25,13 @@ void need_genuine(Siege& siege) {
 
 // Calls it with each genuine opening of each port, over and over until it says that there is no more to do or the time
 // is over; `turn` counts up from 0.
-void vary(Siege& siege, bool (*attempt)(Siege&, const Listener&, const std::string& opening, size_t turn)) {
+void vary(Siege& siege, bool (*attempt)(Siege&, const Listener&, const Opening& opening, size_t turn)) {
   need_genuine(siege);
   bool more = true;
   for (size_t turn = 0; more && !siege.time_is_over(); ++turn) {
     more = false;
     for (const Listener& target : siege.targets()) {
-      for (const std::string& opening : siege.genuine(target)) more = attempt(siege, target, opening, turn) || more;
+      for (const Opening& opening : siege.genuine(target)) more = attempt(siege, target, opening, turn) || more;
     }
   }
 }
@@ -69,70 +69,70 @@ void random_bytes(Siege& siege) {
 }
 
 // A genuine opening of which one byte is another: in its first eight bytes, or behind them.
-bool change_byte(Siege& siege, const Listener& target, std::string opening, size_t at) {
-  if (at >= opening.size()) return false;
-  opening[at] = static_cast<char>(~opening[at]);
+bool change_byte(Siege& siege, const Listener& target, Opening opening, size_t at) {
+  if (at >= opening.bytes.size()) return false;
+  opening.bytes[at] = static_cast<char>(~opening.bytes[at]);
   siege.say_to(target, opening);
   return true;
 }
 
 void wrong_magic(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
     return turn < 8 && change_byte(of, target, opening, turn);
   });
 }
 
 void wrong_key(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
     return change_byte(of, target, opening, 8 + turn);
   });
 }
 
 // One aligned word of a genuine opening replaced, small words first.
-bool change_word(Siege& siege, const Listener& target, std::string opening, size_t turn, uint64_t value) {
+bool change_word(Siege& siege, const Listener& target, Opening opening, size_t turn, uint64_t value) {
   const size_t width = turn % 2 == 0 ? 4 : 8;
   const size_t at = turn / 2 * 4;
-  if (at + width > opening.size()) return false;
+  if (at + width > opening.bytes.size()) return false;
   if (width == 4) value >>= 32;
-  std::memcpy(opening.data() + at, &value, width);
-  siege.say_to(target, opening + siege.noise(64));
+  std::memcpy(opening.bytes.data() + at, &value, width);
+  siege.say_to(target, opening);
   return true;
 }
 
 void huge_length(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
     return change_word(of, target, opening, turn, UINT64_C(0x7fffffffffffffff));
   });
 }
 
 void negative_count(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
     return change_word(of, target, opening, turn, UINT64_C(0xffffffffffffffff));
   });
 }
 
 // Every small number of a genuine opening may be the rank: it becomes each other rank in turn.
 void rank_spoofed(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
     const auto ranks = static_cast<size_t>(of.rank().size());
     const size_t at = turn / (ranks + 2) * 4;
     const auto value = static_cast<uint32_t>(turn % (ranks + 2)) - 1;  // -1 and the world size are tried, too
-    if (at + 4 > opening.size()) return false;
+    if (at + 4 > opening.bytes.size()) return false;
     uint32_t genuine = 0;
-    std::memcpy(&genuine, opening.data() + at, sizeof genuine);
+    std::memcpy(&genuine, opening.bytes.data() + at, sizeof genuine);
     if (genuine >= ranks || genuine == value) return true;
-    std::string spoofed = opening;
-    std::memcpy(spoofed.data() + at, &value, sizeof value);
+    Opening spoofed = opening;
+    std::memcpy(spoofed.bytes.data() + at, &value, sizeof value);
     of.say_to(target, spoofed);
     return true;
   });
 }
 
 void replay(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const std::string& opening, size_t turn) {
+  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
     // All of it, and as much as a greeting may be.
     constexpr std::array<size_t, 6> kSizes = {2048, 32, 64, 128, 256, 512};
-    of.say_to(target, std::string_view(opening).substr(0, kSizes[turn % kSizes.size()]));
+    of.say_to(target, opening, kSizes[turn % kSizes.size()]);
     return turn < 2 * kSizes.size();
   });
 }
@@ -142,8 +142,8 @@ void slow_loris(Siege& siege) {
   std::vector<std::pair<Stranger, std::string>> held;
   for (const Listener& target : siege.targets()) {
     for (int i = 0; i < 40; ++i) {
-      const std::vector<std::string>& genuine = siege.genuine(target);
-      held.emplace_back(Stranger(target), genuine.empty() || i % 2 == 0 ? siege.noise(2000) : genuine.front());
+      const std::vector<Opening>& genuine = siege.genuine(target);
+      held.emplace_back(Stranger(target), genuine.empty() || i % 2 == 0 ? siege.noise(2000) : genuine.front().bytes);
     }
   }
   for (size_t at = 0; !siege.time_is_over(); ++at) {
@@ -156,12 +156,12 @@ void slow_loris(Siege& siege) {
 
 void half_frame(Siege& siege) {
   for (const Listener& target : siege.targets()) {
-    std::vector<std::string> openings = siege.genuine(target);
-    if (openings.empty()) openings.push_back(siege.noise(200));
-    for (const std::string& opening : openings) {
-      for (size_t size = 1; size < opening.size() && !siege.time_is_over(); size += 1 + size / 4) {
+    std::vector<Opening> openings = siege.genuine(target);
+    if (openings.empty()) openings.push_back({siege.noise(200), {200}});
+    for (const Opening& opening : openings) {
+      for (size_t size = 1; size < opening.bytes.size() && !siege.time_is_over(); size += 1 + size / 4) {
         Stranger stranger(target);
-        stranger.send(std::string_view(opening).substr(0, size));
+        stranger.send(std::string_view(opening.bytes).substr(0, size));
         if (size % 2 == 0) stranger.await_reaction();
         if (size % 3 == 0) stranger.reset();
       }
@@ -190,11 +190,11 @@ void slow_reader(Siege& siege) {
   constexpr int kSmallest = 2048;
   std::vector<Stranger> readers;
   for (const Listener& target : siege.targets()) {
-    std::vector<std::string> openings = siege.genuine(target);
-    if (openings.empty()) openings.push_back(siege.noise(200));
+    std::vector<Opening> openings = siege.genuine(target);
+    if (openings.empty()) openings.push_back({siege.noise(200), {200}});
     for (int i = 0; i < 4; ++i) {
       readers.emplace_back(target, kSmallest);
-      readers.back().send(openings.front());
+      readers.back().send(openings.front().bytes);
     }
   }
   while (!siege.time_is_over()) {

@@ -18,14 +18,16 @@
 namespace backplane::conformance {
 namespace {
 
+constexpr size_t kHeld = 24;                     // connections that go on after they have said what they had to say
+constexpr int kPause = 5;                        // milliseconds between two packets, if nothing is answered
 constexpr int kMoment = 20;                      // milliseconds
 constexpr Nanoseconds kSiege = 3 * kSecond / 2;  // the longest that an attack goes on
 constexpr uint64_t kMemory = 64 << 20;           // bytes that strangers may cost a rank
 constexpr uint64_t kMostRounds = 1'000'000;
 
-bool wait_for(int socket, short events) {
+bool wait_for(int socket, short events, int milliseconds = kMoment) {
   pollfd polled = {socket, events, 0};
-  return poll(&polled, 1, kMoment) > 0;
+  return poll(&polled, 1, milliseconds) > 0;
 }
 
 // Whether a socket of `type` gets through to the target.
@@ -72,8 +74,8 @@ bool Stranger::send(std::string_view bytes) {
   return connected();
 }
 
-void Stranger::await_reaction() {
-  if (connected()) wait_for(socket_, POLLIN);
+void Stranger::await_reaction(int milliseconds) {
+  if (connected()) wait_for(socket_, POLLIN, milliseconds);
 }
 
 void Stranger::drain() {
@@ -97,17 +99,40 @@ std::string Siege::noise(size_t bytes) {
   return text;
 }
 
-const std::vector<std::string>& Siege::genuine(const Listener& target) {
-  std::vector<std::string>& heard = heard_[target];
+const std::vector<Opening>& Siege::genuine(const Listener& target) {
+  std::vector<Opening>& heard = heard_[target];
   if (heard.empty() && sniffer_ != nullptr && target.port() != 0) heard = sniffer_->openings(target.port());
   return heard;
 }
 
 void Siege::say_to(const Listener& target, std::string_view bytes) {
-  Stranger stranger(target);
-  stranger.send(bytes);
-  stranger.await_reaction();
-  stranger.drain();
+  held_.emplace_back(target);
+  held_.back().send(bytes);
+  held_.back().await_reaction();
+  held_.back().drain();
+  if (held_.size() > kHeld) held_.pop_front();
+}
+
+void Siege::say_to(const Listener& target, const Opening& opening, size_t most) {
+  held_.emplace_back(target);
+  size_t begin = 0;
+  for (const size_t packet : opening.ends) {
+    const size_t end = std::min(packet, most);
+    if (begin > 0) held_.back().await_reaction(kPause);
+    held_.back().drain();
+    if (!held_.back().send(std::string_view(opening.bytes).substr(begin, end - begin))) break;
+    begin = end;
+    if (end == most) break;
+  }
+  if (held_.size() > kHeld) held_.pop_front();
+}
+
+void Siege::linger() {
+  for (int turn = 0; turn < 10 && !held_.empty(); ++turn) {
+    for (Stranger& stranger : held_) stranger.drain();
+    poll(nullptr, 0, kMoment);
+  }
+  held_.clear();
 }
 
 namespace {
@@ -138,6 +163,7 @@ void attack_from_outside(Rank& rank, void (*attack)(Siege&)) {
   Siege siege(rank, {found.begin(), found.end()}, std::move(sniffer));
   rank.doing(say("attacking ", found.size(), " ports"));
   attack(siege);
+  siege.linger();
   rank.tell("siege/over", std::to_string(now()));
 }
 

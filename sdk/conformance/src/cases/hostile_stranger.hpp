@@ -3,6 +3,9 @@
 // A process that is no rank and talks to the ranks' ports: a siege, and the weapons for it.
 #pragma once
 
+#include <deque>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,8 +27,8 @@ class Stranger {
   bool connected() const { return socket_ >= 0; }
   // Sends what the other side takes within a moment; false once it has closed.
   bool send(std::string_view bytes);
-  // Waits a moment (20 ms) for an answer or the end, and reads nothing.
-  void await_reaction();
+  // Waits a moment for an answer or the end, and reads nothing.
+  void await_reaction(int milliseconds = 20);
   // Reads and drops what is there.
   void drain();
   // Closes with a reset instead of an orderly end.
@@ -44,9 +47,13 @@ class Siege {
   const std::vector<Listener>& targets() const { return targets_; }
   std::string noise(size_t bytes);
   // How the connections to this target began that were made so far; leaves the body if nothing could be overheard.
-  const std::vector<std::string>& genuine(const Listener& target);
-  // Connects, says it, waits for a reaction, and closes.
+  const std::vector<Opening>& genuine(const Listener& target);
+  // Connects, says it, and waits for a reaction. Closes the connection some attempts later.
   void say_to(const Listener& target, std::string_view bytes);
+  // The same, packet for packet as it was overheard, up to `most` bytes: some protocols expect an answer in between.
+  void say_to(const Listener& target, const Opening& opening, size_t most = SIZE_MAX);
+  // Keeps the last connections for a moment longer, then closes them.
+  void linger();
   bool time_is_over() const { return now() > end_; }
 
  private:
@@ -54,7 +61,8 @@ class Siege {
   const std::vector<Listener> targets_;
   const std::unique_ptr<Sniffer> sniffer_;
   const Nanoseconds end_;
-  std::map<Listener, std::vector<std::string>> heard_;
+  std::map<Listener, std::vector<Opening>> heard_;
+  std::deque<Stranger> held_;
 };
 
 // The whole of a hostile case, on ranks and on the outsider alike.
