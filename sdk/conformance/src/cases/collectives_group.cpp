@@ -30,7 +30,7 @@ uint32_t usual_dtype(const bp_capability& capability) {
   return BP_U8;
 }
 
-Collectives::Collectives(Rank& rank, const Plan& plan) : rank_(rank), agent_(rank.open(plan)) {}
+Collectives::Collectives(Rank& rank, const Plan& plan) : rank_(rank), agent_(open_together(rank, plan)) {}
 
 const bp_capability* Collectives::native(uint32_t op) const {
   const bp_agent& agent = agent_->raw();

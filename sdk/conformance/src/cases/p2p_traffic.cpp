@@ -88,6 +88,12 @@ uint64_t message_name(int32_t source, int32_t destination, uint64_t tag, uint64_
   return mixed(mixed(mixed(mixed(static_cast<uint64_t>(source)) + static_cast<uint64_t>(destination)) + tag) + number);
 }
 
+std::unique_ptr<Agent> open_together(Rank& rank, const Plan& plan) {
+  std::unique_ptr<Agent> agent = rank.open(plan);
+  if (plan.world_size < 0) rank.meet();
+  return agent;
+}
+
 Pending Talk::send(int32_t peer, uint64_t tag, const void* data, uint64_t bytes, uint64_t flags) {
   bp_op op = send_op(peer, tag, data, bytes);
   op.timeout_ns = rank_.scaled(kEnough);

@@ -39,10 +39,14 @@ void fill_pattern(void* data, uint64_t bytes, uint64_t name);
 int64_t first_wrong_byte(const void* data, uint64_t bytes, uint64_t name);
 uint64_t message_name(int32_t source, int32_t destination, uint64_t tag, uint64_t number);
 
+// An agent for the case's group or a part of it. The whole group goes on together, so that no rank can have left it
+// while another one is still in init.
+std::unique_ptr<Agent> open_together(Rank& rank, const Plan& plan);
+
 // A rank with an agent that talks.
 class Talk {
  public:
-  explicit Talk(Rank& rank, const Plan& plan = {}) : rank_(rank), agent_(rank.open(plan)) {}
+  explicit Talk(Rank& rank, const Plan& plan = {}) : rank_(rank), agent_(open_together(rank, plan)) {}
 
   Rank& rank() { return rank_; }
   Agent& agent() { return *agent_; }
