@@ -23,7 +23,8 @@ bp_error report(const Error& error) {
 
 }  // namespace
 
-Group::Group(GroupConfig config, std::shared_ptr<void> job) : config_(std::move(config)), job_(std::move(job)) {}
+Group::Group(GroupConfig config, std::shared_ptr<void> job, std::shared_ptr<Reporter> reporter)
+    : config_(std::move(config)), job_(std::move(job)), reporter_(std::move(reporter)) {}
 
 Group::~Group() { destroy(); }
 
@@ -40,6 +41,11 @@ void Group::refuse() const {
   const std::lock_guard lock(mutex_);
   throw Error(cause_->status(), fmt::format("group '{}' is broken: {}", config_.name, cause_->what()),
               cause_->peer_rank(), cause_->native_code());
+}
+
+std::string Group::cause() const {
+  const std::lock_guard lock(mutex_);
+  return cause_ ? cause_->what() : "";
 }
 
 Agent& Group::agent_for(const bp_op& op, uint32_t memory) const {
@@ -111,6 +117,7 @@ void Group::run(const bp_op& given) {
 
 void Group::perform(Agent& agent, const ValidOp& valid, bool native) {
   const int64_t timeout_ns = valid.op.timeout_ns;
+  check_fingerprint(agent, valid);
   if (!native) {
     return run_collective(agent, valid, config_.rank, config_.world_size, valid.op.seq, Deadline::after(timeout_ns));
   }
@@ -134,7 +141,8 @@ int32_t Group::finish_work(Agent& agent, bp_work* work, Deadline deadline, const
   status = api.work_wait(agent.self(), work, kCancelGrace, err);
   if (status != BP_AGAIN && status != BP_CANCELLED) return status;  // it ended by itself after all
   if (status == BP_AGAIN) {
-    abort(labelled(Error(BP_TIMEOUT, "timed out"), valid));
+    const Error late = labelled(Error(BP_TIMEOUT, "timed out"), valid);
+    abort(collective(valid.op.kind) ? timed_out(late, valid) : late);
     api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
   }
   return bp_error_set(err, BP_TIMEOUT, 0, -1, "timed out");
@@ -168,6 +176,7 @@ std::shared_ptr<Request> Group::start_request(Plan* plan) {
   Started started;
   started.group = shared_from_this();
   started.agent = plan->agent;
+  started.native = plan->native;
   started.number = entry;
   started.valid = plan->valid;
   started.valid.adopt(plan->valid);
@@ -177,7 +186,8 @@ std::shared_ptr<Request> Group::start_request(Plan* plan) {
     started.callers_result = std::exchange(started.valid.op.result, started.result.get());
   }
   try {
-    return plan->native ? start_native(std::move(started)) : start_task(std::move(started));
+    const bool task = !plan->native || compares_first(plan->valid.op);
+    return task ? start_task(std::move(started)) : start_native(std::move(started));
   } catch (const Error& e) {
     recorder_.finish(entry, e.status());
     throw failure(e, plan->valid, !plan->native);
@@ -222,10 +232,23 @@ Error Group::labelled(const Error& error, const ValidOp& valid) const {
 }
 
 Error Group::failure(const Error& error, const ValidOp& valid, bool begun) {
-  Error whole = labelled(error, valid);
+  const bool late = error.status() == BP_TIMEOUT && collective(valid.op.kind);
+  const std::optional<Error> cause = late ? std::nullopt : cause_behind(error);
+  Error whole = labelled(cause ? *cause : error, valid);
+  if (late) whole = timed_out(whole, valid);
   // A backend that answers "unsupported" has done nothing; whatever else went wrong may have gone right on other ranks.
   if (collective(valid.op.kind) && (begun || error.status() != BP_UNSUPPORTED)) abort(whole);
   return whole;
+}
+
+// A connection that breaks is often but the first sign of something that the ranks are about to be told: then that is
+// what all of them report. The wait is paid by operations that fail for want of a peer.
+std::optional<Error> Group::cause_behind(const Error& error) {
+  constexpr auto kGrace = std::chrono::milliseconds(250);
+  if (!reporter_ || (error.status() != BP_PEER_LOST && error.status() != BP_INTERNAL)) return std::nullopt;
+  std::unique_lock lock(mutex_);
+  broken_.wait_for(lock, kGrace, [this] { return cause_ || state_.load() != State::kActive; });
+  return cause_;
 }
 
 void Group::abort(const Error& cause) {
@@ -237,7 +260,9 @@ void Group::abort(const Error& cause) {
     State expected = State::kActive;
     if (!state_.compare_exchange_strong(expected, State::kBroken)) return;
   }
+  broken_.notify_all();
   abort_agents(cause);
+  dump(cause.what());
 }
 
 void Group::abort_agents(const Error& cause) {
@@ -279,6 +304,7 @@ void Group::forget(Request* request, uint64_t number, int32_t status) {
 void Group::destroy() {
   const std::lock_guard once(destroy_mutex_);  // who comes second returns when it is done
   if (state_.exchange(State::kDestroyed) == State::kDestroyed) return;
+  leave_seat();
   std::vector<std::weak_ptr<Group>> children;
   {
     const std::lock_guard lock(mutex_);
@@ -296,6 +322,7 @@ void Group::destroy() {
   end_requests();
   by_memory_ = {};
   agents_.clear();
+  reporter_.reset();
   job_.reset();
 }
 

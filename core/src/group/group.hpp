@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -17,7 +18,9 @@
 
 #include "group/agent.hpp"
 #include "group/recorder.hpp"
+#include "group/reporter.hpp"
 #include "group/request.hpp"
+#include "group/verdict.hpp"
 #include "registry/selection.hpp"
 
 namespace backplane::core {
@@ -38,9 +41,11 @@ struct GroupConfig {
   int64_t timeout_ns = 0;             // default of its operations, and time allowed for starting
   std::vector<int32_t> global_ranks;  // world_size
   std::vector<ChosenBackend> backends;
-  std::vector<Chosen> layers;    // around each backend, the outermost first
-  std::shared_ptr<Store> store;  // this group's own keys
-  std::shared_ptr<void> job;     // what lives as long as any group of the job (the server of its store)
+  std::vector<Chosen> layers;          // around each backend, the outermost first
+  std::shared_ptr<Store> store;        // this group's own keys
+  std::string key = "0";               // unlike its name it is unique in the job
+  std::shared_ptr<void> job;           // what lives as long as any group of the job (the server of its store)
+  std::shared_ptr<Reporter> reporter;  // of the job; NULL in its first group, which makes it
 };
 
 class Group : public std::enable_shared_from_this<Group> {
@@ -85,8 +90,9 @@ class Group : public std::enable_shared_from_this<Group> {
   class Engine;
   enum class State : uint32_t { kActive, kBroken, kDestroyed };
 
-  Group(GroupConfig config, std::shared_ptr<void> job);
-  void refuse() const;  // throws why the group is not active
+  Group(GroupConfig config, std::shared_ptr<void> job, std::shared_ptr<Reporter> reporter);
+  void refuse() const;        // throws why the group is not active
+  std::string cause() const;  // why it is broken; empty if it is not
   // An operation that is ready to start: checked, completed, and given to an agent.
   struct Plan {
     ValidOp valid;
@@ -112,9 +118,26 @@ class Group : public std::enable_shared_from_this<Group> {
   void start_agent(const ChosenBackend& backend, Deadline deadline);
   // Adds who and what to a failure.
   Error labelled(const Error& error, const ValidOp& valid) const;
+  std::optional<Error> cause_behind(const Error& error);
   // The same, and breaks the group if it must. `begun`: something may have been sent.
   Error failure(const Error& error, const ValidOp& valid, bool begun);
   void abort_agents(const Error& cause);
+
+  // watch.cpp: what the ranks tell each other.
+  void take_seat();
+  void leave_seat();
+  std::string answer(const Question& question);
+  // A collective timed out: asks the others where they are, and says so. All ranks get the same sentence.
+  Error timed_out(const Error& error, const ValidOp& valid);
+  Verdict ask_around(const ValidOp& valid);
+  // All ranks agree on the first that is said about a group, and whoever has not heard of it is told.
+  Verdict agree_on(const Verdict& mine, int32_t status);
+  void compare_fingerprint();
+  bool compares_first(const bp_op& op) const;
+  void check_fingerprint(Agent& agent, const ValidOp& valid);
+  void dump(const std::string& why) const;
+  void dump_if_asked();
+
   void keep(const std::shared_ptr<Request>& request);
   void forget(Request* request, uint64_t number, int32_t status);
   bool cancel_requests();  // did all of them end?
@@ -122,6 +145,11 @@ class Group : public std::enable_shared_from_this<Group> {
 
   const GroupConfig config_;  // without its job
   std::shared_ptr<void> job_;
+  std::shared_ptr<Reporter> reporter_;
+  std::optional<Reporter::Seat> seat_;
+  uint64_t compared_ = 0;   // the collective whose fingerprint was compared last; reporter's thread
+  uint64_t last_seen_ = 0;  // collectives at the last tick; reporter's thread
+  int64_t dumped_ns_ = 0;   // reporter's thread
   std::vector<std::unique_ptr<Agent>> agents_;
   std::array<Agent*, BP_MEMORY_COUNT> by_memory_ = {};
   Recorder recorder_;
@@ -132,9 +160,11 @@ class Group : public std::enable_shared_from_this<Group> {
   std::atomic<int32_t> handles_ = 0;
   std::atomic<uint64_t> children_made_ = 0;
 
-  std::mutex destroy_mutex_;  // held while the group is destroyed
-  mutable std::mutex mutex_;  // guards what follows; never held while a plugin is called
+  std::mutex destroy_mutex_;        // held while the group is destroyed
+  mutable std::mutex mutex_;        // guards what follows; never held while a plugin is called
+  std::condition_variable broken_;  // notified when cause_ is set
   std::optional<Error> cause_;
+  std::optional<Verdict> verdict_;                                   // what the ranks agreed on, if they did
   std::unordered_map<Request*, std::shared_ptr<Request>> requests_;  // in flight
   std::vector<std::weak_ptr<Group>> children_;
   std::unique_ptr<Engine> engine_;

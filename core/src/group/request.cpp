@@ -131,7 +131,7 @@ void TaskRequest::perform() {
   try {
     const Group::Pass pass(group);
     count_queueing();
-    group.perform(*started_.agent, started_.valid, false);
+    group.perform(*started_.agent, started_.valid, started_.native);
   } catch (const Error& e) {
     error = group.failure(e, started_.valid, true);
   } catch (const std::exception& e) {

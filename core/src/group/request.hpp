@@ -53,6 +53,7 @@ class Request {
 struct Started {
   std::shared_ptr<Group> group;
   Agent* agent = nullptr;
+  bool native = false;  // performed by the backend itself
   ValidOp valid;
   uint64_t number = 0;  // in the recorder
   // recv: where the backend reports; the caller's own result, if there is one, is written when the request is settled.

@@ -62,7 +62,7 @@ Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options
     check_identity(config);
   } catch (...) {
     const bp_process_group_api* table = table_of(agent_);
-    if (table != nullptr && BP_HAS(table, destroy)) table->destroy(agent_.self);
+    if (table != nullptr && BP_HAS(table, destroy) && table->destroy != nullptr) table->destroy(agent_.self);
     throw;
   }
   settle_capabilities(inner);
@@ -81,6 +81,16 @@ void Stage::check_identity(const AgentConfig& config) const {
   const bp_process_group_api* table = table_of(agent_);
   if (agent_.kind != BP_KIND_PROCESS_GROUP || table == nullptr || !BP_HAS(table, extension)) {
     fail(BP_INTERNAL, "backend {} did not return a complete process group", member_.id);
+  }
+  if (table->submit == nullptr || table->work_test == nullptr || table->work_wait == nullptr ||
+      table->work_cancel == nullptr || table->work_release == nullptr || table->abort == nullptr ||
+      table->destroy == nullptr || table->extension == nullptr) {
+    fail(BP_INTERNAL, "backend {} returned a process group with a function that is NULL", member_.id);
+  }
+  for (uint32_t i = 0; agent_.capabilities != nullptr && i < agent_.capability_count; ++i) {
+    if (agent_.capabilities[i] == nullptr || !BP_HAS(agent_.capabilities[i], memory)) {
+      fail(BP_INTERNAL, "capability {} of the agent of backend {} is NULL or too short", i, member_.id);
+    }
   }
   if (agent_.rank != config.rank) {
     fail(BP_INVALID, "rank argument {} doesn't match pg rank {}", config.rank, agent_.rank);

@@ -54,8 +54,11 @@ void agree(const GroupConfig& config, Deadline deadline) {
 
 std::shared_ptr<Group> Group::start(GroupConfig config) {
   std::shared_ptr<void> job = std::move(config.job);
-  std::shared_ptr<Group> group(new Group(std::move(config), std::move(job)));
-  if (group->member()) group->start_agents();
+  std::shared_ptr<Reporter> reporter = std::move(config.reporter);
+  std::shared_ptr<Group> group(new Group(std::move(config), std::move(job), std::move(reporter)));
+  if (!group->member()) return group;
+  group->start_agents();
+  group->take_seat();
   return group;
 }
 
@@ -107,6 +110,7 @@ std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const
   const uint64_t number = children_made_.fetch_add(1);
   GroupConfig child = config_;
   child.job = job_;
+  child.reporter = reporter_;
   child.name = name.empty() ? fmt::format("{}.{}", config_.name, number) : name;
   child.world_size = static_cast<int32_t>(ranks.size());
   if (timeout_ns != 0) child.timeout_ns = timeout_ns;
@@ -116,6 +120,7 @@ std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const
   for (const int32_t rank : ranks) child.global_ranks.push_back(config_.global_ranks[static_cast<size_t>(rank)]);
   // Groups made by one call to split share a number; their lowest member tells them apart.
   const int32_t lowest = *std::min_element(ranks.begin(), ranks.end());
+  child.key = fmt::format("{}.{}-{}", config_.key, number, lowest);
   child.store = make_prefix_store(config_.store, fmt::format("child{}-{}/", number, lowest));
   std::shared_ptr<Group> group = start(std::move(child));
   const std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 
 #include "group/group.hpp"
 #include "reduce/combine.hpp"
+#include "store/rendezvous.hpp"
 
 namespace backplane::core {
 
@@ -27,9 +28,18 @@ std::string Group::trace_json() const {
     item["end_ns"] = entry.end_ns;
     entries.push_back(std::move(item));
   }
+  timespec wall{};
+  clock_gettime(CLOCK_REALTIME, &wall);
+  const int64_t wall_ns = static_cast<int64_t>(wall.tv_sec) * 1000000000 + wall.tv_nsec;
   return nlohmann::ordered_json{{"group", config_.name},
+                                {"key", config_.key},
                                 {"rank", config_.rank},
                                 {"world_size", config_.world_size},
+                                {"global_ranks", config_.global_ranks},
+                                {"identity", process_identity()},
+                                {"backend", backend_id(BP_HOST)},
+                                {"broken", cause()},
+                                {"clock", {{"monotonic_ns", monotonic_ns()}, {"realtime_ns", wall_ns}}},
                                 {"entries", std::move(entries)}}
       .dump();
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "group/validate.hpp"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 
 #include "error.hpp"
@@ -13,10 +16,15 @@ class Validation {
  public:
   Validation(const bp_op& given, int32_t rank, int32_t world_size, ValidOp* valid)
       : rank_(rank), world_(static_cast<uint64_t>(world_size)), valid_(*valid), op_(valid->op) {
-    if (given.struct_size < sizeof(bp_op)) {
-      bad("bp_op.struct_size is {}, at least {} is needed", given.struct_size, sizeof(bp_op));
+    // A program may be older or newer than the core: fields that it does not know are zero, those that the core does
+    // not know are left behind.
+    constexpr size_t kFirstSize = offsetof(bp_op, result) + sizeof(bp_result*);
+    if (given.struct_size < kFirstSize) {
+      bad("bp_op.struct_size is {}, at least {} is needed", given.struct_size, kFirstSize);
     }
-    op_ = given;
+    op_ = {};
+    std::memcpy(&op_, &given, std::min<size_t>(given.struct_size, sizeof(bp_op)));
+    op_.struct_size = sizeof(bp_op);
   }
 
   void run() {

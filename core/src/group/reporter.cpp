@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/reporter.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+namespace backplane::core {
+namespace {
+
+constexpr int64_t kTick = INT64_C(1000000000);
+constexpr int64_t kStoreTime = INT64_C(5000000000);  // the store answers at once unless it is lost
+constexpr const char* kCount = "reporter/count";
+
+std::string question_key(uint64_t number) { return fmt::format("reporter/{}", number); }
+std::string answer_key(uint64_t number, int32_t rank) { return fmt::format("reporter/{}/{}", number, rank); }
+
+std::string encode(const Question& question) {
+  return nlohmann::json{{"kind", static_cast<uint32_t>(question.kind)},
+                        {"group", question.group},
+                        {"rank", question.rank},
+                        {"seq", question.seq},
+                        {"status", question.status},
+                        {"culprit", question.culprit},
+                        {"text", question.text}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::optional<Question> decode(const std::string& text) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    return Question{static_cast<Question::Kind>(json.at("kind").get<uint32_t>()),
+                    json.at("group").get<std::string>(),
+                    json.at("rank").get<int32_t>(),
+                    json.at("seq").get<uint64_t>(),
+                    json.at("status").get<int32_t>(),
+                    json.at("culprit").get<int32_t>(),
+                    json.at("text").get<std::string>()};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+Reporter::Reporter(std::shared_ptr<Store> store) : store_(std::move(store)) {
+  seen_ = static_cast<uint64_t>(store_->add(kCount, 0, Deadline::after(kStoreTime)));
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  thread_ = std::thread([this] { work(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Reporter::~Reporter() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  store_->interrupt(BP_CANCELLED, "the job's last group was destroyed");
+  thread_.join();
+}
+
+Reporter::Seat Reporter::enter(Listener listener) {
+  const std::lock_guard lock(mutex_);
+  return listeners_.insert(listeners_.end(), std::move(listener));
+}
+
+void Reporter::leave(Seat seat) {
+  std::unique_lock lock(mutex_);
+  if (std::this_thread::get_id() != thread_.get_id()) {
+    left_.wait(lock, [this, seat] { return busy_ != &*seat; });
+  }
+  listeners_.erase(seat);
+}
+
+void Reporter::for_each(const std::function<void(const Listener&)>& call) {
+  std::unique_lock lock(mutex_);
+  for (auto seat = listeners_.begin(); seat != listeners_.end();) {
+    busy_ = &*seat;
+    lock.unlock();
+    call(*seat);
+    lock.lock();
+    busy_ = nullptr;
+    left_.notify_all();
+    ++seat;
+  }
+}
+
+void Reporter::work() {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    try {
+      if (!next(seen_ + 1)) tick();
+    } catch (const Error& error) {
+      if (error.status() != BP_TIMEOUT) return;  // interrupted, or the store is lost: whoever needs it is told there
+    }
+  }
+}
+
+// False: no question came within a tick.
+bool Reporter::next(uint64_t number) {
+  std::string text;
+  try {
+    text = store_->get(question_key(number), Deadline::after(kTick));
+  } catch (const Error& error) {
+    if (error.status() != BP_TIMEOUT) throw;
+    // One that was numbered and never asked: its rank has died in between.
+    const bool announced = store_->add(kCount, 0, Deadline::after(kStoreTime)) >= static_cast<int64_t>(number);
+    missing_ = announced ? missing_ + 1 : 0;
+    if (missing_ > 2) {
+      missing_ = 0;
+      seen_ = number;
+    }
+    return false;
+  }
+  missing_ = 0;
+  seen_ = number;
+  if (const std::optional<Question> question = decode(text)) deal_with(number, *question);
+  return true;
+}
+
+void Reporter::deal_with(uint64_t number, const Question& question) {
+  for_each([this, number, &question](const Listener& listener) {
+    if (!question.group.empty() && listener.group != question.group) return;
+    const std::string answer = listener.answer(question);
+    if (!answer.empty()) store_->set(answer_key(number, listener.rank), answer, Deadline::after(kStoreTime));
+  });
+}
+
+void Reporter::tick() {
+  for_each([](const Listener& listener) { listener.tick(); });
+}
+
+uint64_t Reporter::publish(const Question& question, Deadline deadline) {
+  const auto number = static_cast<uint64_t>(store_->add(kCount, 1, deadline));
+  store_->set(question_key(number), encode(question), deadline);
+  return number;
+}
+
+std::map<int32_t, std::string> Reporter::ask(const Question& question, int32_t world_size, Deadline deadline) {
+  const uint64_t number = publish(question, Deadline::after(kStoreTime));
+  std::map<int32_t, std::string> answers;
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    try {
+      answers[rank] = store_->get(answer_key(number, rank), deadline);
+      store_->remove(answer_key(number, rank), Deadline::after(kStoreTime));
+    } catch (const Error& error) {
+      if (error.status() != BP_TIMEOUT) throw;
+    }
+  }
+  return answers;
+}
+
+void Reporter::tell(const Question& question) { publish(question, Deadline::after(kStoreTime)); }
+
+}  // namespace backplane::core

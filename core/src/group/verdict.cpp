@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "group/validate.hpp"
+#include "reduce/combine.hpp"
+
+namespace backplane::core {
+namespace {
+
+constexpr uint64_t kOwnCounts = BP_BIT(BP_GATHERV) | BP_BIT(BP_SCATTERV) | BP_BIT(BP_ALL_GATHERV) |
+                                BP_BIT(BP_REDUCE_SCATTERV) | BP_BIT(BP_ALL_TO_ALLV);
+
+Position::Step step(const Recorder::Entry& entry, int64_t since_ns, int64_t now_ns) {
+  return {words(entry), entry.seq, collective(entry.kind), static_cast<double>(now_ns - since_ns) * 1e-9};
+}
+
+// "all_reduce sum #812 (f32 x 4)" would tear the words apart; the number goes behind.
+std::string numbered(const Position::Step& step) { return fmt::format("{} #{}", step.words, step.seq); }
+
+std::string who(int32_t rank, const Position& position) { return fmt::format("rank {} ({})", rank, position.identity); }
+
+std::string what_else(const Position& position) {
+  if (position.in_flight) {
+    return fmt::format("; it is in {} since {:.1f} s", numbered(*position.in_flight), position.in_flight->seconds);
+  }
+  if (position.last) {
+    return fmt::format("; it last finished {}, {:.1f} s ago", numbered(*position.last), position.last->seconds);
+  }
+  return "; it has not performed any operation";
+}
+
+nlohmann::json to_json(const std::optional<Position::Step>& step) {
+  if (!step) return nullptr;
+  return {{"words", step->words}, {"seq", step->seq}, {"collective", step->collective}, {"seconds", step->seconds}};
+}
+
+std::optional<Position::Step> step_from(const nlohmann::json& json) {
+  if (!json.is_object()) return std::nullopt;
+  return Position::Step{json.at("words").get<std::string>(), json.at("seq").get<uint64_t>(),
+                        json.at("collective").get<bool>(), json.at("seconds").get<double>()};
+}
+
+// The first few of many.
+std::string several(const std::vector<std::string>& sentences) {
+  constexpr size_t kNamed = 3;
+  std::string text;
+  for (size_t i = 0; i < sentences.size() && i < kNamed; ++i) text += (i == 0 ? "" : "; ") + sentences[i];
+  if (sentences.size() > kNamed) text += fmt::format("; and {} more ranks", sentences.size() - kNamed);
+  return text;
+}
+
+}  // namespace
+
+std::string words(const Recorder::Entry& entry) {
+  std::string text = op_name(entry.kind);
+  if (reduces(entry.kind)) text += fmt::format(" {}", reduce_op_name(entry.reduce_op));
+  if (entry.kind != BP_BARRIER) {
+    const bool own = (kOwnCounts & BP_BIT(entry.kind)) != 0;
+    text += own ? fmt::format(" ({})", dtype_name(entry.dtype))
+                : fmt::format(" ({} x {})", dtype_name(entry.dtype), entry.count);
+  }
+  if (entry.kind == BP_SEND) return text + fmt::format(" to rank {}", entry.rank);
+  if (entry.kind == BP_RECV)
+    return text + (entry.rank < 0 ? " from any rank" : fmt::format(" from rank {}", entry.rank));
+  return entry.rank < 0 ? text : text + fmt::format(" with root {}", entry.rank);
+}
+
+Position position(const Recorder& recorder, uint64_t seq, const std::string& identity) {
+  Position result;
+  result.identity = identity;
+  const int64_t now = monotonic_ns();
+  int64_t last_end = 0;
+  for (const Recorder::Entry& entry : recorder.entries()) {
+    const bool done = entry.end_ns != 0;
+    if (!done && !result.in_flight) result.in_flight = step(entry, entry.begin_ns, now);
+    if (done && entry.end_ns >= last_end) {
+      last_end = entry.end_ns;
+      result.last = step(entry, entry.end_ns, now);
+    }
+    if (collective(entry.kind) && entry.seq == seq) {
+      result.entered = words(entry);
+      result.finished = done && entry.status == BP_OK;
+    }
+  }
+  return result;
+}
+
+std::string encode(const Position& position) {
+  return nlohmann::json{{"identity", position.identity},
+                        {"entered", position.entered},
+                        {"finished", position.finished},
+                        {"in_flight", to_json(position.in_flight)},
+                        {"last", to_json(position.last)}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::optional<Position> decode_position(const std::string& text) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    return Position{json.at("identity").get<std::string>(), json.at("entered").get<std::string>(),
+                    json.at("finished").get<bool>(), step_from(json.at("in_flight")), step_from(json.at("last"))};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+Verdict judge(uint64_t seq, const std::string& words, int32_t asker, int32_t world_size,
+              const std::map<int32_t, Position>& positions) {
+  std::vector<std::string> silent;
+  std::vector<std::string> absent;
+  std::vector<std::string> different;
+  int32_t first[3] = {-1, -1, -1};
+  const auto add = [&first](std::vector<std::string>& list, int which, int32_t rank, std::string sentence) {
+    if (list.empty()) first[which] = rank;
+    list.push_back(std::move(sentence));
+  };
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    const auto found = positions.find(rank);
+    if (found == positions.end()) {
+      add(silent, 0, rank, fmt::format("rank {} does not answer", rank));
+    } else if (found->second.entered.empty()) {
+      add(absent, 1, rank,
+          fmt::format("{} never entered {} #{}{}", who(rank, found->second), words, seq, what_else(found->second)));
+    } else if (found->second.entered != words) {
+      add(different, 2, rank,
+          fmt::format("{} entered {} as #{} where rank {} entered {}", who(rank, found->second), found->second.entered,
+                      seq, asker, words));
+    }
+  }
+  if (!different.empty()) return {several(different), first[2]};
+  if (!absent.empty()) return {several(absent), first[1]};
+  if (!silent.empty()) return {several(silent), first[0]};
+  return {fmt::format("all ranks are in {} #{}, and their backend does not get on with it", words, seq), -1};
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The sentence that says whose fault it is.
+#include "group/verdict.hpp"
+
+#include <gtest/gtest.h>
+
+namespace backplane::core {
+namespace {
+
+constexpr uint64_t kSeq = 812;
+const std::string kWords = "all_reduce sum (f32 x 1048576)";
+
+Position in_it(int pid) {
+  Position position;
+  position.identity = "host" + std::to_string(pid) + ", pid " + std::to_string(pid);
+  position.entered = kWords;
+  position.in_flight = Position::Step{kWords, kSeq, true, 30.04};
+  return position;
+}
+
+Position behind(int pid) {
+  Position position = in_it(pid);
+  position.entered.clear();
+  position.in_flight.reset();
+  position.last = Position::Step{"broadcast (u8 x 4) with root 0", kSeq - 1, true, 31.26};
+  return position;
+}
+
+TEST(Verdict, NamesTheRankThatNeverEnteredAndWhatItDidLast) {
+  const Verdict verdict = judge(kSeq, kWords, 0, 4, {{0, in_it(10)}, {1, in_it(11)}, {2, in_it(12)}, {3, behind(13)}});
+  EXPECT_EQ(verdict.culprit, 3);
+  EXPECT_EQ(verdict.text,
+            "rank 3 (host13, pid 13) never entered all_reduce sum (f32 x 1048576) #812; it last finished broadcast "
+            "(u8 x 4) with root 0 #811, 31.3 s ago");
+}
+
+TEST(Verdict, SaysWhatAnAbsentRankIsStuckIn) {
+  Position stuck = behind(11);
+  stuck.in_flight = Position::Step{"recv (u8 x 4) from rank 0", 5, false, 12.0};
+  const Verdict verdict = judge(kSeq, kWords, 0, 2, {{0, in_it(10)}, {1, stuck}});
+  EXPECT_NE(verdict.text.find("it is in recv (u8 x 4) from rank 0 #5 since 12.0 s"), std::string::npos) << verdict.text;
+}
+
+TEST(Verdict, PutsAMismatchBeforeEverythingElse) {
+  Position other = in_it(11);
+  other.entered = "broadcast (u8 x 4) with root 0";
+  const Verdict verdict = judge(kSeq, kWords, 0, 3, {{0, in_it(10)}, {1, other}, {2, behind(12)}});
+  EXPECT_EQ(verdict.culprit, 1);
+  EXPECT_EQ(
+      verdict.text,
+      "rank 1 (host11, pid 11) entered broadcast (u8 x 4) with root 0 as #812 where rank 0 entered all_reduce sum "
+      "(f32 x 1048576)");
+}
+
+TEST(Verdict, NamesWhoDoesNotAnswer) {
+  const Verdict verdict = judge(kSeq, kWords, 0, 3, {{0, in_it(10)}, {1, in_it(11)}});
+  EXPECT_EQ(verdict.culprit, 2);
+  EXPECT_EQ(verdict.text, "rank 2 does not answer");
+}
+
+TEST(Verdict, NamesAFewOfMany) {
+  const Verdict verdict = judge(kSeq, kWords, 7, 1000, {{7, in_it(10)}});
+  EXPECT_EQ(verdict.culprit, 0);
+  EXPECT_EQ(verdict.text, "rank 0 does not answer; rank 1 does not answer; rank 2 does not answer; and 996 more ranks");
+}
+
+TEST(Verdict, BlamesTheBackendIfAllAreIn) {
+  const Verdict verdict = judge(kSeq, kWords, 0, 2, {{0, in_it(10)}, {1, in_it(11)}});
+  EXPECT_EQ(verdict.culprit, -1);
+  EXPECT_NE(verdict.text.find("their backend does not get on with it"), std::string::npos);
+}
+
+TEST(Verdict, APositionSurvivesTheWay) {
+  const Position sent = behind(13);
+  const std::optional<Position> told = decode_position(encode(sent));
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->identity, sent.identity);
+  EXPECT_EQ(told->last->words, sent.last->words);
+  EXPECT_FALSE(told->in_flight);
+  for (const char* text : {"", "{}", "[1]", "null", "{\"identity\":1}"}) EXPECT_FALSE(decode_position(text)) << text;
+}
+
+TEST(Verdict, ReadsThePositionOffTheRecorder) {
+  Recorder recorder;
+  bp_op op = {};
+  op.kind = BP_ALL_REDUCE;
+  op.dtype = BP_F32;
+  recorder.finish(recorder.start(op, 1, 4, -1), BP_OK);
+  op.kind = BP_BROADCAST;
+  recorder.start(op, 2, 8, 3);
+  const Position at_first = position(recorder, 1, "here");
+  EXPECT_EQ(at_first.entered, "all_reduce sum (f32 x 4)");
+  EXPECT_TRUE(at_first.finished);
+  EXPECT_EQ(at_first.in_flight->words, "broadcast (f32 x 8) with root 3");
+  EXPECT_EQ(position(recorder, 3, "here").entered, "");
+}
+
+}  // namespace
+}  // namespace backplane::core
