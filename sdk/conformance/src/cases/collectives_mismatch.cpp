@@ -69,9 +69,11 @@ void mismatch(Rank& rank, const char* of, const Vary& vary, const char* none) {
   if (shapes.empty()) rank.skip(none);
   for (size_t i = 0; i < shapes.size(); ++i) {
     const int32_t odd_rank = static_cast<int32_t>(i) % rank.size();
-    shapes[i].sync = odd[i].sync = i % 2 == 0;
-    get_out(rank, rank.id() == odd_rank ? odd[i] : shapes[i],
-            say("rank ", odd_rank, " has another ", of, " than the others in ", op_name(shapes[i].op)));
+    for (const bool sync : {false, true}) {
+      shapes[i].sync = odd[i].sync = sync;
+      get_out(rank, rank.id() == odd_rank ? odd[i] : shapes[i],
+              say("rank ", odd_rank, " has another ", of, " than the others in ", op_name(shapes[i].op)));
+    }
   }
 }
 

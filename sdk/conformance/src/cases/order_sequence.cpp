@@ -52,7 +52,7 @@ void p2p_beside_collectives(Rank& rank) {
   Agent& agent = group.agent();
   for (uint64_t number = 0; number < 40; ++number) {
     rank.doing(say("sending messages while collective ", number, " runs"));
-    const uint64_t tag = number % 4;
+    const uint64_t tag = number / 2 % 4;
     const uint64_t size = number % 3 == 0 ? 150'000 : 40;
     Guarded output(size);
     Guarded input(size);
