@@ -67,7 +67,14 @@ static int32_t outcome(rank_ctx* r, const bp_op* op, bp_error* err) {
   int32_t status = r->api->submit(r->agent.self, op, &work, err);
   if (status != BP_OK) CHECK(work == NULL);
   if (work == NULL) return status;
-  status = r->api->work_wait(r->agent.self, work, LONG_WAIT, err);
+  const int keeps_time = (op->flags & BP_OP_SYNC) != 0; /* ignored by this backend: then that is the caller's part */
+  status = r->api->work_wait(r->agent.self, work, keeps_time ? op->timeout_ns : LONG_WAIT, err);
+  if (status == BP_AGAIN && keeps_time) {
+    r->api->work_cancel(r->agent.self, work);
+    CHECK(r->api->work_wait(r->agent.self, work, LONG_WAIT, err) == BP_CANCELLED);
+    r->api->work_release(r->agent.self, work);
+    return bp_error_set(err, BP_TIMEOUT, 0, -1, "timed out");
+  }
   CHECK(status == r->api->work_test(r->agent.self, work, NULL));
   r->api->work_release(r->agent.self, work);
   return status;

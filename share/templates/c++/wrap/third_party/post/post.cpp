@@ -155,7 +155,8 @@ post* post_open(int me, int peers, char address[POST_ADDRESS_SIZE]) {
     errno = code;
     return nullptr;
   }
-  snprintf(address, POST_ADDRESS_SIZE, "%s %016llx", name.sun_path + 1, static_cast<unsigned long long>(self->secret));
+  snprintf(address, POST_ADDRESS_SIZE, "%.32s %016llx", name.sun_path + 1,
+           static_cast<unsigned long long>(self->secret));
   return self;
 }
 

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backplane/sdk/messenger.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+
+namespace backplane::sdk {
+namespace {
+
+// Ranks joined by a wire that moves when it is told to.
+class Wire {
+ public:
+  explicit Wire(int32_t world_size) {
+    for (int32_t rank = 0; rank < world_size; ++rank) {
+      ranks_.push_back(std::make_unique<Messenger>(rank, world_size, [](int32_t) {}));
+    }
+  }
+  Messenger& operator[](int32_t rank) { return *ranks_[static_cast<size_t>(rank)]; }
+
+  // Carries one frame, if there is one.
+  bool carry(int32_t from, int32_t to) {
+    Messenger::Bytes frame;
+    if (!(*this)[from].next(to, frame)) return false;
+    EXPECT_EQ(Messenger::frame_size(frame.data()), frame.size());
+    (*this)[to].arrived(from, frame);
+    return true;
+  }
+  // Carries all there is.
+  void settle() {
+    const auto count = static_cast<int32_t>(ranks_.size());
+    for (bool busy = true; busy;) {
+      busy = false;
+      for (int32_t from = 0; from < count; ++from) {
+        for (int32_t to = 0; to < count; ++to) busy |= from != to && carry(from, to);
+      }
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<Messenger>> ranks_;
+};
+
+using Data = std::vector<uint32_t>;
+
+Data numbers(size_t count, uint32_t first = 0) {
+  Data data(count);
+  std::iota(data.begin(), data.end(), first);
+  return data;
+}
+std::unique_ptr<Work> send(Messenger& from, int32_t to, uint64_t tag, const Data& data) {
+  return from.send(to, tag, data.data(), data.size() * sizeof(uint32_t));
+}
+std::unique_ptr<Work> recv(Messenger& at, int32_t from, uint64_t tag, Data& data, bp_result* result = nullptr) {
+  return at.recv(from, tag, data.data(), data.size() * sizeof(uint32_t), result);
+}
+int32_t status_of(const std::unique_ptr<Work>& work) {
+  try {
+    return !work || work->wait(0) ? BP_OK : BP_AGAIN;
+  } catch (const Failure& failure) {
+    return failure.status();
+  }
+}
+
+const size_t kLarge = Messenger::kPiece;  // elements of four bytes: four pieces
+
+TEST(MessengerTest, ASmallMessageIsDoneAtOnceAndArrives) {
+  Wire wire(2);
+  const Data data = numbers(100);
+  Data got(100);
+  EXPECT_EQ(send(wire[0], 1, 5, data), nullptr);
+  bp_result result = {sizeof result, -1, 0};
+  auto received = recv(wire[1], BP_ANY_SOURCE, 5, got, &result);
+  EXPECT_EQ(status_of(received), BP_AGAIN);
+  wire.settle();
+  EXPECT_EQ(status_of(received), BP_OK);
+  EXPECT_EQ(got, data);
+  EXPECT_EQ(result.source, 0);
+  EXPECT_EQ(result.bytes, 400U);
+}
+
+TEST(MessengerTest, ALargeMessageWaitsForItsReceive) {
+  Wire wire(2);
+  const Data data = numbers(kLarge);
+  Data got(kLarge);
+  auto sent = send(wire[0], 1, 5, data);
+  wire.settle();
+  EXPECT_EQ(status_of(sent), BP_AGAIN);
+  auto received = recv(wire[1], 0, 5, got);
+  wire.settle();
+  EXPECT_EQ(status_of(sent), BP_OK);
+  EXPECT_EQ(status_of(received), BP_OK);
+  EXPECT_EQ(got, data);
+}
+
+TEST(MessengerTest, SmallAndLargeKeepTheirOrder) {
+  Wire wire(2);
+  const Data small = numbers(1, 1), large = numbers(kLarge, 2);
+  auto first = send(wire[0], 1, 5, large);
+  auto second = send(wire[0], 1, 5, small);
+  wire.settle();
+  Data one(kLarge), two(1);
+  auto got_first = recv(wire[1], 0, 5, one);
+  auto got_second = recv(wire[1], 0, 5, two);
+  wire.settle();
+  EXPECT_EQ(status_of(got_first), BP_OK);
+  EXPECT_EQ(status_of(got_second), BP_OK);
+  EXPECT_EQ(one, large);
+  EXPECT_EQ(two, small);
+}
+
+TEST(MessengerTest, MessagesToOneselfNeedNoWire) {
+  Wire wire(1);
+  const Data data = numbers(kLarge);
+  Data got(kLarge);
+  auto received = recv(wire[0], 0, 1, got);
+  EXPECT_EQ(status_of(send(wire[0], 0, 1, data)), BP_OK);
+  EXPECT_EQ(status_of(received), BP_OK);
+  EXPECT_EQ(got, data);
+  auto sent = send(wire[0], 0, 1, data);
+  EXPECT_EQ(status_of(sent), BP_AGAIN);
+  sent->cancel();
+  EXPECT_EQ(status_of(sent), BP_CANCELLED);
+}
+
+TEST(MessengerTest, AnEmptyMessageIsAMessage) {
+  Wire wire(2);
+  Data none;
+  EXPECT_EQ(status_of(send(wire[0], 1, 5, none)), BP_OK);
+  auto received = recv(wire[1], 0, 5, none);
+  wire.settle();
+  EXPECT_EQ(status_of(received), BP_OK);
+}
+
+TEST(MessengerTest, UnexpectedMessagesTakeBoundedMemoryAndAllArrive) {
+  Wire wire(2);
+  constexpr uint32_t kCount = 5000;
+  std::vector<Data> data;
+  std::vector<std::unique_ptr<Work>> sends;
+  for (uint32_t i = 0; i < kCount; ++i) data.push_back(numbers(1000, i));
+  uint64_t unasked = 0;
+  for (const Data& one : data) {
+    sends.push_back(send(wire[0], 1, 5, one));
+    if (!sends.back()) unasked += 4000;
+  }
+  EXPECT_LE(unasked, Messenger::kWindow);
+  wire.settle();
+  for (uint32_t i = 0; i < kCount; ++i) {
+    Data got(1000);
+    auto received = recv(wire[1], 0, 5, got);
+    wire.settle();
+    ASSERT_EQ(status_of(received), BP_OK);
+    ASSERT_EQ(got, data[i]);
+    ASSERT_EQ(status_of(sends[i]), BP_OK);
+  }
+  EXPECT_EQ(send(wire[0], 1, 5, data[0]), nullptr);  // the room was given back
+}
+
+TEST(MessengerTest, ALargeMessageThatDoesNotFitIsDroppedAndItsSendDone) {
+  Wire wire(2);
+  const Data data = numbers(kLarge);
+  Data small(3);
+  bp_result result = {sizeof result, -1, 0};
+  auto sent = send(wire[0], 1, 5, data);
+  auto received = recv(wire[1], 0, 5, small, &result);
+  wire.settle();
+  EXPECT_EQ(status_of(received), BP_INVALID);
+  EXPECT_EQ(result.bytes, kLarge * 4);
+  EXPECT_EQ(status_of(sent), BP_OK);
+  EXPECT_EQ(send(wire[0], 1, 5, numbers(3)), nullptr);
+  auto next = recv(wire[1], 0, 5, small);
+  wire.settle();
+  EXPECT_EQ(status_of(next), BP_OK);
+}
+
+TEST(MessengerTest, ACancelledSendIsWithdrawn) {
+  Wire wire(2);
+  const Data data = numbers(kLarge), next = numbers(2);
+  auto sent = send(wire[0], 1, 5, data);
+  wire.settle();
+  sent->cancel();
+  EXPECT_EQ(status_of(sent), BP_CANCELLED);
+  send(wire[0], 1, 5, next);
+  wire.settle();
+  Data got(2);
+  EXPECT_EQ(status_of(recv(wire[1], 0, 5, got)), BP_OK);
+  EXPECT_EQ(got, next);
+}
+
+TEST(MessengerTest, AReceiveWhoseMessageIsWithdrawnAmidItsDataTakesTheNext) {
+  Wire wire(2);
+  const Data data = numbers(kLarge), next = numbers(kLarge, 9);
+  Data got(kLarge);
+  auto received = recv(wire[1], 0, 5, got);
+  auto sent = send(wire[0], 1, 5, data);
+  ASSERT_TRUE(wire.carry(0, 1));  // announce
+  ASSERT_TRUE(wire.carry(1, 0));  // ready
+  ASSERT_TRUE(wire.carry(0, 1));  // a piece
+  sent->cancel();
+  EXPECT_EQ(status_of(sent), BP_CANCELLED);
+  wire.settle();
+  EXPECT_EQ(status_of(received), BP_AGAIN);
+  auto again = send(wire[0], 1, 5, next);
+  wire.settle();
+  EXPECT_EQ(status_of(received), BP_OK);
+  EXPECT_EQ(got, next);
+}
+
+TEST(MessengerTest, AReceiveCancelledAmidItsDataLeavesTheMessageToTheNext) {
+  Wire wire(2);
+  const Data data = numbers(kLarge), later = numbers(3, 9);
+  Data got(kLarge), whole(kLarge), small(3);
+  auto received = recv(wire[1], 0, 5, got);
+  auto sent = send(wire[0], 1, 5, data);
+  send(wire[0], 1, 5, later);
+  ASSERT_TRUE(wire.carry(0, 1));  // announce
+  ASSERT_TRUE(wire.carry(0, 1));  // the later one
+  ASSERT_TRUE(wire.carry(1, 0));  // ready
+  ASSERT_TRUE(wire.carry(0, 1));  // a piece
+  received->cancel();
+  EXPECT_EQ(status_of(received), BP_CANCELLED);
+  const Data before = got;
+  auto next = recv(wire[1], 0, 5, whole);
+  wire.settle();
+  EXPECT_EQ(got, before);  // nobody writes there any more
+  EXPECT_EQ(status_of(next), BP_OK);
+  EXPECT_EQ(whole, data);
+  EXPECT_EQ(status_of(sent), BP_OK);
+  EXPECT_EQ(status_of(recv(wire[1], 0, 5, small)), BP_OK);
+  EXPECT_EQ(small, later);
+}
+
+TEST(MessengerTest, AMessageThatNobodyWantsAnyMoreIsKeptWhole) {
+  Wire wire(2);
+  const Data data = numbers(kLarge);
+  Data got(kLarge), whole(kLarge);
+  auto received = recv(wire[1], 0, 5, got);
+  auto sent = send(wire[0], 1, 5, data);
+  ASSERT_TRUE(wire.carry(0, 1));
+  ASSERT_TRUE(wire.carry(1, 0));
+  received->cancel();  // before any data
+  wire.settle();
+  EXPECT_EQ(status_of(sent), BP_OK);
+  wire[1].lost(0, Failure(BP_PEER_LOST, "rank 0 left", 0));  // what arrived whole is still received
+  EXPECT_EQ(status_of(recv(wire[1], 0, 5, whole)), BP_OK);
+  EXPECT_EQ(whole, data);
+}
+
+TEST(MessengerTest, ALostPeerEndsWhatNeedsIt) {
+  Wire wire(3);
+  const Data data = numbers(kLarge);
+  Data one(kLarge), two(kLarge), any(kLarge);
+  auto to = send(wire[1], 0, 5, data);
+  auto waiting = recv(wire[1], 0, 6, one);
+  auto half = recv(wire[1], 0, 7, two);
+  auto anyone = recv(wire[1], BP_ANY_SOURCE, 8, any);
+  auto other = send(wire[0], 1, 7, data);
+  ASSERT_TRUE(wire.carry(0, 1));
+  ASSERT_TRUE(wire.carry(1, 0));  // the announcement of `to`
+  ASSERT_TRUE(wire.carry(1, 0));  // ready for `half`
+  ASSERT_TRUE(wire.carry(0, 1));
+  const Failure why(BP_PEER_LOST, "rank 0 died", 0);
+  wire[1].lost(0, why);
+  EXPECT_EQ(status_of(to), BP_PEER_LOST);
+  EXPECT_EQ(status_of(waiting), BP_PEER_LOST);
+  EXPECT_EQ(status_of(half), BP_PEER_LOST);
+  EXPECT_EQ(status_of(anyone), BP_AGAIN);
+  EXPECT_THROW(send(wire[1], 0, 5, data), Failure);
+  wire[1].lost(2, Failure(BP_PEER_LOST, "rank 2 died", 2));
+  EXPECT_EQ(status_of(anyone), BP_PEER_LOST);
+}
+
+TEST(MessengerTest, AbortEndsEverythingWithItsReason) {
+  Wire wire(2);
+  const Data data = numbers(kLarge);
+  Data one(kLarge), two(kLarge);
+  auto sent = send(wire[0], 1, 5, data);
+  auto waiting = recv(wire[0], 1, 6, one);
+  auto half = recv(wire[0], 1, 7, two);
+  auto other = send(wire[1], 0, 7, data);
+  ASSERT_TRUE(wire.carry(1, 0));
+  ASSERT_TRUE(wire.carry(0, 1));
+  wire[0].abort(Failure(BP_TIMEOUT, "the watchdog barks"));
+  wire[0].abort(Failure(BP_CANCELLED, "later"));
+  for (const auto* work : {&sent, &waiting, &half}) EXPECT_EQ(status_of(*work), BP_TIMEOUT);
+  EXPECT_THROW(send(wire[0], 1, 5, data), Failure);
+  EXPECT_THROW(recv(wire[0], 1, 5, one), Failure);
+  Messenger::Bytes frame;
+  EXPECT_FALSE(wire[0].next(1, frame));
+  EXPECT_TRUE(wire[0].aborted());
+}
+
+TEST(MessengerTest, FlushWaitsForTheTransport) {
+  Wire wire(2);
+  EXPECT_TRUE(wire[0].flush(0));
+  send(wire[0], 1, 5, numbers(3));
+  EXPECT_FALSE(wire[0].flush(0));
+  Messenger::Bytes frame;
+  EXPECT_TRUE(wire[0].next(1, frame));
+  EXPECT_FALSE(wire[0].flush(0));  // it may still be on its way
+  EXPECT_FALSE(wire[0].next(1, frame));
+  EXPECT_TRUE(wire[0].flush(0));
+}
+
+TEST(MessengerTest, NonsenseIsRefused) {
+  Wire wire(2);
+  Messenger::Bytes frame(Messenger::kHeadSize, std::byte{0xff});
+  EXPECT_THROW(Messenger::frame_size(frame.data()), Failure);
+  EXPECT_THROW(wire[0].arrived(1, frame), Failure);
+  EXPECT_THROW(wire[0].arrived(1, {frame.data(), 3}), Failure);
+  const Messenger::Head unasked = {4, 4, 0, 99, 4};  // data of a message that was never announced
+  frame.assign(Messenger::kHeadSize + 4, std::byte{});
+  std::memcpy(frame.data(), &unasked, sizeof unasked);
+  EXPECT_NO_THROW(wire[0].arrived(1, frame));  // as after a message that was dropped
+}
+
+}  // namespace
+}  // namespace backplane::sdk

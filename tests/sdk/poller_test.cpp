@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backplane/sdk/poller.hpp"
+
+#include <gtest/gtest.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+namespace backplane::sdk {
+namespace {
+
+// How often something has happened, and waiting for it.
+class Counter {
+ public:
+  void add() {
+    const std::lock_guard lock(mutex_);
+    ++count_;
+    changed_.notify_all();
+  }
+  // False: not within a minute.
+  bool reaches(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::minutes(1), [this, count] { return count_ >= count; });
+  }
+  int count() {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+};
+
+const auto kUnbroken = [](const Failure& why) { ADD_FAILURE() << why.what(); };
+
+TEST(PollerTest, EachWakeIsFollowedByACall) {
+  std::atomic<int> asked = 0, seen = 0;
+  Counter calls;
+  Poller poller(
+      [&asked, &seen, &calls](Poller::Sleep& sleep) {
+        seen = asked.load();
+        calls.add();
+        sleep.until_woken();
+        return false;
+      },
+      kUnbroken);
+  for (int i = 1; i <= 1000; ++i) {
+    asked = i;
+    const int before = calls.count();
+    poller.wake();
+    while (seen.load() != i) ASSERT_TRUE(calls.reaches(before + 1) || seen.load() == i);
+  }
+}
+
+TEST(PollerTest, BusyMeansAgainAtOnce) {
+  Counter calls;
+  std::atomic<int> left = 100;
+  Poller poller(
+      [&left, &calls](Poller::Sleep& sleep) {
+        calls.add();
+        sleep.until_woken();
+        return left.fetch_sub(1) > 1;
+      },
+      kUnbroken);
+  EXPECT_TRUE(calls.reaches(100));
+}
+
+TEST(PollerTest, ADescriptorEndsTheSleep) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK), 0);
+  Counter bytes;
+  {
+    Poller poller(
+        [&bytes, &ends](Poller::Sleep& sleep) {
+          char byte = 0;
+          if (read(ends[0], &byte, 1) == 1) {
+            bytes.add();
+            return true;
+          }
+          sleep.watch(ends[0], POLLIN);
+          return false;
+        },
+        kUnbroken);
+    for (int i = 1; i <= 20; ++i) {
+      ASSERT_EQ(write(ends[1], "x", 1), 1);
+      ASSERT_TRUE(bytes.reaches(i));
+    }
+  }
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(PollerTest, ALibraryWithoutADescriptorIsPolledAndPaused) {
+  Counter calls;
+  Poller poller(
+      [&calls](Poller::Sleep&) {
+        calls.add();
+        return false;
+      },
+      kUnbroken);
+  EXPECT_TRUE(calls.reaches(20));  // without any wake
+}
+
+TEST(PollerTest, AnIdleGroupSleeps) {
+  Counter calls;
+  Poller poller(
+      [&calls](Poller::Sleep& sleep) {
+        calls.add();
+        sleep.until_woken();
+        return false;
+      },
+      kUnbroken);
+  ASSERT_TRUE(calls.reaches(1));
+  poller.wake();
+  ASSERT_TRUE(calls.reaches(2));
+  poller.stop();
+  EXPECT_LE(calls.count(), 4);  // the first, the wake, and what they may have overlapped with
+}
+
+TEST(PollerTest, AFailureIsToldOnceAndEndsTheCalls) {
+  Counter failures, calls;
+  Poller poller(
+      [&calls](Poller::Sleep&) -> bool {
+        calls.add();
+        throw std::runtime_error("the library broke");
+      },
+      [&failures](const Failure& why) {
+        EXPECT_EQ(why.status(), BP_INTERNAL);
+        EXPECT_STREQ(why.what(), "the library broke");
+        failures.add();
+      });
+  ASSERT_TRUE(failures.reaches(1));
+  poller.wake();
+  poller.stop();
+  EXPECT_EQ(failures.count(), 1);
+  EXPECT_EQ(calls.count(), 1);
+}
+
+TEST(PollerTest, StopMayBeCalledAgain) {
+  Poller poller([](Poller::Sleep&) { return false; }, kUnbroken);
+  poller.stop();
+  poller.stop();
+}
+
+TEST(PollerTest, TheThreadTakesNoSignals) {
+  Counter calls;
+  std::atomic<bool> is_blocked = false;
+  Poller poller(
+      [&calls, &is_blocked](Poller::Sleep& sleep) {
+        sigset_t blocked;
+        pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+        is_blocked = sigismember(&blocked, SIGTERM) == 1 && sigismember(&blocked, SIGINT) == 1;
+        calls.add();
+        sleep.until_woken();
+        return false;
+      },
+      kUnbroken);
+  ASSERT_TRUE(calls.reaches(1));
+  EXPECT_TRUE(is_blocked);
+}
+
+}  // namespace
+}  // namespace backplane::sdk

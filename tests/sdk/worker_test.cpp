@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backplane/sdk/worker.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+namespace backplane::sdk {
+namespace {
+
+constexpr int64_t kLong = 60'000'000'000;  // nanoseconds; only reached by what is broken
+
+int32_t outcome(Work& work) {
+  try {
+    return work.wait(kLong) ? BP_OK : BP_AGAIN;
+  } catch (const Failure& failure) {
+    return failure.status();
+  }
+}
+
+// Opened once, for whoever waits.
+class Gate {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return is_open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;
+};
+
+// A task that blocks like a library, until it is told to give up.
+auto blocking(Gate& started) {
+  return [&started](const std::stop_token& stop) {
+    Gate interrupted;
+    const std::stop_callback interrupt(stop, [&interrupted] { interrupted.open(); });
+    started.open();
+    interrupted.wait();
+    throw Failure(BP_INTERNAL, "the library was interrupted");
+  };
+}
+
+TEST(WorkerTest, TasksRunInOrderAndTellTheirOutcome) {
+  Workers workers(1);
+  std::vector<int> order;
+  auto one = workers.submit([&order] { order.push_back(1); });
+  auto two = workers.submit([&order] {
+    order.push_back(2);
+    throw Failure(BP_RESOURCE, "no more");
+  });
+  EXPECT_EQ(outcome(*two), BP_RESOURCE);
+  EXPECT_EQ(outcome(*two), BP_RESOURCE);
+  EXPECT_EQ(outcome(*one), BP_OK);
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST(WorkerTest, WhatHasNotStartedIsCancelledAtOnce) {
+  Workers workers(1);
+  Gate started, go_on;
+  std::atomic<bool> has_run = false;
+  auto running = workers.submit([&started, &go_on] {
+    started.open();
+    go_on.wait();
+  });
+  auto waiting = workers.submit([&has_run] { has_run = true; });
+  started.wait();
+  waiting->cancel();
+  EXPECT_EQ(outcome(*waiting), BP_CANCELLED);
+  go_on.open();
+  EXPECT_EQ(outcome(*running), BP_OK);
+  EXPECT_FALSE(has_run);
+}
+
+TEST(WorkerTest, ARunningTaskIsToldToGiveUp) {
+  Workers workers(1);
+  Gate started;
+  auto work = workers.submit(blocking(started));
+  started.wait();
+  work->cancel();
+  EXPECT_EQ(outcome(*work), BP_CANCELLED);  // not what the library said
+  auto next = workers.submit([] {});
+  EXPECT_EQ(outcome(*next), BP_OK);
+}
+
+TEST(WorkerTest, ATaskThatIsDoneAnywayIsDone) {
+  Workers workers(1);
+  Gate started, told;
+  auto work = workers.submit([&started, &told](const std::stop_token&) {
+    started.open();
+    told.wait();
+  });
+  started.wait();
+  work->cancel();
+  told.open();
+  EXPECT_EQ(outcome(*work), BP_OK);
+}
+
+TEST(WorkerTest, AbortEndsWhatRunsAndWhatWaitsWithItsReason) {
+  Workers workers(1);
+  Gate started;
+  auto running = workers.submit(blocking(started));
+  auto waiting = workers.submit([] {});
+  started.wait();
+  workers.abort(Failure(BP_PEER_LOST, "rank 3 died", 3));
+  EXPECT_EQ(outcome(*running), BP_PEER_LOST);
+  EXPECT_EQ(outcome(*waiting), BP_PEER_LOST);
+  EXPECT_THROW(workers.submit([] {}), Failure);
+}
+
+TEST(WorkerTest, TheEndInterruptsWhatRuns) {
+  Gate started;
+  Workers workers(2);
+  auto work = workers.submit(blocking(started));
+  started.wait();
+}
+
+TEST(WorkerTest, ThreadsTakeNoSignals) {
+  Workers workers(1);
+  sigset_t blocked;
+  auto work = workers.submit([&blocked] { pthread_sigmask(SIG_SETMASK, nullptr, &blocked); });
+  EXPECT_EQ(outcome(*work), BP_OK);
+  EXPECT_EQ(sigismember(&blocked, SIGTERM), 1);
+  sigset_t mine;
+  pthread_sigmask(SIG_SETMASK, nullptr, &mine);
+  EXPECT_EQ(sigismember(&mine, SIGTERM), 0);
+}
+
+}  // namespace
+}  // namespace backplane::sdk
