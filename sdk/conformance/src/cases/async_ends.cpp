@@ -97,6 +97,7 @@ void cancel_when_done(Rank& rank) {
 // Cancelled sends may be received or not; neither may harm what follows, and their memory is free then.
 void cancel_send(Rank& rank) {
   const auto agent = rank.open();
+  rank.meet();
   {
     std::vector<uint8_t> large(kLarge, 3);
     std::vector<Pending> sends;
@@ -113,28 +114,36 @@ void cancel_send(Rank& rank) {
   ring(rank, *agent, "after a cancelled send", 2);
 }
 
+// The first half of the works is released, in any order, while the other half is still in flight.
 void release_in_any_order(Rank& rank) {
   constexpr size_t kCount = 16;
   const auto agent = rank.open();
+  const auto key = [](int32_t sender, size_t i) { return i * 100 + static_cast<uint64_t>(sender); };
   std::vector<std::vector<uint8_t>> sent;
   std::vector<std::vector<uint8_t>> got(kCount, std::vector<uint8_t>(kSize));
-  std::vector<Pending> all;
-  for (uint64_t i = 0; i < kCount; ++i) {
-    sent.push_back(bytes_of(i * 100 + static_cast<uint64_t>(rank.id()), kSize));
-    all.push_back(agent->irecv(rank.previous(), 5, got[i].data(), kSize));
-    all.push_back(agent->isend(rank.next(), 5, sent[i].data(), kSize));
+  std::vector<Pending> recvs;
+  std::vector<Pending> sends;
+  for (size_t i = 0; i < kCount; ++i) recvs.push_back(agent->irecv(rank.previous(), 5, got[i].data(), kSize));
+  for (size_t i = 0; i < kCount; ++i) sent.push_back(bytes_of(key(rank.id(), i), kSize));
+  rank.meet();
+  for (const size_t begin : {size_t{0}, kCount / 2}) {
+    rank.doing(say("waiting for messages ", begin, " and following, to be released in any order"));
+    const size_t end = begin + kCount / 2;
+    std::vector<Pending*> ended;
+    for (size_t i = begin; i < end; ++i) {
+      sends.push_back(agent->isend(rank.next(), 5, sent[i].data(), kSize));
+      ended.push_back(&recvs[i]);
+    }
+    for (size_t i = begin; i < end; ++i) {
+      rank.require_ok(recvs[i].wait(rank.scaled(kPlenty)), say("recv ", i, " of ", kCount));
+      require_bytes(rank, got[i], key(rank.previous(), i), say("message ", i));
+    }
+    std::shuffle(ended.begin(), ended.end(), rank.random());
+    for (Pending* one : ended) one->release();
+    rank.meet();  // the other half is sent when everybody has released the first
   }
-  rank.doing("waiting for many operations and releasing them in any order");
-  // Half of them are released as soon as they have ended, while the others go on.
-  for (size_t i = 0; i < all.size(); i += 2) {
-    rank.require_ok(all[i].wait(rank.scaled(kPlenty)), say("recv ", i / 2, " of ", kCount));
-    if (i % 4 == 0) all[i].release();
-  }
-  std::shuffle(all.begin(), all.end(), rank.random());
-  for (Pending& one : all) rank.require_ok(one.finish(rank.scaled(kPlenty)), "an operation");
-  for (uint64_t i = 0; i < kCount; ++i) {
-    require_bytes(rank, got[i], i * 100 + static_cast<uint64_t>(rank.previous()), say("message ", i));
-  }
+  std::shuffle(sends.begin(), sends.end(), rank.random());
+  for (Pending& one : sends) rank.require_ok(one.finish(rank.scaled(kPlenty)), "a send");
   ring(rank, *agent, "after works were released in any order", 6);
 }
 
@@ -168,7 +177,8 @@ void destroy_beside_peers(Rank& rank) {
     require_bytes(rank, got, static_cast<uint64_t>(from), say("the message of rank ", from));
   }
   rank.doing("receiving what rank 0 sent before it destroyed its group");
-  rank.require_ok(agent->recv(0, 1, got.data(), kSize), "a recv of what was sent before the sender's destroy");
+  rank.require_ok(agent->irecv(0, 1, got.data(), kSize).finish(rank.scaled(kPlenty)),
+                  "a recv of what was sent before the sender's destroy");
   require_bytes(rank, got, key_of(rank.id()), "the message that was sent before destroy");
 }
 

@@ -84,7 +84,8 @@ void key_order(Rank& rank) {
     const int32_t world_rank = members[static_cast<size_t>(from)];
     std::vector<uint8_t> got(500);
     bp_result result = make_result();
-    rank.require_ok(group->recv(from, 2, got.data(), got.size(), &result), say("a recv from the group's rank ", from));
+    rank.require_ok(group->irecv(from, 2, got.data(), got.size(), &result).finish(rank.scaled(kPlenty)),
+                    say("a recv from the group's rank ", from));
     rank.require(result.source == from, say("source ", from, ", which is rank ", world_rank, " of the world"),
                  say("source ", result.source));
     require_bytes(rank, got, static_cast<uint64_t>(world_rank * 100 + rank.id()),
@@ -160,8 +161,10 @@ void same_tags(Rank& rank) {
     std::vector<uint8_t> got2(kSize);
     Pending send1 = first->isend(rank.next(), 3, sent1.data(), kSize);
     Pending send2 = second->isend(rank.next(), 3, sent2.data(), kSize);
-    rank.require_ok(second->recv(rank.previous(), 3, got2.data(), kSize), "a recv in the second group");
-    rank.require_ok(first->recv(rank.previous(), 3, got1.data(), kSize), "a recv in the first group");
+    rank.require_ok(second->irecv(rank.previous(), 3, got2.data(), kSize).finish(rank.scaled(kPlenty)),
+                    "a recv in the second group");
+    rank.require_ok(first->irecv(rank.previous(), 3, got1.data(), kSize).finish(rank.scaled(kPlenty)),
+                    "a recv in the first group");
     require_bytes(rank, got1, key(1, rank.previous()) + i, "the first group's message");
     require_bytes(rank, got2, key(2, rank.previous()) + i, "the second group's message");
     rank.require_ok(send1.finish(rank.scaled(kPlenty)), "the send in the first group");

@@ -46,7 +46,7 @@ std::string drive(Agent& agent, uint64_t salt, Nanoseconds patience) {
     Pending recv = agent.irecv(previous, 1, got.data(), kSize);
     Pending send = agent.isend(next, 1, sent.data(), kSize);
     const Outcome received = recv.finish(patience);
-    const Outcome done = send.finish(patience);
+    const Outcome done = send.finish(received.ok() ? patience : 0);
     if (!received.ok()) return say("recv ", i, ": ", received.text());
     if (!done.ok()) return say("send ", i, ": ", done.text());
     if (const int64_t wrong = first_wrong(got, key(previous)); wrong >= 0) {
@@ -73,7 +73,8 @@ void overlapping(Rank& rank) {
   {
     std::vector<std::unique_ptr<Aside>> threads;
     for (size_t i = 0; i < groups.size(); ++i) {
-      threads.push_back(std::make_unique<Aside>([&, i] { wrong[i] = drive(*groups[i], i + 1, rank.scaled(kPlenty)); }));
+      threads.push_back(
+          std::make_unique<Aside>([&, i] { wrong[i] = drive(*groups[i], i + 1, rank.scaled(3 * kSecond)); }));
     }
   }
   for (size_t i = 0; i < groups.size(); ++i) {
