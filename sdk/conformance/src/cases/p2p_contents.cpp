@@ -163,25 +163,27 @@ void dtype_differs(Rank& rank) {
 
 void both_directions_large(Rank& rank) {
   Talk talk(rank);
+  constexpr uint64_t kUp = 8;    // the tag of messages to the next rank
+  constexpr uint64_t kDown = 9;  // and to the previous one, which may be the same
   const uint64_t size = 6 * kMiB + 5;
-  std::vector<Guarded> outputs;
-  std::vector<Guarded> inputs;
-  std::vector<Pending> pending;
+  const Guarded up(size);
+  const Guarded down(size);
+  Guarded from_previous(size);
+  Guarded from_next(size);
+  fill_pattern(up.data(), size, message_name(rank.id(), rank.next(), kUp, 0));
+  fill_pattern(down.data(), size, message_name(rank.id(), rank.previous(), kDown, 0));
   rank.doing("sending 6 MiB to both neighbours while receiving as much from both");
-  for (const int32_t peer : {rank.next(), rank.previous()}) {
-    const uint64_t tag = peer == rank.next() ? 8 : 9;
-    outputs.emplace_back(size);
-    inputs.emplace_back(size);
-    fill_pattern(outputs.back().data(), size, message_name(rank.id(), peer, tag, 0));
-    pending.push_back(talk.send(peer, tag, outputs.back().data(), size));
-    pending.push_back(talk.recv(peer, 17 - tag, inputs.back().data(), size));
-  }
+  std::vector<Pending> pending;
+  pending.push_back(talk.send(rank.next(), kUp, up.data(), size));
+  pending.push_back(talk.recv(rank.previous(), kUp, from_previous.data(), size));
+  pending.push_back(talk.send(rank.previous(), kDown, down.data(), size));
+  pending.push_back(talk.recv(rank.next(), kDown, from_next.data(), size));
   talk.finish_all(pending, "message");
-  talk.expect("the message of the next rank", inputs[0].data(), size, message_name(rank.next(), rank.id(), 9, 0));
-  talk.expect("the message of the previous rank", inputs[1].data(), size,
-              message_name(rank.previous(), rank.id(), 8, 0));
-  talk.expect_guards("a recv's buffer", inputs[0]);
-  talk.expect_guards("a recv's buffer", inputs[1]);
+  talk.expect("the message of the previous rank", from_previous.data(), size,
+              message_name(rank.previous(), rank.id(), kUp, 0));
+  talk.expect("the message of the next rank", from_next.data(), size, message_name(rank.next(), rank.id(), kDown, 0));
+  talk.expect_guards("a recv's buffer", from_previous);
+  talk.expect_guards("a recv's buffer", from_next);
 }
 
 void over_2gib(Rank& rank) {
