@@ -31,7 +31,7 @@ class Text {
  private:
   template <typename... Parts>
   void line(const Parts&... parts) {
-    text_ += say(parts...) + "\n";
+    text_.append(say(parts..., "\n"));
   }
 
   std::string coloured(const char* code, const std::string& text) const {
@@ -42,7 +42,7 @@ class Text {
     const auto [passed, failed, skipped] = count_verdicts(report_);
     const char* colour = !report_.trouble.empty() || failed > 0 ? "31" : "32";
     std::string who = report_.backend.empty() ? "?" : one_line(report_.backend);
-    if (!report_.version.empty()) who += " " + one_line(report_.version);
+    if (!report_.version.empty()) who.append(1, ' ').append(one_line(report_.version));
     line(who, " (", one_line(report_.subject), ") at ", report_.ranks, report_.ranks == 1 ? " rank: " : " ranks: ",
          coloured(colour, say(passed, " passed, ", failed, " failed, ", skipped, " skipped")), " in ",
          decimal(report_.seconds, 1), " s (level ", level_name(report_.level), ", seed ", report_.seed, ")");
@@ -85,7 +85,7 @@ class Text {
       if (known == reasons.end()) {
         reasons.emplace_back(reason, full_name(result));
       } else {
-        known->second += ", " + full_name(result);
+        known->second.append(", ").append(full_name(result));
       }
     }
     if (reasons.empty()) return;
@@ -114,23 +114,23 @@ class Text {
     if (rows.empty()) return;
     line("");
     line("Native operations (+ right, ", coloured("31", "!"), " wrong, . declared but not tried, blank: not native):");
-    std::string head = kIndent + std::string(width, ' ');
+    std::string head = say(kIndent, std::string(width, ' '));
     for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) head += say(" ", dtype_name(dtype));
     line(head);
     for (const auto& [name, cells] : rows) line(row_text(name, width, cells));
   }
 
   std::string row_text(const std::string& name, size_t width, const std::map<uint32_t, const Cell*>& cells) const {
-    std::string row = kIndent + name + std::string(width - name.size(), ' ');
+    std::string row = say(kIndent, name, std::string(width - name.size(), ' '));
     std::string gap;  // blanks that stand before the next mark
     for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
       const std::string rest(std::string(dtype_name(dtype)).size() - 1, ' ');
       const auto cell = cells.find(dtype);
       if (cell == cells.end()) {
-        gap += "  " + rest;
+        gap.append(2, ' ').append(rest);
         continue;
       }
-      row += gap + " " + mark(*cell->second);
+      row.append(gap).append(1, ' ').append(mark(*cell->second));
       gap = rest;
     }
     return row;
