@@ -21,7 +21,8 @@
  * (bp_plugin and all it points to) live as long as the process: plugins are never unloaded.
  *
  * DURATIONS are int64_t nanoseconds. BP_NO_TIMEOUT (-1) waits until done or aborted; 0 does not wait. No other negative
- * value is passed.
+ * value is passed; INT64_MAX is a legal one. A deadline is kept on a clock that does not jump (CLOCK_MONOTONIC) and
+ * overshot by 100 ms or a tenth of it at most, whichever is more, on a machine that is not overloaded.
  *
  * ERRORS. A function that can fail returns an int32_t status (status.h) and fills the caller's bp_error, which may be
  * NULL. Nothing throws across this boundary.
