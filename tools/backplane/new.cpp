@@ -202,11 +202,14 @@ void create(const Settings& settings) {
   const Recipe& recipe = recipe_for(settings);
   const fs::path source = templates();
   const std::vector<Word> words = words_for(settings.name);
-  const fs::path shown = settings.directory.empty() ? fs::path(settings.name) : fs::path(settings.directory);
-  fs::path target = fs::absolute(shown).lexically_normal();
+  fs::path target = fs::absolute(settings.directory.empty() ? settings.name : settings.directory).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // a slash at the end
+  const std::string shown = settings.directory.empty() ? settings.name : target.string();
   if (fs::exists(target) && !(fs::is_directory(target) && fs::is_empty(target))) Draft::refuse(shown);
-  fs::create_directories(target.parent_path());
+  if (!fs::is_directory(target.parent_path())) {
+    throw Failure(kWrongUse, fmt::format("there is no directory {} for the project; make it first",
+                                         target.parent_path().string()));
+  }
 
   Draft draft(target);
   for (const char* layer : recipe.layers) {
@@ -214,10 +217,10 @@ void create(const Settings& settings) {
   }
   draft.keep();
   fmt::print(
-      "{0} is a backend in {1} that {2}. Build and check it:\n\n"
+      "{0} is the project of a backend that {1}. Build and check it:\n\n"
       "    cmake -S {0} -B {0}/build && cmake --build {0}/build && ctest --test-dir {0}/build\n\n"
-      "Then edit {0}/{3}.\n",
-      shown.string(), recipe.language, recipe.about, substituted(recipe.edit, words));
+      "Then begin with {0}/{2}.\n",
+      shown, recipe.about, substituted(recipe.edit, words));
 }
 
 }  // namespace

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# refusals_test.sh COMMAND: what `backplane new` refuses, with a sentence, and leaving nothing behind.
+set -euo pipefail
+command=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# refused EXIT_CODE TEXT ARGUMENT...
+refused() {
+  local expected=$1 text=$2 code=0
+  shift 2
+  "$command" new "$@" >output 2>&1 || code=$?
+  [ "$code" = "$expected" ] || fail "new $* ended with $code: $(cat output)"
+  grep -qF "$text" output || fail "new $* said: $(cat output)"
+  [ "$(wc -l <output)" = 1 ] || fail "new $* needs more than one sentence: $(cat output)"
+  rm output
+}
+
+refused 2 "cannot name a backend" Upper
+refused 2 "cannot name a backend" "$(printf 'a%.0s' {1..33})"
+refused 2 "cannot name a backend" "a/b"
+refused 2 "cannot name a backend" ""
+refused 2 "taken by Backplane" auto
+refused 2 "there are: --language c++ --from sendrecv" net --language go
+refused 2 "there are: --language c++ --from sendrecv" net --language rust --from wrap
+refused 2 "make it first" net --directory missing/net
+[ -z "$(ls -A)" ] || fail "something was left behind: $(ls -A)"
+
+mkdir full empty
+touch full/precious file
+refused 2 "is not an empty directory" net --directory full
+refused 2 "is not an empty directory" net --directory full/
+refused 2 "is not an empty directory" net --directory file
+[ "$(ls -A full)" = precious ] || fail "a full directory was changed"
+if [ "$(id -u)" -ne 0 ]; then
+  chmod a-w empty
+  refused 1 "cannot make a folder" net --directory empty/net
+  chmod u+w empty
+fi
+"$command" new net --directory empty >output
+[ -f empty/CMakeLists.txt ] || fail "an empty directory was not taken"
+[ "$(stat -c %a empty)" = 755 ] || fail "the project is not for everybody to read"
+rm -r output empty full file
+[ -z "$(ls -A)" ] || fail "something was left behind: $(ls -A)"
+echo "refused what is wrong, and left nothing behind"
