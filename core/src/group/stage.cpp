@@ -10,6 +10,18 @@ const bp_process_group_api* table_of(const bp_agent& agent) {
   return static_cast<const bp_process_group_api*>(agent.api);
 }
 
+[[noreturn]] void refuse_kind(const Member& member, bool as_layer) {
+  if (as_layer) {
+    fail(BP_INVALID, "{} is a backend, not a layer: BACKPLANE_LAYERS takes layers; name it in BACKPLANE_BACKEND",
+         member.id);
+  }
+  if ((member.backend->kinds & BP_KIND_LAYER) != 0) {
+    fail(BP_INVALID, "{} is a layer, not a backend: name it in BACKPLANE_LAYERS, and choose a backend for it to wrap",
+         member.id);
+  }
+  fail(BP_INVALID, "backend {} makes no process groups", member.id);
+}
+
 }  // namespace
 
 struct Stage::Start {
@@ -25,7 +37,7 @@ Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options
   const bp_backend& backend = *member.backend;
   const uint32_t kind = inner == nullptr ? BP_KIND_PROCESS_GROUP : BP_KIND_LAYER;
   if ((backend.kinds & kind) == 0) {
-    fail(BP_INVALID, "backend {} {}", member.id, inner == nullptr ? "makes no process groups" : "is not a layer");
+    refuse_kind(member, inner != nullptr);
   }
   const auto start = std::make_shared<Start>(Start{config, std::move(options), host_, {}});
   for (const auto& [key, value] : start->options->values()) start->values.push_back({key.c_str(), value.c_str()});

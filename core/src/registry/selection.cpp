@@ -18,6 +18,10 @@ std::string decode(std::string_view text, std::string_view whole) {
       result.push_back(text[i]);
       continue;
     }
+    if (i + 1 < text.size() && (text[i + 1] == 'r' || text[i + 1] == 'g')) {  // of a path: the plugin's affair
+      result.push_back('%');
+      continue;
+    }
     unsigned value = 0;
     const char* begin = text.data() + i + 1;
     const char* end = begin + 2;

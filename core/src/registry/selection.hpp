@@ -7,7 +7,8 @@
 //     device    = "cpu" | "cuda"
 //
 // `gloo`, `gloo?iface=eth0&threads=2`, `cpu:gloo,cuda:nccl`. A part without a device serves every kind of memory that
-// no other part names. Values may escape bytes as %2C.
+// no other part names. Values may escape bytes as %2C; %r and %g, which stand for rank and group in paths of
+// layers, are left as they are.
 #pragma once
 
 #include <cstdint>

@@ -11,6 +11,9 @@
 //       }
 //       std::atomic<uint64_t> started_ = 0;
 //     };
+//
+// The core completes what a backend lacks above the layers, so that a layer around a backend of sends and receives sees
+// sends and receives: of bytes (BP_U8), with BP_TAG_INTERNAL in their tags and the collective's number in `seq`.
 #pragma once
 
 #include <memory>
@@ -20,10 +23,35 @@
 
 namespace backplane::sdk {
 
+// Names for texts, as users write them; "?" for a value that these headers do not know.
+constexpr const char* op_name(uint32_t kind) {
+  constexpr const char* kNames[BP_OP_COUNT] = {"barrier",    "broadcast",   "reduce",         "all_reduce",
+                                               "gather",     "gatherv",     "scatter",        "scatterv",
+                                               "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
+                                               "all_to_all", "all_to_allv", "send",           "recv"};
+  return kind < BP_OP_COUNT ? kNames[kind] : "?";
+}
+constexpr const char* dtype_name(uint32_t dtype) {
+  constexpr const char* kNames[BP_DTYPE_COUNT] = {"bool", "i8",   "u8",  "i16", "u16",    "i32",    "u32", "i64", "u64",
+                                                  "f16",  "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "c64", "c128"};
+  return dtype < BP_DTYPE_COUNT ? kNames[dtype] : "?";
+}
+constexpr const char* status_name(int32_t status) {
+  constexpr const char* kNames[] = {"ok",        "invalid",  "unsupported", "timeout", "cancelled",
+                                    "peer_lost", "resource", "again",       "internal"};
+  return status >= BP_OK && status <= BP_INTERNAL ? kNames[status] : "?";
+}
+
 // The group that a layer wraps (bp_init.inner) with C++ types. Copyable; valid until the layer is destroyed.
 class Inner {
  public:
-  explicit Inner(const bp_agent* agent) : agent_(agent), api_(static_cast<const bp_process_group_api*>(agent->api)) {}
+  // Throws BP_INVALID if there is none: the layer was started as if it were a backend.
+  explicit Inner(const bp_agent* agent) : agent_(agent) {
+    if (agent == nullptr || agent->api == nullptr) {
+      throw Failure(BP_INVALID, "a layer needs a group to wrap; name it in BACKPLANE_LAYERS, not as the backend");
+    }
+    api_ = static_cast<const bp_process_group_api*>(agent->api);
+  }
 
   // What it does natively.
   const bp_agent& agent() const { return *agent_; }
@@ -33,9 +61,10 @@ class Inner {
     bp_error err;
     bp_error_init(&err);
     bp_work* work = nullptr;
-    if (api_->submit(agent_->self, &op, &work, &err) != BP_OK) throw Failure(err);
+    const int32_t status = api_->submit(agent_->self, &op, &work, &err);
+    if (status != BP_OK) throw failure_of(status, err);
     if (work == nullptr) return nullptr;
-    return std::make_unique<Forwarded>(*this, work);
+    return std::make_unique<Forwarded>(*api_, agent_->self, work);
   }
   void abort(const Failure& why) const noexcept {
     bp_error err;
@@ -49,29 +78,34 @@ class Inner {
   // An operation of the wrapped group.
   class Forwarded final : public Work {
    public:
-    Forwarded(const Inner& inner, bp_work* work) : inner_(inner), work_(work) {}
-    ~Forwarded() override { inner_.api_->work_release(inner_.agent_->self, work_); }
+    Forwarded(const bp_process_group_api& api, void* self, bp_work* work) : api_(api), self_(self), work_(work) {}
+    ~Forwarded() override { api_.work_release(self_, work_); }
     Forwarded(const Forwarded&) = delete;
     Forwarded& operator=(const Forwarded&) = delete;
 
     bool wait(int64_t timeout_ns) override {
       bp_error err;
       bp_error_init(&err);
-      const bp_process_group_api& api = *inner_.api_;
-      const int32_t status = timeout_ns == 0 ? api.work_test(inner_.agent_->self, work_, &err)
-                                             : api.work_wait(inner_.agent_->self, work_, timeout_ns, &err);
-      if (status != BP_OK && status != BP_AGAIN) throw Failure(err);
+      const int32_t status =
+          timeout_ns == 0 ? api_.work_test(self_, work_, &err) : api_.work_wait(self_, work_, timeout_ns, &err);
+      if (status != BP_OK && status != BP_AGAIN) throw failure_of(status, err);
       return status == BP_OK;
     }
-    void cancel() noexcept override { inner_.api_->work_cancel(inner_.agent_->self, work_); }
+    void cancel() noexcept override { api_.work_cancel(self_, work_); }
 
    private:
-    const Inner inner_;
+    const bp_process_group_api& api_;
+    void* const self_;
     bp_work* const work_;
   };
 
+  // The status that was returned counts, whatever the report says.
+  static Failure failure_of(int32_t status, const bp_error& err) {
+    return Failure(status, err.text, err.peer_rank, err.native_code);
+  }
+
   const bp_agent* agent_;
-  const bp_process_group_api* api_;
+  const bp_process_group_api* api_ = nullptr;
 };
 
 // Forwards everything; a layer overrides what it is about. abort must reach inner(), whatever else it does.
@@ -91,7 +125,8 @@ class Layer : public ProcessGroup {
 };
 
 // The Work of a layer that wants to know how operations end: forwards to the wrapped work and calls
-// ended(nullptr or the failure) once, in the thread that first sees the end.
+// ended(nullptr or the failure) once, in the thread that first sees the end. It must not throw: a layer that turns a
+// success into a failure keeps its verdict in a Work of its own, which gives the same answer when it is asked again.
 template <typename Ended>
 class ObservedWork final : public Work {
  public:

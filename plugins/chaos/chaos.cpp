@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The layer `chaos`: faults by rule, the same ones for the same seed. See share/doc/layers.md.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "backplane/sdk/sdk.hpp"
+#include "dispatcher.hpp"
+#include "rules.hpp"
+
+namespace backplane::chaos {
+namespace {
+
+constexpr size_t kLongestFile = size_t{1} << 20;
+
+std::string read_file(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kLongestFile + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) {
+    throw sdk::Failure(BP_INVALID, "chaos: cannot read the rules in " + path + ": " + std::strerror(errno), -1, errno);
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kLongestFile) throw sdk::Failure(BP_INVALID, "chaos: " + path + " is longer than 1 MiB");
+  return text;
+}
+
+std::vector<Rule> rules_of(const sdk::Options& options) {
+  const std::string& text = options.text("rules");
+  const std::string& path = options.text("file");
+  if (text.empty() == path.empty()) {
+    throw sdk::Failure(BP_INVALID, "chaos: give either rules or file, as in chaos?rules=rank 1 send after 10: drop");
+  }
+  std::vector<Rule> rules = path.empty() ? parse_rules(text, "option rules") : parse_rules(read_file(path), path);
+  if (rules.empty()) throw sdk::Failure(BP_INVALID, "chaos: " + (path.empty() ? "rules" : path) + " has no rule");
+  return rules;
+}
+
+class ChaosLayer final : public sdk::Layer {
+ public:
+  explicit ChaosLayer(const sdk::Context& context)
+      : Layer(context),
+        host_(context.host),
+        rank_(context.global_ranks[static_cast<size_t>(context.rank)]),
+        faults_(rules_of(context.options), static_cast<uint64_t>(context.options.integer("seed")), rank_, context.name),
+        dispatcher_(inner(), context.world_size) {
+    host_.log(BP_LOG_INFO, "chaos: this group meets faults on purpose; seed " + context.options.text("seed"));
+  }
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    const std::optional<Fault> fault = faults_.judge(op);
+    if (!fault) return dispatcher_.submit(op, 0);
+    const Rule& rule = *fault->rule;
+    host_.log(rule.action == Action::kDelay ? BP_LOG_DEBUG : BP_LOG_WARN, tell(op, rule));
+    switch (rule.action) {
+      case Action::kDelay:
+        return dispatcher_.submit(op, fault->duration_ns);
+      case Action::kStall:
+        dispatcher_.stall(fault->duration_ns);
+        return dispatcher_.submit(op, 0);
+      case Action::kDrop:
+        return dispatcher_.drop(op);
+      case Action::kError:
+        throw sdk::Failure(rule.status, tell(op, rule), op.kind == BP_SEND || op.kind == BP_RECV ? op.peer : -1);
+      case Action::kCrash:
+        break;
+    }
+    for (;;) kill(getpid(), SIGKILL);  // until it takes effect
+  }
+
+  void abort(const sdk::Failure& why) noexcept override {
+    dispatcher_.abort(why);
+    inner().abort(why);
+  }
+
+ private:
+  std::string tell(const bp_op& op, const Rule& rule) const {
+    return "chaos: " + std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq) + " of rank " +
+           std::to_string(rank_) + " meets rule " + std::to_string(rule.number) + " (" + rule.text + ")";
+  }
+
+  const sdk::Host host_;
+  const int32_t rank_;  // in the job
+  Faults faults_;
+  Dispatcher dispatcher_;
+};
+
+struct Chaos {
+  static constexpr const char* id = "chaos";
+  static constexpr const char* version = "1.0.0";
+  static constexpr const char* summary = "layer: delays, drops, errors, crashes and stalls by rule, to test programs";
+  static constexpr uint32_t kinds = BP_KIND_LAYER;
+  static constexpr uint32_t flags = BP_BACKEND_PUNCTUAL;
+  static constexpr std::array options = {
+      sdk::option(
+          {.key = "rules", .help = "conditions: action; ... as in rank 1 send after 10: drop; chance 0.01: delay 5ms"}),
+      sdk::option({.key = "file", .help = "a file with the rules, one a line"}),
+      sdk::option({.type = BP_OPTION_INT,
+                   .key = "seed",
+                   .default_value = "0",
+                   .help = "the same seed brings the same faults",
+                   .min = 0,
+                   .max = 9e18}),
+  };
+  static constexpr std::array<bp_capability, 0> capabilities = {};
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    return std::make_unique<ChaosLayer>(context);
+  }
+};
+
+}  // namespace
+}  // namespace backplane::chaos
+
+BACKPLANE_PLUGIN("Backplane", backplane::chaos::Chaos)

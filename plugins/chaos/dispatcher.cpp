@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatcher.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "backplane/sdk/worker.hpp"
+
+namespace backplane::chaos {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kNever = INT64_MAX;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+}
+
+Clock::time_point at(int64_t ns) { return Clock::time_point(std::chrono::nanoseconds(ns)); }
+
+// What must keep its order: collectives, receives (any of them may take a message from anyone), sends to each peer.
+int64_t stream_of(const bp_op& op) { return op.kind == BP_SEND ? op.peer : op.kind == BP_RECV ? -1 : -2; }
+
+// An operation that outlives submit: with counts and scalar of its own, and without BP_OP_SYNC.
+class OwnedOp {
+ public:
+  OwnedOp(const bp_op& op, int32_t world_size) {
+    std::memcpy(&op_, &op, std::min<size_t>(op.struct_size, sizeof op_));
+    op_.struct_size = static_cast<uint32_t>(std::min<size_t>(op.struct_size, sizeof op_));
+    op_.flags &= ~static_cast<uint64_t>(BP_OP_SYNC);
+    const uint64_t** const arrays[] = {&op_.in_counts, &op_.in_displs, &op_.out_counts, &op_.out_displs};
+    for (size_t i = 0; i < 4; ++i) {
+      if (*arrays[i] == nullptr) continue;
+      counts_[i].assign(*arrays[i], *arrays[i] + world_size);
+      *arrays[i] = counts_[i].data();
+    }
+    if (op_.scalar == nullptr) return;
+    std::memcpy(scalar_, op_.scalar, bp_dtype_size(op_.dtype));
+    op_.scalar = scalar_;
+  }
+  OwnedOp(const OwnedOp&) = delete;
+  OwnedOp& operator=(const OwnedOp&) = delete;
+
+  const bp_op& get() const { return op_; }
+
+ private:
+  bp_op op_ = {};
+  std::vector<uint64_t> counts_[4];
+  alignas(16) std::byte scalar_[16] = {};
+};
+
+}  // namespace
+
+// Guarded by the dispatcher's mutex, but for `op`, which does not change, and `inner` once it is kHandedOn: then it is
+// the core's, one thread at a time.
+struct Dispatcher::Held {
+  enum class State { kHeld, kBeingHandedOn, kHandedOn, kFailed };
+
+  Held(const bp_op& given, int32_t world_size, int64_t when)
+      : op(given, world_size), stream(stream_of(given)), due(when) {}
+
+  const OwnedOp op;
+  const int64_t stream;
+  const int64_t due;  // kNever: dropped
+  State state = State::kHeld;
+  bool cancelled = false;               // asked for while it was being handed on
+  std::unique_ptr<sdk::Work> inner;     // kHandedOn; NULL: done
+  std::optional<sdk::Failure> failure;  // kFailed
+};
+
+class Dispatcher::HeldWork final : public sdk::Work {
+ public:
+  HeldWork(Dispatcher& dispatcher, std::shared_ptr<Held> held) : dispatcher_(dispatcher), held_(std::move(held)) {}
+  // The dispatcher's thread may hold the last reference for a moment; the wrapped work must not live until then.
+  ~HeldWork() override { held_->inner.reset(); }
+  HeldWork(const HeldWork&) = delete;
+  HeldWork& operator=(const HeldWork&) = delete;
+
+  bool wait(int64_t timeout_ns) override { return dispatcher_.wait(held_.get(), timeout_ns); }
+  void cancel() noexcept override { dispatcher_.cancel(held_); }
+
+ private:
+  Dispatcher& dispatcher_;
+  const std::shared_ptr<Held> held_;
+};
+
+Dispatcher::~Dispatcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::unique_ptr<sdk::Work> Dispatcher::submit(const bp_op& op, int64_t delay_ns) {
+  const int64_t now = now_ns();
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) throw sdk::Failure(*aborted_);
+    if (delay_ns > 0 || must_queue(stream_of(op), now)) {
+      return hold(std::make_shared<Held>(op, world_size_, now + delay_ns));
+    }
+  }
+  return inner_.submit(op);
+}
+
+std::unique_ptr<sdk::Work> Dispatcher::drop(const bp_op& op) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) throw sdk::Failure(*aborted_);
+  return hold(std::make_shared<Held>(op, world_size_, kNever));
+}
+
+void Dispatcher::stall(int64_t duration_ns) {
+  const std::lock_guard lock(mutex_);
+  stalled_until_ = std::max(stalled_until_, now_ns() + duration_ns);
+}
+
+void Dispatcher::abort(const sdk::Failure& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    aborted_.emplace(why);
+    std::erase_if(held_, [&why](const std::shared_ptr<Held>& held) {
+      if (held->state != Held::State::kHeld) return false;
+      held->failure.emplace(why);
+      held->state = Held::State::kFailed;
+      return true;
+    });
+  }
+  changed_.notify_all();
+}
+
+// The mutex is held.
+std::unique_ptr<sdk::Work> Dispatcher::hold(std::shared_ptr<Held> held) {
+  auto work = std::make_unique<HeldWork>(*this, held);
+  if (held->due != kNever && !thread_.joinable()) thread_ = sdk::start_thread([this] { run(); });
+  held_.push_back(std::move(held));
+  changed_.notify_all();
+  return work;
+}
+
+bool Dispatcher::must_queue(int64_t stream, int64_t now) const {
+  if (now < stalled_until_) return true;
+  return std::any_of(held_.begin(), held_.end(), [stream](const std::shared_ptr<Held>& held) {
+    return held->stream == stream && held->due != kNever;
+  });
+}
+
+// The oldest operation that may be handed on now, or else when the next one may.
+std::shared_ptr<Dispatcher::Held> Dispatcher::next_due(int64_t now, int64_t* earliest) const {
+  std::set<int64_t> blocked;  // streams with an older operation that is held back
+  *earliest = kNever;
+  for (const std::shared_ptr<Held>& held : held_) {
+    if (held->due == kNever || !blocked.insert(held->stream).second) continue;
+    const int64_t due = std::max(held->due, stalled_until_);
+    if (due <= now) return held;
+    *earliest = std::min(*earliest, due);
+  }
+  return nullptr;
+}
+
+void Dispatcher::hand_on(const std::shared_ptr<Held>& held, std::unique_lock<std::mutex>* lock) {
+  held->state = Held::State::kBeingHandedOn;  // it keeps its place until the wrapped group has it
+  lock->unlock();
+  std::unique_ptr<sdk::Work> inner;
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = sdk::guarded(&err, [this, &inner, &held] {
+    inner = inner_.submit(held->op.get());
+    return BP_OK;
+  });
+  lock->lock();
+  held_.remove(held);
+  if (status != BP_OK) {
+    held->failure.emplace(err);
+    held->state = Held::State::kFailed;
+  } else {
+    if (held->cancelled && inner) inner->cancel();
+    held->inner = std::move(inner);
+    held->state = Held::State::kHandedOn;
+  }
+  changed_.notify_all();
+}
+
+void Dispatcher::run() {
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    int64_t earliest = kNever;
+    if (const std::shared_ptr<Held> held = next_due(now_ns(), &earliest)) {
+      hand_on(held, &lock);
+    } else if (earliest == kNever) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_until(lock, at(earliest));
+    }
+  }
+}
+
+bool Dispatcher::wait(Held* held, int64_t timeout_ns) {
+  constexpr int64_t kLongest = INT64_C(30'000'000'000'000'000);  // a year; now + INT64_MAX would overflow
+  const bool limited = timeout_ns >= 0;
+  const int64_t deadline = limited ? now_ns() + std::min(timeout_ns, kLongest) : kNever;
+  {
+    std::unique_lock lock(mutex_);
+    const auto decided = [held] {
+      return held->state == Held::State::kHandedOn || held->state == Held::State::kFailed;
+    };
+    if (!limited) {
+      changed_.wait(lock, decided);
+    } else if (timeout_ns > 0) {
+      changed_.wait_until(lock, at(deadline), decided);
+    }
+    if (!decided()) return false;
+    if (held->failure) throw sdk::Failure(*held->failure);
+  }
+  if (!held->inner) return true;
+  return held->inner->wait(limited && timeout_ns > 0 ? std::max<int64_t>(0, deadline - now_ns()) : timeout_ns);
+}
+
+void Dispatcher::cancel(const std::shared_ptr<Held>& held) {
+  sdk::Work* inner = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (held->state == Held::State::kHeld) {
+      held->failure.emplace(BP_CANCELLED, "cancelled by this rank before it was handed on");
+      held->state = Held::State::kFailed;
+      held_.remove(held);
+    } else if (held->state == Held::State::kBeingHandedOn) {
+      held->cancelled = true;
+    } else if (held->state == Held::State::kHandedOn) {
+      inner = held->inner.get();
+    }
+  }
+  changed_.notify_all();
+  if (inner != nullptr) inner->cancel();  // cancel never runs beside release, so it is still there
+}
+
+}  // namespace backplane::chaos

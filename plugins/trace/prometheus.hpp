@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Statistics in the text format of Prometheus (exposition format 0.0.4), for its node exporter's textfile collector.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "statistics.hpp"
+
+namespace backplane::trace {
+
+// Kinds that never occurred are left out. `rank` is the rank in the job.
+std::string prometheus_text(const Statistics& statistics, const std::string& group, int32_t rank);
+
+}  // namespace backplane::trace

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is counted of each kind of operation. Written by any thread without a lock and read while it is written: a
+// snapshot may be some operations apart in its fields, never torn in one of them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+
+#include "backplane/abi/op.h"
+#include "backplane/abi/status.h"
+
+namespace backplane::trace {
+
+// Buckets of durations in nanoseconds: eight per power of two, so that a quantile read from them is at most 1/8 too
+// large. The last takes everything from 2^42 ns (73 minutes) on.
+struct Buckets {
+  static constexpr size_t kCount = 8 * 41;
+
+  static constexpr size_t index(uint64_t ns) {
+    if (ns < 8) return static_cast<size_t>(ns);
+    const auto exponent = static_cast<size_t>(std::bit_width(ns)) - 1;
+    return std::min((exponent - 2) * 8 + (ns >> (exponent - 3) & 7), kCount - 1);
+  }
+  // The longest duration of a bucket.
+  static constexpr uint64_t upper(size_t index) {
+    if (index < 8) return index;
+    return ((UINT64_C(9) + index % 8) << (index / 8 - 1)) - 1;
+  }
+};
+
+// One kind of operation at one moment.
+struct Snapshot {
+  uint64_t count = 0;  // operations that ended, well or not
+  uint64_t bytes = 0;
+  uint64_t sum_ns = 0;
+  uint64_t min_ns = 0;
+  uint64_t max_ns = 0;
+  uint64_t in_flight = 0;
+  std::array<uint64_t, BP_INTERNAL + 1> failures = {};  // by status
+  std::array<uint64_t, Buckets::kCount> buckets = {};
+
+  // The duration that a share of the operations did not exceed, 0 < share <= 1. 0 if there are none.
+  uint64_t quantile_ns(double share) const {
+    const auto wanted = std::max<uint64_t>(1, static_cast<uint64_t>(share * static_cast<double>(count) + 0.999999));
+    uint64_t seen = 0;
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      seen += buckets[i];
+      if (seen >= wanted) return std::min(Buckets::upper(i), max_ns);
+    }
+    return max_ns;
+  }
+};
+
+// Cost of one start and end: a few atomic additions, no allocation.
+class Statistics {
+ public:
+  void start(uint32_t kind) { row(kind).started.fetch_add(1, std::memory_order_relaxed); }
+
+  void end(uint32_t kind, int32_t status, uint64_t bytes, int64_t duration_ns) {
+    Row& it = row(kind);
+    const uint64_t ns = duration_ns > 0 ? static_cast<uint64_t>(duration_ns) : 0;
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    it.bytes.fetch_add(bytes, kRelaxed);
+    it.sum_ns.fetch_add(ns, kRelaxed);
+    it.buckets[Buckets::index(ns)].fetch_add(1, kRelaxed);
+    uint64_t known = it.min_ns.load(kRelaxed);
+    while (ns < known && !it.min_ns.compare_exchange_weak(known, ns, kRelaxed)) continue;
+    known = it.max_ns.load(kRelaxed);
+    while (ns > known && !it.max_ns.compare_exchange_weak(known, ns, kRelaxed)) continue;
+    if (status != BP_OK) it.failures[static_cast<size_t>(std::clamp<int32_t>(status, 0, BP_INTERNAL))].fetch_add(1);
+  }
+
+  Snapshot snapshot(uint32_t kind) const {
+    const Row& it = rows_[kind];
+    Snapshot result;
+    for (size_t i = 0; i < result.buckets.size(); ++i) result.count += result.buckets[i] = it.buckets[i].load();
+    for (size_t i = 0; i < result.failures.size(); ++i) result.failures[i] = it.failures[i].load();
+    result.bytes = it.bytes.load();
+    result.sum_ns = it.sum_ns.load();
+    result.min_ns = result.count == 0 ? 0 : it.min_ns.load();
+    result.max_ns = it.max_ns.load();
+    const uint64_t started = it.started.load();
+    result.in_flight = started - std::min(started, result.count);
+    return result;
+  }
+
+ private:
+  struct alignas(64) Row {
+    std::atomic<uint64_t> started = 0;
+    std::atomic<uint64_t> bytes = 0;
+    std::atomic<uint64_t> sum_ns = 0;
+    std::atomic<uint64_t> min_ns = UINT64_MAX;
+    std::atomic<uint64_t> max_ns = 0;
+    std::array<std::atomic<uint64_t>, BP_INTERNAL + 1> failures = {};
+    std::array<std::atomic<uint64_t>, Buckets::kCount> buckets = {};
+  };
+
+  // An operation of a later version of the ABI is counted with the last kind.
+  Row& row(uint32_t kind) { return rows_[std::min<uint32_t>(kind, BP_OP_COUNT - 1)]; }
+
+  std::array<Row, BP_OP_COUNT> rows_;
+};
+
+}  // namespace backplane::trace

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The layer `trace`: how long operations take, as a text file for Prometheus and as a trace for Perfetto. See
+// share/doc/layers.md.
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <optional>
+
+#include "backplane/sdk/layer.hpp"
+#include "backplane/sdk/sdk.hpp"
+#include "chrome.hpp"
+#include "file.hpp"
+#include "prometheus.hpp"
+
+namespace backplane::trace {
+namespace {
+
+int64_t now_ns(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+// What is remembered of an operation until its end.
+struct Started {
+  explicit Started(const bp_op& op)
+      : kind(op.kind),
+        dtype(op.dtype),
+        other(op.kind == BP_SEND || op.kind == BP_RECV ? op.peer
+              : rooted(op.kind)                        ? op.root
+                                                       : -1),
+        seq(op.seq),
+        bytes(std::max(op.input.count, op.output.count) * (op.kind == BP_BARRIER ? 0 : bp_dtype_size(op.dtype))),
+        result(op.kind == BP_RECV ? op.result : nullptr),
+        begin_ns(now_ns(CLOCK_MONOTONIC)) {}
+
+  static bool rooted(uint32_t kind) {
+    return kind == BP_BROADCAST || kind == BP_REDUCE || kind == BP_GATHER || kind == BP_GATHERV || kind == BP_SCATTER ||
+           kind == BP_SCATTERV;
+  }
+
+  uint32_t kind;
+  uint32_t dtype;
+  int32_t other;
+  uint64_t seq;
+  uint64_t bytes;
+  const bp_result* result;  // of a recv, valid until its end
+  int64_t begin_ns;
+};
+
+class TraceLayer final : public sdk::Layer {
+ public:
+  explicit TraceLayer(const sdk::Context& context)
+      : Layer(context),
+        host_(context.host),
+        group_(context.name),
+        rank_(context.global_ranks[static_cast<size_t>(context.rank)]),
+        interval_ns_(context.options.integer("interval")),
+        realtime_offset_ns_(now_ns(CLOCK_REALTIME) - now_ns(CLOCK_MONOTONIC)) {
+    // The world's size is that of the job's first group or less: a subgroup of one rank has others beside it.
+    const int32_t world_size = rank_ == 0 ? context.world_size : std::max(context.world_size, 2);
+    const std::string& file = context.options.text("file");
+    const std::string& chrome = context.options.text("chrome");
+    if (!file.empty()) metrics_path_.emplace(file, rank_, world_size, group_);
+    if (!chrome.empty()) {
+      chrome_path_.emplace(chrome, rank_, world_size, group_);
+      events_.emplace(static_cast<size_t>(context.options.integer("events")));
+    }
+    write();  // now, so that a path that cannot be written to is known at once
+    if (metrics_path_ && interval_ns_ > 0) writer_ = sdk::start_thread([this] { write_often(); });
+  }
+
+  ~TraceLayer() override {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    if (writer_.joinable()) writer_.join();
+    try_to_write();
+  }
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    statistics_.start(op.kind);
+    const Started started(op);
+    std::unique_ptr<sdk::Work> work;
+    try {
+      work = inner().submit(op);
+    } catch (const sdk::Failure& failure) {
+      end(started, failure.status());
+      throw;
+    }
+    if (work == nullptr) {
+      end(started, BP_OK);
+      return nullptr;
+    }
+    const auto ended = [this, started](const sdk::Failure* failure) {
+      end(started, failure == nullptr ? BP_OK : failure->status());
+    };
+    return std::make_unique<sdk::ObservedWork<decltype(ended)>>(std::move(work), ended);
+  }
+
+  // What was measured until here is written soon: the program may not live to destroy the group.
+  void abort(const sdk::Failure& why) noexcept override {
+    inner().abort(why);
+    {
+      const std::lock_guard lock(mutex_);
+      aborted_ = true;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  void end(const Started& started, int32_t status) {
+    const int64_t end_ns = now_ns(CLOCK_MONOTONIC);
+    const bool arrived = started.result != nullptr && status == BP_OK;
+    const uint64_t bytes = arrived ? started.result->bytes : started.bytes;
+    statistics_.end(started.kind, status, bytes, end_ns - started.begin_ns);
+    if (events_) {
+      events_->add({started.begin_ns, end_ns, started.seq, bytes, started.kind, started.dtype, started.other, status});
+    }
+  }
+
+  void write_often() {
+    std::unique_lock lock(mutex_);
+    bool told = false;  // of an abort
+    while (!ending_) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_),
+                        [this, told] { return ending_ || (aborted_ && !told); });
+      if (ending_) return;
+      const bool whole = std::exchange(told, aborted_) != aborted_;
+      lock.unlock();
+      try_to_write(whole);
+      lock.lock();
+    }
+  }
+
+  // The trace may be long: it is written at the end and after an abort only.
+  void write(bool with_events = true) {
+    if (metrics_path_) metrics_path_->write(prometheus_text(statistics_, group_, rank_));
+    if (chrome_path_ && with_events) {
+      chrome_path_->write(chrome_trace(*events_, group_, rank_, realtime_offset_ns_));
+    }
+  }
+
+  // Measuring must not end what is measured: a disk that is full is told once.
+  void try_to_write(bool with_events = true) noexcept {
+    bp_error err;
+    bp_error_init(&err);
+    const int32_t status = sdk::guarded(&err, [this, with_events] {
+      write(with_events);
+      return BP_OK;
+    });
+    if (status != BP_OK && !std::exchange(complained_, true)) host_.get()->log(host_.get()->ctx, BP_LOG_WARN, err.text);
+  }
+
+  const sdk::Host host_;
+  const std::string group_;
+  const int32_t rank_;  // in the job
+  const int64_t interval_ns_;
+  const int64_t realtime_offset_ns_;
+  Statistics statistics_;
+  std::optional<Events> events_;
+  std::optional<OwnPath> metrics_path_;
+  std::optional<OwnPath> chrome_path_;
+  bool complained_ = false;  // the writer's, then the destructor's
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  bool aborted_ = false;
+  std::thread writer_;
+};
+
+struct Trace {
+  static constexpr const char* id = "trace";
+  static constexpr const char* version = "1.0.0";
+  static constexpr const char* summary = "layer: how long operations take, for Prometheus and Perfetto";
+  static constexpr uint32_t kinds = BP_KIND_LAYER;
+  static constexpr uint32_t flags = BP_BACKEND_PUNCTUAL;
+  static constexpr std::array options = {
+      sdk::option(
+          {.key = "file", .help = "metrics as a Prometheus text file; %r in the path is the rank, %g the group"}),
+      sdk::option({.type = BP_OPTION_DURATION,
+                   .key = "interval",
+                   .default_value = "15s",
+                   .help = "time between writes of file; 0: only at the end",
+                   .min = 0,
+                   .max = 86400e9}),
+      sdk::option({.key = "chrome", .help = "a trace for Perfetto, written at the end; %r and %g as above"}),
+      sdk::option({.type = BP_OPTION_INT,
+                   .key = "events",
+                   .default_value = "100000",
+                   .help = "operations kept for chrome, 48 bytes each; the oldest are forgotten",
+                   .min = 1,
+                   .max = 10000000}),
+  };
+  static constexpr std::array<bp_capability, 0> capabilities = {};
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    return std::make_unique<TraceLayer>(context);
+  }
+};
+
+}  // namespace
+}  // namespace backplane::trace
+
+BACKPLANE_PLUGIN("Backplane", backplane::trace::Trace)

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The layer `validate`: finds programs that touch buffers while they are in use, and numbers that are not finite. See
+// share/doc/layers.md.
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "backplane/sdk/layer.hpp"
+#include "backplane/sdk/sdk.hpp"
+#include "checksum.hpp"
+#include "floats.hpp"
+#include "regions.hpp"
+
+namespace backplane::validate {
+namespace {
+
+enum class Response { kOff, kWarn, kError };
+
+Response response_of(const std::string& text) {
+  return text == "off" ? Response::kOff : text == "warn" ? Response::kWarn : Response::kError;
+}
+
+// "all_reduce #5", "send #7 to rank 1"; a message of a collective that the core performs bears the collective's number.
+std::string name_of(const bp_op& op) {
+  std::string name = std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq);
+  if (op.kind != BP_SEND && op.kind != BP_RECV) return name;
+  if ((op.tag & BP_TAG_INTERNAL) != 0) {
+    name = std::string("the ") + sdk::op_name(op.kind) + " of collective #" + std::to_string(op.seq);
+  }
+  if (op.peer == BP_ANY_SOURCE) return name + " from any rank";
+  return name + (op.kind == BP_SEND ? " to rank " : " from rank ") + std::to_string(op.peer);
+}
+
+class ValidateLayer final : public sdk::Layer {
+ public:
+  explicit ValidateLayer(const sdk::Context& context)
+      : Layer(context),
+        host_(context.host),
+        group_(context.name),
+        rank_(context.rank),
+        world_size_(context.world_size),
+        input_(response_of(context.options.text("input"))),
+        busy_(response_of(context.options.text("busy"))),
+        nan_(response_of(context.options.text("nan"))) {}
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    auto watch = std::make_unique<Watch>(*this, op);
+    bp_op watched = op;
+    if (op.kind == BP_RECV && op.result == nullptr) watched.result = &watch->result;
+    watch->begin(op);
+    watch->work = inner().submit(watched);
+    if (watch->work != nullptr) return watch;
+    watch->end(false);
+    return nullptr;
+  }
+
+ private:
+  // One operation, and its Work.
+  class Watch final : public sdk::Work {
+   public:
+    Watch(ValidateLayer& layer, const bp_op& op) : layer_(layer), op_(op), id_(layer.next_id_.fetch_add(1)) {
+      if (op.result == nullptr) op_.result = &result;
+      op_.in_counts = op_.in_displs = op_.out_counts = op_.out_displs = nullptr;  // the caller's, until submit returns
+    }
+    ~Watch() override { layer_.regions_.release(id_); }
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+    // Takes the buffers and looks at them. Throws if they are in use.
+    void begin(const bp_op& op) {
+      Footprint footprint(op, layer_.world_size_);
+      if (layer_.busy_ != Response::kOff) {
+        const bool insist = layer_.busy_ == Response::kWarn;
+        const std::string problem = layer_.regions_.take(id_, footprint, name_of(op), insist);
+        if (!problem.empty()) layer_.respond(layer_.busy_, op_, problem);
+      }
+      if (layer_.nan_ != Response::kOff && is_floating(op.dtype)) outputs_ = footprint.writes;
+      if (layer_.input_ != Response::kOff) inputs_.emplace(std::move(footprint.reads));
+    }
+
+    bool wait(int64_t timeout_ns) override {
+      if (failure_) throw sdk::Failure(*failure_);
+      if (ended_) return true;
+      try {
+        if (!work->wait(timeout_ns)) return false;
+      } catch (const sdk::Failure& failure) {  // nothing more to be said about buffers
+        failure_.emplace(failure);
+        layer_.regions_.release(id_);
+        throw;
+      }
+      end(true);
+      return true;
+    }
+    void cancel() noexcept override { work->cancel(); }
+
+    // The operation is done: looks at its buffers, which may be gone if it was not done by submit. Throws what it
+    // finds.
+    void end(bool careful) {
+      ended_ = true;
+      layer_.regions_.release(id_);
+      try {
+        look_at_inputs(careful);
+        look_at_outputs(careful);
+      } catch (const sdk::Failure& failure) {
+        failure_.emplace(failure);
+        throw;
+      }
+    }
+
+    std::unique_ptr<sdk::Work> work;
+    bp_result result = {sizeof(bp_result), -1, 0};  // for a recv whose caller wants none
+
+   private:
+    void look_at_inputs(bool careful) const {
+      const std::optional<Region> changed = inputs_ ? inputs_->changed(careful) : std::nullopt;
+      if (!changed) return;
+      const uintptr_t data = reinterpret_cast<uintptr_t>(op_.input.data);
+      layer_.respond(layer_.input_, op_,
+                     "the input was changed while in use, in its bytes " + std::to_string(changed->begin - data) +
+                         " to " + std::to_string(changed->end - 1 - data) +
+                         "; the program may write to it again when the operation has been waited for");
+    }
+
+    void look_at_outputs(bool careful) const {
+      const uint64_t element = bp_dtype_size(op_.dtype);
+      const uintptr_t data = reinterpret_cast<uintptr_t>(op_.output.data);
+      NotFinite all;
+      for (Region region : outputs_) {
+        if (op_.kind == BP_RECV) region.end = std::min(region.end, region.begin + op_.result->bytes);
+        if (region.begin >= region.end) continue;
+        read_chunks(region, careful, [this, &all, element, data](const std::byte* bytes, const Region& chunk) {
+          const NotFinite found = find_not_finite(op_.dtype, bytes, (chunk.end - chunk.begin) / element);
+          if (found.count > 0 && all.count == 0) {
+            all.first = found.first + (chunk.begin - data) / element;
+            all.first_is_nan = found.first_is_nan;
+          }
+          all.count += found.count;
+          return true;
+        });
+      }
+      if (all.count == 0) return;
+      layer_.respond(
+          layer_.nan_, op_,
+          std::string("the output (") + sdk::dtype_name(op_.dtype) + ") has " +
+              (all.first_is_nan ? "NaN" : "an infinity") + " at element " + std::to_string(all.first) +
+              (all.count == 1 ? "" : ", the first of " + std::to_string(all.count) + " that are not finite"));
+    }
+
+    ValidateLayer& layer_;
+    bp_op op_;  // without its count arrays
+    const uint64_t id_;
+    std::optional<Fingerprint> inputs_;
+    std::vector<Region> outputs_;  // those to look at
+    bool ended_ = false;
+    std::optional<sdk::Failure> failure_;
+  };
+
+  void respond(Response response, const bp_op& op, const std::string& problem) {
+    const std::string text = "validate: rank " + std::to_string(rank_) + ": " + name_of(op) + ": " + problem;
+    if (response == Response::kError) throw sdk::Failure(BP_INVALID, text);
+    constexpr uint64_t kMostWarnings = 100;
+    const uint64_t number = warnings_.fetch_add(1) + 1;
+    if (number <= kMostWarnings) host_.log(BP_LOG_WARN, "group '" + group_ + "': " + text);
+    if (number == kMostWarnings) host_.log(BP_LOG_WARN, "validate: further warnings of this group are not logged");
+  }
+
+  const sdk::Host host_;
+  const std::string group_;
+  const int32_t rank_;
+  const int32_t world_size_;
+  const Response input_;
+  const Response busy_;
+  const Response nan_;
+  BusyRegions regions_;
+  std::atomic<uint64_t> next_id_ = 0;
+  std::atomic<uint64_t> warnings_ = 0;
+};
+
+struct Validate {
+  static constexpr const char* id = "validate";
+  static constexpr const char* version = "1.0.0";
+  static constexpr const char* summary = "layer: finds buffers touched while in use, and NaN";
+  static constexpr uint32_t kinds = BP_KIND_LAYER;
+  static constexpr uint32_t flags = BP_BACKEND_PUNCTUAL;
+  static constexpr const char* kResponses = "error|warn|off";
+  static constexpr std::array options = {
+      sdk::option({.type = BP_OPTION_ENUM,
+                   .key = "input",
+                   .default_value = "error",
+                   .help = "an input that changes while in use: the operation fails, or a line in the log",
+                   .choices = kResponses}),
+      sdk::option({.type = BP_OPTION_ENUM,
+                   .key = "busy",
+                   .default_value = "error",
+                   .help = "a buffer that an operation in flight still uses",
+                   .choices = kResponses}),
+      sdk::option({.type = BP_OPTION_ENUM,
+                   .key = "nan",
+                   .default_value = "warn",
+                   .help = "NaN or infinity in a floating-point output",
+                   .choices = kResponses}),
+  };
+  static constexpr std::array<bp_capability, 0> capabilities = {};
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    return std::make_unique<ValidateLayer>(context);
+  }
+};
+
+}  // namespace
+}  // namespace backplane::validate
+
+BACKPLANE_PLUGIN("Backplane", backplane::validate::Validate)
