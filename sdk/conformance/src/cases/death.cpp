@@ -33,7 +33,7 @@ void by_stop(Rank& rank) { rank.freeze(-1); }
 Outcome wait_in_vain(Rank& rank, Agent& agent, int32_t peer, uint64_t tag) {
   char byte = 0;
   bp_op op = recv_op(peer, tag, &byte, 1);
-  op.timeout_ns = rank.scaled(15 * kSecond);
+  op.timeout_ns = rank.scaled(6 * kSecond);
   if (rank.id() % 2 == 1) op.flags = BP_OP_SYNC;
   return agent.run(op);
 }
@@ -87,7 +87,7 @@ void root(Rank& rank) {
   if (broadcast != nullptr && (broadcast->dtypes & BP_BIT(BP_U8)) != 0) {
     std::vector<char> data(1000);
     bp_op op = make_op(BP_BROADCAST);
-    op.timeout_ns = rank.scaled(15 * kSecond);
+    op.timeout_ns = rank.scaled(6 * kSecond);
     op.output = {data.data(), data.size(), BP_HOST, 0};
     outcome = agent->run(op);
   } else {
@@ -129,7 +129,7 @@ void mid_collective(Rank& rank) {
   std::vector<float> out(in.size());
   bp_op op = make_op(BP_ALL_REDUCE, BP_F32);
   op.reduce_op = BP_SUM;
-  op.timeout_ns = rank.scaled(15 * kSecond);
+  op.timeout_ns = rank.scaled(6 * kSecond);
   op.input = {in.data(), in.size(), BP_HOST, 0};
   op.output = {out.data(), out.size(), BP_HOST, 0};
   rank.meet();

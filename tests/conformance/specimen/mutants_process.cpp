@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <thread>
+
+#include "specimen.hpp"
+
+namespace backplane::specimen {
+namespace {
+
+std::atomic<int> starting = 0;
+std::atomic<Specimen*> waited_for = nullptr;
+std::atomic<bool> forked = false;
+int unguarded = 0;
+
+class StartsOneAtATime final : public Specimen {
+  void start(const sdk::Context& context) override {
+    const bool alone = starting.fetch_add(1) == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    try {
+      if (!alone) throw sdk::Failure(BP_INTERNAL, "another group is just being started");
+      Specimen::start(context);
+    } catch (...) {
+      starting.fetch_sub(1);
+      throw;
+    }
+    starting.fetch_sub(1);
+  }
+};
+
+class WaitsOneAtATime final : public Specimen {
+  bool wait(Task& task, int64_t timeout_ns) override {
+    Specimen* nobody = nullptr;
+    if (!waited_for.compare_exchange_strong(nobody, this) && nobody != this) {
+      throw sdk::Failure(BP_INTERNAL, "another group is just waiting");
+    }
+    const auto done = [this] {
+      Specimen* me = this;
+      waited_for.compare_exchange_strong(me, nullptr);
+    };
+    try {
+      const bool over = Specimen::wait(task, timeout_ns);
+      done();
+      return over;
+    } catch (...) {
+      done();
+      throw;
+    }
+  }
+};
+
+class ServesOneThread final : public Specimen {
+  bool wait(Task& task, int64_t timeout_ns) override {
+    const bool alone = waiting_.fetch_add(1) == 0;
+    const auto leave = [this] { waiting_.fetch_sub(1); };
+    try {
+      if (!alone) throw sdk::Failure(BP_INTERNAL, "another thread is just waiting");
+      const bool over = Specimen::wait(task, timeout_ns);
+      leave();
+      return over;
+    } catch (...) {
+      leave();
+      throw;
+    }
+  }
+  std::atomic<int> waiting_ = 0;
+};
+
+class KnowsItsThread final : public Specimen {
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    {
+      const Lock lock(mutex_);
+      thread_ = std::this_thread::get_id();
+    }
+    return Specimen::submit(op);
+  }
+  bool wait(Task& task, int64_t timeout_ns) override {
+    {
+      const Lock lock(mutex_);
+      if (thread_ != std::this_thread::get_id()) throw sdk::Failure(BP_INTERNAL, "called by another thread");
+    }
+    return Specimen::wait(task, timeout_ns);
+  }
+  std::thread::id thread_;
+};
+
+// Ends its connections in each child, and so in the parent.
+class HangsUpInChildren final : public Specimen {
+  void start(const sdk::Context& context) override {
+    static const int registered = pthread_atfork(nullptr, nullptr, [] {
+      for (int fd = 3; fd < 256; ++fd) ::shutdown(fd, SHUT_RDWR);
+    });
+    (void)registered;
+    Specimen::start(context);
+  }
+};
+
+class WaitsForChildren final : public Specimen {
+  void start(const sdk::Context& context) override {
+    static const int registered = pthread_atfork(
+        nullptr, [] { forked.store(true); }, nullptr);
+    (void)registered;
+    Specimen::start(context);
+  }
+  void close() noexcept override {
+    if (forked.load()) std::this_thread::sleep_for(std::chrono::seconds(7));
+    Specimen::close();
+  }
+};
+
+class LetsDescriptorsThrough final : public Specimen {
+  void start(const sdk::Context& context) override {
+    Specimen::start(context);
+    ::fcntl(wake_, F_SETFD, 0);
+  }
+};
+
+class IsInterrupted final : public Specimen {
+  bool wait(Task& task, int64_t timeout_ns) override {
+    const TimePoint deadline = deadline_after(timeout_ns);
+    while (!Specimen::wait(task, 0)) {
+      if (Clock::now() >= deadline) return false;
+      if (::poll(nullptr, 0, 1) < 0 && errno == EINTR) throw sdk::Failure(BP_INTERNAL, "interrupted by a signal");
+    }
+    return true;
+  }
+};
+
+class WritesIntoTheVoid final : public Specimen {
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    {
+      const Lock lock(mutex_);
+      if (op.kind == BP_SEND && peer(op.peer).broken && !aborted_) ::raise(SIGPIPE);
+    }
+    return Specimen::submit(op);
+  }
+};
+
+class TakesSignals final : public Specimen {
+  void start(const sdk::Context& context) override {
+    Specimen::start(context);
+    idle_ = std::thread([this] {
+      Lock lock(mutex_);
+      changed_.wait(lock, [this] { return over_; });
+    });
+  }
+  void close() noexcept override {
+    {
+      const Lock lock(mutex_);
+      over_ = true;
+      changed_.notify_all();
+    }
+    if (idle_.joinable()) idle_.join();
+    Specimen::close();
+  }
+  std::thread idle_;
+  bool over_ = false;
+};
+
+class IgnoresSigpipe final : public Specimen {
+  void start(const sdk::Context& context) override {
+    ::signal(SIGPIPE, SIG_IGN);
+    Specimen::start(context);
+  }
+};
+
+class Races final : public Specimen {
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    ++unguarded;
+    return Specimen::submit(op);
+  }
+};
+
+}  // namespace
+
+std::vector<Mutant> process_mutants() {
+  return {
+      {"process.concurrent-init", "one group can be started at a time", made<StartsOneAtATime>},
+      {"process.concurrent-groups", "one group can wait at a time", made<WaitsOneAtATime>},
+      {"process.concurrent-threads", "one thread can wait at a time", made<ServesOneThread>},
+      {"process.any-thread", "only the thread that has submitted may wait", made<KnowsItsThread>},
+      {"process.fork-child", "a forked child shuts the connections down", made<HangsUpInChildren>},
+      {"process.fork-outlived", "destroy waits for forked children", made<WaitsForChildren>},
+      {"process.cloexec", "a descriptor is not close-on-exec", made<LetsDescriptorsThrough>},
+      {"process.eintr-storm", "a signal ends a wait", made<IsInterrupted>},
+      {"process.sigpipe", "a send to a dead rank raises SIGPIPE", made<WritesIntoTheVoid>},
+      {"process.signals-blocked", "a thread takes signals", made<TakesSignals>},
+      {"process.manners", "SIGPIPE is ignored for good", made<IgnoresSigpipe>},
+      {"process.tsan-clean", "a counter without a lock", made<Races>},
+  };
+}
+
+}  // namespace backplane::specimen
