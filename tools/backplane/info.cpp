@@ -36,6 +36,8 @@ constexpr Meaning kMeanings[] = {{"process_group", "process groups"},
                                  {"any_source", "recv from any source"},
                                  {"autonomous", "operations get on without calls"},
                                  {"threads", "ranks may be threads of one process"},
+                                 {"one_process", "all ranks of a group are in one process"},
+                                 {"punctual", "is trusted to keep deadlines"},
                                  {"local", "leaves the process-wide default group alone"}};
 
 std::string in_words(const Json& names) {

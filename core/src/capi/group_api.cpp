@@ -157,6 +157,9 @@ const void* bp_objects_get(const bp_objects* objects, uint64_t i, uint64_t* size
 }
 void bp_objects_release(bp_objects* objects) { delete objects; }
 
+int32_t bp_store_trace(bp_store* store, const char* group, int64_t timeout_ns, char** json, bp_error* err) {
+  return guarded(err, [=] { *json = copy_text(trace_job(*store, group, timeout_ns)); });
+}
 int32_t bp_group_trace(bp_group* group, char** json, bp_error* err) {
   return guarded(err, [=] { *json = copy_text(group_of(group).trace_json()); });
 }

@@ -12,6 +12,8 @@
 namespace backplane::core {
 namespace {
 
+constexpr const char* kUsualName = "world";
+
 // The place where the ranks of a job met. The last group of the job says goodbye.
 struct Job {
   explicit Job(Rendezvous met) : meeting(std::move(met)) {}
@@ -68,7 +70,7 @@ std::shared_ptr<Store> own_keys(bp_store& handle, const std::string& name, int32
 GroupConfig identify(const char* name, int32_t rank, int32_t world_size, int64_t timeout_ns) {
   check_identity(rank, world_size);
   GroupConfig made;
-  made.name = name == nullptr || *name == '\0' ? "world" : name;
+  made.name = name == nullptr || *name == '\0' ? kUsualName : name;
   made.rank = rank;
   made.world_size = world_size;
   made.timeout_ns = timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : timeout_ns;
@@ -183,6 +185,24 @@ void end_group(const std::shared_ptr<Group>& group) {
   }
   group->destroy();
   if (was_default) group->drop_handle();
+}
+
+std::string trace_job(bp_store& store, const char* group, int64_t timeout_ns) {
+  const std::string name = group == nullptr || *group == '\0' ? kUsualName : group;
+  const std::shared_ptr<Store> keys = make_prefix_store(store.store, fmt::format("group/{}/", name));
+  int32_t world_size = 0;
+  const auto traces = Reporter::traces(*keys, Deadline::after(timeout_ns), &world_size);
+  std::string silent;
+  std::string told;
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    const auto trace = traces.find(rank);
+    if (trace == traces.end()) {
+      silent += fmt::format("{}{}", silent.empty() ? "" : ", ", rank);
+    } else if (trace->second.size() > 2) {
+      told += (told.empty() ? "" : ",\n") + trace->second.substr(1, trace->second.size() - 2);
+    }
+  }
+  return fmt::format("{{\"world_size\": {}, \"silent\": [{}], \"traces\": [{}]}}", world_size, silent, told);
 }
 
 }  // namespace backplane::core

@@ -43,7 +43,7 @@ struct GroupConfig {
   std::vector<ChosenBackend> backends;
   std::vector<Chosen> layers;          // around each backend, the outermost first
   std::shared_ptr<Store> store;        // this group's own keys
-  std::string key = "0";               // unlike its name it is unique in the job
+  std::string key = kFirstGroup;       // unlike its name it is unique in the job
   std::shared_ptr<void> job;           // what lives as long as any group of the job (the server of its store)
   std::shared_ptr<Reporter> reporter;  // of the job; NULL in its first group, which makes it
 };
@@ -76,7 +76,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // Ends it and the groups made from it. Returns when the backends are closed. Twice is fine.
   void destroy();
 
-  std::string trace_json() const;
+  // The flight recorder; `all`: as an array, with those of the groups made from this one.
+  std::string trace_json(bool all = false) const;
 
   // Handles of the C API; the last one to go destroys the group.
   void add_handle() { handles_.fetch_add(1); }

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kTick = INT64_C(1000000000);
 constexpr int64_t kStoreTime = INT64_C(5000000000);  // the store answers at once unless it is lost
 constexpr const char* kCount = "reporter/count";
+constexpr const char* kWorld = "reporter/world";
 
 std::string question_key(uint64_t number) { return fmt::format("reporter/{}", number); }
 std::string answer_key(uint64_t number, int32_t rank) { return fmt::format("reporter/{}/{}", number, rank); }
@@ -47,7 +48,8 @@ std::optional<Question> decode(const std::string& text) {
 
 }  // namespace
 
-Reporter::Reporter(std::shared_ptr<Store> store) : store_(std::move(store)) {
+Reporter::Reporter(std::shared_ptr<Store> store, int32_t world_size) : store_(std::move(store)) {
+  store_->set(kWorld, std::to_string(world_size), Deadline::after(kStoreTime));
   seen_ = static_cast<uint64_t>(store_->add(kCount, 0, Deadline::after(kStoreTime)));
   sigset_t all;
   sigset_t before;
@@ -130,7 +132,7 @@ bool Reporter::next(uint64_t number) {
 
 void Reporter::deal_with(uint64_t number, const Question& question) {
   for_each([this, number, &question](const Listener& listener) {
-    if (!question.group.empty() && listener.group != question.group) return;
+    if (listener.group != question.group) return;
     const std::string answer = listener.answer(question);
     if (!answer.empty()) store_->set(answer_key(number, listener.rank), answer, Deadline::after(kStoreTime));
   });
@@ -140,26 +142,36 @@ void Reporter::tick() {
   for_each([](const Listener& listener) { listener.tick(); });
 }
 
-uint64_t Reporter::publish(const Question& question, Deadline deadline) {
-  const auto number = static_cast<uint64_t>(store_->add(kCount, 1, deadline));
-  store_->set(question_key(number), encode(question), deadline);
+uint64_t Reporter::publish(Store& store, const Question& question, Deadline deadline) {
+  const auto number = static_cast<uint64_t>(store.add(kCount, 1, deadline));
+  store.set(question_key(number), encode(question), deadline);
   return number;
 }
 
-std::map<int32_t, std::string> Reporter::ask(const Question& question, int32_t world_size, Deadline deadline) {
-  const uint64_t number = publish(question, Deadline::after(kStoreTime));
+std::map<int32_t, std::string> Reporter::collect(Store& store, uint64_t number, int32_t world_size, Deadline deadline) {
   std::map<int32_t, std::string> answers;
   for (int32_t rank = 0; rank < world_size; ++rank) {
     try {
-      answers[rank] = store_->get(answer_key(number, rank), deadline);
-      store_->remove(answer_key(number, rank), Deadline::after(kStoreTime));
+      answers[rank] = store.get(answer_key(number, rank), deadline);
+      store.remove(answer_key(number, rank), Deadline::after(kStoreTime));
     } catch (const Error& error) {
       if (error.status() != BP_TIMEOUT) throw;
+      answers.erase(rank);
     }
   }
   return answers;
 }
 
-void Reporter::tell(const Question& question) { publish(question, Deadline::after(kStoreTime)); }
+std::map<int32_t, std::string> Reporter::ask(const Question& question, int32_t world_size, Deadline deadline) {
+  return collect(*store_, publish(*store_, question, Deadline::after(kStoreTime)), world_size, deadline);
+}
+
+void Reporter::tell(const Question& question) { publish(*store_, question, Deadline::after(kStoreTime)); }
+
+std::map<int32_t, std::string> Reporter::traces(Store& store, Deadline deadline, int32_t* world_size) {
+  *world_size = static_cast<int32_t>(std::atoi(store.get(kWorld, deadline).c_str()));
+  const Question question = {Question::Kind::kTrace, kFirstGroup, -1, 0, 0, -1, ""};
+  return collect(store, publish(store, question, deadline), *world_size, deadline);
+}
 
 }  // namespace backplane::core

@@ -19,12 +19,14 @@
 
 namespace backplane::core {
 
+inline constexpr const char* kFirstGroup = "0";  // key of a job's first group
+
 // What one rank wants from the others of a group.
 struct Question {
   enum class Kind : uint32_t {
     kWhere,   // answer with the position with regard to collective `seq`
     kBroken,  // no answer: the group is broken, by `status`, `culprit` and `text`
-    kTrace    // answer with the flight recorder; `group` empty: of all groups
+    kTrace    // answer with the flight recorders of the group and of those made from it
   };
   Kind kind = Kind::kWhere;
   std::string group;  // its key
@@ -46,8 +48,8 @@ class Reporter {
   };
   using Seat = std::list<Listener>::iterator;
 
-  // `store`: a view of the job's; it is interrupted at the end.
-  explicit Reporter(std::shared_ptr<Store> store);
+  // `store`: a view of that of the job's first group, which has `world_size` ranks; it is interrupted at the end.
+  Reporter(std::shared_ptr<Store> store, int32_t world_size);
   ~Reporter();
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
@@ -62,6 +64,10 @@ class Reporter {
   // The same without waiting for anything.
   void tell(const Question& question);
 
+  // For those who are no rank: the flight recorders of all ranks of a job's first group, by rank, through its store. A
+  // rank that is missing did not answer. Throws BP_TIMEOUT if no group works with this store.
+  static std::map<int32_t, std::string> traces(Store& store, Deadline deadline, int32_t* world_size);
+
  private:
   void work();
   bool next(uint64_t number);
@@ -69,7 +75,8 @@ class Reporter {
   void tick();
   // Calls `call` for each listener, none of which can leave meanwhile.
   void for_each(const std::function<void(const Listener&)>& call);
-  uint64_t publish(const Question& question, Deadline deadline);
+  static uint64_t publish(Store& store, const Question& question, Deadline deadline);
+  static std::map<int32_t, std::string> collect(Store& store, uint64_t number, int32_t world_size, Deadline deadline);
 
   const std::shared_ptr<Store> store_;
   std::mutex mutex_;

@@ -7,7 +7,24 @@
 
 namespace backplane::core {
 
-std::string Group::trace_json() const {
+std::string Group::trace_json(bool all) const {
+  if (all) {
+    std::vector<std::weak_ptr<Group>> children;
+    {
+      const std::lock_guard lock(mutex_);
+      children = children_;
+    }
+    std::string text(1, '[');
+    text += trace_json();
+    for (const auto& child : children) {
+      const std::shared_ptr<Group> group = child.lock();
+      if (!group || !group->member()) continue;
+      const std::string more = group->trace_json(true);
+      text.append(",\n").append(more, 1, more.size() - 2);
+    }
+    text += ']';
+    return text;
+  }
   nlohmann::ordered_json entries = nlohmann::ordered_json::array();
   for (const Recorder::Entry& entry : recorder_.entries()) {
     nlohmann::ordered_json item = {{"number", entry.number}, {"op", op_name(entry.kind)}, {"seq", entry.seq}};

@@ -83,7 +83,7 @@ const char* trace_directory() {
 
 void Group::take_seat() {
   if (config_.world_size == 1) return;
-  if (!reporter_) reporter_ = std::make_shared<Reporter>(config_.store->view());
+  if (!reporter_) reporter_ = std::make_shared<Reporter>(config_.store->view(), config_.world_size);
   seat_ = reporter_->enter({config_.key, config_.rank, [this](const Question& question) { return answer(question); },
                             [this] {
                               compare_fingerprint();
@@ -100,7 +100,7 @@ std::string Group::answer(const Question& question) {
   if (question.kind == Question::Kind::kWhere) {
     return encode(position(recorder_, question.seq, process_identity()));
   }
-  if (question.kind == Question::Kind::kTrace) return trace_json();
+  if (question.kind == Question::Kind::kTrace) return trace_json(true);
   if (question.rank == config_.rank) return {};
   {
     const std::lock_guard lock(mutex_);
