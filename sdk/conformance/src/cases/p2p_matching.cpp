@@ -182,6 +182,35 @@ void any_source_names_sender(Rank& rank) {
 
 void any_source_order(Rank& rank) { any_source(rank, 60, false); }
 
+// Recvs that all match what one peer sends, some by name and some from any source, the messages small or large.
+void mixed_recvs(Rank& rank, Talk& talk, uint64_t round) {
+  constexpr size_t kMessages = 12;
+  const uint64_t tag = 20 + round;
+  std::vector<Guarded> outputs;
+  std::vector<Guarded> inputs;
+  std::vector<Pending> sends;
+  std::vector<Pending> recvs;
+  rank.doing(say("receiving ", kMessages, " messages of one peer from a named and from any source at random"));
+  for (size_t i = 0; i < kMessages; ++i) {
+    const bool named = rank.random()() % 2 == 0;
+    inputs.emplace_back(100'000);
+    outputs.emplace_back(varied_size(i + round));
+    fill_pattern(outputs[i].data(), outputs[i].size(), message_name(rank.id(), rank.next(), tag, i));
+    recvs.push_back(talk.recv(named ? rank.previous() : BP_ANY_SOURCE, tag, inputs[i].data(), inputs[i].size()));
+    if (i == kMessages / 2) rank.meet();
+    if (i < kMessages / 2) continue;
+    for (size_t next = sends.size(); next <= i; ++next) {
+      sends.push_back(talk.send(rank.next(), tag, outputs[next].data(), outputs[next].size()));
+    }
+  }
+  for (size_t i = kMessages; i-- > 0;) talk.finish(recvs[i], say("recv ", i, " of ", kMessages));
+  for (size_t i = 0; i < kMessages; ++i) {
+    talk.expect(say("message ", i, " in recv ", i), inputs[i].data(), outputs[i].size(),
+                message_name(rank.previous(), rank.id(), tag, i));
+  }
+  talk.finish_all(sends, "send");
+}
+
 // A message goes to the oldest recv that matches, whether that names a source or not; one for a tag to no other.
 void any_source_oldest_recv(Rank& rank) {
   Talk talk(rank);
@@ -213,6 +242,7 @@ void any_source_oldest_recv(Rank& rank) {
     talk.finish_all(sends, "send");
     rank.meet();
   }
+  for (uint64_t round = 0; round < 20; ++round) mixed_recvs(rank, talk, round);
 }
 
 // Every pair at the same time, and recvs that name their source take nobody else's message.
