@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <vector>
 
@@ -76,10 +77,8 @@ bool once_more(const Hello& hello, const Hello& right) {
 class ListensPolitely final : public Specimen {
   bool hear(Stranger& stranger) override {
     while (look(stranger).size < sizeof stranger.hello) {
-      const Heard heard = look(stranger);
-      if (heard.ended) break;
-      pollfd polled = {stranger.fd, POLLIN, 0};
-      ::poll(&polled, 1, 1000);
+      pollfd polled = {stranger.fd, POLLRDHUP, 0};
+      if (::poll(&polled, 1, 10) > 0) break;  // it has hung up
     }
     return Specimen::hear(stranger);
   }
@@ -102,8 +101,9 @@ class ExplainsItself final : public Specimen {
     bool trusted = false;
     if (heard.size == sizeof heard.hello && judge(heard.hello, trusted) != kWelcome) {
       const std::vector<char> lecture(1 << 16);
-      while (::send(stranger.fd, lecture.data(), lecture.size(), MSG_NOSIGNAL) > 0) {
-        if (look(stranger).ended) break;
+      while (::send(stranger.fd, lecture.data(), lecture.size(), MSG_NOSIGNAL) > 0 || errno == EAGAIN) {
+        pollfd polled = {stranger.fd, POLLOUT, 0};
+        ::poll(&polled, 1, 1000);
       }
     }
     return Specimen::hear(stranger);

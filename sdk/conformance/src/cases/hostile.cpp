@@ -137,8 +137,10 @@ void replay(Siege& siege) {
   });
 }
 
-// Many connections that never stop to say hello.
+// Many connections that never come to the end of their greeting.
 void slow_loris(Siege& siege) {
+  constexpr int kPause = 100;  // milliseconds between two bytes: twenty in all
+  siege.take_time();
   std::vector<std::pair<Stranger, std::string>> held;
   for (const Listener& target : siege.targets()) {
     for (int i = 0; i < 40; ++i) {
@@ -150,7 +152,7 @@ void slow_loris(Siege& siege) {
     for (auto& [stranger, words] : held) {
       if (at < words.size()) stranger.send({words.data() + at, 1});
     }
-    poll(nullptr, 0, 10);
+    poll(nullptr, 0, kPause);
   }
 }
 
@@ -188,6 +190,7 @@ void flood(Siege& siege) {
 // Says what a rank would say and reads nothing of the answers.
 void slow_reader(Siege& siege) {
   constexpr int kSmallest = 2048;
+  siege.take_time();
   std::vector<Stranger> readers;
   for (const Listener& target : siege.targets()) {
     std::vector<Opening> openings = siege.genuine(target);

@@ -54,13 +54,15 @@ class Siege {
   void say_to(const Listener& target, const Opening& opening, size_t most = SIZE_MAX);
   // Keeps the last connections for a moment longer, then closes them.
   void linger();
+  // About a second is what an attack has; twice as much for one that lives on its length.
+  void take_time();
   bool time_is_over() const { return now() > end_; }
 
  private:
   Rank& rank_;
   const std::vector<Listener> targets_;
   const std::unique_ptr<Sniffer> sniffer_;
-  const Nanoseconds end_;
+  Nanoseconds end_;
   std::map<Listener, std::vector<Opening>> heard_;
   std::deque<Stranger> held_;
 };
