@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -50,14 +51,14 @@ class ChaosLayer final : public sdk::Layer {
         rank_(context.global_ranks[static_cast<size_t>(context.rank)]),
         faults_(rules_of(context.options), static_cast<uint64_t>(context.options.integer("seed")), rank_, context.name),
         dispatcher_(inner(), context.world_size) {
-    host_.log(BP_LOG_INFO, "chaos: this group meets faults on purpose; seed " + context.options.text("seed"));
+    host_.log(BP_LOG_INFO, "this group meets faults on purpose; seed " + context.options.text("seed"));
   }
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     const std::optional<Fault> fault = faults_.judge(op);
     if (!fault) return dispatcher_.submit(op, 0);
     const Rule& rule = *fault->rule;
-    host_.log(rule.action == Action::kDelay ? BP_LOG_DEBUG : BP_LOG_WARN, tell(op, rule));
+    report(op, rule);
     switch (rule.action) {
       case Action::kDelay:
         return dispatcher_.submit(op, fault->duration_ns);
@@ -67,7 +68,8 @@ class ChaosLayer final : public sdk::Layer {
       case Action::kDrop:
         return dispatcher_.drop(op);
       case Action::kError:
-        throw sdk::Failure(rule.status, tell(op, rule), op.kind == BP_SEND || op.kind == BP_RECV ? op.peer : -1);
+        throw sdk::Failure(rule.status, "chaos: " + tell(op, rule),
+                           op.kind == BP_SEND || op.kind == BP_RECV ? op.peer : -1);
       case Action::kCrash:
         break;
     }
@@ -80,15 +82,23 @@ class ChaosLayer final : public sdk::Layer {
   }
 
  private:
+  // Each fault as a warning until they are many; the one that ends the process always.
+  void report(const bp_op& op, const Rule& rule) {
+    constexpr uint64_t kMostWarnings = 100;
+    const bool rare = rule.action != Action::kDelay && warnings_.fetch_add(1) < kMostWarnings;
+    host_.log(rare || rule.action == Action::kCrash ? BP_LOG_WARN : BP_LOG_DEBUG, tell(op, rule));
+  }
+
   std::string tell(const bp_op& op, const Rule& rule) const {
-    return "chaos: " + std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq) + " of rank " +
-           std::to_string(rank_) + " meets rule " + std::to_string(rule.number) + " (" + rule.text + ")";
+    return std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq) + " of rank " + std::to_string(rank_) +
+           " meets rule " + std::to_string(rule.number) + " (" + rule.text + ")";
   }
 
   const sdk::Host host_;
   const int32_t rank_;  // in the job
   Faults faults_;
   Dispatcher dispatcher_;
+  std::atomic<uint64_t> warnings_ = 0;
 };
 
 struct Chaos {

@@ -38,7 +38,6 @@ class ValidateLayer final : public sdk::Layer {
       : Layer(context),
         host_(context.host),
         group_(context.name),
-        rank_(context.rank),
         world_size_(context.world_size),
         input_(response_of(context.options.text("input"))),
         busy_(response_of(context.options.text("busy"))),
@@ -157,17 +156,16 @@ class ValidateLayer final : public sdk::Layer {
   };
 
   void respond(Response response, const bp_op& op, const std::string& problem) {
-    const std::string text = "validate: rank " + std::to_string(rank_) + ": " + name_of(op) + ": " + problem;
-    if (response == Response::kError) throw sdk::Failure(BP_INVALID, text);
+    const std::string text = name_of(op) + ": " + problem;
+    if (response == Response::kError) throw sdk::Failure(BP_INVALID, "validate: " + text);
     constexpr uint64_t kMostWarnings = 100;
     const uint64_t number = warnings_.fetch_add(1) + 1;
     if (number <= kMostWarnings) host_.log(BP_LOG_WARN, "group '" + group_ + "': " + text);
-    if (number == kMostWarnings) host_.log(BP_LOG_WARN, "validate: further warnings of this group are not logged");
+    if (number == kMostWarnings) host_.log(BP_LOG_WARN, "group '" + group_ + "': further warnings are not logged");
   }
 
   const sdk::Host host_;
   const std::string group_;
-  const int32_t rank_;
   const int32_t world_size_;
   const Response input_;
   const Response busy_;

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Layers around every backend, in every order: programs behave as without them.
+#include "layers/support.hpp"
+
+namespace backplane::test {
+namespace {
+
+TEST(LayersTest, LayersAndBackendsAreToldApart) {
+  std::string text;
+  EXPECT_EQ(failure_of([] { ProcessGroup::create(group_options("trace", Store::inproc(), 0, 1)); }, &text),
+            Status::kInvalid);
+  EXPECT_TRUE(contains(text, "trace is a layer, not a backend: name it in BACKPLANE_LAYERS")) << text;
+  text = refusal("validate,inproc");
+  EXPECT_TRUE(contains(text, "inproc is a backend, not a layer: BACKPLANE_LAYERS takes layers")) << text;
+  EXPECT_TRUE(contains(refusal("validat"), "Did you mean 'validate'?"));
+  EXPECT_TRUE(contains(refusal("cpu:trace"), "a layer stands around every device's backend"));
+  EXPECT_TRUE(contains(refusal("trace?file"), "expected key=value"));
+}
+
+TEST(LayersTest, TheListShowsThemAsLayers) {
+  char* text = nullptr;
+  ASSERT_EQ(bp_registry_list(nullptr, &text, nullptr), BP_OK);
+  std::string list(text);
+  bp_free(text);
+  std::erase_if(list, [](char c) { return c == ' ' || c == '\n'; });
+  for (const char* id : {"validate", "trace", "chaos"}) {
+    const size_t at = list.find("{\"id\":\"" + std::string(id) + "\"");
+    ASSERT_NE(at, std::string::npos) << list;
+    EXPECT_TRUE(contains(list.substr(at, list.find('}', at) - at), "\"kinds\":[\"layer\"]")) << list;
+  }
+}
+
+class StackTest : public testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  void in_stack(int world_size, const std::function<void(ProcessGroup&)>& body) const {
+    in_layers(std::get<1>(GetParam()), std::get<0>(GetParam()), world_size, body);
+  }
+};
+
+std::vector<std::string> stacks() {
+  const std::string chaos = "chaos?rules=chance 0.1: delay 0ms..1ms&seed=1";
+  const std::string validate = "validate?nan=error";
+  const std::string trace = "trace";
+  return {trace + "," + validate + "," + chaos, validate + "," + chaos + "," + trace,
+          chaos + "," + trace + "," + validate, trace + "," + trace + "," + chaos + "," + chaos};
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, StackTest,
+                         testing::Combine(testing::ValuesIn(built_backends()), testing::ValuesIn(stacks())),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::to_string(info.index % 4);
+                         });
+
+TEST_P(StackTest, OperationsAndFailures) {
+  in_stack(3, [](ProcessGroup& group) {
+    const int rank = group.rank();
+    std::vector<float> sums(5000, static_cast<float>(rank));
+    std::vector<Work> works;
+    std::vector<std::vector<float>> more(8, sums);
+    for (auto& each : more) works.push_back(group.all_reduce(each, ReduceOp::kSum, {.async_op = true}));
+    group.all_reduce(sums);
+    for (Work& work : works) work.wait();
+    EXPECT_EQ(sums, std::vector<float>(5000, 3));
+    EXPECT_EQ(more[7], sums);
+    const std::vector<int> out = {rank * 10, rank * 10 + 1, rank * 10 + 2};
+    std::vector<int> in(3);
+    group.all_to_all(out, in);
+    EXPECT_EQ(in, (std::vector<int>{rank, 10 + rank, 20 + rank}));
+    std::vector<int> root(3, rank);
+    group.broadcast(root, 1);
+    EXPECT_EQ(root[2], 1);
+    int value = 0;
+    EXPECT_EQ(failure_of([&] { group.recv(one(value), rank, 5, {.timeout = std::chrono::milliseconds(20)}); }),
+              Status::kTimeout);
+    Work pending = group.irecv(one(value), rank, 6);
+    pending.cancel();
+    EXPECT_EQ(failure_of([&] { pending.wait(); }), Status::kCancelled);
+    group.barrier();
+  });
+}
+
+TEST_P(StackTest, AbortAndDestroyWithPending) {
+  in_stack(2, [](ProcessGroup& group) {
+    int values[2] = {};
+    Work pending = group.irecv(one(values[0]), group.rank(), 1);
+    group.barrier();
+    if (group.rank() == 0) {
+      group.abort("the test says so");
+      std::string text;
+      EXPECT_EQ(failure_of([&] { pending.wait(); }, &text), Status::kCancelled);
+      EXPECT_TRUE(contains(text, "the test says so")) << text;
+      EXPECT_EQ(failure_of([&] { group.send(one(values[1]), 0); }, &text), Status::kCancelled);
+    } else {
+      group.destroy();
+      EXPECT_EQ(failure_of([&] { pending.wait(); }), Status::kCancelled);
+    }
+  });
+}
+
+TEST_P(StackTest, NothingIsLeftBehind) {
+  const auto entries = [](const char* directory) {
+    const std::filesystem::directory_iterator begin(directory);
+    return std::distance(begin, std::filesystem::directory_iterator());
+  };
+  const auto cycle = [this] { in_stack(2, [](ProcessGroup& group) { group.barrier(); }); };
+  cycle();
+  const auto descriptors = entries("/proc/self/fd");
+  const auto threads = entries("/proc/self/task");
+  for (int i = 0; i < 5; ++i) cycle();
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries("/proc/self/task"), threads);
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Groups with layers around their backend, and what the library logs meanwhile.
+#pragma once
+
+#include <fstream>
+#include <iterator>
+#include <mutex>
+
+#include "support/environment.hpp"
+#include "support/groups.hpp"
+
+namespace backplane::test {
+
+// Runs body(group) for each rank of a group over `backend` inside `layers`, written as in BACKPLANE_LAYERS.
+inline void in_layers(const std::string& layers, const std::string& backend, int world_size,
+                      const std::function<void(ProcessGroup&)>& body) {
+  const ScopedVariable variable("BACKPLANE_LAYERS", layers);
+  const Store store = Store::inproc();
+  on_ranks(world_size, [&backend, &store, world_size, &body](int rank) {
+    ProcessGroup group = ProcessGroup::create(group_options(backend, store, rank, world_size));
+    body(group);
+  });
+}
+
+// The text that a group of one rank with these layers fails to start with.
+inline std::string refusal(const std::string& layers, const std::string& backend = "self") {
+  const ScopedVariable variable("BACKPLANE_LAYERS", layers);
+  std::string text;
+  EXPECT_EQ(failure_of([&backend] { ProcessGroup::create(group_options(backend, Store::inproc(), 0, 1)); }, &text),
+            Status::kInvalid)
+      << text;
+  return text;
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+inline std::string content(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file.is_open()) << path;
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Catches the log while it lives.
+class ScopedLog {
+ public:
+  ScopedLog() { bp_set_log(&take, this); }
+  ~ScopedLog() { bp_set_log(nullptr, nullptr); }
+  ScopedLog(const ScopedLog&) = delete;
+  ScopedLog& operator=(const ScopedLog&) = delete;
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  static void take(void* self, uint32_t, const char* text) {
+    auto& log = *static_cast<ScopedLog*>(self);
+    const std::lock_guard lock(log.mutex_);
+    log.text_ += std::string(text) + "\n";
+  }
+  std::mutex mutex_;
+  std::string text_;
+};
+
+}  // namespace backplane::test
