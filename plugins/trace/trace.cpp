@@ -60,7 +60,7 @@ class TraceLayer final : public sdk::Layer {
         rank_(context.global_ranks[static_cast<size_t>(context.rank)]),
         interval_ns_(context.options.integer("interval")),
         realtime_offset_ns_(now_ns(CLOCK_REALTIME) - now_ns(CLOCK_MONOTONIC)) {
-    // The world's size is that of the job's first group or less: a subgroup of one rank has others beside it.
+    // A subgroup of one rank may have others beside it in the job; that of rank 0 alone keeps the plain path.
     const int32_t world_size = rank_ == 0 ? context.world_size : std::max(context.world_size, 2);
     const std::string& file = context.options.text("file");
     const std::string& chrome = context.options.text("chrome");
