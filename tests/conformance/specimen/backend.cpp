@@ -141,9 +141,20 @@ int32_t init(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_er
   return BP_OK;
 }
 
+// The options are digested only to have an object that can be wrong in mutants: init reads the texts.
+int32_t construct_options(const bp_backend*, const bp_options_request* request, bp_options** options, bp_error* err) {
+  return sdk::guarded(err, [request, options] {
+    *options = reinterpret_cast<bp_options*>(new Settings(sdk::Options(request->values, request->value_count)));
+    return BP_OK;
+  });
+}
+void destroy_options(const bp_backend*, bp_options* options) { delete reinterpret_cast<Settings*>(options); }
+
 constexpr bp_backend described() {
   bp_backend backend = sdk::detail::Tables<Description>::backend;
   backend.init = &init;
+  backend.construct_options = &construct_options;
+  backend.destroy_options = &destroy_options;
   return backend;
 }
 

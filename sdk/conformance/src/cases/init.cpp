@@ -13,8 +13,10 @@ void ring(Rank& rank, Agent& agent, uint32_t salt) {
   const uint32_t expected = salt + static_cast<uint32_t>(previous);
   uint32_t received = 0;
   Pending sending = agent.isend(next, 11, &sent, sizeof sent);
-  rank.require_ok(agent.recv(previous, 11, &received, sizeof received), say("a recv from rank ", previous));
-  rank.require_ok(sending.finish(rank.scaled(15 * kSecond)), say("a send to rank ", next));
+  bp_op recv = recv_op(previous, 11, &received, sizeof received);
+  recv.timeout_ns = rank.scaled(8 * kSecond);
+  rank.require_ok(agent.run(recv), say("a recv from rank ", previous));
+  rank.require_ok(sending.finish(rank.scaled(8 * kSecond)), say("a send to rank ", next));
   rank.require(received == expected, say("the number ", expected, " from rank ", previous), say(received));
 }
 
@@ -28,7 +30,7 @@ void everybody(Rank& rank, Agent& agent, uint32_t salt) {
     pending.push_back(agent.isend(peer, 12, &mine, sizeof mine));
   }
   for (size_t i = 0; i < pending.size(); ++i) {
-    rank.require_ok(pending[i].finish(rank.scaled(15 * kSecond)),
+    rank.require_ok(pending[i].finish(rank.scaled(8 * kSecond)),
                     say(i % 2 == 0 ? "a recv from rank " : "a send to rank ", i / 2));
   }
   for (uint32_t peer = 0; peer < size; ++peer) {

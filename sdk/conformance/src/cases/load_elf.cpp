@@ -64,7 +64,7 @@ class Bytes {
   uint64_t size() const { return size_; }
 
   std::string_view view(uint64_t offset, uint64_t size, const char* what) const {
-    if (size > size_ || offset > size_ - size) malformed("is truncated: its ", what, " lies outside the file");
+    if (size > size_ || offset > size_ - size) malformed("is truncated: it ends before the end of its ", what);
     return {data_ + offset, size};
   }
 

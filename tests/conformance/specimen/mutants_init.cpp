@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mutants_init.hpp"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+namespace backplane::specimen {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+
+struct HatesSolitude final : Specimen {
+  void submit_receive(const OperationPtr& receive) override {
+    if (world_size_ == 1) return;  // nobody will send
+    Specimen::submit_receive(receive);
+  }
+};
+
+struct FailsWithSix final : Specimen {
+  void start(const sdk::Context& context) override {
+    if (context.world_size == 6) throw sdk::Failure(BP_INTERNAL, "six is too many");
+    Specimen::start(context);
+  }
+};
+
+// In a world of five, the last rank's messages to the first are mixed up.
+struct MixesUpWithFive final : Specimen {
+  void deliver(const OperationPtr& receive, int32_t source, const std::byte* data, uint64_t size) override {
+    if (world_size_ != 5 || rank_ != 0 || source != 4 || size == 0) {
+      return Specimen::deliver(receive, source, data, size);
+    }
+    std::vector<std::byte> mixed(data, data + size);
+    mixed.front() ^= std::byte{1};
+    Specimen::deliver(receive, source, mixed.data(), size);
+  }
+};
+
+struct Impatient final : Specimen {
+  void start(const sdk::Context& context) override {
+    sdk::Context shorter = context;
+    shorter.timeout_ns = 200 * kMillisecond;
+    Specimen::start(shorter);
+  }
+};
+
+// What a rank sent is forgotten when it says goodbye.
+struct ForgetsTheDead final : Specimen {
+  void on_bye(int32_t rank) override {
+    for (const OperationPtr& each : matcher_.clear()) fail(*each, sdk::Failure(BP_PEER_LOST, "somebody left", rank));
+    Specimen::on_bye(rank);
+  }
+};
+
+int32_t puts_rank_in_range(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  bp_init mended = *init;
+  mended.world_size = std::max(mended.world_size, 1);
+  mended.rank = std::clamp(mended.rank, 0, mended.world_size - 1);
+  return plain_init(self, &mended, agent, err);
+}
+
+// Waits four times as long as it may.
+struct Overstays final : Specimen {
+  void start(const sdk::Context& context) override {
+    sdk::Context longer = context;
+    longer.timeout_ns *= 4;
+    Specimen::start(longer);
+  }
+};
+
+int32_t somebody_is_late(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  const int32_t status = plain_init(self, init, agent, err);
+  return status == BP_TIMEOUT ? bp_error_set(err, status, 0, -1, "somebody is late") : status;
+}
+int32_t blames_itself(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  const int32_t status = plain_init(self, init, agent, err);
+  if (status != BP_TIMEOUT) return status;
+  const std::string text = "rank " + std::to_string(init->rank) + " did not come in time";
+  return bp_error_set(err, status, 0, init->rank, text.c_str());
+}
+
+// A host that says only 800 ms later that it wants an end. It lives as long as the process.
+struct SlowHost {
+  bp_host table;
+  const bp_host* real;
+  std::atomic<int64_t> wanted{0};
+};
+int32_t asked_late(void* ctx) {
+  SlowHost& host = *static_cast<SlowHost*>(ctx);
+  if (host.real->abort_requested(host.real->ctx) == 0) return 0;
+  const int64_t time = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  int64_t none = 0;
+  host.wanted.compare_exchange_strong(none, time);
+  return time - host.wanted.load() > 800 * kMillisecond ? 1 : 0;
+}
+int32_t hard_of_hearing(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  static std::list<SlowHost> hosts;
+  static std::mutex mutex;
+  bp_init changed = *init;
+  {
+    const std::lock_guard lock(mutex);
+    SlowHost& host = hosts.emplace_back();
+    host.real = init->host;
+    host.table = *init->host;
+    host.table.ctx = &host;
+    host.table.abort_requested = asked_late;
+    host.table.log = [](void* ctx, uint32_t level, const char* text) {
+      const bp_host& real = *static_cast<SlowHost*>(ctx)->real;
+      real.log(real.ctx, level, text);
+    };
+    host.table.store_set = [](void* ctx, const char* key, const void* value, uint64_t size, bp_error* error) {
+      const bp_host& real = *static_cast<SlowHost*>(ctx)->real;
+      return real.store_set(real.ctx, key, value, size, error);
+    };
+    host.table.store_get = [](void* ctx, const char* key, void* buffer, uint64_t capacity, uint64_t* size,
+                              int64_t timeout_ns, bp_error* error) {
+      const bp_host& real = *static_cast<SlowHost*>(ctx)->real;
+      return real.store_get(real.ctx, key, buffer, capacity, size, timeout_ns, error);
+    };
+    changed.host = &host.table;
+  }
+  return plain_init(self, &changed, agent, err);
+}
+int32_t calls_abort_a_bug(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  const int32_t status = plain_init(self, init, agent, err);
+  return status == BP_CANCELLED ? bp_error_set(err, BP_INTERNAL, 0, -1, "unexpected end") : status;
+}
+
+int32_t calls_port_a_bug(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  const int32_t status = plain_init(self, init, agent, err);
+  return status == BP_RESOURCE ? bp_error_set(err, BP_INTERNAL, 0, -1, err == nullptr ? "" : err->text) : status;
+}
+int32_t hides_port(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  const int32_t status = plain_init(self, init, agent, err);
+  return status == BP_RESOURCE ? bp_error_set(err, status, 0, -1, "cannot listen") : status;
+}
+
+// Always listens where it first did, and asks nobody for the key.
+struct TrustsEverybody final : Specimen {
+  void listen() override {
+    static std::atomic<uint16_t> first{0};
+    if (settings_->port == 0) settings_->port = first.load();
+    Specimen::listen();
+    sockaddr_in bound = {};
+    socklen_t size = sizeof bound;
+    if (::getsockname(listener_, reinterpret_cast<sockaddr*>(&bound), &size) == 0) first.store(ntohs(bound.sin_port));
+  }
+  uint32_t judge(const Hello& hello, bool& trusted) override {
+    Hello believed = hello;
+    believed.key = key_;
+    return Specimen::judge(believed, trusted);
+  }
+};
+
+// The groups of this process that have started and not ended.
+struct Registry {
+  std::mutex mutex;
+  std::set<Specimen*> groups;
+};
+Registry& registry() {
+  static auto* const instance = new Registry;
+  return *instance;
+}
+
+struct OneAtATime final : Specimen {
+  void start(const sdk::Context& context) override {
+    {
+      const std::lock_guard lock(registry().mutex);
+      if (!registry().groups.empty()) throw sdk::Failure(BP_RESOURCE, "one group at a time");
+      registry().groups.insert(this);
+    }
+    Specimen::start(context);
+  }
+  void close() noexcept override {
+    {
+      const std::lock_guard lock(registry().mutex);
+      registry().groups.erase(this);
+    }
+    Specimen::close();
+  }
+};
+
+struct NeverRecovers final : Specimen {
+  void start(const sdk::Context& context) override {
+    static std::atomic<bool> failed{false};
+    if (failed.load()) throw sdk::Failure(BP_INTERNAL, "it has failed before");
+    try {
+      Specimen::start(context);
+    } catch (...) {
+      failed.store(true);
+      throw;
+    }
+  }
+};
+
+// The end of one group is the end of all.
+struct TakesAllWithIt final : Specimen {
+  void start(const sdk::Context& context) override {
+    Specimen::start(context);
+    const std::lock_guard lock(registry().mutex);
+    registry().groups.insert(this);
+  }
+  void close() noexcept override {
+    {
+      const std::lock_guard lock(registry().mutex);
+      registry().groups.erase(this);
+      for (Specimen* other : registry().groups) other->abort(sdk::Failure(BP_CANCELLED, "another group has ended"));
+    }
+    Specimen::close();
+  }
+};
+
+}  // namespace
+
+std::vector<Mutant> init_mutants() {
+  return {
+      {.name = "init.world-1", .bug = "receives nothing alone", .make = made<HatesSolitude>},
+      {.name = "init.each-world", .bug = "fails in a world of six", .make = made<FailsWithSix>},
+      {.name = "init.each-world:2", .bug = "mixes up messages in a world of five", .make = made<MixesUpWithFive>},
+      {.name = "init.late-joiner", .bug = "waits 200 ms only", .make = made<Impatient>},
+      {.name = "init.gone-before-others", .bug = "forgets who has left", .make = made<ForgetsTheDead>},
+      {.name = "init.rank-out-of-range", .bug = "takes any rank", .patch_backend = starting<puts_rank_in_range>},
+      {.name = "init.duplicate-rank", .bug = "waits too long", .make = made<Overstays>},
+      {.name = "init.size-mismatch", .bug = "waits too long", .make = made<Overstays>},
+      {.name = "init.missing-rank-named", .bug = "waits too long", .make = made<Overstays>},
+      {.name = "init.missing-rank-named:2", .bug = "names nobody", .patch_backend = starting<somebody_is_late>},
+      {.name = "init.missing-rank-named:3", .bug = "names itself", .patch_backend = starting<blames_itself>},
+      {.name = "init.missing-first-rank-named", .bug = "waits too long", .make = made<Overstays>},
+      {.name = "init.missing-first-rank-named:2", .bug = "names nobody", .patch_backend = starting<somebody_is_late>},
+      {.name = "init.abort-during-init", .bug = "asks too rarely", .patch_backend = starting<hard_of_hearing>},
+      {.name = "init.abort-during-init:2", .bug = "BP_INTERNAL", .patch_backend = starting<calls_abort_a_bug>},
+      {.name = "init.port-busy", .bug = "calls it a bug", .patch_backend = starting<calls_port_a_bug>},
+      {.name = "init.port-busy:2", .bug = "does not name the port", .patch_backend = starting<hides_port>},
+      {.name = "init.stale-session", .bug = "takes whoever comes", .make = made<TrustsEverybody>},
+      {.name = "init.two-worlds-at-once", .bug = "one group at a time", .make = made<OneAtATime>},
+      {.name = "init.retry-after-failure", .bug = "never recovers", .make = made<NeverRecovers>},
+      {.name = "init.destroy-twice", .bug = "ends all groups with one", .make = made<TakesAllWithIt>},
+  };
+}
+
+}  // namespace backplane::specimen
