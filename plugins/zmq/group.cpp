@@ -25,6 +25,16 @@ TimePoint deadline_after(int64_t timeout_ns) {
 
 std::string key_of(int32_t rank) { return "zmq/" + std::to_string(rank); }
 
+// What rank 0 has put into the store.
+std::string entry_of_rank_0(const sdk::Context& context) {
+  try {
+    return context.host.store_get("zmq/token", context.timeout_ns);
+  } catch (const sdk::Failure& e) {
+    if (e.status() != BP_TIMEOUT) throw;
+    throw sdk::Failure(BP_TIMEOUT, std::string("zmq: rank 0 has not come to the group: ") + e.what(), 0);
+  }
+}
+
 // Rank 0 makes the token by which the ranks of this session know each other, and says where it is: whoever is on
 // another host cannot reach it, or cannot be reached, on a loopback address.
 uint64_t agree_on_token(const sdk::Context& context, const std::string& address) {
@@ -36,7 +46,7 @@ uint64_t agree_on_token(const sdk::Context& context, const std::string& address)
                            std::to_string(token) + (is_loopback(address) ? " loopback " : " network ") + host);
     return token;
   }
-  std::istringstream entry(context.host.store_get("zmq/token", context.timeout_ns));
+  std::istringstream entry(entry_of_rank_0(context));
   uint64_t token = 0;
   std::string reach;
   std::string host_of_0;

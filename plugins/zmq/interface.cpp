@@ -29,6 +29,15 @@ std::string text_of(const sockaddr* address) {
   return text;
 }
 
+// A value in quotation marks, cut at a character if nobody could read all of it.
+std::string quoted(const std::string& value) {
+  constexpr size_t kMax = 64;  // bytes
+  if (value.size() <= kMax) return "'" + value + "'";
+  size_t end = kMax;
+  while (end > 0 && (static_cast<unsigned char>(value[end]) & 0xc0U) == 0x80U) --end;
+  return "'" + value.substr(0, end) + "...'";
+}
+
 }  // namespace
 
 std::string checked_address(const std::string& address) {
@@ -37,11 +46,12 @@ std::string checked_address(const std::string& address) {
   const bool is_ipv4 = inet_pton(AF_INET, address.c_str(), &ipv4) == 1;
   const bool is_ipv6 = inet_pton(AF_INET6, address.c_str(), &ipv6) == 1;
   if (!is_ipv4 && !is_ipv6) {
-    throw sdk::Failure(BP_INVALID, "zmq: '" + address + "' is not an IPv4 or IPv6 address; give one, or use iface=");
+    throw sdk::Failure(BP_INVALID, "zmq: option address: " + quoted(address) +
+                                       " is not an IPv4 or IPv6 address; give one, or use iface=");
   }
   if (is_ipv4 ? ipv4.s_addr == INADDR_ANY : IN6_IS_ADDR_UNSPECIFIED(&ipv6)) {
-    throw sdk::Failure(
-        BP_INVALID, "zmq: '" + address + "' would listen on every interface; give the address of one, or use iface=");
+    throw sdk::Failure(BP_INVALID, "zmq: option address: " + quoted(address) +
+                                       " would listen on every interface; give the address of one, or use iface=");
   }
   return address;
 }
@@ -67,8 +77,8 @@ std::string interface_address(const std::string& interface) {
   if (!found.empty()) return found;
   std::string known;
   for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
-  throw sdk::Failure(BP_INVALID,
-                     "zmq: there is no network interface '" + interface + "' with an address; there are: " + known);
+  throw sdk::Failure(BP_INVALID, "zmq: option iface: there is no network interface " + quoted(interface) +
+                                     " with an address; there are: " + known);
 }
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
