@@ -127,18 +127,45 @@ std::string host_identity() {
   return boot + " " + std::string(space.data(), size > 0 ? static_cast<size_t>(size) : 0);
 }
 
-// A vote through the store, three operations per rank: rank 0 says where it is, every rank adds to a counter whether it
-// is there too, and the last one to come publishes the outcome.
+std::string vote_key(int32_t rank) { return "gloo/voted/" + std::to_string(rank); }
+
+bool has_voted(const sdk::Context& context, int32_t rank) {
+  try {
+    context.host.store_get(vote_key(rank), 0);
+    return true;
+  } catch (const sdk::Failure& e) {
+    return e.status() != BP_TIMEOUT;  // else nobody knows
+  }
+}
+
+// store_get, but a timeout names the first rank that has not come.
+std::string get_or_name_missing(const sdk::Context& context, const std::string& key, Clock::time_point deadline) {
+  try {
+    return context.host.store_get(key, remaining_ns(deadline));
+  } catch (const sdk::Failure& e) {
+    if (e.status() != BP_TIMEOUT) throw;
+    int32_t missing = 0;
+    while (missing < context.world_size && has_voted(context, missing)) ++missing;
+    if (missing == context.world_size) throw;
+    throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(missing) + " has not come to the group: " + e.what(),
+                       missing);
+  }
+}
+
+// A vote through the store, four operations per rank: rank 0 says where it is, every rank adds to a counter whether it
+// is there too, and the last one to come publishes the outcome. That a rank has come stands in a key of its own, for
+// those who would wait for it in vain.
 bool all_on_one_host(const sdk::Context& context, Clock::time_point deadline) {
   constexpr int64_t kElsewhere = INT64_C(1) << 32;
   const std::string here = host_identity();
+  context.host.store_set(vote_key(context.rank), "1");
   if (context.rank == 0) context.host.store_set("gloo/host", here);
-  const std::string there = context.rank == 0 ? here : context.host.store_get("gloo/host", remaining_ns(deadline));
+  const std::string there = context.rank == 0 ? here : get_or_name_missing(context, "gloo/host", deadline);
   const int64_t votes = context.host.store_add("gloo/votes", there == here ? 1 : kElsewhere);
   if (votes / kElsewhere + votes % kElsewhere == context.world_size) {
     context.host.store_set("gloo/one_host", votes < kElsewhere ? "yes" : "no");
   }
-  return context.host.store_get("gloo/one_host", remaining_ns(deadline)) == "yes";
+  return get_or_name_missing(context, "gloo/one_host", deadline) == "yes";
 }
 
 struct Choice {
