@@ -170,6 +170,7 @@ void NetworkHolder::end() {
 bool NetworkHolder::join() const {
   std::array<char, PATH_MAX> directory{};
   const bool known = getcwd(directory.data(), directory.size()) != nullptr;
+  unshare(CLONE_FS);  // a sanitizer's thread shares the working directory, with which nobody may change mounts
   if (!enter(pid_, "user", CLONE_NEWUSER) || !enter(pid_, "net", CLONE_NEWNET) || !enter(pid_, "mnt", CLONE_NEWNS)) {
     return false;
   }

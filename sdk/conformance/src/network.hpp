@@ -25,8 +25,8 @@ class NetworkHolder {
 
   pid_t pid() const { return pid_; }
 
-  // Moves the calling process in: only while it has a single thread. The working directory stays. False: it could not,
-  // errno says why.
+  // Moves the calling thread in, and those that it starts from then on: before there are others. The working directory
+  // stays. False: it could not, errno says why.
   bool join() const;
 
  private:
