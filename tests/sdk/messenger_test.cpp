@@ -303,6 +303,46 @@ TEST(MessengerTest, FlushWaitsForTheTransport) {
   EXPECT_TRUE(wire[0].flush(0));
 }
 
+TEST(MessengerTest, TheTransportKnowsWhetherALostPeerGotTheLastFrame) {
+  for (const bool is_carried : {true, false}) {
+    Wire wire(2);
+    const Data data = numbers(Messenger::kPiece / 4);
+    Data got(data.size());
+    auto received = recv(wire[1], 0, 5, got);
+    auto sent = send(wire[0], 1, 5, data);
+    ASSERT_TRUE(wire.carry(0, 1));  // announce
+    ASSERT_TRUE(wire.carry(1, 0));  // ready
+    ASSERT_TRUE(wire.carry(0, 1));  // all of it; the peer has it and leaves
+    wire[0].lost(1, Failure(BP_PEER_LOST, "rank 1 left", 1));
+    EXPECT_EQ(status_of(sent), BP_AGAIN);
+    Messenger::Bytes frame;
+    if (is_carried) {
+      EXPECT_FALSE(wire[0].next(1, frame));
+    } else {
+      wire[0].not_carried(1);
+    }
+    EXPECT_EQ(status_of(sent), is_carried ? BP_OK : BP_PEER_LOST);
+    EXPECT_TRUE(wire[0].flush(0));
+  }
+}
+
+TEST(MessengerTest, AFrameThatWasNotTakenFailsWithItsPeer) {
+  Wire wire(2);
+  const Data data = numbers(Messenger::kPiece / 4);
+  Data got(data.size());
+  auto received = recv(wire[1], 0, 5, got);
+  auto sent = send(wire[0], 1, 5, data);
+  ASSERT_TRUE(wire.carry(0, 1));
+  ASSERT_TRUE(wire.carry(1, 0));
+  Messenger::Bytes frame;
+  ASSERT_TRUE(wire[0].next(1, frame));
+  wire[0].not_carried(1);
+  EXPECT_FALSE(wire[0].next(1, frame));
+  EXPECT_EQ(status_of(sent), BP_AGAIN);
+  wire[0].lost(1, Failure(BP_PEER_LOST, "rank 1 left", 1));
+  EXPECT_EQ(status_of(sent), BP_PEER_LOST);
+}
+
 TEST(MessengerTest, NonsenseIsRefused) {
   Wire wire(2);
   Messenger::Bytes frame(Messenger::kHeadSize, std::byte{0xff});

@@ -15,8 +15,9 @@
 // its data follows in pieces of at most kPiece. A cancelled one is withdrawn, and the receive that had taken it goes
 // back to its place. A receive that is cancelled amid its data leaves the message to the next one.
 //
-// THREADS. submit, cancel, abort, flush: any. next, arrived and lost: one at a time per peer. The callback `on_ready`
-// says that next(peer) has something again; it may come from any thread, under locks: it must only wake somebody.
+// THREADS. submit, cancel, abort, flush, lost: any. next and not_carried: one at a time per peer; arrived likewise. The
+// callback `on_ready` says that next(peer) has something again; it may come from any thread, under locks: it must only
+// wake somebody.
 #pragma once
 
 #include <algorithm>
@@ -77,9 +78,11 @@ class Messenger {
   // within timeout_ns. For the destructor of a group, while the transport's thread still runs.
   bool flush(int64_t timeout_ns);
 
-  // Gives out the next frame for a peer; asking again says that the transport has the frame before it. False: nothing
-  // to carry now.
+  // Gives out the next frame for a peer; asking again says that the transport has the frame before it: do so as soon as
+  // it has, for only then is a send done. False: nothing to carry now.
   bool next(int32_t peer, Bytes& frame);
+  // Instead: the transport has not taken the frame before, and never will. Its send ends when the peer is lost.
+  void not_carried(int32_t peer);
 
   // Takes in a frame. Throws BP_PEER_LOST if it makes no sense: then call lost.
   void arrived(int32_t peer, std::span<const std::byte> frame);
@@ -104,14 +107,15 @@ class Messenger {
     Bytes stash;                     // what has come while nobody did
   };
   struct Peer {
-    std::deque<Bytes> frames;             // ready to leave, before any data
-    std::map<uint64_t, Outgoing> out;     // by id
-    std::deque<uint64_t> wanted;          // of `out`: those whose receiver is ready
-    std::map<uint64_t, Incoming> in;      // by the peer's id
-    std::shared_ptr<Completion> leaving;  // finished when the transport has the frame given out last
-    bool carrying = false;                // a frame was given out and is not known to have left
-    uint64_t waiting_there = 0;           // eager bytes at the peer that no receive has taken
-    uint64_t owed = 0;                    // eager bytes from it that were taken here, not told yet
+    std::deque<Bytes> frames;                        // ready to leave, before any data
+    std::map<uint64_t, Outgoing> out;                // by id
+    std::deque<uint64_t> wanted;                     // of `out`: those whose receiver is ready
+    std::map<uint64_t, Incoming> in;                 // by the peer's id
+    std::shared_ptr<Completion> leaving;             // finished when the transport has the frame given out last
+    std::vector<std::shared_ptr<Completion>> stuck;  // of frames that the transport did not take; fail with the peer
+    bool carrying = false;                           // a frame was given out and is not known to have left
+    uint64_t waiting_there = 0;                      // eager bytes at the peer that no receive has taken
+    uint64_t owed = 0;                               // eager bytes from it that were taken here, not told yet
     std::optional<Failure> lost;
   };
 

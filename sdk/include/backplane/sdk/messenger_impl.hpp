@@ -90,6 +90,16 @@ inline bool Messenger::next(int32_t peer, Bytes& frame) {
   return p.carrying;
 }
 
+inline void Messenger::not_carried(int32_t peer) {
+  const std::lock_guard lock(mutex_);
+  Peer& p = at(peer);
+  p.carrying = false;
+  if (p.leaving && p.lost) p.leaving->fail(*p.lost);
+  if (p.leaving && !p.lost) p.stuck.push_back(p.leaving);
+  p.leaving.reset();
+  changed_.notify_all();
+}
+
 inline bool Messenger::next_frame(Peer& p, Bytes& out) {
   if (!p.frames.empty()) {
     out = std::move(p.frames.front());
@@ -265,7 +275,8 @@ inline void Messenger::lost(int32_t peer, const Failure& why) {
     if (p.lost) return;
     p.lost.emplace(why);
     for (auto& [id, m] : p.out) failing.push_back(m.sent);
-    if (p.leaving) failing.push_back(p.leaving);
+    // While the transport has a frame in hand, it alone knows whether the peer got that before it left.
+    failing.insert(failing.end(), p.stuck.begin(), p.stuck.end());
     for (auto& [id, m] : p.in) {
       if (m.receive) failing.push_back(m.receive->received);
     }
@@ -276,8 +287,6 @@ inline void Messenger::lost(int32_t peer, const Failure& why) {
     p.out.clear();
     p.wanted.clear();
     p.frames.clear();
-    p.leaving.reset();
-    p.carrying = false;
     changed_.notify_all();
   }
   for (const auto& completion : failing) completion->fail(why);
@@ -295,6 +304,7 @@ inline void Messenger::abort(const Failure& why) {
     for (Peer& p : peers_) {
       for (auto& [id, m] : p.out) m.sent->fail(why);
       if (p.leaving) p.leaving->fail(why);
+      for (const auto& completion : p.stuck) completion->fail(why);
       for (auto& [id, m] : p.in) {
         if (m.receive) m.receive->received->fail(why);
       }

@@ -99,7 +99,7 @@ inline Descriptor listen_at(const std::string& address, int32_t world_size, Endp
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (::getaddrinfo(address.c_str(), "0", &hints, &found) != 0) {
-    throw Failure(BP_INVALID, "'" + address + "' is not a numeric address; name one of this host, such as 127.0.0.1");
+    throw Failure(BP_INVALID, "the address is not a numeric one, such as 127.0.0.1: '" + address + "'");
   }
   mine.size = found->ai_addrlen;
   std::memcpy(&mine.address, found->ai_addr, mine.size);
@@ -108,7 +108,7 @@ inline Descriptor listen_at(const std::string& address, int32_t world_size, Endp
   auto* name = reinterpret_cast<sockaddr*>(&mine.address);
   if (!listener || ::bind(listener.get(), name, mine.size) != 0 || ::listen(listener.get(), world_size + 16) != 0 ||
       ::getsockname(listener.get(), name, &mine.size) != 0) {
-    fail_socket(errno == EADDRNOTAVAIL ? BP_INVALID : BP_RESOURCE, "cannot listen at " + address);
+    fail_socket(errno == EADDRNOTAVAIL ? BP_INVALID : BP_RESOURCE, "cannot listen at the address " + address);
   }
   if (::getrandom(mine.secret.data(), mine.secret.size(), 0) != static_cast<ssize_t>(mine.secret.size())) {
     fail_socket(BP_RESOURCE, "no random number to be had");
@@ -128,9 +128,19 @@ inline void await_socket(const Context& context, int fd, short events, const Dea
   }
 }
 
+// What a peer publishes. A failure names the peer, which the store cannot.
+inline std::string await_value(const Context& context, const std::string& key, const Deadline& deadline, int32_t peer,
+                               const std::string& what) {
+  try {
+    return context.host.store_get(key, deadline.left_ns());
+  } catch (const Failure& why) {
+    throw Failure(why.status(), what + ": " + why.what(), peer, why.native_code());
+  }
+}
+
 inline Descriptor connect_to(const Context& context, int32_t peer, const Deadline& deadline) {
   const std::string what = "connecting to rank " + std::to_string(peer);
-  const std::string value = context.host.store_get(endpoint_key(peer), deadline.left_ns());
+  const std::string value = await_value(context, endpoint_key(peer), deadline, peer, what);
   Endpoint to{};
   if (value.size() != sizeof to) throw Failure(BP_INTERNAL, what + ": its address in the store is damaged", peer);
   std::memcpy(&to, value.data(), sizeof to);

@@ -53,6 +53,7 @@ class AcmeTransport {
         sleep.watch(sockets_[peer].get(), static_cast<short>(links_[peer].out.empty() ? POLLIN : POLLIN | POLLOUT));
       } catch (const sdk::Failure& why) {
         sockets_[peer].reset();
+        messenger_.not_carried(static_cast<int32_t>(peer));
         messenger_.lost(static_cast<int32_t>(peer), why);
         busy = true;
       }
@@ -91,8 +92,8 @@ class AcmeTransport {
     if (sent < 0) return false;  // full; or gone, and then reading finds what it sent before, and after it the end
     link.written += static_cast<size_t>(sent);
     if (link.written == link.out.size()) {
-      link.out.clear();
       link.written = 0;
+      if (!messenger_.next(peer, link.out)) link.out.clear();
     }
     return true;
   }

@@ -54,7 +54,7 @@ class AcmeGroup final : public sdk::ProcessGroup {
     context.host.store_set("post." + std::to_string(context.rank), mine);
     for (int32_t peer = 0; peer < context.world_size; ++peer) {
       if (peer == context.rank) continue;
-      const std::string address = context.host.store_get("post." + std::to_string(peer), deadline.left_ns());
+      const std::string address = value_of(context, "post.", peer, deadline);
       int code = ETIMEDOUT;
       while (code == ETIMEDOUT && !deadline.passed() && !context.host.abort_requested()) {
         code = post_connect(office.get(), peer, address.c_str(), kConnectStep);
@@ -65,7 +65,24 @@ class AcmeGroup final : public sdk::ProcessGroup {
                            "acme-id: cannot reach rank " + std::to_string(peer) + "; is it on this host?", peer, code);
       }
     }
+    meet(context, deadline);
     return office;
+  }
+
+  // No office may close before everybody has found the way to it.
+  static void meet(const sdk::Context& context, const sdk::Deadline& deadline) {
+    context.host.store_set("open." + std::to_string(context.rank), "");
+    for (int32_t peer = 0; peer < context.world_size; ++peer) value_of(context, "open.", peer, deadline);
+  }
+
+  // What a peer publishes.
+  static std::string value_of(const sdk::Context& context, const char* key, int32_t peer,
+                              const sdk::Deadline& deadline) {
+    try {
+      return context.host.store_get(key + std::to_string(peer), deadline.left_ns());
+    } catch (const sdk::Failure& why) {  // the store does not know whose value it is
+      throw sdk::Failure(why.status(), "acme-id: rank " + std::to_string(peer) + " is not there: " + why.what(), peer);
+    }
   }
 
   // From any thread, under the messenger's locks: only hands the work over.
@@ -84,7 +101,7 @@ class AcmeGroup final : public sdk::ProcessGroup {
     lanes_[static_cast<size_t>(peer)].is_started = false;  // what comes from here on may find nothing any more below
     while (messenger_.next(peer, frame)) {
       // A peer that takes nothing any more is gone; the receiver reads what it sent before, and after it the end.
-      if (post_send(post_.get(), peer, frame.data(), frame.size()) != 0) return;
+      if (post_send(post_.get(), peer, frame.data(), frame.size()) != 0) return messenger_.not_carried(peer);
     }
   }
 

@@ -39,11 +39,16 @@ pub struct Shared {
     rank: i32,
     state: Mutex<State>,
     wake: UnixStream,
+    woken: UnixStream, // kept here, so that nobody ever writes to a pipe that is closed
 }
 
 impl Shared {
     fn wake(&self) {
         let _ = (&self.wake).write(&[1]); // if it is full, the thread wakes anyway
+    }
+    /// What becomes readable when the thread is to look at everything again.
+    pub fn woken(&self) -> &UnixStream {
+        &self.woken
     }
     pub fn stopping(&self) -> bool {
         locked(&self.state).stopping
@@ -103,10 +108,10 @@ impl Group {
             aborted: None,
             stopping: false,
         };
-        let shared = Arc::new(Shared { rank, state: Mutex::new(state), wake });
+        let shared = Arc::new(Shared { rank, state: Mutex::new(state), wake, woken });
         let of_thread = Arc::clone(&shared);
         let body = move || {
-            if catch_unwind(AssertUnwindSafe(|| run(&of_thread, links, woken))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| run(&of_thread, links))).is_err() {
                 of_thread.abort(&Failure::new(abi::INTERNAL, "acme-id: a bug of this backend (a panic)"));
             }
         };

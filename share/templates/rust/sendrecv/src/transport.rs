@@ -122,7 +122,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// The thread of a group: until it is told to stop.
-pub fn run(shared: &Shared, mut links: Vec<Link>, mut woken: UnixStream) {
+pub fn run(shared: &Shared, mut links: Vec<Link>) {
     let mut scratch = vec![0; SCRATCH];
     while !shared.stopping() {
         if shared.aborted() {
@@ -140,9 +140,9 @@ pub fn run(shared: &Shared, mut links: Vec<Link>, mut woken: UnixStream) {
             }
         }
         if !busy {
-            sleep(&links, &woken);
+            sleep(&links, shared.woken());
         }
-        while matches!(woken.read(&mut scratch), Ok(got) if got > 0) {}
+        while matches!(shared.woken().read(&mut scratch), Ok(got) if got > 0) {}
     }
     if !shared.aborted() {
         close_gently(links, &mut scratch);
@@ -236,9 +236,9 @@ fn secret() -> Result<[u8; 16], Failure> {
 /// A link to each rank, by rank; the own one is empty.
 pub fn connect_all(start: &Start, address: &str) -> Result<Vec<Link>, Failure> {
     let ip: IpAddr = address.parse().map_err(|_| {
-        Failure::new(abi::INVALID, format!("acme-id: '{}' is not a numeric address, such as 127.0.0.1", address))
+        Failure::new(abi::INVALID, format!("acme-id: the address is not a numeric one, such as 127.0.0.1: '{}'", address))
     })?;
-    let listening = |error| Failure::from_io(&format!("cannot listen at {}", address), &error);
+    let listening = |error| Failure::from_io(&format!("cannot listen at the address {}", address), &error);
     let listener = TcpListener::bind(SocketAddr::new(ip, 0)).map_err(listening)?;
     let mine = listener.local_addr().map_err(listening)?;
     listener.set_nonblocking(true).map_err(listening)?;
@@ -258,7 +258,9 @@ pub fn connect_all(start: &Start, address: &str) -> Result<Vec<Link>, Failure> {
 
 fn connect_to(start: &Start, peer: i32) -> Result<TcpStream, Failure> {
     let what = format!("connecting to rank {}", peer);
-    let value = start.host.store_get(&format!("tcp.{}", peer), start.deadline)?;
+    let value = start.host.store_get(&format!("tcp.{}", peer), start.deadline);
+    // The store does not know whose address it is.
+    let value = value.map_err(|why| Failure { peer, text: format!("acme-id: {}: {}", what, why.text), ..why })?;
     let address: Option<SocketAddr> =
         value.get(16..).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
     let address = address.ok_or_else(|| Failure::new(abi::INTERNAL, format!("acme-id: {}: no good address", what)))?;
