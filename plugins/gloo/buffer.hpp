@@ -7,7 +7,9 @@
 
 #include <gloo/transport/tcp/unbound_buffer.h>
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "fault.hpp"
@@ -41,6 +43,14 @@ class Buffer final : public ::gloo::transport::tcp::UnboundBuffer {
   uint64_t length();
   int source();
 
+  // Which of the group's receives of messages this is, counted in the order of submission. Set before it is posted.
+  static constexpr uint64_t kYoungest = std::numeric_limits<uint64_t>::max();
+  void set_age(uint64_t age) { age_ = age; }
+  uint64_t age() const { return age_; }
+  // A receive that names its source and waits among those from any source (see Context::exchange_any).
+  void displace() { displaced_.store(true); }
+  bool is_displaced() const { return displaced_.load(); }
+
   // Completes a receive with bytes of this process; at most size() of them are copied.
   void deliver(const void* data, uint64_t bytes, int rank);
   // Wakes the waiters with this exception.
@@ -56,6 +66,8 @@ class Buffer final : public ::gloo::transport::tcp::UnboundBuffer {
   const std::shared_ptr<const Watch> watch_;
   const Lengths lengths_;
   const Clock::time_point deadline_;
+  uint64_t age_ = kYoungest;
+  std::atomic<bool> displaced_ = false;
   // All under m_.
   uint64_t length_ = 0;
   uint64_t expected_ = 0;

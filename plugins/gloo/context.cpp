@@ -18,6 +18,11 @@ std::string store_key(int rank) { return "gloo/" + std::to_string(rank); }
 
 }  // namespace
 
+uint64_t age_of(const ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer>& receive) {
+  const ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer> buffer(receive);
+  return buffer ? static_cast<Buffer*>(buffer.operator->())->age() : Buffer::kYoungest;
+}
+
 Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<const Watch> watch, int rank,
                  int size)
     : ::gloo::transport::tcp::Context(std::move(device), rank, size), watch_(std::move(watch)) {
@@ -137,6 +142,30 @@ bool Context::offer_any(uint64_t slot, int source, const char* data, uint64_t by
     return true;
   }
   return false;
+}
+
+void Context::exchange_any(uint64_t slot, int source, Posted& posted) {
+  const std::lock_guard lock(mutex_);
+  const auto pending = pendingRecv_.find(slot);
+  if (pending == pendingRecv_.end()) return;
+  auto& queue = pending->second;
+  const auto older = std::find_if(queue.begin(), queue.end(), [source](const pendingRecvTuple& entry) {
+    return std::get<3>(entry).contains(source);
+  });
+  const uint64_t age = age_of(std::get<0>(posted));
+  if (older == queue.end() || age == Buffer::kYoungest || age_of(std::get<0>(*older)) >= age) return;
+  const Posted from_any(std::get<0>(*older), std::get<1>(*older), std::get<2>(*older));
+  const pendingRecvTuple named(std::get<0>(posted), std::get<1>(posted), std::get<2>(posted), {source});
+  queue.erase(older);
+  queue.insert(std::find_if(queue.begin(), queue.end(),
+                            [age](const pendingRecvTuple& entry) { return age_of(std::get<0>(entry)) > age; }),
+               named);
+  const ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer> buffer(std::get<0>(named));
+  if (buffer && !static_cast<Buffer*>(buffer.operator->())->is_displaced()) {
+    static_cast<Buffer*>(buffer.operator->())->displace();
+    expect_disorder();
+  }
+  posted = from_any;
 }
 
 Mesh::Mesh(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<gloo_backend::Context> transport)

@@ -10,12 +10,16 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <tuple>
 
 #include "buffer.hpp"
 
 namespace backplane::gloo_backend {
 
 class Pair;
+
+// Buffer::age() of a receive; the youngest if it is gone.
+uint64_t age_of(const ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer>& receive);
 
 class Context final : public ::gloo::transport::tcp::Context {
  public:
@@ -48,8 +52,20 @@ class Context final : public ::gloo::transport::tcp::Context {
   // Gives a message that nobody waits for any more to a receive from any source. False: there is none for it.
   bool offer_any(uint64_t slot, int source, const char* data, uint64_t bytes);
 
+  // The messages of a slot go to its receives in the order of submission. For a receive from any source gloo asks for a
+  // message only once one is announced, so a younger receive that names the source may have asked for it before.
+  // `posted` has, and its message begins to arrive: if an older receive from any source is there, the two change
+  // places. Called by the pair, under its lock.
+  using Posted = std::tuple<::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer>, size_t, size_t>;
+  void exchange_any(uint64_t slot, int source, Posted& posted);
+  // Receives because of which the above may have to be done: those from any source, and those that they displaced.
+  void expect_disorder() { disordering_.fetch_add(1); }
+  void expect_order() { disordering_.fetch_sub(1); }
+  bool is_disorderly() const { return disordering_.load() > 0; }
+
  private:
   const std::shared_ptr<const Watch> watch_;
+  std::atomic<int> disordering_ = 0;
   std::atomic<int> first_lost_ = -1;
   std::atomic<int> lost_ = 0;
 };

@@ -62,7 +62,9 @@ class Receive final : public Message {
         result_(op.result),
         buffer_(lane.transport, lane.watch, op.output.data, op.output.count * bp_dtype_size(op.dtype),
                 Buffer::Lengths::kUpToSize, Clock::time_point::max()) {
+    buffer_.set_age(lane_.receives.fetch_add(1));
     if (peer_ == BP_ANY_SOURCE) {
+      if (lane_.transport) lane_.transport->expect_disorder();
       lane_.loopback.receive(slot_, buffer_, true, [this] { post_any(); });
     } else if (peer_ == lane_.rank) {
       lane_.loopback.receive(slot_, buffer_, false, [] {});
@@ -73,15 +75,21 @@ class Receive final : public Message {
   ~Receive() override {
     if (peer_ == BP_ANY_SOURCE || peer_ == lane_.rank) lane_.loopback.forget(buffer_);
     if (!done_ && lane_.transport) withdraw();
+    if (lane_.transport && (peer_ == BP_ANY_SOURCE || buffer_.is_displaced())) lane_.transport->expect_order();
   }
 
   bool wait(Clock::time_point until) override {
-    if (peer_ != BP_ANY_SOURCE || !lane_.transport) return wait_slice(until);
-    // No connection tells a receive from any source that it has ended.
+    if (peer_ == lane_.rank || !lane_.transport) return wait_slice(until);
+    // No connection tells a receive from any source, or one that such a receive has displaced, that it has ended.
     for (;;) {
       const Clock::time_point slice = std::min(until, Clock::now() + kWatchInterval);
       if (wait_slice(slice)) return true;
-      if (lane_.transport->all_lost()) throw_lost(lane_, lane_.transport->first_lost(), "and nobody else is left");
+      if (peer_ != BP_ANY_SOURCE && buffer_.is_displaced() && !lane_.transport->pair(peer_).is_open() &&
+          !buffer_.has_received()) {
+        throw_lost(lane_, peer_, "its message was still to be sent");
+      }
+      if (peer_ == BP_ANY_SOURCE && lane_.transport->all_lost())
+        throw_lost(lane_, lane_.transport->first_lost(), "and nobody else is left");
       if (slice == until) return false;
     }
   }
@@ -143,7 +151,8 @@ class Receive final : public Message {
   void withdraw() {
     if (peer_ == lane_.rank) return;
     if (peer_ != BP_ANY_SOURCE) {
-      lane_.transport->pair(peer_).withdraw_receive(buffer_, slot_);
+      if (lane_.transport->pair(peer_).withdraw_receive(buffer_, slot_) || !buffer_.is_displaced()) return;
+      lane_.transport->withdraw_any(buffer_, slot_);
       return;
     }
     if (lane_.transport->withdraw_any(buffer_, slot_)) return;

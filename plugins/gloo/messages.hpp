@@ -4,6 +4,7 @@
 // the process. Nothing here has a thread: operations are posted at once and gloo's thread gets on with them.
 #pragma once
 
+#include <atomic>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -63,6 +64,7 @@ struct Lane {
   int rank;
   int world_size;
   Loopback loopback;
+  std::atomic<uint64_t> receives = 0;  // submitted so far
 };
 
 // A send or a recv in flight. Destroying it gives it up.

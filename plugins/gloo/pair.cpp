@@ -143,6 +143,7 @@ void Pair::prepare_payload() {
   }
   const auto pending = localPendingRecv_.find(rx_.preamble.slot);
   if (pending == localPendingRecv_.end()) return;  // gloo refuses it
+  if (owner_.is_disorderly()) put_oldest_first(rx_.preamble.slot, pending->second);
   const auto& [receiver, offset, room] = pending->second.front();
   const NonOwningPtr<UnboundBuffer> buffer(receiver);
   const bool orphaned = buffer && is_orphan(buffer.operator->(), rx_.preamble.slot);
@@ -153,6 +154,17 @@ void Pair::prepare_payload() {
     if (pending->second.empty()) localPendingRecv_.erase(pending);
     divert(told, orphaned);
   }
+}
+
+// One from any source is behind those that named this peer before the message was announced, or not here at all.
+void Pair::put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives) {
+  const auto oldest = std::min_element(receives.begin(), receives.end(), [](const auto& left, const auto& right) {
+    return age_of(std::get<0>(left)) < age_of(std::get<0>(right));
+  });
+  const UnboundBufferOp first = *oldest;
+  receives.erase(oldest);
+  receives.push_front(first);
+  owner_.exchange_any(slot, rank_, receives.front());
 }
 
 void Pair::divert(WeakNonOwningPtr<UnboundBuffer> receiver, bool orphaned) {

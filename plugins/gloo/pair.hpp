@@ -92,6 +92,7 @@ class Pair final : public ::gloo::transport::tcp::Pair {
   std::unique_ptr<Buffer> make_buffer(void* data, size_t size) const;
   bool read_preamble();
   void prepare_payload();
+  void put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives);
   void divert(::gloo::WeakNonOwningPtr<Pending> receiver, bool orphaned);
   void finish_spill();
   void keep_for_later(Spill& arrived, Buffer& orphan);
