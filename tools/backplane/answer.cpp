@@ -33,7 +33,8 @@ nlohmann::json answer(const Request& request) {
     status = bp_registry_probe(nullptr, request.backend.c_str(), &err);
   } else {
     char* json = nullptr;
-    status = bp_registry_info(nullptr, request.backend.c_str(), &json, &err);
+    status = request.question == kFile ? bp_plugin_file_info(request.backend.c_str(), &json, &err)
+                                       : bp_registry_info(nullptr, request.backend.c_str(), &json, &err);
     if (status == BP_OK) text = json;
     bp_free(json);
   }

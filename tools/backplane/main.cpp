@@ -60,7 +60,9 @@ int main(int count, char** arguments) {
   app.require_subcommand(1);
   add_list(app, exit_code);
   add_info(app, exit_code);
+  add_check(app, exit_code);
   add_new(app, exit_code);
+  add_trace(app);
   const CLI::App* run = add_run(app, program, exit_code);
   add_answer(app);
 

@@ -13,6 +13,7 @@ namespace backplane::tool {
 constexpr const char* kAnswerCommand = "__answer";
 constexpr const char* kProbe = "probe";  // is the backend viable here?
 constexpr const char* kInfo = "info";    // bp_registry_info
+constexpr const char* kFile = "file";    // bp_plugin_file_info; about a path instead of a backend
 constexpr std::chrono::seconds kAnswerTime{10};
 
 struct Answer {

@@ -129,6 +129,10 @@ BP_API int32_t bp_registry_info(bp_registry* registry, const char* name, char** 
 /* BP_OK if the backend is viable on this machine, else BP_UNSUPPORTED with its reason. Loads its plugin and runs its
  * probe in this process. */
 BP_API int32_t bp_registry_probe(bp_registry* registry, const char* name, bp_error* err);
+/* What the core makes of one plugin file, wherever it lies: loads it as a lookup would, with the same checks, and
+ * gives what bp_registry_info says of each of its backends, as a JSON array for bp_free. The error is the reason for
+ * which the core refuses the file. Registers nothing. */
+BP_API int32_t bp_plugin_file_info(const char* path, char** json, bp_error* err);
 
 /* ---- Process groups -----------------------------------------------------------------------------------------------
  */
@@ -234,6 +238,11 @@ BP_API void bp_objects_release(bp_objects* objects);
 
 /* The flight recorder of a group: its last operations, oldest first, as JSON for bp_free. */
 BP_API int32_t bp_group_trace(bp_group* group, char** json, bp_error* err);
+/* The flight recorders of all ranks of a running job, asked through its store by somebody who need not be a rank:
+ * {"world_size": W, "silent": [ranks that did not answer], "traces": [what bp_group_trace says, per rank and group]}.
+ * `group`: name of the job's first group, NULL for the usual "world". Blocks up to timeout_ns; BP_TIMEOUT if no such
+ * group works with this store. */
+BP_API int32_t bp_store_trace(bp_store* store, const char* group, int64_t timeout_ns, char** json, bp_error* err);
 
 /* Where log lines of the library and its plugins go; NULL: stderr, from the level that BACKPLANE_LOG names (debug,
  * info, warn, error, off; warn by default). `log` may be called from any thread. */

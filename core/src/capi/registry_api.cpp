@@ -1,11 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/handles.hpp"
+#include "plugin/loader.hpp"
+#include "plugin/plugin_file.hpp"
 #include "registry/report.hpp"
 #include "registry/selection.hpp"
 
 using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
 
 namespace {
+
+std::string upper(std::string text) {
+  for (char& c : text) c = 'a' <= c && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return text;
+}
+
+std::string file_info(const std::string& path) {
+  const plugin::Note note = plugin::read_plugin_file(path, plugin::search_path().policy.allow_unsafe);
+  const bp_plugin* const loaded = plugin::load(path, note);
+  std::string text;
+  for (uint32_t i = 0; i < loaded->backend_count; ++i) {
+    const bp_backend* const backend = loaded->backends[i];
+    text += (i == 0 ? "" : ",\n") + info_json({backend->id, upper(backend->id), path, backend, loaded});
+  }
+  return "[" + text + "]";
+}
 
 const bp_backend_type* handle(const Member& member) { return reinterpret_cast<const bp_backend_type*>(&member); }
 
@@ -90,6 +108,12 @@ int32_t bp_registry_info(bp_registry* registry, const char* name, char** json, b
 }
 int32_t bp_registry_probe(bp_registry* registry, const char* name, bp_error* err) {
   return guarded(err, [=] { probe(registry_of(registry).lookup(name)); });
+}
+int32_t bp_plugin_file_info(const char* path, char** json, bp_error* err) {
+  return guarded(err, [=] {
+    if (path == nullptr) fail(BP_INVALID, "a path is needed, not NULL");
+    *json = copy_text(file_info(path));
+  });
 }
 
 }  // extern "C"

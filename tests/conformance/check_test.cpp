@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command `backplane check`: what it says of wrong use, how it reports, and that no plugin harms it.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tools/command.hpp"
+
+namespace backplane::test {
+namespace {
+
+const std::string kSpecimen = BACKPLANE_TEST_SPECIMEN;
+
+std::string rude(const std::string& way) { return std::string(BACKPLANE_TEST_RUDE) + "/" + way + "/backplane_rude.so"; }
+
+Outcome check(std::vector<std::string> arguments, const Setting& setting = {}) {
+  arguments.insert(arguments.begin(), "check");
+  return run(arguments, setting);
+}
+
+// One quick case at two ranks.
+Outcome quick(std::vector<std::string> arguments) {
+  for (const char* word : {"-n", "2", "--filter", "p2p.tag-match"}) arguments.emplace_back(word);
+  return check(arguments);
+}
+
+void expect_wrong_use(const std::vector<std::string>& arguments, const std::string& sentence) {
+  const Outcome outcome = check(arguments);
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, sentence)) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+}
+
+TEST(Check, PassesAGoodPlugin) {
+  const Outcome outcome = quick({kSpecimen});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_TRUE(outcome.out.starts_with("specimen 1.0.0 (" + kSpecimen + ") at 2 ranks: 1 passed, 0 failed"))
+      << outcome.out;
+  EXPECT_EQ(outcome.err, "");  // no terminal, no progress
+}
+
+TEST(Check, FindsABackendByName) {
+  const Outcome outcome = quick({"inproc"});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "inproc 1.0.0 (Backplane (built in)) at 2 ranks: 1 passed")) << outcome.out;
+}
+
+TEST(Check, PrintsJson) {
+  const Outcome outcome = quick({kSpecimen, "--format", "json", "--seed", "11"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["seed"], 11);
+  EXPECT_EQ(json["results"][0]["name"], "tag-match");
+}
+
+TEST(Check, WritesTheReportToAFile) {
+  const Workplace workplace;
+  const std::string file = workplace.file("report.xml");
+  const Outcome outcome = quick({kSpecimen, "--format", "junit", "--output", file});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_TRUE(read_file(file).starts_with("<?xml"));
+}
+
+TEST(Check, FailsAWrongPlugin) {
+  Setting setting;
+  setting.environment["SPECIMEN_MUTANT"] = "no.such-mutant";  // its init refuses to start
+  const Outcome outcome = check({kSpecimen, "-n", "2", "--filter", "p2p.tag-match", "--option", "backlog=8"}, setting);
+  EXPECT_EQ(outcome.code, 1) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "FAILED p2p.tag-match: ")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "reproduce: backplane check --option backlog=8 " + kSpecimen +
+                                        " -n 2 --filter p2p.tag-match --seed "))
+      << outcome.out;
+}
+
+TEST(Check, ListsTheCases) {
+  const Outcome outcome = check({"--list"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.out, "p2p.tag-match")) << outcome.out;
+}
+
+TEST(CheckWrongUse, IsExplained) {
+  expect_wrong_use({}, "name a plugin file or a backend to check");
+  expect_wrong_use({"/no/such/file.so"}, "cannot check /no/such/file.so: No such file or directory");
+  expect_wrong_use({"/tmp/"}, "/tmp/ is a directory; name a plugin file in it, or a backend");
+  expect_wrong_use({"nobody"}, "nobody");
+  expect_wrong_use({kSpecimen, "--filter", "p2p.tag-mach"},
+                   "no case is called p2p.tag-mach; did you mean p2p.tag-match?");
+  expect_wrong_use({kSpecimen, "-n", "0"}, "--ranks");
+  expect_wrong_use({kSpecimen, "-n", "65"}, "--ranks");
+  expect_wrong_use({kSpecimen, "--level", "some"}, "--level");
+  expect_wrong_use({kSpecimen, "--option", "port"}, "--option wants KEY=VALUE, not port");
+  expect_wrong_use({kSpecimen, "--option", "prot=1"}, "backend specimen has no option prot; it has address, port");
+  expect_wrong_use({kSpecimen, "--backend", "other"}, "has no backend other; it has specimen");
+}
+
+TEST(Check, SaysFirstWhyTheCoreRefusesAFile) {
+  const Workplace workplace;
+  const std::string file = workplace.file("backplane_text.so");
+  std::ofstream(file) << "this is no plugin\n";
+  const Outcome outcome = check({file, "-n", "2", "--filter", "load.opens", "--filter", "p2p"});
+  EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
+  EXPECT_TRUE(outcome.out.starts_with("Backplane refuses this plugin: ")) << outcome.out;
+  EXPECT_FALSE(contains(outcome.out, "p2p.")) << outcome.out;
+}
+
+struct Way {
+  const char* name;
+  bool refused;  // by the core
+};
+
+class Rude : public testing::TestWithParam<Way> {};
+
+// It neither ends nor hangs, and says what it found.
+TEST_P(Rude, CannotHarmTheCheck) {
+  const auto [name, refused] = GetParam();
+  const Outcome outcome =
+      check({rude(name), "-n", "2", "--patience", "0.1", "--filter", "load.opens", "--filter", "init.world-1"});
+  EXPECT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.code << outcome.out << outcome.err;
+  EXPECT_EQ(contains(outcome.out, "Backplane refuses this plugin: "), refused) << outcome.out << outcome.err;
+  if (refused) {
+    EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Rude,
+                         testing::Values(Way{"crash", true}, Way{"hang", true}, Way{"exit", true}, Way{"wild", true},
+                                         Way{"killgroup", true}, Way{"killparent", true}, Way{"flood", true},
+                                         Way{"close", true}, Way{"stopparent", false}, Way{"inithangs", false},
+                                         Way{"scribble", true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Does each case catch its mutants? mutants_test SPECIMEN LOAD_MUTANTS GROUP [CASE]
+//
+// SPECIMEN is the plugin, LOAD_MUTANTS a folder of plugins named after the case that must catch them ("load.opens.so",
+// "load.opens-2.so"). The plain specimen must pass every case of the group; each case of the MUST level needs a mutant,
+// and fails it. Exit 0: all of that is so.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "backplane/conformance/conformance.hpp"
+#include "specimen/mutants.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int32_t kFewRanks = 3;
+constexpr int32_t kManyRanks = 4;  // what some cases need
+
+struct Candidate {
+  std::string name;  // "p2p.tag-match:2"
+  std::string bug;
+  std::string path;
+  bool chosen_by_name = false;  // the specimen under SPECIMEN_MUTANT
+};
+
+// From the environment, for slow machines and instrumented builds.
+double patience() {
+  const char* text = std::getenv("BACKPLANE_TEST_PATIENCE");
+  return text == nullptr ? 1 : std::atof(text);
+}
+
+Report run(const std::string& path, const std::string& filter, int32_t ranks) {
+  Subject subject;
+  subject.path = path;
+  Settings settings;
+  settings.ranks = ranks;
+  settings.filters = {filter};
+  settings.seed = 1;
+  settings.patience = patience();
+  return check(subject, settings);
+}
+
+// The result of one case, with as many ranks as it takes. `trouble`: of the harness itself.
+Result run_case(const std::string& path, const std::string& name, std::string& trouble) {
+  Result result;
+  for (const int32_t ranks : {kFewRanks, kManyRanks}) {
+    const Report report = run(path, name, ranks);
+    trouble = report.trouble;
+    result = report.results.empty() ? Result() : report.results.back();
+    if (result.verdict != Verdict::kSkipped) break;
+  }
+  return result;
+}
+
+std::string stem(const std::string& mutant) { return mutant.substr(0, mutant.find(':')); }
+
+bool is_case(const std::string& name) {
+  const std::vector<Result> all = cases();
+  return std::any_of(all.begin(), all.end(),
+                     [&name](const Result& each) { return name == each.group + "." + each.name; });
+}
+
+std::vector<Candidate> candidates(const std::string& specimen, const fs::path& load_mutants) {
+  std::vector<Candidate> all;
+  for (const specimen::Mutant& mutant : specimen::all_mutants()) {
+    all.push_back({mutant.name, mutant.bug, specimen, true});
+  }
+  if (!fs::is_directory(load_mutants)) return all;
+  for (const fs::directory_entry& file : fs::directory_iterator(load_mutants)) {
+    if (file.path().extension() != ".so") continue;
+    std::string name = file.path().stem().string();
+    const size_t number = name.find_last_not_of("0123456789");
+    if (!is_case(name) && number + 1 < name.size() && name[number] == '-') name[number] = ':';
+    all.push_back({name, "a file of its own", file.path().string(), false});
+  }
+  return all;
+}
+
+void print(const Result& result, const std::string& trouble) {
+  if (!trouble.empty()) std::printf("      trouble: %s\n", trouble.c_str());
+  if (!result.reason.empty()) std::printf("      skipped: %s\n", result.reason.c_str());
+  for (const Finding& finding : result.findings) {
+    std::printf("      rank %d: expected %s; got %s; while %s\n", finding.rank, finding.expected.c_str(),
+                finding.actual.c_str(), finding.doing.c_str());
+  }
+}
+
+class Hunt {
+ public:
+  Hunt(std::string specimen, const fs::path& load_mutants, std::string group, std::string only)
+      : specimen_(std::move(specimen)),
+        group_(std::move(group)),
+        only_(std::move(only)),
+        candidates_(candidates(specimen_, load_mutants)) {}
+
+  int go() {
+    for (const Result& each : cases()) {
+      if (each.group != group_ || (!only_.empty() && each.name != only_)) continue;
+      hunt(each);
+    }
+    for (const Candidate& each : candidates_) {
+      if (each.name.starts_with(group_ + ".") && !is_case(stem(each.name)))
+        fail("no case is called like the mutant " + each.name);
+    }
+    std::printf("%s: %zu of %zu mutants caught", group_.c_str(), caught_, tried_);
+    if (not_tried_ > 0) std::printf(", %zu not tried because this machine does not permit their case", not_tried_);
+    std::printf("\n");
+    if (tried_ == 0 && not_tried_ == 0) fail("no mutant was there to be caught");
+    return failed_ ? EXIT_FAILURE : EXIT_SUCCESS;
+  }
+
+ private:
+  void fail(const std::string& what) {
+    std::printf("FAILED: %s\n", what.c_str());
+    failed_ = true;
+  }
+
+  void hunt(const Result& which) {
+    const std::string name = which.group + "." + which.name;
+    std::vector<const Candidate*> mine;
+    for (const Candidate& each : candidates_) {
+      if (stem(each.name) == name) mine.push_back(&each);
+    }
+    if (mine.empty()) {
+      if (which.level == Level::kMust) fail(name + " has no mutant");
+      return;
+    }
+    ::unsetenv("SPECIMEN_MUTANT");
+    std::string trouble;
+    const Result plain = run_case(specimen_, name, trouble);
+    if (plain.verdict == Verdict::kSkipped && trouble.empty()) {
+      std::printf("  %s cannot be run here: %s\n", name.c_str(), plain.reason.c_str());
+      not_tried_ += mine.size();
+      return;
+    }
+    if (plain.verdict != Verdict::kPassed || !trouble.empty()) {
+      fail("the plain specimen does not pass " + name);
+      print(plain, trouble);
+    }
+    for (const Candidate* each : mine) pursue(name, *each);
+    std::fflush(stdout);
+  }
+
+  void pursue(const std::string& name, const Candidate& mutant) {
+    ++tried_;
+    if (mutant.chosen_by_name) {
+      ::setenv("SPECIMEN_MUTANT", mutant.name.c_str(), 1);
+    } else {
+      ::unsetenv("SPECIMEN_MUTANT");
+    }
+    std::string trouble;
+    const Result result = run_case(mutant.path, name, trouble);
+    const bool caught = trouble.empty() && result.verdict == Verdict::kFailed && !result.findings.empty();
+    if (caught) {
+      ++caught_;
+      std::printf("  caught %s (%s) in %.1f s\n", mutant.name.c_str(), mutant.bug.c_str(), result.seconds);
+    } else {
+      fail(mutant.name + " (" + mutant.bug + ") was not caught");
+    }
+    print(result, trouble);
+  }
+
+  const std::string specimen_;
+  const std::string group_;
+  const std::string only_;
+  const std::vector<Candidate> candidates_;
+  size_t tried_ = 0;
+  size_t caught_ = 0;
+  size_t not_tried_ = 0;
+  bool failed_ = false;
+};
+
+}  // namespace
+}  // namespace backplane::conformance
+
+int main(int count, char** arguments) {
+  if (count < 4 || count > 5) {
+    std::fprintf(stderr, "usage: mutants_test SPECIMEN LOAD_MUTANTS GROUP [CASE]\n");
+    return 2;
+  }
+  return backplane::conformance::Hunt(arguments[1], arguments[2], arguments[3], count > 4 ? arguments[4] : "").go();
+}
