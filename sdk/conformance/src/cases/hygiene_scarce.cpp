@@ -24,6 +24,17 @@ int limit_for(int free) {
   return limit;
 }
 
+// What comes with the first group and stays (a sanitizer's thread, a library's pool) is no leak.
+void warm_up(Rank& rank) {
+  Plan plan;
+  plan.space = say("warm/", rank.id());
+  plan.rank = 0;
+  plan.world_size = 1;
+  auto agent = rank.open(plan);
+  exchange(rank, *agent, 1, 100);
+  agent->close();
+}
+
 // An init that fails for want of something says so, and leaves nothing behind; one that works, works.
 bool starts(Rank& rank, int allowed, const std::string& of_what, const std::function<void()>& lift,
             const Footprint& before) {
@@ -51,16 +62,6 @@ bool starts(Rank& rank, int allowed, const std::string& of_what, const std::func
   return started;
 }
 
-void warm_up(Rank& rank) {
-  Plan plan;
-  plan.space = say("warm/", rank.id());
-  plan.rank = 0;
-  plan.world_size = 1;
-  auto agent = rank.open(plan);
-  exchange(rank, *agent, 1, 100);
-  agent->close();
-}
-
 void few_descriptors(Rank& rank) {
   rank.meet();
   if (rank.id() != 0) return;
@@ -82,6 +83,7 @@ void few_descriptors(Rank& rank) {
 using MakeScarce = std::function<std::function<void()>(int allowed)>;
 
 void start_together(Rank& rank, const std::string& of_what, const MakeScarce& make_scarce) {
+  warm_up(rank);
   const Footprint before = Footprint::take();
   bool worked = false;
   for (int allowed = 0; allowed <= kMost && !worked; allowed = allowed < 4 ? allowed + 1 : allowed * 2) {
@@ -183,6 +185,7 @@ void few_threads(Rank& rank) {
 }
 
 void no_shared_memory(Rank& rank) {
+  warm_up(rank);
   const Footprint before = Footprint::take();
   std::string why_not;
   if (!deny_shared_memory(why_not)) rank.skip(why_not);
