@@ -18,6 +18,7 @@ namespace {
 struct Hub {
   explicit Hub(int32_t world_size) : mailboxes(static_cast<size_t>(world_size)) {}
   std::vector<sdk::Mailbox> mailboxes;
+  size_t entered = 0;  // ranks so far; guarded by the mutex of Hubs
 };
 
 // Hubs by token. The first rank of a group to come makes the hub, its groups keep it alive.
@@ -32,12 +33,20 @@ class Hubs {
       hub = std::make_shared<Hub>(world_size);
       slot = hub;
     }
+    if (++hub->entered == hub->mailboxes.size()) std::erase(early_, hub);
     return hub;
+  }
+  // A rank that has sent something leaves: those who are still to come shall find it.
+  void keep(const std::shared_ptr<Hub>& hub) {
+    const std::lock_guard lock(mutex_);
+    const bool kept = std::find(early_.begin(), early_.end(), hub) != early_.end();
+    if (hub->entered < hub->mailboxes.size() && !kept) early_.push_back(hub);
   }
 
  private:
   std::mutex mutex_;
   std::map<std::string, std::weak_ptr<Hub>> hubs_;
+  std::vector<std::shared_ptr<Hub>> early_;  // until the last rank has come
 };
 
 Hubs& hubs() {
@@ -55,6 +64,7 @@ class InprocGroup final : public sdk::ProcessGroup {
     std::shared_ptr<sdk::Completion> completion;
     sdk::Mailbox* mailbox = nullptr;
     if (op.kind == BP_SEND) {
+      sent_.store(true);
       mailbox = &hub_->mailboxes[static_cast<size_t>(op.peer)];
       completion = mailbox->put(rank_, op.tag, op.input.data, op.input.count * bp_dtype_size(op.dtype));
     } else {
@@ -74,6 +84,7 @@ class InprocGroup final : public sdk::ProcessGroup {
   // Ends what this rank waits for, and what the others wait for from it.
   void leave(const sdk::Failure& why) noexcept {
     if (left_.exchange(true)) return;
+    if (sent_.load()) hubs().keep(hub_);
     const sdk::Failure gone(BP_PEER_LOST, "rank " + std::to_string(rank_) + " left the group: " + why.what(), rank_);
     const sdk::Failure& for_peers = why.status() == BP_CANCELLED ? gone : why;
     hub_->mailboxes[static_cast<size_t>(rank_)].close(why, for_peers);
@@ -86,7 +97,17 @@ class InprocGroup final : public sdk::ProcessGroup {
   const int32_t rank_;
   const std::shared_ptr<Hub> hub_;
   std::atomic<bool> left_ = false;
+  std::atomic<bool> sent_ = false;
 };
+
+std::string token_of_rank_0(const sdk::Context& context) {
+  try {
+    return context.host.store_get("inproc", context.timeout_ns);
+  } catch (const sdk::Failure& e) {
+    if (e.status() != BP_TIMEOUT) throw;
+    throw sdk::Failure(BP_TIMEOUT, std::string("inproc: rank 0 has not come to the group: ") + e.what(), 0);
+  }
+}
 
 // All ranks learn the token that the first one to ask made; it names the process, so that a rank of another process is
 // told instead of left waiting.
@@ -96,7 +117,7 @@ std::unique_ptr<sdk::ProcessGroup> start(const sdk::Context& context) {
   std::string token = here + " group " + std::to_string(next_token++);
   if (context.world_size > 1) {
     if (context.rank == 0) context.host.store_set("inproc", token);
-    token = context.host.store_get("inproc", context.timeout_ns);
+    token = token_of_rank_0(context);
   }
   if (!token.starts_with(here + " ")) {
     throw sdk::Failure(BP_UNSUPPORTED, "inproc joins threads of one process, but rank 0 is " +

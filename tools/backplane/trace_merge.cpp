@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 std::string words(const Json& entry) {
   std::string text = entry.at("op").get<std::string>();
-  if (entry.contains("reduce_op")) text += " " + entry["reduce_op"].get<std::string>();
+  if (entry.contains("reduce_op")) text += fmt::format(" {}", entry["reduce_op"].get<std::string>());
   if (entry.contains("dtype")) {
     text += fmt::format(" ({} x {})", entry["dtype"].get<std::string>(), entry.at("count").get<uint64_t>());
   }

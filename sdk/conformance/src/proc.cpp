@@ -124,9 +124,10 @@ std::map<int, Descriptor> descriptors() {
     std::array<char, PATH_MAX> target{};
     const ssize_t size = readlink(("/proc/self/fd/" + name).c_str(), target.data(), target.size() - 1);
     const int flags = fcntl(number, F_GETFD);
-    if (size >= 0 && flags >= 0) {
-      found[number] = {std::string(target.data(), static_cast<size_t>(size)), (flags & FD_CLOEXEC) != 0};
-    }
+    if (size < 0 || flags < 0) return;
+    const std::string what(target.data(), static_cast<size_t>(size));
+    if (what.rfind("/proc/", 0) == 0) return;  // another rank of this process that is looking, too
+    found[number] = {what, (flags & FD_CLOEXEC) != 0};
   });
   return found;
 }

@@ -253,8 +253,10 @@ std::vector<Case> process_signal_cases() {
   Case pipe = make("sigpipe", "a peer that dies costs the sender no SIGPIPE", sigpipe);
   pipe.needs.ranks = 2;
   pipe.needs.processes = true;
+  Case storm = make("eintr-storm", "signals that interrupt calls cost no message and no deadline", eintr_storm);
+  storm.needs.processes = true;  // the handler is the process's
   return {
-      make("eintr-storm", "signals that interrupt calls cost no message and no deadline", eintr_storm),
+      storm,
       pipe,
       make("signals-blocked", "the backend's threads block all signals", signals_blocked),
       make("manners", "signal handlers, umask, directory, environment, locale and limits are left alone", manners),
