@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include "aside.hpp"
 #include "backplane/backplane.h"
 #include "failure.hpp"
+#include "process.hpp"
 #include "question.hpp"
 #include "table.hpp"
 
@@ -26,6 +28,7 @@ using Json = nlohmann::json;
 Answer ask_aside(const char* question, const std::string& about) {
   const Aside aside = run_aside(
       [question, &about](const Say&) {
+        ::dup2(open_null_device().get(), STDERR_FILENO);  // the suite tells what a plugin prints, and how much of it
         const Answer answer = ask(question, about, "while the core loaded it", kAnswerTime);
         return std::to_string(answer.status) + " " + answer.text;
       },
