@@ -305,7 +305,7 @@ void Isolation::release(Work& work) {
   const std::shared_ptr<Work> kept = std::exchange(work.owner, nullptr);
   {
     const std::lock_guard lock(mutex_);
-    if (kept->decreed || kept->busy) return;  // left behind with the agent
+    if (kept->decreed || kept->busy) return left_.push_back(kept);
   }
   call(
       "work_release", [this, kept] { inner_->work_release(agent_.self, kept->inner); }, Deadline::after(kPrompt));

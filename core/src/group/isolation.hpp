@@ -98,6 +98,7 @@ class Isolation : public std::enable_shared_from_this<Isolation> {
   std::optional<bp_error> why_;
   Deadline end_ = Deadline::never();  // after abort
   bool wedged_ = false;
+  std::vector<std::shared_ptr<Work>> left_;  // works that the backend may still use
 };
 
 // Should calls into this backend be isolated? By its flag, unless BACKPLANE_ISOLATE says always or never.
