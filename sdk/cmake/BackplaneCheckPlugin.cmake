@@ -7,8 +7,10 @@
 #
 # The command is the one that was installed with the package, else the one in PATH; BACKPLANE_COMMAND names another.
 
+set(BACKPLANE_COMMAND_HINT ${PACKAGE_PREFIX_DIR}/bin) # of the package that includes this
+
 function(backplane_check_plugin name)
-  find_program(BACKPLANE_COMMAND backplane HINTS ${PACKAGE_PREFIX_DIR}/bin)
+  find_program(BACKPLANE_COMMAND backplane HINTS ${BACKPLANE_COMMAND_HINT})
   if(NOT BACKPLANE_COMMAND)
     message(FATAL_ERROR "Cannot find the command `backplane`, which checks the plugin ${name}; set BACKPLANE_COMMAND "
                         "to its path, or BUILD_TESTING to OFF")

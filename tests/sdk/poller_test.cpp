@@ -148,6 +148,34 @@ TEST(PollerTest, StopMayBeCalledAgain) {
   poller.stop();
 }
 
+TEST(PollerTest, StopAmidWakesIsNotLost) {
+  std::atomic<bool> is_over = false;
+  std::atomic<Poller*> current = nullptr;
+  std::atomic<int> inside = 0;
+  std::thread waker([&is_over, &current, &inside] {
+    while (!is_over) {
+      ++inside;
+      if (Poller* poller = current.load()) poller->wake();
+      --inside;
+    }
+  });
+  for (int round = 0; round < 3000; ++round) {
+    Poller poller(
+        [](Poller::Sleep& sleep) {
+          sleep.until_woken();
+          return false;
+        },
+        kUnbroken);
+    current = &poller;
+    for (int i = 0; i < round % 50; ++i) poller.wake();
+    poller.stop();
+    current = nullptr;
+    while (inside.load() > 0) std::this_thread::yield();  // the waker may still hold the pointer
+  }
+  is_over = true;
+  waker.join();
+}
+
 TEST(PollerTest, TheThreadTakesNoSignals) {
   Counter calls;
   std::atomic<bool> is_blocked = false;

@@ -104,11 +104,13 @@ class Poller {
   void run() {
     int64_t pause = kShortestPause;
     Sleep sleep;
-    while (!stopping_.load()) {
-      // Emptied before the flag falls: whoever sets the flag from here on also wakes the sleep below.
+    for (;;) {
+      // Emptied before the flag falls, and the flag down before anything is looked at: a wake that finds the flag up,
+      // and so does not write, is seen by what follows; any later one ends the sleep.
       uint64_t count = 0;
       [[maybe_unused]] const ssize_t got = ::read(event_, &count, sizeof count);
       awake_.store(false);
+      if (stopping_.load()) return;
       sleep.fds_.assign(1, {event_, POLLIN, 0});
       sleep.limit_ = -1;
       sleep.until_woken_ = false;

@@ -166,13 +166,12 @@ impl Group {
     /// Ends an operation early. The copy of a message that is being written goes on its way.
     pub fn cancel(&self, work: &Arc<Work>) {
         let mut state = locked(&self.shared.state);
-        let is_here = state.mailbox.cancel(work);
+        state.mailbox.cancel(work);
         for outbox in &mut state.outboxes {
             outbox.queue.retain(|outgoing| !Arc::ptr_eq(&outgoing.work, work));
         }
         drop(state);
-        let _ = is_here; // else it is settled already, or a send
-        work.settle(Err(Failure::new(abi::CANCELLED, "acme-id: cancelled by this rank")));
+        work.settle(Err(Failure::new(abi::CANCELLED, "acme-id: cancelled by this rank"))); // unless it was done
     }
 
     pub fn abort(&self, why: &Failure) {

@@ -104,11 +104,9 @@ impl Mailbox {
         others.try_fold(None, |_, (_, why)| why.clone().map(Some)).flatten()
     }
 
-    /// Takes a receive back. False: it is not here.
-    pub fn cancel(&mut self, work: &Arc<Work>) -> bool {
-        let before = self.receives.len();
+    /// Takes a receive back, if it still waits.
+    pub fn cancel(&mut self, work: &Arc<Work>) {
         self.receives.retain(|receive| !Arc::ptr_eq(&receive.work, work));
-        self.receives.len() < before
     }
 
     /// Nothing comes from this rank any more; what has come is still received.

@@ -24,7 +24,7 @@ impl Failure {
     pub fn of_peer(peer: i32, text: impl Into<String>) -> Failure {
         Failure { status: abi::PEER_LOST, code: 0, peer, text: text.into() }
     }
-    /// The machine's fault, unless the error says that time was up.
+    /// A failure that is the machine's fault.
     pub fn from_io(what: &str, error: &std::io::Error) -> Failure {
         let code = i64::from(error.raw_os_error().unwrap_or(0));
         Failure { status: abi::RESOURCE, code, peer: -1, text: format!("acme-id: {}: {}", what, error) }
