@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -148,32 +149,25 @@ TEST(PollerTest, StopMayBeCalledAgain) {
   poller.stop();
 }
 
-TEST(PollerTest, StopAmidWakesIsNotLost) {
-  std::atomic<bool> is_over = false;
-  std::atomic<Poller*> current = nullptr;
-  std::atomic<int> inside = 0;
-  std::thread waker([&is_over, &current, &inside] {
-    while (!is_over) {
-      ++inside;
-      if (Poller* poller = current.load()) poller->wake();
-      --inside;
-    }
-  });
-  for (int round = 0; round < 3000; ++round) {
+// The stop comes at every moment of what a wake sets going.
+TEST(PollerTest, StopAmidAWakeIsNotLost) {
+  using Clock = std::chrono::steady_clock;
+  for (int round = 0; round < 20'000; ++round) {
+    Counter calls;
     Poller poller(
-        [](Poller::Sleep& sleep) {
+        [&calls](Poller::Sleep& sleep) {
+          calls.add();
           sleep.until_woken();
           return false;
         },
         kUnbroken);
-    current = &poller;
-    for (int i = 0; i < round % 50; ++i) poller.wake();
+    if (round % 2 == 0) calls.reaches(1);
+    poller.wake();
+    const auto moment = Clock::now() + std::chrono::nanoseconds(round * 13 % 60'000);
+    while (Clock::now() < moment) {  // too short to be slept
+    }
     poller.stop();
-    current = nullptr;
-    while (inside.load() > 0) std::this_thread::yield();  // the waker may still hold the pointer
   }
-  is_over = true;
-  waker.join();
 }
 
 TEST(PollerTest, TheThreadTakesNoSignals) {
