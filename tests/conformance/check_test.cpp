@@ -117,7 +117,7 @@ class Rude : public testing::TestWithParam<Way> {};
 TEST_P(Rude, CannotHarmTheCheck) {
   const auto [name, refused] = GetParam();
   const Outcome outcome =
-      check({rude(name), "-n", "2", "--patience", "0.1", "--filter", "load.opens", "--filter", "init.world-1"});
+      check({rude(name), "-n", "2", "--patience", "0.3", "--filter", "load.opens", "--filter", "init.world-1"});
   EXPECT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.code << outcome.out << outcome.err;
   EXPECT_EQ(contains(outcome.out, "Backplane refuses this plugin: "), refused) << outcome.out << outcome.err;
   if (refused) {

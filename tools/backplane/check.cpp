@@ -173,7 +173,8 @@ int check(const Settings& settings) {
   suite.patience = settings.patience;
   suite.command = reproduction(settings);
   suite.filters = chosen_cases(settings.filters, level);
-  const FoundSubject found = find_subject(settings.subject, settings.backend, key_values(settings.options));
+  const FoundSubject found =
+      find_subject(settings.subject, settings.backend, key_values(settings.options), settings.patience);
   if (!settings.output.empty()) write_file(settings.output, "");  // rather now than after a minute's work
   if (!found.refusal.empty()) {
     const std::string verdict = fmt::format("Backplane refuses this plugin: {}\n", printable(found.refusal));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -25,14 +26,15 @@ namespace {
 using Json = nlohmann::json;
 
 // Plugin code may do anything to the process that asked for it: so that is not this one.
-Answer ask_aside(const char* question, const std::string& about) {
+Answer ask_aside(const char* question, const std::string& about, double patience) {
+  const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(kAnswerTime * patience);
   const Aside aside = run_aside(
-      [question, &about](const Say&) {
+      [question, &about, time](const Say&) {
         ::dup2(open_null_device().get(), STDERR_FILENO);  // the suite tells what a plugin prints, and how much of it
-        const Answer answer = ask(question, about, "while the core loaded it", kAnswerTime);
+        const Answer answer = ask(question, about, "while the core loaded it", time);
         return std::to_string(answer.status) + " " + answer.text;
       },
-      {}, 2 * kAnswerTime);
+      {}, 2 * time + kAnswerTime);
   if (!aside.complete) {
     return {BP_INTERNAL,
             fmt::format("the process that loaded it {}; a plugin must leave other processes alone", aside.trouble)};
@@ -69,7 +71,7 @@ const Json& backend_of(const Json& backends, const std::string& id, const std::s
 }
 
 FoundSubject file_subject(const std::string& path, const std::string& backend,
-                          const std::map<std::string, std::string>& options) {
+                          const std::map<std::string, std::string>& options, double patience) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0) {
     throw Failure(kWrongUse, fmt::format("cannot check {}: {}", printable(path), errno_text(errno)));
@@ -82,7 +84,7 @@ FoundSubject file_subject(const std::string& path, const std::string& backend,
   found.subject.path = std::filesystem::absolute(path).string();
   found.subject.backend = backend;
   found.subject.options = options;
-  const Answer answer = ask_aside(kFile, found.subject.path);
+  const Answer answer = ask_aside(kFile, found.subject.path, patience);
   if (answer.status != BP_OK) {
     found.refusal = answer.text;
     return found;
@@ -129,8 +131,8 @@ std::string refused_file(const std::string& name) {
 }
 
 FoundSubject named_subject(const std::string& name, const std::string& backend,
-                           const std::map<std::string, std::string>& options) {
-  const Answer answer = ask_aside(kInfo, name);
+                           const std::map<std::string, std::string>& options, double patience) {
+  const Answer answer = ask_aside(kInfo, name, patience);
   FoundSubject found;
   found.subject.options = options;
   if (answer.status != BP_OK) {
@@ -160,8 +162,9 @@ FoundSubject named_subject(const std::string& name, const std::string& backend,
 }  // namespace
 
 FoundSubject find_subject(const std::string& what, const std::string& backend,
-                          const std::map<std::string, std::string>& options) {
-  return is_path(what) ? file_subject(what, backend, options) : named_subject(what, backend, options);
+                          const std::map<std::string, std::string>& options, double patience) {
+  return is_path(what) ? file_subject(what, backend, options, patience)
+                       : named_subject(what, backend, options, patience);
 }
 
 }  // namespace backplane::tool

@@ -16,8 +16,9 @@ struct FoundSubject {
 };
 
 // `what` with a slash, or ending in .so, is a path; else a backend that the registry knows. `backend` chooses among
-// several in one file; may be empty. Plugin code runs in a child process. Throws Failure(kWrongUse).
+// several in one file; may be empty. Plugin code runs in a child process, which has kAnswerTime times `patience` for
+// it. Throws Failure(kWrongUse).
 FoundSubject find_subject(const std::string& what, const std::string& backend,
-                          const std::map<std::string, std::string>& options);
+                          const std::map<std::string, std::string>& options, double patience);
 
 }  // namespace backplane::tool

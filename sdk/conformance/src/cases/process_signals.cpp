@@ -255,10 +255,12 @@ std::vector<Case> process_signal_cases() {
   pipe.needs.processes = true;
   Case storm = make("eintr-storm", "signals that interrupt calls cost no message and no deadline", eintr_storm);
   storm.needs.processes = true;  // the handler is the process's
+  Case blocked = make("signals-blocked", "the backend's threads block all signals", signals_blocked);
+  blocked.needs.processes = true;  // other ranks' threads are not the backend's
   return {
       storm,
       pipe,
-      make("signals-blocked", "the backend's threads block all signals", signals_blocked),
+      blocked,
       make("manners", "signal handlers, umask, directory, environment, locale and limits are left alone", manners),
       make("tsan-clean", "ThreadSanitizer finds nothing", tsan_clean),
   };
