@@ -49,8 +49,8 @@ bool is_path(const std::string& what) { return what.find('/') != std::string::np
 void check_options(const Json& info, const std::map<std::string, std::string>& options) {
   for (const auto& [key, value] : options) {
     const Json& declared = info["options"];
-    const bool known =
-        std::any_of(declared.begin(), declared.end(), [&key](const Json& option) { return option["key"] == key; });
+    const bool known = std::any_of(declared.begin(), declared.end(),
+                                   [&name = key](const Json& option) { return option["key"] == name; });
     if (known) continue;
     std::string keys;
     for (const Json& option : declared) keys += (keys.empty() ? "" : ", ") + option["key"].get<std::string>();
