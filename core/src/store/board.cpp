@@ -37,6 +37,12 @@ void check_request(const Request& request) {
     case Operation::kNumKeys:
     case Operation::kCancel:
       return expect(0);
+    case Operation::kEnroll:  // these are the roster's
+    case Operation::kWithdraw:
+    case Operation::kGoodbye:
+    case Operation::kFates:
+    case Operation::kHeartbeat:
+      break;
   }
   fail(BP_INVALID, "operation {} is unknown to this store", static_cast<int>(request.operation));
 }
@@ -83,9 +89,7 @@ Bytes Board::perform(const Request& request) {
       return make_bytes(table_.remove(texts[0]) ? "1" : "0");
     case Operation::kNumKeys:
       return make_bytes(std::to_string(table_.size()));
-    case Operation::kGet:
-    case Operation::kWait:
-    case Operation::kCancel:
+    default:  // check_request lets no other pass
       break;
   }
   fail(BP_INTERNAL, "operation {} does not end at once", static_cast<int>(request.operation));

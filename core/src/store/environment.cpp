@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "error.hpp"
+#include "options/option_value.hpp"
 #include "store/wording.hpp"
 
 namespace backplane::core {
@@ -32,6 +33,19 @@ std::optional<int32_t> first_of(const char* Names::*member, int64_t least) {
     }
   }
   return std::nullopt;
+}
+
+int64_t duration_variable(const char* name, int64_t fallback_ns) {
+  const auto text = variable(name);
+  if (!text) return fallback_ns;
+  bp_option option = {};
+  option.struct_size = sizeof(bp_option);
+  option.type = BP_OPTION_DURATION;
+  option.min = static_cast<double>(kShortestBeatNs);
+  option.max = static_cast<double>(kLongestBeatNs);
+  const OptionValue value = read_option(option, *text);
+  if (!value.problem.empty()) fail(BP_INVALID, "{} is {}, which {}", name, quoted(*text), value.problem);
+  return std::stoll(value.text);
 }
 
 }  // namespace
@@ -61,6 +75,19 @@ int64_t parse_number(const std::string& what, const std::string& text, int64_t l
 
 uint16_t parse_port(const std::string& what, const std::string& text) {
   return static_cast<uint16_t>(parse_number(what, text, 1, 65535));
+}
+
+Heartbeat environment_heartbeat() {
+  Heartbeat heartbeat;
+  heartbeat.interval_ns = duration_variable("BACKPLANE_HEARTBEAT_INTERVAL", heartbeat.interval_ns);
+  heartbeat.limit_ns = duration_variable("BACKPLANE_HEARTBEAT_LIMIT", heartbeat.limit_ns);
+  if (!sound(heartbeat)) {
+    fail(BP_INVALID,
+         "BACKPLANE_HEARTBEAT_LIMIT ({}) is less than twice BACKPLANE_HEARTBEAT_INTERVAL ({}), so that one late sign of "
+         "life would count as a death; raise the limit or lower the interval",
+         duration_text(heartbeat.limit_ns), duration_text(heartbeat.interval_ns));
+  }
+  return heartbeat;
 }
 
 std::optional<int32_t> environment_rank() { return first_of(&Names::rank, 0); }

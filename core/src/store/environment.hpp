@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "store/store.hpp"
+
 namespace backplane::core {
 
 // A set and not empty variable.
@@ -21,5 +23,9 @@ uint16_t parse_port(const std::string& what, const std::string& text);
 // From RANK, else from what Open MPI, MPICH or Slurm export.
 std::optional<int32_t> environment_rank();
 std::optional<int32_t> environment_world_size();
+
+// BACKPLANE_HEARTBEAT_INTERVAL and BACKPLANE_HEARTBEAT_LIMIT ("500ms", "10s", "2m"; a number alone is seconds), each with
+// its default if it is not set. BP_INVALID names the variable, its text and what is allowed.
+Heartbeat environment_heartbeat();
 
 }  // namespace backplane::core

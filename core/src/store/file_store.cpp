@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "store/file_log.hpp"
+#include "store/file_membership.hpp"
 #include "store/interruption.hpp"
 #include "store/store.hpp"
 #include "store/waiting.hpp"
@@ -142,6 +143,11 @@ class FileStore final : public Store {
   int64_t num_keys(Deadline deadline) override {
     Turn turn(*file_, *interruption_, deadline);
     return turn.lock_file().size();
+  }
+
+  std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
+                                     Deadline deadline) override {
+    return enroll_in_file(view(), file_->log.path(), enrolment, std::move(on_loss), deadline);
   }
 
   void interrupt(int32_t status, const std::string& why) override { interruption_->raise(status, why); }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "store/interruption.hpp"
+#include "store/roster.hpp"
 #include "store/store.hpp"
 #include "store/table.hpp"
 #include "store/waiting.hpp"
@@ -19,6 +20,38 @@ struct Memory {
   std::mutex mutex;
   std::condition_variable changed;  // a key was set, or a handle was interrupted
   Table table;                      // guarded by mutex
+  // Threads do not die alone, so that nobody is ever lost; but ranks depart. Guarded by mutex.
+  Roster roster{[](ClientId, const Push&) {}};
+  ClientId last_client = 0;
+};
+
+class InprocMembership final : public Membership {
+ public:
+  InprocMembership(std::shared_ptr<Memory> memory, const Enrolment& enrolment)
+      : memory_(std::move(memory)), scope_(enrolment.scope), rank_(enrolment.rank) {
+    const std::lock_guard lock(memory_->mutex);
+    client_ = ++memory_->last_client;
+    memory_->roster.enroll(client_, scope_, rank_, enrolment.identity);
+  }
+  ~InprocMembership() override {
+    const std::lock_guard lock(memory_->mutex);
+    memory_->roster.withdraw(client_, scope_, rank_);
+  }
+  InprocMembership(const InprocMembership&) = delete;
+  InprocMembership& operator=(const InprocMembership&) = delete;
+
+  bool watches() const override { return false; }
+
+  Fates fates(Deadline) override {
+    const std::lock_guard lock(memory_->mutex);
+    return memory_->roster.fates(scope_);
+  }
+
+ private:
+  const std::shared_ptr<Memory> memory_;
+  const std::string scope_;
+  const int32_t rank_;
+  ClientId client_ = 0;
 };
 
 class InprocStore final : public Store {
@@ -83,6 +116,10 @@ class InprocStore final : public Store {
   int64_t num_keys(Deadline) override {
     const auto lock = enter();
     return memory_->table.size();
+  }
+
+  std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)>, Deadline) override {
+    return std::make_unique<InprocMembership>(memory_, enrolment);
   }
 
   void interrupt(int32_t status, const std::string& why) override { interruption_->raise(status, why); }

@@ -32,6 +32,10 @@ class PrefixStore final : public Store {
   }
   bool remove(std::string_view key, Deadline deadline) override { return inner_->remove(full(key), deadline); }
   int64_t num_keys(Deadline deadline) override { return inner_->num_keys(deadline); }
+  std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
+                                     Deadline deadline) override {
+    return inner_->enroll({prefix_ + enrolment.scope, enrolment.rank, enrolment.identity}, std::move(on_loss), deadline);
+  }
   void interrupt(int32_t status, const std::string& why) override { inner_->interrupt(status, why); }
   std::shared_ptr<Store> view() override { return std::make_shared<PrefixStore>(inner_->view(), prefix_); }
   std::string describe() const override { return inner_->describe(); }

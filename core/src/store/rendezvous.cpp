@@ -81,6 +81,7 @@ void meet_by_tcp(const InitMethod& method, const Deadline& deadline, Rendezvous&
   options.job_id = variable("BACKPLANE_JOB_ID").value_or("");
   options.rank = meeting.rank;
   if (meeting.rank == 0 && !variable_is_true("BACKPLANE_STORE_HOSTED")) {
+    options.server_rank = meeting.rank;
     options.closing_key = round_prefix(0) + kDepartedKey;  // a store that a rank hosts sees one round
     meeting.server = make_tcp_store_server(options);
   }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The key-value store through which ranks meet: an interface with four implementations (TCP, file, in-process, and a
-// prefix view of another store). All functions may be called from any thread and throw core::Error. A deadline that has
-// passed still asks once ("0 does not wait"); when a call that changes something ends in BP_TIMEOUT or BP_PEER_LOST,
-// the change may or may not have been made.
+// The key-value store through which ranks meet, and which tells them of each other's death: an interface with four
+// implementations (TCP, file, in-process, and a prefix view of another store). All functions may be called from any
+// thread and throw core::Error. A deadline that has passed still asks once ("0 does not wait"); when a call that changes
+// something ends in BP_TIMEOUT or BP_PEER_LOST, the change may or may not have been made.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +26,51 @@ namespace backplane::core {
 inline constexpr size_t kMaxKeySize = 4096;                // bytes, with all prefixes
 inline constexpr size_t kMaxValueSize = size_t{64} << 20;  // bytes
 inline constexpr size_t kMaxKeys = 65536;                  // in one wait or check
+
+// How often those who watch over each other give a sign of life, and after how long a silence one counts as lost.
+struct Heartbeat {
+  int64_t interval_ns = 1'000'000'000;
+  int64_t limit_ns = 10'000'000'000;
+
+  // How often the silence of others is looked at: often enough for small limits, too.
+  int64_t tick_ns() const { return std::min(interval_ns, limit_ns / 4); }
+};
+inline constexpr int64_t kShortestBeatNs = 10'000'000;
+inline constexpr int64_t kLongestBeatNs = INT64_C(3600) * 1'000'000'000;  // of the interval and of the limit
+// From 10 ms to 1 h, and the limit at least twice the interval, or one late sign of life would be taken for a death.
+inline bool sound(const Heartbeat& heartbeat) {
+  return heartbeat.interval_ns >= kShortestBeatNs && heartbeat.limit_ns <= kLongestBeatNs &&
+         heartbeat.limit_ns / 2 >= heartbeat.interval_ns;
+}
+
+// Why somebody is not there any more. A rank departs by withdrawing; one whose process or connection ends before that,
+// or from which nothing is heard for too long, is lost.
+enum class Fate : uint8_t { kLost = 1, kDeparted = 2 };
+using Fates = std::map<int32_t, Fate>;  // by rank
+
+// News of a death.
+struct Loss {
+  int32_t rank = -1;   // of the scope; of a lost store: the rank that served it, -1 if none did
+  bool store = false;  // the store itself is gone, so that no further death is heard of
+  std::string text;    // "rank 3 (host, pid 17) is lost: its process ended", the same for all who are told
+};
+
+struct Enrolment {
+  std::string scope;     // keeps groups apart that number their ranks each in their own way; a prefix store adds its own
+  int32_t rank = -1;     // -1: only to be told of the losses of others
+  std::string identity;  // "host, pid 17"
+};
+
+// A rank's place among those who watch over each other. Destroying it withdraws the rank, which takes at most a second,
+// and waits for a callback that is running.
+class Membership {
+ public:
+  virtual ~Membership() = default;
+  // Does this store notice losses at all? One in the memory of a process does not.
+  virtual bool watches() const = 0;
+  // All who are lost or have departed by now.
+  virtual Fates fates(Deadline deadline) = 0;
+};
 
 class Store {
  public:
@@ -48,6 +95,12 @@ class Store {
   virtual bool remove(std::string_view key, Deadline deadline) = 0;
   // How many keys there are, in the whole store also when asked through a prefix.
   virtual int64_t num_keys(Deadline deadline) = 0;
+  // Enters a rank into a scope: from now on all others of the scope are told when it is lost, and `on_loss` is called
+  // for each loss of the others, also for those that were before, in the same order on all ranks. Where a rank is
+  // entered twice, the first one counts. The callback runs on a thread of the store, must not block, and must not
+  // destroy the membership.
+  virtual std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
+                                             Deadline deadline) = 0;
   // Ends every call in progress and to come with `status` and `why` on this client only (a prefix view interrupts
   // nothing but itself). Not undone.
   virtual void interrupt(int32_t status, const std::string& why) = 0;
@@ -58,7 +111,8 @@ class Store {
   virtual std::string describe() const = 0;
 };
 
-// The server of a TCP store. Listens and serves on a thread of its own until destroyed.
+// The server of a TCP store. Listens and serves on a thread of its own until destroyed; then it says goodbye, so that no
+// client takes it for lost. The same happens when the process ends by exit or by returning from main.
 class TcpStoreServer {
  public:
   virtual ~TcpStoreServer() = default;
@@ -74,6 +128,10 @@ struct TcpStoreOptions {
   // Server: once this key exists, the store is about to end and newcomers are told to try again, so that a rank which
   // starts the job's next round does not meet in the last one's store. Empty: never.
   std::string closing_key;
+  // Server: the rank in whose process it lives, -1 if it is none of the job's; and how clients show that they live
+  // (left out: what the environment says, see environment.hpp).
+  int32_t server_rank = -1;
+  std::optional<Heartbeat> heartbeat = {};
 };
 
 // BP_RESOURCE "cannot listen on 127.0.0.1:29500: the port is in use ..." if it cannot listen.

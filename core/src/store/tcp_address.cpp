@@ -42,6 +42,12 @@ void tune(Tcp::socket& socket) {
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
 }
 
+std::string end_text(const ErrorCode& error) {
+  const bool ended = error == asio::error::eof || error == asio::error::connection_reset ||
+                     error == asio::error::broken_pipe || error == asio::error::operation_aborted;
+  return ended ? "its process ended" : fmt::format("its connection broke ({})", error.message());
+}
+
 namespace {
 
 // Listens on one address; the reason if it cannot.

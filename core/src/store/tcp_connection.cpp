@@ -8,6 +8,7 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
+#include "store/roster.hpp"
 #include "store/waiting.hpp"
 
 namespace backplane::core {
@@ -45,7 +46,10 @@ class Connection::Entry {
 };
 
 Connection::Connection(std::unique_ptr<Link> link, std::string where)
-    : where_(std::move(where)), link_(std::move(link)) {
+    : where_(std::move(where)),
+      link_(std::move(link)),
+      beat_timer_(link_->io),
+      parting_(Parting::Turn::kClients, [this](const Deadline& deadline) { part(deadline); }) {
   read_size();
   thread_ = start_quiet_thread("bp-store-client", [this] { run(); });
 }
@@ -54,7 +58,7 @@ void Connection::run() {
   try {
     link_->io.run();
   } catch (const std::exception& e) {  // out of memory
-    lose(e.what());
+    lose(e.what(), fmt::format("this rank could not listen to it ({})", e.what()));
   }
 }
 
@@ -136,32 +140,57 @@ void Connection::write_next() {
     writing_frame_ = std::move(outgoing_.front().frame);
     outgoing_.pop_front();
   }
-  asio::async_write(link_->socket, asio::buffer(writing_frame_), [this](const ErrorCode& error, size_t) {
-    writing_frame_ = std::string();
-    if (!error) return write_next();
-    lose(error.message());
-  });
+  const auto moved = [this] { heard_ = Clock::now(); };
+  asio::async_write(link_->socket, asio::buffer(writing_frame_), transfer_frame(kSocketBuffers, moved),
+                    [this](const ErrorCode& error, size_t) {
+                      writing_frame_ = std::string();
+                      if (!error) return write_next();
+                      lose(error);
+                    });
 }
 
 void Connection::read_size() {
   asio::async_read(link_->socket, asio::buffer(size_), [this](const ErrorCode& error, size_t) {
-    if (error) return lose(error.message());
+    if (error) return lose(error);
+    heard_ = Clock::now();
     const size_t size = decode_size(size_.data());
-    if (size > kMaxFrameSize) return lose("an answer that is too large");
+    if (size > kMaxFrameSize) return lose("an answer that is too large", "it sent what makes no sense");
     read_body(size);
   });
 }
 
 void Connection::read_body(size_t size) {
   body_.resize(size);
-  asio::async_read(link_->socket, asio::buffer(body_), [this](const ErrorCode& error, size_t) {
-    if (error) return lose(error.message());
-    auto reply = decode_reply(body_);
-    body_ = std::string();
-    if (!reply) return lose("an answer that makes no sense");
-    complete(std::move(*reply));
-    read_size();
-  });
+  const auto moved = [this] { heard_ = Clock::now(); };
+  asio::async_read(link_->socket, asio::buffer(body_), transfer_frame(0, moved),
+                   [this](const ErrorCode& error, size_t) {
+                     if (error) return lose(error);
+                     auto reply = decode_reply(body_);
+                     body_ = std::string();
+                     if (!reply || !take(std::move(*reply))) {
+                       return lose("an answer that makes no sense", "it sent what makes no sense");
+                     }
+                     read_size();
+                   });
+}
+
+bool Connection::take(Reply reply) {
+  if (reply.id == kPushId) {
+    const auto push = decode_push(reply.payload);
+    return push && take_push(*push);
+  }
+  complete(std::move(reply));
+  return true;
+}
+
+bool Connection::take_push(const Push& push) {
+  if (push.kind == Push::Kind::kFarewell) farewell_ = true;
+  if (push.kind != Push::Kind::kNotice || parted_) return true;
+  const std::lock_guard lock(watch_mutex_);
+  for (auto& [id, watch] : watches_) {
+    if (watch.scope == push.scope && watch.told.insert(push.rank).second) watch.tell({push.rank, false, push.text});
+  }
+  return true;
 }
 
 void Connection::complete(Reply reply) {
@@ -173,14 +202,91 @@ void Connection::complete(Reply reply) {
   found->second->answered.notify_one();
 }
 
-void Connection::lose(const std::string& reason) {
+void Connection::lose(const ErrorCode& error) { lose(error.message(), end_text(error)); }
+
+void Connection::lose(const std::string& text, const std::string& reason) {
   ErrorCode ignored;
   link_->socket.close(ignored);
-  const std::lock_guard lock(mutex_);
-  if (!lost_.empty()) return;
-  lost_ = fmt::format("closed the connection ({})", reason);
-  outgoing_.clear();
-  for (const auto& [id, pending] : pending_) pending->answered.notify_one();
+  beat_timer_.cancel();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lost_.empty()) return;
+    lost_ = fmt::format("closed the connection ({})", text);
+    outgoing_.clear();
+    for (const auto& [id, pending] : pending_) pending->answered.notify_one();
+  }
+  if (!farewell_ && !parted_) tell_all(reason);
+}
+
+void Connection::tell_all(const std::string& reason) {
+  const Welcome& server = link_->welcome;
+  std::string text = loss_text(server.server_rank, server.server_identity, reason);
+  if (server.server_rank < 0) {
+    text = fmt::format("the store at {} ({}), through which the ranks watch over each other, is lost: {}", where_,
+                       server.server_identity, reason);
+  }
+  const std::lock_guard lock(watch_mutex_);
+  for (const auto& [id, watch] : watches_) watch.tell({server.server_rank, true, text});
+}
+
+uint64_t Connection::watch(const std::string& scope, std::function<void(const Loss&)> tell) {
+  const std::lock_guard lock(watch_mutex_);
+  watches_.emplace(++last_watch_, Watch{scope, std::move(tell), {}});
+  if (!std::exchange(beating_, true)) {
+    asio::post(link_->io, [this] {
+      beaten_ = heard_ = Clock::now();
+      keep_beat();
+    });
+  }
+  return last_watch_;
+}
+
+void Connection::unwatch(uint64_t watch) {
+  const std::lock_guard lock(watch_mutex_);
+  watches_.erase(watch);
+}
+
+void Connection::keep_beat() {
+  beat_timer_.expires_after(std::chrono::nanoseconds(link_->welcome.heartbeat.tick_ns()));
+  beat_timer_.async_wait([this](const ErrorCode& stopped) {
+    if (!stopped && link_->socket.is_open()) beat();
+  });
+}
+
+// Shows that this process lives, and looks whether the server's does.
+void Connection::beat() {
+  const Heartbeat& heartbeat = link_->welcome.heartbeat;
+  const auto now = Clock::now();
+  ErrorCode error;
+  // If this process was itself stopped, the silence may be its own doing.
+  const bool late = now - beaten_ > std::chrono::nanoseconds(heartbeat.tick_ns() + heartbeat.interval_ns);
+  if (late || (link_->socket.available(error) > 0 && !error)) heard_ = now;
+  beaten_ = now;
+  if (now - heard_ > std::chrono::nanoseconds(heartbeat.limit_ns)) {
+    const std::string reason = silence_text(heartbeat);
+    return lose(reason, reason);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    const bool queued =
+        std::any_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& one) { return one.id == kPushId; });
+    if (!queued) enqueue({kPushId, false, encode(Request{kPushId, Operation::kHeartbeat, 0, {}})});
+  }
+  keep_beat();
+}
+
+void Connection::part(const Deadline& deadline) noexcept {
+  parted_ = true;
+  try {
+    {
+      const std::lock_guard lock(watch_mutex_);
+      if (!beating_) return;  // no rank was ever enrolled
+    }
+    const Interruption none([] {});
+    call({0, Operation::kGoodbye, 0, {}}, deadline, none);
+  } catch (const std::exception&) {
+    // The store is gone, and so there is nobody to be told.
+  }
 }
 
 }  // namespace backplane::core

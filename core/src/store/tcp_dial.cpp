@@ -99,6 +99,7 @@ std::string greet(Link& link, const TcpStoreOptions& options, Time until) {
   if (!welcome) fail_stranger(where);
   if (welcome->status == BP_AGAIN) return welcome->text;
   if (welcome->status != BP_OK) throw Error(welcome->status, welcome->text);
+  link.welcome = *welcome;
   return {};
 }
 

@@ -8,12 +8,14 @@
 
 #include "store/store.hpp"
 #include "store/tcp_address.hpp"
+#include "store/wire.hpp"
 
 namespace backplane::core {
 
 struct Link {
   boost::asio::io_context io{1};
   Tcp::socket socket{io};
+  Welcome welcome;
 };
 
 // Blocks in the calling thread. BP_TIMEOUT with the last reason; BP_INVALID if the server refuses this client or is

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server of a TCP store: one thread, which accepts clients, compares jobs and serves the board.
+// The server of a TCP store: one thread, which accepts clients, compares jobs, serves the board, and tells the ranks of a
+// job of each other's death: that of a client whose connection ends, or which is silent for too long, without having
+// withdrawn its ranks.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,12 +12,17 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <thread>
 #include <utility>
 
 #include "store/board.hpp"
+#include "store/environment.hpp"
+#include "store/parting.hpp"
+#include "store/rendezvous.hpp"
+#include "store/roster.hpp"
 #include "store/store.hpp"
 #include "store/tcp_address.hpp"
 #include "store/tcp_session.hpp"
@@ -31,10 +38,12 @@ namespace {
 
 constexpr size_t kMaxStrangers = 1024;  // connections that have not said Hello
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr int64_t kFarewellNs = 500'000'000;
 
 class TcpServer final : public TcpStoreServer, private SessionOwner {
  public:
-  explicit TcpServer(const TcpStoreOptions& options) : options_(options) {
+  explicit TcpServer(const TcpStoreOptions& options)
+      : options_(options), heartbeat_(options.heartbeat ? *options.heartbeat : environment_heartbeat()) {
     if (options_.job_id.size() > kMaxJobIdSize) {
       fail(BP_INVALID, "the job id has {} bytes; at most {} are allowed", options_.job_id.size(), kMaxJobIdSize);
     }
@@ -45,6 +54,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   }
 
   ~TcpServer() override {
+    part(Deadline::after(kFarewellNs));
     io_.stop();
     thread_.join();
   }
@@ -62,6 +72,23 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
       } catch (const std::exception&) {
         // Out of memory while serving one client; the others still need the store.
       }
+    }
+  }
+
+  // Tells all clients that this server ends in peace.
+  void part(const Deadline& deadline) noexcept {
+    try {
+      // Shared with the thread, which may come to it only after the deadline.
+      const auto said = std::make_shared<std::promise<void>>();
+      asio::post(io_, [this, said] {
+        for (const auto& [id, session] : sessions_) {
+          if (session->greeted()) session->push({Push::Kind::kFarewell, "", -1, ""});
+        }
+        said->set_value();
+      });
+      said->get_future().wait_until(deadline.at());
+    } catch (const std::exception&) {
+      // Out of memory: then the clients take the store for lost, which is not far from the truth.
     }
   }
 
@@ -115,37 +142,128 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
 
   // Who authenticates clients does it here.
   Welcome judge(const Hello& hello) const {
+    Welcome welcome = compare(hello);
+    welcome.server_rank = options_.server_rank;
+    welcome.server_identity = identity_;
+    welcome.heartbeat = heartbeat_;
+    return welcome;
+  }
+
+  static Welcome refusal(int32_t status, std::string text) {
+    Welcome welcome;
+    welcome.status = status;
+    welcome.text = std::move(text);
+    return welcome;
+  }
+
+  Welcome compare(const Hello& hello) const {
     const std::string where = host_port(options_.host, port_);
     if (hello.version != kProtocolVersion) {
-      return {BP_INVALID,
-              fmt::format("the store at {} speaks protocol {}, this rank speaks {}; start all ranks with the "
-                          "same version of Backplane",
-                          where, kProtocolVersion, hello.version)};
+      return refusal(BP_INVALID,
+                     fmt::format("the store at {} speaks protocol {}, this rank speaks {}; start all ranks with the "
+                                 "same version of Backplane",
+                                 where, kProtocolVersion, hello.version));
     }
     if (hello.job_id != options_.job_id) {
-      return {BP_INVALID,
-              fmt::format("the store at {} belongs to job {}, this rank is of job {}; give each job another "
-                          "MASTER_PORT and all its ranks the same BACKPLANE_JOB_ID",
-                          where, quoted(options_.job_id), quoted(hello.job_id))};
+      return refusal(BP_INVALID,
+                     fmt::format("the store at {} belongs to job {}, this rank is of job {}; give each job another "
+                                 "MASTER_PORT and all its ranks the same BACKPLANE_JOB_ID",
+                                 where, quoted(options_.job_id), quoted(hello.job_id)));
     }
     if (hello.world_size > 0 && options_.world_size > 0 && hello.world_size != options_.world_size) {
-      return {BP_INVALID, fmt::format("the store at {} serves a job of {} ranks, but rank {} was started with a world "
-                                      "size of {}; start all ranks with the same one",
-                                      where, options_.world_size, hello.rank, hello.world_size)};
+      return refusal(BP_INVALID,
+                     fmt::format("the store at {} serves a job of {} ranks, but rank {} was started with a world "
+                                 "size of {}; start all ranks with the same one",
+                                 where, options_.world_size, hello.rank, hello.world_size));
     }
     if (!options_.closing_key.empty() && board_.contains(options_.closing_key)) {
-      return {BP_AGAIN, fmt::format("the store at {} is about to end", where)};
+      return refusal(BP_AGAIN, fmt::format("the store at {} is about to end", where));
     }
     return {};
   }
 
-  void on_request(Session& session, Request request) override { board_.handle(session.id(), std::move(request)); }
+  void on_request(Session& session, Request request) override {
+    if (request.operation < Operation::kEnroll || request.operation > Operation::kHeartbeat) {
+      return board_.handle(session.id(), std::move(request));
+    }
+    if (request.operation == Operation::kHeartbeat) return session.push({Push::Kind::kHeartbeat, "", -1, ""});
+    try {
+      session.answer(request.id, BP_OK, make_bytes(note(session.id(), request)));
+    } catch (const Error& e) {
+      session.answer(request.id, e.status(), make_bytes(e.what()));
+    }
+  }
 
-  // Who watches for the death of ranks does it here.
+  // Changes or reads the roster; the answer's payload.
+  std::string note(ClientId client, const Request& request) {
+    const auto& texts = request.texts;
+    const auto expect = [&texts](size_t count) {
+      if (texts.size() != count) fail(BP_INVALID, "a request with {} arguments instead of {}", texts.size(), count);
+    };
+    const auto rank = static_cast<int32_t>(request.number);
+    if (rank != request.number) fail(BP_INVALID, "{} is no rank", request.number);
+    switch (request.operation) {
+      case Operation::kEnroll: {
+        expect(2);
+        const bool held = roster_.enroll(client, texts[0], rank, texts[1]);
+        keep_watch();
+        return held ? "1" : "0";
+      }
+      case Operation::kWithdraw:
+        expect(1);
+        roster_.withdraw(client, texts[0], rank);
+        return {};
+      case Operation::kFates:
+        expect(1);
+        return encode_fates(roster_.fates(texts[0]));
+      default:
+        expect(0);
+        roster_.goodbye(client);
+        return {};
+    }
+  }
+
+  // Looks at the clients' silence from time to time, as long as a rank is enrolled.
+  void keep_watch() {
+    if (watching_) return;
+    watching_ = true;
+    looked_ = Clock::now();
+    watch_later();
+  }
+
+  void watch_later() {
+    watch_timer_.expires_after(std::chrono::nanoseconds(heartbeat_.tick_ns()));
+    watch_timer_.async_wait([this](const ErrorCode& stopped) {
+      if (!stopped) watch();
+    });
+  }
+
+  void watch() {
+    const auto now = Clock::now();
+    // If this process was itself stopped, the silence may be its own doing.
+    const bool late = now - looked_ > std::chrono::nanoseconds(heartbeat_.tick_ns() + heartbeat_.interval_ns);
+    looked_ = now;
+    for (const auto& [id, session] : sessions_) {
+      if (late || session->speaks()) session->hear(now);
+      if (now - session->heard() > std::chrono::nanoseconds(heartbeat_.limit_ns) && roster_.holds(id)) {
+        roster_.lose(id, silence_text(heartbeat_));  // it stays connected, to learn of it when it goes on
+      }
+    }
+    watching_ = roster_.entries() > 0;
+    if (watching_) watch_later();
+  }
+
   void on_closed(Session& session) override {
     if (!session.greeted()) --strangers_;
     board_.forget(session.id());
+    roster_.lose(session.id(), session.why_closed());
+    roster_.forget(session.id());
     sessions_.erase(session.id());
+  }
+
+  void tell(ClientId client, const Push& push) {
+    const auto found = sessions_.find(client);
+    if (found != sessions_.end()) found->second->push(push);
   }
 
   void deliver(Answer answer) {
@@ -153,17 +271,26 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     if (found != sessions_.end()) found->second->answer(answer.request, answer.status, std::move(answer.payload));
   }
 
+  using Clock = std::chrono::steady_clock;
+
   const TcpStoreOptions options_;
+  const Heartbeat heartbeat_;
+  const std::string identity_ = process_identity();
   uint16_t port_ = 0;
   // Only for the thread, once it runs. The io_context is destroyed last, with the handlers that hold sessions.
   asio::io_context io_{1};
   Tcp::acceptor acceptor_{io_};
   asio::steady_timer accept_timer_{io_};
   Board board_{[this](Answer answer) { deliver(std::move(answer)); }};
+  Roster roster_{[this](ClientId client, const Push& push) { tell(client, push); }};
+  asio::steady_timer watch_timer_{io_};
+  bool watching_ = false;
+  Clock::time_point looked_ = Clock::now();
   std::map<ClientId, std::shared_ptr<Session>> sessions_;
   ClientId last_client_ = 0;
   size_t strangers_ = 0;
   std::thread thread_;
+  const Parting parting_{Parting::Turn::kServers, [this](const Deadline& deadline) { part(deadline); }};
 };
 
 }  // namespace

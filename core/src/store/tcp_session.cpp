@@ -17,6 +17,7 @@ namespace {
 constexpr auto kHelloTime = std::chrono::seconds(5);
 // A client that does not read its answers is not listened to any more, until it has.
 constexpr size_t kMaxOutgoingBytes = kMaxValueSize;
+constexpr const char* kNonsense = "it sent what makes no sense";
 
 }  // namespace
 
@@ -27,14 +28,15 @@ void Session::start() {
   tune(socket_);
   hello_timer_.emplace(socket_.get_executor(), kHelloTime);
   hello_timer_->async_wait([self = shared_from_this()](const ErrorCode& error) {
-    if (!error && !self->greeted_) self->close();
+    if (!error && !self->greeted_) self->close("it did not introduce itself");
   });
   read_size();
 }
 
-void Session::close() {
+void Session::close(const std::string& why) {
   if (closed_) return;
   closed_ = true;
+  why_closed_ = why;
   hello_timer_.reset();
   ErrorCode ignored;
   socket_.shutdown(Tcp::socket::shutdown_both, ignored);
@@ -42,12 +44,21 @@ void Session::close() {
   owner_.on_closed(*this);
 }
 
+void Session::lose(const ErrorCode& error) { close(end_text(error)); }
+
+bool Session::speaks() const {
+  ErrorCode error;
+  return socket_.available(error) > 0 && !error;
+}
+
 void Session::read_size() {
   if (closed_ || reading_ || outgoing_bytes_ > kMaxOutgoingBytes) return;
   reading_ = true;
   asio::async_read(socket_, asio::buffer(size_), [self = shared_from_this()](const ErrorCode& error, size_t) {
+    if (error) return self->lose(error);
     const size_t size = decode_size(self->size_.data());
-    if (error || size == 0 || size > (self->greeted_ ? kMaxFrameSize : kMaxHelloSize)) return self->close();
+    if (size == 0 || size > (self->greeted_ ? kMaxFrameSize : kMaxHelloSize)) return self->close(kNonsense);
+    self->hear_now();
     self->read_body(size);
   });
 }
@@ -56,11 +67,12 @@ void Session::read_body(size_t size) {
   try {
     body_.resize(size);
   } catch (const std::bad_alloc&) {
-    return close();
+    return close("the store has no memory for what it says");
   }
-  asio::async_read(socket_, asio::buffer(body_), [self = shared_from_this()](const ErrorCode& error, size_t) {
+  asio::async_read(socket_, asio::buffer(body_), transfer_frame(0, [this] { hear_now(); }),
+                   [self = shared_from_this()](const ErrorCode& error, size_t) {
     self->reading_ = false;
-    if (error) return self->close();
+    if (error) return self->lose(error);
     if (self->take_frame()) self->read_size();
   });
 }
@@ -69,7 +81,7 @@ bool Session::take_frame() {
   if (!greeted_) return take_hello();
   auto request = decode_request(std::exchange(body_, std::string()));
   if (!request) {
-    close();
+    close(kNonsense);
     return false;
   }
   owner_.on_request(*this, std::move(*request));
@@ -79,7 +91,7 @@ bool Session::take_frame() {
 bool Session::take_hello() {
   const auto hello = decode_hello(std::exchange(body_, std::string()));
   if (!hello) {
-    close();
+    close(kNonsense);
     return false;
   }
   rank_ = hello->rank;
@@ -96,6 +108,8 @@ void Session::answer(uint64_t request, int32_t status, Bytes payload) {
   send({std::move(head), std::move(payload)});
 }
 
+void Session::push(const Push& push) { send({encode(push), nullptr}); }
+
 void Session::send(Outgoing outgoing) {
   if (closed_) return;
   outgoing_bytes_ += outgoing.size();
@@ -107,14 +121,15 @@ void Session::write_next() {
   const Outgoing& next = outgoing_.front();
   const std::array<asio::const_buffer, 2> buffers{
       asio::buffer(next.head), next.payload == nullptr ? asio::const_buffer() : asio::buffer(*next.payload)};
-  asio::async_write(socket_, buffers, [self = shared_from_this()](const ErrorCode& error, size_t) {
-    if (error) return self->close();
+  asio::async_write(socket_, buffers, transfer_frame(kSocketBuffers, [this] { hear_now(); }),
+                    [self = shared_from_this()](const ErrorCode& error, size_t) {
+    if (error) return self->lose(error);
     self->outgoing_bytes_ -= self->outgoing_.front().size();
     self->outgoing_.pop_front();
     if (!self->outgoing_.empty()) {
       self->write_next();
     } else if (self->refused_) {
-      return self->close();
+      return self->close("it was refused");
     }
     if (self->greeted_) self->read_size();  // in case it had to wait
   });

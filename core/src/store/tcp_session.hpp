@@ -6,6 +6,7 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -38,13 +39,24 @@ class Session final : public std::enable_shared_from_this<Session> {
   // Waits for the Hello, though not for long.
   void start();
   void answer(uint64_t request, int32_t status, Bytes payload);
-  void close();
+  void push(const Push& push);
+  // `why` ends the sentence "rank 3 is lost: ...".
+  void close(const std::string& why);
 
   ClientId id() const { return id_; }
   // Has it said Hello and been taken in?
   bool greeted() const { return greeted_; }
   // From its Hello: -1 if it is no rank.
   int32_t rank() const { return rank_; }
+  // Why it was closed.
+  const std::string& why_closed() const { return why_closed_; }
+
+  // When a byte came or was taken by the client for the last time; counts anew from `now` after hear.
+  using Time = std::chrono::steady_clock::time_point;
+  Time heard() const { return heard_; }
+  void hear(Time now) { heard_ = now; }
+  // Is there something to read that this thread has not come to yet?
+  bool speaks() const;
 
  private:
   struct Outgoing {
@@ -55,6 +67,8 @@ class Session final : public std::enable_shared_from_this<Session> {
 
   void read_size();
   void read_body(size_t size);
+  void lose(const ErrorCode& error);
+  void hear_now() { heard_ = std::chrono::steady_clock::now(); }
   // Nothing more of this client is read if false.
   bool take_frame();
   bool take_hello();
@@ -70,6 +84,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   bool refused_ = false;  // to be closed when the refusal is written
   bool reading_ = false;
   int32_t rank_ = -1;
+  std::string why_closed_;
+  Time heard_ = std::chrono::steady_clock::now();
   std::array<char, kSizeBytes> size_{};
   std::string body_;  // empty between frames, so that an idle client costs nothing
   std::deque<Outgoing> outgoing_;

@@ -12,6 +12,50 @@
 namespace backplane::core {
 namespace {
 
+constexpr int64_t kWithdrawNs = 1'000'000'000;
+
+class TcpMembership final : public Membership {
+ public:
+  TcpMembership(std::shared_ptr<Connection> connection, std::string scope, int32_t rank,
+                std::function<void(const Loss&)> on_loss)
+      : connection_(std::move(connection)),
+        scope_(std::move(scope)),
+        rank_(rank),
+        watch_(connection_->watch(scope_, std::move(on_loss))) {}
+
+  ~TcpMembership() override {
+    connection_->unwatch(watch_);
+    try {
+      connection_->call({0, Operation::kWithdraw, rank_, {scope_}}, Deadline::after(kWithdrawNs), none_);
+    } catch (const std::exception&) {
+      // A store that is gone needs no farewell.
+    }
+  }
+  TcpMembership(const TcpMembership&) = delete;
+  TcpMembership& operator=(const TcpMembership&) = delete;
+
+  bool watches() const override { return true; }
+
+  Fates fates(Deadline deadline) override {
+    const auto reply = connection_->call({0, Operation::kFates, 0, {scope_}}, deadline, none_);
+    if (!reply) fail(BP_TIMEOUT, "the store at {} did not say in time who is there", connection_->where());
+    if (reply->status != BP_OK) throw Error(reply->status, reply->payload);
+    auto fates = decode_fates(reply->payload);
+    if (!fates) fail(BP_INTERNAL, "the store at {} gave an answer that makes no sense", connection_->where());
+    return std::move(*fates);
+  }
+
+  // Another client holds the rank; this one has nothing to withdraw but its watch.
+  void let_go() { rank_ = -1; }
+
+ private:
+  const std::shared_ptr<Connection> connection_;
+  const std::string scope_;
+  int32_t rank_;
+  const Interruption none_{[] {}};
+  const uint64_t watch_;
+};
+
 class TcpStore final : public Store {
  public:
   TcpStore(std::shared_ptr<Connection> connection, std::shared_ptr<Interruption> interruption)
@@ -54,6 +98,16 @@ class TcpStore final : public Store {
   }
 
   int64_t num_keys(Deadline deadline) override { return number(ask(Operation::kNumKeys, {}, deadline)); }
+
+  std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
+                                     Deadline deadline) override {
+    auto membership =
+        std::make_unique<TcpMembership>(connection_, enrolment.scope, enrolment.rank, std::move(on_loss));
+    if (ask(Operation::kEnroll, {enrolment.scope, enrolment.identity}, deadline, enrolment.rank) != "1") {
+      membership->let_go();
+    }
+    return membership;
+  }
 
   void interrupt(int32_t status, const std::string& why) override { interruption_->raise(status, why); }
 

@@ -73,6 +73,10 @@ std::string encode(const Hello& hello) {
 std::string encode(const Welcome& welcome) {
   Packer packer;
   packer.raw(kMagic).u32(static_cast<uint32_t>(welcome.status)).text(welcome.text);
+  // Version 1 knows no more than that, and reads refusals of any version.
+  packer.u32(static_cast<uint32_t>(welcome.server_rank)).text(welcome.server_identity);
+  packer.u64(static_cast<uint64_t>(welcome.heartbeat.interval_ns));
+  packer.u64(static_cast<uint64_t>(welcome.heartbeat.limit_ns));
   return packer.frame();
 }
 
@@ -90,6 +94,22 @@ std::string encode_reply_head(uint64_t id, int32_t status, size_t payload_size) 
   return packer.frame(payload_size);
 }
 
+std::string encode(const Push& push) {
+  Packer payload;
+  payload.u8(static_cast<uint8_t>(push.kind));
+  if (push.kind == Push::Kind::kNotice) {
+    payload.text(push.scope).u32(static_cast<uint32_t>(push.rank)).text(push.text);
+  }
+  return encode_reply_head(kPushId, BP_OK, payload.bytes().size()) + payload.bytes();
+}
+
+std::string encode_fates(const Fates& fates) {
+  Packer packer;
+  packer.u32(static_cast<uint32_t>(fates.size()));
+  for (const auto& [rank, fate] : fates) packer.u32(static_cast<uint32_t>(rank)).u8(static_cast<uint8_t>(fate));
+  return packer.bytes();
+}
+
 std::optional<Hello> decode_hello(std::string_view bytes) {
   Unpacker fields(bytes);
   if (fields.raw(kMagic.size()) != kMagic) return std::nullopt;
@@ -99,7 +119,7 @@ std::optional<Hello> decode_hello(std::string_view bytes) {
   hello.rank = static_cast<int32_t>(fields.u32());
   hello.world_size = static_cast<int32_t>(fields.u32());
   hello.job_id = fields.text();
-  if (!fields.complete()) return std::nullopt;
+  if (!fields.complete() || hello.job_id.size() > kMaxJobIdSize) return std::nullopt;
   return hello;
 }
 
@@ -109,7 +129,13 @@ std::optional<Welcome> decode_welcome(std::string_view bytes) {
   Welcome welcome;
   welcome.status = static_cast<int32_t>(fields.u32());
   welcome.text = fields.text();
-  if (!fields.good()) return std::nullopt;
+  if (fields.good() && welcome.status != BP_OK) return welcome;  // of any version
+  welcome.server_rank = static_cast<int32_t>(fields.u32());
+  welcome.server_identity = fields.text();
+  welcome.heartbeat.interval_ns = static_cast<int64_t>(fields.u64());
+  welcome.heartbeat.limit_ns = static_cast<int64_t>(fields.u64());
+  if (!fields.complete() || welcome.server_identity.size() > kMaxIdentitySize) return std::nullopt;
+  if (!sound(welcome.heartbeat)) return std::nullopt;
   return welcome;
 }
 
@@ -134,6 +160,37 @@ std::optional<Reply> decode_reply(std::string_view bytes) {
   if (!fields.good()) return std::nullopt;
   reply.payload = fields.rest();
   return reply;
+}
+
+std::optional<Push> decode_push(std::string_view payload) {
+  Unpacker fields(payload);
+  Push push;
+  push.kind = static_cast<Push::Kind>(fields.u8());
+  if (push.kind == Push::Kind::kNotice) {
+    push.scope = fields.text();
+    push.rank = static_cast<int32_t>(fields.u32());
+    push.text = fields.text();
+    if (push.rank < 0 || push.scope.size() > kMaxKeySize || push.text.size() > kMaxNoticeSize) return std::nullopt;
+  } else if (push.kind != Push::Kind::kHeartbeat && push.kind != Push::Kind::kFarewell) {
+    return std::nullopt;
+  }
+  if (!fields.complete()) return std::nullopt;
+  return push;
+}
+
+std::optional<Fates> decode_fates(std::string_view payload) {
+  constexpr size_t kEntrySize = 5;  // rank and fate
+  Unpacker fields(payload);
+  const uint32_t count = fields.u32();
+  if (!fields.good() || payload.size() != 4 + kEntrySize * count) return std::nullopt;
+  Fates fates;
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto rank = static_cast<int32_t>(fields.u32());
+    const auto fate = static_cast<Fate>(fields.u8());
+    if (rank < 0 || (fate != Fate::kLost && fate != Fate::kDeparted)) return std::nullopt;
+    if (!fates.emplace(rank, fate).second) return std::nullopt;
+  }
+  return fates;
 }
 
 size_t decode_size(const char* bytes) { return Unpacker(std::string_view(bytes, kSizeBytes)).u32(); }
