@@ -104,7 +104,7 @@ TEST_F(TcpGuard, AnotherVersionIsToldSo) {
   const auto welcome = decode_welcome(answer.substr(kSizeBytes));
   ASSERT_TRUE(welcome);
   EXPECT_EQ(welcome->status, BP_INVALID);
-  EXPECT_NE(welcome->text.find("speaks protocol 1, this rank speaks 99"), std::string::npos) << welcome->text;
+  EXPECT_NE(welcome->text.find("speaks protocol 2, this rank speaks 99"), std::string::npos) << welcome->text;
 }
 
 TEST_F(TcpGuard, SlowStrangersAreClosedAndDisturbNobody) {

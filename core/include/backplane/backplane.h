@@ -175,6 +175,22 @@ BP_API int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t cou
 /* Groups of the ranks that gave the same colour, ordered by key, then by rank in the parent. Called by all ranks of the
  * parent. A negative colour joins no group and gets a non-member handle. */
 BP_API int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_group** group, bp_error* err);
+/* A group of those members of `group` that are left, in the same order and numbered anew from 0, usable at once: how
+ * the survivors of a death go on. Called by ALL members that live, as often as each other; `group` may be broken, and
+ * mostly is. It stays as it was: destroy it when you like, the new group does not end with it, and its other subgroups
+ * are not touched.
+ *
+ * Blocks until each member has either come or is known to be gone (its process ended, was silent for too long, or
+ * left), up to timeout_ns (0: the group's), and then until the new group has started. All survivors get the same
+ * members; if one more dies meanwhile, they agree again without it. A lone survivor gets a group of one.
+ * bp_group_global_rank of the new group says who is left.
+ *
+ * BP_TIMEOUT names the ranks that did not come and are not known to be gone; calling it again goes on from there.
+ * BP_PEER_LOST: the store through which the ranks would agree is gone with the process that served it (so let a
+ * launcher serve it, not rank 0), or the others have given this rank up. BP_INVALID: not a member, destroyed, or another
+ * thread is in this call. Deaths are noticed in a job's own store (env://, tcp://, file://) and in TCP and file stores
+ * that a program gives; a store in memory knows only of ranks that left. */
+BP_API int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** shrunk, bp_error* err);
 /* Ends the group: operations in flight fail, the backend is closed. Later calls on any handle of it are BP_INVALID. Not
  * collective. Ending it twice is fine. */
 BP_API int32_t bp_group_destroy(bp_group* group, bp_error* err);

@@ -222,6 +222,17 @@ class ProcessGroup {
     return ProcessGroup(group);
   }
 
+  // A group of those members that are left, in the same order and numbered anew, usable at once: how the survivors of
+  // a death (Status::kPeerLost) go on. Called by all members that live, as often as each other, also on a broken group.
+  // Blocks until each member has come or is known to be gone, up to `timeout`: Status::kTimeout names those that have
+  // not, and calling it again goes on from there. Status::kPeerLost: the store is gone, or the others have given this
+  // rank up. The new group does not end with this one.
+  ProcessGroup shrink(Timeout timeout = kDefaultTimeout) {
+    bp_group* group = nullptr;
+    detail::call(bp_group_shrink, get(), timeout.count(), &group);
+    return ProcessGroup(group);
+  }
+
   // Everything pending and everything later fails. Does not wait for anybody.
   void abort(const std::string& why) { detail::call(bp_group_abort, get(), why.c_str()); }
   // Ends the group on this rank; later calls throw.

@@ -65,6 +65,12 @@ int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, con
 int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_group** group, bp_error* err) {
   return guarded(err, [=] { *group = make_handle(group_of(parent).split(color, key)); });
 }
+int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** shrunk, bp_error* err) {
+  return guarded(err, [=] {
+    if (shrunk == nullptr) fail(BP_INVALID, "a place for the new group is needed, not NULL");
+    *shrunk = make_handle(group_of(group).shrink(timeout_ns));
+  });
+}
 int32_t bp_group_destroy(bp_group* group, bp_error* err) {
   return guarded(err, [=] {
     group_of(group);

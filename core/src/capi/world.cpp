@@ -14,15 +14,20 @@ namespace {
 
 constexpr const char* kUsualName = "world";
 
-// The place where the ranks of a job met. The last group of the job says goodbye.
+// The place where the ranks of a job met, and where they watch over each other. The last group of the job says goodbye.
 struct Job {
   explicit Job(Rendezvous met) : meeting(std::move(met)) {}
-  // The rank that serves the store lets the others finish with it; not for long if the job never came about.
-  ~Job() { leave(meeting, Deadline::after(INT64_C(1000000000) * (started ? 5 : 1))); }
+  // The rank that serves the store lets the others finish with it; not for long if the job never came about, or if one
+  // of them will never come.
+  ~Job() {
+    const bool complete = started && !(liveness && liveness->anybody_lost());
+    leave(meeting, Deadline::after(INT64_C(1000000000) * (complete ? 5 : 1)));
+  }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   Rendezvous meeting;
+  std::shared_ptr<Liveness> liveness;  // ends before the store
   bool started = false;
 };
 
@@ -122,6 +127,10 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   made.layers = choose_layers(registry);
   made.store = make_prefix_store(met.store, fmt::format("group/{}/", made.name));
   made.job = job;
+  if (met.world_size > 1) {
+    job->liveness = Liveness::enroll(*made.store, met.rank, Deadline::after(made.timeout_ns));
+    made.liveness = job->liveness;
+  }
   auto group = Group::start(std::move(made));
   job->started = true;
   return group;

@@ -39,6 +39,7 @@ void Group::refuse() const {
   if (!member()) fail(BP_INVALID, "this rank is not a member of group '{}'", config_.name);
   if (state_.load() == State::kDestroyed) fail(BP_INVALID, "group '{}' has been destroyed", config_.name);
   const std::lock_guard lock(mutex_);
+  if (caused_by_loss(*cause_)) throw Error(*cause_);
   throw Error(cause_->status(), fmt::format("group '{}' is broken: {}", config_.name, cause_->what()),
               cause_->peer_rank(), cause_->native_code());
 }
@@ -232,6 +233,11 @@ Error Group::labelled(const Error& error, const ValidOp& valid) const {
 }
 
 Error Group::failure(const Error& error, const ValidOp& valid, bool begun) {
+  const Error known = explained(error);
+  if (caused_by_loss(known)) {
+    if (collective(valid.op.kind)) abort(known);
+    return known;
+  }
   const bool late = error.status() == BP_TIMEOUT && collective(valid.op.kind);
   const std::optional<Error> cause = late ? std::nullopt : cause_behind(error);
   Error whole = labelled(cause ? *cause : error, valid);
@@ -262,12 +268,18 @@ void Group::abort(const Error& cause) {
   }
   broken_.notify_all();
   abort_agents(cause);
+  end_start(cause);
   dump(cause.what());
 }
 
 void Group::abort_agents(const Error& cause) {
   const bp_error why = report(cause);
-  for (const auto& agent : agents_) agent->abort(why);
+  std::vector<Agent*> agents;
+  {
+    const std::lock_guard lock(mutex_);  // they may still be starting
+    for (const auto& agent : agents_) agents.push_back(agent.get());
+  }
+  for (Agent* agent : agents) agent->abort(why);
 }
 
 // Requests that the caller dropped are ended here, too, from time to time, so that they do not pile up.
@@ -304,7 +316,7 @@ void Group::forget(Request* request, uint64_t number, int32_t status) {
 void Group::destroy() {
   const std::lock_guard once(destroy_mutex_);  // who comes second returns when it is done
   if (state_.exchange(State::kDestroyed) == State::kDestroyed) return;
-  leave_seat();
+  if (liveness_) liveness_->remove(this);
   std::vector<std::weak_ptr<Group>> children;
   {
     const std::lock_guard lock(mutex_);
@@ -315,14 +327,18 @@ void Group::destroy() {
   }
   // An abort would throw away messages that are on their way, so it is kept for what cannot be ended otherwise.
   if (inside_.load() > 0 || !cancel_requests()) {
-    abort_agents(Error(BP_CANCELLED, fmt::format("group '{}' was destroyed", config_.name)));
+    const Error cause(BP_CANCELLED, fmt::format("group '{}' was destroyed", config_.name));
+    abort_agents(cause);
+    end_start(cause);
   }
   for (uint32_t inside = inside_.load(); inside != 0; inside = inside_.load()) inside_.wait(inside);
+  leave_seat();  // after whoever was still starting the group
   engine_.reset();
   end_requests();
   by_memory_ = {};
   agents_.clear();
   reporter_.reset();
+  liveness_.reset();
   job_.reset();
 }
 

@@ -17,11 +17,13 @@
 #include <vector>
 
 #include "group/agent.hpp"
+#include "group/liveness.hpp"
 #include "group/recorder.hpp"
 #include "group/reporter.hpp"
 #include "group/request.hpp"
 #include "group/verdict.hpp"
 #include "registry/selection.hpp"
+#include "store/wording.hpp"
 
 namespace backplane::core {
 
@@ -46,12 +48,16 @@ struct GroupConfig {
   std::string key = kFirstGroup;       // unlike its name it is unique in the job
   std::shared_ptr<void> job;           // what lives as long as any group of the job (the server of its store)
   std::shared_ptr<Reporter> reporter;  // of the job; NULL in its first group, which makes it
+  std::shared_ptr<Liveness> liveness;  // of the job; NULL: one for this group
+  int64_t start_timeout_ns = 0;        // time allowed for starting; 0: timeout_ns
+  bool survives_parent = false;        // may be made from a broken group, as shrink does
 };
 
-class Group : public std::enable_shared_from_this<Group> {
+class Group : public std::enable_shared_from_this<Group>, private Liveness::Listener {
  public:
-  // Waits for all members, compares what they chose, and starts the agents. A non-member's group does nothing.
-  static std::shared_ptr<Group> start(GroupConfig config);
+  // Waits for all members, compares what they chose, and starts the agents. A non-member's group does nothing. Ends
+  // early when a member is lost, and when `parent` (may be NULL) is aborted or destroyed.
+  static std::shared_ptr<Group> start(GroupConfig config, Group* parent = nullptr);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -69,6 +75,9 @@ class Group : public std::enable_shared_from_this<Group> {
   // Subgroups; called by all members in the same order. `name` may be empty.
   std::shared_ptr<Group> new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns);
   std::shared_ptr<Group> split(int64_t color, int64_t key);
+  // A group of those members that live, made by all of them; also of a group that is broken. The new one does not end
+  // with this one. timeout_ns 0: the group's.
+  std::shared_ptr<Group> shrink(int64_t timeout_ns);
 
   // Everything pending and everything later fails with `cause`, if the group was still whole. Any thread; returns at
   // once.
@@ -116,6 +125,21 @@ class Group : public std::enable_shared_from_this<Group> {
   // Waits for all of them; did they end in time?
   static bool all_end(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline);
   void start_agents();
+  // start.cpp: a child that is being made ends with its parent. Throws if this group is not whole, or, with
+  // `even_broken`, only if it has been destroyed.
+  void adopt(const std::shared_ptr<Group>& child, bool even_broken);
+  void disown(const std::shared_ptr<Group>& child);
+  void end_start(const Error& cause);
+  Error why_not_started(const std::exception& e) const;
+  std::string tell_failure(const std::string& problem) const;
+  // losses.cpp: what becomes of a group whose member is lost.
+  void on_loss(const Loss& loss) override;
+  // A failure as a backend saw it, or the loss that is behind it.
+  Error explained(const Error& error) const;
+  bool caused_by_loss(const Error& cause) const;
+  // shrink.cpp
+  std::vector<int32_t> survivors(Store& round, Deadline deadline, const Allowance& allowance) const;
+  std::shared_ptr<Group> start_shrunk(const std::vector<int32_t>& ranks, uint64_t number, Deadline deadline);
   void start_agent(const ChosenBackend& backend, Deadline deadline);
   // Adds who and what to a failure.
   Error labelled(const Error& error, const ValidOp& valid) const;
@@ -151,6 +175,11 @@ class Group : public std::enable_shared_from_this<Group> {
   uint64_t compared_ = 0;   // the collective whose fingerprint was compared last; reporter's thread
   uint64_t last_seen_ = 0;  // collectives at the last tick; reporter's thread
   int64_t dumped_ns_ = 0;   // reporter's thread
+  std::shared_ptr<Liveness> liveness_;  // NULL in a world of one
+  std::shared_ptr<Store> store_;        // a view for the start of this group, which abort and destroy interrupt
+  std::atomic<bool> started_ = false;
+  std::atomic<bool> shrinking_ = false;
+  std::atomic<uint64_t> shrinks_ = 0;
   std::vector<std::unique_ptr<Agent>> agents_;
   std::array<Agent*, BP_MEMORY_COUNT> by_memory_ = {};
   Recorder recorder_;

@@ -25,59 +25,130 @@ std::string fingerprint(const GroupConfig& config) {
   return fmt::format("backend {} for ranks{}", text, ranks);
 }
 
+constexpr const char* kStarted = "ok";
+
 // All members learn the same about one step of starting: "" if it went well on every one of them, else the sentence of
 // the first that it went wrong on. Costs each member three store calls.
-std::string verdict(const GroupConfig& config, const std::string& step, const std::string& problem, Deadline deadline) {
-  Store& store = *config.store;
+std::string verdict(Store& store, int32_t world_size, const std::string& step, const std::string& problem,
+                    Deadline deadline) {
   const std::string key = step + "/verdict";
   if (!problem.empty()) return store.compare_set(key, "", problem, deadline);
-  if (store.add(step + "/done", 1, deadline) == config.world_size) store.compare_set(key, "", "ok", deadline);
+  if (store.add(step + "/done", 1, deadline) == world_size) store.compare_set(key, "", kStarted, deadline);
   const std::string told = store.get(key, deadline);
-  return told == "ok" ? "" : told;
+  return told == kStarted ? "" : told;
 }
 
 // The first member to come writes down its choice, the others compare.
-void agree(const GroupConfig& config, Deadline deadline) {
+void agree(Store& store, const GroupConfig& config, Deadline deadline) {
   const std::string mine = fingerprint(config);
-  const std::string first = config.store->compare_set("choice", "", fmt::format("{}\n{}", config.rank, mine), deadline);
+  const std::string first = store.compare_set("choice", "", fmt::format("{}\n{}", config.rank, mine), deadline);
   const size_t line = first.find('\n');
   std::string problem;
   if (line != std::string::npos && first.substr(line + 1) != mine) {
     problem = fmt::format("the ranks of group '{}' disagree: rank {} chose {}, rank {} chose {}", config.name,
                           first.substr(0, line), first.substr(line + 1), config.rank, mine);
   }
-  const std::string told = verdict(config, "choice", problem, deadline);
+  const std::string told = verdict(store, config.world_size, "choice", problem, deadline);
   if (!told.empty()) throw Error(BP_INVALID, told);
+}
+
+// How long a rank that could not start tries to tell the others why.
+constexpr int64_t kTellNs = INT64_C(2) * 1000000000;
+
+int64_t start_timeout(const GroupConfig& config) {
+  return config.start_timeout_ns == 0 ? config.timeout_ns : config.start_timeout_ns;
 }
 
 }  // namespace
 
-std::shared_ptr<Group> Group::start(GroupConfig config) {
+std::shared_ptr<Group> Group::start(GroupConfig config, Group* parent) {
   std::shared_ptr<void> job = std::move(config.job);
   std::shared_ptr<Reporter> reporter = std::move(config.reporter);
+  std::shared_ptr<Liveness> liveness = std::move(config.liveness);
   std::shared_ptr<Group> group(new Group(std::move(config), std::move(job), std::move(reporter)));
   if (!group->member()) return group;
+  const GroupConfig& own = group->config_;
+  if (!liveness && own.world_size > 1) {
+    liveness = Liveness::enroll(*own.store, own.rank, Deadline::after(start_timeout(own)));
+  }
+  group->liveness_ = std::move(liveness);
+  group->store_ = own.store->view();
+  if (parent != nullptr) parent->adopt(group, own.survives_parent);
   group->start_agents();
-  group->take_seat();
   return group;
 }
 
 void Group::start_agents() {
-  const Deadline deadline = Deadline::after(config_.timeout_ns);
-  join(*config_.store, config_.rank, config_.world_size, process_identity(), deadline);
-  agree(config_, deadline);
+  const Presence presence(*this);  // destroy waits for this thread
+  const Deadline deadline = Deadline::after(start_timeout(config_));
+  if (liveness_) liveness_->add(this);
+  bool ready = false;
   try {
+    join(*store_, config_.rank, config_.world_size, process_identity(), deadline);
+    agree(*store_, config_, deadline);
     for (const ChosenBackend& backend : config_.backends) start_agent(backend, deadline);
+    take_seat();
+    ready = true;
+    // A rank on which a backend did not start would leave the others waiting for it.
+    const std::string told = verdict(*store_, config_.world_size, "start", "", deadline);
+    if (!told.empty()) fail(BP_PEER_LOST, "group '{}' cannot start: {}", config_.name, told);
   } catch (const std::exception& e) {
-    try {
-      verdict(config_, "start", e.what(), deadline);
-    } catch (const Error&) {  // a store that is lost tells the others itself
-    }
-    throw;
+    const Error cause = why_not_started(e);
+    // If all have started, this rank has, too: whatever came between it and the verdict comes after the start for all.
+    if (tell_failure(cause.what()) != kStarted || !ready) throw Error(cause);
   }
-  // A rank on which a backend did not start would leave the others waiting for it.
-  const std::string told = verdict(config_, "start", "", deadline);
-  if (!told.empty()) fail(BP_PEER_LOST, "group '{}' cannot start: {}", config_.name, told);
+  started_ = true;
+}
+
+Error Group::why_not_started(const std::exception& e) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (cause_) return *cause_;
+  }
+  if (const auto* error = dynamic_cast<const Error*>(&e)) return explained(*error);
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&e) != nullptr;
+  return Error(memory ? BP_RESOURCE : BP_INTERNAL, memory ? "out of memory" : e.what());
+}
+
+// Makes the start fail on all ranks unless its verdict stands already; returns the verdict. Over the store that no abort
+// of this group interrupts.
+std::string Group::tell_failure(const std::string& problem) const {
+  try {
+    return config_.store->compare_set("start/verdict", "", problem, Deadline::after(kTellNs));
+  } catch (const Error&) {  // a store that is lost tells the others itself
+    return problem;
+  }
+}
+
+// `even_broken`: shrink makes its group from one that is broken.
+void Group::adopt(const std::shared_ptr<Group>& child, bool even_broken) {
+  std::unique_lock lock(mutex_);
+  const State state = state_.load();
+  if (state == State::kDestroyed || (state == State::kBroken && !even_broken)) {
+    lock.unlock();
+    refuse();
+  }
+  std::erase_if(children_, [](const auto& c) { return c.expired(); });
+  children_.push_back(child);
+}
+
+void Group::disown(const std::shared_ptr<Group>& child) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(children_, [&child](const auto& c) { return c.expired() || c.lock() == child; });
+}
+
+// Ends the start of this group, and that of the groups that are being made from it.
+void Group::end_start(const Error& cause) {
+  if (store_) store_->interrupt(cause.status(), cause.what());
+  std::vector<std::shared_ptr<Group>> starting;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& each : children_) {
+      auto child = each.lock();
+      if (child && !child->started_) starting.push_back(std::move(child));
+    }
+  }
+  for (const auto& child : starting) child->abort(cause);
 }
 
 void Group::start_agent(const ChosenBackend& backend, Deadline deadline) {
@@ -87,9 +158,15 @@ void Group::start_agent(const ChosenBackend& backend, Deadline deadline) {
   agent.world_size = config_.world_size;
   agent.device = config_.device;
   agent.global_ranks = config_.global_ranks;
-  agent.store = make_prefix_store(config_.store, fmt::format("agent{}/", agents_.size()));
+  agent.store = make_prefix_store(store_, fmt::format("agent{}/", agents_.size()));
   agent.timeout_ns = deadline.left_ns();
-  agents_.push_back(std::make_unique<Agent>(Chosen{backend.member, backend.options}, config_.layers, agent));
+  auto made = std::make_unique<Agent>(Chosen{backend.member, backend.options}, config_.layers, agent);
+  {
+    const std::lock_guard lock(mutex_);
+    agents_.push_back(std::move(made));
+    if (cause_) throw Error(*cause_);  // the abort did not see this agent
+  }
+  if (state_.load() == State::kDestroyed) refuse();
   for (uint32_t memory = 0; memory < BP_MEMORY_COUNT; ++memory) {
     const bool named = backend.memory == memory;
     if (named || (!backend.memory && by_memory_[memory] == nullptr)) by_memory_[memory] = agents_.back().get();
@@ -111,6 +188,9 @@ std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const
   GroupConfig child = config_;
   child.job = job_;
   child.reporter = reporter_;
+  child.liveness = liveness_;
+  child.start_timeout_ns = 0;
+  child.survives_parent = false;
   child.name = name.empty() ? fmt::format("{}.{}", config_.name, number) : name;
   child.world_size = static_cast<int32_t>(ranks.size());
   if (timeout_ns != 0) child.timeout_ns = timeout_ns;
@@ -122,11 +202,7 @@ std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const
   const int32_t lowest = *std::min_element(ranks.begin(), ranks.end());
   child.key = fmt::format("{}.{}-{}", config_.key, number, lowest);
   child.store = make_prefix_store(config_.store, fmt::format("child{}-{}/", number, lowest));
-  std::shared_ptr<Group> group = start(std::move(child));
-  const std::lock_guard lock(mutex_);
-  std::erase_if(children_, [](const auto& c) { return c.expired(); });
-  children_.push_back(group);
-  return group;
+  return start(std::move(child), this);
 }
 
 std::shared_ptr<Group> Group::split(int64_t color, int64_t key) {

@@ -48,7 +48,7 @@ struct HostCalls {
   }
 
   static void log(void* ctx, uint32_t level, const char* text) { write_log(level, host(ctx).name_ + ": " + text); }
-  static int32_t abort_requested(void* ctx) { return host(ctx).aborting_.load(std::memory_order_acquire) ? 1 : 0; }
+  static int32_t abort_requested(void* ctx) { return host(ctx).abort_requested() ? 1 : 0; }
 
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
     return guarded(err, [=] { store(ctx).set(key, bytes(value, size), Deadline::after(kStoreTimeout)); });

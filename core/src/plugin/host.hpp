@@ -20,9 +20,12 @@ class Host {
   Host& operator=(const Host&) = delete;
 
   const bp_host* table() const { return &table_; }
-  // From now on abort_requested says 1, and blocked store calls end with BP_CANCELLED.
+  // From now on abort_requested says 1, and blocked store calls end with BP_CANCELLED. It says so, too, once somebody
+  // else has interrupted the store.
   void request_abort(const std::string& why);
-  bool abort_requested() const { return aborting_.load(std::memory_order_acquire); }
+  bool abort_requested() const {
+    return aborting_.load(std::memory_order_acquire) || (store_ != nullptr && store_->interrupted());
+  }
 
  private:
   friend struct HostCalls;

@@ -152,6 +152,8 @@ class FileStore final : public Store {
 
   void interrupt(int32_t status, const std::string& why) override { interruption_->raise(status, why); }
 
+  bool interrupted() const override { return interruption_->raised(); }
+
   std::shared_ptr<Store> view() override { return std::make_shared<FileStore>(file_, interruption_->child()); }
 
   std::string describe() const override { return "file://" + file_->log.path(); }

@@ -124,6 +124,8 @@ class InprocStore final : public Store {
 
   void interrupt(int32_t status, const std::string& why) override { interruption_->raise(status, why); }
 
+  bool interrupted() const override { return interruption_->raised(); }
+
   std::shared_ptr<Store> view() override { return std::make_shared<InprocStore>(memory_, interruption_->child()); }
 
   std::string describe() const override { return "the store of this process"; }

@@ -37,4 +37,9 @@ void Interruption::check() const {
   if (status_ != BP_OK) throw Error(status_, why_);
 }
 
+bool Interruption::raised() const {
+  const std::lock_guard lock(mutex_);
+  return status_ != BP_OK;
+}
+
 }  // namespace backplane::core

@@ -27,6 +27,7 @@ class Interruption {
   void raise(int32_t status, const std::string& why);
   // Throws the cause if there is one.
   void check() const;
+  bool raised() const;
 
  private:
   const std::function<void()> wake_;

@@ -37,6 +37,7 @@ class PrefixStore final : public Store {
     return inner_->enroll({prefix_ + enrolment.scope, enrolment.rank, enrolment.identity}, std::move(on_loss), deadline);
   }
   void interrupt(int32_t status, const std::string& why) override { inner_->interrupt(status, why); }
+  bool interrupted() const override { return inner_->interrupted(); }
   std::shared_ptr<Store> view() override { return std::make_shared<PrefixStore>(inner_->view(), prefix_); }
   std::string describe() const override { return inner_->describe(); }
 

@@ -104,6 +104,8 @@ class Store {
   // Ends every call in progress and to come with `status` and `why` on this client only (a prefix view interrupts
   // nothing but itself). Not undone.
   virtual void interrupt(int32_t status, const std::string& why) = 0;
+  // Was it? Does not block.
+  virtual bool interrupted() const = 0;
   // Another handle on the same data and connection. Interrupting this one also interrupts it, but not the reverse: this
   // is how each group gets a store that its own abort ends.
   virtual std::shared_ptr<Store> view() = 0;

@@ -111,6 +111,8 @@ class TcpStore final : public Store {
 
   void interrupt(int32_t status, const std::string& why) override { interruption_->raise(status, why); }
 
+  bool interrupted() const override { return interruption_->raised(); }
+
   std::shared_ptr<Store> view() override { return std::make_shared<TcpStore>(connection_, interruption_->child()); }
 
   std::string describe() const override { return connection_->where(); }

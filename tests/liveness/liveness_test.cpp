@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks are killed and stopped at all sorts of moments: every survivor is told the same, soon, over every backend.
+// BACKPLANE_LIVENESS_TRIALS (20) says how often ranks are killed at random.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "liveness/job.hpp"
+#include "store/store.hpp"
+
+namespace backplane::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<std::string> backends() {
+  std::vector<std::string> names;
+#ifdef BACKPLANE_TEST_zmq
+  names.emplace_back("zmq");
+#endif
+#ifdef BACKPLANE_TEST_gloo
+  names.emplace_back("gloo");
+#endif
+  return names;
+}
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string lost(const std::string& who, int peer, const std::string& why = "its process ended") {
+  return "error 5 " + std::to_string(peer) + " " + who + " is lost: " + why;
+}
+
+int trials() {
+  const char* text = std::getenv("BACKPLANE_LIVENESS_TRIALS");
+  return text == nullptr ? 20 : std::atoi(text);
+}
+
+class LivenessTest : public testing::TestWithParam<std::string> {
+ protected:
+  void expect_all(const std::vector<std::string>& answers, const std::string& expected) {
+    for (const std::string& answer : answers) EXPECT_EQ(answer, expected);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, LivenessTest, testing::ValuesIn(backends()),
+                         [](const auto& info) { return info.param; });
+
+// What the ranks are doing when one of them dies.
+struct Moment {
+  const char* name;
+  const char* survivors;  // "": they learn of it when they begin something
+  const char* victim;     // "": it does nothing
+};
+constexpr Moment kMoments[] = {{"idle", "", ""},
+                               {"in all_reduces", "flood", "flood"},
+                               {"that the others wait for", "all_reduce", ""},
+                               {"the root of a broadcast", "broadcast", ""},
+                               {"the sender of a message", "recv", ""},
+                               {"not making a group", "new_group", ""}};
+
+// Kills one rank at that moment; returns how long it took until all survivors had said so.
+double kill_at(const std::string& backend, const Moment& moment, int world, int victim, Host host) {
+  SCOPED_TRACE(std::string(moment.name) + ", rank " + std::to_string(victim) + " of " + std::to_string(world) +
+               (host == Host::kRankZero ? ", store in rank 0" : ""));
+  Job job(backend, world, host);
+  job.init();
+  const std::vector<int> rest = job.others({victim});
+  const std::string expected = lost(job.name(victim), victim);
+  if (*moment.victim != '\0') job[victim].tell(moment.victim);
+  if (*moment.survivors != '\0') {
+    job.tell(rest, std::string(moment.survivors) + " " + std::to_string(victim));
+    std::this_thread::sleep_for(std::chrono::milliseconds(victim * 7));  // any moment will do
+  }
+  const auto start = Clock::now();
+  job[victim].kill();
+  const double dead = seconds_since(start);
+  if (*moment.survivors == '\0') job.tell(rest, "barrier");
+  for (const std::string& answer : job.hear(rest)) EXPECT_EQ(answer, expected);
+  const double took = seconds_since(start) - dead;
+  for (const std::string& answer : job.ask(rest, "barrier")) EXPECT_EQ(answer, expected);  // and ever after
+  job.quit(rest);
+  return took;
+}
+
+TEST_P(LivenessTest, WhoeverIsKilledIsNamedByAll) {
+  std::mt19937 random(7);
+  double longest = 0;
+  for (int trial = 0; trial < trials() && !HasFailure(); ++trial) {
+    const Moment& moment = kMoments[static_cast<size_t>(trial) % std::size(kMoments)];
+    const int world = 2 + static_cast<int>(random() % 7);
+    const int victim = static_cast<int>(random() % static_cast<unsigned>(world));
+    const Host host = trial % 3 == 2 ? Host::kRankZero : Host::kLauncher;
+    longest = std::max(longest, kill_at(GetParam(), moment, world, victim, host));
+  }
+  std::printf("%d deaths over %s: all survivors had named the dead after at most %.3f s\n", trials(),
+              GetParam().c_str(), longest);
+}
+
+TEST_P(LivenessTest, DeathDuringInitIsNamed) {
+  Job job(GetParam(), 4);
+  const std::string expected = lost(job.name(2), 2);
+  job.tell({0, 1, 2}, "init");  // rank 3 keeps them waiting
+  core::TcpStoreOptions options;
+  options.port = static_cast<uint16_t>(std::stoi(job.port()));
+  const auto store = core::make_tcp_store(options, core::Deadline::after(60'000'000'000));
+  for (const char* rank : {"0", "1", "2"}) {
+    store->get(std::string("bp/round/0/group/world/bp/join/rank/") + rank, core::Deadline::after(60'000'000'000));
+  }
+  job[2].kill();
+  expect_all(job.hear({0, 1}), expected);
+  EXPECT_EQ(job[3].ask("init"), expected);  // who comes later is told, too
+  job.quit({0, 1, 3});
+}
+
+TEST_P(LivenessTest, AStoppedRankIsNamed) {
+  Job job(GetParam(), 3, Host::kLauncher, {{"BACKPLANE_HEARTBEAT_LIMIT", "2s"}});
+  job.init();
+  const std::string expected =
+      lost(job.name(1), 1, "nothing was heard from it for 2 s; is it stopped, or its network down?");
+  job.tell({0, 2}, "all_reduce");
+  const auto start = Clock::now();
+  job[1].signal(SIGSTOP);
+  expect_all(job.hear({0, 2}), expected);
+  std::printf("named %.3f s after it was stopped\n", seconds_since(start));
+  job[1].signal(SIGCONT);
+  EXPECT_EQ(job[1].ask("all_reduce"), expected);  // it learns that it was given up
+  job.quit({0, 1, 2});
+}
+
+TEST_P(LivenessTest, AStoppedServerIsNamed) {
+  Job job(GetParam(), 3, Host::kRankZero, {{"BACKPLANE_HEARTBEAT_LIMIT", "2s"}});
+  job.init();
+  job.tell({1, 2}, "all_reduce");
+  job[0].signal(SIGSTOP);
+  expect_all(job.hear({1, 2}),
+             lost(job.name(0), 0, "nothing was heard from it for 2 s; is it stopped, or its network down?"));
+  job[0].kill();
+  job.quit({1, 2});
+}
+
+TEST_P(LivenessTest, AStopOfTwoSecondsIsForgiven) {
+  Job job(GetParam(), 3, Host::kRankZero);
+  job.init();
+  for (const int stopped : {0, 1}) {  // with the server in it, and without
+    job.tell(job.others({stopped}), "all_reduce");
+    job[stopped].signal(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::seconds(2));  // the subject of the test
+    job[stopped].signal(SIGCONT);
+    job[stopped].tell("all_reduce");
+    expect_all(job.hear({0, 1, 2}), "sum 3");
+  }
+  job.quit({0, 1, 2});
+}
+
+TEST_P(LivenessTest, TheLossOfTheStoreIsNamed) {
+  Job job(GetParam(), 3);
+  job.init();
+  job.tell({0, 1}, "all_reduce");
+  job.server().kill();
+  for (const std::string& answer : job.hear({0, 1})) {
+    EXPECT_TRUE(answer.starts_with("error 5 -1 the store at tcp://127.0.0.1:" + job.port() + " (")) << answer;
+    EXPECT_TRUE(answer.ends_with("is lost: its process ended")) << answer;
+  }
+  job.quit({0, 1, 2});
+}
+
+TEST_P(LivenessTest, WhoLeavesInPeaceEndsNothing) {
+  Job job(GetParam(), 4);
+  job.init();
+  expect_all(job.ask({0, 1, 2, 3}, "all_reduce"), "sum 4");
+  EXPECT_EQ(job[3].ask("leave"), "ok");  // without destroying anything
+  EXPECT_EQ(job[3].wait(), 0);
+  EXPECT_EQ(job[2].ask("quit"), "ok");
+  EXPECT_EQ(job[2].wait(), 0);
+  for (int i = 0; i < 3; ++i) {
+    job[0].tell("exchange 1");
+    EXPECT_EQ(job[1].ask("exchange 0"), "ok");
+    EXPECT_EQ(job[0].hear(), "ok");
+  }
+  job.quit({0, 1});
+}
+
+TEST_P(LivenessTest, WhoVanishesIsLost) {
+  Job job(GetParam(), 3);
+  job.init();
+  job[2].tell("vanish");  // code 0, but without a word
+  EXPECT_EQ(WEXITSTATUS(job[2].wait()), 0);
+  const std::vector<std::string> answers = job.ask({0, 1}, "barrier");
+  EXPECT_EQ(answers[0], answers[1]);
+  EXPECT_TRUE(answers[0].starts_with("error 5 2 rank 2 (")) << answers[0];
+  job.quit({0, 1});
+}
+
+TEST_P(LivenessTest, TheRestGoesOnAfterOneDeath) {
+  Job job(GetParam(), 4);
+  job.init();
+  job.tell({0, 1, 3}, "all_reduce");
+  job[2].kill();
+  job.hear({0, 1, 3});
+  const auto answers = job.ask({0, 1, 3}, "shrink");
+  EXPECT_EQ(answers, (std::vector<std::string>{"shrunk 0 of 3: 0 1 3", "shrunk 1 of 3: 0 1 3", "shrunk 2 of 3: 0 1 3"}));
+  expect_all(job.ask({0, 1, 3}, "all_reduce"), "sum 3");
+  job.quit({0, 1, 3});
+}
+
+TEST_P(LivenessTest, TheRestGoesOnAfterTwoDeaths) {
+  Job job(GetParam(), 5);
+  job.init();
+  job[0].kill();  // the store is the launcher's
+  job[3].kill();
+  auto answers = job.ask({1, 2, 4}, "shrink");  // nobody has met the deaths yet
+  EXPECT_EQ(answers, (std::vector<std::string>{"shrunk 0 of 3: 1 2 4", "shrunk 1 of 3: 1 2 4", "shrunk 2 of 3: 1 2 4"}));
+  expect_all(job.ask({1, 2, 4}, "all_reduce"), "sum 3");
+  const std::string expected = lost(job.name(2), 1);  // job's rank 2 is number 1 there
+  job.tell({1, 4}, "all_reduce");
+  job[2].kill();
+  expect_all(job.hear({1, 4}), expected);
+  answers = job.ask({1, 4}, "shrink");
+  EXPECT_EQ(answers, (std::vector<std::string>{"shrunk 0 of 2: 1 4", "shrunk 1 of 2: 1 4"}));
+  expect_all(job.ask({1, 4}, "all_reduce"), "sum 2");
+  job[1].kill();
+  EXPECT_EQ(job[4].ask("shrink"), "shrunk 0 of 1: 4");
+  EXPECT_EQ(job[4].ask("all_reduce"), "sum 1");
+  job.quit({4});
+}
+
+TEST_P(LivenessTest, TheLeaderOfAShrinkMayDie) {
+  Job job(GetParam(), 4);
+  job.init();
+  job[3].kill();
+  job.tell({0, 1}, "shrink");  // they wait for rank 2
+  job[0].kill();
+  job[2].tell("shrink");
+  EXPECT_EQ(job.hear({1, 2}), (std::vector<std::string>{"shrunk 0 of 2: 1 2", "shrunk 1 of 2: 1 2"}));
+  expect_all(job.ask({1, 2}, "all_reduce"), "sum 2");
+  job.quit({1, 2});
+}
+
+}  // namespace
+}  // namespace backplane::test

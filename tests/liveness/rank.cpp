@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank that does what it is told, one command per line of its standard input, and answers each with one line: "ok",
+// what the command says, or "error STATUS PEER TEXT".
+//
+//   init             makes the default group as the environment says
+//   all_reduce       of a few numbers; "sum S" where each rank has put in 1
+//   flood            all_reduces until one fails
+//   broadcast R, recv R, exchange R (both ways, between two ranks), barrier
+//   new_group        of all ranks
+//   shrink           goes on in the shrunk group: "shrunk RANK of WORLD: GLOBAL RANKS"
+//   abort
+//   serve            a store: "port P"
+//   leave            returns from main as if there were no group
+//   vanish           _exit
+//   quit             destroys everything and returns
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "backplane/backplane.hpp"
+
+namespace {
+
+using backplane::ProcessGroup;
+
+constexpr auto kShrinkTime = std::chrono::seconds(60);
+
+class Rank {
+ public:
+  // False: no further command.
+  bool obey(const std::string& line) {
+    std::istringstream words(line);
+    std::string command;
+    int peer = -1;
+    words >> command >> peer;
+    if (command == "quit" || command == "leave") {
+      if (command == "leave") static_cast<void>(new std::optional<ProcessGroup>(group_));  // nothing is destroyed
+      if (command == "quit") group_.reset();
+      if (command == "quit" && backplane::is_initialized()) backplane::destroy_process_group();
+      say("ok");
+      return false;
+    }
+    try {
+      say(perform(command, peer));
+    } catch (const backplane::Error& e) {
+      say("error " + std::to_string(static_cast<int>(e.status())) + " " + std::to_string(e.peer_rank()) + " " +
+          e.what());
+    }
+    return true;
+  }
+
+ private:
+  static void say(const std::string& answer) {
+    std::printf("%s\n", answer.c_str());
+    std::fflush(stdout);
+  }
+
+  std::string perform(const std::string& command, int peer) {
+    if (command == "serve") {
+      server_ = std::make_unique<backplane::StoreServer>();
+      return "port " + std::to_string(server_->port());
+    }
+    if (command == "vanish") ::_exit(0);
+    if (command == "init") {
+      group_ = backplane::init_process_group();
+    } else if (command == "barrier") {
+      group_->barrier();
+    } else if (command == "all_reduce") {
+      return all_reduce(4);
+    } else if (command == "flood") {
+      for (;;) all_reduce(size_t{1} << 16);
+    } else if (command == "broadcast") {
+      std::vector<float> values(1000);
+      group_->broadcast(values, peer);
+    } else if (command == "recv") {
+      float value = 0;
+      group_->recv(backplane::one(value), peer);
+    } else if (command == "exchange") {
+      exchange(peer);
+    } else if (command == "new_group") {
+      std::vector<int> all;
+      for (int rank = 0; rank < group_->world_size(); ++rank) all.push_back(rank);
+      group_->new_group(all).barrier();
+    } else if (command == "shrink") {
+      group_ = group_->shrink(kShrinkTime);
+      std::string text = "shrunk " + std::to_string(group_->rank()) + " of " + std::to_string(group_->world_size()) + ":";
+      for (int rank = 0; rank < group_->world_size(); ++rank) text += " " + std::to_string(group_->global_rank(rank));
+      return text;
+    } else if (command == "abort") {
+      group_->abort("because the test says so");
+    } else {
+      return "unknown command " + command;
+    }
+    return "ok";
+  }
+
+  std::string all_reduce(size_t count) {
+    std::vector<float> values(count, 1);
+    group_->all_reduce(values);
+    return "sum " + std::to_string(static_cast<int>(values.back()));
+  }
+
+  void exchange(int peer) {
+    int mine = group_->rank();
+    int theirs = -1;
+    backplane::Work sending = group_->isend(backplane::one(mine), peer);
+    group_->recv(backplane::one(theirs), peer);
+    sending.wait();
+  }
+
+  std::optional<ProcessGroup> group_;
+  std::unique_ptr<backplane::StoreServer> server_;
+};
+
+}  // namespace
+
+int main() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is killed leaves nothing behind
+  Rank rank;
+  for (std::string line; std::getline(std::cin, line);) {
+    if (!rank.obey(line)) return 0;
+  }
+  return 0;
+}
