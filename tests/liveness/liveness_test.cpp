@@ -204,7 +204,8 @@ TEST_P(LivenessTest, TheRestGoesOnAfterOneDeath) {
   job[2].kill();
   job.hear({0, 1, 3});
   const auto answers = job.ask({0, 1, 3}, "shrink");
-  EXPECT_EQ(answers, (std::vector<std::string>{"shrunk 0 of 3: 0 1 3", "shrunk 1 of 3: 0 1 3", "shrunk 2 of 3: 0 1 3"}));
+  EXPECT_EQ(answers,
+            (std::vector<std::string>{"shrunk 0 of 3: 0 1 3", "shrunk 1 of 3: 0 1 3", "shrunk 2 of 3: 0 1 3"}));
   expect_all(job.ask({0, 1, 3}, "all_reduce"), "sum 3");
   job.quit({0, 1, 3});
 }
@@ -215,7 +216,8 @@ TEST_P(LivenessTest, TheRestGoesOnAfterTwoDeaths) {
   job[0].kill();  // the store is the launcher's
   job[3].kill();
   auto answers = job.ask({1, 2, 4}, "shrink");  // nobody has met the deaths yet
-  EXPECT_EQ(answers, (std::vector<std::string>{"shrunk 0 of 3: 1 2 4", "shrunk 1 of 3: 1 2 4", "shrunk 2 of 3: 1 2 4"}));
+  EXPECT_EQ(answers,
+            (std::vector<std::string>{"shrunk 0 of 3: 1 2 4", "shrunk 1 of 3: 1 2 4", "shrunk 2 of 3: 1 2 4"}));
   expect_all(job.ask({1, 2, 4}, "all_reduce"), "sum 3");
   const std::string expected = lost(job.name(2), 1);  // job's rank 2 is number 1 there
   job.tell({1, 4}, "all_reduce");

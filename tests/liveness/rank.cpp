@@ -92,7 +92,8 @@ class Rank {
       group_->new_group(all).barrier();
     } else if (command == "shrink") {
       group_ = group_->shrink(kShrinkTime);
-      std::string text = "shrunk " + std::to_string(group_->rank()) + " of " + std::to_string(group_->world_size()) + ":";
+      std::string text =
+          "shrunk " + std::to_string(group_->rank()) + " of " + std::to_string(group_->world_size()) + ":";
       for (int rank = 0; rank < group_->world_size(); ++rank) text += " " + std::to_string(group_->global_rank(rank));
       return text;
     } else if (command == "abort") {

@@ -20,10 +20,16 @@ TEST(Wire, FramesComeBackAsTheyWere) {
   EXPECT_EQ(hello->rank, 3);
   EXPECT_EQ(hello->world_size, 8);
   EXPECT_EQ(hello->job_id, "job");
-  const auto welcome = decode_welcome(body_of(encode(Welcome{BP_INVALID, "no"})));
+  const auto refusal = decode_welcome(body_of(encode(Welcome{BP_INVALID, "no", -1, "", {}})));
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->status, BP_INVALID);
+  EXPECT_EQ(refusal->text, "no");
+  const auto welcome = decode_welcome(body_of(encode(Welcome{BP_OK, "", 2, "host, pid 17", {20'000'000, 90'000'000}})));
   ASSERT_TRUE(welcome);
-  EXPECT_EQ(welcome->status, BP_INVALID);
-  EXPECT_EQ(welcome->text, "no");
+  EXPECT_EQ(welcome->server_rank, 2);
+  EXPECT_EQ(welcome->server_identity, "host, pid 17");
+  EXPECT_EQ(welcome->heartbeat.interval_ns, 20'000'000);
+  EXPECT_EQ(welcome->heartbeat.limit_ns, 90'000'000);
   const auto request = decode_request(body_of(encode(Request{7, Operation::kAdd, -5, {"a", std::string(1, '\0')}})));
   ASSERT_TRUE(request);
   EXPECT_EQ(request->id, 7U);
@@ -33,6 +39,47 @@ TEST(Wire, FramesComeBackAsTheyWere) {
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->id, 9U);
   EXPECT_EQ(reply->payload, "abc");
+}
+
+// What the server says unasked is a reply to nobody.
+TEST(Wire, PushesAndFatesComeBackAsTheyWere) {
+  const auto reply = decode_reply(body_of(encode(Push{Push::Kind::kNotice, "scope/", 3, "rank 3 is lost"})));
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->id, kPushId);
+  const auto push = decode_push(reply->payload);
+  ASSERT_TRUE(push);
+  EXPECT_EQ(push->kind, Push::Kind::kNotice);
+  EXPECT_EQ(push->scope, "scope/");
+  EXPECT_EQ(push->rank, 3);
+  EXPECT_EQ(push->text, "rank 3 is lost");
+  const Fates fates = {{1, Fate::kLost}, {4, Fate::kDeparted}};
+  EXPECT_EQ(decode_fates(encode_fates(fates)), fates);
+  EXPECT_EQ(decode_fates(encode_fates({})), Fates());
+}
+
+TEST(Wire, PushesAndFatesAreReadStrictly) {
+  const std::string notice = body_of(encode(Push{Push::Kind::kNotice, "s", 3, "text"})).substr(12);
+  ASSERT_TRUE(decode_push(notice));
+  for (size_t size = 0; size < notice.size(); ++size) EXPECT_FALSE(decode_push(notice.substr(0, size)));
+  EXPECT_FALSE(decode_push(notice + "x"));
+  EXPECT_FALSE(decode_push(std::string(1, '\x09')));
+  EXPECT_FALSE(decode_push(body_of(encode(Push{Push::Kind::kNotice, "s", -1, "text"})).substr(12)));
+  EXPECT_FALSE(
+      decode_push(body_of(encode(Push{Push::Kind::kNotice, "s", 1, std::string(kMaxNoticeSize + 1, 'x')})).substr(12)));
+  const std::string fates = encode_fates({{1, Fate::kLost}, {4, Fate::kDeparted}});
+  for (size_t size = 0; size < fates.size(); ++size) EXPECT_FALSE(decode_fates(fates.substr(0, size)));
+  EXPECT_FALSE(decode_fates(fates + "x"));
+  EXPECT_FALSE(decode_fates(Packer().u32(0x40000000).bytes()));
+  EXPECT_FALSE(decode_fates(Packer().u32(1).u32(2).u8(3).bytes()));
+  EXPECT_FALSE(decode_fates(Packer().u32(2).u32(2).u8(1).u32(2).u8(1).bytes()));  // twice the same rank
+}
+
+TEST(Wire, WelcomesAreReadStrictly) {
+  const std::string welcome = body_of(encode(Welcome{BP_OK, "", -1, "host, pid 1", {}}));
+  for (size_t size = 0; size < welcome.size(); ++size) EXPECT_FALSE(decode_welcome(welcome.substr(0, size)));
+  EXPECT_FALSE(decode_welcome(body_of(encode(Welcome{BP_OK, "", -1, "", {0, 0}}))));  // would beat without a pause
+  EXPECT_FALSE(decode_welcome(body_of(encode(Welcome{BP_OK, "", -1, "", {1'000'000'000, 1'000'000'000}}))));
+  EXPECT_FALSE(decode_welcome(body_of(encode(Welcome{BP_OK, "", -1, std::string(kMaxIdentitySize + 1, 'x'), {}}))));
 }
 
 TEST(Wire, AnotherVersionsHelloStillHasItsVersion) {
@@ -56,6 +103,8 @@ TEST(Wire, RandomBytesNeverReadBeyondTheEnd) {
     for (char& c : bytes) c = static_cast<char>(random());
     decode_request(bytes);
     decode_reply(bytes);
+    decode_push(bytes);
+    decode_fates(bytes);
     decode_hello(std::string(kMagic) + bytes);
     decode_welcome(std::string(kMagic) + bytes);
   }

@@ -137,7 +137,8 @@ BP_API int32_t bp_plugin_file_info(const char* path, char** json, bp_error* err)
 /* ---- Process groups -----------------------------------------------------------------------------------------------
  */
 
-/* How a group is made. NULL means the default, and so does -1 for a number, 0 for the timeout. Valid during the call. */
+/* How a group is made. NULL means the default, and so does -1 for a number, 0 for the timeout. Valid during the call.
+ */
 typedef struct bp_group_config {
   uint32_t struct_size;
   int32_t rank;            /* -1: from the init method or the environment */
@@ -187,9 +188,9 @@ BP_API int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_g
  *
  * BP_TIMEOUT names the ranks that did not come and are not known to be gone; calling it again goes on from there.
  * BP_PEER_LOST: the store through which the ranks would agree is gone with the process that served it (so let a
- * launcher serve it, not rank 0), or the others have given this rank up. BP_INVALID: not a member, destroyed, or another
- * thread is in this call. Deaths are noticed in a job's own store (env://, tcp://, file://) and in TCP and file stores
- * that a program gives; a store in memory knows only of ranks that left. */
+ * launcher serve it, not rank 0), or the others have given this rank up. BP_INVALID: not a member, destroyed, or
+ * another thread is in this call. Deaths are noticed in a job's own store (env://, tcp://, file://) and in TCP and file
+ * stores that a program gives; a store in memory knows only of ranks that left. */
 BP_API int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** shrunk, bp_error* err);
 /* Ends the group: operations in flight fail, the backend is closed. Later calls on any handle of it are BP_INVALID. Not
  * collective. Ending it twice is fine. */

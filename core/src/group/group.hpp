@@ -172,9 +172,9 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::shared_ptr<void> job_;
   std::shared_ptr<Reporter> reporter_;
   std::optional<Reporter::Seat> seat_;
-  uint64_t compared_ = 0;   // the collective whose fingerprint was compared last; reporter's thread
-  uint64_t last_seen_ = 0;  // collectives at the last tick; reporter's thread
-  int64_t dumped_ns_ = 0;   // reporter's thread
+  uint64_t compared_ = 0;               // the collective whose fingerprint was compared last; reporter's thread
+  uint64_t last_seen_ = 0;              // collectives at the last tick; reporter's thread
+  int64_t dumped_ns_ = 0;               // reporter's thread
   std::shared_ptr<Liveness> liveness_;  // NULL in a world of one
   std::shared_ptr<Store> store_;        // a view for the start of this group, which abort and destroy interrupt
   std::atomic<bool> started_ = false;

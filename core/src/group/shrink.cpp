@@ -59,7 +59,8 @@ bool come(Store& store, const std::vector<std::string>& keys, int64_t pause_ns, 
          allowance.text());
   }
   fail(BP_TIMEOUT,
-       "shrink of group '{}': {} {} did not come within {} and {} not known to have ended; let all survivors call it, or "
+       "shrink of group '{}': {} {} did not come within {} and {} not known to have ended; let all survivors call it, "
+       "or "
        "allow a longer timeout",
        name, absent.size() == 1 ? "rank" : "ranks", fmt::join(absent, ", "), allowance.text(),
        absent.size() == 1 ? "is" : "are");

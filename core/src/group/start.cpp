@@ -110,8 +110,8 @@ Error Group::why_not_started(const std::exception& e) const {
   return Error(memory ? BP_RESOURCE : BP_INTERNAL, memory ? "out of memory" : e.what());
 }
 
-// Makes the start fail on all ranks unless its verdict stands already; returns the verdict. Over the store that no abort
-// of this group interrupts.
+// Makes the start fail on all ranks unless its verdict stands already; returns the verdict. Over the store that no
+// abort of this group interrupts.
 std::string Group::tell_failure(const std::string& problem) const {
   try {
     return config_.store->compare_set("start/verdict", "", problem, Deadline::after(kTellNs));

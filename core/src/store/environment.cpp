@@ -82,10 +82,11 @@ Heartbeat environment_heartbeat() {
   heartbeat.interval_ns = duration_variable("BACKPLANE_HEARTBEAT_INTERVAL", heartbeat.interval_ns);
   heartbeat.limit_ns = duration_variable("BACKPLANE_HEARTBEAT_LIMIT", heartbeat.limit_ns);
   if (!sound(heartbeat)) {
-    fail(BP_INVALID,
-         "BACKPLANE_HEARTBEAT_LIMIT ({}) is less than twice BACKPLANE_HEARTBEAT_INTERVAL ({}), so that one late sign of "
-         "life would count as a death; raise the limit or lower the interval",
-         duration_text(heartbeat.limit_ns), duration_text(heartbeat.interval_ns));
+    fail(
+        BP_INVALID,
+        "BACKPLANE_HEARTBEAT_LIMIT ({}) is less than twice BACKPLANE_HEARTBEAT_INTERVAL ({}), so that one late sign of "
+        "life would count as a death; raise the limit or lower the interval",
+        duration_text(heartbeat.limit_ns), duration_text(heartbeat.interval_ns));
   }
   return heartbeat;
 }

@@ -24,8 +24,8 @@ uint16_t parse_port(const std::string& what, const std::string& text);
 std::optional<int32_t> environment_rank();
 std::optional<int32_t> environment_world_size();
 
-// BACKPLANE_HEARTBEAT_INTERVAL and BACKPLANE_HEARTBEAT_LIMIT ("500ms", "10s", "2m"; a number alone is seconds), each with
-// its default if it is not set. BP_INVALID names the variable, its text and what is allowed.
+// BACKPLANE_HEARTBEAT_INTERVAL and BACKPLANE_HEARTBEAT_LIMIT ("500ms", "10s", "2m"; a number alone is seconds), each
+// with its default if it is not set. BP_INVALID names the variable, its text and what is allowed.
 Heartbeat environment_heartbeat();
 
 }  // namespace backplane::core

@@ -24,8 +24,8 @@
 namespace backplane::core {
 namespace {
 
-constexpr int64_t kLookNs = 200'000'000;       // how often the locks of the others are looked at
-constexpr int64_t kStepNs = 1'000'000'000;     // for a call of the store about this rank
+constexpr int64_t kLookNs = 200'000'000;            // how often the locks of the others are looked at
+constexpr int64_t kStepNs = 1'000'000'000;          // for a call of the store about this rank
 constexpr const char* kNextByte = "bp/alive/next";  // in the store: how many bytes are given out
 constexpr std::string_view kDeparted = "departed";
 constexpr std::string_view kLost = "lost";
@@ -150,7 +150,8 @@ class FileMembership final : public Membership {
     locks_.lock(byte);
     const std::string mine = fmt::format("{} {}", byte, identity);
     const std::string held = store_->compare_set(key(rank_), "", mine, deadline);
-    holds_ = held == mine || (held.starts_with(kDeparted) && store_->compare_set(key(rank_), held, mine, deadline) == mine);
+    holds_ =
+        held == mine || (held.starts_with(kDeparted) && store_->compare_set(key(rank_), held, mine, deadline) == mine);
     mine_ = mine;
     if (holds_) add_to(ranks_key(), rank_, deadline);  // whoever looks needs to know whom to look for
   }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How ranks that meet in a file watch over each other. Each locks a byte of its own in the file PATH.alive for as long
-// as its process lives: the kernel gives up the lock of a process that dies, however it dies. Which byte is whose stands
-// in the store. A rank that departs says so in the store before it gives up its lock. Who only stops is not noticed.
+// as its process lives: the kernel gives up the lock of a process that dies, however it dies. Which byte is whose
+// stands in the store. A rank that departs says so in the store before it gives up its lock. Who only stops is not
+// noticed.
 #pragma once
 
 #include <functional>

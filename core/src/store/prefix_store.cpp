@@ -34,7 +34,8 @@ class PrefixStore final : public Store {
   int64_t num_keys(Deadline deadline) override { return inner_->num_keys(deadline); }
   std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
                                      Deadline deadline) override {
-    return inner_->enroll({prefix_ + enrolment.scope, enrolment.rank, enrolment.identity}, std::move(on_loss), deadline);
+    return inner_->enroll({prefix_ + enrolment.scope, enrolment.rank, enrolment.identity}, std::move(on_loss),
+                          deadline);
   }
   void interrupt(int32_t status, const std::string& why) override { inner_->interrupt(status, why); }
   bool interrupted() const override { return inner_->interrupted(); }

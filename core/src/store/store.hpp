@@ -2,8 +2,8 @@
 //
 // The key-value store through which ranks meet, and which tells them of each other's death: an interface with four
 // implementations (TCP, file, in-process, and a prefix view of another store). All functions may be called from any
-// thread and throw core::Error. A deadline that has passed still asks once ("0 does not wait"); when a call that changes
-// something ends in BP_TIMEOUT or BP_PEER_LOST, the change may or may not have been made.
+// thread and throw core::Error. A deadline that has passed still asks once ("0 does not wait"); when a call that
+// changes something ends in BP_TIMEOUT or BP_PEER_LOST, the change may or may not have been made.
 #pragma once
 
 #include <algorithm>
@@ -56,8 +56,8 @@ struct Loss {
 };
 
 struct Enrolment {
-  std::string scope;     // keeps groups apart that number their ranks each in their own way; a prefix store adds its own
-  int32_t rank = -1;     // -1: only to be told of the losses of others
+  std::string scope;  // keeps groups apart that number their ranks each in their own way; a prefix store adds its own
+  int32_t rank = -1;  // -1: only to be told of the losses of others
   std::string identity;  // "host, pid 17"
 };
 
@@ -113,8 +113,8 @@ class Store {
   virtual std::string describe() const = 0;
 };
 
-// The server of a TCP store. Listens and serves on a thread of its own until destroyed; then it says goodbye, so that no
-// client takes it for lost. The same happens when the process ends by exit or by returning from main.
+// The server of a TCP store. Listens and serves on a thread of its own until destroyed; then it says goodbye, so that
+// no client takes it for lost. The same happens when the process ends by exit or by returning from main.
 class TcpStoreServer {
  public:
   virtual ~TcpStoreServer() = default;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server of a TCP store: one thread, which accepts clients, compares jobs, serves the board, and tells the ranks of a
-// job of each other's death: that of a client whose connection ends, or which is silent for too long, without having
+// The server of a TCP store: one thread, which accepts clients, compares jobs, serves the board, and tells the ranks of
+// a job of each other's death: that of a client whose connection ends, or which is silent for too long, without having
 // withdrawn its ranks.
 #include <fcntl.h>
 #include <sys/socket.h>

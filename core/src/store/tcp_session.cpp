@@ -71,10 +71,10 @@ void Session::read_body(size_t size) {
   }
   asio::async_read(socket_, asio::buffer(body_), transfer_frame(0, [this] { hear_now(); }),
                    [self = shared_from_this()](const ErrorCode& error, size_t) {
-    self->reading_ = false;
-    if (error) return self->lose(error);
-    if (self->take_frame()) self->read_size();
-  });
+                     self->reading_ = false;
+                     if (error) return self->lose(error);
+                     if (self->take_frame()) self->read_size();
+                   });
 }
 
 bool Session::take_frame() {
@@ -123,16 +123,16 @@ void Session::write_next() {
       asio::buffer(next.head), next.payload == nullptr ? asio::const_buffer() : asio::buffer(*next.payload)};
   asio::async_write(socket_, buffers, transfer_frame(kSocketBuffers, [this] { hear_now(); }),
                     [self = shared_from_this()](const ErrorCode& error, size_t) {
-    if (error) return self->lose(error);
-    self->outgoing_bytes_ -= self->outgoing_.front().size();
-    self->outgoing_.pop_front();
-    if (!self->outgoing_.empty()) {
-      self->write_next();
-    } else if (self->refused_) {
-      return self->close("it was refused");
-    }
-    if (self->greeted_) self->read_size();  // in case it had to wait
-  });
+                      if (error) return self->lose(error);
+                      self->outgoing_bytes_ -= self->outgoing_.front().size();
+                      self->outgoing_.pop_front();
+                      if (!self->outgoing_.empty()) {
+                        self->write_next();
+                      } else if (self->refused_) {
+                        return self->close("it was refused");
+                      }
+                      if (self->greeted_) self->read_size();  // in case it had to wait
+                    });
 }
 
 }  // namespace backplane::core

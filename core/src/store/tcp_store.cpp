@@ -101,8 +101,7 @@ class TcpStore final : public Store {
 
   std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
                                      Deadline deadline) override {
-    auto membership =
-        std::make_unique<TcpMembership>(connection_, enrolment.scope, enrolment.rank, std::move(on_loss));
+    auto membership = std::make_unique<TcpMembership>(connection_, enrolment.scope, enrolment.rank, std::move(on_loss));
     if (ask(Operation::kEnroll, {enrolment.scope, enrolment.identity}, deadline, enrolment.rank) != "1") {
       membership->let_go();
     }
