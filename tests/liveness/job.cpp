@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <stdexcept>
 #include <thread>
 
@@ -136,11 +137,22 @@ Job::Job(const std::string& backend, int world, Host host, const Variables& more
     port_ = std::to_string(core::make_tcp_store_server({})->port());
     common["BACKPLANE_STORE_HOSTED"] = "0";
   }
+  if (host == Host::kFile) {
+    std::string name = (std::filesystem::temp_directory_path() / "bp-liveness-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no directory");
+    directory_ = name;
+    common["TEST_INIT_METHOD"] = "file://" + directory_ + "/store";
+  }
   common["MASTER_PORT"] = port_;
   for (int rank = 0; rank < world; ++rank) {
     common["RANK"] = std::to_string(rank);
     ranks_.push_back(std::make_unique<Process>(common));
   }
+}
+
+Job::~Job() {
+  std::error_code ignored;
+  if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
 }
 
 void Job::init() {

@@ -45,7 +45,7 @@ class Process {
 };
 
 // Who serves the store.
-enum class Host { kLauncher, kRankZero };
+enum class Host { kLauncher, kRankZero, kFile };  // kFile: nobody, the ranks meet in a file
 
 class Job {
  public:
@@ -57,6 +57,10 @@ class Job {
   // The process that serves the store for Host::kLauncher.
   Process& server() { return *server_; }
   const std::string& port() const { return port_; }
+
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   void init();
   void tell(const std::vector<int>& ranks, const std::string& command);
@@ -73,6 +77,7 @@ class Job {
  private:
   std::unique_ptr<Process> server_;
   std::string port_;
+  std::string directory_;  // for Host::kFile
   std::vector<std::unique_ptr<Process>> ranks_;
 };
 

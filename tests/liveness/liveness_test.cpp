@@ -88,6 +88,26 @@ double kill_at(const std::string& backend, const Moment& moment, int world, int 
   return took;
 }
 
+TEST_P(LivenessTest, WhoMeetsInAFileIsNamedToo) {
+  for (const Moment& moment : kMoments) kill_at(GetParam(), moment, 3, 1, Host::kFile);
+}
+
+TEST_P(LivenessTest, WhoLeavesAFileInPeaceEndsNothing) {
+  Job job(GetParam(), 3, Host::kFile);
+  job.init();
+  EXPECT_EQ(job[2].ask("leave"), "ok");
+  EXPECT_EQ(job[2].wait(), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the others look every 200 ms
+  job[0].tell("exchange 1");
+  EXPECT_EQ(job[1].ask("exchange 0"), "ok");
+  EXPECT_EQ(job[0].hear(), "ok");
+  const std::string expected = lost(job.name(1), 1);
+  job[1].kill();
+  EXPECT_EQ(job[0].ask("recv 1"), expected);
+  EXPECT_EQ(job[0].ask("shrink"), "shrunk 0 of 1: 0");
+  job.quit({0});
+}
+
 TEST_P(LivenessTest, WhoeverIsKilledIsNamedByAll) {
   std::mt19937 random(7);
   double longest = 0;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -71,7 +72,9 @@ class Rank {
     }
     if (command == "vanish") ::_exit(0);
     if (command == "init") {
-      group_ = backplane::init_process_group();
+      backplane::GroupOptions options;
+      if (const char* method = std::getenv("TEST_INIT_METHOD")) options.init_method = method;
+      group_ = backplane::init_process_group(options);
     } else if (command == "barrier") {
       group_->barrier();
     } else if (command == "all_reduce") {

@@ -3,6 +3,9 @@
 // How jobs end: failures, signals, deadlines, and that nothing is left.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
+
+#include <array>
 
 #include "tools/command.hpp"
 
@@ -34,8 +37,24 @@ TEST(Launch, OneFailureEndsAll) {
       run({"run", "-n", "2", "sh", "-c", waiting(place, "if [ $RANK = 1 ]; then " + others + "; fi; wait")});
   EXPECT_EQ(outcome.code, 3);
   const std::string pid = std::to_string(place.pid_in("rank1"));
-  EXPECT_EQ(outcome.err, "backplane: rank 1 (pid " + pid + ") exited with code 3; ending the other ranks\n");
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  EXPECT_EQ(outcome.err, std::string("backplane: rank 1 (") + host.data() + ", pid " + pid +
+                             ") exited with code 3; ending the other ranks\n");
   expect_all_gone(place, 2);
+}
+
+TEST(Launch, OneFailureNeedNotEndAll) {
+  const Workplace place;
+  const Outcome outcome = run({"run", "-n", "3", "--keep-going", "sh", "-c",
+                               "if [ $RANK = 1 ]; then echo 1 > " + place.file("gone") + "; kill -9 $$; fi; " +
+                                   "while [ ! -s " + place.file("gone") + " ]; do :; done; echo done; exit $RANK"});
+  EXPECT_EQ(count_lines(outcome.out, "[0] done"), 1U) << outcome.out;
+  EXPECT_EQ(count_lines(outcome.out, "[2] done"), 1U) << outcome.out;
+  EXPECT_TRUE(contains(outcome.err, "was killed by signal 9 (Killed)\n")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "exited with code 2\n")) << outcome.err;
+  EXPECT_FALSE(contains(outcome.err, "ending")) << outcome.err;
+  EXPECT_TRUE(outcome.code == 2 || outcome.code == 128 + SIGKILL) << outcome.code;  // whichever was first
 }
 
 TEST(Launch, NamesTheSignalThatKilledARank) {

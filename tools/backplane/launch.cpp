@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <limits>
 
@@ -16,6 +18,11 @@ namespace backplane::tool {
 namespace {
 
 double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
 
 }  // namespace
 
@@ -150,7 +157,8 @@ void Launch::note_ended_ranks() {
 }
 
 void Launch::judge(const Rank& rank, const siginfo_t& how) {
-  const std::string who = fmt::format("rank {} (pid {})", rank.number, rank.pid);
+  // The words in which the other ranks are told of it, so that both are found by one search.
+  const std::string who = fmt::format("rank {} ({}, pid {})", rank.number, host_name(), rank.pid);
   if (how.si_code != CLD_EXITED) {
     begin_end(kSignalled + how.si_status,
               fmt::format("{} was killed by signal {} ({}){}", who, how.si_status, signal_text(how.si_status),
@@ -161,8 +169,10 @@ void Launch::judge(const Rank& rank, const siginfo_t& how) {
 }
 
 void Launch::begin_end(int exit_code, const std::string& why) {
-  if (verdict_) return;  // the first failure counts; the others follow from it
-  verdict_ = exit_code;
+  if (ending_) return;  // the first failure counts; the others follow from it
+  verdict_ = verdict_.value_or(exit_code);
+  ending_ = !plan_.keep_going || exit_code == kTimedOut;
+  if (!ending_) return say(why);
   say(running_ == 0 ? why : fmt::format("{}; ending the other ranks", why));
   kill_at_ = Clock::now() + plan_.grace;
   // Ranks that were told already are ending in their own way.

@@ -24,6 +24,7 @@ struct Plan {
   std::optional<std::chrono::nanoseconds> timeout;
   std::chrono::nanoseconds grace{};  // between SIGTERM and SIGKILL
   bool prefix = false;               // each line of output begins with its rank
+  bool keep_going = false;           // a rank that fails does not end the others
 };
 
 class Launch {
@@ -72,6 +73,7 @@ class Launch {
   std::optional<int> verdict_;              // the exit code, once something has failed
   std::optional<Clock::time_point> limit_;  // of --timeout
   std::optional<Clock::time_point> kill_at_;
+  bool ending_ = false;       // the ranks that are left are being ended
   bool told_to_end_ = false;  // a signal that ends programs was forwarded
   int interrupts_ = 0;
 };

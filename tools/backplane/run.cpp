@@ -21,6 +21,7 @@ struct Settings {
   double timeout = 0;  // seconds, 0: none
   double grace = 5;
   bool tag_output = false;
+  bool keep_going = false;
   bool no_prefix = false;
 };
 
@@ -30,6 +31,8 @@ LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, BACKPLANE_STORE_HOSTED, BACKPLANE_JOB_
 BACKPLANE_BACKEND. Rank 0 inherits standard input, the others have none.
 
 When a rank fails, the others are ended, and the exit code is the failed rank's, or 128 + the signal that killed it.
+With --keep-going they are not: they are told who is lost, and may go on in a smaller group (bp_group_shrink); each
+rank that fails is reported, and the exit code is the first one's.
 124: --timeout, 126: PROG cannot be executed, 127: there is no PROG. Signals are passed on to the ranks; a second
 Ctrl-C kills them.
 
@@ -74,6 +77,7 @@ int run(Settings settings, const std::vector<std::string>& program) {
   plan.arguments = program;
   if (settings.timeout > 0) plan.timeout = nanoseconds(settings.timeout);
   plan.grace = nanoseconds(settings.grace);
+  plan.keep_going = settings.keep_going;
   plan.prefix = settings.tag_output || (job.ranks_per_node > 1 && !settings.no_prefix);
   // All nodes must come to the same id; of what they have in common, only the port is sure to be written alike.
   if (job.job_id.empty()) job.job_id = job.nodes == 1 ? random_id() : fmt::format("run-{}", job.master_port);
@@ -122,6 +126,8 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& e
   command->add_option("--grace", settings->grace, "Seconds that ranks have between SIGTERM and SIGKILL")
       ->check(CLI::Range(0.0, 1e9))
       ->option_text("SECONDS (5)");
+  command->add_flag("--keep-going", settings->keep_going,
+                    "Let the other ranks go on when one fails, instead of ending them");
   CLI::Option* tag = command->add_flag("--tag-output", settings->tag_output,
                                        "Put the rank in front of each line even if there is only one");
   command->add_flag("--no-prefix", settings->no_prefix, "Let ranks write to stdout and stderr directly")->excludes(tag);

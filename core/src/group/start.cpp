@@ -82,9 +82,11 @@ void Group::start_agents() {
   const Presence presence(*this);  // destroy waits for this thread
   const Deadline deadline = Deadline::after(start_timeout(config_));
   if (liveness_) liveness_->add(this);
+  bool joined = false;
   bool ready = false;
   try {
     join(*store_, config_.rank, config_.world_size, process_identity(), deadline);
+    joined = true;
     agree(*store_, config_, deadline);
     for (const ChosenBackend& backend : config_.backends) start_agent(backend, deadline);
     take_seat();
@@ -94,8 +96,10 @@ void Group::start_agents() {
     if (!told.empty()) fail(BP_PEER_LOST, "group '{}' cannot start: {}", config_.name, told);
   } catch (const std::exception& e) {
     const Error cause = why_not_started(e);
-    // If all have started, this rank has, too: whatever came between it and the verdict comes after the start for all.
-    if (tell_failure(cause.what()) != kStarted || !ready) throw Error(cause);
+    // Whoever was not let in has no say. If all have started, this rank has, too: whatever came between it and the
+    // verdict comes after the start for all.
+    const bool all_started = joined && tell_failure(cause.what()) == kStarted;
+    if (!all_started || !ready) throw Error(cause);
   }
   started_ = true;
 }

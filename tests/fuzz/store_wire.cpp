@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What comes to a store's port: any bytes are a frame or not, a frame that was understood is understood the same when
+// it is written out again, and whatever requests several clients send in whatever order, the board and the roster
+// behind the port keep their accounts.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "store/board.hpp"
+#include "store/roster.hpp"
+#include "store/wire.hpp"
+
+namespace {
+
+using namespace backplane::core;
+
+void require(bool truth) {
+  if (!truth) std::abort();
+}
+
+std::string body(const std::string& frame) {
+  require(decode_size(frame.data()) == frame.size() - kSizeBytes);
+  return frame.substr(kSizeBytes);
+}
+
+void check_hello(std::string_view bytes) {
+  const auto hello = decode_hello(bytes);
+  if (!hello || hello->version != kProtocolVersion) return;
+  require(body(encode(*hello)) == bytes);
+}
+
+void check_welcome(std::string_view bytes) {
+  const auto welcome = decode_welcome(bytes);
+  if (!welcome) return;
+  if (welcome->status == BP_OK) require(body(encode(*welcome)) == bytes && sound(welcome->heartbeat));
+}
+
+void check_request(std::string_view bytes) {
+  const auto request = decode_request(bytes);
+  if (request) require(body(encode(*request)) == bytes);
+}
+
+void check_reply(std::string_view bytes) {
+  const auto reply = decode_reply(bytes);
+  if (!reply) return;
+  const std::string head = encode_reply_head(reply->id, reply->status, reply->payload.size());
+  require(head.substr(kSizeBytes) + reply->payload == bytes);
+}
+
+void check_push(std::string_view bytes) {
+  const auto push = decode_push(bytes);
+  if (!push) return;
+  const auto reply = decode_reply(body(encode(*push)));
+  require(reply && reply->id == kPushId && reply->payload == bytes);
+}
+
+void check_fates(std::string_view bytes) {
+  const auto fates = decode_fates(bytes);
+  if (!fates) return;
+  require(decode_fates(encode_fates(*fates)) == fates);
+}
+
+// Requests, each with a byte that says which client sends it and one for its size.
+void serve(std::string_view bytes) {
+  constexpr ClientId kClients = 4;
+  Board board([](const Answer&) {});
+  Roster roster([](ClientId client, const Push& push) {
+    require(client < kClients && push.text.size() <= kMaxNoticeSize);
+    check_push(decode_reply(body(encode(push)))->payload);
+  });
+  while (bytes.size() >= 2) {
+    const ClientId client = static_cast<unsigned char>(bytes[0]) % kClients;
+    const bool ends = (static_cast<unsigned char>(bytes[0]) & 0x80) != 0;
+    const std::string_view one = bytes.substr(2, static_cast<unsigned char>(bytes[1]));
+    bytes.remove_prefix(2 + one.size());
+    if (ends) {
+      roster.lose(client, one);
+      if (one.empty()) continue;  // silent, but still there
+      roster.forget(client);
+      board.forget(client);
+      require(!roster.holds(client));
+      continue;
+    }
+    auto request = decode_request(one);
+    if (!request) continue;
+    try {
+      const auto rank = static_cast<int32_t>(request->number);
+      const std::string scope = request->texts.empty() ? "" : request->texts.front();
+      if (request->operation == Operation::kEnroll) {
+        roster.enroll(client, scope, rank, request->texts.size() < 2 ? "" : request->texts[1]);
+      } else if (request->operation == Operation::kWithdraw) {
+        roster.withdraw(client, scope, rank);
+      } else if (request->operation == Operation::kGoodbye) {
+        roster.goodbye(client);
+        require(!roster.holds(client));
+      } else if (request->operation == Operation::kFates) {
+        check_fates(encode_fates(roster.fates(scope)));
+      } else {
+        board.handle(client, std::move(*request));
+      }
+    } catch (const Error& e) {
+      require(e.status() == BP_INVALID);
+    }
+  }
+  for (ClientId client = 0; client < kClients; ++client) {
+    roster.forget(client);
+    board.forget(client);
+  }
+  require(roster.entries() == 0 && board.waiting() == 0);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  constexpr void (*kTargets[])(std::string_view) = {check_hello, check_welcome, check_request, check_reply,
+                                                    check_push,  check_fates,   serve};
+  kTargets[data[0] % std::size(kTargets)](bytes);
+  return 0;
+}
