@@ -74,7 +74,13 @@ std::shared_ptr<Group> Group::start(GroupConfig config, Group* parent) {
   group->liveness_ = std::move(liveness);
   group->store_ = own.store->view();
   if (parent != nullptr) parent->adopt(group, own.survives_parent);
-  group->start_agents();
+  try {
+    group->start_agents();
+  } catch (...) {
+    // Here, for the last to let go of it may be the store's thread, which is telling it of a loss.
+    group->destroy();
+    throw;
+  }
   return group;
 }
 
