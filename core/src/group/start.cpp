@@ -149,7 +149,7 @@ void Group::disown(const std::shared_ptr<Group>& child) {
 
 // Ends the start of this group, and that of the groups that are being made from it.
 void Group::end_start(const Error& cause) {
-  if (store_) store_->interrupt(cause.status(), cause.what());
+  if (store_) store_->interrupt(BP_CANCELLED, cause.what());  // as host.h promises to a backend that is starting
   std::vector<std::shared_ptr<Group>> starting;
   {
     const std::lock_guard lock(mutex_);
