@@ -139,12 +139,12 @@ TEST_F(TcpLiveness, DepartureIsNoLoss) {
 }
 
 TEST_F(TcpLiveness, SilenceIsALoss) {
-  restart({20'000'000, 400'000'000});
+  restart({50'000'000, 1'000'000'000});
   const auto store = connect();
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
   const Mute mute(server_->port(), enrolment("g", 3));
   EXPECT_EQ(ear_.next().text,
-            "rank 3 (host, pid 9) is lost: nothing was heard from it for 400 ms; is it stopped, or its network down?");
+            "rank 3 (host, pid 9) is lost: nothing was heard from it for 1 s; is it stopped, or its network down?");
   EXPECT_EQ(membership->fates(soon()), (Fates{{3, Fate::kLost}}));
 }
 
@@ -199,14 +199,14 @@ class SilentServer {
 };
 
 TEST_F(TcpLiveness, TheSilenceOfTheServerIsALoss) {
-  SilentServer server({BP_OK, "", 2, "host, pid 5", {20'000'000, 400'000'000}});
+  SilentServer server({BP_OK, "", 2, "host, pid 5", {50'000'000, 1'000'000'000}});
   const auto store = make_tcp_store(server.options(), soon());
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
   const Loss loss = ear_.next();
   EXPECT_TRUE(loss.store);
   EXPECT_EQ(loss.rank, 2);
   EXPECT_EQ(loss.text,
-            "rank 2 (host, pid 5) is lost: nothing was heard from it for 400 ms; is it stopped, or its network down?");
+            "rank 2 (host, pid 5) is lost: nothing was heard from it for 1 s; is it stopped, or its network down?");
 }
 
 TEST_F(TcpLiveness, TheEndOfTheServerIsALoss) {
