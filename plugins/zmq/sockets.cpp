@@ -11,6 +11,8 @@ namespace {
 constexpr const char* kEvents = "inproc://events";
 constexpr int kReplyLimit = 4096;  // bytes; a bye with its reason is the largest
 
+constexpr std::chrono::hours kNeverReconnect(24);
+
 // libzmq wants routing ids that do not begin with a zero byte.
 std::string route_to(int32_t rank) {
   std::string route(1 + sizeof rank, 'r');
@@ -68,7 +70,9 @@ Sockets::Sockets(const Settings& settings)
 
   configure(dialling_, settings);
   dialling_.set(zmq::sockopt::maxmsgsize, int64_t{kReplyLimit});
-  dialling_.set(zmq::sockopt::reconnect_ivl, -1);
+  // Without reconnecting, libzmq drops a connection that breaks together with what came over it and was not yet
+  // received: the last words of a rank that left. Long before this time is over the rank has been given up.
+  dialling_.set(zmq::sockopt::reconnect_ivl, milliseconds(kNeverReconnect));
   dialling_.set(zmq::sockopt::connect_timeout, milliseconds(settings.connect_timeout));
   constexpr int kWatched = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                            ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
