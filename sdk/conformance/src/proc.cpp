@@ -162,6 +162,14 @@ uint64_t blocked_signals(pid_t thread) {
   return mask_in(say("/proc/self/task/", thread, "/status"), "SigBlk", kAllSignals);
 }
 
+std::string status_text(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, field.size() + 1, field + ":") == 0) return line.substr(field.size() + 1);
+  }
+  return "unknown";
+}
+
 uint64_t status_mask(const std::string& field) { return mask_in("/proc/self/status", field, 0); }
 
 std::vector<int> connected_tcp() {

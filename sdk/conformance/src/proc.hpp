@@ -30,6 +30,8 @@ std::set<std::string> shared_memory();
 uint64_t resident_bytes();
 // The signals that a thread of this process blocks: bit n-1 for signal n. All of them if it has ended.
 uint64_t blocked_signals(pid_t thread);
+// A field of /proc/self/status, "unknown" if there is none: how to learn the umask without changing it.
+std::string status_text(const std::string& field);
 // A field of /proc/self/status as a hexadecimal number: "SigCgt", "SigIgn".
 uint64_t status_mask(const std::string& field);
 // The connected TCP sockets among the descriptors.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "load_open.hpp"
+#include "proc.hpp"
 
 extern "C" char** environ;
 
@@ -41,15 +42,6 @@ std::string descriptors() {
   std::string text;
   for (const std::string& line : all) text += line + "; ";
   return text;
-}
-
-// A field of /proc/self/status, which changes nothing by being read (as umask(2) would).
-std::string status_field(const std::string& name) {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.compare(0, name.size() + 1, name + ":") == 0) return line.substr(name.size() + 1);
-  }
-  return "unknown";
 }
 
 std::string signal_handlers() {
@@ -132,10 +124,10 @@ Surroundings look_around() {
           {"locale", std::string(setlocale(LC_ALL, nullptr)) + ", " + std::locale().name()},
           {"resource limits", limits()},
           {"signal handlers", signal_handlers()},
-          {"signal mask", status_field("SigBlk")},
-          {"threads", status_field("Threads")},
+          {"signal mask", status_text("SigBlk")},
+          {"threads", status_text("Threads")},
           {"timers", timers()},
-          {"umask", status_field("Umask")},
+          {"umask", status_text("Umask")},
           {"working directory", std::filesystem::current_path().string()}};
 }
 

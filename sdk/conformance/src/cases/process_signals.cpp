@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -164,9 +163,7 @@ struct Surroundings {
     std::string mask;
     for (int number = 1; number < NSIG; ++number) mask += sigismember(&blocked, number) == 1 ? '1' : '0';
     add("the caller's signal mask", mask);
-    const mode_t mode = umask(0);
-    umask(mode);
-    add("the umask", say(mode));
+    add("the umask", status_text("Umask"));
     std::array<char, PATH_MAX> directory{};
     add("the working directory", getcwd(directory.data(), directory.size()) == nullptr ? "" : directory.data());
     std::string all;
