@@ -56,6 +56,30 @@ TEST(StartTest, ShrinkWithoutADeathKeepsAll) {
   });
 }
 
+// News of a death may come while the survivors are on their way: it breaks the old group only.
+TEST(StartTest, AbortDuringShrinkDoesNotEndIt) {
+  const Store store = Store::inproc();
+  std::promise<void> aborted;
+  std::shared_future<void> told = aborted.get_future().share();
+  on_ranks(2, [&store, &aborted, told](int rank) {
+    ProcessGroup group = ProcessGroup::create(group_options("inproc", store, rank, 2));
+    if (rank == 1) {
+      Store(store).set("group/test/0/shrink0/here/1", "1");  // so that rank 0 starts the new group
+      told.wait();
+    }
+    std::thread breaker([&store, &group, &aborted, rank] {
+      if (rank == 1) return;
+      Store(store).wait({"group/test/0/shrink0/group/bp/join/rank/0"});
+      group.abort("a test");
+      aborted.set_value();
+    });
+    ProcessGroup whole = group.shrink();
+    breaker.join();
+    EXPECT_EQ(whole.world_size(), 2);
+    whole.barrier();
+  });
+}
+
 TEST(StartTest, ShrinkNamesWhoDoesNotCome) {
   const Store store = Store::inproc();
   std::promise<void> over;

@@ -50,7 +50,7 @@ struct GroupConfig {
   std::shared_ptr<Reporter> reporter;  // of the job; NULL in its first group, which makes it
   std::shared_ptr<Liveness> liveness;  // of the job; NULL: one for this group
   int64_t start_timeout_ns = 0;        // time allowed for starting; 0: timeout_ns
-  bool survives_parent = false;        // may be made from a broken group, as shrink does
+  bool survives_parent = false;        // is made from a broken group, by shrink; its abort does not end the start
 };
 
 class Group : public std::enable_shared_from_this<Group>, private Liveness::Listener {

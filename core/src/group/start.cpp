@@ -147,7 +147,8 @@ void Group::disown(const std::shared_ptr<Group>& child) {
   std::erase_if(children_, [&child](const auto& c) { return c.expired() || c.lock() == child; });
 }
 
-// Ends the start of this group, and that of the groups that are being made from it.
+// Ends the start of this group, and that of the groups that are being made from it. What shrink makes is made from a
+// broken group: an abort that comes late, of which a backend's failure told early, does not concern it.
 void Group::end_start(const Error& cause) {
   if (store_) store_->interrupt(BP_CANCELLED, cause.what());  // as host.h promises to a backend that is starting
   std::vector<std::shared_ptr<Group>> starting;
@@ -155,7 +156,8 @@ void Group::end_start(const Error& cause) {
     const std::lock_guard lock(mutex_);
     for (const auto& each : children_) {
       auto child = each.lock();
-      if (child && !child->started_) starting.push_back(std::move(child));
+      const bool survives = child && child->config_.survives_parent && state_.load() != State::kDestroyed;
+      if (child && !child->started_ && !survives) starting.push_back(std::move(child));
     }
   }
   for (const auto& child : starting) child->abort(cause);
