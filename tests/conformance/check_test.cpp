@@ -2,8 +2,10 @@
 //
 // The command `backplane check`: what it says of wrong use, how it reports, and that no plugin harms it.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tools/command.hpp"
@@ -12,6 +14,7 @@ namespace backplane::test {
 namespace {
 
 const std::string kSpecimen = BACKPLANE_TEST_SPECIMEN;
+const std::string kLayer = BACKPLANE_TEST_LAYER;
 
 std::string rude(const std::string& way) { return std::string(BACKPLANE_TEST_RUDE) + "/" + way + "/backplane_rude.so"; }
 
@@ -94,6 +97,35 @@ TEST(CheckWrongUse, IsExplained) {
   expect_wrong_use({kSpecimen, "--option", "port"}, "--option wants KEY=VALUE, not port");
   expect_wrong_use({kSpecimen, "--option", "prot=1"}, "backend specimen has no option prot; it has address, port");
   expect_wrong_use({kSpecimen, "--backend", "other"}, "has no backend other; it has specimen");
+}
+
+// What is no file may keep whoever opens it waiting for ever.
+TEST(CheckWrongUse, OpensNothingButFiles) {
+  const Workplace workplace;
+  const std::string fifo = workplace.file("backplane_fifo.so");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  expect_wrong_use({fifo}, fifo + " is not a regular file; name a plugin file, or a backend");
+  expect_wrong_use({"/dev/null"}, "/dev/null is not a regular file");
+}
+
+TEST(CheckWrongUse, SaysWhatALayerIs) {
+  expect_wrong_use({kLayer}, "chaos is a layer (name it in BACKPLANE_LAYERS), and only backends are checked");
+  expect_wrong_use({"chaos"}, "chaos is a layer (name it in BACKPLANE_LAYERS), and only backends are checked");
+}
+
+// With one rank, nothing is said about worlds of several.
+TEST(Check, SkipsWhatNeedsMoreRanksThanThereAre) {
+  const Outcome outcome = check({"inproc", "-n", "1", "--filter", "init", "--format", "json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  std::map<std::string, std::string> reasons;
+  const auto report = nlohmann::json::parse(outcome.out);
+  for (const auto& result : report["results"]) {
+    reasons[result["name"]] = result["verdict"] == "skipped" ? result["reason"] : result["verdict"];
+  }
+  EXPECT_EQ(reasons["world-1"], "passed");
+  for (const char* name : {"each-world", "duplicate-rank", "size-mismatch", "missing-rank-named"}) {
+    EXPECT_EQ(reasons[name], "needs 2 ranks") << name;
+  }
 }
 
 TEST(Check, SaysFirstWhyTheCoreRefusesAFile) {

@@ -93,6 +93,13 @@ void print(const Result& result, const std::string& trouble) {
   }
 }
 
+// Did the specimen refuse to be a mutant that it does not have? Such a failure catches no bug.
+bool is_unknown(const Result& result) {
+  const auto says_so = [](const std::string& text) { return text.find(specimen::kNoSuchMutant) != std::string::npos; };
+  return says_so(result.output) || std::any_of(result.findings.begin(), result.findings.end(),
+                                               [&says_so](const Finding& finding) { return says_so(finding.actual); });
+}
+
 class Hunt {
  public:
   Hunt(std::string specimen, const fs::path& load_mutants, std::string group, std::string only)
@@ -159,7 +166,9 @@ class Hunt {
     std::string trouble;
     const Result result = run_case(mutant.path, name, true, trouble);
     const bool caught = trouble.empty() && result.verdict == Verdict::kFailed && !result.findings.empty();
-    if (caught) {
+    if (mutant.chosen_by_name && is_unknown(result)) {
+      fail("the specimen does not know its mutant " + mutant.name + "; was it built from older sources?");
+    } else if (caught) {
       ++caught_;
       std::printf("  caught %s (%s) in %.1f s\n", mutant.name.c_str(), mutant.bug.c_str(), result.seconds);
     } else {

@@ -59,6 +59,17 @@ void check_options(const Json& info, const std::map<std::string, std::string>& o
   }
 }
 
+// The suite calls a backend bare, as itself and from no core: it would have nothing for a layer to lie over.
+void refuse_layer(const Json& info) {
+  const Json& kinds = info["kinds"];
+  if (kinds.size() != 1 || kinds.front() != "layer") return;
+  const std::string id = info["id"].get<std::string>();
+  throw Failure(kWrongUse, fmt::format("{} is a layer (name it in BACKPLANE_LAYERS), and only backends are checked; "
+                                       "check the one it is to lie over, e.g. 'backplane check zmq', and run a "
+                                       "program with BACKPLANE_LAYERS={}",
+                                       id, id));
+}
+
 // The core's description of one backend of a file.
 const Json& backend_of(const Json& backends, const std::string& id, const std::string& path) {
   if (id.empty()) return backends.front();
@@ -79,6 +90,10 @@ FoundSubject file_subject(const std::string& path, const std::string& backend,
   if (S_ISDIR(status.st_mode)) {
     throw Failure(kWrongUse, fmt::format("{} is a directory; name a plugin file in it, or a backend", printable(path)));
   }
+  if (!S_ISREG(status.st_mode)) {
+    throw Failure(kWrongUse,
+                  fmt::format("{} is not a regular file; name a plugin file, or a backend", printable(path)));
+  }
   FoundSubject found;
   // dlopen searches its own directories for a name without a slash.
   found.subject.path = std::filesystem::absolute(path).string();
@@ -94,7 +109,9 @@ FoundSubject file_subject(const std::string& path, const std::string& backend,
     found.refusal = "its description makes no sense";
     return found;
   }
-  check_options(backend_of(backends, backend, path), options);
+  const Json& chosen = backend_of(backends, backend, path);
+  refuse_layer(chosen);
+  check_options(chosen, options);
   return found;
 }
 
@@ -148,6 +165,7 @@ FoundSubject named_subject(const std::string& name, const std::string& backend,
     throw Failure(kWrongUse, fmt::format("{} and --backend {} are two backends; name one of them", printable(name),
                                          printable(backend)));
   }
+  refuse_layer(info);
   check_options(info, options);
   const std::string file = info["file"];
   found.subject.backend = id;

@@ -31,9 +31,9 @@ struct Plan {
   std::string space = "main";  // agents of one group name the same one; reuse only when all agents of it are gone
   int32_t rank = -1;           // -1: the rank of whoever opens it
   int32_t world_size = -1;     // -1: the world of the case
-  std::vector<int32_t> global_ranks;           // empty: 0, 1, ...
-  std::map<std::string, std::string> options;  // replace the subject's values and the schema's defaults
-  Nanoseconds timeout = 20 * kSecond;          // for init; scaled by the caller
+  std::vector<int32_t> global_ranks = {};           // empty: 0, 1, ...
+  std::map<std::string, std::string> options = {};  // replace the subject's values and the schema's defaults
+  Nanoseconds timeout = 20 * kSecond;               // for init; scaled by the caller
 };
 
 // An operation with everything unset but its kind; timeout 20 s.

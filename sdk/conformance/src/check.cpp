@@ -6,6 +6,7 @@
 #include <random>
 
 #include "backplane/conformance/conformance.hpp"
+#include "child.hpp"
 #include "facts.hpp"
 #include "supervisor.hpp"
 
@@ -48,6 +49,8 @@ class Suite {
       report_.trouble = say("the number of ranks must be between 1 and ", kMostRanks);
     } else if (subject_.path.empty() == (subject_.entry == nullptr)) {
       report_.trouble = "name a file or hand over an entry, one of both";
+    } else if (const std::string problem = subject_.path.empty() ? "" : file_problem(subject_.path); !problem.empty()) {
+      report_.trouble = say("cannot check ", subject_.path, ": ", problem);
     } else {
       describe();
       run_cases();
@@ -116,7 +119,7 @@ class Suite {
     result.reason = inapplicable(which, facts_, settings_.ranks, !subject_.path.empty());
     if (!result.reason.empty()) return result;
     const Nanoseconds begin = now();
-    for (const int32_t world : worlds(which)) {
+    for (const int32_t world : worlds(which, settings_.ranks)) {
       run_world(which, world, result);
       if (!result.findings.empty() || !result.reason.empty()) break;
     }
@@ -128,14 +131,6 @@ class Suite {
     result.reproduce = say(settings_.command, " ", subject_.path.empty() ? facts_.id : subject_.path, " -n ",
                            settings_.ranks, " --filter ", which.group, ".", which.name, " --seed ", report_.seed);
     return result;
-  }
-
-  // With one rank nothing can be said about worlds of several.
-  std::vector<int32_t> worlds(const Case& which) const {
-    if (which.worlds.empty()) return {settings_.ranks};
-    std::vector<int32_t> sizes = which.worlds;
-    if (settings_.ranks == 1) std::erase_if(sizes, [](int32_t size) { return size > 1; });
-    return sizes;
   }
 
   void run_world(const Case& which, int32_t world, Result& result) {

@@ -6,8 +6,10 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <thread>
@@ -84,7 +86,20 @@ void run_body(const ChildSetup& setup, int32_t member) {
 
 }  // namespace
 
+std::string file_problem(const std::string& path) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0) return std::strerror(errno);
+  if (S_ISREG(status.st_mode)) return "";
+  const char* kind = S_ISDIR(status.st_mode)    ? "a directory"
+                     : S_ISFIFO(status.st_mode) ? "a FIFO"
+                     : S_ISSOCK(status.st_mode) ? "a socket"
+                                                : "a device";
+  return say("it is ", kind, ", not a regular file");
+}
+
 const bp_plugin* load_plugin(const std::string& path, std::string& why) {
+  why = file_problem(path);
+  if (!why.empty()) return nullptr;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     why = dlerror();

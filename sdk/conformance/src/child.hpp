@@ -3,6 +3,7 @@
 // The child's side of a case: one process that is one or all of the ranks, or an outsider.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "case.hpp"
@@ -20,6 +21,10 @@ struct ChildSetup {
 
 // Closes what it does not need, loads the plugin, runs the body and ends the process.
 [[noreturn]] void run_child(ChildSetup& setup);
+
+// Why there is nothing to load at this path: no such file, a directory, a FIFO, a device (to open one may wait for
+// ever). Empty if it is a regular file. Opens nothing.
+std::string file_problem(const std::string& path);
 
 // Opens a plugin file (RTLD_NOW | RTLD_LOCAL) and returns its entry; null, and why, if it cannot.
 const bp_plugin* load_plugin(const std::string& path, std::string& why);

@@ -87,8 +87,16 @@ std::string inapplicable(const Case& which, const Facts& facts, int32_t ranks, b
   if (which.needs.processes && (facts.flags & BP_BACKEND_ONE_PROCESS) != 0) {
     return "the ranks of this backend live in one process";
   }
-  if (which.worlds.empty() && ranks < which.needs.ranks) return say("needs ", which.needs.ranks, " ranks");
-  return "";
+  if (ranks < which.needs.ranks) return say("needs ", which.needs.ranks, " ranks");
+  const std::vector<int32_t> sizes = worlds(which, ranks);
+  return sizes.empty() ? say("needs ", *std::min_element(which.worlds.begin(), which.worlds.end()), " ranks") : "";
+}
+
+std::vector<int32_t> worlds(const Case& which, int32_t ranks) {
+  if (which.worlds.empty()) return {ranks};
+  std::vector<int32_t> sizes = which.worlds;
+  if (ranks == 1) std::erase_if(sizes, [](int32_t size) { return size > 1; });
+  return sizes;
 }
 
 }  // namespace backplane::conformance

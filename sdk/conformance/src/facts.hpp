@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "case.hpp"
 
@@ -29,5 +30,9 @@ const Case& describing();
 
 // Why the case cannot be run on such a backend with so many ranks; empty if it can.
 std::string inapplicable(const Case& which, const Facts& facts, int32_t ranks, bool from_file);
+
+// The world sizes to run the case at, where the user asked for `ranks`: its own, or else that one. Asked for one rank,
+// nothing is said about worlds of several; empty if the case has no other.
+std::vector<int32_t> worlds(const Case& which, int32_t ranks);
 
 }  // namespace backplane::conformance

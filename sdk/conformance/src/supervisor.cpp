@@ -148,7 +148,8 @@ class Supervisor {
       setup.run.backend_id = subject_.backend;
       setup.run.options = subject_.options;
       if (network_ && !network_->join()) {
-        setup.run.channel.send({Record::kTrouble, members.front(), {"cannot enter the case's network namespace"}});
+        const std::string why_not = say("the case's own network cannot be entered here: ", std::strerror(errno));
+        setup.run.channel.send({Record::kSkip, members.front(), {why_not}});
         _exit(0);
       }
       run_child(setup);

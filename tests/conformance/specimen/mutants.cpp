@@ -33,7 +33,7 @@ const Mutant* find_mutant() {
   for (const Mutant& each : *all) {
     if (mutant(each.name)) return &each;
   }
-  throw sdk::Failure(BP_INVALID, "the specimen has no mutant of the name that SPECIMEN_MUTANT holds");
+  throw sdk::Failure(BP_INVALID, std::string(kNoSuchMutant) + " that SPECIMEN_MUTANT holds");
 }
 
 }  // namespace backplane::specimen

@@ -37,6 +37,9 @@ std::unique_ptr<Specimen> made() {
 std::string_view chosen_mutant();
 inline bool mutant(std::string_view name) { return chosen_mutant() == name; }
 
+// How the refusal of an unknown name begins.
+inline constexpr const char* kNoSuchMutant = "the specimen has no mutant of the name";
+
 // The mutant that was chosen, or null. Throws BP_INVALID if there is none of that name.
 const Mutant* find_mutant();
 

@@ -30,7 +30,7 @@ struct Subject {
   const bp_plugin* entry = nullptr;
   std::string backend;  // id; empty: the plugin's first
   // What a harness has to know about one backend to run it at all. Nothing here can excuse a failure.
-  std::map<std::string, std::string> options;  // values that replace defaults of the schema
+  std::map<std::string, std::string> options = {};  // values that replace defaults of the schema
 };
 
 enum class Level {
@@ -81,7 +81,7 @@ struct Report {
   uint64_t seed = 0;
   std::vector<Result> results;  // in the order of cases()
   std::vector<Cell> matrix;
-  std::string trouble;  // why the harness itself could not do its work; empty if it could
+  std::string trouble;  // why the check could not be done (no such file, ranks out of range, no process); else empty
   double seconds = 0;
 };
 
@@ -95,11 +95,11 @@ struct Progress {
 struct Settings {
   int32_t ranks = 4;  // 1 .. 64
   Level level = Level::kMust;
-  std::vector<std::string> filters;         // "p2p", "p2p.tag-match", or with * and ?; empty: all
+  std::vector<std::string> filters = {};    // "p2p", "p2p.tag-match", or with * and ?; empty: all
   uint64_t seed = 0;                        // 0: drawn
   double patience = 1;                      // factor on all deadlines, for slow machines and instrumented builds
   std::string command = "backplane check";  // how `reproduce` begins
-  std::function<void(const Progress&)> on_progress;
+  std::function<void(const Progress&)> on_progress = {};
 };
 
 // The cases there are, with their level and meaning; verdict kSkipped.
@@ -115,7 +115,7 @@ std::string to_junit(const Report& report);  // JUnit XML
 std::string to_json(const Report& report);
 std::string progress_line(const Progress& progress);  // "[ 12/110] p2p.tag-match"
 
-// 0: everything of the MUST level that ran has passed; 1: not; 2: the harness itself failed.
+// 0: everything of the MUST level that ran has passed; 1: not; 2: Report::trouble, nothing can be said.
 int exit_code(const Report& report);
 
 }  // namespace backplane::conformance
