@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a backend written in C++ fails: it throws sdk::Failure (or any std::exception, which counts as BP_INTERNAL), and
-// `guarded` turns that into the ABI's status at the one place where calls enter the plugin.
+// How a backend written in C++ fails: it throws sdk::Failure, and `guarded` turns that into the ABI's status at the one
+// place where calls enter the plugin. Of other exceptions, std::bad_alloc and a std::system_error about descriptors,
+// threads, memory or space count as BP_RESOURCE, all others as BP_INTERNAL.
 #pragma once
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "backplane/abi/abi.h"
@@ -32,6 +37,17 @@ class Failure : public std::runtime_error {
   int64_t native_code_;
 };
 
+namespace detail {
+
+// Is it this machine that has run out of something (more of which may be there later), and no mistake of anybody?
+inline bool is_want(const std::error_code& code) noexcept {
+  if (code.category() != std::system_category() && code.category() != std::generic_category()) return false;
+  constexpr int kWants[] = {EMFILE, ENFILE, EAGAIN, ENOMEM, ENOSPC};
+  return std::find(std::begin(kWants), std::end(kWants), code.value()) != std::end(kWants);
+}
+
+}  // namespace detail
+
 // Runs body() -> status; an exception becomes a status and fills in *err.
 template <typename Body>
 int32_t guarded(bp_error* err, Body&& body) noexcept {
@@ -41,6 +57,9 @@ int32_t guarded(bp_error* err, Body&& body) noexcept {
     return bp_error_set(err, e.status(), e.native_code(), e.peer_rank(), e.what());
   } catch (const std::bad_alloc&) {
     return bp_error_set(err, BP_RESOURCE, 0, -1, "out of memory");
+  } catch (const std::system_error& e) {
+    const int32_t status = detail::is_want(e.code()) ? BP_RESOURCE : BP_INTERNAL;
+    return bp_error_set(err, status, e.code().value(), -1, e.what());
   } catch (const std::exception& e) {
     return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
   } catch (...) {

@@ -4,12 +4,14 @@
 //   messenger.hpp  send and recv in full over anything that carries frames; mailbox.hpp: its matching alone
 //   worker.hpp     threads for a library that blocks;  poller.hpp: one for a library that is polled
 //   sockets.hpp    a TCP connection to each rank
+//   layer.hpp      a group that wraps another one
 #pragma once
 
 #include "backend.hpp"
 #include "completion.hpp"
 #include "failure.hpp"
 #include "host.hpp"
+#include "layer.hpp"
 #include "mailbox.hpp"
 #include "messenger.hpp"
 #include "options.hpp"
