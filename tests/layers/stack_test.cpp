@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Layers around every backend, in every order: programs behave as without them.
+#include <tuple>
+
 #include "layers/support.hpp"
 
 namespace backplane::test {
@@ -16,6 +18,28 @@ TEST(LayersTest, LayersAndBackendsAreToldApart) {
   EXPECT_TRUE(contains(refusal("validat"), "Did you mean 'validate'?"));
   EXPECT_TRUE(contains(refusal("cpu:trace"), "a layer stands around every device's backend"));
   EXPECT_TRUE(contains(refusal("trace?file"), "expected key=value"));
+}
+
+// What is written wrongly on one rank must not keep it waiting for the others first.
+TEST(LayersTest, AreCheckedBeforeAnybodyIsWaitedFor) {
+  const ScopedDirectory meeting_place;
+  GroupOptions options;
+  options.init_method = "file://" + (meeting_place.path() / "store").string();
+  options.rank = 1;
+  options.world_size = 2;
+  options.timeout = std::chrono::seconds(60);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& [layers, backend, sentence] : {std::tuple{"validat", "inproc", "Did you mean 'validate'?"},
+                                                  {"trace?fiel=x", "inproc", "fiel"},
+                                                  {"inproc", "inproc", "inproc is a backend, not a layer"},
+                                                  {"trace", "validate", "validate is a layer, not a backend"}}) {
+    const ScopedVariable variable("BACKPLANE_LAYERS", layers);
+    options.backend = backend;
+    std::string text;
+    EXPECT_EQ(failure_of([&options] { ProcessGroup::create(options); }, &text), Status::kInvalid);
+    EXPECT_TRUE(contains(text, sentence)) << text;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST(LayersTest, TheListShowsThemAsLayers) {

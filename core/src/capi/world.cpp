@@ -54,6 +54,7 @@ std::vector<Chosen> choose_layers(Registry& registry) {
   std::vector<Chosen> chosen;
   for (const SelectionPart& part : parse_layers(environment == nullptr ? "" : environment)) {
     const Member& member = registry.lookup(part.name);
+    Stage::check_kind(member, BP_KIND_LAYER);
     chosen.push_back({&member, std::make_shared<BackendOptions>(member, complete_options(*member.backend, part.options),
                                                                 BP_DEFAULT_RPC_TIMEOUT_NS, "env://")});
   }
@@ -112,8 +113,11 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   const std::string text = selected_backend(config.backend);
   for (const SelectionPart& part : parse_selection(text)) {
     if (part.name == "auto") continue;
-    complete_options(*registry.lookup(part.name).backend, part.options);
+    const Member& member = registry.lookup(part.name);
+    Stage::check_kind(member, BP_KIND_PROCESS_GROUP);
+    complete_options(*member.backend, part.options);
   }
+  std::vector<Chosen> layers = choose_layers(registry);
   RendezvousRequest request;
   if (config.init_method != nullptr && *config.init_method != '\0') request.init_method = config.init_method;
   request.rank = config.rank;
@@ -124,7 +128,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   GroupConfig made = identify(config.name, met.rank, met.world_size, config.timeout_ns);
   made.device = config.device;
   made.backends = choose(registry, config.backend, met.world_size);
-  made.layers = choose_layers(registry);
+  made.layers = std::move(layers);
   made.store = make_prefix_store(met.store, fmt::format("group/{}/", made.name));
   made.job = job;
   if (met.world_size > 1) {

@@ -10,8 +10,11 @@ const bp_process_group_api* table_of(const bp_agent& agent) {
   return static_cast<const bp_process_group_api*>(agent.api);
 }
 
-[[noreturn]] void refuse_kind(const Member& member, bool as_layer) {
-  if (as_layer) {
+}  // namespace
+
+void Stage::check_kind(const Member& member, uint32_t kind) {
+  if ((member.backend->kinds & kind) != 0) return;
+  if (kind == BP_KIND_LAYER) {
     fail(BP_INVALID, "{} is a backend, not a layer: BACKPLANE_LAYERS takes layers; name it in BACKPLANE_BACKEND",
          member.id);
   }
@@ -21,8 +24,6 @@ const bp_process_group_api* table_of(const bp_agent& agent) {
   }
   fail(BP_INVALID, "backend {} makes no process groups", member.id);
 }
-
-}  // namespace
 
 struct Stage::Start {
   AgentConfig config;
@@ -36,9 +37,7 @@ Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options
     : member_(member), host_(std::make_shared<Host>(fmt::format("{} rank {}", member.id, config.rank), config.store)) {
   const bp_backend& backend = *member.backend;
   const uint32_t kind = inner == nullptr ? BP_KIND_PROCESS_GROUP : BP_KIND_LAYER;
-  if ((backend.kinds & kind) == 0) {
-    refuse_kind(member, inner != nullptr);
-  }
+  check_kind(member, kind);
   const auto start = std::make_shared<Start>(Start{config, std::move(options), host_, {}});
   for (const auto& [key, value] : start->options->values()) start->values.push_back({key.c_str(), value.c_str()});
   const bp_init init = {sizeof(bp_init),

@@ -27,6 +27,9 @@ struct AgentConfig {
 
 class Stage {
  public:
+  // Throws core::Error (BP_INVALID) unless the backend makes agents of that kind: BP_KIND_PROCESS_GROUP, BP_KIND_LAYER.
+  static void check_kind(const Member& member, uint32_t kind);
+
   // Runs the init handler. `inner`: the level below, NULL for a backend. Throws core::Error.
   Stage(const Member& member, std::shared_ptr<const BackendOptions> options, const AgentConfig& config,
         const bp_agent* inner);
