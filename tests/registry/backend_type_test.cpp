@@ -129,5 +129,43 @@ TEST(BackendTypeTest, AFailingHandlersTextReachesTheCaller) {
   EXPECT_NE(text.find("no fabric today"), std::string::npos) << text;
 }
 
+// One that this program registers is held to the same rules as one that comes from a file.
+TEST(BackendTypeTest, AnUnsoundDescriptorIsRefused) {
+  static const bp_capability aimless = {sizeof aimless, BP_SEND, 0, 0, 0};
+  static const bp_capability* const capabilities[] = {&aimless};
+  const auto init = [](const bp_backend*, const bp_init*, bp_agent*, bp_error*) -> int32_t { return BP_INTERNAL; };
+  const auto refusal = [&init](void (*spoil)(bp_backend&)) {
+    bp_backend backend = {};
+    backend.struct_size = sizeof backend;
+    backend.kinds = BP_KIND_PROCESS_GROUP;
+    backend.id = "unsound";
+    backend.version = backend.summary = "";
+    backend.init = init;
+    spoil(backend);
+    bp_error err;
+    bp_error_init(&err);
+    EXPECT_EQ(bp_register_backend(nullptr, &backend, nullptr, &err), BP_INVALID);
+    return std::string(err.text);
+  };
+  EXPECT_EQ(refusal([](bp_backend& b) { b.id = "\xff"; }), "a backend's id is [a-z0-9_-]{1,32}, not '\\xff'");
+  EXPECT_EQ(refusal([](bp_backend& b) { b.struct_size = 16; }),
+            "backend 'unsound' has a struct_size of 16, too small for ABI 1.0");
+  EXPECT_EQ(refusal([](bp_backend& b) { b.summary = nullptr; }),
+            "the version or summary of backend 'unsound' is NULL or not printable UTF-8");
+  EXPECT_EQ(refusal([](bp_backend& b) { b.version = "1.0-very-long-indeed-2026"; }),
+            "the version of backend 'unsound' is longer than 23 bytes");
+  EXPECT_EQ(refusal([](bp_backend& b) { b.kinds = 0; }), "backend 'unsound' is of no kind");
+  EXPECT_EQ(refusal([](bp_backend& b) { b.init = nullptr; }), "backend 'unsound' has no init function");
+  EXPECT_EQ(refusal([](bp_backend& b) { b.destroy_options = [](const bp_backend*, bp_options*) {}; }),
+            "backend 'unsound' has only one of construct_options and destroy_options");
+  EXPECT_EQ(refusal([](bp_backend& b) { b.capability_count = 1; }),
+            "the table of capabilities of backend 'unsound' is NULL");
+  const std::string text = refusal([](bp_backend& b) {
+    b.capabilities = capabilities;
+    b.capability_count = 1;
+  });
+  EXPECT_EQ(text, "capability 0 of backend 'unsound' lists no dtypes, memory or reduce ops for operation 14");
+}
+
 }  // namespace
 }  // namespace backplane::test

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "error.hpp"
+#include "options/names.hpp"
 
 namespace backplane::core {
 namespace {
@@ -34,6 +35,18 @@ TEST(SelectionTest, WhatIsWrongIsSaid) {
   for (const char* text : {"", ",", "gloo,", "gloo,zmq", "cpu:", ":gloo", "gloo?", "gloo?=1", "gloo?a=%2", "gloo?a=%zz",
                            "../gloo", "cpu:gloo,cpu:zmq", "gloo?a=1&"}) {
     EXPECT_THROW(parse_selection(text), Error) << text;
+  }
+}
+
+TEST(SelectionTest, ErrorsAreTextWhateverWasTyped) {
+  for (const char* text : {"\xff\n", "gloo?\xff", "\xff:gloo", "gloo?a\xff=%2"}) {
+    try {
+      parse_selection(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& e) {
+      EXPECT_TRUE(printable(e.what())) << e.what();
+      EXPECT_NE(std::string(e.what()).find("\\xff"), std::string::npos) << e.what();
+    }
   }
 }
 

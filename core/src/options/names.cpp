@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options/names.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +37,22 @@ bool printable(std::string_view text) {
     at += length;
   }
   return true;
+}
+
+std::string legible(std::string_view text) {
+  constexpr size_t kLongestCharacter = 4;
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    size_t length = 1;
+    while (length <= kLongestCharacter && !printable(text.substr(at, length))) ++length;
+    if (length <= kLongestCharacter) {
+      result += text.substr(at, length);
+      at += length;
+    } else {
+      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at++]));
+    }
+  }
+  return result;
 }
 
 }  // namespace backplane::core

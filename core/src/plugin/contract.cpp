@@ -41,65 +41,76 @@ void expect_same(const char* what, const T& in_note, const T& in_plugin) {
   if (in_note != in_plugin) reject(kBroken, "its note says {} {}, its code says {}", what, in_note, in_plugin);
 }
 
-// The mask of operations that a backend declares. Operations of a later minor are left to the plugin.
-uint64_t check_capabilities(const bp_backend& backend, bool newer) {
-  constexpr uint32_t kMaxCapabilities = 1024;
+// Empty if nothing is wrong. Operations of a later minor are left to the plugin.
+std::string capability_problem(const bp_capability* capability, bool newer) {
   constexpr uint64_t kReductions =
       BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
-  const char* id = backend.id;
+  if (capability == nullptr) return "is NULL";
+  if (!BP_HAS(capability, memory)) return fmt::format("has a struct_size of {}", capability->struct_size);
+  if (capability->op >= 64 || (capability->op >= BP_OP_COUNT && !newer)) {
+    return fmt::format("is for the unknown operation {}", capability->op);
+  }
+  const bool data = capability->op != BP_BARRIER && capability->op < BP_OP_COUNT;
+  const bool reduces = (BP_BIT(capability->op) & kReductions) != 0;
+  if ((data && (capability->dtypes == 0 || capability->memory == 0)) || (reduces && capability->reduce_ops == 0)) {
+    return fmt::format("lists no dtypes, memory or reduce ops for operation {}", capability->op);
+  }
+  return {};
+}
+
+std::string capabilities_problem(const bp_backend& backend, std::string_view name, bool newer) {
+  constexpr uint32_t kMaxCapabilities = 1024;
   if (backend.capability_count > kMaxCapabilities) {
-    reject(kBroken, "backend '{}' has {} capabilities, which is absurd", id, backend.capability_count);
+    return fmt::format("backend '{}' has {} capabilities, which is absurd", name, backend.capability_count);
   }
   if (backend.capability_count > 0 && backend.capabilities == nullptr) {
-    reject(kBroken, "the table of capabilities of backend '{}' is NULL", id);
+    return fmt::format("the table of capabilities of backend '{}' is NULL", name);
   }
-  uint64_t ops = 0;
   for (uint32_t i = 0; i < backend.capability_count; ++i) {
-    const bp_capability* capability = backend.capabilities[i];
-    if (capability == nullptr) reject(kBroken, "capability {} of backend '{}' is NULL", i, id);
-    if (!BP_HAS(capability, memory)) {
-      reject(kBroken, "capability {} of backend '{}' has a struct_size of {}", i, id, capability->struct_size);
-    }
-    if (capability->op >= 64 || (capability->op >= BP_OP_COUNT && !newer)) {
-      reject(kBroken, "capability {} of backend '{}' is for the unknown operation {}", i, id, capability->op);
-    }
-    const uint64_t bit = BP_BIT(capability->op);
-    const bool data = capability->op != BP_BARRIER && capability->op < BP_OP_COUNT;
-    if ((data && (capability->dtypes == 0 || capability->memory == 0)) ||
-        ((bit & kReductions) != 0 && capability->reduce_ops == 0)) {
-      reject(kBroken, "capability {} of backend '{}' lists no dtypes, memory or reduce ops for operation {}", i, id,
-             capability->op);
-    }
-    ops |= bit;
+    const std::string problem = capability_problem(backend.capabilities[i], newer);
+    if (!problem.empty()) return fmt::format("capability {} of backend '{}' {}", i, name, problem);
   }
-  return ops;
+  return {};
 }
 
 void check_backend(const bp_backend& backend, const NoteBackend& note, bool newer) {
-  if (!BP_HAS(&backend, init)) {
-    reject(kBroken, "backend '{}' has a struct_size of {}, too small for ABI {}.0", note.id, backend.struct_size,
-           BP_ABI_MAJOR);
-  }
-  if (!good_text(backend.id)) reject(kBroken, "the id of backend '{}' is NULL or not printable UTF-8", note.id);
+  const std::string problem = descriptor_problem(backend, note.id, newer);
+  if (!problem.empty()) reject(kBroken, "{}", problem);
   expect_same<std::string_view>("backend", note.id, backend.id);
-  if (!good_text(backend.version) || !good_text(backend.summary)) {
-    reject(kBroken, "the version or summary of backend '{}' is NULL or not printable UTF-8", note.id);
-  }
   expect_same<std::string_view>(fmt::format("backend '{}' has version", note.id).c_str(), note.version,
                                 backend.version);
   expect_same(fmt::format("backend '{}' has kinds", note.id).c_str(), note.kinds, backend.kinds);
   expect_same(fmt::format("backend '{}' has flags", note.id).c_str(), note.flags, backend.flags);
-  if (backend.init == nullptr) reject(kBroken, "backend '{}' has no init function", note.id);
-  if ((backend.construct_options == nullptr) != (backend.destroy_options == nullptr)) {
-    reject(kBroken, "backend '{}' has only one of construct_options and destroy_options", note.id);
-  }
-  expect_same(fmt::format("backend '{}' has operations", note.id).c_str(), note.ops,
-              check_capabilities(backend, newer));
-  const std::string problem = option_schema_problem(backend);
-  if (!problem.empty()) reject(kBroken, "backend '{}': {}", note.id, problem);
+  uint64_t ops = 0;
+  for (uint32_t i = 0; i < backend.capability_count; ++i) ops |= BP_BIT(backend.capabilities[i]->op);
+  expect_same(fmt::format("backend '{}' has operations", note.id).c_str(), note.ops, ops);
 }
 
 }  // namespace
+
+std::string descriptor_problem(const bp_backend& backend, std::string_view name, bool newer) {
+  constexpr size_t kMaxVersion = sizeof(bp_note_backend::version) - 1;
+  if (!BP_HAS(&backend, init)) {
+    return fmt::format("backend '{}' has a struct_size of {}, too small for ABI {}.0", name, backend.struct_size,
+                       BP_ABI_MAJOR);
+  }
+  if (!good_text(backend.id)) return fmt::format("the id of backend '{}' is NULL or not printable UTF-8", name);
+  if (!good_text(backend.version) || !good_text(backend.summary)) {
+    return fmt::format("the version or summary of backend '{}' is NULL or not printable UTF-8", name);
+  }
+  if (strnlen(backend.version, kMaxVersion + 1) > kMaxVersion) {
+    return fmt::format("the version of backend '{}' is longer than {} bytes", name, kMaxVersion);
+  }
+  if (backend.kinds == 0) return fmt::format("backend '{}' is of no kind", name);
+  if (backend.init == nullptr) return fmt::format("backend '{}' has no init function", name);
+  if ((backend.construct_options == nullptr) != (backend.destroy_options == nullptr)) {
+    return fmt::format("backend '{}' has only one of construct_options and destroy_options", name);
+  }
+  const std::string problem = capabilities_problem(backend, name, newer);
+  if (!problem.empty()) return problem;
+  const std::string schema = option_schema_problem(backend);
+  return schema.empty() ? schema : fmt::format("backend '{}': {}", name, schema);
+}
 
 void check_contract(const bp_plugin& plugin, const Note& note) {
   check_head(plugin);

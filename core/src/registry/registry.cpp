@@ -10,7 +10,6 @@
 #include "plugin/builtins.hpp"
 #include "plugin/contract.hpp"
 #include "plugin/loader.hpp"
-#include "plugin/option_schema.hpp"
 #include "registry/selection.hpp"
 
 namespace backplane::core {
@@ -69,11 +68,11 @@ bool Registry::registered(std::string_view name) {
 
 const Member& Registry::register_backend(const bp_backend& backend) {
   if (backend.id == nullptr || !valid_id(backend.id)) {
-    fail(BP_INVALID, "a backend's id is [a-z0-9_-]{{1,32}}, not '{}'", backend.id == nullptr ? "NULL" : backend.id);
+    fail(BP_INVALID, "a backend's id is [a-z0-9_-]{{1,32}}, not '{}'",
+         backend.id == nullptr ? "NULL" : legible(backend.id));
   }
-  if (backend.init == nullptr) fail(BP_INVALID, "backend {} has no init handler", backend.id);
-  const std::string problem = plugin::option_schema_problem(backend);
-  if (!problem.empty()) fail(BP_INVALID, "backend {}: {}", backend.id, problem);
+  const std::string problem = plugin::descriptor_problem(backend, backend.id, false);
+  if (!problem.empty()) fail(BP_INVALID, "{}", problem);
   const auto [made, fresh] = add(backend, nullptr, "registered by this program");
   if (!fresh) fail(BP_INVALID, "RPC backend {}: already registered", made->name);
   return *made;
@@ -87,9 +86,9 @@ const Member& Registry::lookup(std::string_view name) {
     match = plugin::find(plugin::search_path(), id);
   } catch (const Error& e) {
     const std::vector<std::string> ids = known();
-    throw Error(e.status(),
-                fmt::format("unknown backend '{}'.{} Available: {}. Searched: {}{}", name, did_you_mean(id, ids),
-                            fmt::join(ids, ", "), e.what(), rejections(plugin::scan(plugin::search_path()))));
+    throw Error(e.status(), fmt::format("unknown backend '{}'.{} Available: {}. Searched: {}{}", legible(name),
+                                        did_you_mean(id, ids), fmt::join(ids, ", "), e.what(),
+                                        rejections(plugin::scan(plugin::search_path()))));
   }
   const bp_plugin* plugin = plugin::load(match.path, match.note);
   return *add(*plugin->backends[match.index], plugin, match.path).first;

@@ -26,7 +26,7 @@ std::string decode(std::string_view text, std::string_view whole) {
     const char* begin = text.data() + i + 1;
     const char* end = begin + 2;
     if (i + 2 >= text.size() || std::from_chars(begin, end, value, 16).ptr != end) {
-      fail(BP_INVALID, "backend '{}': % is not followed by two hexadecimal digits", whole);
+      fail(BP_INVALID, "backend '{}': % is not followed by two hexadecimal digits", legible(whole));
     }
     result.push_back(static_cast<char>(value));
     i += 2;
@@ -41,7 +41,7 @@ KeyValues parse_options(std::string_view text, std::string_view whole) {
     const std::string_view pair = text.substr(begin, end - begin);
     const size_t equals = pair.find('=');
     if (equals == std::string_view::npos || equals == 0) {
-      fail(BP_INVALID, "backend '{}': expected key=value after '?' or '&', found '{}'", whole, pair);
+      fail(BP_INVALID, "backend '{}': expected key=value after '?' or '&', found '{}'", legible(whole), legible(pair));
     }
     options.emplace_back(std::string(pair.substr(0, equals)), decode(pair.substr(equals + 1), whole));
     begin = end + 1;
@@ -67,14 +67,15 @@ SelectionPart parse_part(std::string_view text, std::string_view whole) {
   if (colon != std::string_view::npos) {
     const std::string device = lower(head.substr(0, colon));
     if (device != "cpu" && device != "cuda") {
-      fail(BP_INVALID, "backend '{}': unknown device '{}'; use cpu or cuda", whole, device);
+      fail(BP_INVALID, "backend '{}': unknown device '{}'; use cpu or cuda", legible(whole), legible(device));
     }
     part.memory = device == "cpu" ? BP_HOST : BP_CUDA;
     head.remove_prefix(colon + 1);
   }
   part.name = lower(head);
   if (!valid_id(part.name)) {
-    fail(BP_INVALID, "backend '{}': '{}' is not a backend's name (letters, digits, _ and -, at most 32)", whole, head);
+    fail(BP_INVALID, "backend '{}': '{}' is not a backend's name (letters, digits, _ and -, at most 32)",
+         legible(whole), legible(head));
   }
   if (question != std::string_view::npos) part.options = parse_options(text.substr(question + 1), whole);
   return part;
@@ -95,7 +96,7 @@ std::vector<SelectionPart> parse_selection(std::string_view text) {
   split_parts(text, [&parts, text](std::string_view one) {
     SelectionPart part = parse_part(one, text);
     for (const SelectionPart& other : parts) {
-      if (other.memory == part.memory) fail(BP_INVALID, "backend '{}': two parts serve the same device", text);
+      if (other.memory == part.memory) fail(BP_INVALID, "backend '{}': two parts serve the same device", legible(text));
     }
     parts.push_back(std::move(part));
   });
@@ -108,7 +109,7 @@ std::vector<SelectionPart> parse_layers(std::string_view text) {
   split_parts(text, [&parts, text](std::string_view one) {
     parts.push_back(parse_part(one, text));
     if (parts.back().memory)
-      fail(BP_INVALID, "BACKPLANE_LAYERS '{}': a layer stands around every device's backend", text);
+      fail(BP_INVALID, "BACKPLANE_LAYERS '{}': a layer stands around every device's backend", legible(text));
   });
   return parts;
 }
