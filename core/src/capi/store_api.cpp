@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "capi/handles.hpp"
+#include "store/secret.hpp"
 
 namespace backplane::core {
 namespace {
@@ -31,6 +32,7 @@ TcpStoreOptions tcp_options(const char* host, uint16_t port, const char* job_id)
   options.host = host;
   options.port = port;
   options.job_id = or_empty(job_id);
+  options.secret = environment_secret();
   return options;
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "error.hpp"
+#include "store/secret.hpp"
 #include "store/store.hpp"
 #include "store/wire.hpp"
 
@@ -53,6 +54,13 @@ void FileLog::open_file() {
   if (info.st_uid != ::geteuid() && ::geteuid() != 0) {
     fail(BP_INVALID, "the store {} belongs to user {}, this process to user {}; choose another path", path_,
          info.st_uid, ::geteuid());
+  }
+  // Nobody proves anything here: what keeps strangers out is the file's mode.
+  if ((info.st_mode & 077) != 0 && !secret_variable().empty()) {
+    fail(BP_INVALID,
+         "the store {} is open to other users (mode {:04o}), and the job has a secret; chmod 600 it, or "
+         "choose another path",
+         path_, info.st_mode & 07777);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "store/environment.hpp"
 #include "store/init_method.hpp"
 #include "store/round.hpp"
+#include "store/secret.hpp"
 #include "store/wording.hpp"
 
 namespace backplane::core {
@@ -80,6 +81,7 @@ void meet_by_tcp(const InitMethod& method, const Deadline& deadline, Rendezvous&
   options.port = method.port;
   options.job_id = variable("BACKPLANE_JOB_ID").value_or("");
   options.rank = meeting.rank;
+  options.secret = environment_secret();
   if (meeting.rank == 0 && !variable_is_true("BACKPLANE_STORE_HOSTED")) {
     options.server_rank = meeting.rank;
     options.closing_key = round_prefix(0) + kDepartedKey;  // a store that a rank hosts sees one round

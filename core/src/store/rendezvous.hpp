@@ -29,6 +29,7 @@ struct Rendezvous {
 // (Hydra) and Slurm export serves instead. An explicit rank or world size wins, then one in the init method. A missing
 // variable is BP_INVALID and names it. Further variables:
 //   BACKPLANE_JOB_ID           what distinguishes this job from others on the same port; same on all ranks, default ""
+//   BACKPLANE_SECRET_FILE, BACKPLANE_SECRET_FD   the job's secret (secret.hpp); same on all ranks and the launcher
 //   BACKPLANE_STORE_HOSTED=1   a launcher serves the store at MASTER_ADDR:MASTER_PORT, so that rank 0 must not
 //   BACKPLANE_MASTER_PORT      the port to use under torchrun, whose own store occupies MASTER_PORT; without it, a job
 //   on

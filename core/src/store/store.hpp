@@ -72,6 +72,8 @@ class Membership {
   virtual Fates fates(Deadline deadline) = 0;
 };
 
+class Secret;
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -134,12 +136,15 @@ struct TcpStoreOptions {
   // (left out: what the environment says, see environment.hpp).
   int32_t server_rank = -1;
   std::optional<Heartbeat> heartbeat = {};
+  // Both ends have the same secret, which they prove to each other before they say anything else, and then everything
+  // is encrypted; or neither has one.
+  std::shared_ptr<const Secret> secret = {};
 };
 
 // BP_RESOURCE "cannot listen on 127.0.0.1:29500: the port is in use ..." if it cannot listen.
 std::unique_ptr<TcpStoreServer> make_tcp_store_server(const TcpStoreOptions& options);
 // Connects, trying again until the deadline while nobody listens there: BP_TIMEOUT with the last reason. BP_INVALID if
-// what listens there is of another job, world size or protocol.
+// what listens there is of another job, world size or protocol, or does not have the same secret.
 std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options, Deadline deadline);
 // A file on a disk that all ranks share, created if missing. It stays when the store is gone.
 std::shared_ptr<Store> make_file_store(const std::string& path);

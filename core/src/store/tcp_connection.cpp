@@ -140,6 +140,7 @@ void Connection::write_next() {
     writing_frame_ = std::move(outgoing_.front().frame);
     outgoing_.pop_front();
   }
+  if (link_->sealer) writing_frame_ = link_->sealer->seal(std::string_view(writing_frame_).substr(kSizeBytes));
   const auto moved = [this] { heard_ = Clock::now(); };
   asio::async_write(link_->socket, asio::buffer(writing_frame_), transfer_frame(kSocketBuffers, moved),
                     [this](const ErrorCode& error, size_t) {
@@ -154,7 +155,8 @@ void Connection::read_size() {
     if (error) return lose(error);
     heard_ = Clock::now();
     const size_t size = decode_size(size_.data());
-    if (size > kMaxFrameSize) return lose("an answer that is too large", "it sent what makes no sense");
+    if (size > kMaxFrameSize + (link_->opener ? kSealBytes : 0))
+      return lose("an answer that is too large", "it sent what makes no sense");
     read_body(size);
   });
 }
@@ -165,6 +167,9 @@ void Connection::read_body(size_t size) {
   asio::async_read(link_->socket, asio::buffer(body_), transfer_frame(0, moved),
                    [this](const ErrorCode& error, size_t) {
                      if (error) return lose(error);
+                     if (link_->opener && !link_->opener->open(body_)) {
+                       return lose("bytes that were changed on their way", "somebody meddles with its connection");
+                     }
                      auto reply = decode_reply(body_);
                      body_ = std::string();
                      if (!reply || !take(std::move(*reply))) {

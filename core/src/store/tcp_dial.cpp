@@ -81,21 +81,76 @@ ErrorCode read(Link& link, Time until, std::string& bytes) {
   fail(BP_INVALID, "what listens at {} is not a Backplane store; choose another MASTER_PORT", where);
 }
 
-// Says Hello. Returns why to try again, empty if the server took this client in.
-std::string greet(Link& link, const TcpStoreOptions& options, Time until) {
-  const std::string hello = encode(Hello{kProtocolVersion, options.rank, options.world_size, options.job_id});
-  ErrorCode error = finish(
-      link, until, [&link, &hello](auto handler) { asio::async_write(link.socket, asio::buffer(hello), handler); });
+ErrorCode write(Link& link, Time until, const std::string& bytes) {
+  return finish(link, until,
+                [&link, &bytes](auto handler) { asio::async_write(link.socket, asio::buffer(bytes), handler); });
+}
+
+// Sends a frame and takes the answer's. Returns why to try again, empty if there is an answer.
+std::string ask(Link& link, const std::string& where, const std::string& question, Time until, std::string& answer) {
+  ErrorCode error = write(link, until, question);
   std::string size(kSizeBytes, '\0');
   if (!error) error = read(link, until, size);
   if (error == asio::error::timed_out) return "it accepted the connection but did not answer";
   if (error) return "it closed the connection: " + error.message();
+  const size_t most = kMaxWelcomeSize + (link.opener ? kSealBytes : 0);
+  if (decode_size(size.data()) > most) fail_stranger(where);
+  answer.assign(decode_size(size.data()), '\0');
+  error = read(link, until, answer);
+  return error ? error.message() : "";
+}
+
+// Comes to the keys of this connection. Nothing that is said before both have proven the secret is believed, so the
+// sentences are of this side's making.
+std::string exchange_keys(Link& link, const Secret& secret, const std::string& where, Time until) {
+  const KeyExchange exchange(KeyExchange::End::kClient);
+  std::string answer;
+  const std::string reason = ask(link, where, encode_key_offer(exchange.public_key()), until, answer);
+  if (!reason.empty()) return reason;
+  const auto key = decode_key_answer(answer);
+  if (!key && decode_welcome(answer)) {
+    fail(BP_INVALID,
+         "the store at {} has no job secret, but this rank has one ({}); give the launcher and all ranks "
+         "the same, or none",
+         where, secret_variable());
+  }
+  const auto keys = key ? exchange.agree(secret, *key) : std::nullopt;
+  if (!keys) fail_stranger(where);
+  link.sealer.emplace(keys->to_server);
+  link.opener.emplace(keys->to_client);
+  return {};
+}
+
+// Only who has the secret can have sealed the answer.
+void open_answer(Link& link, const std::string& where, std::string& answer) {
+  std::string opened = answer;
+  if (link.opener->open(opened)) {
+    answer = std::move(opened);
+    return;
+  }
+  if (!decode_welcome(answer)) fail_stranger(where);
+  fail(BP_INVALID,
+       "the store at {} has another job secret than this rank ({}), or is another job's; give the launcher "
+       "and all ranks the same secret",
+       where, secret_variable());
+}
+
+// Says Hello. Returns why to try again, empty if the server took this client in.
+std::string greet(Link& link, const TcpStoreOptions& options, Time until) {
   const std::string where = host_port(options.host, options.port);
-  if (decode_size(size.data()) > kMaxWelcomeSize) fail_stranger(where);
-  std::string body(decode_size(size.data()), '\0');
-  error = read(link, until, body);
-  if (error) return error.message();
-  const auto welcome = decode_welcome(body);
+  link.sealer.reset();
+  link.opener.reset();
+  if (options.secret != nullptr) {
+    std::string reason = exchange_keys(link, *options.secret, where, until);
+    if (!reason.empty()) return reason;
+  }
+  std::string hello = encode(Hello{kProtocolVersion, options.rank, options.world_size, options.job_id});
+  if (link.sealer) hello = link.sealer->seal(std::string_view(hello).substr(kSizeBytes));
+  std::string answer;
+  std::string reason = ask(link, where, hello, until, answer);
+  if (!reason.empty()) return reason;
+  if (link.opener) open_answer(link, where, answer);
+  const auto welcome = decode_welcome(answer);
   if (!welcome) fail_stranger(where);
   if (welcome->status == BP_AGAIN) return welcome->text;
   if (welcome->status != BP_OK) throw Error(welcome->status, welcome->text);

@@ -5,7 +5,9 @@
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
+#include <optional>
 
+#include "store/handshake.hpp"
 #include "store/store.hpp"
 #include "store/tcp_address.hpp"
 #include "store/wire.hpp"
@@ -16,6 +18,9 @@ struct Link {
   boost::asio::io_context io{1};
   Tcp::socket socket{io};
   Welcome welcome;
+  // If the job has a secret: for all frames from now on.
+  std::optional<Sealer> sealer = {};
+  std::optional<Opener> opener = {};
 };
 
 // Blocks in the calling thread. BP_TIMEOUT with the last reason; BP_INVALID if the server refuses this client or is

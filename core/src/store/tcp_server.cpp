@@ -18,12 +18,15 @@
 #include <thread>
 #include <utility>
 
+#include "log.hpp"
 #include "store/board.hpp"
 #include "store/environment.hpp"
 #include "store/parting.hpp"
 #include "store/rendezvous.hpp"
 #include "store/roster.hpp"
+#include "store/secret.hpp"
 #include "store/store.hpp"
+#include "store/strangers.hpp"
 #include "store/tcp_address.hpp"
 #include "store/tcp_session.hpp"
 #include "store/waiting.hpp"
@@ -36,8 +39,9 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr size_t kMaxStrangers = 1024;  // connections that have not said Hello
+constexpr int kAcceptBatch = 16;  // then those who came are listened to
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr auto kWarningPause = std::chrono::seconds(10);
 constexpr int64_t kFarewellNs = 500'000'000;
 
 class TcpServer final : public TcpStoreServer, private SessionOwner {
@@ -49,6 +53,12 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     }
     listen(acceptor_, options_.host, options_.port);
     port_ = acceptor_.local_endpoint().port();
+    if (options_.secret == nullptr && !acceptor_.local_endpoint().address().is_loopback()) {
+      log(BP_LOG_WARN,
+          "the store at {} has no job secret: whoever reaches that address can take part in the job; set "
+          "BACKPLANE_SECRET_FILE for the launcher and all ranks unless the network is trusted",
+          host_port(options_.host, port_));
+    }
     accept();
     thread_ = start_quiet_thread("bp-store-server", [this] { run(); });
   }
@@ -95,7 +105,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   void accept() {
     acceptor_.async_wait(Tcp::acceptor::wait_read, [this](const ErrorCode& error) {
       if (error) return;
-      if (accept_all()) return accept();
+      if (accept_some()) return accept();
       // Out of descriptors or the like: without a pause the waiting client would keep this thread busy.
       accept_timer_.expires_after(kAcceptPause);
       accept_timer_.async_wait([this](const ErrorCode& stopped) {
@@ -106,8 +116,8 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
 
   // Takes in who is waiting; false if that is not possible now. accept4 sets close-on-exec without a gap in which
   // another thread could fork.
-  bool accept_all() {
-    for (;;) {
+  bool accept_some() {
+    for (int i = 0; i < kAcceptBatch; ++i) {
       const int fd = ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
       if (fd >= 0) {
         admit(fd);
@@ -117,30 +127,65 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
         return false;
       }  // those three are about one connection that is gone already
     }
+    return true;
   }
 
   void admit(int fd) {
     Tcp::socket socket(io_);
     ErrorCode error;
     socket.assign(acceptor_.local_endpoint().protocol(), fd, error);
-    if (error || strangers_ >= kMaxStrangers) {
-      if (error) ::close(fd);
+    if (error) {
+      ::close(fd);
       return;
     }
-    ++strangers_;
+    const auto from = socket.remote_endpoint(error).address();
+    if (error) return;  // gone already
     const ClientId id = ++last_client_;
+    if (const auto displaced = strangers_.admit(id, from)) {
+      const auto found = sessions_.find(*displaced);
+      if (found != sessions_.end()) std::shared_ptr(found->second)->close("others came before it said who it is");
+    }
     const auto session = std::make_shared<Session>(static_cast<SessionOwner&>(*this), id, std::move(socket));
     sessions_.emplace(id, session);
     session->start();
   }
 
-  Welcome on_hello(Session&, const Hello& hello) override {
-    Welcome welcome = judge(hello);
-    if (welcome.status == BP_OK) --strangers_;
+  const Secret* secret() const override { return options_.secret.get(); }
+
+  Welcome on_hello(Session& session, const Hello& hello) override {
+    if (options_.secret != nullptr && !session.proven()) {
+      return turn_away("which has no secret",
+                       "has a job secret, this rank has none; give the launcher and all ranks the same "
+                       "BACKPLANE_SECRET_FILE");
+    }
+    if (hello.version == kSecureVersion) {
+      return turn_away("which has a secret",
+                       "has no job secret, this rank has one; give the launcher and all ranks the same "
+                       "BACKPLANE_SECRET_FILE");
+    }
+    const Welcome welcome = judge(hello);
+    if (welcome.status == BP_OK) strangers_.leave(session.id());
     return welcome;
   }
 
-  // Who authenticates clients does it here.
+  Welcome on_wrong_secret(Session&) override {
+    return turn_away("which has another secret",
+                     "has another job secret than this rank; give the launcher and all ranks the same "
+                     "BACKPLANE_SECRET_FILE");
+  }
+
+  // For one who is to learn nothing of the job. The log says it once in a while: anybody may cause it.
+  Welcome turn_away(const char* whom, const char* text) {
+    const auto now = Clock::now();
+    ++turned_away_;
+    if (now >= next_warning_) {
+      log(BP_LOG_WARN, "the store at {} turned away a client {} ({} such clients since it last said so)",
+          host_port(options_.host, port_), whom, std::exchange(turned_away_, 0));
+      next_warning_ = now + kWarningPause;
+    }
+    return refusal(BP_INVALID, fmt::format("the store at {} {}", host_port(options_.host, port_), text));
+  }
+
   Welcome judge(const Hello& hello) const {
     Welcome welcome = compare(hello);
     welcome.server_rank = options_.server_rank;
@@ -254,7 +299,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   }
 
   void on_closed(Session& session) override {
-    if (!session.greeted()) --strangers_;
+    strangers_.leave(session.id());
     board_.forget(session.id());
     roster_.lose(session.id(), session.why_closed());
     roster_.forget(session.id());
@@ -288,7 +333,10 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   Clock::time_point looked_ = Clock::now();
   std::map<ClientId, std::shared_ptr<Session>> sessions_;
   ClientId last_client_ = 0;
-  size_t strangers_ = 0;
+  const size_t most_strangers_ = most_strangers();
+  Strangers strangers_{most_strangers_, most_strangers_ / 2};
+  size_t turned_away_ = 0;
+  Clock::time_point next_warning_ = Clock::time_point::min();
   std::thread thread_;
   const Parting parting_{Parting::Turn::kServers, [this](const Deadline& deadline) { part(deadline); }};
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server's end of one connection: reads frames, first a Hello and then requests, and writes answers.
+// The server's end of one connection: reads frames, first a Hello and then requests, and writes answers. Where the job
+// has a secret, the client proves it before its Hello is read.
 #pragma once
 
 #include <array>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "store/board.hpp"
+#include "store/handshake.hpp"
 #include "store/tcp_address.hpp"
 #include "store/wire.hpp"
 
@@ -24,8 +26,12 @@ class Session;
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
+  // The job's secret; null if it has none.
+  virtual const Secret* secret() const = 0;
   // Whether to take this client in.
   virtual Welcome on_hello(Session& session, const Hello& hello) = 0;
+  // What to tell a client that could not prove the secret.
+  virtual Welcome on_wrong_secret(Session& session) = 0;
   virtual void on_request(Session& session, Request request) = 0;
   // Once, when the connection is over: for whatever reason, from whichever side.
   virtual void on_closed(Session& session) = 0;
@@ -46,6 +52,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   ClientId id() const { return id_; }
   // Has it said Hello and been taken in?
   bool greeted() const { return greeted_; }
+  // Has it proven the secret?
+  bool proven() const { return proven_; }
   // From its Hello: -1 if it is no rank.
   int32_t rank() const { return rank_; }
   // Why it was closed.
@@ -61,7 +69,8 @@ class Session final : public std::enable_shared_from_this<Session> {
  private:
   struct Outgoing {
     std::string head;
-    Bytes payload;  // may be null
+    Bytes payload;       // may be null
+    bool plain = false;  // not to be sealed, though others are
     size_t size() const { return head.size() + (payload == nullptr ? 0 : payload->size()); }
   };
 
@@ -71,14 +80,21 @@ class Session final : public std::enable_shared_from_this<Session> {
   void hear_now() { heard_ = std::chrono::steady_clock::now(); }
   // Nothing more of this client is read if false.
   bool take_frame();
+  bool take_key(const std::string& key);
   bool take_hello();
+  bool refuse(const Welcome& refusal);
+  bool give_up();
   void send(Outgoing outgoing);
+  bool seal(const Outgoing& next);
   void write_next();
 
   SessionOwner& owner_;
   const ClientId id_;
   Tcp::socket socket_;
   std::optional<boost::asio::steady_timer> hello_timer_;
+  std::optional<Opener> opener_;  // once keys are agreed on
+  std::optional<Sealer> sealer_;
+  bool proven_ = false;
   bool greeted_ = false;
   bool closed_ = false;
   bool refused_ = false;  // to be closed when the refusal is written
@@ -90,6 +106,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::string body_;  // empty between frames, so that an idle client costs nothing
   std::deque<Outgoing> outgoing_;
   size_t outgoing_bytes_ = 0;
+  std::string sealed_;  // what is being written, where frames are sealed
 };
 
 }  // namespace backplane::core

@@ -63,6 +63,14 @@ uint64_t Unpacker::u64() {
 
 std::string_view Unpacker::text() { return raw(u32()); }
 
+std::string encode_key_offer(std::string_view public_key) {
+  return Packer().raw(kMagic).u32(kSecureVersion).raw(public_key).frame();
+}
+
+std::string encode_key_answer(std::string_view public_key) {
+  return Packer().raw(kMagic).u32(BP_OK).text("").raw(public_key).frame();
+}
+
 std::string encode(const Hello& hello) {
   Packer packer;
   packer.raw(kMagic).u32(hello.version).u32(static_cast<uint32_t>(hello.rank));
@@ -108,6 +116,22 @@ std::string encode_fates(const Fates& fates) {
   packer.u32(static_cast<uint32_t>(fates.size()));
   for (const auto& [rank, fate] : fates) packer.u32(static_cast<uint32_t>(rank)).u8(static_cast<uint8_t>(fate));
   return packer.bytes();
+}
+
+std::optional<std::string> decode_key_offer(std::string_view bytes) {
+  Unpacker fields(bytes);
+  if (fields.raw(kMagic.size()) != kMagic || fields.u32() != kSecureVersion) return std::nullopt;
+  std::string key(fields.raw(kPublicKeySize));
+  if (!fields.complete()) return std::nullopt;
+  return key;
+}
+
+std::optional<std::string> decode_key_answer(std::string_view bytes) {
+  Unpacker fields(bytes);
+  if (fields.raw(kMagic.size()) != kMagic || fields.u32() != BP_OK || !fields.text().empty()) return std::nullopt;
+  std::string key(fields.raw(kPublicKeySize));
+  if (!fields.complete()) return std::nullopt;
+  return key;
 }
 
 std::optional<Hello> decode_hello(std::string_view bytes) {

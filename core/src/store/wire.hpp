@@ -10,6 +10,13 @@
 //   server -> client           Reply:   id, status, payload; in any order, so that a waiting get delays nobody
 //   server -> client           Push:    a Reply of id 0, which answers no request: a sign of life, news of a rank that
 //                                       is lost, or the server's goodbye
+//
+// With a job secret two frames come first, and every other one is sealed (handshake.hpp; its size counts the seal):
+//
+//   client -> server           KeyOffer:  magic, version with kSecureMark, public key
+//   server -> client           KeyAnswer: magic, status, text, public key; a Welcome if it is no BP_OK
+//
+// Whoever has no secret, or another one, is told so in a Welcome that is not sealed, and that says nothing else.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +31,9 @@ namespace backplane::core {
 
 inline constexpr std::string_view kMagic = "bp-store";
 inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kSecureMark = UINT32_C(1) << 31;  // in the version of a client that has a secret
+inline constexpr uint32_t kSecureVersion = kProtocolVersion | kSecureMark;
+inline constexpr size_t kPublicKeySize = 32;
 inline constexpr size_t kSizeBytes = 4;        // of the size before each frame
 inline constexpr size_t kMaxHelloSize = 2048;  // what a stranger may make the server keep
 inline constexpr size_t kMaxJobIdSize = 1024;
@@ -128,6 +138,8 @@ struct Push {
   std::string text;
 };
 
+std::string encode_key_offer(std::string_view public_key);
+std::string encode_key_answer(std::string_view public_key);
 std::string encode(const Hello& hello);
 std::string encode(const Welcome& welcome);
 std::string encode(const Request& request);
@@ -136,6 +148,9 @@ std::string encode_reply_head(uint64_t id, int32_t status, size_t payload_size);
 std::string encode(const Push& push);  // with its reply head
 std::string encode_fates(const Fates& fates);
 
+// The public key of a KeyOffer of this version, or a KeyAnswer that says yes. Nothing if the bytes are no such thing.
+std::optional<std::string> decode_key_offer(std::string_view bytes);
+std::optional<std::string> decode_key_answer(std::string_view bytes);
 // Nothing if the bytes of a frame are not such a thing. A Hello of another version has only its version.
 std::optional<Hello> decode_hello(std::string_view bytes);
 std::optional<Welcome> decode_welcome(std::string_view bytes);
