@@ -38,6 +38,7 @@ constexpr Meaning kMeanings[] = {{"process_group", "process groups"},
                                  {"threads", "ranks may be threads of one process"},
                                  {"one_process", "all ranks of a group are in one process"},
                                  {"punctual", "is trusted to keep deadlines"},
+                                 {"authenticates", "knows its peers in jobs with a secret"},
                                  {"local", "leaves the process-wide default group alone"}};
 
 std::string in_words(const Json& names) {
@@ -133,7 +134,7 @@ std::string describe(const Json& info, const Strings& completed) {
   };
   std::string text = fmt::format("{} {}\n", info["id"].get<std::string>(), info["version"].get<std::string>());
   text += line("Name", "name") + line("Summary", "summary") + line("Vendor", "vendor") + line("File", "file") +
-          line("ABI", "abi");
+          line("ABI", "abi") + line("Auth", "auth");
   text += fmt::format("{:<9}{}\n{:<9}{}\n", "Kinds", in_words(info["kinds"]), "Flags", in_words(info["flags"]));
   return text + options_text(info["options"]) + capabilities_text(info, completed);
 }

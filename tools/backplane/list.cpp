@@ -44,13 +44,13 @@ void probe_all(Json& list, double timeout) {
 
 std::string backends_text(const Json& list, bool probed) {
   if (list["backends"].empty()) return "No backends were found.\n";
-  std::vector<std::string> header = {"ID", "VERSION", "KINDS", "ABI", "FILE"};
+  std::vector<std::string> header = {"ID", "VERSION", "KINDS", "AUTH", "ABI", "FILE"};
   if (probed) header.insert(header.begin() + 1, "VIABLE");
   Table table(header);
   for (const Json& backend : list["backends"]) {
-    std::vector<std::string> row = {backend["id"], backend["version"],
-                                    join(backend["kinds"].get<std::vector<std::string>>()), backend["abi"],
-                                    backend["file"]};
+    std::vector<std::string> row = {
+        backend["id"],   backend["version"], join(backend["kinds"].get<std::vector<std::string>>()),
+        backend["auth"], backend["abi"],     backend["file"]};
     const bool asked = backend.contains("viable");
     if (probed) row.insert(row.begin() + 1, !asked ? "-" : backend["viable"].get<bool>() ? "yes" : "no");
     table.add(std::move(row));

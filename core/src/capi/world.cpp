@@ -41,6 +41,7 @@ std::vector<ChosenBackend> choose(Registry& registry, const char* requested, int
       log(BP_LOG_INFO, "auto chose {}", reason);
     }
     const Member& member = registry.lookup(part.name);
+    check_security(member);
     auto options = std::make_shared<BackendOptions>(member, complete_options(*member.backend, part.options),
                                                     BP_DEFAULT_RPC_TIMEOUT_NS, "env://");
     chosen.push_back({part.memory, &member, std::move(options)});
@@ -115,6 +116,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
     if (part.name == "auto") continue;
     const Member& member = registry.lookup(part.name);
     Stage::check_kind(member, BP_KIND_PROCESS_GROUP);
+    check_security(member);
     complete_options(*member.backend, part.options);
   }
   std::vector<Chosen> layers = choose_layers(registry);
@@ -148,6 +150,7 @@ std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const
     fail(BP_INVALID, "`rpc_backend_options` must be options of BackendType.{}, these are of BackendType.{}",
          member.name, options->member().name);
   }
+  check_security(member);
   GroupConfig made = identify(name, rank, world_size, timeout_ns);
   made.backends.push_back({std::nullopt, &member, options});
   made.layers = choose_layers(default_registry());

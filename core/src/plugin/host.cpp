@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "backplane/abi/ext/reduce.h"
+#include "backplane/abi/ext/security.h"
 #include "log.hpp"
 #include "reduce/combine.hpp"
+#include "store/secret.hpp"
 
 namespace backplane::core {
 namespace {
@@ -24,6 +26,8 @@ int32_t combine_for_plugin(uint32_t dtype, uint32_t reduce_op, void* out, const 
 }
 
 constexpr bp_reduce_api kReduce = {sizeof(bp_reduce_api), 0, combine_for_plugin};
+constexpr bp_security_api kSecure = {sizeof(bp_security_api), 1};
+constexpr bp_security_api kOpen = {sizeof(bp_security_api), 0};
 
 std::string_view bytes(const void* data, uint64_t size) {
   return size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
@@ -79,14 +83,17 @@ struct HostCalls {
       if (existed != nullptr) *existed = there ? 1 : 0;
     });
   }
-  static const void* extension(void*, const char* id) {
-    return std::string_view(id) == BP_EXT_REDUCE ? &kReduce : nullptr;
+  static const void* extension(void* ctx, const char* id) {
+    if (std::string_view(id) == BP_EXT_REDUCE) return &kReduce;
+    if (std::string_view(id) == BP_EXT_SECURITY) return host(ctx).secure_ ? &kSecure : &kOpen;
+    return nullptr;
   }
 };
 
 Host::Host(std::string name, std::shared_ptr<Store> store)
     : name_(std::move(name)),
       store_(std::move(store)),
+      secure_(!secret_variable().empty()),
       table_{sizeof(bp_host),   BP_ABI_MINOR,        this,           HostCalls::log,  HostCalls::abort_requested,
              HostCalls::set,    HostCalls::get,      HostCalls::add, HostCalls::wait, HostCalls::compare_set,
              HostCalls::remove, HostCalls::extension} {}

@@ -14,7 +14,8 @@ namespace backplane::core {
 
 class Host {
  public:
-  // `name` stands before the plugin's log lines. Without a store its store functions answer BP_UNSUPPORTED.
+  // `name` stands before the plugin's log lines. Without a store its store functions answer BP_UNSUPPORTED. Whether the
+  // job has a secret is what the environment says now.
   explicit Host(std::string name, std::shared_ptr<Store> store = nullptr);
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
@@ -32,6 +33,7 @@ class Host {
 
   const std::string name_;
   const std::shared_ptr<Store> store_;
+  const bool secure_;
   std::atomic<bool> aborting_ = false;
   const bp_host table_;
 };

@@ -4,6 +4,7 @@
 
 #include "error.hpp"
 #include "registry/registry.hpp"
+#include "store/secret.hpp"
 
 namespace backplane::core {
 namespace {
@@ -24,6 +25,15 @@ size_t place(const std::string& id) {
 
 }  // namespace
 
+void check_security(const Member& member) {
+  const std::string variable = secret_variable();
+  if (variable.empty() || (member.backend->flags & (BP_BACKEND_AUTHENTICATES | BP_BACKEND_ONE_PROCESS)) != 0) return;
+  fail(BP_UNSUPPORTED,
+       "backend '{}' cannot authenticate its peers (auth=none), and the job has a secret; choose one that can "
+       "(`backplane list` shows auth), or unset {}",
+       member.id, variable);
+}
+
 std::string choose_automatically(Registry& registry, int32_t world_size, std::string* reason) {
   if (world_size == 1 && registry.registered("self")) {
     *reason = "self: the world has one rank";
@@ -37,6 +47,7 @@ std::string choose_automatically(Registry& registry, int32_t world_size, std::st
     try {
       const Member& member = registry.lookup(id);
       if (!joins_processes(member)) continue;
+      check_security(member);
       probe(member);
       *reason = fmt::format("{}: the first viable of the order of preference{}", id, passed_over);
       return id;

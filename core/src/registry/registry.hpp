@@ -75,6 +75,10 @@ Registry& default_registry();
 // Is the backend viable here? Throws core::Error with the reason if not.
 void probe(const Member& member);
 
+// BP_UNSUPPORTED if this process has a secret of its job (store/secret.hpp) and the backend could not tell its peers
+// from strangers.
+void check_security(const Member& member);
+
 // Turns "auto" into the id of a backend for a group of world_size processes, and says why in *reason. Ranks that see
 // the same plugins choose the same.
 std::string choose_automatically(Registry& registry, int32_t world_size, std::string* reason);

@@ -17,10 +17,14 @@ struct NamedBit {
 };
 constexpr NamedBit kKinds[] = {
     {BP_KIND_PROCESS_GROUP, "process_group"}, {BP_KIND_RPC, "rpc"}, {BP_KIND_LAYER, "layer"}};
-constexpr NamedBit kFlags[] = {
-    {BP_BACKEND_TAGS, "tags"},        {BP_BACKEND_ANY_SOURCE, "any_source"}, {BP_BACKEND_AUTONOMOUS, "autonomous"},
-    {BP_BACKEND_THREADS, "threads"},  {BP_BACKEND_LOCAL, "local"},           {BP_BACKEND_ONE_PROCESS, "one_process"},
-    {BP_BACKEND_PUNCTUAL, "punctual"}};
+constexpr NamedBit kFlags[] = {{BP_BACKEND_TAGS, "tags"},
+                               {BP_BACKEND_ANY_SOURCE, "any_source"},
+                               {BP_BACKEND_AUTONOMOUS, "autonomous"},
+                               {BP_BACKEND_THREADS, "threads"},
+                               {BP_BACKEND_LOCAL, "local"},
+                               {BP_BACKEND_ONE_PROCESS, "one_process"},
+                               {BP_BACKEND_PUNCTUAL, "punctual"},
+                               {BP_BACKEND_AUTHENTICATES, "authenticates"}};
 constexpr const char* kTypes[] = {"string", "int", "float", "bool", "enum", "duration", "bytes"};
 constexpr const char* kMemories[] = {"cpu", "cuda"};
 
@@ -40,6 +44,13 @@ Json names(uint64_t mask, uint32_t count, const Name& name) {
     if ((mask & BP_BIT(i)) != 0) list.push_back(name(i));
   }
   return list;
+}
+
+// How the backend knows its peers in a job that has a secret: by proof, because there is no other process, or not at
+// all.
+const char* auth(uint32_t flags) {
+  if ((flags & BP_BACKEND_AUTHENTICATES) != 0) return "peers";
+  return (flags & BP_BACKEND_ONE_PROCESS) != 0 ? "process" : "none";
 }
 
 std::string abi(uint32_t minor) { return fmt::format("{}.{}", BP_ABI_MAJOR, minor); }
@@ -68,6 +79,7 @@ Json describe(const plugin::FoundFile& file, const plugin::FoundBackend& backend
                {"version", backend.note.version},
                {"kinds", names(backend.note.kinds, kKinds)},
                {"flags", names(backend.note.flags, kFlags)},
+               {"auth", auth(backend.note.flags)},
                {"ops", names(backend.note.ops, BP_OP_COUNT, op_name)},
                {"abi", abi(file.note.built_minor)},
                {"file", file.path},
@@ -83,6 +95,7 @@ Json describe(const Member& member) {
           {"version", member.backend->version},
           {"kinds", names(member.backend->kinds, kKinds)},
           {"flags", names(member.backend->flags, kFlags)},
+          {"auth", auth(member.backend->flags)},
           {"ops", names(ops, BP_OP_COUNT, op_name)},
           {"abi", abi(member.plugin == nullptr ? BP_ABI_MINOR : member.plugin->built_minor)},
           {"file", member.origin},

@@ -61,6 +61,12 @@ class Host {
     return existed != 0;
   }
 
+  // Does the job have a secret (abi/ext/security.h)? A core that does not know the question has none.
+  bool secure() const {
+    const auto* security = static_cast<const bp_security_api*>(host_->extension(host_->ctx, BP_EXT_SECURITY));
+    return security != nullptr && security->secure != 0;
+  }
+
   // out[i] = left[i] op right[i] with the core's arithmetic (abi/ext/reduce.h).
   void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
                uint64_t count) const {

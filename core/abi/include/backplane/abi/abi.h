@@ -6,6 +6,7 @@
 #define BACKPLANE_ABI_ABI_H
 
 #include "ext/reduce.h"
+#include "ext/security.h"
 #include "layout.h"
 #include "note.h"
 #include "plugin.h"

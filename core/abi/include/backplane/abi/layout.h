@@ -192,6 +192,10 @@ BP_AT(bp_reduce_api, reserved, 4);
 BP_AT(bp_reduce_api, combine, 8);
 BP_SIZE(bp_reduce_api, 16);
 
+BP_AT(bp_security_api, struct_size, 0);
+BP_AT(bp_security_api, secure, 4);
+BP_SIZE(bp_security_api, 8);
+
 BP_FROZEN(bp_buffer, 24);
 BP_FROZEN(bp_key_value, 16);
 BP_FROZEN(bp_note_header, 48);
