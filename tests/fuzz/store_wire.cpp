@@ -65,6 +65,11 @@ void check_fates(std::string_view bytes) {
   require(decode_fates(encode_fates(*fates)) == fates);
 }
 
+void check_keys(std::string_view bytes) {
+  if (const auto key = decode_key_offer(bytes)) require(body(encode_key_offer(*key)) == bytes);
+  if (const auto key = decode_key_answer(bytes)) require(body(encode_key_answer(*key)) == bytes);
+}
+
 // Requests, each with a byte that says which client sends it and one for its size.
 void serve(std::string_view bytes) {
   constexpr ClientId kClients = 4;
@@ -120,7 +125,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   constexpr void (*kTargets[])(std::string_view) = {check_hello, check_welcome, check_request, check_reply,
-                                                    check_push,  check_fates,   serve};
+                                                    check_push,  check_fates,   serve,         check_keys};
   kTargets[data[0] % std::size(kTargets)](bytes);
   return 0;
 }

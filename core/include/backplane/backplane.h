@@ -37,7 +37,8 @@ typedef struct bp_store bp_store;
 typedef struct bp_store_server bp_store_server;
 
 /* Listens on host:port (0: any free port) and serves a store until released. `job_id` (NULL: "") must be the one that
- * clients give. BP_RESOURCE if the port is in use. */
+ * clients give, and so must the job's secret if BACKPLANE_SECRET_FILE or BACKPLANE_SECRET_FD names one
+ * (share/doc/security.md). BP_RESOURCE if the port is in use. */
 BP_API int32_t bp_store_server_start(const char* host, uint16_t port, const char* job_id, bp_store_server** server,
                                      bp_error* err);
 BP_API uint16_t bp_store_server_port(const bp_store_server* server);
