@@ -29,7 +29,7 @@ TEST(List, ShowsBackendsRejectedFilesAndDirectories) {
   const std::string path = plugin_directory("crash") + ":" + place.file("bad");
   const Outcome outcome = run({"list"}, {{{"BACKPLANE_PLUGIN_PATH", path}}});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  for (const char* column : {"ID ", "VERSION  ", "KINDS  ", "ABI  ", "FILE"}) {
+  for (const char* column : {"ID ", "VERSION  ", "KINDS  ", "AUTH  ", "ABI  ", "FILE"}) {
     EXPECT_TRUE(contains(outcome.out, column)) << outcome.out;
   }
   EXPECT_TRUE(contains(outcome.out, "crash/backplane_crash.so")) << outcome.out;

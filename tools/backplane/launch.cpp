@@ -55,6 +55,7 @@ void Launch::start_rank(int local_rank) {
   child.input = number == 0 ? input_.for_rank() : null_.get();
   child.signal_mask = signals_.mask_before();
   child.default_sigpipe = signals_.sigpipe_was_default();
+  child.inherited = plan_.inherited;
   Pipe out;
   Pipe err;
   if (plan_.prefix) {

@@ -41,7 +41,8 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kNotExecutable);  // it died before the kernel knew what we want
   const bool placed = ::dup2(child.input, 0) >= 0 && ::dup2(child.output, 1) >= 0 && ::dup2(child.error, 2) >= 0 &&
-                      (child.extra < 0 || ::dup2(child.extra, kExtraDescriptor) >= 0);
+                      (child.extra < 0 || ::dup2(child.extra, kExtraDescriptor) >= 0) &&
+                      (child.inherited < 0 || ::fcntl(child.inherited, F_SETFD, 0) == 0);
   if (!placed) give_up(report, errno);
   if (child.default_sigpipe) ::signal(SIGPIPE, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &child.signal_mask, nullptr);

@@ -49,6 +49,7 @@ struct Child {
   int output = 1;
   int error = 2;
   int extra = -1;                // what becomes kExtraDescriptor, if any
+  int inherited = -1;            // stays open in the child under its number, if any
   sigset_t signal_mask{};        // blocked in the child
   bool default_sigpipe = false;  // take back that SIGPIPE is ignored here
 };

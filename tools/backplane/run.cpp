@@ -9,6 +9,7 @@
 
 #include "commands.hpp"
 #include "failure.hpp"
+#include "job_secret.hpp"
 #include "launch.hpp"
 #include "meeting_point.hpp"
 #include "program.hpp"
@@ -23,12 +24,17 @@ struct Settings {
   bool tag_output = false;
   bool keep_going = false;
   bool no_prefix = false;
+  std::string secret_file;
+  bool secure = false;
 };
 
 constexpr const char* kFooter = R"(
 PROG gets the environment that torch.distributed and Backplane read: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE,
 LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, BACKPLANE_STORE_HOSTED, BACKPLANE_JOB_ID and, with --backend,
 BACKPLANE_BACKEND. Rank 0 inherits standard input, the others have none.
+
+With --secure, or --secret-file F (also as BACKPLANE_SECRET_FILE), ranks prove to the store and to each other that they
+belong to the job, and what they say is encrypted; backends that cannot do that are refused (backplane list shows AUTH).
 
 When a rank fails, the others are ended, and the exit code is the failed rank's, or 128 + the signal that killed it.
 With --keep-going they are not: they are told who is lost, and may go on in a smaller group (bp_group_shrink); each
@@ -38,6 +44,7 @@ Ctrl-C kills them.
 
   backplane run -n 4 ./train --epochs 3
   backplane run -n 2 --backend zmq -- python3 worker.py
+  backplane run -n 4 --secure ./train
   backplane run -n 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500 ./train   (on 10.0.0.1)
   backplane run -n 8 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29500 ./train   (on the other))";
 
@@ -58,7 +65,13 @@ std::string random_id() {
   return fmt::format("{:08x}{:08x}", entropy() & 0xFFFFFFFFU, entropy() & 0xFFFFFFFFU);
 }
 
-void check(const Job& job, bool address_given) {
+void check(const Settings& settings, bool address_given) {
+  const Job& job = settings.job;
+  if (settings.secure && job.nodes > 1) {
+    throw Failure(kWrongUse,
+                  "--secure draws a secret that only this node knows; give the launchers of all nodes the same one by "
+                  "--secret-file");
+  }
   if (job.node_rank >= job.nodes) {
     throw Failure(kWrongUse, fmt::format("--node-rank is {}, but --nnodes {} allows 0 to {}", job.node_rank, job.nodes,
                                          job.nodes - 1));
@@ -82,7 +95,11 @@ int run(Settings settings, const std::vector<std::string>& program) {
   // All nodes must come to the same id; of what they have in common, only the port is sure to be written alike.
   if (job.job_id.empty()) job.job_id = job.nodes == 1 ? random_id() : fmt::format("run-{}", job.master_port);
 
-  Guard guard;      // forks, so it comes before any thread
+  Guard guard;  // forks, so it comes before any thread
+  if (!settings.secret_file.empty()) use_secret_file(settings.secret_file);
+  Descriptor secret;
+  if (settings.secure) secret = draw_secret();
+  plan.inherited = secret.get();
   Signals signals;  // blocks them, also for the store's threads
   MeetingPoint meeting(job);
   const int code = Launch(job, plan, signals, guard).run();
@@ -120,6 +137,11 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& e
       ->add_option("--job-id", job.job_id,
                    "Keeps jobs apart that share a port; the same on all nodes. Random on one node, else 'run-PORT'")
       ->option_text("ID");
+  CLI::Option* file = command
+                          ->add_option("--secret-file", settings->secret_file,
+                                       "File (mode 0600) with the secret that all ranks and launchers of the job share")
+                          ->option_text("FILE");
+  command->add_flag("--secure", settings->secure, "Draw such a secret for this job of one node")->excludes(file);
   command->add_option("--timeout", settings->timeout, "Seconds after which the job is ended")
       ->check(CLI::Range(0.001, 1e9))
       ->option_text("SECONDS");
@@ -132,7 +154,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& e
                                        "Put the rank in front of each line even if there is only one");
   command->add_flag("--no-prefix", settings->no_prefix, "Let ranks write to stdout and stderr directly")->excludes(tag);
   command->callback([settings, address, &program, &exit_code] {
-    check(settings->job, address->count() > 0);
+    check(*settings, address->count() > 0);
     exit_code = run(*settings, program);
   });
   return command;

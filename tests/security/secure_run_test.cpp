@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Jobs with a secret as users start them: what the launcher hands on, which backends are taken, and that the secret
+// itself is nowhere to be seen.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "tools/command.hpp"
+
+namespace backplane::test {
+namespace {
+
+constexpr const char* kSecret = "s3cretWordOfThisTestThatNobodyPrints";
+
+// Free at this moment: the launcher that is given it binds it soon.
+std::string free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(::bind(fd, generic, size), 0);
+  EXPECT_EQ(::getsockname(fd, generic, &size), 0);
+  ::close(fd);
+  return std::to_string(ntohs(address.sin_port));
+}
+
+class SecureRun : public testing::Test {
+ protected:
+  SecureRun() {
+    std::ofstream(file_) << kSecret << "\n";
+    ::chmod(file_.c_str(), 0600);
+  }
+
+  // In a job with the secret in the file.
+  static std::vector<std::string> job(const std::vector<std::string>& options,
+                                      const std::vector<std::string>& program) {
+    std::vector<std::string> words = {"run"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.emplace_back("--");
+    words.insert(words.end(), program.begin(), program.end());
+    return words;
+  }
+  static void expect_no_secret(const Outcome& outcome) {
+    EXPECT_FALSE(contains(outcome.out + outcome.err, kSecret)) << outcome.out << outcome.err;
+  }
+
+  const Workplace place_;
+  const std::string file_ = place_.file("secret");
+};
+
+TEST_F(SecureRun, RanksMeetThroughTheSecureStore) {
+  const Outcome outcome = run(job({"-n", "3", "--secret-file", file_}, {BACKPLANE_TEST_RANK}),
+                              {.environment = {{"BACKPLANE_LOG", "debug"}}});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.out, "[0] word of 1"), 1U) << outcome.out;
+  expect_no_secret(outcome);
+}
+
+TEST_F(SecureRun, TheLauncherDrawsASecret) {
+  const Outcome outcome = run(job({"-n", "2", "--secure"}, {BACKPLANE_TEST_RANK}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.out, "[1] word of 0"), 1U) << outcome.out;
+}
+
+// Each job draws its own; the descriptor cannot be written, and carries no name that leads to it.
+TEST_F(SecureRun, TheDrawnSecretIsSealed) {
+  const std::string show =
+      "cat /proc/self/fd/$BACKPLANE_SECRET_FD; echo; stat -Lc %s /proc/self/fd/$BACKPLANE_SECRET_FD; "
+      "echo x >/proc/self/fd/$BACKPLANE_SECRET_FD || echo sealed";
+  const auto start = [&show] { return run(job({"-n", "1", "--no-prefix", "--secure"}, {"sh", "-c", show})); };
+  const Outcome first = start();
+  const Outcome second = start();
+  EXPECT_EQ(count_lines(first.out, "64"), 1U) << first.out;
+  EXPECT_EQ(count_lines(first.out, "sealed"), 1U) << first.out << first.err;
+  EXPECT_NE(first.out.substr(0, 64), second.out.substr(0, 64));
+}
+
+TEST_F(SecureRun, NoValueInArgumentsOrEnvironment) {
+  const std::string look =
+      "tr '\\0' '\\n' </proc/$$/environ; tr '\\0' '\\n' </proc/$$/cmdline; "
+      "tr '\\0' '\\n' </proc/$PPID/environ; tr '\\0' '\\n' </proc/$PPID/cmdline";
+  const Outcome named = run(job({"-n", "1", "--no-prefix", "--secret-file", file_}, {"sh", "-c", look}));
+  EXPECT_EQ(named.code, 0) << named.err;
+  EXPECT_EQ(count_lines(named.out, "BACKPLANE_SECRET_FILE=" + file_), 1U) << named.out;
+  expect_no_secret(named);
+  const Outcome drawn = run(job({"-n", "1", "--no-prefix", "--secure"},
+                                {"sh", "-c", look + "; echo; cat /proc/self/fd/$BACKPLANE_SECRET_FD"}));
+  const std::string secret = drawn.out.substr(drawn.out.rfind('\n') + 1);
+  ASSERT_EQ(secret.size(), 64U) << drawn.out;
+  EXPECT_EQ(drawn.out.find(secret), drawn.out.rfind(secret));
+}
+
+TEST_F(SecureRun, ARankWithoutTheSecretIsTurnedAway) {
+  const Outcome outcome = run(job({"-n", "1", "--no-prefix", "--secret-file", file_},
+                                  {"env", "-u", "BACKPLANE_SECRET_FILE", BACKPLANE_TEST_RANK}));
+  EXPECT_EQ(outcome.code, 8);
+  EXPECT_TRUE(contains(outcome.err, "has a job secret, this rank has none")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "turned away a client which has no secret")) << outcome.err;
+  expect_no_secret(outcome);
+}
+
+TEST_F(SecureRun, AFileThatOthersMayReadIsRefused) {
+  ::chmod(file_.c_str(), 0644);
+  const Outcome outcome = run(job({"-n", "1", "--secret-file", file_}, {"true"}));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.err, "is open to other users (mode 0644)")) << outcome.err;
+  expect_no_secret(outcome);
+}
+
+TEST_F(SecureRun, WrongUseOfTheLauncher) {
+  const Outcome both = run(job({"-n", "1", "--secure", "--secret-file", file_}, {"true"}));
+  EXPECT_NE(both.code, 0);
+  const Outcome nodes = run(
+      job({"-n", "1", "--secure", "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", "29999"}, {"true"}));
+  EXPECT_TRUE(contains(nodes.err, "only this node knows")) << nodes.err;
+}
+
+// Several launchers; here all on the loopback interface.
+TEST_F(SecureRun, NodesShareTheFile) {
+  const std::string port = free_port();
+  const auto node = [&port](int rank, const std::string& file) {
+    return job({"-n", "1", "--no-prefix", "--nnodes", "2", "--node-rank", std::to_string(rank), "--master-addr",
+                "127.0.0.1", "--master-port", port, "--secret-file", file},
+               {BACKPLANE_TEST_RANK});
+  };
+  const std::string other = place_.file("other");
+  std::ofstream(other) << "another secret of a job\n";
+  ::chmod(other.c_str(), 0600);
+  Command first(node(0, file_));
+  // Whoever has another secret is turned away, as soon as there is a store.
+  const Outcome stranger = run(node(1, other));
+  EXPECT_EQ(stranger.code, 8);
+  EXPECT_TRUE(contains(stranger.err, "has another job secret than this rank (BACKPLANE_SECRET_FILE)")) << stranger.err;
+  expect_no_secret(stranger);
+  const Outcome second = run(node(1, file_));
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(count_lines(second.out, "word of 0"), 1U) << second.out;
+  EXPECT_EQ(first.wait().code, 0);
+}
+
+#ifdef BACKPLANE_TEST_gloo
+TEST_F(SecureRun, ABackendThatKnowsNobodyIsRefused) {
+  const Outcome outcome = run(job({"-n", "2", "--secure", "--backend", "gloo"}, {BACKPLANE_TEST_HELLO}));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_TRUE(
+      contains(outcome.err, "backend 'gloo' cannot authenticate its peers (auth=none), and the job has a secret"))
+      << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "unset BACKPLANE_SECRET_FD")) << outcome.err;
+}
+#endif
+
+#ifdef BACKPLANE_TEST_zmq
+TEST_F(SecureRun, AutoPassesOverBackendsThatKnowNobody) {
+  const Outcome outcome = run(job({"-n", "3", "--secret-file", file_, "--backend", "auto"}, {BACKPLANE_TEST_HELLO}),
+                              {.environment = {{"BACKPLANE_LOG", "debug"}}});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.out, "[1] rank 1 of 3 over zmq: the ranks add up to 3"), 1U) << outcome.out;
+  expect_no_secret(outcome);
+}
+#endif
+
+TEST_F(SecureRun, OneProcessNeedsNoProof) {
+  const Outcome outcome = run(job({"-n", "1", "--no-prefix", "--secure", "--backend", "self"}, {BACKPLANE_TEST_HELLO}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST_F(SecureRun, ListAndInfoSayWhoKnowsItsPeers) {
+  const Outcome list = run({"list"});
+  EXPECT_TRUE(contains(list.out, "AUTH")) << list.out;
+  const Outcome self = run({"info", "self"});
+  EXPECT_TRUE(contains(self.out, "Auth     process")) << self.out;
+  EXPECT_TRUE(contains(run({"info", "--json", "inproc"}).out, "\"auth\": \"process\""));
+#ifdef BACKPLANE_TEST_zmq
+  EXPECT_TRUE(contains(run({"info", "zmq"}).out, "Auth     peers"));
+  EXPECT_TRUE(contains(run({"list", "--json"}).out, "\"auth\": \"peers\""));
+#endif
+#ifdef BACKPLANE_TEST_gloo
+  EXPECT_TRUE(contains(run({"info", "gloo"}).out, "Auth     none"));
+#endif
+}
+
+}  // namespace
+}  // namespace backplane::test
