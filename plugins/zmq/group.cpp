@@ -23,6 +23,9 @@ TimePoint deadline_after(int64_t timeout_ns) {
   return Clock::now() + std::chrono::nanoseconds(timeout_ns);
 }
 
+// Under which the store says whose public key it is.
+std::string owner_key(const std::string& public_key) { return "zmq/key/" + public_key; }
+
 std::string key_of(int32_t rank) { return "zmq/" + std::to_string(rank); }
 
 // What rank 0 has put into the store.
@@ -79,8 +82,14 @@ void raise_failure(const Operation& operation) {
 }  // namespace
 
 ZmqGroup::ZmqGroup(const sdk::Context& context)
-    : host_(context.host), settings_(read_settings(context.options)), releases_(wake_.get()), sockets_(settings_) {
-  host_.store_set(key_of(context.rank), sockets_.endpoint());
+    : host_(context.host),
+      settings_(read_settings(context.options)),
+      releases_(wake_.get()),
+      sockets_(settings_, context.host.secure()) {
+  // The key first: whoever finds the endpoint may be dialled by this rank, and asks for the key.
+  if (sockets_.secure()) host_.store_set(owner_key(sockets_.public_key()), std::to_string(context.rank));
+  host_.store_set(key_of(context.rank),
+                  sockets_.secure() ? sockets_.endpoint() + " " + sockets_.public_key() : sockets_.endpoint());
   protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_,
                                          agree_on_token(context, settings_.address), sockets_, releases_);
   driver_ = std::make_unique<Driver>(
@@ -100,6 +109,7 @@ ZmqGroup::~ZmqGroup() {
   driver_->stop();
   thread_.join();
   Driver::Lock lock(driver_->mutex());
+  leaving_ = true;
   const TimePoint deadline = Clock::now() + settings_.linger;
   if (!protocol_->aborted()) protocol_->begin_goodbye();
   TimePoint due = progress();
@@ -134,7 +144,9 @@ std::unique_ptr<sdk::Work> ZmqGroup::submit(const bp_op& op) {
 TimePoint ZmqGroup::progress() noexcept {
   if (protocol_->aborted()) close_after_abort();
   try {
-    return protocol_->progress();
+    const TimePoint due = protocol_->progress();
+    admit_known();
+    return due;
   } catch (const std::exception& e) {
     protocol_->abort(sdk::Failure(BP_INTERNAL, std::string("zmq: ") + e.what()));
     return TimePoint::min();
@@ -150,6 +162,34 @@ void ZmqGroup::catch_up() {
   }
 }
 
+void ZmqGroup::admit_known() {
+  if (!sockets_.secure() || closed_) return;
+  while (const auto& key = sockets_.admission().waiting()) {
+    const auto known = keys_.find(*key);
+    if (known == keys_.end() && !leaving_) return driver_->call_thread();
+    sockets_.admission().answer(known == keys_.end() ? -1 : known->second);
+  }
+}
+
+// One look-up for each connection. Whoever dials has put its key into the store before.
+void ZmqGroup::admit_others(Driver::Lock& lock) {
+  if (!sockets_.secure()) return;
+  while (!closed_ && !protocol_->aborted() && sockets_.admission().waiting()) {
+    const std::string key = *sockets_.admission().waiting();
+    int32_t rank = -1;
+    lock.unlock();
+    try {
+      rank = std::stoi(host_.store_get(owner_key(key), 0));
+    } catch (const std::exception&) {
+      // No rank's key.
+    }
+    lock.lock();
+    if (closed_ || protocol_->aborted()) return;
+    if (rank >= 0) keys_[key] = rank;
+    if (sockets_.admission().waiting() == key) sockets_.admission().answer(rank);
+  }
+}
+
 // Only the driver may close what it sleeps on.
 void ZmqGroup::close_after_abort() {
   if (closed_) return;
@@ -162,6 +202,7 @@ void ZmqGroup::close_after_abort() {
 // Looks up the endpoints of peers that are needed. Only a look at a time: the store's own waiting would hold up all
 // other operations.
 TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
+  admit_others(lock);
   if (protocol_->aborted()) return TimePoint::max();
   std::vector<int32_t> wanted = protocol_->unresolved();
   if (wanted.empty()) return TimePoint::max();
@@ -177,7 +218,11 @@ TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
       // Not there yet. A store that is gone for good is the core's to notice.
     }
     lock.lock();
-    if (!endpoint.empty()) protocol_->resolve(rank, endpoint);
+    if (endpoint.empty()) continue;
+    const size_t space = std::min(endpoint.find(' '), endpoint.size());
+    const std::string public_key = endpoint.substr(std::min(space + 1, endpoint.size()));
+    if (public_key.size() == kCurveKeySize) keys_[public_key] = rank;
+    protocol_->resolve(rank, endpoint.substr(0, space), public_key);
   }
   catch_up();
   return protocol_->unresolved().empty() ? TimePoint::max() : next_look_up_;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <unordered_map>
 
 #include "driver.hpp"
 #include "protocol.hpp"
@@ -31,6 +32,10 @@ class ZmqGroup final : public sdk::ProcessGroup {
   // The driver's.
   TimePoint progress() noexcept;
   TimePoint upkeep(Driver::Lock& lock);
+  // Lets in, or not, those who have dialled this rank, as far as it knows their keys; the others are left to the
+  // group's thread, which asks the store.
+  void admit_known();
+  void admit_others(Driver::Lock& lock);
   // For others: libzmq may have used a call to see what came in, and would not tell the driver any more.
   void catch_up();
   void close_after_abort();
@@ -43,7 +48,9 @@ class ZmqGroup final : public sdk::ProcessGroup {
   std::unique_ptr<Protocol> protocol_;
   std::unique_ptr<Driver> driver_;
   bool closed_ = false;
-  std::chrono::milliseconds look_up_pause_{0};  // between two looks into the store
+  bool leaving_ = false;                           // the store does not answer any more
+  std::unordered_map<std::string, int32_t> keys_;  // ranks by the public keys that were seen in the store
+  std::chrono::milliseconds look_up_pause_{0};     // between two looks into the store
   TimePoint next_look_up_;
   std::thread thread_;
 };

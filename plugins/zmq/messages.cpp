@@ -75,8 +75,9 @@ void Protocol::on_message(Inbound& message) {
   }
   Peer& other = peer(header->source);
   // A rank speaks through the one connection that it introduced itself on. It does so once: a second hello is one that
-  // somebody has overheard.
-  if (header->kind == Kind::kHello && other.route.empty()) other.route = message.route.to_string();
+  // somebody has overheard. Where ranks have keys, it is the one that was let in by its own.
+  const bool proven = !sockets_.secure() || Admission::rank_of(message.frame) == header->source;
+  if (header->kind == Kind::kHello && other.route.empty() && proven) other.route = message.route.to_string();
   if (other.route.empty() || message.route.to_string_view() != other.route) {
     reject("a message in the name of another rank");
     return;
@@ -290,12 +291,12 @@ std::vector<int32_t> Protocol::unresolved() const {
   return ranks;
 }
 
-void Protocol::resolve(int32_t rank, const std::string& endpoint) {
+void Protocol::resolve(int32_t rank, const std::string& endpoint, const std::string& public_key) {
   Peer& other = peer(rank);
   if (aborted_ || other.gone || other.dialled) return;
   try {
     if (endpoint.size() > 256 || !endpoint.starts_with("tcp://")) throw zmq::error_t();
-    sockets_.dial(rank, endpoint);
+    sockets_.dial(rank, endpoint, public_key);
   } catch (const zmq::error_t&) {
     lose(rank, sdk::Failure(BP_INTERNAL,
                             "the store holds no address that zmq can dial for rank " + std::to_string(rank) + ": '" +

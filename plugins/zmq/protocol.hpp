@@ -49,7 +49,8 @@ class Protocol {
 
   // Peers that are needed but whose endpoint is unknown.
   std::vector<int32_t> unresolved() const;
-  void resolve(int32_t rank, const std::string& endpoint);
+  // `public_key`: of secure sockets.
+  void resolve(int32_t rank, const std::string& endpoint, const std::string& public_key);
   // So that whoever looks up endpoints knows of a new one: called by send and receive.
   void on_unresolved(std::function<void()> notify) { notify_unresolved_ = std::move(notify); }
 

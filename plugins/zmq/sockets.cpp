@@ -11,6 +11,9 @@ namespace {
 constexpr const char* kEvents = "inproc://events";
 constexpr int kReplyLimit = 4096;  // bytes; a bye with its reason is the largest
 
+// By which CURVE makes a frame larger: a command's name, a nonce, flags, a seal; generously.
+constexpr int64_t kCurveBytes = 64;
+
 constexpr std::chrono::hours kNeverReconnect(24);
 
 // libzmq wants routing ids that do not begin with a zero byte.
@@ -50,14 +53,19 @@ void configure(zmq::socket_t& socket, const Settings& settings) {
 
 }  // namespace
 
-Sockets::Sockets(const Settings& settings)
+Sockets::Sockets(const Settings& settings, bool secure)
     : settings_((require_resources(settings.io_threads), settings)),
+      own_(secure ? draw_key_pair() : KeyPair()),
       context_(settings.io_threads),
       listening_(context_, zmq::socket_type::router),
       dialling_(context_, zmq::socket_type::router),
       events_(context_, zmq::socket_type::pair) {
   configure(listening_, settings);
-  listening_.set(zmq::sockopt::maxmsgsize, int64_t{settings.max_message_size});
+  listening_.set(zmq::sockopt::maxmsgsize, int64_t{settings.max_message_size} + (secure ? kCurveBytes : 0));
+  if (secure) {
+    admission_.emplace(context_);
+    guard(listening_, own_);
+  }
   const bool ipv6 = settings.address.find(':') != std::string::npos;
   listening_.set(zmq::sockopt::ipv6, ipv6);
   const std::string address = ipv6 ? "[" + settings.address + "]" : settings.address;
@@ -69,7 +77,12 @@ Sockets::Sockets(const Settings& settings)
   endpoint_ = listening_.get(zmq::sockopt::last_endpoint);
 
   configure(dialling_, settings);
-  dialling_.set(zmq::sockopt::maxmsgsize, int64_t{kReplyLimit});
+  dialling_.set(zmq::sockopt::maxmsgsize, int64_t{kReplyLimit} + (secure ? kCurveBytes : 0));
+  if (secure) {
+    dialling_.set(zmq::sockopt::curve_publickey, own_.public_key);
+    dialling_.set(zmq::sockopt::curve_secretkey, own_.private_key);
+  }
+  forget(own_.private_key);  // libzmq has it
   // Without reconnecting, libzmq drops a connection that breaks together with what came over it and was not yet
   // received: the last words of a rank that left. Long before this time is over the rank has been given up.
   dialling_.set(zmq::sockopt::reconnect_ivl, milliseconds(kNeverReconnect));
@@ -87,10 +100,14 @@ Sockets::~Sockets() {
 }
 
 std::vector<int> Sockets::descriptors() {
-  return {listening_.get(zmq::sockopt::fd), dialling_.get(zmq::sockopt::fd), events_.get(zmq::sockopt::fd)};
+  std::vector<int> all = {listening_.get(zmq::sockopt::fd), dialling_.get(zmq::sockopt::fd),
+                          events_.get(zmq::sockopt::fd)};
+  if (admission_) all.push_back(admission_->descriptor());
+  return all;
 }
 
-void Sockets::dial(int32_t rank, const std::string& endpoint) {
+void Sockets::dial(int32_t rank, const std::string& endpoint, const std::string& public_key) {
+  if (secure()) dialling_.set(zmq::sockopt::curve_serverkey, public_key);  // of the next connection
   const std::string route = route_to(rank);
   dialling_.set(zmq::sockopt::connect_routing_id, route);
   dialling_.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
@@ -156,6 +173,7 @@ void Sockets::close(std::chrono::milliseconds linger_dialled, std::chrono::milli
   dialling_.close();
   listening_.set(zmq::sockopt::linger, milliseconds(linger_listening));
   listening_.close();
+  if (admission_) admission_->close();
 }
 
 void Sockets::shut_down() { context_.close(); }

@@ -14,6 +14,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "curve.hpp"
 #include "settings.hpp"
 
 namespace backplane::zmq_plugin {
@@ -34,19 +35,24 @@ struct Inbound {
 
 class Sockets {
  public:
-  // Listens on a port that the system chooses. Throws Failure.
-  explicit Sockets(const Settings& settings);
+  // Listens on a port that the system chooses; `secure`: only for those whom admission() lets in. Throws Failure.
+  Sockets(const Settings& settings, bool secure);
   ~Sockets();
   Sockets(const Sockets&) = delete;
   Sockets& operator=(const Sockets&) = delete;
 
   const std::string& endpoint() const { return endpoint_; }  // "tcp://127.0.0.1:40123"
+  // By which this rank is known, "" unless secure.
+  const std::string& public_key() const { return own_.public_key; }
+  bool secure() const { return admission_.has_value(); }
+  // Who wants to be let in; only if secure.
+  Admission& admission() { return *admission_; }
   // Readable when there may be something to receive or room to send. The readiness is that of ZMQ_FD: it may only be
   // waited for after everything was received.
   std::vector<int> descriptors();
 
-  // Throws zmq::error_t if the endpoint is malformed.
-  void dial(int32_t rank, const std::string& endpoint);
+  // Throws zmq::error_t if the endpoint is malformed, or the key of a rank that is to be known by one.
+  void dial(int32_t rank, const std::string& endpoint, const std::string& public_key);
   // Drops the connection with everything that waits in it.
   void hang_up(int32_t rank);
 
@@ -75,7 +81,9 @@ class Sockets {
   static bool receive_from(zmq::socket_t& socket, Inbound& message);
 
   const Settings settings_;
+  KeyPair own_;
   zmq::context_t context_;
+  std::optional<Admission> admission_;
   zmq::socket_t listening_;
   zmq::socket_t dialling_;
   zmq::socket_t events_;  // what becomes of the dialled connections

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -21,11 +22,13 @@
 
 namespace backplane::test {
 
-// A store and a host table over it, shared by all agents of one group.
+// A store and a host table over it, shared by all agents of one group. The job has a secret if BACKPLANE_TEST_SECURE is
+// set, unless that is said here.
 class MemoryHost {
  public:
-  MemoryHost()
-      : table_{sizeof(bp_host), BP_ABI_MINOR, this, log, aborted, set, get, add, wait, compare_set, remove, extension} {
+  explicit MemoryHost(bool secure = std::getenv("BACKPLANE_TEST_SECURE") != nullptr)
+      : security_{sizeof(bp_security_api), secure ? 1U : 0U},
+        table_{sizeof(bp_host), BP_ABI_MINOR, this, log, aborted, set, get, add, wait, compare_set, remove, extension} {
   }
   MemoryHost(const MemoryHost&) = delete;
   MemoryHost& operator=(const MemoryHost&) = delete;
@@ -101,12 +104,15 @@ class MemoryHost {
     if (existed != nullptr) *existed = there ? 1 : 0;
     return BP_OK;
   }
-  static const void* extension(void*, const char*) { return nullptr; }
+  static const void* extension(void* ctx, const char* id) {
+    return std::string(id) == BP_EXT_SECURITY ? &self(ctx).security_ : nullptr;
+  }
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
   std::string logged_;
+  const bp_security_api security_;
   const bp_host table_;
 };
 

@@ -49,6 +49,11 @@ class Process {
     close(output[0]);
     const bp_host& table = *host.table();
     table.store_set(table.ctx, "zmq/1", line.data(), line.size(), nullptr);
+    const size_t space = line.find(' ');
+    if (space != std::string::npos) {
+      table.store_set(table.ctx, ("zmq/key/" + line.substr(space + 1)).c_str(), "1", 1, nullptr);
+    }
+    if (write(input_, "\n", 1) != 1) throw std::runtime_error("write");
   }
   ~Process() {
     kill_it();

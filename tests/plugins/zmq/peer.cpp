@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rank 1 of 2 in a process of its own, for tests that kill it: zmq_peer <plugin> <token> <endpoint of rank 0>. Prints
-// its endpoint, sends rank 0 a message with tag 1, and waits to be killed, or for the end of its input: then it leaves.
+// its endpoint (and, if secure, its public key), reads a line, sends rank 0 a message with tag 1, and waits to be
+// killed, or for the end of its input: then it leaves.
 #include <cstdio>
 #include <iostream>
 
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
   uint64_t size = 0;
   table.store_get(table.ctx, "zmq/1", own, sizeof own, &size, 0, nullptr);
   std::cout << std::string(own, size) << std::endl;
+  while (std::getchar() != '\n') continue;  // now rank 0 knows the key
   char payload[] = "alive";
   bp_op op = make_op(BP_SEND);
   op.peer = 0;

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "curve.hpp"
+
+#include <string.h>
+
+#include <array>
+#include <charconv>
+#include <vector>
+
+#include "backplane/sdk/sdk.hpp"
+
+namespace backplane::zmq_plugin {
+namespace {
+
+constexpr const char* kEndpoint = "inproc://zeromq.zap.01";  // by RFC 27
+constexpr const char* kDomain = "backplane";
+constexpr size_t kRawKeySize = 32;
+
+bool receive(zmq::message_t& frame, zmq::socket_t& socket) {
+  for (;;) {
+    if (zmq_msg_recv(frame.handle(), socket.handle(), ZMQ_DONTWAIT) >= 0) return true;
+    if (zmq_errno() != EINTR) return false;
+  }
+}
+
+}  // namespace
+
+KeyPair draw_key_pair() {
+  if (zmq_has("curve") == 0) {
+    throw sdk::Failure(BP_UNSUPPORTED,
+                       "zmq: this libzmq was built without CURVE, and the job has a secret; install one that has it, "
+                       "as Debian's does, or choose another backend");
+  }
+  std::array<char, kCurveKeySize + 1> public_key{};
+  std::array<char, kCurveKeySize + 1> private_key{};
+  if (zmq_curve_keypair(public_key.data(), private_key.data()) != 0) {
+    throw sdk::Failure(BP_RESOURCE, std::string("zmq: cannot draw a key pair: ") + zmq_strerror(zmq_errno()));
+  }
+  KeyPair pair{public_key.data(), private_key.data()};
+  ::explicit_bzero(private_key.data(), private_key.size());
+  return pair;
+}
+
+void forget(std::string& key) {
+  ::explicit_bzero(key.data(), key.size());
+  key.clear();
+}
+
+void guard(zmq::socket_t& listening, const KeyPair& own) {
+  listening.set(zmq::sockopt::curve_server, true);
+  listening.set(zmq::sockopt::curve_secretkey, own.private_key);
+  listening.set(zmq::sockopt::zap_domain, std::string(kDomain));
+}
+
+Admission::Admission(zmq::context_t& context) : socket_(context, zmq::socket_type::rep) {
+  socket_.set(zmq::sockopt::linger, 0);
+  socket_.bind(kEndpoint);
+}
+
+int Admission::descriptor() { return socket_.get(zmq::sockopt::fd); }
+
+const std::optional<std::string>& Admission::waiting() {
+  while (!waiting_ && socket_.handle() != nullptr) {
+    zmq::message_t first;
+    if (!zmq_plugin::receive(first, socket_)) break;
+    std::vector<std::string> frames = {first.to_string()};
+    bool more = first.more();
+    while (more) {
+      zmq::message_t frame;
+      if (!zmq_plugin::receive(frame, socket_)) break;
+      more = frame.more();
+      frames.push_back(frame.to_string());
+    }
+    // Version, request id, domain, address, routing id, mechanism, then the key.
+    request_ = frames.size() > 1 ? frames[1] : "";
+    const bool sound = frames.size() == 7 && frames[0] == "1.0" && frames[2] == kDomain && frames[5] == "CURVE" &&
+                       frames[6].size() == kRawKeySize;
+    std::array<char, kCurveKeySize + 1> text{};
+    if (sound) zmq_z85_encode(text.data(), reinterpret_cast<const uint8_t*>(frames[6].data()), kRawKeySize);
+    waiting_ = text.data();
+    if (!sound) answer(-1);
+  }
+  return waiting_;
+}
+
+void Admission::answer(int32_t rank) {
+  waiting_.reset();
+  const bool good = rank >= 0;
+  const std::array<std::string, 6> frames = {
+      "1.0", request_, good ? "200" : "400", good ? "OK" : "no rank of this group", good ? std::to_string(rank) : "",
+      ""};
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const auto flags = i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;
+    socket_.send(zmq::buffer(frames[i]), flags | zmq::send_flags::dontwait);
+  }
+}
+
+void Admission::close() { socket_.close(); }
+
+int32_t Admission::rank_of(const zmq::message_t& frame) {
+  const char* user = zmq_msg_gets(frame.handle(), "User-Id");
+  int32_t rank = -1;
+  if (user == nullptr) return rank;
+  const char* const end = user + strlen(user);
+  const auto parsed = std::from_chars(user, end, rank);
+  return parsed.ec == std::errc() && parsed.ptr == end ? rank : -1;
+}
+
+}  // namespace backplane::zmq_plugin

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the job has a secret, nobody but the group's ranks gets a word in.
+#include <zmq.hpp>
+
+#include "plugins/zmq/support.hpp"
+#include "plugins/zmq/wire_copy.hpp"
+
+namespace backplane::test {
+namespace {
+
+std::string stored(MemoryHost& host, const std::string& key) {
+  char value[256];
+  uint64_t size = 0;
+  const bp_host& table = *host.table();
+  if (table.store_get(table.ctx, key.c_str(), value, sizeof value, &size, 0, nullptr) != BP_OK) return "";
+  return {value, size};
+}
+
+struct Keys {
+  Keys() { EXPECT_EQ(zmq_curve_keypair(own, secret), 0); }
+  char own[41] = {};
+  char secret[41] = {};
+};
+
+class ZmqSecure : public testing::Test {
+ protected:
+  void SetUp() override { exchange(); }
+  void TearDown() override { exchange(); }
+
+  void exchange() {
+    for (const size_t size : {0, 10, 200000}) {
+      const Bytes bytes = pattern(size, round_);
+      bp_work* const sending = zero_.start(Rank::make_send(1, 1, bytes));
+      EXPECT_EQ(one_.recv(0, 1, size).bytes, bytes);
+      EXPECT_EQ(zero_.finish(sending), BP_OK);
+      bp_work* const answering = one_.start(Rank::make_send(0, 1, bytes));
+      EXPECT_EQ(zero_.recv(BP_ANY_SOURCE, 1, size).bytes, bytes);
+      EXPECT_EQ(one_.finish(answering), BP_OK);
+    }
+    ++round_;
+  }
+
+  // Where a rank listens, and its public key.
+  std::string endpoint(int rank) { return entry(rank).substr(0, entry(rank).find(' ')); }
+  std::string public_key(int rank) { return entry(rank).substr(entry(rank).find(' ') + 1); }
+  std::string entry(int rank) { return stored(host_, "zmq/" + std::to_string(rank)); }
+
+  MemoryHost host_{true};
+  Rank zero_{host_, 0, 3};
+  Rank one_{host_, 1, 3};
+  uint32_t round_ = 0;
+};
+
+// Dials a rank and says something.
+class Stranger {
+ public:
+  Stranger(const std::string& endpoint, const std::string& server_key, const Keys* keys)
+      : socket_(context_, zmq::socket_type::dealer), events_(context_, zmq::socket_type::pair) {
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.set(zmq::sockopt::reconnect_ivl, -1);
+    if (keys != nullptr) {
+      socket_.set(zmq::sockopt::curve_serverkey, server_key);
+      socket_.set(zmq::sockopt::curve_publickey, std::string(keys->own));
+      socket_.set(zmq::sockopt::curve_secretkey, std::string(keys->secret));
+    }
+    EXPECT_EQ(zmq_socket_monitor(socket_.handle(), "inproc://events",
+                                 ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                                     ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                                     ZMQ_EVENT_DISCONNECTED),
+              0);
+    events_.set(zmq::sockopt::rcvtimeo, 60000);
+    events_.set(zmq::sockopt::linger, 0);
+    events_.connect("inproc://events");
+    socket_.connect(endpoint);
+  }
+  ~Stranger() { zmq_socket_monitor(socket_.handle(), nullptr, 0); }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+
+  void say(const std::string& text) { static_cast<void>(socket_.send(zmq::buffer(text), zmq::send_flags::dontwait)); }
+  // What became of the handshake.
+  bool let_in() {
+    zmq::message_t event;
+    zmq::message_t address;
+    EXPECT_TRUE(events_.recv(event)) << "nothing became of the connection";
+    static_cast<void>(events_.recv(address));
+    uint16_t number = 0;
+    std::memcpy(&number, event.data(), sizeof number);
+    return number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+  }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  zmq::socket_t events_;
+};
+
+TEST_F(ZmqSecure, PublicKeysStandInTheStore) {
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(public_key(rank).size(), 40U) << entry(rank);
+    EXPECT_EQ(stored(host_, "zmq/key/" + public_key(rank)), std::to_string(rank));
+  }
+  EXPECT_NE(public_key(0), public_key(1));
+}
+
+TEST_F(ZmqSecure, AStrangerWithoutAKey) {
+  WireHeader hello;
+  hello.token = std::stoull(stored(host_, "zmq/token"));
+  Stranger stranger(endpoint(0), "", nullptr);
+  stranger.say(hello.text());
+  EXPECT_FALSE(stranger.let_in());
+  EXPECT_EQ(host_.logged().find("dropped"), std::string::npos) << "somebody read what a stranger said";
+}
+
+TEST_F(ZmqSecure, AStrangerWhoKnowsTheRanksKey) {
+  WireHeader hello;
+  hello.token = std::stoull(stored(host_, "zmq/token"));
+  const Keys keys;
+  Stranger stranger(endpoint(0), public_key(0), &keys);
+  stranger.say(hello.text());
+  EXPECT_FALSE(stranger.let_in());
+  EXPECT_EQ(host_.logged().find("dropped"), std::string::npos) << "somebody read what a stranger said";
+}
+
+TEST_F(ZmqSecure, AStrangerWhoGuessesTheRanksKey) {
+  const Keys keys;
+  const Keys guessed;
+  Stranger stranger(endpoint(0), guessed.own, &keys);
+  stranger.say("anything");
+  EXPECT_FALSE(stranger.let_in());
+}
+
+// Rank 2, which is of the group, says that it is rank 1, which has not spoken to rank 0 in this world.
+TEST(ZmqSecureRanks, NoRankSpeaksForAnother) {
+  MemoryHost host(true);
+  Rank zero(host, 0, 3);
+  const std::string entry = stored(host, "zmq/0");
+  const size_t space = entry.find(' ');
+  const Keys keys;
+  host.table()->store_set(host.table()->ctx, (std::string("zmq/key/") + keys.own).c_str(), "2", 1, nullptr);
+  Stranger two(entry.substr(0, space), entry.substr(space + 1), &keys);
+  WireHeader hello;
+  hello.token = std::stoull(stored(host, "zmq/token"));
+  hello.source = 1;
+  hello.target = 0;
+  two.say(hello.text());
+  EXPECT_TRUE(two.let_in());
+  Bytes byte(1);
+  bp_work* const receiving = zero.start(Rank::make_recv(BP_ANY_SOURCE, 7, byte));
+  // As itself it is heard, behind the lie.
+  hello.source = 2;
+  two.say(hello.text());
+  WireHeader eager = hello;
+  eager.kind = 2;
+  eager.tag = 7;
+  eager.size = 1;
+  eager.target = 0;
+  two.say(eager.text() + "!");
+  EXPECT_EQ(zero.finish(receiving), BP_OK);
+  EXPECT_EQ(byte[0], '!');
+  EXPECT_NE(host.logged().find("in the name of another rank"), std::string::npos) << host.logged();
+}
+
+}  // namespace
+}  // namespace backplane::test
