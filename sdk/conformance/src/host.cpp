@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host.hpp"
 
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -82,9 +83,19 @@ struct Host::Functions {
     return BP_OK;
   }
 
+  // A check of a job with a secret is one where the environment names a secret; the cases need not know it.
+  static bool named(const char* variable) {
+    const char* value = std::getenv(variable);
+    return value != nullptr && *value != '\0';
+  }
+
   static const void* extension(void*, const char* id) {
     static const bp_reduce_api reduce = {sizeof(bp_reduce_api), 0, combine};
-    return id != nullptr && std::strcmp(id, BP_EXT_REDUCE) == 0 ? &reduce : nullptr;
+    static const bp_security_api security = {sizeof(bp_security_api),
+                                             named("BACKPLANE_SECRET_FILE") || named("BACKPLANE_SECRET_FD") ? 1U : 0U};
+    if (id == nullptr) return nullptr;
+    if (std::strcmp(id, BP_EXT_REDUCE) == 0) return &reduce;
+    return std::strcmp(id, BP_EXT_SECURITY) == 0 ? &security : nullptr;
   }
 };
 
