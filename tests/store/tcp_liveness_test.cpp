@@ -168,8 +168,10 @@ class SilentServer {
     options_.port = ntohs(address.sin_port);
     thread_ = std::thread([this, welcome] {
       const int client = ::accept(fd_, nullptr, nullptr);
-      const std::string bytes = encode(welcome) + encode_reply_head(1, BP_OK, 1) + "1";
-      ::send(client, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      say(client, encode(welcome));
+      // An answer that comes before its question is dropped.
+      for (auto heard = hear(client); !heard || heard->operation != Operation::kEnroll;) heard = hear(client);
+      say(client, encode_reply_head(1, BP_OK, 1) + "1");
       std::unique_lock lock(mutex_);
       ended_.wait(lock, [this] { return end_; });
       ::close(client);
@@ -190,6 +192,18 @@ class SilentServer {
   const TcpStoreOptions& options() const { return options_; }
 
  private:
+  static void say(int client, const std::string& bytes) {
+    EXPECT_EQ(::send(client, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  }
+  // The next frame, if it is a request.
+  static std::optional<Request> hear(int client) {
+    std::string size(kSizeBytes, '\0');
+    if (::recv(client, size.data(), size.size(), MSG_WAITALL) != static_cast<ssize_t>(size.size())) std::abort();
+    std::string body(decode_size(size.data()), '\0');
+    if (::recv(client, body.data(), body.size(), MSG_WAITALL) != static_cast<ssize_t>(body.size())) std::abort();
+    return decode_request(body);
+  }
+
   const int fd_;
   TcpStoreOptions options_;
   std::mutex mutex_;
