@@ -12,17 +12,9 @@
 namespace backplane::gloo_backend {
 namespace {
 
-const char* name_of(uint32_t kind) {
-  constexpr const char* kNames[BP_OP_COUNT] = {"barrier",    "broadcast",   "reduce",         "all_reduce",
-                                               "gather",     "gatherv",     "scatter",        "scatterv",
-                                               "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
-                                               "all_to_all", "all_to_allv", "send",           "recv"};
-  return kind < BP_OP_COUNT ? kNames[kind] : "operation";
-}
-
 std::string title(const bp_op& op) {
   if (op.kind != BP_SEND && op.kind != BP_RECV) {
-    return std::string(name_of(op.kind)) + " #" + std::to_string(op.seq);
+    return std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq);
   }
   const std::string peer = op.peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(op.peer);
   return std::string(op.kind == BP_SEND ? "send to " : "recv from ") + peer + " with tag " + std::to_string(op.tag);
@@ -105,7 +97,7 @@ std::unique_ptr<sdk::Work> Group::submit_message(const bp_op& op) {
   if (!message) return nullptr;
   if (!sync) return message_work(std::move(message), watch_);
   if (!message->wait(deadline)) {
-    throw sdk::Failure(BP_TIMEOUT, title(op) + " met no counterpart within " + allowed(op), -1);
+    throw sdk::Failure(BP_TIMEOUT, title(op) + " met no counterpart within " + allowed(op), op.peer);
   }
   return nullptr;
 }

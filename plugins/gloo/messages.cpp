@@ -151,8 +151,10 @@ class Receive final : public Message {
   void withdraw() {
     if (peer_ == lane_.rank) return;
     if (peer_ != BP_ANY_SOURCE) {
-      if (lane_.transport->pair(peer_).withdraw_receive(buffer_, slot_) || !buffer_.is_displaced()) return;
-      lane_.transport->withdraw_any(buffer_, slot_);
+      Pair& pair = lane_.transport->pair(peer_);
+      if (pair.withdraw_receive(buffer_, slot_) || !buffer_.is_displaced()) return;
+      if (lane_.transport->withdraw_any(buffer_, slot_)) return;
+      pair.withdraw_receive(buffer_, slot_);  // a message that was announced just now has taken it back there
       return;
     }
     if (lane_.transport->withdraw_any(buffer_, slot_)) return;

@@ -89,6 +89,35 @@ TEST(Abort, EndsWhatIsQueued) {
   });
 }
 
+TEST(Timeout, OfAMessageNamesThePeer) {
+  std::latch over(1);
+  on_group(2, [&over](Agent& agent, int32_t rank) {
+    if (rank == 1) return over.wait();
+    std::vector<char> data(1'000'000);
+    for (bp_op op : {recv_op(1, 5, data.data(), 1), recv_op(0, 5, data.data(), 1),
+                     recv_op(BP_ANY_SOURCE, 5, data.data(), 1), send_op(1, 5, data.data(), data.size())}) {
+      op.timeout_ns = 20'000'000;
+      bp_error err = fresh_error();
+      EXPECT_EQ(agent.run(op, &err), BP_TIMEOUT);
+      EXPECT_EQ(err.peer_rank, op.peer) << err.text;  // BP_ANY_SOURCE is also "unknown"
+    }
+    over.count_down();
+  });
+}
+
+TEST(Abort, TellsThePeers) {
+  on_group(2, [](Agent& agent, int32_t rank) {
+    char byte = 0;
+    if (rank == 1) {
+      const bp_error why = why_error();
+      return agent.api().abort(agent.self(), &why);
+    }
+    bp_error err = fresh_error();
+    EXPECT_EQ(agent.run(recv_op(1, 5, &byte, 1), &err), BP_PEER_LOST);
+    EXPECT_EQ(err.peer_rank, 1) << err.text;
+  });
+}
+
 TEST(Timeout, OfACollectiveEndsTheGroup) {
   std::latch over(1);
   on_group(2, [&over](Agent& agent, int32_t rank) {
