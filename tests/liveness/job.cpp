@@ -32,6 +32,14 @@ std::vector<std::string> with_environment(const Variables& added) {
   return result;
 }
 
+// For exec; ends with NULL.
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (std::string& text : strings) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
 struct Pipe {
   int read = -1;
   int write = -1;
@@ -45,27 +53,25 @@ Pipe make_pipe() {
 
 }  // namespace
 
-Process::Process(const Variables& environment) {
+Process::Process(const Variables& environment, const std::vector<std::string>& within) {
   ::signal(SIGPIPE, SIG_IGN);  // a command for a process that has died is lost
   const Pipe in = make_pipe();
   const Pipe out = make_pipe();
   std::vector<std::string> entries = with_environment(environment);
-  std::vector<char*> pointers;
-  for (std::string& entry : entries) pointers.push_back(entry.data());
-  pointers.push_back(nullptr);
-  std::string program = BACKPLANE_TEST_RANK;
-  std::array<char*, 2> arguments{program.data(), nullptr};
+  std::vector<std::string> words = within;
+  words.emplace_back(BACKPLANE_TEST_RANK);
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_adddup2(&files, in.read, 0);
   ::posix_spawn_file_actions_adddup2(&files, out.write, 1);
-  const int failed = ::posix_spawn(&pid_, program.c_str(), &files, nullptr, arguments.data(), pointers.data());
+  const int failed =
+      ::posix_spawnp(&pid_, words[0].c_str(), &files, nullptr, pointers(words).data(), pointers(entries).data());
   ::posix_spawn_file_actions_destroy(&files);
   ::close(in.read);
   ::close(out.write);
   in_ = in.write;
   out_ = out.read;
-  if (failed != 0) throw std::runtime_error("cannot start " + program);
+  if (failed != 0) throw std::runtime_error("cannot start " + words[0]);
 }
 
 Process::~Process() {

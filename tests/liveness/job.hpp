@@ -18,7 +18,8 @@ using Variables = std::map<std::string, std::string>;
 // One process that runs rank.cpp. Killed at the end if it still lives.
 class Process {
  public:
-  explicit Process(const Variables& environment);
+  // `within`: a command that runs the program it is given, "nsenter ...", looked for in PATH.
+  explicit Process(const Variables& environment, const std::vector<std::string>& within = {});
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

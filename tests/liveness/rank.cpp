@@ -6,11 +6,13 @@
 //   init             makes the default group as the environment says
 //   all_reduce       of a few numbers; "sum S" where each rank has put in 1
 //   flood            all_reduces until one fails
+//   traffic N        N all_reduces, small and large in turn
+//   hurry MS         an all_reduce that may take that many milliseconds
 //   broadcast R, recv R, exchange R (both ways, between two ranks), barrier
 //   new_group        of all ranks
 //   shrink           goes on in the shrunk group: "shrunk RANK of WORLD: GLOBAL RANKS"
 //   abort
-//   serve            a store: "port P"
+//   serve            a store, at TEST_SERVE_HOST if that is set: "port P"
 //   leave            returns from main as if there were no group
 //   vanish           _exit
 //   quit             destroys everything and returns
@@ -67,7 +69,8 @@ class Rank {
 
   std::string perform(const std::string& command, int peer) {
     if (command == "serve") {
-      server_ = std::make_unique<backplane::StoreServer>();
+      const char* host = std::getenv("TEST_SERVE_HOST");
+      server_ = std::make_unique<backplane::StoreServer>(host == nullptr ? "127.0.0.1" : host);
       return "port " + std::to_string(server_->port());
     }
     if (command == "vanish") ::_exit(0);
@@ -81,6 +84,10 @@ class Rank {
       return all_reduce(4);
     } else if (command == "flood") {
       for (;;) all_reduce(size_t{1} << 16);
+    } else if (command == "traffic") {
+      for (int i = 0; i < peer; ++i) all_reduce(i % 8 == 0 ? size_t{1} << 16 : 4);
+    } else if (command == "hurry") {
+      return all_reduce(4, {.timeout = std::chrono::milliseconds(peer)});
     } else if (command == "broadcast") {
       std::vector<float> values(1000);
       group_->broadcast(values, peer);
@@ -107,9 +114,9 @@ class Rank {
     return "ok";
   }
 
-  std::string all_reduce(size_t count) {
+  std::string all_reduce(size_t count, backplane::CallOptions options = {}) {
     std::vector<float> values(count, 1);
-    group_->all_reduce(values);
+    group_->all_reduce(values, backplane::ReduceOp::kSum, options);
     return "sum " + std::to_string(static_cast<int>(values.back()));
   }
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hosts/network.hpp"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <stdexcept>
+
+namespace backplane::test {
+namespace {
+
+std::string space(const Process& process, const char* kind) {
+  return "/proc/" + std::to_string(process.pid()) + "/ns/" + kind;
+}
+
+// A process that keeps namespaces of its own alive. It answers once it is in them.
+std::unique_ptr<Process> make_holder(const std::string& name) {
+  const std::string enter = "echo " + name + " > /proc/sys/kernel/hostname && exec \"$0\"";
+  auto holder =
+      std::make_unique<Process>(Variables{}, std::vector<std::string>{"unshare", "--net", "--uts", "sh", "-c", enter});
+  if (holder->ask("hello") != "unknown command hello") throw std::runtime_error("no namespace for " + name);
+  return holder;
+}
+
+bool works(const std::string& command) { return std::system((command + " > /dev/null 2>&1").c_str()) == 0; }
+
+}  // namespace
+
+std::string Network::obstacle() {
+  if (::geteuid() != 0) return "only root may make hosts of network namespaces";
+  for (const char* program : {"ip", "bridge", "nsenter", "unshare"}) {
+    if (!works(std::string("command -v ") + program)) return std::string("there is no program ") + program;
+  }
+  if (!works("unshare --net --uts ip link add br0 type bridge")) return "the kernel permits no bridge in a namespace";
+  if (!works("unshare --net ip link add left type veth peer name right")) return "the kernel permits no veth in a namespace";
+  return "";
+}
+
+Network::Network(int hosts) : switch_(make_holder("switch")) {
+  run(*switch_, "ip link add br0 type bridge");
+  run(*switch_, "ip link set br0 up");
+  for (int host = 0; host < hosts; ++host) {
+    hosts_.push_back(make_holder(name(host)));
+    const Process& holder = *hosts_.back();
+    const std::string port = "port" + std::to_string(host);
+    run(*switch_, "ip link add " + port + " type veth peer name eth0 netns " + std::to_string(holder.pid()));
+    run(*switch_, "ip link set " + port + " master br0 up");
+    run(holder, "ip addr add " + address(host) + "/24 dev eth0");
+    run(holder, "ip link set eth0 up");
+    run(holder, "ip link set lo up");
+  }
+}
+
+std::vector<std::string> Network::on(int host) const {
+  const Process& holder = *hosts_[static_cast<size_t>(host)];
+  return {"nsenter", "--net=" + space(holder, "net"), "--uts=" + space(holder, "uts")};
+}
+
+void Network::pull_cable(int host) { run(*switch_, "ip link set port" + std::to_string(host) + " down"); }
+void Network::take_down(int host) { run(*hosts_[static_cast<size_t>(host)], "ip link set eth0 down"); }
+void Network::swallow(int host) { run(*switch_, "bridge link set dev port" + std::to_string(host) + " state 0"); }
+
+void Network::run(const Process& where, const std::string& command) const {
+  const std::string whole = "nsenter --net=" + space(where, "net") + " " + command;
+  if (std::system(whole.c_str()) != 0) throw std::runtime_error("failed: " + whole);
+}
+
+}  // namespace backplane::test
