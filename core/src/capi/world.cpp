@@ -8,6 +8,7 @@
 #include "capi/handles.hpp"
 #include "log.hpp"
 #include "registry/selection.hpp"
+#include "store/round.hpp"
 
 namespace backplane::core {
 namespace {
@@ -203,11 +204,35 @@ void end_group(const std::shared_ptr<Group>& group) {
   if (was_default) group->drop_handle();
 }
 
+namespace {
+
+// Where in a job's store the groups of now are: a job that has met by itself has a prefix for each round of init and
+// destroy, a program that brought its own store has none. Waits until the group is there.
+std::shared_ptr<Store> keys_of_group(const std::shared_ptr<Store>& store, const std::string& name, Deadline deadline) {
+  constexpr int64_t kLookNs = INT64_C(100) * 1000000;
+  const std::string group = fmt::format("group/{}/", name);
+  for (;;) {
+    const int64_t round = store->add(left_key(0), 0, deadline);
+    for (const std::string& prefix : {round_prefix(round), std::string(), round_prefix(round - 1)}) {
+      if (store->check({prefix + group + Reporter::kWorld}, deadline)) return make_prefix_store(store, prefix + group);
+    }
+    try {
+      store->wait({round_prefix(round) + group + Reporter::kWorld}, std::min(deadline, Deadline::after(kLookNs)));
+    } catch (const Error& e) {
+      if (e.status() != BP_TIMEOUT) throw;
+    }
+    if (deadline.passed()) fail(BP_TIMEOUT, "no group of that name works with this store; has the job started?");
+  }
+}
+
+}  // namespace
+
 std::string trace_job(bp_store& store, const char* group, int64_t timeout_ns) {
   const std::string name = group == nullptr || *group == '\0' ? kUsualName : group;
-  const std::shared_ptr<Store> keys = make_prefix_store(store.store, fmt::format("group/{}/", name));
+  const Deadline deadline = Deadline::after(timeout_ns);
+  const std::shared_ptr<Store> keys = keys_of_group(store.store, name, deadline);
   int32_t world_size = 0;
-  const auto traces = Reporter::traces(*keys, Deadline::after(timeout_ns), &world_size);
+  const auto traces = Reporter::traces(*keys, deadline, &world_size);
   std::string silent;
   std::string told;
   for (int32_t rank = 0; rank < world_size; ++rank) {

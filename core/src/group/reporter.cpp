@@ -15,7 +15,6 @@ namespace {
 constexpr int64_t kTick = INT64_C(1000000000);
 constexpr int64_t kStoreTime = INT64_C(5000000000);  // the store answers at once unless it is lost
 constexpr const char* kCount = "reporter/count";
-constexpr const char* kWorld = "reporter/world";
 
 std::string question_key(uint64_t number) { return fmt::format("reporter/{}", number); }
 std::string answer_key(uint64_t number, int32_t rank) { return fmt::format("reporter/{}/{}", number, rank); }

@@ -66,6 +66,7 @@ class Reporter {
 
   // For those who are no rank: the flight recorders of all ranks of a job's first group, by rank, through its store. A
   // rank that is missing did not answer. Throws BP_TIMEOUT if no group works with this store.
+  static constexpr const char* kWorld = "reporter/world";  // the key that says how many ranks there are
   static std::map<int32_t, std::string> traces(Store& store, Deadline deadline, int32_t* world_size);
 
  private:
