@@ -46,6 +46,21 @@ uint64_t last_collective(const TracedRank& rank) {
   return last;
 }
 
+// Names the first few ranks of which nothing was found; empty if all are there.
+std::string missing(const std::map<int, const TracedRank*>& members, int world_size) {
+  constexpr size_t kNamed = 8;
+  const auto there = std::count_if(members.begin(), members.end(),
+                                   [world_size](const auto& m) { return m.first >= 0 && m.first < world_size; });
+  const auto count = static_cast<size_t>(std::max<int64_t>(int64_t{world_size} - there, 0));
+  std::vector<std::string> named;
+  for (int rank = 0; named.size() < std::min(count, kNamed); ++rank) {
+    if (members.count(rank) == 0) named.push_back(std::to_string(rank));
+  }
+  if (named.empty()) return "";
+  return fmt::format("there is no trace of rank{} {}{}", count == 1 ? "" : "s", join(named),
+                     count > kNamed ? fmt::format(" and of {} more", count - kNamed) : "");
+}
+
 // The first collective that two ranks entered with different words.
 std::string first_difference(const std::map<int, const TracedRank*>& ranks) {
   std::map<uint64_t, std::pair<int, std::string>> entered;
@@ -104,13 +119,10 @@ std::vector<std::string> remarks(const std::vector<TracedRank>& ranks) {
     };
     uint64_t furthest = 0;
     for (const auto& [number, rank] : members) furthest = std::max(furthest, last_collective(*rank));
-    for (int number = 0; number < any.world_size; ++number) {
-      const auto found = members.find(number);
-      if (found == members.end()) {
-        say(fmt::format("there is no trace of rank {}", number));
-        continue;
-      }
-      const TracedRank& rank = *found->second;
+    const std::string absent = missing(members, any.world_size);
+    if (!absent.empty()) say(absent);
+    for (const auto& [number, one] : members) {
+      const TracedRank& rank = *one;
       const uint64_t last = last_collective(rank);
       if (last < furthest) {
         say(fmt::format("rank {} ({}) has entered {} collectives where others have entered {}", number, rank.identity,
@@ -134,8 +146,8 @@ std::string trace_table(const std::vector<TracedRank>& ranks, size_t last) {
   for (size_t i = begin; i < events.size(); ++i) {
     const TraceEvent& event = events[i];
     table.add({milliseconds(event.begin_ns - events.front().begin_ns), printable(event.group),
-               std::to_string(event.rank), std::to_string(event.seq), event.state,
-               event.end_ns == 0 ? "-" : milliseconds(event.end_ns - event.begin_ns), event.words});
+               std::to_string(event.rank), std::to_string(event.seq), printable(event.state),
+               event.end_ns == 0 ? "-" : milliseconds(event.end_ns - event.begin_ns), printable(event.words)});
   }
   return text + table.text();
 }
