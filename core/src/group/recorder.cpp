@@ -8,6 +8,8 @@ namespace backplane::core {
 std::vector<Recorder::Entry> Recorder::entries() const {
   constexpr auto kAcquire = std::memory_order_acquire;  // keeps the second look at the number behind the fields
   std::vector<Entry> result;
+  const TickClock::Reading now = clock_.read();
+  const auto ns = [this, &now](int64_t ticks) { return ticks == 0 ? 0 : clock_.monotonic_ns(ticks, now); };
   const uint64_t end = next_.load(kAcquire);
   for (uint64_t number = end - std::min(end, kEntries); number < end; ++number) {
     const Slot& slot = slots_[number % kEntries];
@@ -22,8 +24,8 @@ std::vector<Recorder::Entry> Recorder::entries() const {
                          what >> 16,
                          slot.rank.load(kAcquire),
                          slot.status.load(kAcquire),
-                         slot.begin_ns.load(kAcquire),
-                         slot.end_ns.load(kAcquire)};
+                         ns(slot.begin.load(kAcquire)),
+                         ns(slot.end.load(kAcquire))};
     if (slot.number.load(kAcquire) == number) result.push_back(entry);
   }
   return result;

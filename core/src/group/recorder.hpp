@@ -5,8 +5,6 @@
 // it when the entry's number has changed meanwhile.
 #pragma once
 
-#include <time.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -14,14 +12,9 @@
 
 #include "backplane/abi/op.h"
 #include "backplane/abi/status.h"
+#include "group/tick_clock.hpp"
 
 namespace backplane::core {
-
-inline int64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
-}
 
 class Recorder {
  public:
@@ -55,8 +48,8 @@ class Recorder {
     slot.what.store(op.kind | op.dtype << 8 | op.reduce_op << 16, kRelease);
     slot.rank.store(rank, kRelease);
     slot.status.store(BP_AGAIN, kRelease);
-    slot.begin_ns.store(monotonic_ns(), kRelease);
-    slot.end_ns.store(0, kRelease);
+    slot.begin.store(clock_.now(), kRelease);
+    slot.end.store(0, kRelease);
     slot.number.store(number, kRelease);
     return number;
   }
@@ -66,7 +59,7 @@ class Recorder {
     Slot& slot = slots_[number % kEntries];
     if (slot.number.load(std::memory_order_relaxed) != number) return;
     slot.status.store(status, std::memory_order_relaxed);
-    slot.end_ns.store(monotonic_ns(), std::memory_order_relaxed);
+    slot.end.store(clock_.now(), std::memory_order_relaxed);
   }
 
   // The entries that are still there, oldest first.
@@ -81,10 +74,11 @@ class Recorder {
     std::atomic<uint32_t> what = 0;
     std::atomic<int32_t> rank = -1;
     std::atomic<int32_t> status = 0;
-    std::atomic<int64_t> begin_ns = 0;
-    std::atomic<int64_t> end_ns = 0;
+    std::atomic<int64_t> begin = 0;  // ticks of clock_
+    std::atomic<int64_t> end = 0;    // 0 while in flight
   };
 
+  const TickClock clock_;
   std::atomic<uint64_t> next_ = 0;
   std::array<Slot, kEntries> slots_;
 };
