@@ -26,6 +26,13 @@
 
 namespace backplane::sdk {
 
+// BP_BACKEND_AUTHENTICATES, where the headers of the ABI know it; nothing where they are older.
+#ifdef BP_EXT_SECURITY
+inline constexpr uint32_t kAuthenticates = BP_BACKEND_AUTHENTICATES;
+#else
+inline constexpr uint32_t kAuthenticates = 0;
+#endif
+
 // Operation `op` is native for these element types and memory kinds; it reduces nothing.
 constexpr bp_capability moves(uint32_t op, uint64_t dtypes = BP_ALL_DTYPES, uint64_t memory = BP_BIT(BP_HOST)) {
   return {sizeof(bp_capability), op, op == BP_BARRIER ? 0 : dtypes, 0, op == BP_BARRIER ? 0 : memory};
