@@ -17,6 +17,10 @@ int main(int argc, char** argv) {
   const std::string endpoint = argv[3];
   table.store_set(table.ctx, "zmq/token", token.data(), token.size(), nullptr);
   table.store_set(table.ctx, "zmq/0", endpoint.data(), endpoint.size(), nullptr);
+  const size_t space = endpoint.find(' ');
+  if (space != std::string::npos) {
+    table.store_set(table.ctx, ("zmq/key/" + endpoint.substr(space + 1)).c_str(), "0", 1, nullptr);
+  }
   Agent agent(open_backend(argv[1], "zmq"), &table, 1, 2,
               {{"linger", "3000000000"}, {"connect_timeout", "3000000000"}, {"heartbeat", "0"}});
   char own[256];
