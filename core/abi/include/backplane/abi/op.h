@@ -28,7 +28,7 @@
  *   recv              -                                 up to N                            peer or BP_ANY_SOURCE, tag
  *
  * Blocks stand in rank order: rank r's block of gather, scatter, all_gather, reduce_scatter and all_to_all begins at
- * element r*N; that of a v-variant at element displs[r].
+ * element r*N; that of a v-variant at element displs[r]. What lies in an output between its blocks is left as it was.
  *
  * IN PLACE means exactly in place, and the core has refused every other overlap of in and out:
  *   all_reduce, reduce at the root, all_to_all: out.data == in.data
@@ -48,7 +48,8 @@
  *
  * MESSAGES are bytes: sender and receiver need not name the same dtype, a peer may be the rank itself. A message longer
  * than the receive buffer ends the recv with BP_INVALID: the message is consumed, bp_result holds its source and full
- * size, what the buffer holds is undefined, and the group stays usable. A shorter one is fine; bp_result says how long.
+ * size, what the buffer holds is undefined, and the group stays usable. A shorter one is fine; bp_result says how long,
+ * and the rest of the buffer is left as it was.
  */
 #ifndef BACKPLANE_ABI_OP_H
 #define BACKPLANE_ABI_OP_H
@@ -70,7 +71,7 @@ enum {
 };
 
 /* A span of elements. Frozen. The memory belongs to the caller and stays valid, and busy, until the operation is
- * terminal. */
+ * terminal. Host memory is aligned as an element (of a complex number, its part) is by nature, and no better. */
 typedef struct bp_buffer {
   void* data;
   uint64_t count;  /* elements of bp_op.dtype */

@@ -35,7 +35,7 @@ enum {
   BP_BACKEND_AUTONOMOUS = 4,  /* operations get on without calls */
   BP_BACKEND_THREADS = 8,     /* the ranks of a group may be threads of one process */
   BP_BACKEND_LOCAL = 16,      /* init_process_group returns the group and leaves the process-wide default alone */
-  BP_BACKEND_ONE_PROCESS = 32, /* all ranks of a group must be in one process */
+  BP_BACKEND_ONE_PROCESS = 32, /* all ranks of a group must be in one process; with BP_BACKEND_THREADS */
   BP_BACKEND_PUNCTUAL = 64,    /* every function keeps its deadline and ends on abort: trust it on the caller's thread.
                                   Without this flag the core calls the backend on threads of its own, which cost some
                                   microseconds an operation and are left behind if they do not come back in time */
@@ -44,8 +44,8 @@ enum {
                                   stays in one process (BP_BACKEND_ONE_PROCESS) */
 };
 
-/* One operation that a backend performs natively. Static. The core completes everything else over send and recv, for
- * which BP_U8 in BP_HOST memory is enough: it recasts host messages of other dtypes, too. */
+/* One operation that a backend performs natively, declared at most once. Static. The core completes everything else
+ * over send and recv, for which BP_U8 in BP_HOST memory is enough: it recasts host messages of other dtypes, too. */
 typedef struct bp_capability {
   uint32_t struct_size;
   uint32_t op;         /* BP_BARRIER ... */
@@ -124,8 +124,10 @@ typedef struct bp_backend {
   void (*destroy_options)(const struct bp_backend* self, bp_options* options);
 
   /* The init handler. Starts this rank's part of a group of init->world_size ranks and fills in *agent. Need not wait
-   * for the other ranks. On failure nothing is left behind and *agent is ignored. Called once per group, also several
-   * times in a process, also concurrently. [any]; blocks up to init->timeout_ns or until host->abort_requested. */
+   * for the other ranks; if it waits for one that does not come, its text or peer_rank names that rank (BP_TIMEOUT,
+   * BP_PEER_LOST). A rank or world_size out of range is BP_INVALID, want of descriptors, threads or memory BP_RESOURCE.
+   * On failure nothing is left behind and *agent is ignored. Called once per group, also several times in a process,
+   * also concurrently. [any]; blocks up to init->timeout_ns or until host->abort_requested. */
   int32_t (*init)(const struct bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err);
 } bp_backend;
 

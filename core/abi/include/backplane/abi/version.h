@@ -8,10 +8,11 @@
  *
  * STRUCTS. The first field of each growing struct is `uint32_t struct_size`, set by whoever fills the struct in. Fields
  * are only ever appended. A reader asks BP_HAS(ptr, field) before it reads a field that is newer than minor 0; a
- * missing tail means that the feature is absent, never an error. Structs that are elements of arrays or members of
- * other structs have no struct_size and are frozen for the life of the major version: bp_buffer, bp_key_value,
- * bp_note_header, bp_note_backend. Arrays of growing structs are arrays of pointers. Reserved fields are zero, and
- * whoever hands out a struct to be filled in has zeroed it. At minor 0 nothing needs BP_HAS.
+ * missing tail means that the feature is absent, never an error. Whoever fills in a struct of somebody else leaves its
+ * struct_size as it is and writes nothing behind the fields that it knows. Structs that are elements of arrays or
+ * members of other structs have no struct_size and are frozen for the life of the major version: bp_buffer,
+ * bp_key_value, bp_note_header, bp_note_backend. Arrays of growing structs are arrays of pointers. Reserved fields are
+ * zero, and whoever hands out a struct to be filled in has zeroed it. At minor 0 nothing needs BP_HAS.
  *
  * INTEGERS have fixed widths. No bool, enum type, long, size_t, bitfield or variadic function crosses the boundary.
  * Enumerations are anonymous; the fields that hold them are uint32_t. A little-endian LP64 platform is asserted in
