@@ -96,7 +96,7 @@ std::unique_ptr<sdk::Work> Group::submit_message(const bp_op& op) {
   std::unique_ptr<Message> message = start_message(lane_, op);
   if (!message) return nullptr;
   if (!sync) return message_work(std::move(message), watch_);
-  if (!message->wait(deadline)) {
+  if (!message->wait(deadline) && message->give_up()) {
     throw sdk::Failure(BP_TIMEOUT, title(op) + " met no counterpart within " + allowed(op), op.peer);
   }
   return nullptr;

@@ -73,9 +73,15 @@ class Receive final : public Message {
     }
   }
   ~Receive() override {
-    if (peer_ == BP_ANY_SOURCE || peer_ == lane_.rank) lane_.loopback.forget(buffer_);
-    if (!done_ && lane_.transport) withdraw();
+    lane_.loopback.forget(buffer_);  // where one from any source waits, too, though its message came from elsewhere
+    if (!done_ && !withdrawn_) withdraw();
     if (lane_.transport && (peer_ == BP_ANY_SOURCE || buffer_.is_displaced())) lane_.transport->expect_order();
+  }
+
+  // What has come since the last look must not get lost.
+  bool give_up() override {
+    withdrawn_ = withdraw();
+    return withdrawn_ || !wait_slice(Clock::time_point::min());
   }
 
   bool wait(Clock::time_point until) override {
@@ -148,19 +154,22 @@ class Receive final : public Message {
     return peers;
   }
 
-  void withdraw() {
-    if (peer_ == lane_.rank) return;
+  // False: the message has come, or is coming, into the buffer.
+  bool withdraw() {
+    const bool waited_here = lane_.loopback.forget(buffer_);
+    if (!lane_.transport || peer_ == lane_.rank) return waited_here;
     if (peer_ != BP_ANY_SOURCE) {
       Pair& pair = lane_.transport->pair(peer_);
-      if (pair.withdraw_receive(buffer_, slot_) || !buffer_.is_displaced()) return;
-      if (lane_.transport->withdraw_any(buffer_, slot_)) return;
-      pair.withdraw_receive(buffer_, slot_);  // a message that was announced just now has taken it back there
-      return;
+      if (pair.withdraw_receive(buffer_, slot_)) return true;
+      if (!buffer_.is_displaced()) return false;
+      if (lane_.transport->withdraw_any(buffer_, slot_)) return true;
+      return pair.withdraw_receive(buffer_, slot_);  // a message that was announced just now has taken it back there
     }
-    if (lane_.transport->withdraw_any(buffer_, slot_)) return;
+    if (lane_.transport->withdraw_any(buffer_, slot_)) return true;
     for (int rank = 0; rank < lane_.world_size; ++rank) {
-      if (rank != lane_.rank && lane_.transport->pair(rank).withdraw_receive(buffer_, slot_)) return;
+      if (rank != lane_.rank && lane_.transport->pair(rank).withdraw_receive(buffer_, slot_)) return true;
     }
+    return false;
   }
 
   void report() {
@@ -184,6 +193,7 @@ class Receive final : public Message {
   Buffer buffer_;
   std::unique_ptr<Buffer> orphan_;  // has, or is getting, the message in place of buffer_
   bool done_ = false;
+  bool withdrawn_ = false;
 };
 
 // The destructor of the message runs before the work is terminal, so that nothing touches the user's memory later.
@@ -214,7 +224,10 @@ class MessageWork final : public sdk::Work {
       const Clock::time_point slice = std::min(deadline, Clock::now() + kWatchInterval);
       if (message_->wait(slice)) return true;
       watch_->fault.check();
-      if (cancelled_) throw sdk::Failure(BP_CANCELLED, "cancelled by this rank");
+      if (cancelled_) {
+        if (!message_->give_up()) return true;
+        throw sdk::Failure(BP_CANCELLED, "cancelled by this rank");
+      }
       if (slice == deadline) return false;
     }
   }
@@ -260,9 +273,9 @@ bool Loopback::take(uint64_t tag, Buffer& buffer) {
   return true;
 }
 
-void Loopback::forget(const Buffer& buffer) {
+bool Loopback::forget(const Buffer& buffer) {
   const std::lock_guard lock(mutex_);
-  waiting_.remove_if([&buffer](const Waiting& waiting) { return waiting.buffer == &buffer; });
+  return waiting_.remove_if([&buffer](const Waiting& waiting) { return waiting.buffer == &buffer; }) > 0;
 }
 
 std::unique_ptr<Message> start_message(Lane& lane, const bp_op& op) {

@@ -36,7 +36,8 @@ class Loopback {
     waiting_.push_back({tag, &buffer, from_any});
     post();
   }
-  void forget(const Buffer& buffer);
+  // Did it still wait?
+  bool forget(const Buffer& buffer);
 
  private:
   struct Message {
@@ -73,6 +74,8 @@ class Message {
   virtual ~Message() = default;
   // True once it is done, false if `until` came first. Throws sdk::Failure.
   virtual bool wait(Clock::time_point until) = 0;
+  // Takes it back; afterwards only to be destroyed. False: too late, it has been done. Throws as wait does.
+  virtual bool give_up() { return true; }
 };
 
 // Posts the operation. Null: it is done.

@@ -203,6 +203,7 @@ void Pair::keep_for_later(Spill& arrived, Buffer& orphan) {
         std::find_if(queue.begin(), queue.end(), [&orphan](const auto& entry) { return entry.get() == &orphan; });
     spent_.push_back(std::move(*found));
     queue.erase(found);
+    if (queue.empty()) orphans_.erase(arrived.slot);
     return;
   }
   orphan.keep(std::move(arrived.bytes));

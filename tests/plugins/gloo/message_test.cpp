@@ -206,6 +206,25 @@ TEST(Message, SurvivesACancelledReceive) {
   });
 }
 
+// Between the last look at a receive and its end a message may come.
+TEST(Message, IsNotLostToAReceiveWhoseTimeIsJustOver) {
+  constexpr int kMessages = 300;
+  on_group(2, [](Agent& agent, int32_t rank) {
+    std::vector<char> data = pattern(100, 3);
+    for (int i = 0; rank == 0 && i < kMessages; ++i) expect_done(agent, send_op(1, 6, data.data(), data.size()));
+    for (int i = 0; rank == 1 && i < kMessages; ++i) {
+      std::vector<char> got(data.size());
+      bp_op receive = recv_op(i % 2 == 0 ? 0 : BP_ANY_SOURCE, 6, got.data(), got.size());
+      receive.timeout_ns = 0;
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      int32_t status = BP_TIMEOUT;
+      while (status == BP_TIMEOUT && std::chrono::steady_clock::now() < limit) status = agent.run(receive);
+      ASSERT_EQ(status, BP_OK) << "message " << i;
+      EXPECT_EQ(got, data);
+    }
+  });
+}
+
 TEST(Message, MayArriveAfterItsSendTimedOut) {
   on_group(2, [](Agent& agent, int32_t rank) {
     bp_op barrier = make_op(BP_BARRIER);
