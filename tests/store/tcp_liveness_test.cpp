@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <random>
@@ -71,6 +72,13 @@ class Mute {
   Mute(const Mute&) = delete;
   Mute& operator=(const Mute&) = delete;
   void send(const std::string& bytes) { ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  // Ends once the server has read all of it: to close with answers unread would be a reset, which may overtake it.
+  void finish() {
+    ::shutdown(fd_, SHUT_WR);
+    std::array<char, 256> answers{};
+    while (::recv(fd_, answers.data(), answers.size(), 0) > 0) {
+    }
+  }
 
  private:
   const int fd_;
@@ -133,7 +141,7 @@ TEST_F(TcpLiveness, DepartureIsNoLoss) {
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
   connect()->enroll(
       {"g", 1, "host, pid 2"}, [](const Loss&) {}, soon());  // and is gone
-  { const Mute polite(server_->port(), enrolment("g", 2) + encode(Request{2, Operation::kGoodbye, 0, {}})); }
+  Mute(server_->port(), enrolment("g", 2) + encode(Request{2, Operation::kGoodbye, 0, {}})).finish();
   EXPECT_EQ(fates(*membership, 2), (Fates{{1, Fate::kDeparted}, {2, Fate::kDeparted}}));
   EXPECT_TRUE(ear_.silent());
 }
