@@ -8,6 +8,7 @@
 #define BACKPLANE_ABI_LAYOUT_H
 
 #include "ext/reduce.h"
+#include "ext/security.h"
 #include "note.h"
 #include "plugin.h"
 
