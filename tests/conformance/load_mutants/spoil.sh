@@ -17,7 +17,7 @@ patched() {
 name=load.well-formed
 : > "$folder/$name.so"
 echo 'This is no plugin.' > "$folder/$name-2.so"
-mkdir -p "$folder/$name-3.so"
+head -c 4 "$plugin" > "$folder/$name-3.so"                              # no more than the magic
 head -c 40 "$plugin" > "$folder/$name-4.so"                             # within the ELF header
 head -c $(($(wc -c < "$plugin") / 4)) "$plugin" > "$folder/$name-5.so" # within a segment
 patched $name-6.so 4 '\001'                                             # EI_CLASS: 32-bit
