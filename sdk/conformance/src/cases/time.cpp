@@ -36,7 +36,8 @@ Timed timed_sync(Agent& agent, bp_op op, Nanoseconds timeout) {
   result.took = now() - begin;
   if (returned_work && result.outcome.status == BP_AGAIN) {
     result.outcome.status = BP_TIMEOUT;
-    static_cast<void>(pending.finish(0));
+    const Outcome ended = pending.finish(0);
+    if (ended.ok()) result.outcome = ended;  // it met its message before it was cancelled
   }
   return result;
 }
