@@ -94,8 +94,10 @@ class Receive final : public Message {
           !buffer_.has_received()) {
         throw_lost(lane_, peer_, "its message was still to be sent");
       }
-      if (peer_ == BP_ANY_SOURCE && lane_.transport->all_lost())
+      if (peer_ == BP_ANY_SOURCE && lane_.transport->all_lost()) {
+        if (wait_slice(Clock::time_point::min())) return true;  // what came before the last one left
         throw_lost(lane_, lane_.transport->first_lost(), "and nobody else is left");
+      }
       if (slice == until) return false;
     }
   }
@@ -129,18 +131,37 @@ class Receive final : public Message {
 
   void post_any() {
     if (!lane_.transport) return;
+    do {
+      orphan_ = take_filled_orphan();
+      if (orphan_ || !post_to_peers()) return;
+      // A message that came to an orphan between the look and the post has found nobody waiting.
+    } while (has_filled_orphan() && lane_.transport->withdraw_any(buffer_, slot_));
+  }
+
+  std::unique_ptr<Buffer> take_filled_orphan() {
     for (int rank = 0; rank < lane_.world_size; ++rank) {
       if (rank == lane_.rank) continue;
-      orphan_ = lane_.transport->pair(rank).take_filled_orphan(slot_);
-      if (orphan_) return;
+      if (auto orphan = lane_.transport->pair(rank).take_filled_orphan(slot_)) return orphan;
     }
+    return nullptr;
+  }
+
+  bool has_filled_orphan() {
+    for (int rank = 0; rank < lane_.world_size; ++rank) {
+      if (rank != lane_.rank && lane_.transport->pair(rank).has_filled_orphan(slot_)) return true;
+    }
+    return false;
+  }
+
+  // False: nobody is there; wait() tells.
+  bool post_to_peers() {
     // gloo refuses as a whole when a rank that has announced a message is gone: then again without it.
     for (;;) {
       std::vector<int> others = open_peers();
-      if (others.empty()) return;  // wait() tells
+      if (others.empty()) return false;
       try {
         buffer_.recv(std::move(others), slot_, 0, buffer_.size);
-        return;
+        return true;
       } catch (const ::gloo::Exception&) {
       }
     }

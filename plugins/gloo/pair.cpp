@@ -255,10 +255,16 @@ Pair::Adopted Pair::adopt(Buffer& buffer, uint64_t slot) {
   return {false, std::move(orphan)};
 }
 
+bool Pair::has_filled_orphan(uint64_t slot) {
+  const std::lock_guard lock(m_);
+  const auto orphans = orphans_.find(slot);
+  return orphans != orphans_.end() && orphans->second.front()->has_received();
+}
+
 std::unique_ptr<Buffer> Pair::take_filled_orphan(uint64_t slot) {
   const std::lock_guard lock(m_);
   const auto orphans = orphans_.find(slot);
-  if (orphans == orphans_.end() || state_ == CLOSED) return nullptr;
+  if (orphans == orphans_.end()) return nullptr;
   if (!orphans->second.front()->has_received()) return nullptr;
   std::unique_ptr<Buffer> orphan = std::move(orphans->second.front());
   orphans->second.pop_front();

@@ -61,6 +61,7 @@ class Pair final : public ::gloo::transport::tcp::Pair {
   Adopted adopt(Buffer& buffer, uint64_t slot);
   // An orphan of this slot that has its message, or null.
   std::unique_ptr<Buffer> take_filled_orphan(uint64_t slot);
+  bool has_filled_orphan(uint64_t slot);
 
  protected:
   void handleReadWrite(int events) override;

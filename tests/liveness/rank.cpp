@@ -46,7 +46,7 @@ class Rank {
     int peer = -1;
     words >> command >> peer;
     if (command == "quit" || command == "leave") {
-      if (command == "leave") static_cast<void>(new std::optional<ProcessGroup>(group_));  // nothing is destroyed
+      if (command == "leave") kept_ = new std::optional<ProcessGroup>(group_);  // nothing is destroyed
       if (command == "quit") group_.reset();
       if (command == "quit" && backplane::is_initialized()) backplane::destroy_process_group();
       say("ok");
@@ -62,6 +62,8 @@ class Rank {
   }
 
  private:
+  static inline std::optional<ProcessGroup>* kept_ = nullptr;
+
   static void say(const std::string& answer) {
     std::printf("%s\n", answer.c_str());
     std::fflush(stdout);
