@@ -21,6 +21,11 @@
 
 #include "say.hpp"
 
+extern "C" {
+__attribute__((weak)) void __asan_init();
+__attribute__((weak)) void __tsan_init();
+}
+
 namespace backplane::conformance {
 namespace {
 
@@ -157,6 +162,8 @@ uint64_t resident_bytes() {
   file >> all >> resident;
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
+
+bool has_sanitizer() { return __asan_init != nullptr || __tsan_init != nullptr; }
 
 uint64_t blocked_signals(pid_t thread) {
   return mask_in(say("/proc/self/task/", thread, "/status"), "SigBlk", kAllSignals);

@@ -28,6 +28,8 @@ std::set<pid_t> child_processes();
 // Names in /dev/shm.
 std::set<std::string> shared_memory();
 uint64_t resident_bytes();
+// Is a sanitizer in the process? It keeps freed memory, so that resident memory says nothing.
+bool has_sanitizer();
 // The signals that a thread of this process blocks: bit n-1 for signal n. All of them if it has ended.
 uint64_t blocked_signals(pid_t thread);
 // A field of /proc/self/status, "unknown" if there is none: how to learn the umask without changing it.

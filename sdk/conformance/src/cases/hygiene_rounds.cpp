@@ -8,14 +8,10 @@
 #include "process_traffic.hpp"
 
 extern "C" {
-__attribute__((weak)) void __asan_init();
-__attribute__((weak)) void __tsan_init();
 __attribute__((weak)) int __lsan_do_recoverable_leak_check();
 }
 
 namespace backplane::conformance {
-
-bool has_sanitizer() { return __asan_init != nullptr || __tsan_init != nullptr; }
 
 namespace {
 

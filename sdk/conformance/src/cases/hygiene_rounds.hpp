@@ -10,7 +10,4 @@ std::vector<Case> hygiene_rounds_cases();
 // What happens when descriptors, memory or threads run out.
 std::vector<Case> hygiene_scarce_cases();
 
-// True if a sanitizer is in the process: it keeps freed memory, so that resident memory says nothing.
-bool has_sanitizer();
-
 }  // namespace backplane::conformance

@@ -69,7 +69,7 @@ void expect_bounded(Rank& rank, const Holdings& before, uint64_t operations, uin
                say(after.open - before.open, " more for ", operations, " operations"));
   rank.require(after.running <= before.running + 64, "no thread for each operation",
                say(after.running - before.running, " more for ", operations, " operations"));
-  if (instrumented() || before.memory == 0) return;
+  if (has_sanitizer() || before.memory == 0) return;
   rank.require(after.memory <= before.memory + bound,
                say("at most ", bound / kMiB, " MiB for ", ranks * operations, " operations in flight"),
                say((after.memory - before.memory) / kMiB, " MiB"));

@@ -57,7 +57,7 @@ void flood_unexpected(Rank& rank) {
   }
   const uint64_t after = resident_bytes();
   talk.finish_all(sends, "send");
-  if (instrumented() || before == 0) return;
+  if (has_sanitizer() || before == 0) return;
   rank.require(after < before + bound,
                say("at most ", bound >> 20, " MiB for ", senders * kMessages, " messages of ", kSize, " bytes"),
                say((after - before) >> 20, " MiB"));

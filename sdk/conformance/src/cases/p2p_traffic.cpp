@@ -7,11 +7,6 @@
 #include <cstdio>
 #include <cstring>
 
-extern "C" {
-__attribute__((weak)) void __asan_init();
-__attribute__((weak)) void __tsan_init();
-}
-
 namespace backplane::conformance {
 namespace {
 
@@ -161,7 +156,5 @@ void Talk::expect_report(const std::string& what, const bp_result& result, int32
 }
 
 uint64_t available_bytes() { return kib_of("/proc/meminfo", "MemAvailable:"); }
-
-bool instrumented() { return __asan_init != nullptr || __tsan_init != nullptr; }
 
 }  // namespace backplane::conformance

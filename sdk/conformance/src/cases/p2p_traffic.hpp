@@ -78,7 +78,5 @@ class Talk {
 
 // Memory that the machine can still give, in bytes; 0 if it cannot be read.
 uint64_t available_bytes();
-// Built with a sanitizer, whose own memory says nothing of the plugin's.
-bool instrumented();
 
 }  // namespace backplane::conformance
