@@ -32,7 +32,8 @@ std::string Network::obstacle() {
     if (!works(std::string("command -v ") + program)) return std::string("there is no program ") + program;
   }
   if (!works("unshare --net --uts ip link add br0 type bridge")) return "the kernel permits no bridge in a namespace";
-  if (!works("unshare --net ip link add left type veth peer name right")) return "the kernel permits no veth in a namespace";
+  if (!works("unshare --net ip link add left type veth peer name right"))
+    return "the kernel permits no veth in a namespace";
   return "";
 }
 

@@ -30,11 +30,11 @@ enum {
 
 /* Properties of a backend; a mask. */
 enum {
-  BP_BACKEND_TAGS = 1,        /* send and recv match tags */
-  BP_BACKEND_ANY_SOURCE = 2,  /* recv accepts BP_ANY_SOURCE */
-  BP_BACKEND_AUTONOMOUS = 4,  /* operations get on without calls */
-  BP_BACKEND_THREADS = 8,     /* the ranks of a group may be threads of one process */
-  BP_BACKEND_LOCAL = 16,      /* init_process_group returns the group and leaves the process-wide default alone */
+  BP_BACKEND_TAGS = 1,         /* send and recv match tags */
+  BP_BACKEND_ANY_SOURCE = 2,   /* recv accepts BP_ANY_SOURCE */
+  BP_BACKEND_AUTONOMOUS = 4,   /* operations get on without calls */
+  BP_BACKEND_THREADS = 8,      /* the ranks of a group may be threads of one process */
+  BP_BACKEND_LOCAL = 16,       /* init_process_group returns the group and leaves the process-wide default alone */
   BP_BACKEND_ONE_PROCESS = 32, /* all ranks of a group must be in one process; with BP_BACKEND_THREADS */
   BP_BACKEND_PUNCTUAL = 64,    /* every function keeps its deadline and ends on abort: trust it on the caller's thread.
                                   Without this flag the core calls the backend on threads of its own, which cost some
