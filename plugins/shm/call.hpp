@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A bp_op in bytes and blocks.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "collectives.hpp"
+
+namespace backplane::shm {
+
+struct Block {
+  const std::byte* data = nullptr;
+  uint64_t size = 0;  // bytes
+};
+
+struct Room {
+  std::byte* data = nullptr;
+  uint64_t size = 0;  // bytes
+  operator Block() const { return {data, size}; }
+};
+
+struct Collectives::Call {
+  Call(const bp_op& operation, int32_t ranks, const sdk::Deadline& deadline)
+      : op(operation),
+        element(op.kind == BP_BARRIER ? 1 : bp_dtype_size(op.dtype)),
+        world_size(ranks),
+        root(op.root),
+        varies(op.kind == BP_GATHERV || op.kind == BP_SCATTERV || op.kind == BP_ALL_GATHERV ||
+               op.kind == BP_REDUCE_SCATTERV || op.kind == BP_ALL_TO_ALLV),
+        input{static_cast<const std::byte*>(op.input.data), op.input.count * element},
+        output{static_cast<std::byte*>(op.output.data), op.output.count * element},
+        passage{deadline, digest()} {
+    if (op.kind == BP_BROADCAST) input = output;
+  }
+
+  // Rank r's block of an input that has one for each rank, and of such an output.
+  Block block(int32_t rank) const { return part(rank, input, op.in_counts, op.in_displs); }
+  Room room(int32_t rank) const {
+    const Block found = part(rank, output, op.out_counts, op.out_displs);
+    return {output.data == nullptr ? nullptr : output.data + (found.data - output.data), found.size};
+  }
+  uint64_t most_in() const { return most(op.in_counts); }
+  uint64_t most_out() const { return most(op.out_counts); }
+
+  const bp_op& op;
+  const uint64_t element;  // bytes
+  const int32_t world_size;
+  const int32_t root;
+  const bool varies;  // the counts differ between ranks
+  Block input;
+  Room output;
+  Passage passage;
+
+ private:
+  Block part(int32_t rank, const Block& all, const uint64_t* counts, const uint64_t* displs) const {
+    const auto at = static_cast<uint64_t>(rank);
+    if (counts == nullptr) {
+      const uint64_t size = all.size / static_cast<uint64_t>(world_size);
+      return {all.data == nullptr ? nullptr : all.data + at * size, size};
+    }
+    return {all.data == nullptr ? nullptr : all.data + displs[at] * element, counts[at] * element};
+  }
+  uint64_t most(const uint64_t* counts) const {
+    return counts == nullptr ? 0 : *std::max_element(counts, counts + world_size) * element;
+  }
+  // What all ranks name alike. FNV-1a over numbers.
+  uint32_t digest() const {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    const auto add = [&hash](uint64_t number) { hash = (hash ^ number) * UINT64_C(0x100000001b3); };
+    add(op.kind);
+    if (op.kind == BP_BARRIER) return static_cast<uint32_t>(hash >> 32);
+    add(op.dtype);
+    add(op.reduce_op);
+    add(static_cast<uint64_t>(root));
+    if (!varies) {
+      // The count N of the table in op.h, from whichever side this rank has.
+      const auto ranks = static_cast<uint64_t>(world_size);
+      uint64_t count = op.input.count;
+      if (op.kind == BP_BROADCAST || op.kind == BP_SCATTER || op.kind == BP_REDUCE_SCATTER) count = op.output.count;
+      if (op.kind == BP_ALL_TO_ALL) count /= ranks;
+      add(count);
+    } else if (op.kind == BP_ALL_GATHERV || op.kind == BP_REDUCE_SCATTERV) {
+      const uint64_t* const counts = op.kind == BP_ALL_GATHERV ? op.out_counts : op.in_counts;
+      for (int32_t rank = 0; rank < world_size; ++rank) add(counts[rank]);
+    }
+    return static_cast<uint32_t>(hash >> 32);
+  }
+};
+
+}  // namespace backplane::shm

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "call.hpp"
+
+namespace backplane::shm {
+namespace {
+
+void copy(std::byte* to, const std::byte* from, uint64_t size) {
+  if (size > 0 && to != from) std::memcpy(to, from, size);
+}
+
+}  // namespace
+
+// What `pass` does in each step: sizes and offsets are bytes.
+struct Collectives::Pattern {
+  uint64_t size = 0;                         // of the largest block; the same on all ranks
+  bool each = false;                         // a block for each rank instead of one for all
+  int32_t only_from = -1;                    // the only rank that shows anything, or -1
+  int32_t only_to = -1;                      // the only rank that reads anything, or -1
+  std::function<Block(int32_t to)> mine;     // what this rank shows; not `each`: asked for rank 0
+  std::function<Room(int32_t from)> theirs;  // where that goes what it reads
+};
+
+void run_alone(const bp_op& op) {
+  const sdk::Deadline deadline(0);
+  const Collectives::Call call(op, 1, deadline);
+  const bool from_block = op.kind == BP_SCATTERV || op.kind == BP_REDUCE_SCATTERV || op.kind == BP_ALL_TO_ALLV;
+  const bool to_block = op.kind == BP_GATHERV || op.kind == BP_ALL_GATHERV || op.kind == BP_ALL_TO_ALLV;
+  const Block from = from_block ? call.block(0) : call.input;
+  const Room to = to_block ? call.room(0) : call.output;
+  copy(to.data, from.data, std::min(from.size, to.size));
+}
+
+void Collectives::run(const bp_op& op, const sdk::Deadline& deadline) {
+  const Call call(op, world_size_, deadline);
+  switch (op.kind) {
+    case BP_BARRIER:
+      return barrier(call);
+    case BP_BROADCAST:
+      return broadcast(call);
+    case BP_REDUCE:
+    case BP_ALL_REDUCE:
+      return all_reduce(call);
+    case BP_GATHER:
+    case BP_GATHERV:
+      return gather(call);
+    case BP_SCATTER:
+    case BP_SCATTERV:
+      return scatter(call);
+    case BP_ALL_GATHER:
+    case BP_ALL_GATHERV:
+      return all_gather(call);
+    case BP_REDUCE_SCATTER:
+    case BP_REDUCE_SCATTERV:
+      return reduce_scatter(call);
+    case BP_ALL_TO_ALL:
+    case BP_ALL_TO_ALLV:
+      return all_to_all(call);
+    default:
+      throw sdk::Failure(BP_UNSUPPORTED, "shm has no operation of kind " + std::to_string(op.kind));
+  }
+}
+
+void Collectives::barrier(const Call& call) {
+  const uint32_t step = steps_.begin(call.passage);
+  steps_.show(step, call.passage);
+  for (int32_t rank = 0; rank < world_size_; ++rank) steps_.see(rank, step, 0, call.passage);
+}
+
+// The largest number that the ranks (or only one of them) name.
+uint64_t Collectives::agree_on_most(const Call& call, uint64_t mine, int32_t only_rank) {
+  const uint32_t step = steps_.begin(call.passage);
+  std::memcpy(steps_.mine(step, sizeof mine), &mine, sizeof mine);
+  steps_.show(step, call.passage);
+  uint64_t most = 0;
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (only_rank >= 0 && rank != only_rank) continue;
+    uint64_t theirs = 0;
+    std::memcpy(&theirs, steps_.see(rank, step, sizeof theirs, call.passage), sizeof theirs);
+    most = std::max(most, theirs);
+  }
+  return most;
+}
+
+void Collectives::pass(const Call& call, const Pattern& pattern) {
+  const auto ranks = static_cast<uint64_t>(world_size_);
+  const uint64_t parts = pattern.each ? ranks : 1;
+  // In steps of so many bytes of each block; in the lines if all of it fits.
+  const bool small = pattern.size * parts <= kLineData;
+  const uint64_t stride = small ? pattern.size : kSlotSize / parts / 64 * 64;
+  const uint64_t shown = small ? pattern.size * parts : kSlotSize;
+  const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
+  const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
+  const auto show = [&](uint64_t offset) {
+    const uint32_t step = steps_.begin(call.passage);
+    std::byte* const place = steps_.mine(step, shown);
+    for (uint64_t part = 0; shows && part < parts; ++part) {
+      if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
+      const Block block = pattern.mine(static_cast<int32_t>(part));
+      if (offset >= block.size) continue;
+      copy(place + part * stride, block.data + offset, std::min(stride, block.size - offset));
+    }
+    steps_.show(step, call.passage);
+    return step;
+  };
+  const auto read = [&](uint32_t step, uint64_t offset) {
+    for (int32_t i = 1; i < world_size_; ++i) {
+      const int32_t from = (rank_ + i) % world_size_;
+      if (pattern.only_from >= 0 && from != pattern.only_from) continue;
+      const std::byte* const place = steps_.see(from, step, shown, call.passage);
+      const Room room = pattern.theirs(from);
+      if (offset >= room.size) continue;
+      copy(room.data + offset, place + (pattern.each ? static_cast<uint64_t>(rank_) * stride : 0),
+           std::min(stride, room.size - offset));
+    }
+  };
+  uint32_t step = pattern.size > 0 ? show(0) : 0;
+  for (uint64_t offset = 0; offset < pattern.size; offset += stride) {
+    const uint32_t next = pattern.size - offset > stride ? show(offset + stride) : 0;
+    if (reads) read(step, offset);
+    step = next;
+  }
+}
+
+void Collectives::broadcast(const Call& call) {
+  Pattern pattern;
+  pattern.size = call.output.size;
+  pattern.only_from = call.root;
+  pattern.mine = [&call](int32_t) { return call.input; };
+  pattern.theirs = [&call](int32_t) { return call.output; };
+  pass(call, pattern);
+}
+
+void Collectives::gather(const Call& call) {
+  Pattern pattern;
+  pattern.size = call.varies ? agree_on_most(call, call.input.size, -1) : call.input.size;
+  pattern.only_to = call.root;
+  pattern.mine = [&call](int32_t) { return call.input; };
+  pattern.theirs = [&call](int32_t from) { return call.room(from); };
+  pass(call, pattern);
+  if (rank_ == call.root) copy(call.room(rank_).data, call.input.data, call.input.size);
+}
+
+void Collectives::scatter(const Call& call) {
+  Pattern pattern;
+  pattern.size = call.output.size;
+  if (call.varies) pattern.size = agree_on_most(call, rank_ == call.root ? call.most_in() : 0, call.root);
+  pattern.each = true;
+  pattern.only_from = call.root;
+  pattern.mine = [&call](int32_t to) { return call.block(to); };
+  pattern.theirs = [&call](int32_t) { return call.output; };
+  pass(call, pattern);
+  if (rank_ == call.root) copy(call.output.data, call.block(rank_).data, call.output.size);
+}
+
+void Collectives::all_gather(const Call& call) {
+  Pattern pattern;
+  pattern.size = call.varies ? call.most_out() : call.input.size;
+  pattern.mine = [&call](int32_t) { return call.input; };
+  pattern.theirs = [&call](int32_t from) { return call.room(from); };
+  pass(call, pattern);
+  copy(call.room(rank_).data, call.input.data, call.input.size);
+}
+
+void Collectives::all_to_all(const Call& call) {
+  Pattern pattern;
+  pattern.size = call.varies ? agree_on_most(call, call.most_in(), -1) : call.block(0).size;
+  pattern.each = true;
+  pattern.mine = [&call](int32_t to) { return call.block(to); };
+  pattern.theirs = [&call](int32_t from) { return call.room(from); };
+  pass(call, pattern);
+  copy(call.room(rank_).data, call.block(rank_).data, std::min(call.room(rank_).size, call.block(rank_).size));
+}
+
+}  // namespace backplane::shm

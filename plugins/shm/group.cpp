@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group.hpp"
+
+#include <vector>
+
+namespace backplane::shm {
+namespace {
+
+Patience patience_of(const sdk::Context& context, Segment* segment) {
+  const bool crowded = segment != nullptr && segment->peers().oversubscribed();
+  Patience patience;
+  patience.spin_ns = crowded ? 0 : context.options.integer("spin");
+  patience.yield_ns = context.options.integer("yield");
+  return patience;
+}
+
+// An operation with its count arrays, for later.
+class Kept {
+ public:
+  Kept(const bp_op& op, int32_t world_size) : op_(op) {
+    for (const uint64_t** counts : {&op_.in_counts, &op_.in_displs, &op_.out_counts, &op_.out_displs}) {
+      if (*counts == nullptr) continue;
+      counts_.push_back(std::make_unique<std::vector<uint64_t>>(*counts, *counts + world_size));
+      *counts = counts_.back()->data();
+    }
+  }
+  const bp_op& op() const { return op_; }
+
+ private:
+  bp_op op_;
+  std::vector<std::unique_ptr<std::vector<uint64_t>>> counts_;
+};
+
+}  // namespace
+
+Group::Group(const sdk::Context& context)
+    : world_size_(context.world_size),
+      reductions_(context.host),
+      segment_(context.world_size == 1 ? nullptr : meet(context)),
+      waiting_(segment_ ? segment_->view().member(context.rank).bell : own_bell_,
+               segment_ ? &segment_->peers() : nullptr, patience_of(context, segment_.get())),
+      messages_(context.rank, context.world_size, segment_ ? &segment_->view() : nullptr,
+                segment_ ? &segment_->peers() : nullptr, waiting_) {
+  if (!segment_) return;
+  steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);
+  collectives_.emplace(context.rank, context.world_size, reductions_, *steps_);
+}
+
+Group::~Group() {
+  // What still runs must end before the segment goes; the others are told that this rank left in order.
+  waiting_.abort(sdk::Failure(BP_CANCELLED, "the group was destroyed"));
+}
+
+std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
+  if (op.kind == BP_SEND || op.kind == BP_RECV) return messages_.submit(op);
+  waiting_.check();
+  if (world_size_ == 1) {
+    run_alone(op);
+    return nullptr;
+  }
+  return submit_collective(op);
+}
+
+std::unique_ptr<sdk::Work> Group::submit_collective(const bp_op& op) {
+  if ((op.flags & BP_OP_SYNC) != 0 && queued_.load() == 0) {
+    run(op, sdk::Deadline(op.timeout_ns));
+    return nullptr;
+  }
+  queued_.fetch_add(1);
+  auto kept = std::make_shared<Kept>(op, world_size_);
+  try {
+    return workers_.submit([this, kept] {
+      const sdk::Deadline never(BP_NO_TIMEOUT);
+      try {
+        run(kept->op(), never);
+      } catch (...) {
+        queued_.fetch_sub(1);
+        throw;
+      }
+      queued_.fetch_sub(1);
+    });
+  } catch (...) {
+    queued_.fetch_sub(1);
+    throw;
+  }
+}
+
+void Group::run(const bp_op& op, const sdk::Deadline& deadline) {
+  const std::lock_guard lock(running_);
+  waiting_.check();
+  if (broken_) {
+    throw sdk::Failure(broken_->status(), std::string("an earlier collective failed: ") + broken_->what(),
+                       broken_->peer_rank());
+  }
+  try {
+    collectives_->run(op, deadline);
+  } catch (const sdk::Failure& why) {
+    broken_.emplace(why);
+    throw;
+  }
+}
+
+void Group::abort(const sdk::Failure& why) noexcept {
+  waiting_.abort(why);
+  if (segment_) segment_->peers().abort(why);
+  workers_.abort(why);
+}
+
+}  // namespace backplane::shm

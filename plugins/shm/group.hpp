@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The process group: messages on the threads of those who wait for them, collectives inline (BP_OP_SYNC) or one after
+// the other on a thread of their own.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "backplane/sdk/sdk.hpp"
+#include "backplane/sdk/worker.hpp"
+#include "collectives.hpp"
+#include "meeting.hpp"
+#include "messages.hpp"
+
+namespace backplane::shm {
+
+class Group final : public sdk::ProcessGroup {
+ public:
+  explicit Group(const sdk::Context& context);
+  ~Group() override;
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
+  void abort(const sdk::Failure& why) noexcept override;
+
+ private:
+  std::unique_ptr<sdk::Work> submit_collective(const bp_op& op);
+  void run(const bp_op& op, const sdk::Deadline& deadline);
+
+  const int32_t world_size_;
+  Bell own_bell_{};  // of a group of one
+  const Reductions reductions_;
+  const std::unique_ptr<Segment> segment_;  // null in a group of one
+  Waiting waiting_;
+  Messages messages_;
+  std::optional<Steps> steps_;
+  std::optional<Collectives> collectives_;
+  std::mutex running_;                  // held while a collective runs
+  std::optional<sdk::Failure> broken_;  // guarded by running_: a collective failed amid its steps
+  std::atomic<uint64_t> queued_ = 0;    // collectives that the worker has or will have
+  sdk::Workers workers_{1};             // last: its thread uses all of the above
+};
+
+}  // namespace backplane::shm

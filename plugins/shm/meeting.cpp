@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "meeting.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "process.hpp"
+
+namespace backplane::shm {
+namespace {
+
+constexpr int64_t kLook = 50'000'000;  // nanoseconds; how often a waiting init looks at what no futex tells
+constexpr size_t kTextSize = 256;
+constexpr const char* kTrouble = "shm.trouble";
+
+std::string key_of(int attempt) { return "shm." + std::to_string(attempt); }
+std::string named(int32_t rank) { return "rank " + std::to_string(rank); }
+
+// What rank 0 says in the store.
+struct Address {
+  uint64_t magic = kMagic;
+  Token token{};
+  int32_t world_size = 0;
+  int32_t failed = 0;  // rank 0 has no segment; `path` says why
+  uint64_t pid_namespace = 0;
+  std::array<char, 64> boot_id{};
+  std::array<char, kTextSize> path{};
+};
+
+template <size_t N>
+void set_text(std::array<char, N>& to, const std::string& text) {
+  to = {};
+  std::memcpy(to.data(), text.data(), std::min(text.size(), N - 1));
+}
+template <size_t N>
+std::string text_of(const std::array<char, N>& from) {
+  return {from.data(), strnlen(from.data(), N)};
+}
+
+void check_abort(const sdk::Context& context) {
+  if (context.host.abort_requested()) throw sdk::Failure(BP_CANCELLED, "the group is being aborted");
+}
+
+// Waits until the word changes or it is time to look around.
+void await_change(const sdk::Context& context, std::atomic<uint32_t>& word, uint32_t value,
+                  const sdk::Deadline& deadline) {
+  const int64_t left = deadline.left_ns();
+  if (left != 0) futex_wait(word, value, left < 0 ? kLook : std::min(left, kLook));
+  check_abort(context);
+}
+
+int32_t first_missing(const View& view, Peers& peers) {
+  const auto ranks = static_cast<int32_t>(view.layout().ranks());
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    if (!peers.has_come(rank)) return rank;
+  }
+  return -1;
+}
+
+[[noreturn]] void fail_late(const View& view, Peers& peers) {
+  const int32_t missing = first_missing(view, peers);
+  if (missing < 0) throw sdk::Failure(BP_TIMEOUT, "shm: the ranks did not come together within the time for init");
+  throw sdk::Failure(BP_TIMEOUT, "shm: " + named(missing) + " did not come to the group within the time for init",
+                     missing);
+}
+
+// Throws if one that has come is gone again.
+void check_present(const View& view, Peers& peers) {
+  peers.look_for_dead();
+  const auto ranks = static_cast<int32_t>(view.layout().ranks());
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    if (peers.has_come(rank) && !peers.is_present(rank)) throw sdk::Failure(peers.failure(rank));
+  }
+}
+
+void provide_own(const View& view, const sdk::Context& context) {
+  provide(reinterpret_cast<std::byte*>(&view.line(context.rank, 0)), kSteps * sizeof(Line), "collectives");
+  provide(view.slot(context.rank, 0), kSteps * kSlotSize, "collectives");
+}
+
+void enter(Segment& segment, const sdk::Context& context) {
+  provide_own(segment.view(), context);
+  if (segment.peers().enter()) return;
+  throw sdk::Failure(BP_INVALID, "two processes say that they are " + named(context.rank) + " of the group",
+                     context.rank);
+}
+
+void let_go(const View& view, Go go) {
+  view.header().go.store(static_cast<uint32_t>(go));
+  futex_wake_all(view.header().go);
+}
+
+// ---- rank 0
+
+// What a rank that cannot join has said; empty if nobody has.
+std::string trouble(const sdk::Context& context) {
+  try {
+    return context.host.store_get(kTrouble, 0);
+  } catch (const sdk::Failure& why) {
+    if (why.status() == BP_TIMEOUT) return {};
+    throw;
+  }
+}
+
+enum class Outcome { kComplete, kAgain };
+
+Outcome await_others(const sdk::Context& context, Segment& segment, const sdk::Deadline& deadline, bool last_attempt) {
+  const View& view = segment.view();
+  const auto others = static_cast<uint32_t>(context.world_size - 1);
+  for (int look = 0;; ++look) {
+    const uint32_t arrived = view.header().arrived.load();
+    if (arrived >= others) return Outcome::kComplete;
+    if (look > 0 && look % 2 == 0) {  // a store operation; rare, since most come sooner
+      const std::string said = trouble(context);
+      if (said == "file" && !last_attempt) return Outcome::kAgain;
+      if (!said.empty() && said != "file") throw sdk::Failure(BP_UNSUPPORTED, said);
+    }
+    check_present(view, segment.peers());
+    if (deadline.passed()) fail_late(view, segment.peers());
+    await_change(context, view.header().arrived, arrived, deadline);
+  }
+}
+
+void publish(const sdk::Context& context, int attempt, const Address& address) {
+  context.host.store_set(key_of(attempt), {reinterpret_cast<const char*>(&address), sizeof address});
+}
+
+Address own_address(const sdk::Context& context) {
+  Address address;
+  address.token = random_token();
+  address.world_size = context.world_size;
+  address.pid_namespace = pid_namespace();
+  set_text(address.boot_id, boot_id());
+  return address;
+}
+
+std::unique_ptr<Segment> host_segment(const sdk::Context& context, int fd, int attempt, Address address,
+                                      const sdk::Deadline& deadline) {
+  auto segment = std::make_unique<Segment>(fd, 0, context.world_size);
+  Header& header = segment->view().header();
+  header.magic = kMagic;
+  header.token = address.token;
+  header.world_size = context.world_size;
+  enter(*segment, context);
+  publish(context, attempt, address);
+  try {
+    if (await_others(context, *segment, deadline, attempt > 0) == Outcome::kAgain) {
+      let_go(segment->view(), Go::kAgain);
+      return nullptr;
+    }
+  } catch (const sdk::Failure& why) {
+    segment->peers().abort(why);
+    let_go(segment->view(), why.status() == BP_UNSUPPORTED ? Go::kRefused : Go::kWait);
+    throw;
+  }
+  let_go(segment->view(), Go::kGo);
+  return segment;
+}
+
+std::unique_ptr<Segment> host(const sdk::Context& context, const sdk::Deadline& deadline) {
+  const size_t size = Layout(context.world_size).size();
+  Address address = own_address(context);
+  int attempt = 0;
+  try {
+    {
+      const sdk::Descriptor memory = make_anonymous(size);
+      set_text(address.path, "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(memory.get()));
+      if (auto segment = host_segment(context, memory.get(), attempt, address, deadline)) return segment;
+    }
+    attempt = 1;
+    const NamedFile file(size);
+    address.token = random_token();
+    set_text(address.path, file.path());
+    return host_segment(context, file.get(), attempt, address, deadline);
+  } catch (const sdk::Failure& why) {
+    if (why.status() != BP_RESOURCE) throw;
+    address.failed = 1;
+    set_text(address.path, why.what());
+    publish(context, attempt, address);  // spares the others their wait
+    throw;
+  }
+}
+
+// ---- the others
+
+Address address_of(const sdk::Context& context, int attempt, const sdk::Deadline& deadline) {
+  std::string value;
+  try {
+    value = context.host.store_get(key_of(attempt), deadline.left_ns());
+  } catch (const sdk::Failure& why) {
+    if (why.status() != BP_TIMEOUT) throw;
+    throw sdk::Failure(BP_TIMEOUT, "shm: rank 0 did not come to the group within the time for init", 0);
+  }
+  Address address;
+  if (value.size() != sizeof address) throw sdk::Failure(BP_INTERNAL, "shm: the segment's address is damaged", 0);
+  std::memcpy(&address, value.data(), sizeof address);
+  if (address.magic != kMagic) throw sdk::Failure(BP_INVALID, "shm: rank 0 has another version of this plugin", 0);
+  if (address.failed != 0) {
+    throw sdk::Failure(BP_RESOURCE, "shm: rank 0 has no segment to share: " + text_of(address.path), 0);
+  }
+  if (address.world_size != context.world_size) {
+    throw sdk::Failure(BP_INVALID,
+                       "shm: rank 0 is in a group of " + std::to_string(address.world_size) + " ranks, this one of " +
+                           std::to_string(context.world_size),
+                       0);
+  }
+  return address;
+}
+
+void require_same_host(const sdk::Context& context, const Address& address) {
+  if (text_of(address.boot_id) == boot_id() && !boot_id().empty()) return;
+  const std::string text = "shm joins processes of one host, but " + named(context.rank) +
+                           " runs on another one than rank 0 (their boot ids differ); choose gloo or zmq";
+  context.host.store_set(kTrouble, text);
+  throw sdk::Failure(BP_UNSUPPORTED, text, context.rank);
+}
+
+bool is_the_one(const View& view, const Address& address) {
+  const Header& header = view.header();
+  return header.magic == kMagic && header.token == address.token && header.world_size == address.world_size;
+}
+
+// Null: rank 0 will offer another one.
+std::unique_ptr<Segment> join_segment(const sdk::Context& context, int attempt, const Address& address,
+                                      const sdk::Deadline& deadline) {
+  std::unique_ptr<Segment> segment;
+  if (attempt > 0 || address.pid_namespace == pid_namespace()) {
+    const sdk::Descriptor fd = open_shared(text_of(address.path), Layout(context.world_size).size());
+    if (fd) segment = std::make_unique<Segment>(fd.get(), context.rank, context.world_size);
+  }
+  if (!segment || !is_the_one(segment->view(), address)) {
+    if (attempt > 0) {
+      throw sdk::Failure(BP_UNSUPPORTED, "shm: " + named(context.rank) + " can open neither rank 0's memory nor " +
+                                             text_of(address.path) + "; do the ranks share /dev/shm and a user?");
+    }
+    context.host.store_set(kTrouble, "file");
+    return nullptr;
+  }
+  enter(*segment, context);
+  Header& header = segment->view().header();
+  header.arrived.fetch_add(1);
+  futex_wake_all(header.arrived);
+  for (;;) {
+    switch (static_cast<Go>(header.go.load())) {
+      case Go::kGo:
+        return segment;
+      case Go::kAgain:
+        return nullptr;
+      case Go::kRefused: {
+        const sdk::Failure why = segment->peers().failure(0);
+        throw sdk::Failure(BP_UNSUPPORTED, why.what());
+      }
+      default:
+        break;
+    }
+    check_present(segment->view(), segment->peers());
+    if (deadline.passed()) fail_late(segment->view(), segment->peers());
+    await_change(context, header.go, static_cast<uint32_t>(Go::kWait), deadline);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Segment> meet(const sdk::Context& context) {
+  if (context.world_size > kMostRanks) {
+    throw sdk::Failure(BP_UNSUPPORTED, "shm joins at most " + std::to_string(kMostRanks) + " ranks of one host, not " +
+                                           std::to_string(context.world_size) + "; choose gloo or zmq");
+  }
+  const sdk::Deadline deadline(context.timeout_ns);
+  check_abort(context);
+  if (context.rank == 0) return host(context, deadline);
+  for (int attempt = 0;; ++attempt) {
+    const Address address = address_of(context, attempt, deadline);
+    require_same_host(context, address);
+    if (auto segment = join_segment(context, attempt, address, deadline)) return segment;
+  }
+}
+
+}  // namespace backplane::shm

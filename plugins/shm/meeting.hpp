@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the ranks of a group come to share a segment. Rank 0 makes it and says in the store where it is:
+//
+//   shm.0   memory without a name, which the others open as /proc/<pid>/fd/<n>
+//   shm.1   only if one of them could not (another user or pid namespace): a file in /dev/shm
+//   shm.trouble   what a rank that cannot join says to rank 0
+//
+// When all have mapped it, rank 0 lets them go; then nothing but the mappings is left.
+#pragma once
+
+#include <memory>
+
+#include "backplane/sdk/sockets.hpp"
+#include "memory.hpp"
+#include "peers.hpp"
+
+namespace backplane::shm {
+
+// The segment, with this rank in it.
+class Segment {
+ public:
+  Segment(int fd, int32_t rank, int32_t world_size)
+      : mapping_(fd, Layout(world_size).size()), view_(mapping_.data(), world_size), peers_(view_, rank, world_size) {}
+  ~Segment() { peers_.leave(); }
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  const View& view() const { return view_; }
+  Peers& peers() { return peers_; }
+
+ private:
+  const Mapping mapping_;
+  const View view_;
+  Peers peers_;
+};
+
+// Blocks until all ranks share the segment, up to context.timeout_ns. Throws BP_UNSUPPORTED if they are not on one
+// host, BP_TIMEOUT naming who did not come, BP_PEER_LOST, BP_RESOURCE, BP_CANCELLED. For two ranks or more.
+std::unique_ptr<Segment> meet(const sdk::Context& context);
+
+}  // namespace backplane::shm

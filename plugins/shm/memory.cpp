@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace backplane::shm {
+namespace {
+
+#ifndef MADV_POPULATE_WRITE
+constexpr int MADV_POPULATE_WRITE = 23;
+#endif
+
+[[noreturn]] void fail(std::string what) {
+  const int code = errno;
+  what += ": errno ";
+  what += std::to_string(code);
+  what += " (";
+  what += ::strerrordesc_np(code);
+  what += ")";
+  throw sdk::Failure(BP_RESOURCE, what, -1, code);
+}
+
+void set_size(int fd, size_t size) {
+  // Beyond the limit the system would not only refuse, but send SIGXFSZ.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < size) {
+    throw sdk::Failure(BP_RESOURCE, "the limit of file sizes (ulimit -f) is too low for a shared segment of " +
+                                        std::to_string(size >> 20) + " MiB");
+  }
+  if (::ftruncate(fd, static_cast<off_t>(size)) != 0) fail("cannot set the size of the shared segment");
+}
+
+std::string random_name() {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string name = "/dev/shm/backplane-";
+  for (const unsigned char byte : random_token()) {
+    name += kDigits[byte >> 4];
+    name += kDigits[byte & 15];
+  }
+  return name;
+}
+
+}  // namespace
+
+Token random_token() {
+  Token token{};
+  if (::getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
+    fail("no random number to be had");
+  }
+  return token;
+}
+
+sdk::Descriptor make_anonymous(size_t size) {
+  sdk::Descriptor fd(::memfd_create("backplane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) fail("cannot make memory to share (memfd_create)");
+  set_size(fd.get(), size);
+  // A rank that shrank it would end the others by SIGBUS.
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail("cannot seal the segment");
+  return fd;
+}
+
+NamedFile::NamedFile(size_t size) : path_(random_name()) {
+  fd_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd_) fail("cannot make the file " + path_);
+  try {
+    set_size(fd_.get(), size);
+  } catch (...) {
+    ::unlink(path_.c_str());
+    throw;
+  }
+}
+
+NamedFile::~NamedFile() { ::unlink(path_.c_str()); }
+
+sdk::Descriptor open_shared(const std::string& path, size_t size) {
+  sdk::Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat facts {};
+  if (!fd || ::fstat(fd.get(), &facts) != 0) return {};
+  if (!S_ISREG(facts.st_mode) || facts.st_size != static_cast<off_t>(size)) {
+    errno = EINVAL;
+    return {};
+  }
+  return fd;
+}
+
+Mapping::Mapping(int fd, size_t size) : size_(size) {
+  void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (at == MAP_FAILED) fail("cannot map the shared segment of " + std::to_string(size >> 20) + " MiB");
+  data_ = static_cast<std::byte*>(at);
+  ::madvise(at, size, MADV_DONTFORK);  // without it a child would merely keep the memory
+}
+
+Mapping::~Mapping() { ::munmap(data_, size_); }
+
+void provide(std::byte* begin, size_t size, const char* what) {
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  std::byte* const first = begin - address % kPage;
+  const size_t whole = (size + address % kPage + kPage - 1) / kPage * kPage;
+  if (::madvise(first, whole, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) return;  // EINVAL: before Linux 5.14
+  if (errno == EFAULT) errno = ENOSPC;
+  fail(std::string("no memory for ") + what + " in the shared segment; is /dev/shm or the memory limit too small?");
+}
+
+}  // namespace backplane::shm

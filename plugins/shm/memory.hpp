@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that processes of one host can share, and that is gone when the last of them is, however they end.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "backplane/sdk/sockets.hpp"
+#include "layout.hpp"
+
+namespace backplane::shm {
+
+// A file of `size` zero bytes without a name, which cannot shrink. Throws BP_RESOURCE.
+sdk::Descriptor make_anonymous(size_t size);
+
+// The same with a random name in /dev/shm, mode 0600, for hosts where the former cannot be passed on. The name goes
+// with the object.
+class NamedFile {
+ public:
+  explicit NamedFile(size_t size);
+  ~NamedFile();
+  NamedFile(const NamedFile&) = delete;
+  NamedFile& operator=(const NamedFile&) = delete;
+
+  int get() const { return fd_.get(); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  sdk::Descriptor fd_;
+};
+
+// Opens what somebody else made. Empty (with errno) if it cannot be, or is not a file of this size.
+sdk::Descriptor open_shared(const std::string& path, size_t size);
+
+Token random_token();
+
+// A mapping. Children of a fork do not have it.
+class Mapping {
+ public:
+  Mapping(int fd, size_t size);  // throws BP_RESOURCE
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_;
+};
+
+// Has the system provide the pages of this part now: later there would be a signal instead of an error. Throws
+// BP_RESOURCE.
+void provide(std::byte* begin, size_t size, const char* what);
+
+}  // namespace backplane::shm

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messages.hpp"
+
+#include <cstring>
+#include <string>
+
+#include "memory.hpp"
+
+namespace backplane::shm {
+
+// Holds the lock; at its end wakes the threads of this rank if something has ended for them.
+class Messages::Turn {
+ public:
+  explicit Turn(Messages& messages) : messages_(messages) {
+    if (messages_.mutex_.try_lock()) return;
+    messages_.contenders_.fetch_add(1);
+    messages_.mutex_.lock();
+    messages_.contenders_.fetch_sub(1);
+  }
+  ~Turn() {
+    const bool wake = std::exchange(messages_.has_finished_, false);
+    messages_.mutex_.unlock();
+    if (wake) messages_.waiting_.wake();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  Messages& messages_;
+};
+
+class MessageWork final : public sdk::Work {
+ public:
+  explicit MessageWork(Messages& messages) : messages_(messages) {}
+  ~MessageWork() override {
+    if (operation.is_pending()) cancel();  // the core releases only what is over
+  }
+
+  bool wait(int64_t timeout_ns) override { return messages_.wait(operation, sdk::Deadline(timeout_ns)); }
+  void cancel() noexcept override {
+    sdk::guarded(nullptr, [this] {
+      messages_.cancel(operation, sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
+      return BP_OK;
+    });
+  }
+
+  Operation operation;
+
+ private:
+  Messages& messages_;
+};
+
+namespace {
+
+void describe(const bp_op& op, Operation& operation) {
+  operation.is_send = op.kind == BP_SEND;
+  const bp_buffer& buffer = operation.is_send ? op.input : op.output;
+  operation.peer = op.peer;
+  operation.tag = op.tag;
+  operation.data = static_cast<std::byte*>(buffer.data);
+  operation.size = buffer.count * bp_dtype_size(op.dtype);
+  operation.result = operation.is_send ? nullptr : op.result;
+}
+
+}  // namespace
+
+Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, Waiting& waiting)
+    : rank_(rank),
+      world_size_(world_size),
+      view_(view),
+      members_(peers),
+      waiting_(waiting),
+      peers_(static_cast<size_t>(world_size)) {
+  for (int32_t peer = 0; peer < world_size; ++peer) {
+    if (peer == rank) continue;
+    at(peer).out = Outbox(view->channel(peer, rank), view->opened(peer, rank));
+    at(peer).in = Inbox(view->channel(rank, peer), view->opened(rank, peer));
+  }
+}
+
+std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
+  waiting_.check();
+  if ((op.flags & BP_OP_SYNC) != 0) {
+    Operation operation;
+    describe(op, operation);
+    const sdk::Deadline deadline(op.timeout_ns);
+    if (start(operation) || wait(operation, deadline)) return nullptr;
+    cancel(operation, sdk::Failure(BP_TIMEOUT,
+                                   operation.is_send ? "no receive for this message within the time allowed"
+                                                     : "no message for this receive within the time allowed",
+                                   operation.peer));
+    wait(operation, sdk::Deadline(0));  // throws, unless it ended just before
+    return nullptr;
+  }
+  auto work = std::make_unique<MessageWork>(*this);
+  describe(op, work->operation);
+  if (start(work->operation)) return nullptr;
+  return work;
+}
+
+// True: it is done. Throws if it cannot start, and then has left no trace.
+bool Messages::start(Operation& operation) {
+  {
+    const Turn turn(*this);
+    if (operation.is_send) {
+      start_send(operation);
+    } else {
+      start_receive(operation);
+    }
+  }
+  return !operation.is_pending() && wait(operation, sdk::Deadline(0));
+}
+
+void Messages::start_send(Operation& send) {
+  if (send.peer == rank_) return send_to_self(send);
+  Peer& peer = at(send.peer);
+  see_departures();
+  if (peer.is_gone) throw sdk::Failure(members_->failure(send.peer));
+  if (!peer.out.is_open()) {
+    Channel& channel = view_->channel(send.peer, rank_);
+    provide(reinterpret_cast<std::byte*>(&channel), sizeof channel, "messages");
+    peer.out.open();
+  }
+  if (peer.controls.empty() && peer.sends.empty() && put(peer, send)) {
+    members_->wake(send.peer);
+    return;
+  }
+  send.where = Operation::Where::kQueued;
+  peer.sends.push_back(&send);
+}
+
+// True: the channel has it, or its announcement.
+bool Messages::put(Peer& peer, Operation& send) {
+  if (!send.has_credit) send.has_credit = peer.out.take_credit(send.size);
+  if (!send.has_credit) {
+    const uint64_t id = next_id_ + 1;
+    if (!peer.out.put_control(Kind::kAnnounce, send.tag, id, send.size)) return false;
+    send.where = Operation::Where::kAnnounced;
+    send.id = next_id_ = id;
+    peer.announced.emplace(id, Outgoing{&send, 0});
+    return true;
+  }
+  const bool done = send.size <= kHeadData ? peer.out.put_inline(send.tag, send.data, send.size)
+                                           : peer.out.put_piece(Kind::kEager, send.tag, 0, send.data, send.size);
+  if (done) finish(send);
+  return done;
+}
+
+void Messages::send_to_self(Operation& send) {
+  if (Operation* const receive = matcher_.take_receive(rank_, send.tag); receive != nullptr) {
+    deliver(*receive, rank_, send.data, send.size);
+    return finish(send);
+  }
+  Message message;
+  message.source = rank_;
+  message.tag = send.tag;
+  message.size = send.size;
+  message.form = Message::Form::kLocal;
+  message.sender = &send;
+  matcher_.add(std::move(message));
+  send.where = Operation::Where::kLocal;
+}
+
+void Messages::start_receive(Operation& receive) {
+  progress();
+  receive.order = ++next_order_;
+  place(receive);
+}
+
+// Gives a receive the oldest message that is there, or lets it wait for one.
+void Messages::place(Operation& receive) {
+  while (std::optional<Message> message = matcher_.take_message(receive.peer, receive.tag)) {
+    switch (message->form) {
+      case Message::Form::kWhole:
+        at(message->source).in.give_credit(message->size);
+        return deliver(receive, message->source, message->bytes.data(), message->size);
+      case Message::Form::kAnnounced:
+        return accept(message->source, message->tag, message->id, message->size, receive);
+      case Message::Form::kLocal:
+        deliver(receive, rank_, message->sender->data, message->size);
+        return finish(*message->sender);
+      case Message::Form::kComing:
+        return resume(*message, receive);
+    }
+  }
+  const bool any = receive.peer == BP_ANY_SOURCE;
+  if (any ? world_size_ > 1 && gone_ == world_size_ - 1 : at(receive.peer).is_gone) {
+    const int32_t peer = any ? (rank_ == 0 ? 1 : 0) : receive.peer;
+    return fail(receive, members_->failure(peer));
+  }
+  receive.where = Operation::Where::kPosted;
+  matcher_.post(receive);
+}
+
+bool Messages::wait(Operation& operation, const sdk::Deadline& deadline) {
+  if (operation.is_pending()) {
+    const End end = waiting_.until(deadline, [this, &operation] { return look(operation); });
+    if (end == End::kAborted) {
+      try {
+        waiting_.check();
+      } catch (const sdk::Failure& why) {
+        cancel(operation, why);
+      }
+    }
+  }
+  switch (operation.status.load()) {
+    case Operation::Status::kPending:
+      return false;
+    case Operation::Status::kDone:
+      return true;
+    case Operation::Status::kFailed:
+      throw sdk::Failure(*operation.failure);
+  }
+  return false;
+}
+
+bool Messages::look(const Operation& operation) {
+  if (!operation.is_pending()) return true;
+  const Turn turn(*this);
+  const int most = waiting_.polls() ? 32 : 1;
+  for (int i = 0; i < most && !waiting_.aborted(); ++i) {
+    progress();
+    if (!operation.is_pending()) return true;
+    if (contenders_.load() > 0) break;
+    relax();
+  }
+  return false;
+}
+
+void Messages::cancel(Operation& operation, const sdk::Failure& why) {
+  const Turn turn(*this);
+  if (!operation.is_pending()) return;
+  switch (operation.where) {
+    case Operation::Where::kPosted:
+      matcher_.remove(operation);
+      break;
+    case Operation::Where::kComing:
+      leave_to_others(operation);
+      break;
+    default:
+      cancel_send(operation);
+  }
+  fail(operation, why);
+}
+
+void Messages::cancel_send(Operation& send) {
+  if (send.where == Operation::Where::kLocal) {
+    return matcher_.remove_messages([&send](const Message& each) { return each.sender == &send; });
+  }
+  Peer& peer = at(send.peer);
+  if (send.where == Operation::Where::kQueued) {
+    std::erase(peer.sends, &send);
+  } else if (send.where == Operation::Where::kAnnounced) {
+    peer.announced.erase(send.id);
+    std::erase(peer.wanted, send.id);
+    send_control(send.peer, {Kind::kWithdraw, send.tag, send.id, 0});
+  }
+}
+
+// A receive gives up amid its message, which goes on coming: to the next receive that matches, or to nobody.
+void Messages::leave_to_others(Operation& receive) {
+  Incoming& incoming = at(receive.source).coming.at(receive.id);
+  incoming.stash.resize(incoming.size);
+  std::memcpy(incoming.stash.data(), receive.data, incoming.offset);
+  incoming.receive = nullptr;
+  Message message;
+  message.form = Message::Form::kComing;
+  message.source = receive.source;
+  message.tag = incoming.tag;
+  message.size = incoming.size;
+  message.id = receive.id;
+  matcher_.add_oldest(std::move(message));
+}
+
+bool Messages::fits(Operation& receive, int32_t source, uint64_t size) {
+  if (receive.result != nullptr) {
+    receive.result->source = source;
+    receive.result->bytes = size;
+  }
+  if (size <= receive.size) return true;
+  fail(receive, sdk::Failure(BP_INVALID,
+                             "a message of " + std::to_string(size) + " bytes from rank " + std::to_string(source) +
+                                 " does not fit the receive buffer of " + std::to_string(receive.size) + " bytes",
+                             source));
+  return false;
+}
+
+void Messages::deliver(Operation& receive, int32_t source, const std::byte* data, uint64_t size) {
+  if (!fits(receive, source, size)) return;
+  if (size > 0) std::memcpy(receive.data, data, size);
+  finish(receive);
+}
+
+void Messages::finish(Operation& operation) {
+  operation.where = Operation::Where::kNowhere;
+  operation.status.store(Operation::Status::kDone);
+  has_finished_ = true;
+}
+
+void Messages::fail(Operation& operation, const sdk::Failure& why) {
+  operation.where = Operation::Where::kNowhere;
+  operation.failure.emplace(why);
+  operation.status.store(Operation::Status::kFailed);
+  has_finished_ = true;
+}
+
+}  // namespace backplane::shm

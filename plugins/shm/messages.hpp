@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sends and receives. A message up to kEagerLimit is copied into the channel, and its send is done, as long as what
+// waits unreceived at its receiver stays below kWindow. Any other is announced and stays in the sender's buffer until
+// its receiver is ready; then its bytes follow in pieces that stay in the cache. The receiver always empties its
+// channels, so that no message keeps another one waiting.
+//
+// Whoever waits, for whatever operation of the group, moves everything on, under one lock that nobody sleeps with.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backplane/sdk/process_group.hpp"
+#include "matcher.hpp"
+#include "peers.hpp"
+#include "ring.hpp"
+#include "waiting.hpp"
+
+namespace backplane::shm {
+
+class Messages {
+ public:
+  // `view` and `peers` are null in a group of one. All must outlive this object.
+  Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, Waiting& waiting);
+
+  // A BP_SEND or BP_RECV; null: done. Any thread.
+  std::unique_ptr<sdk::Work> submit(const bp_op& op);
+
+  // Moves on what can be moved on, unless another thread is doing so.
+  void progress_if_free();
+
+ private:
+  friend class MessageWork;
+  class Turn;  // the lock
+
+  struct Outgoing {
+    Operation* send;
+    uint64_t offset;  // bytes that are on their way
+  };
+  struct Incoming {
+    uint64_t tag;
+    uint64_t size;
+    uint64_t offset;     // bytes that have come
+    Operation* receive;  // who wants them; null: they go to the stash
+    std::vector<std::byte> stash;
+    bool is_unwanted = false;  // a receive was too small for it
+  };
+  struct Control {
+    Kind kind;
+    uint64_t tag;
+    uint64_t id;
+    uint64_t size;
+  };
+  struct Peer {
+    Outbox out;
+    Inbox in;
+    std::deque<Control> controls;  // that found no room
+    std::deque<Operation*> sends;  // that found no room
+    std::map<uint64_t, Outgoing> announced;
+    std::deque<uint64_t> wanted;          // of those: whose receiver is ready
+    std::map<uint64_t, Incoming> coming;  // by the peer's id
+    uint64_t last_id = 0;                 // of its announcements, which count up
+    bool is_gone = false;
+  };
+
+  Peer& at(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }
+  bool start(Operation& operation);
+  void start_send(Operation& send);
+  void start_receive(Operation& receive);
+  void place(Operation& receive);
+  void send_to_self(Operation& send);
+  bool wait(Operation& operation, const sdk::Deadline& deadline);
+  bool look(const Operation& operation);
+  void cancel(Operation& operation, const sdk::Failure& why);
+  void cancel_send(Operation& send);
+  void leave_to_others(Operation& receive);
+
+  void progress();
+  bool put(Peer& peer, Operation& send);
+  void push(int32_t rank);
+  bool push_pieces(Peer& peer);
+  void pull(int32_t rank);
+  bool take(int32_t rank, const Arrival& arrival);
+  void arrived(int32_t rank, const Arrival& arrival);
+  bool announced(int32_t rank, const Arrival& arrival);
+  void ready(int32_t rank, const Arrival& arrival);
+  bool data(int32_t rank, const Arrival& arrival);
+  void withdrawn(int32_t rank, uint64_t id);
+  void accept(int32_t rank, uint64_t tag, uint64_t id, uint64_t size, Operation& receive);
+  void resume(const Message& message, Operation& receive);
+  void send_control(int32_t rank, const Control& control);
+  void see_departures();
+  void drop(int32_t rank, const sdk::Failure& why);
+
+  bool fits(Operation& receive, int32_t source, uint64_t size);
+  void deliver(Operation& receive, int32_t source, const std::byte* data, uint64_t size);
+  void finish(Operation& operation);
+  void fail(Operation& operation, const sdk::Failure& why);
+
+  const int32_t rank_;
+  const int32_t world_size_;
+  const View* const view_;
+  Peers* const members_;
+  Waiting& waiting_;
+
+  std::mutex mutex_;
+  std::atomic<uint32_t> contenders_ = 0;  // who wants the lock, so that who polls with it lets go
+  Matcher matcher_;
+  std::vector<Peer> peers_;
+  uint64_t next_order_ = 0;
+  uint64_t next_id_ = 0;
+  uint32_t departures_ = 0;  // as last seen
+  int32_t gone_ = 0;
+  bool has_finished_ = false;  // something ended during this turn
+};
+
+}  // namespace backplane::shm

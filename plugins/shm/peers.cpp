@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "peers.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <string>
+
+#include "process.hpp"
+
+namespace backplane::shm {
+namespace {
+
+constexpr int64_t kBetweenLooks = 50'000'000;  // nanoseconds
+
+int64_t steady_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// What another process has written, as text that can be shown.
+std::string readable(const std::array<char, kWhySize>& text) {
+  std::array<char, kWhySize> copy = text;
+  copy.back() = '\0';
+  std::string result = copy.data();
+  std::replace_if(
+      result.begin(), result.end(), [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }, ' ');
+  return result;
+}
+
+std::string named(int32_t rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+bool Peers::enter() {
+  Member& mine = view_.member(rank_);
+  if (static_cast<State>(mine.state.load()) != State::kAbsent) return false;
+  mine.pid = ::getpid();
+  mine.born = born(mine.pid);
+  mine.pid_namespace = pid_namespace();
+  mine.cpus = usable_cpus();
+  uint32_t absent = static_cast<uint32_t>(State::kAbsent);
+  return mine.state.compare_exchange_strong(absent, static_cast<uint32_t>(State::kPresent));
+}
+
+void Peers::depart(int32_t rank, State state) noexcept {
+  uint32_t present = static_cast<uint32_t>(State::kPresent);
+  if (!view_.member(rank).state.compare_exchange_strong(present, static_cast<uint32_t>(state))) return;
+  view_.header().departures.fetch_add(1);
+  futex_wake_all(view_.header().arrived);
+  futex_wake_all(view_.header().go);
+  wake_others();
+}
+
+void Peers::leave() noexcept {
+  const std::lock_guard lock(leaving_);
+  depart(rank_, State::kLeft);
+}
+
+void Peers::abort(const sdk::Failure& why) noexcept {
+  const std::lock_guard lock(leaving_);
+  if (!is_present(rank_)) return;
+  Member& mine = view_.member(rank_);
+  mine.why_status = why.status();
+  mine.why_rank = why.peer_rank();
+  std::strncpy(mine.why.data(), why.what(), mine.why.size() - 1);
+  depart(rank_, State::kAborted);
+}
+
+sdk::Failure Peers::failure(int32_t rank) const {
+  const Member& member = view_.member(rank);
+  switch (static_cast<State>(member.state.load())) {
+    case State::kDead:
+      return {BP_PEER_LOST, named(rank) + " is lost: its process ended", rank};
+    case State::kAborted: {
+      const int32_t status = member.why_status;
+      const int32_t culprit = member.why_rank;
+      const std::string text = named(rank) + " left the group: " + readable(member.why);
+      if (status != BP_PEER_LOST || culprit < 0 || culprit >= world_size_) return {BP_PEER_LOST, text, rank};
+      return {BP_PEER_LOST, text, culprit};
+    }
+    default:
+      return {BP_PEER_LOST, named(rank) + " has left the group", rank};
+  }
+}
+
+void Peers::look_for_dead() noexcept {
+  const int64_t now = steady_now();
+  int64_t next = next_look_.load();
+  if (now < next || !next_look_.compare_exchange_strong(next, now + kBetweenLooks)) return;
+  const Member& mine = view_.member(rank_);
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    const Member& member = view_.member(rank);
+    if (rank == rank_ || !is_present(rank) || member.pid == mine.pid) continue;
+    if (member.pid_namespace != mine.pid_namespace || mine.pid_namespace == 0) continue;
+    if (!is_alive(member.pid, member.born)) depart(rank, State::kDead);
+  }
+}
+
+void Peers::wake_others() const noexcept {
+  for (int32_t rank = 0; rank < world_size_; ++rank) wake(rank);
+}
+
+bool Peers::oversubscribed() const {
+  std::array<uint64_t, 16> all{};
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    for (size_t i = 0; i < all.size(); ++i) all[i] |= view_.member(rank).cpus[i];
+  }
+  int count = 0;
+  for (const uint64_t mask : all) count += std::popcount(mask);
+  return count < world_size_;
+}
+
+}  // namespace backplane::shm

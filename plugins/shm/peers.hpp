@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who of the group is there: each rank's own word, and what the kernel says about processes that gave none.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+
+#include "backplane/sdk/failure.hpp"
+#include "futex.hpp"
+#include "layout.hpp"
+
+namespace backplane::shm {
+
+class Peers {
+ public:
+  // The view must outlive this object.
+  Peers(const View& view, int32_t rank, int32_t world_size) : view_(view), rank_(rank), world_size_(world_size) {}
+
+  // Takes this rank's place. False: another process has it.
+  bool enter();
+  // Tells the others that this rank has left, or why it gave up. Only the first of these calls counts.
+  void leave() noexcept;
+  void abort(const sdk::Failure& why) noexcept;
+
+  bool is_present(int32_t rank) const { return static_cast<State>(view_.member(rank).state.load()) == State::kPresent; }
+  bool has_come(int32_t rank) const { return static_cast<State>(view_.member(rank).state.load()) != State::kAbsent; }
+  // What operations with a rank that is not present end with.
+  sdk::Failure failure(int32_t rank) const;
+
+  // Changes when a rank goes.
+  uint32_t departures() const { return view_.header().departures.load(); }
+  // Looks, at most every 50 ms, whether the processes of the others still run, and marks those that do not. Any thread.
+  void look_for_dead() noexcept;
+
+  // Wakes the threads of a rank that sleep; see ring() in futex.hpp.
+  void wake(int32_t rank) const noexcept { ring(view_.member(rank).bell); }
+  void wake_others() const noexcept;
+
+  // True if there are fewer processors than ranks, as far as the ranks' affinities tell.
+  bool oversubscribed() const;
+
+ private:
+  void depart(int32_t rank, State state) noexcept;
+
+  const View view_;
+  const int32_t rank_;
+  const int32_t world_size_;
+  std::atomic<int64_t> next_look_ = 0;  // nanoseconds on the steady clock
+  std::mutex leaving_;
+};
+
+}  // namespace backplane::shm

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The half of Messages that moves things on: what leaves for a peer, and what has come from it.
+#include <algorithm>
+#include <cstring>
+
+#include "messages.hpp"
+
+namespace backplane::shm {
+namespace {
+
+constexpr int kBatch = 16;  // heads after which the sender is told that there is room
+
+}  // namespace
+
+void Messages::progress_if_free() {
+  if (world_size_ == 1 || !mutex_.try_lock()) return;
+  std::unique_lock lock(mutex_, std::adopt_lock);
+  progress();
+  const bool wake = std::exchange(has_finished_, false);
+  lock.unlock();
+  if (wake) waiting_.wake();
+}
+
+void Messages::progress() {
+  if (world_size_ == 1 || waiting_.aborted()) return;
+  // Whoever goes has put all its messages into the channels before it says so.
+  const uint32_t departures = members_->departures();
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (rank == rank_) continue;
+    push(rank);
+    pull(rank);
+  }
+  if (departures != departures_) see_departures();
+}
+
+void Messages::push(int32_t rank) {
+  Peer& peer = at(rank);
+  if (peer.controls.empty() && peer.sends.empty() && peer.wanted.empty()) return;
+  bool has_put = false;
+  while (!peer.controls.empty()) {
+    const Control& control = peer.controls.front();
+    if (!peer.out.put_control(control.kind, control.tag, control.id, control.size)) break;
+    peer.controls.pop_front();
+    has_put = true;
+  }
+  while (peer.controls.empty() && !peer.sends.empty() && put(peer, *peer.sends.front())) {
+    peer.sends.pop_front();
+    has_put = true;
+  }
+  has_put = push_pieces(peer) || has_put;
+  if (has_put) members_->wake(rank);
+}
+
+bool Messages::push_pieces(Peer& peer) {
+  bool has_put = false;
+  while (!peer.wanted.empty()) {
+    Outgoing& outgoing = peer.announced.at(peer.wanted.front());
+    Operation& send = *outgoing.send;
+    const uint64_t size = std::min(kPiece, send.size - outgoing.offset);
+    if (!peer.out.put_piece(Kind::kData, send.tag, send.id, send.data + outgoing.offset, size)) break;
+    has_put = true;
+    outgoing.offset += size;
+    if (outgoing.offset < send.size) continue;
+    peer.announced.erase(peer.wanted.front());
+    peer.wanted.pop_front();
+    finish(send);
+  }
+  return has_put;
+}
+
+void Messages::send_control(int32_t rank, const Control& control) {
+  Peer& peer = at(rank);
+  if (peer.is_gone) return;
+  peer.out.open();
+  peer.controls.push_back(control);
+  push(rank);
+}
+
+void Messages::pull(int32_t rank) {
+  Peer& peer = at(rank);
+  if (peer.is_gone) return;
+  Arrival arrival;
+  for (int count = 0;; ++count) {
+    const Inbox::Look look = peer.in.look(arrival);
+    if (look == Inbox::Look::kNonsense || (look == Inbox::Look::kSomething && !take(rank, arrival))) {
+      return drop(rank,
+                  sdk::Failure(BP_PEER_LOST,
+                               "rank " + std::to_string(rank) + " has written nonsense into the shared segment", rank));
+    }
+    if (look == Inbox::Look::kSomething) peer.in.pop();
+    const bool is_last = look == Inbox::Look::kNothing;
+    if ((is_last && count > 0) || count % kBatch == kBatch - 1) {
+      if (peer.in.release()) members_->wake(rank);
+    }
+    if (is_last) return;
+  }
+}
+
+// False: it makes no sense.
+bool Messages::take(int32_t rank, const Arrival& arrival) {
+  switch (arrival.kind) {
+    case Kind::kInline:
+    case Kind::kEager:
+      arrived(rank, arrival);
+      return true;
+    case Kind::kAnnounce:
+      return announced(rank, arrival);
+    case Kind::kReady:
+      ready(rank, arrival);
+      return true;
+    case Kind::kData:
+      return data(rank, arrival);
+    case Kind::kWithdraw:
+      withdrawn(rank, arrival.id);
+      return true;
+  }
+  return false;
+}
+
+void Messages::arrived(int32_t rank, const Arrival& arrival) {
+  if (Operation* const receive = matcher_.take_receive(rank, arrival.tag); receive != nullptr) {
+    at(rank).in.give_credit(arrival.length);
+    return deliver(*receive, rank, arrival.data, arrival.length);
+  }
+  Message message;
+  message.source = rank;
+  message.tag = arrival.tag;
+  message.size = arrival.length;
+  message.bytes.assign(arrival.data, arrival.data + arrival.length);
+  matcher_.add(std::move(message));
+}
+
+bool Messages::announced(int32_t rank, const Arrival& arrival) {
+  if (arrival.id <= at(rank).last_id) return false;
+  at(rank).last_id = arrival.id;
+  if (Operation* const receive = matcher_.take_receive(rank, arrival.tag); receive != nullptr) {
+    accept(rank, arrival.tag, arrival.id, arrival.size, *receive);
+    return true;
+  }
+  Message message;
+  message.form = Message::Form::kAnnounced;
+  message.source = rank;
+  message.tag = arrival.tag;
+  message.size = arrival.size;
+  message.id = arrival.id;
+  matcher_.add(std::move(message));
+  return true;
+}
+
+void Messages::accept(int32_t rank, uint64_t tag, uint64_t id, uint64_t size, Operation& receive) {
+  if (!fits(receive, rank, size) || size == 0) {
+    send_control(rank, {Kind::kReady, tag, id, 0});
+    if (receive.is_pending()) finish(receive);
+    return;
+  }
+  receive.where = Operation::Where::kComing;
+  receive.source = rank;
+  receive.id = id;
+  at(rank).coming.emplace(id, Incoming{tag, size, 0, &receive, {}});
+  send_control(rank, {Kind::kReady, tag, id, 1});
+}
+
+void Messages::ready(int32_t rank, const Arrival& arrival) {
+  Peer& peer = at(rank);
+  const auto found = peer.announced.find(arrival.id);
+  if (found == peer.announced.end()) return;  // withdrawn meanwhile
+  if (arrival.size == 0) {
+    Operation& send = *found->second.send;
+    std::erase(peer.wanted, arrival.id);
+    peer.announced.erase(found);
+    return finish(send);
+  }
+  if (std::find(peer.wanted.begin(), peer.wanted.end(), arrival.id) != peer.wanted.end()) return;
+  if (found->second.send->size == 0) return;
+  peer.wanted.push_back(arrival.id);
+  push(rank);
+}
+
+bool Messages::data(int32_t rank, const Arrival& arrival) {
+  Peer& peer = at(rank);
+  const auto found = peer.coming.find(arrival.id);
+  if (found == peer.coming.end()) return false;
+  Incoming& incoming = found->second;
+  if (arrival.length > incoming.size - incoming.offset) return false;
+  if (incoming.receive != nullptr) {
+    std::memcpy(incoming.receive->data + incoming.offset, arrival.data, arrival.length);
+  } else if (!incoming.is_unwanted) {
+    std::memcpy(incoming.stash.data() + incoming.offset, arrival.data, arrival.length);
+  }
+  incoming.offset += arrival.length;
+  if (incoming.offset < incoming.size) return true;
+  if (incoming.receive != nullptr) finish(*incoming.receive);
+  if (incoming.receive != nullptr || incoming.is_unwanted) peer.coming.erase(found);
+  return true;
+}
+
+// A receive takes a message of which a part has come, for one that gave up.
+void Messages::resume(const Message& message, Operation& receive) {
+  Peer& peer = at(message.source);
+  const auto found = peer.coming.find(message.id);
+  Incoming& incoming = found->second;
+  if (!fits(receive, message.source, incoming.size)) {
+    incoming.stash = {};
+    incoming.is_unwanted = true;
+    if (incoming.offset == incoming.size) peer.coming.erase(found);
+    return;
+  }
+  std::memcpy(receive.data, incoming.stash.data(), incoming.offset);
+  incoming.stash = {};
+  if (incoming.offset == incoming.size) {
+    peer.coming.erase(found);
+    return finish(receive);
+  }
+  receive.where = Operation::Where::kComing;
+  receive.source = message.source;
+  receive.id = message.id;
+  incoming.receive = &receive;
+}
+
+void Messages::withdrawn(int32_t rank, uint64_t id) {
+  matcher_.remove_messages([rank, id](const Message& each) {
+    const bool has_id = each.form == Message::Form::kAnnounced || each.form == Message::Form::kComing;
+    return has_id && each.source == rank && each.id == id;
+  });
+  Peer& peer = at(rank);
+  const auto found = peer.coming.find(id);
+  if (found == peer.coming.end()) return;
+  Operation* const receive = found->second.receive;
+  peer.coming.erase(found);
+  if (receive == nullptr) return;
+  place(*receive);
+}
+
+void Messages::see_departures() {
+  departures_ = members_->departures();
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (rank == rank_ || at(rank).is_gone || members_->is_present(rank) || !members_->has_come(rank)) continue;
+    pull(rank);
+    if (!at(rank).is_gone) drop(rank, members_->failure(rank));
+  }
+}
+
+void Messages::drop(int32_t rank, const sdk::Failure& why) {
+  Peer& peer = at(rank);
+  peer.is_gone = true;
+  ++gone_;
+  for (Operation* const send : peer.sends) fail(*send, why);
+  for (const auto& [id, outgoing] : peer.announced) fail(*outgoing.send, why);
+  for (auto& [id, incoming] : peer.coming) {
+    if (incoming.receive != nullptr) fail(*incoming.receive, why);
+  }
+  matcher_.remove_messages([&peer, rank](const Message& each) {
+    if (each.source != rank) return false;
+    if (each.form == Message::Form::kAnnounced) return true;
+    if (each.form != Message::Form::kComing) return false;
+    const Incoming& incoming = peer.coming.at(each.id);
+    return incoming.offset < incoming.size;
+  });
+  peer.sends.clear();
+  peer.announced.clear();
+  peer.wanted.clear();
+  peer.controls.clear();
+  std::erase_if(peer.coming, [](const auto& each) {
+    return each.second.receive != nullptr || each.second.offset < each.second.size;
+  });
+  const bool is_last = gone_ == world_size_ - 1;
+  for (Operation* const receive : matcher_.take_receives([rank, is_last](const Operation& each) {
+         return each.peer == rank || (each.peer == BP_ANY_SOURCE && is_last);
+       })) {
+    fail(*receive, why);
+  }
+}
+
+}  // namespace backplane::shm

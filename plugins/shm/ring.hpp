@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two ends of a Channel. Each keeps its own cursors in private memory; what the other end writes only tells when
+// there is room, or something to take, and is checked. Not thread-safe.
+//
+// The positions in the ring of bytes follow from the lengths alone, by the same rule on both sides: a piece begins at a
+// multiple of 64 and does not wrap.
+#pragma once
+
+#include <cstring>
+
+#include "layout.hpp"
+
+namespace backplane::shm {
+
+// Where the next piece of `length` bytes begins, counted without end, and where the one after it.
+struct Place {
+  static Place after(uint64_t position, uint64_t length);
+  uint64_t begin;
+  uint64_t end;
+};
+
+class Outbox {
+ public:
+  Outbox() = default;
+  Outbox(Channel& channel, std::atomic<uint32_t>& opened) : channel_(&channel), opened_(&opened) {}
+
+  // Tells the receiver that there is something to look at; to be called before anything else.
+  void open() {
+    if (!is_open_) opened_->store(1);
+    is_open_ = true;
+  }
+  bool is_open() const { return is_open_; }
+
+  // False: there is no room now; the receiver will ring when there is.
+  bool put_inline(uint64_t tag, const void* data, uint64_t size);
+  bool put_piece(Kind kind, uint64_t tag, uint64_t id, const void* data, uint64_t size);
+  bool put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size);
+
+  // Counts an eager message of `size` bytes if it may be sent unasked.
+  bool take_credit(uint64_t size);
+
+ private:
+  bool has_head();
+  bool has_bytes(const Place& place);
+  bool ask_for_room();
+  Head& head() { return channel_->heads[next_ % kHeads]; }
+  void publish(Kind kind, uint64_t length);
+
+  Channel* channel_ = nullptr;
+  std::atomic<uint32_t>* opened_ = nullptr;
+  bool is_open_ = false;
+  uint32_t next_ = 0;
+  uint32_t read_heads_ = 0;  // as last seen
+  uint64_t position_ = 0;
+  uint64_t read_bytes_ = 0;  // as last seen
+  uint64_t sent_ = 0;        // eager bytes
+};
+
+// A head as it was when it was looked at, with the place of its bytes.
+struct Arrival {
+  Kind kind = Kind::kInline;
+  uint64_t length = 0;  // bytes at `data`, at most kPiece
+  uint64_t tag = 0;
+  uint64_t id = 0;
+  uint64_t size = 0;
+  const std::byte* data = nullptr;
+};
+
+class Inbox {
+ public:
+  Inbox() = default;
+  Inbox(Channel& channel, const std::atomic<uint32_t>& opened) : channel_(&channel), opened_(&opened) {}
+
+  enum class Look { kNothing, kSomething, kNonsense };
+  // What is next; its data stays until pop.
+  Look look(Arrival& arrival);
+  void pop() {
+    ++next_;
+    position_ = after_;
+  }
+  // Tells the sender what was popped. True: it waits for room, ring its bell.
+  bool release();
+  // Gives back the credit of a message of `size` bytes.
+  void give_credit(uint64_t size) { channel_->taken.store(taken_ += size + kOverhead, std::memory_order_release); }
+
+ private:
+  Channel* channel_ = nullptr;
+  const std::atomic<uint32_t>* opened_ = nullptr;
+  bool is_open_ = false;
+  uint32_t next_ = 0;
+  uint64_t position_ = 0;
+  uint64_t after_ = 0;
+  uint64_t taken_ = 0;
+  std::array<std::byte, kHeadData> bytes_{};  // of an inline message
+};
+
+}  // namespace backplane::shm

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `shm`: the ranks of a group are processes of one host that share a segment of memory.
+#include <unistd.h>
+
+#include "group.hpp"
+#include "process.hpp"
+
+namespace backplane::shm {
+namespace {
+
+constexpr uint64_t kReduceOps = BP_BIT(BP_SUM) | BP_BIT(BP_PROD) | BP_BIT(BP_MIN) | BP_BIT(BP_MAX) | BP_BIT(BP_BAND) |
+                                BP_BIT(BP_BOR) | BP_BIT(BP_BXOR);
+
+struct Shm {
+  static constexpr const char* id = "shm";
+  static constexpr const char* version = "0.1.0";
+  static constexpr const char* summary = "processes of one host, through shared memory";
+  static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_THREADS | BP_BACKEND_PUNCTUAL;
+  static constexpr std::array options = {
+      sdk::option({.type = BP_OPTION_DURATION,
+                   .key = "spin",
+                   .default_value = "20us",
+                   .help = "how long a waiting rank polls; none if there are more ranks than processors",
+                   .min = 0,
+                   .max = 1e9}),
+      sdk::option({.type = BP_OPTION_DURATION,
+                   .key = "yield",
+                   .default_value = "200us",
+                   .help = "how long it then looks between two turns of others, before it sleeps",
+                   .min = 0,
+                   .max = 1e9}),
+  };
+  static constexpr std::array capabilities = {
+      sdk::moves(BP_BARRIER),
+      sdk::moves(BP_BROADCAST),
+      sdk::reduces(BP_REDUCE, BP_ALL_DTYPES, kReduceOps),
+      sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, kReduceOps),
+      sdk::moves(BP_GATHER),
+      sdk::moves(BP_GATHERV),
+      sdk::moves(BP_SCATTER),
+      sdk::moves(BP_SCATTERV),
+      sdk::moves(BP_ALL_GATHER),
+      sdk::moves(BP_ALL_GATHERV),
+      sdk::reduces(BP_REDUCE_SCATTER, BP_ALL_DTYPES, kReduceOps),
+      sdk::reduces(BP_REDUCE_SCATTERV, BP_ALL_DTYPES, kReduceOps),
+      sdk::moves(BP_ALL_TO_ALL),
+      sdk::moves(BP_ALL_TO_ALLV),
+      sdk::moves(BP_SEND),
+      sdk::moves(BP_RECV),
+  };
+
+  static void probe(const sdk::Host&) {
+    if (boot_id().empty()) {
+      throw sdk::Failure(BP_UNSUPPORTED,
+                         "/proc/sys/kernel/random/boot_id cannot be read, so that ranks cannot tell whether they share "
+                         "a host; mount /proc");
+    }
+  }
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    return std::make_unique<Group>(context);
+  }
+};
+
+}  // namespace
+}  // namespace backplane::shm
+
+BACKPLANE_PLUGIN("Backplane", backplane::shm::Shm)

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "steps.hpp"
+
+#include <string>
+
+namespace backplane::shm {
+
+uint32_t Steps::begin(const Passage& passage) {
+  const uint32_t step = ++last_;
+  const uint32_t needed = step - kSteps + kLag;  // it has read step - kSteps then
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (rank != rank_ && !reached(seen_[static_cast<size_t>(rank)], needed)) await(rank, needed, passage);
+  }
+  return step;
+}
+
+void Steps::show(uint32_t step, const Passage& passage) {
+  Line& line = view_.line(rank_, step);
+  line.what = passage.what;
+  line.step.store(step);
+  seen_[static_cast<size_t>(rank_)] = step;
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (rank != rank_) peers_.wake(rank);
+  }
+}
+
+const std::byte* Steps::see(int32_t rank, uint32_t step, uint64_t size, const Passage& passage) {
+  if (rank != rank_) {
+    await(rank, step, passage);
+    if (view_.line(rank, step).what != passage.what) {
+      throw sdk::Failure(BP_INVALID,
+                         "rank " + std::to_string(rank) +
+                             " is in another collective, or in one with other counts, dtype, root or reduce operation",
+                         rank);
+    }
+  }
+  return place(rank, step, size);
+}
+
+void Steps::await(int32_t rank, uint32_t step, const Passage& passage) {
+  const std::atomic<uint32_t>& shown = view_.line(rank, step).step;
+  const auto is_shown = [&shown, step] { return reached(shown.load(), step); };
+  bool is_gone = false;
+  uint32_t looks = 0;
+  const auto ready = [this, rank, &is_shown, &is_gone, &looks] {
+    if (is_shown()) return true;
+    if (++looks % 64 != 0 && waiting_.polls()) return false;
+    messages_.progress_if_free();
+    is_gone = !peers_.is_present(rank);
+    return is_gone;
+  };
+  const End end = waiting_.until(passage.deadline, ready);
+  if (is_shown()) {
+    seen_[static_cast<size_t>(rank)] = step;
+    return;
+  }
+  if (is_gone) throw sdk::Failure(peers_.failure(rank));
+  waiting_.check();
+  if (end != End::kLate) throw sdk::Failure(BP_INTERNAL, "a step of a collective was passed over", rank);
+  throw sdk::Failure(BP_TIMEOUT,
+                     "rank " + std::to_string(rank) + " did not come to the collective within the time allowed", rank);
+}
+
+}  // namespace backplane::shm

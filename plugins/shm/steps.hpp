@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The steps in which collectives pass. In each, a rank may show the others up to kSlotSize bytes of its own, and read
+// what they show. Steps count up over the life of the group, the same on all ranks, because all submit the same
+// collectives in the same order.
+//
+// A rank shows something in step k by writing its line or slot k % kSteps and then the step's number into the line. It
+// does so in every step, whether it has something to show or not: that it shows step k says that it has read all it
+// wants of the steps up to k - kLag, and their places may be used again.
+#pragma once
+
+#include <vector>
+
+#include "backplane/sdk/sockets.hpp"
+#include "messages.hpp"
+#include "peers.hpp"
+#include "waiting.hpp"
+
+namespace backplane::shm {
+
+// What goes for one collective.
+struct Passage {
+  const sdk::Deadline& deadline;
+  uint32_t what;  // a digest of what all ranks must agree about
+};
+
+class Steps {
+ public:
+  static constexpr uint32_t kLag = 4;  // a rank reads a step at latest before it shows the one kLag later
+
+  Steps(const View& view, int32_t rank, int32_t world_size, Peers& peers, Waiting& waiting, Messages& messages)
+      : view_(view),
+        rank_(rank),
+        world_size_(world_size),
+        peers_(peers),
+        waiting_(waiting),
+        messages_(messages),
+        seen_(static_cast<size_t>(world_size)) {}
+
+  // Begins the next step; waits until its place may be used.
+  uint32_t begin(const Passage& passage);
+  // Where this rank puts what it shows, if that is up to `size` bytes; all ranks must name the same size.
+  std::byte* mine(uint32_t step, uint64_t size) const { return place(rank_, step, size); }
+  void show(uint32_t step, const Passage& passage);
+  // What another rank, or this one, shows. Waits for it. Throws BP_INVALID if that rank is in another collective,
+  // BP_PEER_LOST, BP_TIMEOUT, or the cause of an abort.
+  const std::byte* see(int32_t rank, uint32_t step, uint64_t size, const Passage& passage);
+
+ private:
+  std::byte* place(int32_t rank, uint32_t step, uint64_t size) const {
+    return size <= kLineData ? view_.line(rank, step).data.data() : view_.slot(rank, step);
+  }
+  static bool reached(uint32_t number, uint32_t step) { return static_cast<int32_t>(number - step) >= 0; }
+  void await(int32_t rank, uint32_t step, const Passage& passage);
+
+  const View view_;
+  const int32_t rank_;
+  const int32_t world_size_;
+  Peers& peers_;
+  Waiting& waiting_;
+  Messages& messages_;
+  uint32_t last_ = 0;           // the step that was begun last
+  std::vector<uint32_t> seen_;  // by rank: a step that it has shown
+};
+
+}  // namespace backplane::shm

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a thread waits for another rank: it polls for a short while, then lets others have the processor between two
+// looks, and at last sleeps on its rank's bell. With more ranks than processors it never polls.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "backplane/sdk/sockets.hpp"
+#include "peers.hpp"
+
+namespace backplane::shm {
+
+inline void relax() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+struct Patience {
+  int64_t spin_ns = 0;
+  int64_t yield_ns = 0;
+};
+
+enum class End { kReady, kLate, kAborted };
+
+class Waiting {
+ public:
+  // `peers` is null in a group of one, whose bell is private.
+  Waiting(Bell& bell, Peers* peers, const Patience& patience) : bell_(bell), peers_(peers), patience_(patience) {}
+
+  // Waits until ready() says so, and does not ask again after that. ready() is asked often; it may move things on, and
+  // may throw. Whatever makes it true must be followed by ring(bell).
+  template <typename Ready>
+  End until(const sdk::Deadline& deadline, const Ready& ready);
+
+  // Ends all waits, now and later. Any thread, does not block. Only the first call counts.
+  void abort(const sdk::Failure& why) noexcept;
+  bool aborted() const noexcept { return aborted_.load(); }
+  // Throws the reason if aborted.
+  void check() const;
+
+  // Wakes the threads of this rank that sleep.
+  void wake() noexcept { ring(bell_); }
+  bool polls() const noexcept { return patience_.spin_ns > 0; }
+
+ private:
+  class Sleeper {
+   public:
+    explicit Sleeper(Bell& bell) : bell_(bell) { bell_.sleepers.fetch_add(1); }
+    ~Sleeper() { bell_.sleepers.fetch_sub(1); }
+    Sleeper(const Sleeper&) = delete;
+    Sleeper& operator=(const Sleeper&) = delete;
+
+   private:
+    Bell& bell_;
+  };
+
+  static int64_t now() noexcept;
+  // Sleeps until the bell rings or the time is over, at most kNap. False: it did not ring.
+  bool nap(uint32_t rings, int64_t left_ns) noexcept;
+
+  Bell& bell_;
+  Peers* const peers_;
+  const Patience patience_;
+  std::atomic<bool> aborted_ = false;
+  mutable std::mutex mutex_;  // guards why_
+  std::optional<sdk::Failure> why_;
+};
+
+template <typename Ready>
+End Waiting::until(const sdk::Deadline& deadline, const Ready& ready) {
+  if (ready()) return End::kReady;
+  int64_t begin = now();
+  for (;;) {
+    if (aborted()) return ready() ? End::kReady : End::kAborted;
+    if (deadline.passed()) return ready() ? End::kReady : End::kLate;
+    const int64_t waited = now() - begin;
+    if (waited < patience_.spin_ns) {
+      for (int i = 0; i < 64; ++i) {
+        if (ready()) return End::kReady;
+        relax();
+      }
+    } else if (waited < patience_.spin_ns + patience_.yield_ns) {
+      ::sched_yield();
+      if (ready()) return End::kReady;
+    } else {
+      const Sleeper sleeper(bell_);
+      const uint32_t rings = bell_.rings.load();
+      if (ready()) return End::kReady;
+      if (aborted()) return End::kAborted;
+      if (nap(rings, deadline.left_ns())) begin = now();
+      if (ready()) return End::kReady;
+    }
+  }
+}
+
+}  // namespace backplane::shm
