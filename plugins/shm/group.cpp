@@ -49,6 +49,7 @@ Group::Group(const sdk::Context& context)
 Group::~Group() {
   // What still runs must end before the segment goes; the others are told that this rank left in order.
   waiting_.abort(sdk::Failure(BP_CANCELLED, "the group was destroyed"));
+  messages_.stop();
 }
 
 std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {

@@ -27,6 +27,7 @@ struct Operation {
   uint64_t size = 0;            // bytes; of a receive: room for so many
   bp_result* result = nullptr;  // may be null
   bool is_send = false;
+  bool is_async = false;  // counts as in flight
 
   std::atomic<Status> status = Status::kPending;  // written last
   std::optional<sdk::Failure> failure;

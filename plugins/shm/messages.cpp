@@ -70,7 +70,8 @@ Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* pe
       view_(view),
       members_(peers),
       waiting_(waiting),
-      peers_(static_cast<size_t>(world_size)) {
+      peers_(static_cast<size_t>(world_size)),
+      helper_(waiting, [this] { progress_if_free(); }) {
   for (int32_t peer = 0; peer < world_size; ++peer) {
     if (peer == rank) continue;
     at(peer).out = Outbox(view->channel(peer, rank), view->opened(peer, rank));
@@ -95,7 +96,16 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
   auto work = std::make_unique<MessageWork>(*this);
   describe(op, work->operation);
   if (start(work->operation)) return nullptr;
+  leave_in_flight(work->operation);
   return work;
+}
+
+void Messages::leave_in_flight(Operation& operation) {
+  if (world_size_ == 1) return;
+  const Turn turn(*this);
+  if (!operation.is_pending()) return;
+  helper_.begin();
+  operation.is_async = true;
 }
 
 // True: it is done. Throws if it cannot start, and then has left no trace.
@@ -293,6 +303,7 @@ void Messages::deliver(Operation& receive, int32_t source, const std::byte* data
 
 void Messages::finish(Operation& operation) {
   operation.where = Operation::Where::kNowhere;
+  if (operation.is_async) helper_.end();
   operation.status.store(Operation::Status::kDone);
   has_finished_ = true;
 }
@@ -300,6 +311,7 @@ void Messages::finish(Operation& operation) {
 void Messages::fail(Operation& operation, const sdk::Failure& why) {
   operation.where = Operation::Where::kNowhere;
   operation.failure.emplace(why);
+  if (operation.is_async) helper_.end();
   operation.status.store(Operation::Status::kFailed);
   has_finished_ = true;
 }

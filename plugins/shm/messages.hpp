@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backplane/sdk/process_group.hpp"
+#include "helper.hpp"
 #include "matcher.hpp"
 #include "peers.hpp"
 #include "ring.hpp"
@@ -29,6 +30,9 @@ class Messages {
 
   // A BP_SEND or BP_RECV; null: done. Any thread.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
+
+  // Ends the thread that moves on what nobody waits for. After an abort.
+  void stop() { helper_.stop(); }
 
   // Moves on what can be moved on, unless another thread is doing so.
   void progress_if_free();
@@ -69,6 +73,7 @@ class Messages {
 
   Peer& at(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }
   bool start(Operation& operation);
+  void leave_in_flight(Operation& operation);
   void start_send(Operation& send);
   void start_receive(Operation& receive);
   void place(Operation& receive);
@@ -116,6 +121,7 @@ class Messages {
   uint32_t departures_ = 0;  // as last seen
   int32_t gone_ = 0;
   bool has_finished_ = false;  // something ended during this turn
+  Helper helper_;              // last: its thread uses all of the above
 };
 
 }  // namespace backplane::shm

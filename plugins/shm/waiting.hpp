@@ -41,6 +41,14 @@ class Waiting {
   template <typename Ready>
   End until(const sdk::Deadline& deadline, const Ready& ready);
 
+  // The same for a thread that nobody waits for: it sleeps at once, and does not count as a driver. Until aborted.
+  template <typename Ready>
+  void sleep_until(const Ready& ready);
+
+  // How many threads are in `until`, and how often one was.
+  uint32_t drivers() const noexcept { return drivers_.load(); }
+  uint64_t drives() const noexcept { return drives_.load(); }
+
   // Ends all waits, now and later. Any thread, does not block. Only the first call counts.
   void abort(const sdk::Failure& why) noexcept;
   bool aborted() const noexcept { return aborted_.load(); }
@@ -63,6 +71,20 @@ class Waiting {
     Bell& bell_;
   };
 
+  class Driver {
+   public:
+    explicit Driver(Waiting& waiting) : waiting_(waiting) {
+      waiting_.drivers_.fetch_add(1);
+      waiting_.drives_.fetch_add(1);
+    }
+    ~Driver() { waiting_.drivers_.fetch_sub(1); }
+    Driver(const Driver&) = delete;
+    Driver& operator=(const Driver&) = delete;
+
+   private:
+    Waiting& waiting_;
+  };
+
   static int64_t now() noexcept;
   // Sleeps until the bell rings or the time is over, at most kNap. False: it did not ring.
   bool nap(uint32_t rings, int64_t left_ns) noexcept;
@@ -71,6 +93,8 @@ class Waiting {
   Peers* const peers_;
   const Patience patience_;
   std::atomic<bool> aborted_ = false;
+  std::atomic<uint32_t> drivers_ = 0;
+  std::atomic<uint64_t> drives_ = 0;
   mutable std::mutex mutex_;  // guards why_
   std::optional<sdk::Failure> why_;
 };
@@ -78,6 +102,7 @@ class Waiting {
 template <typename Ready>
 End Waiting::until(const sdk::Deadline& deadline, const Ready& ready) {
   if (ready()) return End::kReady;
+  const Driver driver(*this);
   int64_t begin = now();
   for (;;) {
     if (aborted()) return ready() ? End::kReady : End::kAborted;
@@ -99,6 +124,16 @@ End Waiting::until(const sdk::Deadline& deadline, const Ready& ready) {
       if (nap(rings, deadline.left_ns())) begin = now();
       if (ready()) return End::kReady;
     }
+  }
+}
+
+template <typename Ready>
+void Waiting::sleep_until(const Ready& ready) {
+  while (!aborted()) {
+    const Sleeper sleeper(bell_);
+    const uint32_t rings = bell_.rings.load();
+    if (ready() || aborted()) return;
+    nap(rings, -1);
   }
 }
 
