@@ -223,6 +223,20 @@ bool is_the_one(const View& view, const Address& address) {
   return header.magic == kMagic && header.token == address.token && header.world_size == address.world_size;
 }
 
+Go await_go(const sdk::Context& context, Segment& segment, const sdk::Deadline& deadline) {
+  std::atomic<uint32_t>& go = segment.view().header().go;
+  for (;;) {
+    if (const auto said = static_cast<Go>(go.load()); said != Go::kWait) return said;
+    try {
+      check_present(segment.view(), segment.peers());
+    } catch (const sdk::Failure&) {
+      if (static_cast<Go>(go.load()) == Go::kWait) throw;  // else it was let go, and has already ended its group
+    }
+    if (deadline.passed()) fail_late(segment.view(), segment.peers());
+    await_change(context, go, static_cast<uint32_t>(Go::kWait), deadline);
+  }
+}
+
 // Null: rank 0 will offer another one.
 std::unique_ptr<Segment> join_segment(const sdk::Context& context, int attempt, const Address& address,
                                       const sdk::Deadline& deadline) {
@@ -243,22 +257,13 @@ std::unique_ptr<Segment> join_segment(const sdk::Context& context, int attempt, 
   Header& header = segment->view().header();
   header.arrived.fetch_add(1);
   futex_wake_all(header.arrived);
-  for (;;) {
-    switch (static_cast<Go>(header.go.load())) {
-      case Go::kGo:
-        return segment;
-      case Go::kAgain:
-        return nullptr;
-      case Go::kRefused: {
-        const sdk::Failure why = segment->peers().failure(0);
-        throw sdk::Failure(BP_UNSUPPORTED, why.what());
-      }
-      default:
-        break;
-    }
-    check_present(segment->view(), segment->peers());
-    if (deadline.passed()) fail_late(segment->view(), segment->peers());
-    await_change(context, header.go, static_cast<uint32_t>(Go::kWait), deadline);
+  switch (await_go(context, *segment, deadline)) {
+    case Go::kGo:
+      return segment;
+    case Go::kRefused:
+      throw sdk::Failure(BP_UNSUPPORTED, segment->peers().failure(0).what());
+    default:
+      return nullptr;
   }
 }
 

@@ -125,7 +125,7 @@ void Messages::start_send(Operation& send) {
   if (send.peer == rank_) return send_to_self(send);
   Peer& peer = at(send.peer);
   see_departures();
-  if (peer.is_gone) throw sdk::Failure(members_->failure(send.peer));
+  if (peer.gone) throw sdk::Failure(*peer.gone);
   if (!peer.out.is_open()) {
     Channel& channel = view_->channel(send.peer, rank_);
     provide(reinterpret_cast<std::byte*>(&channel), sizeof channel, "messages");
@@ -194,9 +194,9 @@ void Messages::place(Operation& receive) {
     }
   }
   const bool any = receive.peer == BP_ANY_SOURCE;
-  if (any ? world_size_ > 1 && gone_ == world_size_ - 1 : at(receive.peer).is_gone) {
+  if (any ? world_size_ > 1 && gone_ == world_size_ - 1 : at(receive.peer).gone.has_value()) {
     const int32_t peer = any ? (rank_ == 0 ? 1 : 0) : receive.peer;
-    return fail(receive, members_->failure(peer));
+    return fail(receive, *at(peer).gone);
   }
   receive.where = Operation::Where::kPosted;
   matcher_.post(receive);

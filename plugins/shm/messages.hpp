@@ -68,7 +68,7 @@ class Messages {
     std::deque<uint64_t> wanted;          // of those: whose receiver is ready
     std::map<uint64_t, Incoming> coming;  // by the peer's id
     uint64_t last_id = 0;                 // of its announcements, which count up
-    bool is_gone = false;
+    std::optional<sdk::Failure> gone;     // why nothing comes from it any more
   };
 
   Peer& at(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }

@@ -71,7 +71,7 @@ bool Messages::push_pieces(Peer& peer) {
 
 void Messages::send_control(int32_t rank, const Control& control) {
   Peer& peer = at(rank);
-  if (peer.is_gone) return;
+  if (peer.gone) return;
   peer.out.open();
   peer.controls.push_back(control);
   push(rank);
@@ -79,7 +79,7 @@ void Messages::send_control(int32_t rank, const Control& control) {
 
 void Messages::pull(int32_t rank) {
   Peer& peer = at(rank);
-  if (peer.is_gone) return;
+  if (peer.gone) return;
   Arrival arrival;
   for (int count = 0;; ++count) {
     const Inbox::Look look = peer.in.look(arrival);
@@ -235,15 +235,15 @@ void Messages::withdrawn(int32_t rank, uint64_t id) {
 void Messages::see_departures() {
   departures_ = members_->departures();
   for (int32_t rank = 0; rank < world_size_; ++rank) {
-    if (rank == rank_ || at(rank).is_gone || members_->is_present(rank) || !members_->has_come(rank)) continue;
+    if (rank == rank_ || at(rank).gone || members_->is_present(rank) || !members_->has_come(rank)) continue;
     pull(rank);
-    if (!at(rank).is_gone) drop(rank, members_->failure(rank));
+    if (!at(rank).gone) drop(rank, members_->failure(rank));
   }
 }
 
 void Messages::drop(int32_t rank, const sdk::Failure& why) {
   Peer& peer = at(rank);
-  peer.is_gone = true;
+  peer.gone.emplace(why);
   ++gone_;
   for (Operation* const send : peer.sends) fail(*send, why);
   for (const auto& [id, outgoing] : peer.announced) fail(*outgoing.send, why);

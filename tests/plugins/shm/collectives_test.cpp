@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives.hpp"
+
+#include <numeric>
+
+#include "fabric.hpp"
+
+namespace backplane::shm::test {
+namespace {
+
+using Numbers = std::vector<uint32_t>;
+
+uint32_t number(int32_t rank, uint64_t round, uint64_t index) {
+  return static_cast<uint32_t>((static_cast<uint64_t>(rank) + 1) * 1'000'003 + round * 7919 + index * 31);
+}
+uint32_t total(int32_t ranks, uint64_t round, uint64_t index) {
+  uint32_t sum = 0;
+  for (int32_t rank = 0; rank < ranks; ++rank) sum += number(rank, round, index);
+  return sum;
+}
+Numbers numbers(int32_t rank, uint64_t round, uint64_t count) {
+  Numbers result(count);
+  for (uint64_t i = 0; i < count; ++i) result[i] = number(rank, round, i);
+  return result;
+}
+
+struct Round {
+  Round(Rank& who, uint64_t which, uint64_t size) : rank(who), round(which), count(size) {
+    op.struct_size = sizeof op;
+    op.dtype = BP_U32;
+    op.root = static_cast<int32_t>(round % static_cast<uint64_t>(rank.size));
+  }
+  void run(uint32_t kind, Numbers& in, Numbers& out) {
+    op.kind = kind;
+    op.input = {in.data(), in.size(), BP_HOST, 0};
+    op.output = {out.data(), out.size(), BP_HOST, 0};
+    rank.collectives.run(op, sdk::Deadline(Rank::kLong));
+  }
+  bool is_root() const { return rank.id == op.root; }
+
+  void all_reduce() {
+    Numbers data = numbers(rank.id, round, count);
+    run(BP_ALL_REDUCE, data, data);
+    for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(data[i], total(rank.size, round, i)) << "at " << i;
+  }
+  void reduce() {
+    Numbers in = numbers(rank.id, round, count);
+    Numbers out(is_root() ? count : 0);
+    run(BP_REDUCE, in, out);
+    for (uint64_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], total(rank.size, round, i)) << "at " << i;
+  }
+  void broadcast() {
+    Numbers data = is_root() ? numbers(op.root, round, count) : Numbers(count);
+    Numbers none;
+    run(BP_BROADCAST, is_root() ? data : none, data);
+    ASSERT_EQ(data, numbers(op.root, round, count));
+  }
+  void gather() {
+    Numbers in = numbers(rank.id, round, count);
+    Numbers out(is_root() ? count * static_cast<uint64_t>(rank.size) : 0);
+    run(BP_GATHER, in, out);
+    if (is_root()) expect_blocks(out);
+  }
+  void all_gather() {
+    Numbers in = numbers(rank.id, round, count);
+    Numbers out(count * static_cast<uint64_t>(rank.size));
+    run(BP_ALL_GATHER, in, out);
+    expect_blocks(out);
+  }
+  void expect_blocks(const Numbers& out) const {
+    for (uint64_t i = 0; i < out.size(); ++i) {
+      ASSERT_EQ(out[i], number(static_cast<int32_t>(i / count), round, i % count)) << "at " << i;
+    }
+  }
+  void scatter() {
+    const auto ranks = static_cast<uint64_t>(rank.size);
+    Numbers in = is_root() ? numbers(op.root, round, count * ranks) : Numbers();
+    Numbers out(count);
+    run(BP_SCATTER, in, out);
+    for (uint64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(out[i], number(op.root, round, static_cast<uint64_t>(rank.id) * count + i));
+    }
+  }
+  void reduce_scatter() {
+    Numbers in = numbers(rank.id, round, count * static_cast<uint64_t>(rank.size));
+    Numbers out(count);
+    run(BP_REDUCE_SCATTER, in, out);
+    for (uint64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(out[i], total(rank.size, round, static_cast<uint64_t>(rank.id) * count + i)) << "at " << i;
+    }
+  }
+  void all_to_all() {
+    Numbers data = numbers(rank.id, round, count * static_cast<uint64_t>(rank.size));
+    run(BP_ALL_TO_ALL, data, data);
+    for (uint64_t i = 0; i < data.size(); ++i) {
+      const auto from = static_cast<int32_t>(i / count);
+      ASSERT_EQ(data[i], number(from, round, static_cast<uint64_t>(rank.id) * count + i % count)) << "at " << i;
+    }
+  }
+  void barrier() {
+    Numbers none;
+    run(BP_BARRIER, none, none);
+  }
+
+  Rank& rank;
+  const uint64_t round;
+  const uint64_t count;
+  bp_op op = {};
+};
+
+void all_sorts(Rank& rank, uint64_t rounds) {
+  std::mt19937_64 same(7);  // all ranks draw the same
+  std::mt19937_64 own(static_cast<uint64_t>(rank.id));
+  constexpr void (Round::*kKinds[])() = {&Round::all_reduce, &Round::reduce,         &Round::broadcast,
+                                         &Round::gather,     &Round::all_gather,     &Round::scatter,
+                                         &Round::barrier,    &Round::reduce_scatter, &Round::all_to_all};
+  constexpr uint64_t kMost[] = {1, 8, 30, 31, 3000, 20'000, 60'000};
+  for (uint64_t round = 0; round < rounds && !testing::Test::HasFatalFailure(); ++round) {
+    const uint64_t most = kMost[same() % 7];
+    Round one(rank, round, same() % (most + 1));
+    stumble(own);
+    (one.*kKinds[same() % 9])();
+  }
+}
+
+TEST(Collectives, OneAfterTheOther) {
+  for (const int32_t ranks : {2, 3, 5}) {
+    on_ranks(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_sorts(rank, 60 * kEffort); });
+  }
+}
+
+TEST(Collectives, OneAfterTheOtherAsleep) {
+  on_ranks(3, Patience{0, 0}, [](Rank& rank) { all_sorts(rank, 20 * kEffort); });
+}
+
+// Ranks that are not in the same collective are told, and nobody writes where it should not.
+TEST(Collectives, DisagreementIsNamed) {
+  const Memory memory(2);
+  Rank first(memory.view, 0, 2, Patience{20'000, 0});
+  Rank second(memory.view, 1, 2, Patience{20'000, 0});
+  const auto run = [](Rank& rank, uint64_t count) {
+    try {
+      Round(rank, 1, count).all_reduce();
+      ADD_FAILURE() << "an all_reduce of different counts succeeded";
+    } catch (const sdk::Failure& why) {
+      EXPECT_EQ(why.status(), BP_INVALID);
+      EXPECT_EQ(why.peer_rank(), 1 - rank.id);
+    }
+  };
+  std::thread other([&] { run(second, 20); });
+  run(first, 10);
+  other.join();
+}
+
+}  // namespace
+}  // namespace backplane::shm::test

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks of the plugin shm on threads of one process, over one view of a segment that no file is behind.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "collectives.hpp"
+#include "messages.hpp"
+#include "peers.hpp"
+#include "steps.hpp"
+#include "waiting.hpp"
+
+namespace backplane::shm::test {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr int kEffort = 1;
+#else
+constexpr int kEffort = 10;
+#endif
+
+struct Memory {
+  explicit Memory(int32_t ranks)
+      : size(Layout(ranks).size()),
+        base(static_cast<std::byte*>(std::aligned_alloc(kPage, size))),
+        view((std::memset(base, 0, size), base), ranks) {}
+  ~Memory() { std::free(base); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  size_t size;
+  std::byte* base;
+  View view;
+};
+
+// A host whose only service is the sum of u32.
+inline const bp_host* host() {
+  static const bp_reduce_api reduce = {
+      sizeof(bp_reduce_api), 0,
+      [](uint32_t, uint32_t, void* out, const void* left, const void* right, uint64_t count) -> int32_t {
+        for (uint64_t i = 0; i < count; ++i) {
+          uint32_t a = 0;
+          uint32_t b = 0;
+          std::memcpy(&a, static_cast<const char*>(left) + 4 * i, 4);
+          std::memcpy(&b, static_cast<const char*>(right) + 4 * i, 4);
+          a += b;
+          std::memcpy(static_cast<char*>(out) + 4 * i, &a, 4);
+        }
+        return BP_OK;
+      }};
+  static const bp_host table = [] {
+    bp_host result = {};
+    result.struct_size = sizeof result;
+    result.extension = [](void*, const char*) -> const void* { return &reduce; };
+    return result;
+  }();
+  return &table;
+}
+
+struct Rank {
+  Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience)
+      : id(number),
+        size(ranks),
+        peers(view, number, ranks),
+        waiting(view.member(number).bell, &peers, patience),
+        messages(number, ranks, &view, &peers, waiting),
+        reductions(sdk::Host(host())),
+        steps(view, number, ranks, peers, waiting, messages),
+        collectives(number, ranks, reductions, steps) {
+    EXPECT_TRUE(peers.enter());
+  }
+  ~Rank() {
+    waiting.abort(sdk::Failure(BP_CANCELLED, "the test is over"));
+    messages.stop();
+    peers.leave();
+  }
+
+  std::unique_ptr<sdk::Work> send(int32_t peer, uint64_t tag, const void* data, uint64_t size_of, uint64_t flags = 0) {
+    bp_op op = {};
+    op.struct_size = sizeof op;
+    op.kind = BP_SEND;
+    op.dtype = BP_U8;
+    op.peer = peer;
+    op.tag = tag;
+    op.flags = flags;
+    op.timeout_ns = kLong;
+    op.input = {const_cast<void*>(data), size_of, BP_HOST, 0};
+    return messages.submit(op);
+  }
+  std::unique_ptr<sdk::Work> recv(int32_t peer, uint64_t tag, void* data, uint64_t size_of, bp_result* result = nullptr,
+                                  uint64_t flags = 0, int64_t timeout_ns = kLong) {
+    bp_op op = {};
+    op.struct_size = sizeof op;
+    op.kind = BP_RECV;
+    op.dtype = BP_U8;
+    op.peer = peer;
+    op.tag = tag;
+    op.flags = flags;
+    op.timeout_ns = timeout_ns;
+    op.output = {data, size_of, BP_HOST, 0};
+    op.result = result;
+    return messages.submit(op);
+  }
+  static void finish(const std::unique_ptr<sdk::Work>& work) {
+    if (work) {
+      EXPECT_TRUE(work->wait(kLong));
+    }
+  }
+
+  static constexpr int64_t kLong = INT64_C(60'000'000'000);
+  const int32_t id;
+  const int32_t size;
+  Peers peers;
+  Waiting waiting;
+  Messages messages;
+  Reductions reductions;
+  Steps steps;
+  Collectives collectives;
+};
+
+// Runs body(rank) on a thread for each rank, when all have come; they leave together.
+template <typename Body>
+void on_ranks(int32_t ranks, const Patience& patience, const Body& body) {
+  const Memory memory(ranks);
+  std::vector<std::unique_ptr<Rank>> all;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience));
+  }
+  std::vector<std::thread> threads;
+  for (auto& rank : all) {
+    threads.emplace_back([&body, &rank] {
+      try {
+        body(*rank);
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << "rank " << rank->id << ": " << e.what();
+        rank->waiting.abort(sdk::Failure(BP_CANCELLED, e.what()));
+        rank->peers.abort(sdk::Failure(BP_CANCELLED, e.what()));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+inline std::byte byte_of(uint64_t name, uint64_t index) {
+  return static_cast<std::byte>((name * 131 + index * 7 + (index >> 8)) & 255);
+}
+inline void fill(std::vector<std::byte>& bytes, uint64_t name) {
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_of(name, i);
+}
+inline bool is_filled(const std::vector<std::byte>& bytes, uint64_t size, uint64_t name) {
+  for (size_t i = 0; i < size; ++i) {
+    if (bytes[i] != byte_of(name, i)) return false;
+  }
+  return true;
+}
+
+// Lets another thread run, now and then.
+inline void stumble(std::mt19937_64& random) {
+  if (random() % 8 == 0) sched_yield();
+}
+
+}  // namespace backplane::shm::test

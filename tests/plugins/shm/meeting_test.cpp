@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Processes that meet through a file store: in one place, in pid namespaces of their own, and as if on other hosts.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backplane/backplane.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Place {
+  Place() { path = mkdtemp(path.data()); }
+  ~Place() { std::filesystem::remove_all(path); }
+  std::string path = "/tmp/backplane-shm-XXXXXX";
+};
+
+// What a rank of three does; its words come back through a file, for a test may not end in a child.
+std::string take_part(const Place& place, int rank) {
+  try {
+    backplane::GroupOptions options;
+    options.backend = "shm";
+    options.init_method = "file://" + place.path + "/store";
+    options.rank = rank;
+    options.world_size = 3;
+    options.timeout = 20s;
+    backplane::ProcessGroup group = backplane::init_process_group(options);
+    std::vector<int> sum = {rank + 1};
+    group.all_reduce(sum);
+    std::vector<int> large(100'000, rank);
+    group.all_reduce(large);
+    backplane::destroy_process_group();
+    return sum[0] == 6 && large[99'999] == 3 ? "right" : "wrong";
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+constexpr int kCannot = 77;
+
+// Runs the ranks in processes of their own; `prepare` says false if it may not do what it needs.
+std::vector<std::string> run(const Place& place, const std::function<bool(int rank)>& prepare) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 3; ++rank) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    if (!prepare(rank)) _exit(kCannot);
+    const pid_t inner = fork();  // the first process of a new pid namespace, if there is one
+    if (inner == 0) {
+      std::ofstream(place.path + "/" + std::to_string(rank)) << take_part(place, rank) << std::flush;
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(inner, &status, 0);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+  }
+  std::vector<std::string> said;
+  bool can = true;
+  for (int rank = 0; rank < 3; ++rank) {
+    int status = 0;
+    waitpid(children[static_cast<size_t>(rank)], &status, 0);
+    can = can && !(WIFEXITED(status) && WEXITSTATUS(status) == kCannot);
+    std::ifstream file(place.path + "/" + std::to_string(rank));
+    said.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  return can ? said : std::vector<std::string>();
+}
+
+std::vector<std::string> shared_files() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("backplane-")) names.push_back(name);
+  }
+  return names;
+}
+
+TEST(ShmMeeting, OneHost) {
+  const Place place;
+  for (const std::string& said : run(place, [](int) { return true; })) EXPECT_EQ(said, "right");
+  EXPECT_TRUE(shared_files().empty());
+}
+
+// Their process ids mean nothing to each other, so that they meet in /dev/shm.
+TEST(ShmMeeting, PidNamespacesOfTheirOwn) {
+  const Place place;
+  const auto said = run(place, [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; });
+  if (said.empty()) GTEST_SKIP() << "no permission for a pid namespace";
+  for (const std::string& each : said) EXPECT_EQ(each, "right");
+  EXPECT_TRUE(shared_files().empty());
+}
+
+// Whoever sees another boot id is on another host, as far as this plugin can tell.
+TEST(ShmMeeting, OtherHost) {
+  const Place place;
+  std::ofstream(place.path + "/boot_id") << "00000000-1111-2222-3333-444444444444\n" << std::flush;
+  const auto said = run(place, [&place](int rank) {
+    if (rank != 2) return true;
+    return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           mount((place.path + "/boot_id").c_str(), "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr) == 0;
+  });
+  if (said.empty()) GTEST_SKIP() << "no permission for a mount namespace";
+  for (const std::string& each : said) {
+    EXPECT_NE(each.find("rank 2 runs on another one than rank 0"), std::string::npos) << each;
+  }
+}
+
+}  // namespace

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messages.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "fabric.hpp"
+
+namespace backplane::shm::test {
+namespace {
+
+constexpr Patience kImpatient = {0, 0};
+constexpr Patience kPatient = {20'000, 200'000};
+
+uint64_t size_of(uint64_t name) {
+  std::mt19937_64 random(name);
+  constexpr uint64_t kMost[] = {1, 48, 49, 3000, kEagerLimit, kEagerLimit + 1, 100'000};
+  return random() % (kMost[random() % 7] + 1);
+}
+
+// Everybody sends to everybody, and receives in another order.
+void storm(Rank& rank, uint64_t rounds) {
+  std::mt19937_64 random(static_cast<uint64_t>(rank.id));
+  for (uint64_t round = 0; round < rounds; ++round) {
+    struct One {
+      int32_t peer;
+      uint64_t tag;
+      std::vector<std::byte> bytes;
+      std::unique_ptr<sdk::Work> work;
+    };
+    std::vector<One> out;
+    std::vector<One> in;
+    const auto name = [round](int32_t from, int32_t to, uint64_t tag) {
+      return ((round * 64 + static_cast<uint64_t>(from)) * 64 + static_cast<uint64_t>(to)) * 64 + tag;
+    };
+    for (int32_t peer = 0; peer < rank.size; ++peer) {
+      for (uint64_t tag = 0; tag < 6; ++tag) {
+        out.push_back({peer, tag, std::vector<std::byte>(size_of(name(rank.id, peer, tag))), nullptr});
+        fill(out.back().bytes, name(rank.id, peer, tag));
+        in.push_back({peer, tag, std::vector<std::byte>(100'001), nullptr});
+      }
+    }
+    std::shuffle(out.begin(), out.end(), random);
+    std::shuffle(in.begin(), in.end(), random);
+    std::vector<bp_result> results(in.size(), bp_result{sizeof(bp_result), -1, 0});
+    for (size_t i = 0; i < out.size(); ++i) {
+      stumble(random);
+      out[i].work = rank.send(out[i].peer, out[i].tag, out[i].bytes.data(), out[i].bytes.size());
+      in[i].work = rank.recv(in[i].peer, in[i].tag, in[i].bytes.data(), in[i].bytes.size(), &results[i]);
+    }
+    for (size_t i = 0; i < in.size(); ++i) {
+      Rank::finish(in[i].work);
+      const uint64_t expected = name(in[i].peer, rank.id, in[i].tag);
+      ASSERT_EQ(results[i].source, in[i].peer);
+      ASSERT_EQ(results[i].bytes, size_of(expected));
+      ASSERT_TRUE(is_filled(in[i].bytes, results[i].bytes, expected));
+    }
+    for (One& one : out) Rank::finish(one.work);
+  }
+}
+
+TEST(Messages, StormOfFourRanks) {
+  for (const Patience& patience : {kPatient, kImpatient}) {
+    on_ranks(4, patience, [](Rank& rank) { storm(rank, 3 * kEffort); });
+  }
+}
+
+TEST(Messages, SeveralThreadsOfOneRank) {
+  on_ranks(2, kPatient, [](Rank& rank) {
+    std::vector<std::thread> threads;
+    for (uint64_t tag = 0; tag < 3; ++tag) {
+      threads.emplace_back([&rank, tag] {
+        for (uint64_t i = 0; i < 100; ++i) {
+          std::vector<std::byte> out(i * 300);
+          std::vector<std::byte> in(i * 300);
+          fill(out, tag * 1000 + i);
+          const auto sending = rank.send(1 - rank.id, tag, out.data(), out.size());
+          Rank::finish(rank.recv(1 - rank.id, tag, in.data(), in.size(), nullptr, BP_OP_SYNC));
+          Rank::finish(sending);
+          ASSERT_TRUE(is_filled(in, in.size(), tag * 1000 + i));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+// A receive that gives up amid a large message leaves it, whole, to the next one.
+TEST(Messages, ReceivesThatGiveUp) {
+  on_ranks(2, kImpatient, [](Rank& rank) {
+    constexpr size_t kSize = size_t{3} << 20;
+    for (uint64_t round = 0; round < 10; ++round) {
+      std::vector<std::byte> bytes(kSize);
+      if (rank.id == 0) {
+        fill(bytes, round);
+        Rank::finish(rank.send(1, round, bytes.data(), kSize));
+        continue;
+      }
+      std::mt19937_64 random(round);
+      std::vector<std::byte> abandoned(kSize);
+      for (bool is_done = false; !is_done;) {
+        const auto work = rank.recv(0, round, abandoned.data(), kSize);
+        for (uint64_t i = random() % 4; work && i > 0; --i) static_cast<void>(work->wait(20'000));
+        if (random() % 5 == 0) {
+          Rank::finish(work);
+          bytes = abandoned;
+          is_done = true;
+        } else if (work) {
+          work->cancel();
+          try {
+            is_done = work->wait(0);
+            if (is_done) bytes = abandoned;
+          } catch (const sdk::Failure& why) {
+            ASSERT_EQ(why.status(), BP_CANCELLED);
+          }
+        } else {
+          bytes = abandoned;
+          is_done = true;
+        }
+        if (!is_done) std::fill(abandoned.begin(), abandoned.end(), std::byte{0xee});
+      }
+      ASSERT_TRUE(is_filled(bytes, kSize, round));
+    }
+  });
+}
+
+TEST(Messages, NameWhoLeft) {
+  const Memory memory(3);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int32_t i = 0; i < 3; ++i) ranks.push_back(std::make_unique<Rank>(memory.view, i, 3, kPatient));
+  char byte = 'x';
+  ranks[1]->send(0, 1, &byte, 1);
+  ranks[1].reset();
+  char got = 0;
+  Rank::finish(ranks[0]->recv(1, 1, &got, 1));  // sent before it left
+  EXPECT_EQ(got, 'x');
+  try {
+    ranks[0]->recv(1, 2, &got, 1, nullptr, BP_OP_SYNC);
+    ADD_FAILURE() << "a receive from a rank that has left succeeded";
+  } catch (const sdk::Failure& why) {
+    EXPECT_EQ(why.status(), BP_PEER_LOST);
+    EXPECT_EQ(why.peer_rank(), 1);
+  }
+  ranks[2]->peers.abort(sdk::Failure(BP_PEER_LOST, "rank 1 is lost: its process ended", 1));
+  try {
+    ranks[0]->recv(2, 2, &got, 1, nullptr, BP_OP_SYNC);
+    ADD_FAILURE() << "a receive from a rank that was aborted succeeded";
+  } catch (const sdk::Failure& why) {
+    EXPECT_EQ(why.status(), BP_PEER_LOST);
+    EXPECT_EQ(why.peer_rank(), 1) << why.what();
+    EXPECT_NE(std::string(why.what()).find("rank 1 is lost"), std::string::npos);
+  }
+}
+
+// What a hostile rank can write into its channel: everybody else goes on.
+TEST(Messages, NonsenseCostsOnlyItsWriter) {
+  const Memory memory(3);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int32_t i = 0; i < 3; ++i) ranks.push_back(std::make_unique<Rank>(memory.view, i, 3, kPatient));
+  Channel& channel = memory.view.channel(0, 1);
+  channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kData) | 100U << 8;  // of a message never announced
+  channel.heads[0].control = {77, 100};
+  channel.heads[0].turn.store(1);
+  memory.view.opened(0, 1).store(1);
+  char got = 0;
+  try {
+    ranks[0]->recv(1, 1, &got, 1, nullptr, BP_OP_SYNC);
+    ADD_FAILURE() << "nonsense was received";
+  } catch (const sdk::Failure& why) {
+    EXPECT_EQ(why.status(), BP_PEER_LOST);
+    EXPECT_NE(std::string(why.what()).find("nonsense"), std::string::npos);
+  }
+  char byte = 'y';
+  ranks[2]->send(0, 1, &byte, 1);
+  Rank::finish(ranks[0]->recv(2, 1, &got, 1));
+  EXPECT_EQ(got, 'y');
+}
+
+}  // namespace
+}  // namespace backplane::shm::test
