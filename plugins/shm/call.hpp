@@ -22,7 +22,7 @@ struct Room {
 };
 
 struct Collectives::Call {
-  Call(const bp_op& operation, int32_t ranks, const sdk::Deadline& deadline)
+  Call(const bp_op& operation, int32_t ranks, Limit& limit)
       : op(operation),
         element(op.kind == BP_BARRIER ? 1 : bp_dtype_size(op.dtype)),
         world_size(ranks),
@@ -31,7 +31,7 @@ struct Collectives::Call {
                op.kind == BP_REDUCE_SCATTERV || op.kind == BP_ALL_TO_ALLV),
         input{static_cast<const std::byte*>(op.input.data), op.input.count * element},
         output{static_cast<std::byte*>(op.output.data), op.output.count * element},
-        passage{deadline, digest()} {
+        passage{limit, digest()} {
     if (op.kind == BP_BROADCAST) input = output;
   }
 

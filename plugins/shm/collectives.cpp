@@ -26,8 +26,8 @@ struct Collectives::Pattern {
 };
 
 void run_alone(const bp_op& op) {
-  const sdk::Deadline deadline(0);
-  const Collectives::Call call(op, 1, deadline);
+  Limit limit(0);
+  const Collectives::Call call(op, 1, limit);
   const bool from_block = op.kind == BP_SCATTERV || op.kind == BP_REDUCE_SCATTERV || op.kind == BP_ALL_TO_ALLV;
   const bool to_block = op.kind == BP_GATHERV || op.kind == BP_ALL_GATHERV || op.kind == BP_ALL_TO_ALLV;
   const Block from = from_block ? call.block(0) : call.input;
@@ -35,8 +35,8 @@ void run_alone(const bp_op& op) {
   copy(to.data, from.data, std::min(from.size, to.size));
 }
 
-void Collectives::run(const bp_op& op, const sdk::Deadline& deadline) {
-  const Call call(op, world_size_, deadline);
+void Collectives::run(const bp_op& op, Limit& limit) {
+  const Call call(op, world_size_, limit);
   switch (op.kind) {
     case BP_BARRIER:
       return barrier(call);

@@ -23,7 +23,7 @@ class Collectives {
       : rank_(rank), world_size_(world_size), reductions_(reductions), steps_(steps) {}
 
   // Any collective, in a group of two ranks or more. Blocks. One at a time.
-  void run(const bp_op& op, const sdk::Deadline& deadline);
+  void run(const bp_op& op, Limit& limit);
 
   struct Call;  // an operation in bytes
 

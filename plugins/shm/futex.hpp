@@ -15,8 +15,19 @@ namespace backplane::shm {
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, int64_t timeout_ns) noexcept;
 void futex_wake_all(std::atomic<uint32_t>& word) noexcept;
 
-// To be called after something was published with sequential consistency: a sleeper has counted itself before it looked
-// the last time, so that either it has seen what was published, or it is seen here.
+// Makes what was written before visible, for whoever polls `word`, and for sleepers if ring follows. `lightly`:
+// sleepers see to the fence (Peers::publishes_lightly).
+inline void publish(std::atomic<uint32_t>& word, uint32_t value, bool lightly) noexcept {
+  if (lightly) {
+    word.store(value, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  } else {
+    word.store(value);
+  }
+}
+
+// To be called after publishing: a sleeper has counted itself before it looked the last time, so that either it has
+// seen what was published, or it is seen here.
 inline void ring(Bell& bell) noexcept {
   if (bell.sleepers.load() == 0) return;
   bell.rings.fetch_add(1);

@@ -64,14 +64,15 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
 
 std::unique_ptr<sdk::Work> Group::submit_collective(const bp_op& op) {
   if ((op.flags & BP_OP_SYNC) != 0 && queued_.load() == 0) {
-    run(op, sdk::Deadline(op.timeout_ns));
+    Limit limit(op.timeout_ns);
+    run(op, limit);
     return nullptr;
   }
   queued_.fetch_add(1);
   auto kept = std::make_shared<Kept>(op, world_size_);
   try {
     return workers_.submit([this, kept] {
-      const sdk::Deadline never(BP_NO_TIMEOUT);
+      Limit never(BP_NO_TIMEOUT);
       try {
         run(kept->op(), never);
       } catch (...) {
@@ -86,7 +87,7 @@ std::unique_ptr<sdk::Work> Group::submit_collective(const bp_op& op) {
   }
 }
 
-void Group::run(const bp_op& op, const sdk::Deadline& deadline) {
+void Group::run(const bp_op& op, Limit& limit) {
   const std::lock_guard lock(running_);
   waiting_.check();
   if (broken_) {
@@ -94,7 +95,7 @@ void Group::run(const bp_op& op, const sdk::Deadline& deadline) {
                        broken_->peer_rank());
   }
   try {
-    collectives_->run(op, deadline);
+    collectives_->run(op, limit);
   } catch (const sdk::Failure& why) {
     broken_.emplace(why);
     throw;

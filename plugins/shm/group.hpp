@@ -27,7 +27,7 @@ class Group final : public sdk::ProcessGroup {
 
  private:
   std::unique_ptr<sdk::Work> submit_collective(const bp_op& op);
-  void run(const bp_op& op, const sdk::Deadline& deadline);
+  void run(const bp_op& op, Limit& limit);
 
   const int32_t world_size_;
   Bell own_bell_{};  // of a group of one

@@ -68,6 +68,7 @@ struct alignas(64) Member {
   uint64_t born;                  // start time of the process, in ticks since boot
   uint64_t pid_namespace;         // inode: process ids mean the same to ranks with the same one
   std::array<uint64_t, 16> cpus;  // those that the rank may run on; a mask
+  uint32_t has_membarrier;        // 1: registered for it
   // Written before state becomes kAborted.
   int32_t why_status;
   int32_t why_rank;

@@ -267,6 +267,14 @@ std::unique_ptr<Segment> join_segment(const sdk::Context& context, int attempt, 
   }
 }
 
+std::unique_ptr<Segment> join(const sdk::Context& context, const sdk::Deadline& deadline) {
+  for (int attempt = 0;; ++attempt) {
+    const Address address = address_of(context, attempt, deadline);
+    require_same_host(context, address);
+    if (auto segment = join_segment(context, attempt, address, deadline)) return segment;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Segment> meet(const sdk::Context& context) {
@@ -276,12 +284,9 @@ std::unique_ptr<Segment> meet(const sdk::Context& context) {
   }
   const sdk::Deadline deadline(context.timeout_ns);
   check_abort(context);
-  if (context.rank == 0) return host(context, deadline);
-  for (int attempt = 0;; ++attempt) {
-    const Address address = address_of(context, attempt, deadline);
-    require_same_host(context, address);
-    if (auto segment = join_segment(context, attempt, address, deadline)) return segment;
-  }
+  std::unique_ptr<Segment> segment = context.rank == 0 ? host(context, deadline) : join(context, deadline);
+  segment->peers().learn_fence();
+  return segment;
 }
 
 }  // namespace backplane::shm

@@ -36,7 +36,7 @@ class MessageWork final : public sdk::Work {
     if (operation.is_pending()) cancel();  // the core releases only what is over
   }
 
-  bool wait(int64_t timeout_ns) override { return messages_.wait(operation, sdk::Deadline(timeout_ns)); }
+  bool wait(int64_t timeout_ns) override { return messages_.wait(operation, timeout_ns); }
   void cancel() noexcept override {
     sdk::guarded(nullptr, [this] {
       messages_.cancel(operation, sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
@@ -74,8 +74,8 @@ Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* pe
       helper_(waiting, [this] { progress_if_free(); }) {
   for (int32_t peer = 0; peer < world_size; ++peer) {
     if (peer == rank) continue;
-    at(peer).out = Outbox(view->channel(peer, rank), view->opened(peer, rank));
-    at(peer).in = Inbox(view->channel(rank, peer), view->opened(rank, peer));
+    at(peer).out = Outbox(view->channel(peer, rank), view->opened(peer, rank), peers->publishes_lightly());
+    at(peer).in = Inbox(view->channel(rank, peer), view->opened(rank, peer), peers->publishes_lightly());
   }
 }
 
@@ -84,13 +84,12 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
   if ((op.flags & BP_OP_SYNC) != 0) {
     Operation operation;
     describe(op, operation);
-    const sdk::Deadline deadline(op.timeout_ns);
-    if (start(operation) || wait(operation, deadline)) return nullptr;
+    if (start(operation) || wait(operation, op.timeout_ns)) return nullptr;
     cancel(operation, sdk::Failure(BP_TIMEOUT,
                                    operation.is_send ? "no receive for this message within the time allowed"
                                                      : "no message for this receive within the time allowed",
                                    operation.peer));
-    wait(operation, sdk::Deadline(0));  // throws, unless it ended just before
+    wait(operation, 0);  // throws, unless it ended just before
     return nullptr;
   }
   auto work = std::make_unique<MessageWork>(*this);
@@ -118,13 +117,13 @@ bool Messages::start(Operation& operation) {
       start_receive(operation);
     }
   }
-  return !operation.is_pending() && wait(operation, sdk::Deadline(0));
+  return !operation.is_pending() && wait(operation, 0);
 }
 
 void Messages::start_send(Operation& send) {
   if (send.peer == rank_) return send_to_self(send);
   Peer& peer = at(send.peer);
-  see_departures();
+  if (members_->departures() != departures_) see_departures();
   if (peer.gone) throw sdk::Failure(*peer.gone);
   if (!peer.out.is_open()) {
     Channel& channel = view_->channel(send.peer, rank_);
@@ -202,9 +201,10 @@ void Messages::place(Operation& receive) {
   matcher_.post(receive);
 }
 
-bool Messages::wait(Operation& operation, const sdk::Deadline& deadline) {
+bool Messages::wait(Operation& operation, int64_t timeout_ns) {
   if (operation.is_pending()) {
-    const End end = waiting_.until(deadline, [this, &operation] { return look(operation); });
+    Limit limit(timeout_ns);
+    const End end = waiting_.until(limit, [this, &operation] { return look(operation); });
     if (end == End::kAborted) {
       try {
         waiting_.check();

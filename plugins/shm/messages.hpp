@@ -78,7 +78,7 @@ class Messages {
   void start_receive(Operation& receive);
   void place(Operation& receive);
   void send_to_self(Operation& send);
-  bool wait(Operation& operation, const sdk::Deadline& deadline);
+  bool wait(Operation& operation, int64_t timeout_ns);
   bool look(const Operation& operation);
   void cancel(Operation& operation, const sdk::Failure& why);
   void cancel_send(Operation& send);

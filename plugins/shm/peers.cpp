@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peers.hpp"
 
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +33,8 @@ std::string readable(const std::array<char, kWhySize>& text) {
   return result;
 }
 
+bool register_membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0; }
+
 std::string named(int32_t rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace
@@ -42,8 +46,20 @@ bool Peers::enter() {
   mine.born = born(mine.pid);
   mine.pid_namespace = pid_namespace();
   mine.cpus = usable_cpus();
+  mine.has_membarrier = register_membarrier() ? 1 : 0;
   uint32_t absent = static_cast<uint32_t>(State::kAbsent);
   return mine.state.compare_exchange_strong(absent, static_cast<uint32_t>(State::kPresent));
+}
+
+void Peers::learn_fence() {
+  publishes_lightly_ = true;
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (view_.member(rank).has_membarrier != 1) publishes_lightly_ = false;
+  }
+}
+
+void Peers::fence() const noexcept {
+  if (publishes_lightly_) ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
 }
 
 void Peers::depart(int32_t rank, State state) noexcept {

@@ -33,6 +33,16 @@ class Peers {
   // Looks, at most every 50 ms, whether the processes of the others still run, and marks those that do not. Any thread.
   void look_for_dead() noexcept;
 
+  // Publishing something for ranks that may be about to sleep needs a full fence between it and the look for sleepers.
+  // That fence would wait until the other processor gives up the line just written, so if the kernel offers
+  // membarrier, it is the sleeper who pays: it has all processors pass a fence before its last look.
+  //
+  // Learns whether all ranks have registered for that. When all have come.
+  void learn_fence();
+  bool publishes_lightly() const noexcept { return publishes_lightly_; }
+  // Of a sleeper, between counting itself and its last look.
+  void fence() const noexcept;
+
   // Wakes the threads of a rank that sleep; see ring() in futex.hpp.
   void wake(int32_t rank) const noexcept { ring(view_.member(rank).bell); }
   void wake_others() const noexcept;
@@ -47,6 +57,7 @@ class Peers {
   const int32_t rank_;
   const int32_t world_size_;
   std::atomic<int64_t> next_look_ = 0;  // nanoseconds on the steady clock
+  bool publishes_lightly_ = false;
   std::mutex leaving_;
 };
 

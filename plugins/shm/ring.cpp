@@ -32,7 +32,7 @@ bool Outbox::ask_for_room() {
 void Outbox::publish(Kind kind, uint64_t length) {
   Head& to = head();
   to.kind_and_length = static_cast<uint32_t>(kind) | static_cast<uint32_t>(length << 8);
-  to.turn.store(++next_);
+  shm::publish(to.turn, ++next_, lightly_);
 }
 
 bool Outbox::put_inline(uint64_t tag, const void* data, uint64_t size) {
@@ -74,7 +74,8 @@ bool Outbox::put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size) {
 bool Outbox::take_credit(uint64_t size) {
   if (size > kEagerLimit) return false;
   const uint64_t after = sent_ + size + kOverhead;
-  if (after - channel_->taken.load() > kWindow) return false;
+  if (after - taken_ > kWindow) taken_ = channel_->taken.load();
+  if (after - taken_ > kWindow) return false;
   sent_ = after;
   return true;
 }
@@ -118,7 +119,7 @@ Inbox::Look Inbox::look(Arrival& arrival) {
 
 bool Inbox::release() {
   channel_->read_bytes.store(position_, std::memory_order_release);
-  channel_->read_heads.store(next_);
+  shm::publish(channel_->read_heads, next_, lightly_);
   if (channel_->blocked.load() == 0) return false;
   channel_->blocked.store(0);
   return true;

@@ -9,6 +9,7 @@
 
 #include <cstring>
 
+#include "futex.hpp"
 #include "layout.hpp"
 
 namespace backplane::shm {
@@ -23,7 +24,8 @@ struct Place {
 class Outbox {
  public:
   Outbox() = default;
-  Outbox(Channel& channel, std::atomic<uint32_t>& opened) : channel_(&channel), opened_(&opened) {}
+  Outbox(Channel& channel, std::atomic<uint32_t>& opened, bool lightly)
+      : channel_(&channel), opened_(&opened), lightly_(lightly) {}
 
   // Tells the receiver that there is something to look at; to be called before anything else.
   void open() {
@@ -49,12 +51,14 @@ class Outbox {
 
   Channel* channel_ = nullptr;
   std::atomic<uint32_t>* opened_ = nullptr;
+  bool lightly_ = false;
   bool is_open_ = false;
   uint32_t next_ = 0;
   uint32_t read_heads_ = 0;  // as last seen
   uint64_t position_ = 0;
   uint64_t read_bytes_ = 0;  // as last seen
   uint64_t sent_ = 0;        // eager bytes
+  uint64_t taken_ = 0;       // of them, as last seen
 };
 
 // A head as it was when it was looked at, with the place of its bytes.
@@ -70,7 +74,8 @@ struct Arrival {
 class Inbox {
  public:
   Inbox() = default;
-  Inbox(Channel& channel, const std::atomic<uint32_t>& opened) : channel_(&channel), opened_(&opened) {}
+  Inbox(Channel& channel, const std::atomic<uint32_t>& opened, bool lightly)
+      : channel_(&channel), opened_(&opened), lightly_(lightly) {}
 
   enum class Look { kNothing, kSomething, kNonsense };
   // What is next; its data stays until pop.
@@ -87,6 +92,7 @@ class Inbox {
  private:
   Channel* channel_ = nullptr;
   const std::atomic<uint32_t>* opened_ = nullptr;
+  bool lightly_ = false;
   bool is_open_ = false;
   uint32_t next_ = 0;
   uint64_t position_ = 0;

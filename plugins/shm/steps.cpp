@@ -17,7 +17,7 @@ uint32_t Steps::begin(const Passage& passage) {
 void Steps::show(uint32_t step, const Passage& passage) {
   Line& line = view_.line(rank_, step);
   line.what = passage.what;
-  line.step.store(step);
+  publish(line.step, step, peers_.publishes_lightly());
   seen_[static_cast<size_t>(rank_)] = step;
   for (int32_t rank = 0; rank < world_size_; ++rank) {
     if (rank != rank_) peers_.wake(rank);
@@ -49,7 +49,7 @@ void Steps::await(int32_t rank, uint32_t step, const Passage& passage) {
     is_gone = !peers_.is_present(rank);
     return is_gone;
   };
-  const End end = waiting_.until(passage.deadline, ready);
+  const End end = waiting_.until(passage.limit, ready);
   if (is_shown()) {
     seen_[static_cast<size_t>(rank)] = step;
     return;

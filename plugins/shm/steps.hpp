@@ -20,7 +20,7 @@ namespace backplane::shm {
 
 // What goes for one collective.
 struct Passage {
-  const sdk::Deadline& deadline;
+  Limit& limit;
   uint32_t what;  // a digest of what all ranks must agree about
 };
 

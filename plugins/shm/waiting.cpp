@@ -2,7 +2,6 @@
 #include "waiting.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 namespace backplane::shm {
 namespace {
@@ -10,11 +9,6 @@ namespace {
 constexpr int64_t kNap = 50'000'000;  // nanoseconds; how often a sleeper looks for the dead
 
 }  // namespace
-
-int64_t Waiting::now() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 bool Waiting::nap(uint32_t rings, int64_t left_ns) noexcept {
   if (left_ns == 0) return false;

@@ -6,12 +6,13 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 
-#include "backplane/sdk/sockets.hpp"
 #include "peers.hpp"
 
 namespace backplane::shm {
@@ -23,6 +24,28 @@ inline void relax() noexcept {
   asm volatile("yield");
 #endif
 }
+
+inline int64_t steady_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// A deadline that looks at the clock only when somebody has to wait: it counts from the first question.
+class Limit {
+ public:
+  explicit Limit(int64_t timeout_ns) : timeout_ns_(timeout_ns) {}
+  int64_t left_ns() {  // at least 0, or BP_NO_TIMEOUT
+    if (timeout_ns_ < 0) return BP_NO_TIMEOUT;
+    const int64_t now = steady_ns();
+    if (begin_ == 0) begin_ = now;
+    return std::max<int64_t>(0, timeout_ns_ - (now - begin_));
+  }
+  bool passed() { return left_ns() == 0; }
+
+ private:
+  const int64_t timeout_ns_;
+  int64_t begin_ = 0;  // 0: nobody has asked
+};
 
 struct Patience {
   int64_t spin_ns = 0;
@@ -39,7 +62,7 @@ class Waiting {
   // Waits until ready() says so, and does not ask again after that. ready() is asked often; it may move things on, and
   // may throw. Whatever makes it true must be followed by ring(bell).
   template <typename Ready>
-  End until(const sdk::Deadline& deadline, const Ready& ready);
+  End until(Limit& limit, const Ready& ready);
 
   // The same for a thread that nobody waits for: it sleeps at once, and does not count as a driver. Until aborted.
   template <typename Ready>
@@ -62,7 +85,10 @@ class Waiting {
  private:
   class Sleeper {
    public:
-    explicit Sleeper(Bell& bell) : bell_(bell) { bell_.sleepers.fetch_add(1); }
+    explicit Sleeper(Waiting& waiting) : bell_(waiting.bell_) {
+      bell_.sleepers.fetch_add(1);
+      if (waiting.peers_ != nullptr) waiting.peers_->fence();
+    }
     ~Sleeper() { bell_.sleepers.fetch_sub(1); }
     Sleeper(const Sleeper&) = delete;
     Sleeper& operator=(const Sleeper&) = delete;
@@ -85,7 +111,6 @@ class Waiting {
     Waiting& waiting_;
   };
 
-  static int64_t now() noexcept;
   // Sleeps until the bell rings or the time is over, at most kNap. False: it did not ring.
   bool nap(uint32_t rings, int64_t left_ns) noexcept;
 
@@ -100,37 +125,42 @@ class Waiting {
 };
 
 template <typename Ready>
-End Waiting::until(const sdk::Deadline& deadline, const Ready& ready) {
+End Waiting::until(Limit& limit, const Ready& ready) {
   if (ready()) return End::kReady;
+  // Only a hint for the helper, and so no atomic addition, which would wait for what was just written.
+  drives_.store(drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  int64_t begin = steady_ns();
+  while (steady_ns() - begin < patience_.spin_ns) {
+    for (int i = 0; i < 64; ++i) {
+      if (ready()) return End::kReady;
+      relax();
+    }
+    if (aborted()) return ready() ? End::kReady : End::kAborted;
+    if (limit.passed()) return ready() ? End::kReady : End::kLate;
+  }
   const Driver driver(*this);
-  int64_t begin = now();
+  begin = steady_ns();
   for (;;) {
     if (aborted()) return ready() ? End::kReady : End::kAborted;
-    if (deadline.passed()) return ready() ? End::kReady : End::kLate;
-    const int64_t waited = now() - begin;
-    if (waited < patience_.spin_ns) {
-      for (int i = 0; i < 64; ++i) {
-        if (ready()) return End::kReady;
-        relax();
-      }
-    } else if (waited < patience_.spin_ns + patience_.yield_ns) {
+    if (limit.passed()) return ready() ? End::kReady : End::kLate;
+    if (steady_ns() - begin < patience_.yield_ns) {
       ::sched_yield();
       if (ready()) return End::kReady;
-    } else {
-      const Sleeper sleeper(bell_);
-      const uint32_t rings = bell_.rings.load();
-      if (ready()) return End::kReady;
-      if (aborted()) return End::kAborted;
-      if (nap(rings, deadline.left_ns())) begin = now();
-      if (ready()) return End::kReady;
+      continue;
     }
+    const Sleeper sleeper(*this);
+    const uint32_t rings = bell_.rings.load();
+    if (ready()) return End::kReady;
+    if (aborted()) return End::kAborted;
+    if (nap(rings, limit.left_ns())) begin = steady_ns();
+    if (ready()) return End::kReady;
   }
 }
 
 template <typename Ready>
 void Waiting::sleep_until(const Ready& ready) {
   while (!aborted()) {
-    const Sleeper sleeper(bell_);
+    const Sleeper sleeper(*this);
     const uint32_t rings = bell_.rings.load();
     if (ready() || aborted()) return;
     nap(rings, -1);

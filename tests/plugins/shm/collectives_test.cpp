@@ -34,7 +34,8 @@ struct Round {
     op.kind = kind;
     op.input = {in.data(), in.size(), BP_HOST, 0};
     op.output = {out.data(), out.size(), BP_HOST, 0};
-    rank.collectives.run(op, sdk::Deadline(Rank::kLong));
+    Limit limit(Rank::kLong);
+    rank.collectives.run(op, limit);
   }
   bool is_root() const { return rank.id == op.root; }
 

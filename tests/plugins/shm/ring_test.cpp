@@ -10,8 +10,8 @@ struct Pair {
   Memory memory{2};
   Channel& channel = memory.view.channel(1, 0);
   std::atomic<uint32_t>& opened = memory.view.opened(1, 0);
-  Outbox out{channel, opened};
-  Inbox in{channel, opened};
+  Outbox out{channel, opened, false};
+  Inbox in{channel, opened, false};
 };
 
 uint64_t length_of(uint64_t number) {
