@@ -22,6 +22,9 @@ inline std::vector<std::string> built_backends() {
 #ifdef BACKPLANE_TEST_gloo
   names.emplace_back("gloo");
 #endif
+#ifdef BACKPLANE_TEST_shm
+  names.emplace_back("shm");
+#endif
   return names;
 }
 
