@@ -92,16 +92,19 @@ enum class Kind : uint8_t {
   kWithdraw = 6   // the announcement is void: id
 };
 
+// Of an announced message, and of what belongs to it.
+struct Control {
+  uint64_t id;
+  uint64_t size;
+};
+
 struct alignas(64) Head {
   std::atomic<uint32_t> turn;  // 1 + the number of this head; written last
   uint32_t kind_and_length;    // Kind in the lowest byte, above it bytes of payload
   uint64_t tag;
   union {
     std::array<std::byte, kHeadData> bytes;
-    struct {
-      uint64_t id;
-      uint64_t size;
-    } control;
+    Control control;
   };
 };
 static_assert(sizeof(Head) == 64);

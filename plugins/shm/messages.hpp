@@ -53,7 +53,7 @@ class Messages {
     std::vector<std::byte> stash;
     bool is_unwanted = false;  // a receive was too small for it
   };
-  struct Control {
+  struct Reply {
     Kind kind;
     uint64_t tag;
     uint64_t id;
@@ -62,7 +62,7 @@ class Messages {
   struct Peer {
     Outbox out;
     Inbox in;
-    std::deque<Control> controls;  // that found no room
+    std::deque<Reply> controls;    // that found no room
     std::deque<Operation*> sends;  // that found no room
     std::map<uint64_t, Outgoing> announced;
     std::deque<uint64_t> wanted;          // of those: whose receiver is ready
@@ -97,7 +97,7 @@ class Messages {
   void withdrawn(int32_t rank, uint64_t id);
   void accept(int32_t rank, uint64_t tag, uint64_t id, uint64_t size, Operation& receive);
   void resume(const Message& message, Operation& receive);
-  void send_control(int32_t rank, const Control& control);
+  void send_control(int32_t rank, const Reply& reply);
   void see_departures();
   void drop(int32_t rank, const sdk::Failure& why);
 

@@ -39,8 +39,8 @@ void Messages::push(int32_t rank) {
   if (peer.controls.empty() && peer.sends.empty() && peer.wanted.empty()) return;
   bool has_put = false;
   while (!peer.controls.empty()) {
-    const Control& control = peer.controls.front();
-    if (!peer.out.put_control(control.kind, control.tag, control.id, control.size)) break;
+    const Reply& reply = peer.controls.front();
+    if (!peer.out.put_control(reply.kind, reply.tag, reply.id, reply.size)) break;
     peer.controls.pop_front();
     has_put = true;
   }
@@ -69,11 +69,11 @@ bool Messages::push_pieces(Peer& peer) {
   return has_put;
 }
 
-void Messages::send_control(int32_t rank, const Control& control) {
+void Messages::send_control(int32_t rank, const Reply& reply) {
   Peer& peer = at(rank);
   if (peer.gone) return;
   peer.out.open();
-  peer.controls.push_back(control);
+  peer.controls.push_back(reply);
   push(rank);
 }
 
