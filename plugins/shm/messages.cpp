@@ -270,6 +270,11 @@ void Messages::cancel_send(Operation& send) {
 // A receive gives up amid its message, which goes on coming: to the next receive that matches, or to nobody.
 void Messages::leave_to_others(Operation& receive) {
   Incoming& incoming = at(receive.source).coming.at(receive.id);
+  if (waiting_.aborted()) {
+    incoming.receive = nullptr;
+    incoming.is_unwanted = true;
+    return;
+  }
   incoming.stash.resize(incoming.size);
   std::memcpy(incoming.stash.data(), receive.data, incoming.offset);
   incoming.receive = nullptr;
@@ -301,19 +306,24 @@ void Messages::deliver(Operation& receive, int32_t source, const std::byte* data
   finish(receive);
 }
 
+// Its last word: from now on it belongs to who waits for it. Sleepers look after a fence of their own if they can.
+void Messages::settle(Operation& operation, Operation::Status status) {
+  has_finished_ = true;
+  const bool lightly = members_ != nullptr && members_->publishes_lightly();
+  operation.status.store(status, lightly ? std::memory_order_release : std::memory_order_seq_cst);
+}
+
 void Messages::finish(Operation& operation) {
   operation.where = Operation::Where::kNowhere;
   if (operation.is_async) helper_.end();
-  operation.status.store(Operation::Status::kDone);
-  has_finished_ = true;
+  settle(operation, Operation::Status::kDone);
 }
 
 void Messages::fail(Operation& operation, const sdk::Failure& why) {
   operation.where = Operation::Where::kNowhere;
   operation.failure.emplace(why);
   if (operation.is_async) helper_.end();
-  operation.status.store(Operation::Status::kFailed);
-  has_finished_ = true;
+  settle(operation, Operation::Status::kFailed);
 }
 
 }  // namespace backplane::shm

@@ -103,6 +103,7 @@ class Messages {
 
   bool fits(Operation& receive, int32_t source, uint64_t size);
   void deliver(Operation& receive, int32_t source, const std::byte* data, uint64_t size);
+  void settle(Operation& operation, Operation::Status status);
   void finish(Operation& operation);
   void fail(Operation& operation, const sdk::Failure& why);
 

@@ -57,8 +57,12 @@ void Collectives::reduce_small(const Call& call, bool here) {
   std::memcpy(steps_.mine(step, size), call.input.data, size);
   steps_.show(step, call.passage);
   if (!here) return;
-  combine_all(call, call.output.data, size,
-              [this, &call, step, size](int32_t rank) { return steps_.see(rank, step, size, call.passage); });
+  // The own part is nearer in the input, unless the output overwrites it before its turn.
+  const bool from_input = rank_ < 2 || call.output.data != call.input.data;
+  combine_all(call, call.output.data, size, [&](int32_t rank) {
+    if (rank == rank_ && from_input) return call.input.data;
+    return steps_.see(rank, step, size, call.passage);
+  });
 }
 
 // Each piece takes two steps: all show it but for the share that is their own, and then each shows, in the same place,

@@ -41,6 +41,7 @@ class Limit {
     return std::max<int64_t>(0, timeout_ns_ - (now - begin_));
   }
   bool passed() { return left_ns() == 0; }
+  bool is_zero() const { return timeout_ns_ == 0; }
 
  private:
   const int64_t timeout_ns_;
@@ -129,9 +130,10 @@ End Waiting::until(Limit& limit, const Ready& ready) {
   if (ready()) return End::kReady;
   // Only a hint for the helper, and so no atomic addition, which would wait for what was just written.
   drives_.store(drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (limit.is_zero()) return aborted() ? End::kAborted : End::kLate;
   int64_t begin = steady_ns();
   while (steady_ns() - begin < patience_.spin_ns) {
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < 16; ++i) {
       if (ready()) return End::kReady;
       relax();
     }
