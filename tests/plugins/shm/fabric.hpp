@@ -4,7 +4,10 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <linux/membarrier.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -70,6 +73,7 @@ struct Rank {
       : id(number),
         size(ranks),
         peers(view, number, ranks),
+        is_light((peers.learn_fence(), peers.publishes_lightly())),
         waiting(view.member(number).bell, &peers, patience),
         messages(number, ranks, &view, &peers, waiting),
         reductions(sdk::Host(host())),
@@ -119,6 +123,7 @@ struct Rank {
   const int32_t id;
   const int32_t size;
   Peers peers;
+  const bool is_light;  // sleepers pay for the fence
   Waiting waiting;
   Messages messages;
   Reductions reductions;
@@ -128,8 +133,7 @@ struct Rank {
 
 // Runs body(rank) on a thread for each rank, when all have come; they leave together.
 template <typename Body>
-void on_ranks(int32_t ranks, const Patience& patience, const Body& body) {
-  const Memory memory(ranks);
+void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, const Body& body) {
   std::vector<std::unique_ptr<Rank>> all;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience));
@@ -147,6 +151,19 @@ void on_ranks(int32_t ranks, const Patience& patience, const Body& body) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Does so twice: with fences on both sides, and with those of sleepers only, where the kernel offers that.
+template <typename Body>
+void on_ranks(int32_t ranks, const Patience& patience, const Body& body) {
+  run_ranks(Memory(ranks), ranks, patience, body);
+  const Memory memory(ranks);
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) != 0) return;
+  for (int32_t rank = 0; rank < ranks; ++rank) memory.view.member(rank).has_membarrier = 1;
+  run_ranks(memory, ranks, patience, [&body](Rank& rank) {
+    EXPECT_TRUE(rank.is_light);
+    body(rank);
+  });
 }
 
 inline std::byte byte_of(uint64_t name, uint64_t index) {
