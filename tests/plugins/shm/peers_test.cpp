@@ -2,6 +2,7 @@
 #include "peers.hpp"
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@ class Sleeper {
  public:
   Sleeper() : id_(fork()) {
     if (id_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // also if the test crashes
     for (;;) pause();
   }
   ~Sleeper() {
