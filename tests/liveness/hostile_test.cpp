@@ -110,6 +110,9 @@ INSTANTIATE_TEST_SUITE_P(Zmq, HostileTest, testing::Values("zmq"));
 #ifdef BACKPLANE_TEST_gloo
 INSTANTIATE_TEST_SUITE_P(Gloo, HostileTest, testing::Values("gloo"));
 #endif
+#ifdef BACKPLANE_TEST_shm
+INSTANTIATE_TEST_SUITE_P(Shm, HostileTest, testing::Values("shm"));
+#endif
 
 TEST_P(HostileTest, StrangersAtEveryPortDisturbNoOperation) {
   Job job(GetParam(), kWorld);
@@ -119,7 +122,7 @@ TEST_P(HostileTest, StrangersAtEveryPortDisturbNoOperation) {
   std::set<uint16_t> ports = ports_of(job.server().pid());
   EXPECT_EQ(ports, std::set<uint16_t>{static_cast<uint16_t>(std::stoi(job.port()))});
   for (const int rank : all) ports.merge(ports_of(job[rank].pid()));
-  // zmq listens as long as a group lives, gloo only while one connects (of which backplane check has cases).
+  // zmq listens as long as a group lives, gloo only while one connects, shm never (of which backplane check has cases).
   EXPECT_EQ(ports.size(), static_cast<size_t>(GetParam() == "zmq" ? 1 + kWorld : 1));
   size_t visits = 0;
   for (const std::string& speech : speeches()) {

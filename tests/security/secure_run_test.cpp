@@ -157,6 +157,14 @@ TEST_F(SecureRun, ABackendThatKnowsNobodyIsRefused) {
 }
 #endif
 
+#ifdef BACKPLANE_TEST_shm
+TEST_F(SecureRun, RanksOfOneHostMeetInMemoryOfTheirOwn) {
+  const Outcome outcome = run(job({"-n", "3", "--secure", "--backend", "shm"}, {BACKPLANE_TEST_HELLO}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.out, "[1] rank 1 of 3 over shm: the ranks add up to 3"), 1U) << outcome.out;
+}
+#endif
+
 #ifdef BACKPLANE_TEST_zmq
 TEST_F(SecureRun, AutoPassesOverBackendsThatKnowNobody) {
   const Outcome outcome = run(job({"-n", "3", "--secret-file", file_, "--backend", "auto"}, {BACKPLANE_TEST_HELLO}),
@@ -184,6 +192,9 @@ TEST_F(SecureRun, ListAndInfoSayWhoKnowsItsPeers) {
 #endif
 #ifdef BACKPLANE_TEST_gloo
   EXPECT_TRUE(contains(run({"info", "gloo"}).out, "Auth     none"));
+#endif
+#ifdef BACKPLANE_TEST_shm
+  EXPECT_TRUE(contains(run({"info", "shm"}).out, "Auth     peers"));
 #endif
 }
 

@@ -27,6 +27,9 @@ std::vector<std::string> backends() {
 #ifdef BACKPLANE_TEST_gloo
   names.emplace_back("gloo");
 #endif
+#ifdef BACKPLANE_TEST_shm
+  names.emplace_back("shm");
+#endif
   return names;
 }
 
