@@ -16,7 +16,22 @@
 
 namespace backplane::gloo_backend {
 
-class Buffer final : public ::gloo::transport::tcp::UnboundBuffer {
+// All that gloo's thread did with a buffer happens before its memory is used for something else: gloo's destructor
+// waits until that thread has let go of the buffer, and this base, which is destroyed after it, orders what both did.
+// (gloo's own order is made of atomics in a library that ThreadSanitizer does not see.)
+class Visited {
+ public:
+  void leave() { visits_.fetch_add(1, std::memory_order_release); }
+
+ protected:
+  Visited() = default;
+  ~Visited() { visits_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<uint32_t> visits_ = 0;
+};
+
+class Buffer final : public Visited, public ::gloo::transport::tcp::UnboundBuffer {
  public:
   // Of a collective every message must be as long as its receive; otherwise the ranks disagree about the operation.
   enum class Lengths { kExact, kUpToSize };
@@ -73,6 +88,28 @@ class Buffer final : public ::gloo::transport::tcp::UnboundBuffer {
   uint64_t expected_ = 0;
   int mismatched_rank_ = -1;  // the rank whose message had `length_` instead of `expected_` bytes
   std::unique_ptr<char[]> kept_;
+};
+
+// What gloo's operations hold of a buffer, and a short use of it: null if the buffer is gone, else it stays until the
+// end of the visit. All buffers of the group's contexts are of the class above.
+using Held = ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer>;
+
+class Visit {
+ public:
+  explicit Visit(const Held& buffer) : held_(buffer) {}
+  ~Visit() {
+    if (held_) get()->leave();
+  }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+  explicit operator bool() const { return static_cast<bool>(held_); }
+  Buffer* get() const { return static_cast<Buffer*>(held_.operator->()); }
+  Buffer* operator->() const { return get(); }
+  ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer>& for_gloo() { return held_; }
+
+ private:
+  ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer> held_;
 };
 
 // Gloo's algorithms create their buffers themselves; those made on this thread during the life of a DeadlineScope end

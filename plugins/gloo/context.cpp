@@ -18,9 +18,9 @@ std::string store_key(int rank) { return "gloo/" + std::to_string(rank); }
 
 }  // namespace
 
-uint64_t age_of(const ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer>& receive) {
-  const ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer> buffer(receive);
-  return buffer ? static_cast<Buffer*>(buffer.operator->())->age() : Buffer::kYoungest;
+uint64_t age_of(const Held& receive) {
+  const Visit buffer(receive);
+  return buffer ? buffer->age() : Buffer::kYoungest;
 }
 
 Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<const Watch> watch, int rank,
@@ -121,8 +121,8 @@ bool Context::withdraw_any(const Buffer& buffer, uint64_t slot) {
   if (pending == pendingRecv_.end()) return false;
   auto& queue = pending->second;
   const auto found = std::find_if(queue.begin(), queue.end(), [&buffer](const pendingRecvTuple& entry) {
-    const ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer> target(std::get<0>(entry));
-    return target && target.operator->() == &buffer;
+    const Visit target(std::get<0>(entry));
+    return target && target.get() == &buffer;
   });
   if (found == queue.end()) return false;
   queue.erase(found);
@@ -132,13 +132,13 @@ bool Context::withdraw_any(const Buffer& buffer, uint64_t slot) {
 
 bool Context::offer_any(uint64_t slot, int source, const char* data, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer> receiver;
+  Held receiver;
   size_t offset = 0;
   size_t room = 0;
   while (findRecvFromAny(slot, source, &receiver, &offset, &room)) {
-    const ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer> buffer(receiver);
+    const Visit buffer(receiver);
     if (!buffer) continue;
-    static_cast<Buffer*>(buffer.operator->())->deliver(data, bytes, source);
+    buffer->deliver(data, bytes, source);
     return true;
   }
   return false;
@@ -160,9 +160,9 @@ void Context::exchange_any(uint64_t slot, int source, Posted& posted) {
   queue.insert(std::find_if(queue.begin(), queue.end(),
                             [age](const pendingRecvTuple& entry) { return age_of(std::get<0>(entry)) > age; }),
                named);
-  const ::gloo::NonOwningPtr<::gloo::transport::tcp::UnboundBuffer> buffer(std::get<0>(named));
-  if (buffer && !static_cast<Buffer*>(buffer.operator->())->is_displaced()) {
-    static_cast<Buffer*>(buffer.operator->())->displace();
+  const Visit buffer(std::get<0>(named));
+  if (buffer && !buffer->is_displaced()) {
+    buffer->displace();
     expect_disorder();
   }
   posted = from_any;

@@ -19,7 +19,7 @@ namespace backplane::gloo_backend {
 class Pair;
 
 // Buffer::age() of a receive; the youngest if it is gone.
-uint64_t age_of(const ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer>& receive);
+uint64_t age_of(const Held& receive);
 
 class Context final : public ::gloo::transport::tcp::Context {
  public:
@@ -56,7 +56,7 @@ class Context final : public ::gloo::transport::tcp::Context {
   // message only once one is announced, so a younger receive that names the source may have asked for it before.
   // `posted` has, and its message begins to arrive: if an older receive from any source is there, the two change
   // places. Called by the pair, under its lock.
-  using Posted = std::tuple<::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer>, size_t, size_t>;
+  using Posted = std::tuple<Held, size_t, size_t>;
   void exchange_any(uint64_t slot, int source, Posted& posted);
   // Receives because of which the above may have to be done: those from any source, and those that they displaced.
   void expect_disorder() { disordering_.fetch_add(1); }

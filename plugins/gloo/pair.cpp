@@ -17,14 +17,12 @@
 namespace backplane::gloo_backend {
 namespace {
 
-using ::gloo::NonOwningPtr;
-using ::gloo::WeakNonOwningPtr;
 using ::gloo::transport::tcp::UnboundBuffer;
 
 template <typename Entry>
 bool is_for(const Entry& entry, const UnboundBuffer* buffer) {
-  const NonOwningPtr<UnboundBuffer> target(std::get<0>(entry));
-  return target && target.operator->() == buffer;
+  const Visit target(std::get<0>(entry));
+  return target && target.get() == buffer;
 }
 
 // gloo opens its sockets without it.
@@ -37,13 +35,11 @@ constexpr std::chrono::milliseconds kGloosOwnTimeout{0};  // none: the deadlines
 }  // namespace
 
 Pair::Pair(Context& context, ::gloo::transport::tcp::Device* device, std::shared_ptr<const Watch> watch, int peer)
-    : ::gloo::transport::tcp::Pair(&context, device, peer, kGloosOwnTimeout),
-      owner_(context),
-      watch_(std::move(watch)) {
+    : PairState(context, std::move(watch)), ::gloo::transport::tcp::Pair(&context, device, peer, kGloosOwnTimeout) {
   close_on_exec(fd_);
 }
 
-// Before any member goes: gloo's thread may be in one of the functions of this class.
+// Before this is no longer a Pair: gloo's thread may be in one of the functions of this class.
 Pair::~Pair() {
   const std::lock_guard lock(m_);
   if (state_ != CLOSED) ::gloo::transport::tcp::Pair::changeState(CLOSED);
@@ -82,18 +78,15 @@ void Pair::handleReadWrite(int events) {
 // meets it at once: closing waits for that thread, which may wait for a lock that this one holds.
 bool Pair::write(Op& op) {
   if (state_ == CLOSED) return false;
-  NonOwningPtr<UnboundBuffer> buffer;
-  if (op.getOpcode() == Op::SEND_UNBOUND_BUFFER) {
-    buffer = NonOwningPtr<UnboundBuffer>(op.ubuf);
-    if (!buffer) {
-      if (on_loop_) signalException("a message was given up while it was being sent");
-      return false;
-    }
+  Visit buffer(op.ubuf);
+  if (op.getOpcode() == Op::SEND_UNBOUND_BUFFER && !buffer) {
+    if (on_loop_) signalException("a message was given up while it was being sent");
+    return false;
   }
   while (op.nwritten < op.preamble.nbytes) {
     std::array<iovec, 2> pieces;
     int count = 0;
-    prepareWrite(op, buffer, pieces.data(), count);
+    prepareWrite(op, buffer.for_gloo(), pieces.data(), count);
     msghdr message = {};
     message.msg_iov = pieces.data();
     message.msg_iovlen = static_cast<size_t>(count);
@@ -105,16 +98,23 @@ bool Pair::write(Op& op) {
       return false;
     }
   }
-  writeComplete(op, buffer, op.getOpcode());
+  writeComplete(op, buffer.for_gloo(), op.getOpcode());
   return true;
 }
 
 bool Pair::read() {
   if (state_ == CLOSED || !read_preamble()) return false;
   if (rx_.getOpcode() == Op::SEND_UNBOUND_BUFFER) prepare_payload();
-  if (!::gloo::transport::tcp::Pair::read()) return false;
+  if (!read_rest()) return false;
   if (spill_) finish_spill();
   return true;
+}
+
+bool Pair::read_rest() {
+  const auto pending = localPendingRecv_.find(rx_.preamble.slot);
+  const bool begins = !rx_.ubuf && pending != localPendingRecv_.end();
+  const Visit visit(begins ? std::get<0>(pending->second.front()) : rx_.ubuf);
+  return ::gloo::transport::tcp::Pair::read();
 }
 
 // False: not all of it has come yet, or the connection has ended.
@@ -138,18 +138,18 @@ bool Pair::read_preamble() {
 // Sees to it that the payload has a buffer that is there and large enough.
 void Pair::prepare_payload() {
   if (rx_.ubuf) {
-    if (!NonOwningPtr<UnboundBuffer>(rx_.ubuf)) divert({}, false);
+    if (!Visit(rx_.ubuf)) divert({}, false);
     return;
   }
   const auto pending = localPendingRecv_.find(rx_.preamble.slot);
   if (pending == localPendingRecv_.end()) return;  // gloo refuses it
   if (owner_.is_disorderly()) put_oldest_first(rx_.preamble.slot, pending->second);
   const auto& [receiver, offset, room] = pending->second.front();
-  const NonOwningPtr<UnboundBuffer> buffer(receiver);
-  const bool orphaned = buffer && is_orphan(buffer.operator->(), rx_.preamble.slot);
-  if (buffer) static_cast<Buffer*>(buffer.operator->())->announce(rx_.preamble.length, room, rank_);
+  const Visit buffer(receiver);
+  const bool orphaned = buffer && is_orphan(buffer.get(), rx_.preamble.slot);
+  if (buffer) buffer->announce(rx_.preamble.length, room, rank_);
   if (!buffer || orphaned || rx_.preamble.length > room) {
-    const WeakNonOwningPtr<UnboundBuffer> told = receiver;
+    const Held told = receiver;
     pending->second.pop_front();
     if (pending->second.empty()) localPendingRecv_.erase(pending);
     divert(told, orphaned);
@@ -167,7 +167,7 @@ void Pair::put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives
   owner_.exchange_any(slot, rank_, receives.front());
 }
 
-void Pair::divert(WeakNonOwningPtr<UnboundBuffer> receiver, bool orphaned) {
+void Pair::divert(Held receiver, bool orphaned) {
   const uint64_t length = rx_.preamble.length;
   auto spill = std::make_unique<Spill>();
   spill->slot = rx_.preamble.slot;
@@ -184,13 +184,12 @@ void Pair::divert(WeakNonOwningPtr<UnboundBuffer> receiver, bool orphaned) {
 
 void Pair::finish_spill() {
   const std::unique_ptr<Spill> arrived = std::move(spill_);
-  const NonOwningPtr<UnboundBuffer> receiver(arrived->receiver);
+  const Visit receiver(arrived->receiver);
   if (!receiver) return;
-  auto& buffer = *static_cast<Buffer*>(receiver.operator->());
   if (arrived->orphaned) {
-    keep_for_later(*arrived, buffer);
+    keep_for_later(*arrived, *receiver.get());
   } else {
-    buffer.handleRecvCompletion(rank_);
+    receiver->handleRecvCompletion(rank_);
   }
 }
 
@@ -272,7 +271,7 @@ std::unique_ptr<Buffer> Pair::take_filled_orphan(uint64_t slot) {
   return orphan;
 }
 
-WeakNonOwningPtr<UnboundBuffer> Pair::detach(const Pending& buffer, size_t offset, size_t bytes) {
+Held Pair::detach(const Pending& buffer, size_t offset, size_t bytes) {
   Detached copy;
   copy.bytes.reset(new char[bytes]);
   if (bytes > 0) std::memcpy(copy.bytes.get(), static_cast<const char*>(buffer.ptr) + offset, bytes);
@@ -295,8 +294,7 @@ void Pair::detach_send(const Buffer& buffer, uint64_t slot) {
     }
   }
   for (Op& op : tx_) {
-    const NonOwningPtr<UnboundBuffer> target(op.ubuf);
-    if (!target || target.operator->() != &buffer) continue;
+    if (const Visit target(op.ubuf); !target || target.get() != &buffer) continue;
     op.ubuf = detach(buffer, op.offset, op.nbytes);
     op.offset = 0;
   }
@@ -313,9 +311,9 @@ void Pair::changeState(state next) noexcept {
   owner_.lose(rank_);
   const std::exception_ptr error =
       ex_ ? ex_ : std::make_exception_ptr(::gloo::IoException("this rank closed the connection"));
-  const auto tell = [&error](const WeakNonOwningPtr<UnboundBuffer>& target) {
-    const NonOwningPtr<UnboundBuffer> buffer(target);
-    if (buffer) static_cast<Buffer*>(buffer.operator->())->fail(error);
+  const auto tell = [&error](const Held& target) {
+    const Visit buffer(target);
+    if (buffer) buffer->fail(error);
   };
   tell(rx_.ubuf);
   if (spill_) tell(spill_->receiver);

@@ -25,7 +25,44 @@
 
 namespace backplane::gloo_backend {
 
-class Pair final : public ::gloo::transport::tcp::Pair {
+// What gloo's thread uses of a pair. A base class of its own, because gloo's constructor already hands the pair to that
+// thread.
+class PairState {
+ protected:
+  using Pending = ::gloo::transport::tcp::UnboundBuffer;
+
+  // Where a payload goes that has no buffer, or too small a one.
+  struct Spill {
+    uint64_t slot = 0;
+    uint64_t length = 0;
+    bool orphaned = false;  // the receive was given up: the message is kept for the next one
+    std::unique_ptr<char[]> bytes;
+    std::unique_ptr<Buffer> target;
+    Held receiver;  // told when all has arrived, if it is still there
+  };
+
+  // A send that was given up, with its own copy of the payload.
+  struct Detached {
+    std::unique_ptr<char[]> bytes;
+    std::unique_ptr<Buffer> buffer;
+  };
+
+  PairState(Context& owner, std::shared_ptr<const Watch> watch) : owner_(owner), watch_(std::move(watch)) {}
+  ~PairState() = default;
+
+  Context& owner_;
+  const std::shared_ptr<const Watch> watch_;
+  Clock::time_point connect_deadline_ = Clock::time_point::max();
+  // All under m_.
+  bool was_connected_ = false;
+  bool on_loop_ = false;  // inside handleReadWrite, on gloo's thread
+  std::unique_ptr<Spill> spill_;
+  std::unordered_map<uint64_t, std::deque<std::unique_ptr<Buffer>>> orphans_;
+  std::vector<std::unique_ptr<Buffer>> spent_;  // orphans whose message went elsewhere, until it is safe to free them
+  std::list<Detached> detached_;
+};
+
+class Pair final : private PairState, public ::gloo::transport::tcp::Pair {
  public:
   Pair(Context& context, ::gloo::transport::tcp::Device* device, std::shared_ptr<const Watch> watch, int peer);
   ~Pair() override;
@@ -72,44 +109,17 @@ class Pair final : public ::gloo::transport::tcp::Pair {
 
  private:
   using Op = ::gloo::transport::tcp::Op;
-  using Pending = ::gloo::transport::tcp::UnboundBuffer;
-
-  // Where a payload goes that has no buffer, or too small a one.
-  struct Spill {
-    uint64_t slot = 0;
-    uint64_t length = 0;
-    bool orphaned = false;  // the receive was given up: the message is kept for the next one
-    std::unique_ptr<char[]> bytes;
-    std::unique_ptr<Buffer> target;
-    ::gloo::WeakNonOwningPtr<Pending> receiver;  // told when all has arrived, if it is still there
-  };
-
-  // A send that was given up, with its own copy of the payload.
-  struct Detached {
-    std::unique_ptr<char[]> bytes;
-    std::unique_ptr<Buffer> buffer;
-  };
 
   std::unique_ptr<Buffer> make_buffer(void* data, size_t size) const;
   bool read_preamble();
+  bool read_rest();
   void prepare_payload();
   void put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives);
-  void divert(::gloo::WeakNonOwningPtr<Pending> receiver, bool orphaned);
+  void divert(Held receiver, bool orphaned);
   void finish_spill();
   void keep_for_later(Spill& arrived, Buffer& orphan);
   bool is_orphan(const Pending* buffer, uint64_t slot) const;
-  ::gloo::WeakNonOwningPtr<Pending> detach(const Pending& buffer, size_t offset, size_t bytes);
-
-  Context& owner_;
-  const std::shared_ptr<const Watch> watch_;
-  Clock::time_point connect_deadline_ = Clock::time_point::max();
-  // All under m_.
-  bool was_connected_ = false;
-  bool on_loop_ = false;  // inside handleReadWrite, on gloo's thread
-  std::unique_ptr<Spill> spill_;
-  std::unordered_map<uint64_t, std::deque<std::unique_ptr<Buffer>>> orphans_;
-  std::vector<std::unique_ptr<Buffer>> spent_;  // orphans whose message went elsewhere, until it is safe to free them
-  std::list<Detached> detached_;
+  Held detach(const Pending& buffer, size_t offset, size_t bytes);
 };
 
 }  // namespace backplane::gloo_backend

@@ -23,8 +23,20 @@
 #include "proc.hpp"
 #include "say.hpp"
 
+extern "C" {
+__attribute__((weak)) void __sanitizer_symbolize_pc(void* pc, const char* format, char* out, size_t size);
+}
+
 namespace backplane::conformance {
 namespace {
+
+// A sanitizer reads the symbols of all libraries when it first needs one. Without a descriptor it could not, and would
+// match no report against its suppressions.
+void read_symbols() {
+  if (__sanitizer_symbolize_pc == nullptr) return;
+  char name[256];
+  __sanitizer_symbolize_pc(reinterpret_cast<void*>(&read_symbols), "%f", name, sizeof name);
+}
 
 #if defined(__x86_64__)
 constexpr uint32_t kMachine = AUDIT_ARCH_X86_64;
@@ -69,6 +81,7 @@ int install_filter(Filter filter, unsigned flags, std::string& why_not) {
 }  // namespace
 
 DescriptorLimit::DescriptorLimit(int highest) {
+  read_symbols();
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
   before_ = limit.rlim_cur;
