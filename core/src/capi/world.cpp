@@ -32,20 +32,21 @@ struct Job {
   bool started = false;
 };
 
-std::vector<ChosenBackend> choose(Registry& registry, const char* requested, int32_t world_size) {
+std::vector<ChosenBackend> choose(Registry& registry, const char* requested) {
   const std::string text = selected_backend(requested);
   std::vector<ChosenBackend> chosen;
-  for (SelectionPart& part : parse_selection(text)) {
+  for (const SelectionPart& part : parse_selection(text)) {
+    ChosenBackend backend;
+    backend.memory = part.memory;
     if (part.name == "auto") {
-      std::string reason;
-      part.name = choose_automatically(registry, world_size, &reason);
-      log(BP_LOG_INFO, "auto chose {}", reason);
+      backend.choose_from = &registry;
+      backend.given = part.options;
+    } else {
+      backend.member = &registry.lookup(part.name);
+      check_security(*backend.member);
+      backend.options = make_options(*backend.member, part.options);
     }
-    const Member& member = registry.lookup(part.name);
-    check_security(member);
-    auto options = std::make_shared<BackendOptions>(member, complete_options(*member.backend, part.options),
-                                                    BP_DEFAULT_RPC_TIMEOUT_NS, "env://");
-    chosen.push_back({part.memory, &member, std::move(options)});
+    chosen.push_back(std::move(backend));
   }
   return chosen;
 }
@@ -57,8 +58,7 @@ std::vector<Chosen> choose_layers(Registry& registry) {
   for (const SelectionPart& part : parse_layers(environment == nullptr ? "" : environment)) {
     const Member& member = registry.lookup(part.name);
     Stage::check_kind(member, BP_KIND_LAYER);
-    chosen.push_back({&member, std::make_shared<BackendOptions>(member, complete_options(*member.backend, part.options),
-                                                                BP_DEFAULT_RPC_TIMEOUT_NS, "env://")});
+    chosen.push_back({&member, make_options(member, part.options)});
   }
   return chosen;
 }
@@ -106,7 +106,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   if (config.store != nullptr) {
     GroupConfig made = identify(config.name, config.rank, config.world_size, config.timeout_ns);
     made.device = config.device;
-    made.backends = choose(registry, config.backend, made.world_size);
+    made.backends = choose(registry, config.backend);
     made.layers = choose_layers(registry);
     made.store = own_keys(*config.store, made.name, made.rank);
     return Group::start(std::move(made));
@@ -130,7 +130,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   const Rendezvous& met = job->meeting;
   GroupConfig made = identify(config.name, met.rank, met.world_size, config.timeout_ns);
   made.device = config.device;
-  made.backends = choose(registry, config.backend, met.world_size);
+  made.backends = choose(registry, config.backend);
   made.layers = std::move(layers);
   made.store = make_prefix_store(met.store, fmt::format("group/{}/", made.name));
   made.job = job;
@@ -153,7 +153,7 @@ std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const
   }
   check_security(member);
   GroupConfig made = identify(name, rank, world_size, timeout_ns);
-  made.backends.push_back({std::nullopt, &member, options});
+  made.backends.push_back({std::nullopt, &member, options, nullptr, {}});
   made.layers = choose_layers(default_registry());
   made.store = own_keys(*store, made.name, rank);
   return Group::start(std::move(made));

@@ -32,6 +32,9 @@ struct ChosenBackend {
   std::optional<uint32_t> memory;
   const Member* member = nullptr;
   std::shared_ptr<const BackendOptions> options;
+  // `auto`: when all ranks are there they choose one of these, with the options that were given.
+  Registry* choose_from = nullptr;
+  KeyValues given;
 };
 
 // Everything that two groups of one job have in common, and who this rank is in this one.
@@ -140,6 +143,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   // shrink.cpp
   std::vector<int32_t> survivors(Store& round, Deadline deadline, const Allowance& allowance) const;
   std::shared_ptr<Group> start_shrunk(const std::vector<int32_t>& ranks, uint64_t number, Deadline deadline);
+  void choose_backends(Deadline deadline);
   void start_agent(const ChosenBackend& backend, Deadline deadline);
   // Adds who and what to a failure.
   Error labelled(const Error& error, const ValidOp& valid) const;
@@ -168,7 +172,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   bool cancel_requests();  // did all of them end?
   void end_requests();
 
-  const GroupConfig config_;  // without its job
+  GroupConfig config_;  // without its job; as it was given, but for what `auto` stands for, until the group has started
   std::shared_ptr<void> job_;
   std::shared_ptr<Reporter> reporter_;
   std::optional<Reporter::Seat> seat_;

@@ -7,6 +7,8 @@
 
 #include "group/group.hpp"
 #include "group/pass.hpp"
+#include "log.hpp"
+#include "registry/choice.hpp"
 #include "store/rendezvous.hpp"
 
 namespace backplane::core {
@@ -18,7 +20,7 @@ std::string fingerprint(const GroupConfig& config) {
   for (const ChosenBackend& backend : config.backends) {
     text += fmt::format("{}{}{}", text.empty() ? "" : ", ",
                         backend.memory ? (*backend.memory == BP_HOST ? "cpu:" : "cuda:") : "",
-                        backend.options->fingerprint());
+                        backend.options ? backend.options->fingerprint() : "auto");
   }
   std::string ranks;
   for (const int32_t rank : config.global_ranks) ranks += fmt::format(" {}", rank);
@@ -94,6 +96,7 @@ void Group::start_agents() {
     join(*store_, config_.rank, config_.world_size, process_identity(), deadline);
     joined = true;
     agree(*store_, config_, deadline);
+    choose_backends(deadline);
     for (const ChosenBackend& backend : config_.backends) start_agent(backend, deadline);
     take_seat();
     ready = true;
@@ -108,6 +111,24 @@ void Group::start_agents() {
     if (!all_started || !ready) throw Error(cause);
   }
   started_ = true;
+}
+
+// What `auto` stands for in this group, and in those made from it.
+void Group::choose_backends(Deadline deadline) {
+  for (size_t i = 0; i < config_.backends.size(); ++i) {
+    ChosenBackend& backend = config_.backends[i];
+    if (backend.member != nullptr) continue;
+    Choice choice = {"self", "self: the world has one rank"};
+    if (config_.world_size > 1 || !backend.choose_from->registered("self")) {
+      const auto store = make_prefix_store(store_, fmt::format("auto{}/", i));
+      choice = agree_on_backend(*store, config_.rank, config_.world_size, candidates(*backend.choose_from),
+                                shared_place(), deadline);
+    }
+    log(BP_LOG_INFO, "auto chose {}", choice.reason);
+    const Member& member = backend.choose_from->lookup(choice.id);
+    backend.options = make_options(member, backend.given);
+    backend.member = &member;
+  }
 }
 
 Error Group::why_not_started(const std::exception& e) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
+#include "backplane/backplane.h"
 #include "error.hpp"
 #include "plugin/host.hpp"
 #include "registry/registry.hpp"
@@ -35,6 +36,11 @@ std::string BackendOptions::fingerprint() const {
     text += fmt::format(" {}={}", values_[i].first, values_[i].second);
   }
   return text;
+}
+
+std::shared_ptr<const BackendOptions> make_options(const Member& member, const KeyValues& given) {
+  return std::make_shared<BackendOptions>(member, complete_options(*member.backend, given), BP_DEFAULT_RPC_TIMEOUT_NS,
+                                          "env://");
 }
 
 void probe(const Member& member) {

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "registry/choice.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstdlib>
+#include <fstream>
+#include <iterator>
 
 #include "error.hpp"
-#include "registry/registry.hpp"
 #include "store/secret.hpp"
 
 namespace backplane::core {
@@ -11,7 +16,11 @@ namespace {
 
 // The order in which `auto` tries backends that join processes; those not named here come after, by name. A policy, not
 // a dependency: none of them need exist.
-constexpr const char* kPreference[] = {"gloo", "zmq"};
+constexpr const char* kPreference[] = {"shm", "gloo", "zmq"};
+// Those of them that are for ranks of one shared_place().
+constexpr const char* kOfOnePlace[] = {"shm"};
+
+constexpr const char* kChoiceKey = "choice";
 
 bool joins_processes(const Member& member) {
   const uint32_t flags = member.backend->flags;
@@ -21,6 +30,40 @@ bool joins_processes(const Member& member) {
 
 size_t place(const std::string& id) {
   return static_cast<size_t>(std::find(std::begin(kPreference), std::end(kPreference), id) - std::begin(kPreference));
+}
+
+bool is_of_one_place(const std::string& id) {
+  return std::find(std::begin(kOfOnePlace), std::end(kOfOnePlace), id) != std::end(kOfOnePlace);
+}
+
+// Counts the ranks that can use a backend; those in other places count for themselves if that matters.
+std::string count_key(const std::string& id, const std::string& place) {
+  return is_of_one_place(id) ? fmt::format("can/{}/{}", id, place) : fmt::format("can/{}", id);
+}
+
+std::string objection_key(const std::string& id) { return fmt::format("cannot/{}", id); }
+
+std::string why_not(Store& store, const std::string& id, Deadline deadline) {
+  const std::string key = objection_key(id);
+  if (store.check({key}, deadline)) return store.get(key, deadline);
+  if (is_of_one_place(id)) return "not all ranks have it, on one host and as one user";
+  return "not all ranks have it";
+}
+
+// When all have spoken. An empty id: nothing will do, for this reason.
+Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mine, const std::string& place,
+              Deadline deadline) {
+  std::string passed_over;
+  for (const Candidate& each : mine) {
+    if (each.objection.empty() && store.add(count_key(each.id, place), 0, deadline) == world_size) {
+      const char* const why = is_of_one_place(each.id) ? "ranks on one host" : "ranks, all of which can use it";
+      return {each.id, fmt::format("{}: {} {}{}", each.id, world_size, why, passed_over)};
+    }
+    passed_over += fmt::format("; not {}: {}", each.id, why_not(store, each.id, deadline));
+  }
+  return {"", fmt::format("auto found no backend that all {} ranks can use{}; put one into a directory of "
+                          "BACKPLANE_PLUGIN_PATH on each host",
+                          world_size, passed_over)};
 }
 
 }  // namespace
@@ -34,29 +77,51 @@ void check_security(const Member& member) {
        member.id, variable);
 }
 
-std::string choose_automatically(Registry& registry, int32_t world_size, std::string* reason) {
-  if (world_size == 1 && registry.registered("self")) {
-    *reason = "self: the world has one rank";
-    return "self";
-  }
+std::vector<Candidate> candidates(Registry& registry) {
   std::vector<std::string> ids = registry.known();
   std::stable_sort(ids.begin(), ids.end(),
                    [](const std::string& a, const std::string& b) { return place(a) < place(b); });
-  std::string passed_over;
+  std::vector<Candidate> found;
   for (const std::string& id : ids) {
     try {
       const Member& member = registry.lookup(id);
       if (!joins_processes(member)) continue;
       check_security(member);
       probe(member);
-      *reason = fmt::format("{}: the first viable of the order of preference{}", id, passed_over);
-      return id;
+      found.push_back({id, ""});
     } catch (const Error& e) {
-      passed_over += fmt::format("; not {}: {}", id, e.what());
+      found.push_back({id, e.what()});
     }
   }
-  fail(BP_UNSUPPORTED,
-       "auto found no backend that joins processes{}; put one into a directory of BACKPLANE_PLUGIN_PATH", passed_over);
+  return found;
+}
+
+std::string shared_place() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  struct stat process_ids {};
+  if (::stat("/proc/self/ns/pid", &process_ids) != 0) process_ids.st_ino = 0;
+  return fmt::format("{} {} {}", boot, process_ids.st_ino, ::geteuid());
+}
+
+Choice agree_on_backend(Store& store, int32_t rank, int32_t world_size, const std::vector<Candidate>& mine,
+                        const std::string& place, Deadline deadline) {
+  for (const Candidate& each : mine) {
+    if (each.objection.empty()) {
+      store.add(count_key(each.id, place), 1, deadline);
+    } else {
+      store.compare_set(objection_key(each.id), "", fmt::format("rank {}: {}", rank, each.objection), deadline);
+    }
+  }
+  if (store.add("done", 1, deadline) == world_size) {
+    const Choice choice = decide(store, world_size, mine, place, deadline);
+    store.set(kChoiceKey, choice.id + "\n" + choice.reason, deadline);
+  }
+  const std::string told = store.get(kChoiceKey, deadline);
+  const size_t line = std::min(told.find('\n'), told.size());
+  Choice choice = {told.substr(0, line), told.substr(std::min(line + 1, told.size()))};
+  if (choice.id.empty()) throw Error(BP_UNSUPPORTED, choice.reason);
+  return choice;
 }
 
 }  // namespace backplane::core

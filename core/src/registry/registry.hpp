@@ -79,8 +79,7 @@ void probe(const Member& member);
 // from strangers.
 void check_security(const Member& member);
 
-// Turns "auto" into the id of a backend for a group of world_size processes, and says why in *reason. Ranks that see
-// the same plugins choose the same.
-std::string choose_automatically(Registry& registry, int32_t world_size, std::string* reason);
+// What a user gave, completed and checked by the backend.
+std::shared_ptr<const BackendOptions> make_options(const Member& member, const KeyValues& given);
 
 }  // namespace backplane::core

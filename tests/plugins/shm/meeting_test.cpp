@@ -28,10 +28,10 @@ struct Place {
 };
 
 // What a rank of three does; its words come back through a file, for a test may not end in a child.
-std::string take_part(const Place& place, int rank) {
+std::string take_part(const Place& place, int rank, const std::string& backend) {
   try {
     backplane::GroupOptions options;
-    options.backend = "shm";
+    options.backend = backend;
     options.init_method = "file://" + place.path + "/store";
     options.rank = rank;
     options.world_size = 3;
@@ -41,8 +41,10 @@ std::string take_part(const Place& place, int rank) {
     group.all_reduce(sum);
     std::vector<int> large(100'000, rank);
     group.all_reduce(large);
+    const std::string used = group.backend();
     backplane::destroy_process_group();
-    return sum[0] == 6 && large[99'999] == 3 ? "right" : "wrong";
+    if (sum[0] != 6 || large[99'999] != 3) return "wrong";
+    return backend == "auto" ? used : "right";
   } catch (const std::exception& e) {
     return e.what();
   }
@@ -51,7 +53,8 @@ std::string take_part(const Place& place, int rank) {
 constexpr int kCannot = 77;
 
 // Runs the ranks in processes of their own; `prepare` says false if it may not do what it needs.
-std::vector<std::string> run(const Place& place, const std::function<bool(int rank)>& prepare) {
+std::vector<std::string> run(const Place& place, const std::function<bool(int rank)>& prepare,
+                             const std::string& backend = "shm") {
   std::vector<pid_t> children;
   for (int rank = 0; rank < 3; ++rank) {
     children.push_back(fork());
@@ -59,7 +62,7 @@ std::vector<std::string> run(const Place& place, const std::function<bool(int ra
     if (!prepare(rank)) _exit(kCannot);
     const pid_t inner = fork();  // the first process of a new pid namespace, if there is one
     if (inner == 0) {
-      std::ofstream(place.path + "/" + std::to_string(rank)) << take_part(place, rank) << std::flush;
+      std::ofstream(place.path + "/" + std::to_string(rank)) << take_part(place, rank, backend) << std::flush;
       _exit(0);
     }
     int status = 0;
@@ -103,18 +106,43 @@ TEST(ShmMeeting, PidNamespacesOfTheirOwn) {
 }
 
 // Whoever sees another boot id is on another host, as far as this plugin can tell.
+bool move_to_another_host(const Place& place) {
+  const std::string file = place.path + "/boot_id";
+  std::ofstream(file) << "00000000-1111-2222-3333-444444444444\n" << std::flush;
+  return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount(file.c_str(), "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr) == 0;
+}
+
 TEST(ShmMeeting, OtherHost) {
   const Place place;
-  std::ofstream(place.path + "/boot_id") << "00000000-1111-2222-3333-444444444444\n" << std::flush;
-  const auto said = run(place, [&place](int rank) {
-    if (rank != 2) return true;
-    return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-           mount((place.path + "/boot_id").c_str(), "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr) == 0;
-  });
+  const auto said = run(place, [&place](int rank) { return rank != 2 || move_to_another_host(place); });
   if (said.empty()) GTEST_SKIP() << "no permission for a mount namespace";
   for (const std::string& each : said) {
     EXPECT_NE(each.find("rank 2 runs on another one than rank 0"), std::string::npos) << each;
   }
 }
+
+TEST(ShmMeeting, AutoPrefersIt) {
+  const Place place;
+  for (const std::string& said : run(
+           place, [](int) { return true; }, "auto"))
+    EXPECT_EQ(said, "shm");
+}
+
+#ifdef BACKPLANE_TEST_gloo
+TEST(ShmMeeting, AutoPrefersItOnOneHostOnly) {
+  const Place place;
+  const auto said = run(
+      place, [&place](int rank) { return rank != 2 || move_to_another_host(place); }, "auto");
+  if (said.empty()) GTEST_SKIP() << "no permission for a mount namespace";
+  for (const std::string& each : said) EXPECT_EQ(each, "gloo");
+}
+
+TEST(ShmMeeting, AutoPrefersItIfAllHaveIt) {
+  const Place place;
+  const auto prepare = [](int rank) { return rank != 1 || setenv("BACKPLANE_PLUGINS_DENY", "shm", 1) == 0; };
+  for (const std::string& said : run(place, prepare, "auto")) EXPECT_EQ(said, "gloo");
+}
+#endif
 
 }  // namespace

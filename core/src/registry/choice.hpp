@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `auto` stands for: the first backend of an order of preference that every rank can use. All ranks choose the
+// same, whatever each of them sees.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "registry/registry.hpp"
+#include "store/store.hpp"
+
+namespace backplane::core {
+
+// A backend that one rank sees.
+struct Candidate {
+  std::string id;
+  std::string objection;  // why this rank cannot use it; empty: it can
+};
+
+// All that join processes, the preferred ones first. Loads and probes each.
+std::vector<Candidate> candidates(Registry& registry);
+
+// Processes with the same one can share memory: they have the kernel, its process ids and the user in common.
+std::string shared_place();
+
+struct Choice {
+  std::string id;
+  std::string reason;  // one sentence for people
+};
+
+// Called by all ranks with a store of their own for it, each with what it sees. Waits until all have said so. Throws
+// BP_UNSUPPORTED, the same on all, if there is nothing that all can use. Store calls per rank: one for each candidate
+// and two more; twice as many for the last to come.
+Choice agree_on_backend(Store& store, int32_t rank, int32_t world_size, const std::vector<Candidate>& mine,
+                        const std::string& place, Deadline deadline);
+
+}  // namespace backplane::core
