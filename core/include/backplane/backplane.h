@@ -27,6 +27,9 @@ extern "C" {
 /* "1.0.0". Static. */
 BP_API const char* bp_version(void);
 
+/* "f32" for BP_F32; "unknown dtype" if there is no such. Static. */
+BP_API const char* bp_dtype_name(uint32_t dtype);
+
 /* Frees a string that a function of this API returned through a char**. */
 BP_API void bp_free(void* text);
 
@@ -174,6 +177,10 @@ BP_API int32_t bp_group_create(const bp_group_config* config, bp_group** group, 
  * parent's. name NULL: made up from the parent's. */
 BP_API int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, const char* name,
                             int64_t timeout_ns, bp_group** group, bp_error* err);
+/* A group of the same ranks over another backend, written as in bp_group_config. Called by ALL ranks of the parent, in
+ * the same order everywhere. It ends with the parent. timeout_ns 0: the parent's. */
+BP_API int32_t bp_group_over(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group,
+                             bp_error* err);
 /* Groups of the ranks that gave the same colour, ordered by key, then by rank in the parent. Called by all ranks of the
  * parent. A negative colour joins no group and gets a non-member handle. */
 BP_API int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_group** group, bp_error* err);

@@ -15,10 +15,7 @@ namespace backplane {
 namespace detail {
 
 [[noreturn]] inline void refuse_tensor(const std::string& why) {
-  bp_error err;
-  bp_error_init(&err);
-  bp_error_set(&err, BP_INVALID, 0, -1, ("this DLPack tensor cannot be used: " + why).c_str());
-  throw Error(err);
+  fail(Status::kInvalid, "this DLPack tensor cannot be used: " + why);
 }
 
 inline DType dlpack_dtype(const DLDataType& type) {

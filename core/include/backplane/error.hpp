@@ -44,6 +44,14 @@ class Error : public std::runtime_error {
 
 namespace detail {
 
+// Throws a failure that the headers themselves find.
+[[noreturn]] inline void fail(Status status, const std::string& text, int peer_rank = -1) {
+  bp_error err;
+  bp_error_init(&err);
+  bp_error_set(&err, static_cast<int32_t>(status), 0, peer_rank, text.c_str());
+  throw Error(err);
+}
+
 // Calls function(..., &err) and throws what it reports. Returns BP_OK or BP_AGAIN.
 template <typename... Parameters, typename... Arguments>
 int32_t call(int32_t (*function)(Parameters...), Arguments... arguments) {

@@ -30,11 +30,7 @@ T unpack(const std::string& bytes) {
   try {
     return msgpack::unpack(bytes.data(), bytes.size(), nullptr, nullptr, limit).get().as<T>();
   } catch (const std::exception& e) {
-    bp_error err;
-    bp_error_init(&err);
-    const std::string text = std::string("a received object does not have the expected type: ") + e.what();
-    bp_error_set(&err, BP_INVALID, 0, -1, text.c_str());
-    throw Error(err);
+    fail(Status::kInvalid, std::string("a received object does not have the expected type: ") + e.what());
   }
 }
 

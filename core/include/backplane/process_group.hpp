@@ -215,6 +215,12 @@ class ProcessGroup {
                  timeout.count(), &group);
     return ProcessGroup(group);
   }
+  // A group of the same ranks over another backend. Called by all of them, in the same order.
+  ProcessGroup over(const std::string& backend, Timeout timeout = kDefaultTimeout) {
+    bp_group* group = nullptr;
+    detail::call(bp_group_over, get(), backend.c_str(), timeout.count(), &group);
+    return ProcessGroup(group);
+  }
   // Groups of the ranks with the same colour, in order of key; a negative colour joins none.
   ProcessGroup split(int64_t color, int64_t key = 0) {
     bp_group* group = nullptr;
@@ -276,12 +282,7 @@ class ProcessGroup {
  private:
   friend ProcessGroup init_process_group(const GroupOptions& options);
 
-  [[noreturn]] static void refuse(const char* why) {
-    bp_error err;
-    bp_error_init(&err);
-    bp_error_set(&err, BP_INVALID, 0, -1, why);
-    throw Error(err);
-  }
+  [[noreturn]] static void refuse(const char* why) { detail::fail(Status::kInvalid, why); }
 
   // These hand their operation on by reference: a copy of its 160 bytes is a third of what a call costs here.
   static bp_op&& rooted(bp_op&& op, int root) {

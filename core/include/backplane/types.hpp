@@ -10,6 +10,7 @@
 #include <optional>
 #include <ranges>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "backplane/backplane.h"
@@ -99,6 +100,9 @@ inline constexpr DType dtype_of = *detail::dtype_of<std::remove_const_t<T>>();
 // Bytes of one element.
 inline uint64_t size_of(DType dtype) { return bp_dtype_size(static_cast<uint32_t>(dtype)); }
 
+// "f32" for kF32.
+inline std::string name_of(DType dtype) { return bp_dtype_name(static_cast<uint32_t>(dtype)); }
+
 // Where a buffer lives.
 struct Device {
   uint32_t memory = BP_HOST;  // BP_HOST or BP_CUDA
@@ -106,6 +110,7 @@ struct Device {
 
   static constexpr Device cpu() { return {}; }
   static constexpr Device cuda(int ordinal) { return {BP_CUDA, ordinal}; }
+  bool operator==(const Device&) const = default;
 };
 
 // A run of elements in some memory, not owned: what every call takes. Converts from spans, vectors, arrays, and single

@@ -62,6 +62,9 @@ int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, con
     *group = make_handle(group_of(parent).new_group({ranks, ranks + count}, name == nullptr ? "" : name, timeout_ns));
   });
 }
+int32_t bp_group_over(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group, bp_error* err) {
+  return guarded(err, [=] { *group = make_handle(group_over(group_of(parent), backend, timeout_ns)); });
+}
 int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_group** group, bp_error* err) {
   return guarded(err, [=] { *group = make_handle(group_of(parent).split(color, key)); });
 }

@@ -2,6 +2,7 @@
 #include "capi/handles.hpp"
 #include "plugin/loader.hpp"
 #include "plugin/plugin_file.hpp"
+#include "reduce/combine.hpp"
 #include "registry/report.hpp"
 #include "registry/selection.hpp"
 
@@ -32,6 +33,7 @@ const bp_backend_type* handle(const Member& member) { return reinterpret_cast<co
 extern "C" {
 
 const char* bp_version(void) { return BACKPLANE_VERSION; }
+const char* bp_dtype_name(uint32_t dtype) { return dtype_name(dtype); }
 
 bp_registry* bp_registry_default(void) {
   static bp_registry instance = {&default_registry(), nullptr};

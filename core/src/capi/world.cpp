@@ -143,6 +143,13 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   return group;
 }
 
+std::shared_ptr<Group> group_over(Group& parent, const char* backend, int64_t timeout_ns) {
+  const int32_t world_size = parent.config().world_size;
+  std::vector<int32_t> ranks(static_cast<size_t>(world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return parent.new_group(ranks, "", timeout_ns, choose(default_registry(), backend));
+}
+
 std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const char* name, int32_t rank,
                                     int32_t world_size, const std::shared_ptr<const BackendOptions>& options,
                                     int64_t timeout_ns) {

@@ -75,8 +75,10 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   // Starts operations. All or nothing.
   std::vector<std::shared_ptr<Request>> submit(const bp_op* const* ops, size_t count);
 
-  // Subgroups; called by all members in the same order. `name` may be empty.
-  std::shared_ptr<Group> new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns);
+  // Subgroups; called by all members in the same order. `name` may be empty. `backends`: instead of this group's, unless
+  // it is empty.
+  std::shared_ptr<Group> new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns,
+                                   std::vector<ChosenBackend> backends = {});
   std::shared_ptr<Group> split(int64_t color, int64_t key);
   // A group of those members that live, made by all of them; also of a group that is broken. The new one does not end
   // with this one. timeout_ns 0: the group's.

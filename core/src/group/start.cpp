@@ -207,7 +207,7 @@ void Group::start_agent(const ChosenBackend& backend, Deadline deadline) {
 }
 
 std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const std::string& name,
-                                        int64_t timeout_ns) {
+                                        int64_t timeout_ns, std::vector<ChosenBackend> backends) {
   const Pass pass(*this);
   std::set<int32_t> seen;
   for (const int32_t rank : ranks) {
@@ -227,6 +227,7 @@ std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const
   child.name = name.empty() ? fmt::format("{}.{}", config_.name, number) : name;
   child.world_size = static_cast<int32_t>(ranks.size());
   if (timeout_ns != 0) child.timeout_ns = timeout_ns;
+  if (!backends.empty()) child.backends = std::move(backends);
   const auto self = std::find(ranks.begin(), ranks.end(), config_.rank);
   child.rank = self == ranks.end() ? -1 : static_cast<int32_t>(self - ranks.begin());
   child.global_ranks.clear();

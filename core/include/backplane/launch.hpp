@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A function on several ranks of this machine, and what each of them returns (megengine.distributed's launcher). For
+// whole programs there is `backplane run`.
+//
+//     auto results = backplane::launch(4, [](backplane::ProcessGroup& group) {
+//       int sum = group.rank();
+//       group.all_reduce(backplane::one(sum));
+//       return std::to_string(sum);
+//     });
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "backplane/distributed.hpp"
+
+namespace backplane {
+
+struct LaunchOptions {
+  std::string backend = {};                 // as in GroupOptions; empty: BACKPLANE_BACKEND, else auto
+  Timeout timeout = kNoTimeout;             // of the whole; then all ranks are ended
+  Timeout grace = std::chrono::seconds(5);  // between asking them to end (SIGTERM) and ending them
+};
+
+// What runs on each rank, with the default group already there. Its result may be any bytes, or nothing.
+using RankFunction = std::function<std::optional<std::string>(ProcessGroup& group)>;
+// By rank; none for a rank that returned nothing, or that ended the process itself with exit code 0.
+using RankResults = std::vector<std::optional<std::string>>;
+
+namespace detail {
+
+[[noreturn]] inline void fail_launch(const char* what) {
+  const std::string why = std::generic_category().message(errno);
+  fail(Status::kResource, std::string("launch: cannot ") + what + ": " + why);
+}
+
+class Fd {
+ public:
+  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd() { close(); }
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// {read, write}
+inline std::pair<Fd, Fd> make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_launch("make a pipe");
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+inline void write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) return;  // the reader is gone
+    if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+// The ranks as children of this process. They end with it.
+class Launcher {
+ public:
+  Launcher(int ranks, const RankFunction& function, LaunchOptions options) : options_(std::move(options)) {
+    if (ranks < 1) fail(Status::kInvalid, "launch needs at least one rank, not " + std::to_string(ranks));
+    const std::filesystem::directory_iterator threads("/proc/self/task");
+    if (std::distance(begin(threads), end(threads)) > 1) {
+      fail(Status::kInvalid,
+           "launch copies this process, which is safe only while it has one thread; call it before "
+           "others are started, or use `backplane run`");
+    }
+    std::fflush(nullptr);  // what is buffered is written once
+    try {
+      for (int rank = 0; rank < ranks; ++rank) fork_rank(rank, ranks, function);
+    } catch (...) {
+      end_all();
+      throw;
+    }
+  }
+  ~Launcher() { end_all(); }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+  RankResults run() {
+    const StoreServer server("127.0.0.1", 0, job_id_);  // its threads come after the forks
+    for (Child& child : children_) {
+      write_all(child.start.get(), std::to_string(server.port()));
+      child.start.close();
+    }
+    if (options_.timeout != kNoTimeout) limit_ = Clock::now() + options_.timeout;
+    while (running_ > 0) wait_and_read();
+    if (failure_) throw Error(*failure_);
+    return results();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // What a rank says in the end is one of these, and bytes.
+  static constexpr char kReturned = 'r';
+  static constexpr char kNothing = 'n';
+  static constexpr char kThrew = 't';
+
+  struct Child {
+    int rank = -1;
+    pid_t pid = -1;
+    Fd process;  // readable when it has ended
+    Fd start;    // the port of the store goes this way
+    Fd said;
+    std::string heard = {};
+    bool ended = false;
+  };
+
+  void fork_rank(int rank, int ranks, const RankFunction& function) {
+    auto start = make_pipe();
+    auto said = make_pipe();
+    const pid_t parent = ::getpid();
+    const pid_t pid = ::fork();
+    if (pid < 0) fail_launch("start a rank");
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(1);
+      start.second.close();
+      for (Child& earlier : children_) earlier = Child();
+      become(rank, ranks, start.first.get());
+      perform(function, said.second.get());
+    }
+    ++running_;
+    children_.push_back({rank, pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(start.second),
+                         std::move(said.first)});
+    if (children_.back().process.get() < 0) fail_launch("watch a rank");
+  }
+
+  // In the child.
+  void become(int rank, int ranks, int start) const {
+    std::array<char, 16> port{};
+    if (::read(start, port.data(), port.size() - 1) <= 0) ::_exit(1);  // the parent gave up
+    const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
+    set("MASTER_ADDR", "127.0.0.1");
+    set("MASTER_PORT", port.data());
+    set("RANK", std::to_string(rank));
+    set("WORLD_SIZE", std::to_string(ranks));
+    set("LOCAL_RANK", std::to_string(rank));
+    set("LOCAL_WORLD_SIZE", std::to_string(ranks));
+    set("BACKPLANE_STORE_HOSTED", "1");
+    set("BACKPLANE_JOB_ID", job_id_);
+    if (!options_.backend.empty()) set("BACKPLANE_BACKEND", options_.backend);
+  }
+  [[noreturn]] static void perform(const RankFunction& function, int said) {
+    int code = 0;
+    std::string end(1, kThrew);
+    try {
+      std::optional<std::string> result;
+      {
+        ProcessGroup group = init_process_group();
+        result = function(group);
+      }
+      if (is_initialized()) destroy_process_group();
+      end = result ? kReturned + *result : std::string(1, kNothing);
+    } catch (const std::exception& e) {
+      end += e.what();
+      code = 1;
+    } catch (...) {
+      end += "an exception of unknown type";
+      code = 1;
+    }
+    std::fflush(nullptr);
+    write_all(said, end);
+    ::_exit(code);  // without the ends of what belongs to the parent
+  }
+
+  void wait_and_read() {
+    std::vector<pollfd> polled;
+    for (const Child& child : children_) {
+      polled.push_back({child.ended ? -1 : child.said.get(), POLLIN, 0});
+      polled.push_back({child.ended ? -1 : child.process.get(), POLLIN, 0});
+    }
+    if (::poll(polled.data(), polled.size(), time_left()) < 0 && errno != EINTR) fail_launch("wait for the ranks");
+    for (size_t i = 0; i < children_.size(); ++i) {
+      const bool over = polled[2 * i + 1].revents != 0;
+      if (over || polled[2 * i].revents != 0) hear(&children_[i], over);
+      if (over) reap(&children_[i]);
+    }
+    if (limit_ && Clock::now() >= *limit_) {
+      limit_.reset();
+      begin_end(Status::kTimeout, -1, "launch: the ranks did not end in time");
+    }
+    if (kill_at_ && Clock::now() >= *kill_at_) signal_all(SIGKILL);
+  }
+  int time_left() const {
+    const auto next = std::min(limit_.value_or(Clock::time_point::max()), kill_at_.value_or(Clock::time_point::max()));
+    if (next == Clock::time_point::max()) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+    return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
+  }
+  // `all`: to the end of what is there; the writer is gone.
+  static void hear(Child* child, bool all) {
+    std::array<char, 65536> bytes{};
+    do {
+      pollfd there = {child->said.get(), POLLIN, 0};
+      if (::poll(&there, 1, 0) <= 0) return;
+      const ssize_t got = ::read(child->said.get(), bytes.data(), bytes.size());
+      if (got == 0) child->said.close();
+      if (got <= 0) return;
+      child->heard.append(bytes.data(), static_cast<size_t>(got));
+    } while (all);
+  }
+  void reap(Child* child) {
+    int status = 0;
+    ::waitpid(child->pid, &status, 0);
+    child->ended = true;
+    --running_;
+    const std::string who = "rank " + std::to_string(child->rank) + " (pid " + std::to_string(child->pid) + ") ";
+    if (WIFSIGNALED(status)) {
+      begin_end(
+          Status::kPeerLost, child->rank,
+          who + "was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")");
+    } else if (!child->heard.empty() && child->heard[0] == kThrew) {
+      begin_end(Status::kCancelled, child->rank, who + "failed: " + child->heard.substr(1));
+    } else if (WEXITSTATUS(status) != 0) {
+      begin_end(Status::kPeerLost, child->rank, who + "exited with code " + std::to_string(WEXITSTATUS(status)));
+    }
+  }
+  // The first failure counts; the others follow from it.
+  void begin_end(Status status, int rank, const std::string& why) {
+    if (failure_) return;
+    bp_error err;
+    bp_error_init(&err);
+    bp_error_set(&err, static_cast<int32_t>(status), 0, rank, why.c_str());
+    failure_.emplace(err);
+    signal_all(SIGTERM);
+    signal_all(SIGCONT);  // a stopped process gets no SIGTERM
+    kill_at_ = Clock::now() + options_.grace;
+  }
+  void signal_all(int number) const {
+    for (const Child& child : children_) {
+      if (!child.ended) ::kill(child.pid, number);
+    }
+  }
+  void end_all() {
+    signal_all(SIGKILL);
+    for (Child& child : children_) {
+      if (!std::exchange(child.ended, true)) ::waitpid(child.pid, nullptr, 0);
+    }
+  }
+  RankResults results() const {
+    RankResults results;
+    for (const Child& child : children_) {
+      const bool returned = !child.heard.empty() && child.heard[0] == kReturned;
+      results.push_back(returned ? std::optional(child.heard.substr(1)) : std::nullopt);
+      if (!returned) std::fprintf(stderr, "backplane: launch: rank %d returned nothing\n", child.rank);
+    }
+    return results;
+  }
+
+  const LaunchOptions options_;
+  const std::string job_id_ = "launch-" + std::to_string(::getpid());
+  std::vector<Child> children_;
+  size_t running_ = 0;
+  std::optional<Error> failure_;
+  std::optional<Clock::time_point> limit_;
+  std::optional<Clock::time_point> kill_at_;
+};
+
+}  // namespace detail
+
+// Runs `function` on `ranks` processes, which are copies of this one and see its variables as they were, and waits for
+// them. Returns what each returned; a rank that returned nothing is also told of on stderr. If a rank throws
+// (Status::kCancelled, with its text), is killed or exits with another code than 0 (Status::kPeerLost), or if time is
+// up (Status::kTimeout), all others are ended, and an error names the first (Error::peer_rank). No process is left
+// behind, also if this one is killed. Status::kInvalid if this process has more than one thread, for locks that others
+// hold would stay locked in the copies.
+inline RankResults launch(int ranks, const RankFunction& function, const LaunchOptions& options = {}) {
+  return detail::Launcher(ranks, function, options).run();
+}
+
+}  // namespace backplane
