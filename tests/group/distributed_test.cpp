@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backplane/distributed.hpp"
+
+#include <atomic>
+#include <stdexcept>
+#include <string>
+
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+using SynchronizedTest = BackendTest;
+INSTANTIATE_TEST_SUITE_P(Backends, SynchronizedTest,
+                         testing::Combine(testing::ValuesIn(built_backends()), testing::Values(1, 2, 4)),
+                         backend_test_name);
+
+TEST_P(SynchronizedTest, ReturnsWhenAllHave) {
+  std::atomic<int> done = 0;
+  in_group([this, &done](ProcessGroup& group) {
+    const int result = synchronized(
+        [&done](int add) {
+          ++done;
+          return add + 1;
+        },
+        group)(41);
+    EXPECT_EQ(result, 42);
+    EXPECT_EQ(done, world_size());
+    synchronized([] {}, group)();
+  });
+}
+
+// The original left the others waiting.
+TEST_P(SynchronizedTest, AFailureOfOneReachesAll) {
+  in_group([this](ProcessGroup& group) {
+    const int culprit = world_size() - 1;
+    auto load = synchronized(
+        [&group, culprit] {
+          if (group.rank() == culprit) throw std::runtime_error("there is no such file");
+          return std::string("loaded");
+        },
+        group);
+    if (group.rank() == culprit) {
+      EXPECT_THROW(load(), std::runtime_error);
+    } else {
+      std::string text;
+      EXPECT_EQ(failure_of([&load] { load(); }, &text), Status::kCancelled);
+      EXPECT_NE(text.find("rank " + std::to_string(culprit)), std::string::npos) << text;
+      EXPECT_NE(text.find("there is no such file"), std::string::npos) << text;
+    }
+  });
+}
+
+// In the original, a rank that tried its barrier again was counted twice and let the others go without the rest.
+TEST_P(SynchronizedTest, ARetryDoesNotCountTwice) {
+  in_group([this](ProcessGroup& group) {
+    ProcessGroup all = group.over(backend());
+    auto wait_for_all = synchronized([] {}, all, std::chrono::milliseconds(200));
+    const int attempts = group.rank() == 0 ? 2 : 1;
+    const bool comes = group.rank() == 0 || group.rank() < world_size() - 1;  // the last one never does
+    for (int i = 0; comes && i < attempts && world_size() > 1; ++i) {
+      EXPECT_NE(failure_of([&wait_for_all] { wait_for_all(); }), Status::kInternal);
+    }
+    group.barrier();
+  });
+}
+
+TEST(DistributedTest, OutsideOfAJobItIsJustTheFunction) {
+  EXPECT_FALSE(is_distributed());
+  EXPECT_EQ(synchronized([] { return 3; })(), 3);
+}
+
+using OverrideTest = BackendTest;
+INSTANTIATE_TEST_SUITE_P(Backends, OverrideTest,
+                         testing::Combine(testing::ValuesIn(built_backends()), testing::Values(1, 2, 4)),
+                         backend_test_name);
+
+TEST_P(OverrideTest, HoldsForItsScopeAndItsThread) {
+  in_group([](ProcessGroup& group) {
+    for (const std::string& backend : built_backends()) {
+      const OverrideBackend outer(backend, group);
+      EXPECT_EQ(get_backend(), backend);
+      EXPECT_EQ(get_rank(), group.rank());
+      EXPECT_EQ(get_world_size(), group.world_size());
+      {
+        const OverrideBackend inner("inproc");  // over the ranks of the one in force
+        EXPECT_EQ(get_backend(), "inproc");
+        int sum = 1;
+        all_reduce(one(sum));
+        EXPECT_EQ(sum, group.world_size());
+      }
+      EXPECT_EQ(get_backend(), backend);
+      EXPECT_EQ(get_backend(group), group.backend());  // a group that is named is meant
+      int sum = 1;
+      all_reduce(one(sum));
+      EXPECT_EQ(sum, group.world_size());
+      std::thread([] { EXPECT_EQ(failure_of([] { get_backend(); }), Status::kInvalid); }).join();
+    }
+    EXPECT_EQ(failure_of([] { get_backend(); }), Status::kInvalid);  // there is no default group in this test
+    EXPECT_EQ(failure_of([&group] { const OverrideBackend none("no_such", group); }), Status::kInvalid);
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test

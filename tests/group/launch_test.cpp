@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backplane/launch.hpp"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <latch>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backplane/gradients.hpp"
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+std::vector<std::string> backends_between_processes() {
+  std::vector<std::string> names = built_backends();
+  std::erase(names, "inproc");
+  return names;
+}
+
+class LaunchTest : public testing::TestWithParam<std::string> {
+ protected:
+  RankResults run(int ranks, const RankFunction& function) const {
+    return launch(ranks, function, {.backend = GetParam(), .timeout = std::chrono::seconds(60)});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, LaunchTest, testing::ValuesIn(backends_between_processes()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(LaunchTest, ResultsAreCollectedByRank) {
+  const std::vector<int> before = {10};  // the ranks see what was there
+  const RankResults results = run(3, [&before](ProcessGroup& group) {
+    int sum = before.front();
+    all_reduce(one(sum));  // the default group is there
+    return std::to_string(group.rank()) + std::string(100'000, 'x') + std::to_string(sum) + group.backend();
+  });
+  ASSERT_EQ(results.size(), 3U);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(results[static_cast<size_t>(rank)], std::to_string(rank) + std::string(100'000, 'x') + "30" + GetParam());
+  }
+  EXPECT_FALSE(is_distributed());  // here nothing has changed
+}
+
+TEST_P(LaunchTest, GradientsOverProcesses) {
+  const RankResults results = run(2, [](ProcessGroup& group) {
+    GradientReducer reducer(group, {.method = ReduceMethod::kMean, .pack_bytes = 4096});
+    std::vector<std::vector<float>> gradients(8, std::vector<float>(700, static_cast<float>(group.rank())));
+    for (size_t i = 0; i < gradients.size(); ++i) reducer.add(std::to_string(i), gradients[i]);
+    reducer.finish();
+    for (const auto& gradient : gradients) {
+      if (gradient != std::vector<float>(700, 0.5F)) return std::string("wrong");
+    }
+    return std::string("right");
+  });
+  EXPECT_EQ(results, (RankResults{"right", "right"}));
+}
+
+TEST_P(LaunchTest, ARankThatReturnsNothingIsToldOf) {
+  testing::internal::CaptureStderr();
+  const RankResults results = run(2, [](ProcessGroup& group) -> std::optional<std::string> {
+    group.barrier();
+    if (group.rank() == 1) return std::nullopt;
+    return "";
+  });
+  EXPECT_EQ(results, (RankResults{"", std::nullopt}));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("rank 1 returned nothing"), std::string::npos);
+}
+
+TEST_P(LaunchTest, AnyFailureEndsAllAndIsNamed) {
+  std::string text;
+  const auto failure = [this, &text](const RankFunction& function) {
+    try {
+      run(3, function);
+    } catch (const Error& e) {
+      text = e.what();
+      EXPECT_EQ(e.peer_rank(), 1) << text;
+      return e.status();
+    }
+    ADD_FAILURE() << "no failure";
+    return Status::kInternal;
+  };
+  // The others sleep until they are ended.
+  const auto others = [](ProcessGroup& group) {
+    group.barrier();
+    if (group.rank() != 1) ::pause();
+  };
+  EXPECT_EQ(failure([&others](ProcessGroup& group) -> std::optional<std::string> {
+              others(group);
+              throw std::runtime_error("out of luck");
+            }),
+            Status::kCancelled);
+  EXPECT_NE(text.find("failed: out of luck"), std::string::npos) << text;
+  EXPECT_EQ(failure([&others](ProcessGroup& group) -> std::optional<std::string> {
+              others(group);
+              ::raise(SIGKILL);
+              return "";
+            }),
+            Status::kPeerLost);
+  EXPECT_NE(text.find("was killed by signal 9"), std::string::npos) << text;
+  EXPECT_EQ(failure([&others](ProcessGroup& group) -> std::optional<std::string> {
+              others(group);
+              ::_exit(3);
+            }),
+            Status::kPeerLost);
+  EXPECT_NE(text.find("exited with code 3"), std::string::npos) << text;
+  EXPECT_EQ(::waitpid(-1, nullptr, 0), -1);  // no child is left
+}
+
+TEST(LaunchLimitsTest, TimeIsUpForRanksThatDoNotListen) {
+  const RankFunction deaf = [](ProcessGroup&) -> std::optional<std::string> {
+    std::signal(SIGTERM, SIG_IGN);
+    for (;;) ::pause();
+  };
+  std::string text;
+  EXPECT_EQ(failure_of(
+                [&deaf] {
+                  launch(1, deaf,
+                         {.backend = "self",
+                          .timeout = std::chrono::milliseconds(300),
+                          .grace = std::chrono::milliseconds(100)});
+                },
+                &text),
+            Status::kTimeout);
+  EXPECT_EQ(::waitpid(-1, nullptr, 0), -1);
+}
+
+// As the original refused to fork once a device was in use.
+TEST(LaunchLimitsTest, AProcessWithThreadsIsNotCopied) {
+  std::latch done(1);
+  std::thread other([&done] { done.wait(); });
+  std::string text;
+  EXPECT_EQ(failure_of([] { launch(1, [](ProcessGroup&) { return ""; }); }, &text), Status::kInvalid);
+  EXPECT_NE(text.find("one thread"), std::string::npos) << text;
+  done.count_down();
+  other.join();
+  EXPECT_EQ(failure_of([] { launch(0, [](ProcessGroup&) { return ""; }); }), Status::kInvalid);
+}
+
+}  // namespace
+}  // namespace backplane::test

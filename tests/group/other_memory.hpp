@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that claims to be a device's and is the host's: what copies between devices do can be watched without one.
+#pragma once
+
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backplane/packing.hpp"
+
+namespace backplane::test {
+
+class OtherMemory {
+ public:
+  // Packs in host memory; buffers may be anywhere.
+  PackMemory packs_on_host() {
+    PackMemory memory;
+    memory.copy = [this](const Buffer& to, const Buffer& from) { copy(to, from); };
+    return memory;
+  }
+  // The same, unwatched.
+  static PackMemory plain() {
+    PackMemory memory;
+    memory.copy = [](const Buffer& to, const Buffer& from) {
+      std::memcpy(to.data(), from.data(), from.count() * size_of(from.dtype()));
+    };
+    return memory;
+  }
+  // "cuda:1 to host memory", in order.
+  std::vector<std::string> copies() {
+    const std::lock_guard lock(mutex_);
+    return copies_;
+  }
+
+ private:
+  void copy(const Buffer& to, const Buffer& from) {
+    const std::lock_guard lock(mutex_);
+    copies_.push_back(detail::name_of_device(from.device()) + " to " + detail::name_of_device(to.device()));
+    std::memcpy(to.data(), from.data(), from.count() * size_of(from.dtype()));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::string> copies_;
+};
+
+}  // namespace backplane::test
