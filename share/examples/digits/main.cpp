@@ -40,8 +40,8 @@ double train(bp::ProcessGroup& group, const digits::DataSet& data, const digits:
                 group.world_size() == 1 ? "rank" : "ranks", group.backend().c_str(), data.training.size(),
                 data.held_out.size());
   }
-  const auto begin = std::chrono::steady_clock::now();
   digits::Training training(group, data, settings);
+  const auto begin = std::chrono::steady_clock::now();
   double accuracy = 0;
   for (int epoch = 1; epoch <= settings.epochs; ++epoch) {
     const double loss = training.run_epoch();
@@ -53,7 +53,10 @@ double train(bp::ProcessGroup& group, const digits::DataSet& data, const digits:
     }
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  if (speaks) std::printf("trained in %.2f s over %s\n", took.count(), group.backend().c_str());
+  if (speaks) {
+    std::printf("trained in %.2f s over %s, %.2f epochs per second\n", took.count(), group.backend().c_str(),
+                settings.epochs / took.count());
+  }
   return accuracy;
 }
 

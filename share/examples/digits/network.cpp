@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 
 namespace digits {
 
 namespace {
 
 constexpr size_t kUnitSize = kPixels + 1;
-constexpr size_t kClassUnitSize = Network::kHidden + 1;
-constexpr size_t kOutputBegin = kUnitSize * Network::kHidden;
+constexpr size_t kUnitsPerPart = 256;
 
 // Rounds to a multiple of 2^-36: beside 1.5 * 2^16 a double has no finer digits.
 double coarse(double value) {
@@ -41,12 +41,23 @@ double softmax(std::span<double> scores, int digit) {
 
 }  // namespace
 
-std::span<const double> Network::unit(int index) const {
-  return std::span(parameters_).subspan(static_cast<size_t>(index) * kUnitSize, kUnitSize);
+Network::Network(int width)
+    : width_(static_cast<size_t>(width)),
+      output_begin_(kUnitSize * width_),
+      parameters_(output_begin_ + (width_ + 1) * kClasses) {
+  parts_.push_back({"output", output_begin_, parameters_.size() - output_begin_});
+  for (size_t first = 0; first < width_; first += kUnitsPerPart) {
+    const size_t units = std::min(kUnitsPerPart, width_ - first);
+    parts_.push_back({"hidden units from " + std::to_string(first), first * kUnitSize, units * kUnitSize});
+  }
 }
 
-std::span<const double> Network::class_unit(int index) const {
-  return std::span(parameters_).subspan(kOutputBegin + static_cast<size_t>(index) * kClassUnitSize, kClassUnitSize);
+std::span<const double> Network::unit(size_t index) const {
+  return std::span(parameters_).subspan(index * kUnitSize, kUnitSize);
+}
+
+std::span<const double> Network::class_unit(size_t index) const {
+  return std::span(parameters_).subspan(output_begin_ + index * (width_ + 1), width_ + 1);
 }
 
 void Network::initialise(uint64_t seed) {
@@ -55,21 +66,19 @@ void Network::initialise(uint64_t seed) {
     std::normal_distribution<double> weight(0, std::sqrt(2.0 / static_cast<double>(unit_size - 1)));
     for (size_t i = 0; i < units.size(); ++i) units[i] = (i + 1) % unit_size == 0 ? 0 : weight(random);
   };
-  fill(parameters().first(kOutputBegin), kUnitSize);
-  fill(parameters().subspan(kOutputBegin), kClassUnitSize);
+  fill(parameters().first(output_begin_), kUnitSize);
+  fill(parameters().subspan(output_begin_), width_ + 1);
 }
 
-Network::Hidden Network::hidden(const Sample& sample) const {
-  Hidden result{};
-  for (int i = 0; i < kHidden; ++i) {
-    result[static_cast<size_t>(i)] = std::max(0.0, weighted_sum(unit(i), sample.pixels));
-  }
+std::vector<double> Network::hidden(const Sample& sample) const {
+  std::vector<double> result(width_);
+  for (size_t i = 0; i < width_; ++i) result[i] = std::max(0.0, weighted_sum(unit(i), sample.pixels));
   return result;
 }
 
-Network::Scores Network::scores(const Hidden& hidden) const {
+Network::Scores Network::scores(std::span<const double> hidden) const {
   Scores result{};
-  for (int i = 0; i < kClasses; ++i) result[static_cast<size_t>(i)] = weighted_sum(class_unit(i), hidden);
+  for (size_t i = 0; i < result.size(); ++i) result[i] = weighted_sum(class_unit(i), hidden);
   return result;
 }
 
@@ -78,23 +87,30 @@ int Network::classify(const Sample& sample) const {
   return static_cast<int>(std::max_element(result.begin(), result.end()) - result.begin());
 }
 
-double Network::add_gradient(const Sample& sample, std::span<double> gradient) const {
-  const Hidden active = hidden(sample);
-  Scores error = scores(active);
-  const double loss = softmax(error, sample.digit);
-  error[static_cast<size_t>(sample.digit)] -= 1;  // d loss / d score
+Network::Pass Network::pass(const Sample& sample) const {
+  Pass pass = {&sample, hidden(sample), std::vector<double>(width_), {}, 0};
+  pass.error = scores(pass.hidden);
+  pass.loss = coarse(softmax(pass.error, sample.digit));
+  pass.error[static_cast<size_t>(sample.digit)] -= 1;
+  for (size_t c = 0; c < pass.error.size(); ++c) {
+    const std::span<const double> weights = class_unit(c);
+    for (size_t i = 0; i < width_; ++i) pass.hidden_error[i] += pass.error[c] * weights[i];
+  }
+  return pass;
+}
 
-  Hidden hidden_error{};
-  for (size_t c = 0; c < error.size(); ++c) {
-    const std::span<const double> weights = class_unit(static_cast<int>(c));
-    for (size_t i = 0; i < hidden_error.size(); ++i) hidden_error[i] += error[c] * weights[i];
-    add_unit_gradient(gradient.subspan(kOutputBegin + c * kClassUnitSize, kClassUnitSize), active, error[c]);
+void Network::add_gradient(const Pass& pass, const Part& part, std::span<double> gradient) const {
+  if (part.begin == output_begin_) {
+    for (size_t c = 0; c < pass.error.size(); ++c) {
+      add_unit_gradient(gradient.subspan(c * (width_ + 1), width_ + 1), pass.hidden, pass.error[c]);
+    }
+    return;
   }
-  for (size_t i = 0; i < active.size(); ++i) {
-    if (active[i] == 0) continue;  // the rectifier passes nothing back
-    add_unit_gradient(gradient.subspan(i * kUnitSize, kUnitSize), sample.pixels, hidden_error[i]);
+  const size_t first = part.begin / kUnitSize;
+  for (size_t i = 0; i < part.size / kUnitSize; ++i) {
+    if (pass.hidden[first + i] == 0) continue;  // the rectifier passes nothing back
+    add_unit_gradient(gradient.subspan(i * kUnitSize, kUnitSize), pass.sample->pixels, pass.hidden_error[first + i]);
   }
-  return coarse(loss);
 }
 
 }  // namespace digits

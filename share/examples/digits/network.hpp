@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A perceptron with one hidden layer: 64 pixels, 32 rectified units, 10 classes with a softmax and its cross entropy.
+// A perceptron with one hidden layer: 64 pixels, rectified units (32 unless said otherwise), 10 classes with a softmax
+// and its cross entropy.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "data_set.hpp"
@@ -14,35 +17,53 @@ namespace digits {
 
 class Network {
  public:
-  static constexpr int kHidden = 32;
-  // Weights and biases of both layers, in one run, so that one call sends or reduces them all. Each unit's weights are
-  // followed by its bias.
-  static constexpr size_t kParameters = (kPixels + 1) * kHidden + (kHidden + 1) * kClasses;
+  using Scores = std::array<double, kClasses>;
 
-  Network() : parameters_(kParameters) {}
+  // A run of parameters whose gradient is computed, and reduced over the ranks, by itself.
+  struct Part {
+    std::string name;
+    size_t begin;
+    size_t size;
+  };
+  // One sample on its way through the network and back.
+  struct Pass {
+    const Sample* sample;
+    std::vector<double> hidden;        // what the hidden units answer
+    std::vector<double> hidden_error;  // d loss / d hidden
+    Scores error;                      // d loss / d score
+    double loss;
+  };
 
+  explicit Network(int width);
+
+  // Weights and biases of both layers, in one run. Each unit's weights are followed by its bias.
   std::span<double> parameters() { return parameters_; }
+  // In the order in which gradients become known: from the output back to the pixels.
+  const std::vector<Part>& parts() const { return parts_; }
 
   // He et al. 2015, "Delving deep into rectifiers": weights of variance 2 / inputs, biases 0.
   void initialise(uint64_t seed);
 
   int classify(const Sample& sample) const;
 
-  // Adds the gradient of one sample's loss to `gradient` (kParameters); returns the loss. What is added, and what is
-  // returned, is a multiple of 2^-36: sums of such numbers are exact in a double up to 2^17, and therefore the same in
-  // any order. A batch has one gradient to the last bit, whichever way it is spread over ranks.
-  double add_gradient(const Sample& sample, std::span<double> gradient) const;
+  // There, and back as far as the hidden units. Its loss is rounded like gradients are.
+  Pass pass(const Sample& sample) const;
+
+  // Adds what one sample contributes to the gradient of a part (part.size). That is a multiple of 2^-36: sums of such
+  // numbers are exact in a double up to 2^17, and therefore the same in any order. A batch has one gradient to the last
+  // bit, whichever way it is spread over ranks.
+  void add_gradient(const Pass& pass, const Part& part, std::span<double> gradient) const;
 
  private:
-  using Hidden = std::array<double, kHidden>;
-  using Scores = std::array<double, kClasses>;
+  std::vector<double> hidden(const Sample& sample) const;
+  Scores scores(std::span<const double> hidden) const;
+  std::span<const double> unit(size_t index) const;        // of the hidden layer: kPixels weights, bias
+  std::span<const double> class_unit(size_t index) const;  // of the output: width weights, bias
 
-  Hidden hidden(const Sample& sample) const;
-  Scores scores(const Hidden& hidden) const;
-  std::span<const double> unit(int index) const;        // of the hidden layer: kPixels weights, bias
-  std::span<const double> class_unit(int index) const;  // of the output: kHidden weights, bias
-
+  const size_t width_;
+  const size_t output_begin_;
   std::vector<double> parameters_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace digits

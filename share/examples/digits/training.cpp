@@ -6,16 +6,26 @@
 
 namespace digits {
 
+namespace {
+
+// Small enough that the first packs of a wide network travel while the gradients of the others are computed.
+constexpr uint64_t kPackBytes = 512 * 1024;
+
+}  // namespace
+
 Training::Training(backplane::ProcessGroup group, const DataSet& data, const Settings& settings)
     : group_(std::move(group)),
+      reducer_(group_, {.method = backplane::ReduceMethod::kSum, .pack_bytes = kPackBytes}),
       data_(data),
       settings_(settings),
-      velocity_(Network::kParameters),
+      network_(settings.width),
+      gradient_(network_.parameters().size()),
+      velocity_(gradient_.size()),
       order_(data.training.size()),
       random_(settings.seed) {
   std::iota(order_.begin(), order_.end(), size_t{0});
   if (group_.rank() == 0) network_.initialise(settings.seed);
-  group_.broadcast(network_.parameters(), 0);
+  backplane::bcast_list(std::vector<backplane::Buffer>{network_.parameters()}, group_);
 }
 
 double Training::run_epoch() {
@@ -32,23 +42,36 @@ double Training::run_epoch() {
 
 // Returns the sum of the batch's losses.
 double Training::run_batch(size_t begin, size_t end) {
-  // The loss travels behind the gradient: one call for both.
-  std::vector<double> sums(Network::kParameters + 1);
-  const std::span<double> gradient = std::span(sums).first(Network::kParameters);
   const auto rank = static_cast<size_t>(group_.rank());
   const auto ranks = static_cast<size_t>(group_.world_size());
+  std::vector<Network::Pass> passes;
+  double loss = 0;
   for (size_t i = begin + rank; i < end; i += ranks) {
-    sums.back() += network_.add_gradient(data_.training[order_[i]], gradient);
+    passes.push_back(network_.pass(data_.training[order_[i]]));
+    loss += passes.back().loss;
   }
-  group_.all_reduce(sums);
-  step(gradient, static_cast<double>(end - begin));
-  return sums.back();
+  std::vector<backplane::ReducedGradient> reduced;
+  std::fill(gradient_.begin(), gradient_.end(), 0.0);
+  for (const Network::Part& part : network_.parts()) {
+    const std::span<double> gradient = std::span(gradient_).subspan(part.begin, part.size);
+    for (const Network::Pass& pass : passes) network_.add_gradient(pass, part, gradient);
+    reduced.push_back(reducer_.add(part.name, gradient));
+  }
+  const backplane::ReducedGradient reduced_loss = reducer_.add("loss", backplane::one(loss));
+  reducer_.flush();
+  // Each part steps while others are still under way.
+  for (size_t i = 0; i < reduced.size(); ++i) {
+    reduced[i].wait();
+    step(network_.parts()[i], static_cast<double>(end - begin));
+  }
+  reduced_loss.wait();
+  return loss;
 }
 
-void Training::step(std::span<const double> gradient, double batch_size) {
+void Training::step(const Network::Part& part, double batch_size) {
   const std::span<double> parameters = network_.parameters();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    velocity_[i] = settings_.momentum * velocity_[i] - rate_ * gradient[i] / batch_size;
+  for (size_t i = part.begin; i < part.begin + part.size; ++i) {
+    velocity_[i] = settings_.momentum * velocity_[i] - rate_ * gradient_[i] / batch_size;
     parameters[i] += velocity_[i];
   }
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <backplane/backplane.hpp>
+#include <backplane/gradients.hpp>
 #include <cstdint>
 #include <random>
 #include <span>
@@ -16,6 +17,7 @@ namespace digits {
 
 struct Settings {
   int epochs = 30;
+  int width = 32;  // hidden units
   int batch = 32;  // samples of all ranks together
   uint64_t seed = 1;
   double learning_rate = 0.1;  // of the first epoch
@@ -36,14 +38,16 @@ class Training {
 
  private:
   double run_batch(size_t begin, size_t end);
-  void step(std::span<const double> gradient, double batch_size);
+  void step(const Network::Part& part, double batch_size);
 
   backplane::ProcessGroup group_;
+  backplane::GradientReducer reducer_;
   const DataSet& data_;
   const Settings settings_;
   int epoch_ = 0;
   double rate_ = 0;  // of this epoch
   Network network_;
+  std::vector<double> gradient_;
   std::vector<double> velocity_;
   std::vector<size_t> order_;  // in which the samples are gone through
   std::mt19937_64 random_;     // the same sequence on every rank, so that all agree on the order
