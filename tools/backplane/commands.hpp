@@ -13,11 +13,14 @@ namespace backplane::tool {
 void add_list(CLI::App& app, int& exit_code);
 void add_info(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
 void add_new(CLI::App& app, int& exit_code);
 void add_trace(CLI::App& app);
 // `program` is what follows run's own options.
 CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
 // Hidden: what the command starts itself as to run plugin code apart from itself.
 void add_answer(CLI::App& app);
+// Hidden: a rank of bench.
+void add_bench_rank(CLI::App& app);
 
 }  // namespace backplane::tool

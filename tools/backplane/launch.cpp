@@ -56,6 +56,7 @@ void Launch::start_rank(int local_rank) {
   child.signal_mask = signals_.mask_before();
   child.default_sigpipe = signals_.sigpipe_was_default();
   child.inherited = plan_.inherited;
+  child.output = plan_.output;
   Pipe out;
   Pipe err;
   if (plan_.prefix) {

@@ -24,6 +24,7 @@ struct Plan {
   std::optional<std::chrono::nanoseconds> timeout;
   std::chrono::nanoseconds grace{};  // between SIGTERM and SIGKILL
   bool prefix = false;               // each line of output begins with its rank
+  int output = 1;                    // what becomes standard output of ranks whose lines have no prefix
   int inherited = -1;                // a descriptor that each rank gets under its number, -1: none
   bool keep_going = false;           // a rank that fails does not end the others
 };

@@ -61,10 +61,12 @@ int main(int count, char** arguments) {
   add_list(app, exit_code);
   add_info(app, exit_code);
   add_check(app, exit_code);
+  add_bench(app, exit_code);
   add_new(app, exit_code);
   add_trace(app);
   const CLI::App* run = add_run(app, program, exit_code);
   add_answer(app);
+  add_bench_rank(app);
 
   std::vector<std::string> words(arguments + std::min(count, 1), arguments + count);
   if (!words.empty() && words.front() == run->get_name()) {

@@ -5,13 +5,11 @@
 
 #include <memory>
 #include <optional>
-#include <random>
 
 #include "commands.hpp"
 #include "failure.hpp"
+#include "job.hpp"
 #include "job_secret.hpp"
-#include "launch.hpp"
-#include "meeting_point.hpp"
 #include "program.hpp"
 
 namespace backplane::tool {
@@ -60,11 +58,6 @@ std::chrono::nanoseconds nanoseconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-std::string random_id() {
-  std::random_device entropy;
-  return fmt::format("{:08x}{:08x}", entropy() & 0xFFFFFFFFU, entropy() & 0xFFFFFFFFU);
-}
-
 void check(const Settings& settings, bool address_given) {
   const Job& job = settings.job;
   if (settings.secure && job.nodes > 1) {
@@ -93,7 +86,7 @@ int run(Settings settings, const std::vector<std::string>& program) {
   plan.keep_going = settings.keep_going;
   plan.prefix = settings.tag_output || (job.ranks_per_node > 1 && !settings.no_prefix);
   // All nodes must come to the same id; of what they have in common, only the port is sure to be written alike.
-  if (job.job_id.empty()) job.job_id = job.nodes == 1 ? random_id() : fmt::format("run-{}", job.master_port);
+  if (job.job_id.empty()) job.job_id = job.nodes == 1 ? random_job_id() : fmt::format("run-{}", job.master_port);
 
   Guard guard;  // forks, so it comes before any thread
   if (!settings.secret_file.empty()) use_secret_file(settings.secret_file);
@@ -101,11 +94,7 @@ int run(Settings settings, const std::vector<std::string>& program) {
   if (settings.secure) secret = draw_secret();
   plan.inherited = secret.get();
   Signals signals;  // blocks them, also for the store's threads
-  MeetingPoint meeting(job);
-  const int code = Launch(job, plan, signals, guard).run();
-  const std::string complaint = meeting.close([&signals, code] { return code != 0 || signals.asked_to_end(); });
-  if (!complaint.empty()) fmt::print(stderr, "backplane: {}\n", complaint);
-  return code;
+  return run_job(job, plan, signals, guard);
 }
 
 }  // namespace

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// backplane bench: what it measures, that it sees what is wrong, and what it writes. No test depends on a time.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "tools/command.hpp"
+
+namespace backplane::test {
+namespace {
+
+using Json = nlohmann::json;
+using Words = std::vector<std::string>;
+
+// As short as it can be; each row still has its fewest blocks.
+Words bench(const Words& more) {
+  Words words = {"bench", "--seconds", "0.001"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Json results_of(const std::string& path) {
+  const Json json = Json::parse(read_file(path), nullptr, false);
+  EXPECT_TRUE(json.is_object()) << read_file(path);
+  return json.is_object() ? json["results"] : Json::array();
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+constexpr const char* kAll =
+    "barrier,broadcast,reduce,all_reduce,gather,scatter,all_gather,reduce_scatter,all_to_all,send_recv,bandwidth,"
+    "overlap";
+
+TEST(Bench, MeasuresAndVerifiesEveryOperation) {
+  const Workplace place;
+  const Outcome outcome = run(bench({"--backend", "inproc", "-n", "3", "--operation", kAll, "--sizes", "4,1K",
+                                     "--check", "--json", place.file("json")}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const Json results = results_of(place.file("json"));
+  EXPECT_EQ(results.size(), 1U + 11 * 2) << results;
+  for (const Json& row : results) {
+    EXPECT_EQ(row["ranks"], 3);
+    EXPECT_EQ(row["backend"], "inproc");
+    EXPECT_TRUE(row["wrong"].empty()) << row;
+    EXPECT_GE(row["samples"], 5);
+    EXPECT_LE(row["p1_us"], row["p50_us"]);
+    EXPECT_LE(row["p50_us"], row["p99_us"]);
+    EXPECT_EQ(row.contains("hidden_percent"), row["operation"] == "overlap");
+  }
+}
+
+TEST(Bench, CountsBandwidthAsNcclTestsDo) {
+  const Workplace place;
+  const Outcome outcome = run(bench({"--backend", "inproc", "-n", "4", "--operation", "all_reduce,all_gather,broadcast",
+                                     "--sizes", "64K", "--json", place.file("json")}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const Json& row : results_of(place.file("json"))) {
+    const bool gathers = row["operation"] == "all_gather";
+    const double data = gathers ? 4 * 65536 : 65536;
+    const double factor = row["operation"] == "all_reduce" ? 1.5 : gathers ? 0.75 : 1;
+    const double algbw = data / row["p50_us"].get<double>() * 1e-3;
+    EXPECT_NEAR(row["algbw_gbps"], algbw, algbw * 1e-6) << row;
+    EXPECT_NEAR(row["busbw_gbps"], algbw * factor, algbw * 1e-6) << row;
+  }
+}
+
+TEST(Bench, WritesCsvAndADrawing) {
+  const Workplace place;
+  const Outcome outcome = run(bench({"--backend", "inproc", "-n", "1,2", "--sizes", "4:1K:16", "--csv",
+                                     place.file("csv"), "--plot", place.file("svg")}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::vector<std::string> lines = lines_of(read_file(place.file("csv")));
+  ASSERT_EQ(lines.size(), 1U + 2 * 3);  // 4, 64, 1024
+  for (const std::string& line : lines) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 12) << line;
+  EXPECT_TRUE(lines[1].starts_with("\"inproc\",1,all_reduce,4,")) << lines[1];
+  const std::string svg = read_file(place.file("svg"));
+  EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+  size_t depth = 0;  // of elements: each that opens is closed
+  for (size_t at = svg.find('<'); at != std::string::npos; at = svg.find('<', at + 1)) {
+    const size_t end = svg.find('>', at);
+    ASSERT_NE(end, std::string::npos);
+    if (svg[at + 1] == '/') {
+      ASSERT_GT(depth, 0U);
+      --depth;
+    } else if (svg[end - 1] != '/') {
+      ++depth;
+    }
+  }
+  EXPECT_EQ(depth, 0U);
+  EXPECT_TRUE(contains(svg, "all_reduce, 2 ranks"));
+  EXPECT_FALSE(contains(svg, "href")) << "it must need no other file";
+}
+
+#ifdef BACKPLANE_TEST_zmq
+TEST(Bench, PutsBackendsSideBySide) {
+  const Workplace place;
+  const Outcome outcome = run(bench({"--backend", "zmq", "--backend", "zmq?io_threads=2", "--backend", "inproc",
+                                     "--sizes", "4", "--rounds", "2", "--check", "--json", place.file("json")}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json results = results_of(place.file("json"));
+  ASSERT_EQ(results.size(), 3U);
+  EXPECT_EQ(results[0]["backend"], "zmq");
+  EXPECT_EQ(results[1]["backend"], "zmq?io_threads=2");
+  EXPECT_EQ(results[0]["samples"], results[1]["samples"]) << "their blocks take turns";
+  EXPECT_EQ(results[2]["backend"], "inproc");
+}
+
+TEST(Bench, SaysWhichRankFailed) {
+  const Outcome outcome =
+      run(bench({"--backend", "zmq", "--sizes", "4"}), {{{"BACKPLANE_LAYERS", "chaos?rules=rank 1 after 10: crash"}}});
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.err, "backplane: rank 1 (")) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+}
+#endif
+
+TEST(Bench, FindsAWrongResult) {
+  const Outcome outcome =
+      run(bench({"--backend", "specimen", "--sizes", "4,64K", "--check"}),
+          {{{"BACKPLANE_PLUGIN_PATH", BACKPLANE_TEST_SPECIMEN}, {"SPECIMEN_MUTANT", "collectives.all-reduce"}}});
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "as element 16383 of 16384")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "WRONG")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "right")) << "4 bytes are\n" << outcome.out;
+}
+
+TEST(Bench, LeavesOutPeersThatAreNotInstalled) {
+  const Workplace place;
+  const Outcome outcome =
+      run(bench({"--backend", "inproc", "--peer", "openmpi", "--sizes", "4", "--json", place.file("json")}),
+          {{{"PATH", "/nowhere"}}});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "left out: peer openmpi: mpirun.openmpi is not installed (Debian: openmpi-bin)"))
+      << outcome.out;
+  EXPECT_EQ(Json::parse(read_file(place.file("json")))["left_out"].size(), 1U);
+}
+
+TEST(Bench, MeasuresThePeersThatAre) {
+  const Workplace place;
+  const Outcome outcome = run(bench({"--backend", "inproc", "--peer", "all", "--operation", kAll, "--sizes", "1K",
+                                     "--rounds", "1", "--check", "--json", place.file("json")}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json whole = Json::parse(read_file(place.file("json")));
+  std::set<std::string> subjects;
+  for (const Json& row : whole["results"]) {
+    subjects.insert(row["backend"]);
+    EXPECT_TRUE(row["wrong"].empty()) << row;
+  }
+  EXPECT_EQ(subjects.size() + whole["left_out"].size(), 1U + 4) << whole;
+}
+
+TEST(Bench, RefusesWhatMakesNoSense) {
+  const std::vector<std::pair<Words, std::string>> cases = {
+      {{"--sizes", "6"}, "--sizes 6: expected multiples of 4"},
+      {{"--sizes", "-4"}, "--sizes -4: expected"},
+      {{"--sizes", "4X"}, "--sizes 4X: expected"},
+      {{"--sizes", "4:64:1"}, "the factor must be 2 or more"},
+      {{"--operation", "all_reduse"}, "all_reduse is no operation that can be measured; these are: barrier, "},
+      {{"--peer", "mpi"}, "there is no peer mpi; these are known: openmpi, "},
+      {{"--peer", "openmpi?x"}, "expected VARIABLE=VALUE"},
+      {{"--pin", "-n", "4096"}, "--pin gives each rank a core, but there are"},
+      {{"-n", "0"}, "--ranks"},
+      {{"--seconds", "no"}, "--seconds"},
+  };
+  for (const auto& [words, sentence] : cases) {
+    Words all = {"bench", "--backend", "inproc"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome outcome = run(all);
+    EXPECT_EQ(outcome.code, 2) << sentence << outcome.err;
+    EXPECT_TRUE(contains(outcome.err, sentence)) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+  const Outcome unknown = run({"bench", "--backend", "nope"});
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_TRUE(contains(unknown.err, "unknown backend 'nope'")) << unknown.err;
+  const Outcome unwritable = run({"bench", "--backend", "inproc", "--json", "/nowhere/json"});
+  EXPECT_EQ(unwritable.code, 1);
+  EXPECT_TRUE(contains(unwritable.err, "cannot write /nowhere/json: No such file")) << unwritable.err;
+}
+
+}  // namespace
+}  // namespace backplane::test

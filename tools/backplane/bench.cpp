@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// backplane bench: how fast backends are, side by side, and beside their peers.
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <tuple>
+
+#include "bench_job.hpp"
+#include "bench_peers.hpp"
+#include "bench_rank.hpp"
+#include "bench_report.hpp"
+#include "commands.hpp"
+#include "failure.hpp"
+#include "signals.hpp"
+#include "table.hpp"
+
+namespace backplane::tool {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+struct Settings {
+  Strings backends;
+  Strings peers;
+  Strings operations = {"all_reduce"};
+  Strings sizes = {"4", "1K", "64K", "1M"};
+  std::vector<int> ranks = {2};
+  double seconds = 0.5;
+  int rounds = 0;
+  bool check = false;
+  bool pin = false;
+  std::string json;
+  std::string csv;
+  std::string plot;
+};
+
+constexpr const char* kFooter = R"(
+OPERATION is a collective (barrier, broadcast, reduce, all_reduce, gather, scatter, all_gather, reduce_scatter,
+all_to_all), send_recv (half a round trip between pairs of ranks), bandwidth (64 messages under way), or overlap (an
+asynchronous all_reduce while the rank computes for as long as it takes; HIDDEN is how much of it that hides). All are
+done on f32, sums. SIZE is N of the documentation in bytes: what a rank gives to or gets from each other one.
+
+A sample is the mean of a block of operations, 200 us of them or one if that is longer, on the slowest rank. The blocks
+of the backends take turns; peers, and backends whose ranks are threads, are jobs of their own, which take turns in
+rounds. ALGBW and BUSBW are those of nccl-tests, from the median (GB are 10^9 bytes).
+
+A peer is openmpi, mpich, raw-gloo, torch, or all of them; NAME?VARIABLE=VALUE&... sets variables of its environment.
+One that is not installed is left out with a reason.
+
+Exit codes: 0, 1 if a result was wrong or something failed, 2 wrong use, a rank's own if it failed.
+
+  backplane bench -n 2 --pin
+  backplane bench --backend gloo --backend 'zmq?io_threads=2' --operation all_reduce,broadcast --sizes 4:64M:16
+  backplane bench -n 2,4 --peer all --json result.json --plot result.svg)";
+
+uint64_t bytes_of(const std::string& text) {
+  char* end = nullptr;
+  errno = 0;
+  const unsigned long long number = std::strtoull(text.c_str(), &end, 10);
+  const std::string unit = end;
+  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
+  const bool sound =
+      !text.empty() && text.front() != '-' && errno == 0 && shift >= 0 && number > 0 && number < (1ULL << 33);
+  const uint64_t bytes = sound ? static_cast<uint64_t>(number) << shift : 0;
+  if (bytes == 0 || bytes % sizeof(float) != 0 || bytes > (uint64_t{1} << 34)) {
+    throw Failure(kWrongUse, fmt::format("--sizes {}: expected multiples of 4 up to 16G, as in 4,64K,1M or 4:64M:16",
+                                         printable(text)));
+  }
+  return bytes;
+}
+
+// "4:64M:16": from, to, factor.
+void add_sizes(const std::string& text, std::vector<uint64_t>& sizes) {
+  const size_t first = text.find(':');
+  if (first == std::string::npos) return sizes.push_back(bytes_of(text));
+  const size_t second = text.find(':', first + 1);
+  const std::string written = second == std::string::npos ? "2" : text.substr(second + 1);
+  const int factor = std::atoi(written.c_str());
+  if (factor < 2) throw Failure(kWrongUse, fmt::format("--sizes {}: the factor must be 2 or more", printable(text)));
+  const uint64_t last = bytes_of(text.substr(first + 1, second == std::string::npos ? second : second - first - 1));
+  for (uint64_t size = bytes_of(text.substr(0, first)); size <= last; size *= static_cast<uint64_t>(factor)) {
+    sizes.push_back(size);
+  }
+}
+
+std::vector<bench::Row> rows_of(const Settings& settings) {
+  std::vector<uint64_t> sizes;
+  for (const std::string& text : settings.sizes) add_sizes(text, sizes);
+  std::vector<bench::Row> rows;
+  try {
+    for (const std::string& name : settings.operations) {
+      const bench::Test test = bench::test_of(name);
+      if (test == bench::Test::kBarrier) {
+        rows.push_back({test, 0});
+        continue;
+      }
+      for (const uint64_t bytes : sizes) rows.push_back({test, bytes});
+    }
+  } catch (const std::invalid_argument& error) {
+    throw Failure(kWrongUse, printable(error.what()));
+  }
+  return rows;
+}
+
+void check_pinning(const Settings& settings) {
+  cpu_set_t allowed;
+  const int cores = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  const int ranks = *std::max_element(settings.ranks.begin(), settings.ranks.end());
+  if (settings.pin && ranks > cores) {
+    throw Failure(kWrongUse, fmt::format("--pin gives each rank a core, but there are {} for {} ranks", cores, ranks));
+  }
+}
+
+std::vector<Contestant> find_contestants(const Settings& settings, int ranks, std::vector<LeftOut>& left_out) {
+  std::vector<Contestant> contestants = contestants_of(settings.backends, ranks);
+  Strings peers;
+  for (const std::string& peer : settings.peers) {
+    const Strings all = peer_names();
+    if (peer == "all") peers.insert(peers.end(), all.begin(), all.end());
+    if (peer != "all") peers.push_back(peer);
+  }
+  for (const std::string& peer : peers) {
+    try {
+      contestants.push_back(find_peer(peer, ranks));
+    } catch (const Failure& failure) {
+      if (failure.exit_code() == kWrongUse) throw;
+      left_out.push_back({fmt::format("peer {}", peer), failure.what()});
+    }
+  }
+  return contestants;
+}
+
+void merge(bench::Finding& whole, const bench::Finding& part) {
+  whole.operations = part.operations;
+  whole.us.insert(whole.us.end(), part.us.begin(), part.us.end());
+  whole.alone.insert(whole.alone.end(), part.alone.begin(), part.alone.end());
+  whole.compute.insert(whole.compute.end(), part.compute.begin(), part.compute.end());
+}
+
+// All contestants with one number of ranks.
+class Tournament {
+ public:
+  Tournament(const bench::Task& task, int ranks, Signals& signals, BenchReport& report)
+      : task_(task), ranks_(ranks), signals_(signals), report_(report) {}
+
+  // Returns an exit code; anything but 0 has been explained on stderr.
+  int hold(std::vector<Contestant> contestants) {
+    int worst = 0;
+    for (int round = 0; round < report_.rounds; ++round) {
+      for (Contestant& contestant : contestants) {
+        if (contestant.command.empty()) continue;  // has failed
+        std::vector<bench::Finding> findings;
+        const int code = run_contestant(contestant, ranks_, task_, signals_, findings);
+        collect(contestant, findings);
+        if (code == 0) continue;
+        worst = code;
+        if (!contestant.is_peer || code > kSignalled) return code;
+        report_.left_out.push_back(
+            {contestant.subjects.front(), fmt::format("its driver ended with exit code {}", code)});
+        contestant.command.clear();
+      }
+    }
+    return worst == 0 ? 0 : kFailed;
+  }
+
+  // Into the report, in order.
+  bool report(const std::vector<Contestant>& contestants) {
+    bool right = true;
+    for (const bench::Row& row : task_.rows) {
+      for (const Contestant& contestant : contestants) {
+        for (const std::string& subject : contestant.subjects) {
+          const auto found = found_.find(key(subject, row));
+          if (found == found_.end() || found->second.found.us.empty()) continue;
+          for (auto* samples : {&found->second.found.us, &found->second.found.alone, &found->second.found.compute}) {
+            std::sort(samples->begin(), samples->end());
+          }
+          right = right && found->second.wrong.empty();
+          report_.results.push_back(std::move(found->second));
+        }
+      }
+    }
+    return right;
+  }
+
+ private:
+  using Key = std::tuple<std::string, bench::Test, uint64_t>;
+  static Key key(const std::string& subject, const bench::Row& row) { return {subject, row.test, row.bytes}; }
+
+  void collect(const Contestant& contestant, const std::vector<bench::Finding>& findings) {
+    for (const bench::Finding& finding : findings) {
+      if (finding.subject >= contestant.subjects.size())
+        throw Failure(kFailed, "results of a backend that was not asked");
+      const std::string& subject = contestant.subjects[finding.subject];
+      Measured& measured = found_[key(subject, finding.row)];
+      measured.subject = subject;
+      measured.ranks = ranks_;
+      measured.row = finding.row;
+      if (!finding.wrong.empty()) measured.wrong.push_back(finding.wrong);
+      merge(measured.found, finding);
+    }
+  }
+
+  const bench::Task& task_;
+  const int ranks_;
+  Signals& signals_;
+  BenchReport& report_;
+  std::map<Key, Measured> found_;
+};
+
+void write_file(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) throw Failure(kFailed, fmt::format("cannot write {}: {}", printable(path), errno_text(errno)));
+}
+
+int run(const Settings& settings) {
+  bench::Task task;
+  task.rows = rows_of(settings);
+  check_pinning(settings);
+  for (const std::string* path : {&settings.json, &settings.csv, &settings.plot}) write_file(*path, "");  // rather now
+  BenchReport report;
+  report.pinned = task.pin = settings.pin;
+  report.checked = task.check = settings.check;
+  task.progress = true;
+  Signals signals;
+  bool right = true;
+  int code = 0;
+  for (const int ranks : settings.ranks) {
+    report.left_out.clear();
+    const std::vector<Contestant> contestants = find_contestants(settings, ranks, report.left_out);
+    report.rounds = settings.rounds > 0 ? settings.rounds : contestants.size() > 1 ? 3 : 1;
+    report.seconds = settings.seconds;
+    task.seconds = settings.seconds / report.rounds;
+    Tournament tournament(task, ranks, signals, report);
+    code = std::max(code, tournament.hold(contestants));
+    right = tournament.report(contestants) && right;
+    if (code > kFailed) break;
+  }
+  if (report.results.empty()) return code == 0 ? kFailed : code;
+  write_file(settings.json, bench_json(report));
+  write_file(settings.csv, bench_csv(report));
+  write_file(settings.plot, bench_svg(report));
+  fmt::print("{}", bench_table(report));
+  return right ? code : std::max(code, kFailed);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  auto settings = std::make_shared<Settings>();
+  CLI::App* command = app.add_subcommand("bench", "Measure backends side by side, and beside other libraries");
+  command->footer(kFooter);
+  const auto list = [command](const std::string& name, Strings& values, const char* about, const char* text) {
+    return command->add_option(name, values, about)->delimiter(',')->option_text(text);
+  };
+  command->add_option("-n,--ranks", settings->ranks, "Ranks, all on this machine; several numbers: one after the other")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->option_text("N,... (2)");
+  command
+      ->add_option("--backend", settings->backends,
+                   "A backend, as in 'gloo?iface=lo'; repeatable. Left out: all viable")
+      ->option_text("NAME")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--peer", settings->peers, "Another library; repeatable")
+      ->option_text("NAME")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  list("--operation", settings->operations, "What to measure", "OPERATION,... (all_reduce)");
+  list("--sizes", settings->sizes, "Sizes in bytes with K, M or G, or FROM:TO:FACTOR", "SIZE,... (4,1K,64K,1M)");
+  command->add_option("--seconds", settings->seconds, "Time for each backend, operation and size")
+      ->check(CLI::Range(0.001, 1e5))
+      ->option_text("SECONDS (0.5)");
+  command->add_option("--rounds", settings->rounds, "How often jobs take turns; 3 if there are several, else 1")
+      ->check(CLI::Range(1, 1000))
+      ->option_text("N");
+  command->add_flag("--check", settings->check, "Verify the results of each operation and size first");
+  command->add_flag("--pin", settings->pin, "Put rank i's thread on the i-th core; a backend's own threads stay free");
+  command->add_option("--json", settings->json, "Write the results to this file as JSON")->option_text("FILE");
+  command->add_option("--csv", settings->csv, "Likewise as CSV")->option_text("FILE");
+  command->add_option("--plot", settings->plot, "Likewise as a drawing (SVG)")->option_text("FILE");
+  command->callback([settings, &exit_code] { exit_code = run(*settings); });
+}
+
+void add_bench_rank(CLI::App& app) {
+  auto words = std::make_shared<Strings>();
+  CLI::App* command = app.add_subcommand(kBenchRankCommand)->group("");
+  command->add_option("words", *words, "The task, a number of threads, backends")->required();
+  command->callback([words] {
+    constexpr size_t kOwn = bench::kTaskArguments + 1;
+    try {
+      if (words->size() <= kOwn) throw std::invalid_argument("too few words");
+      const Strings backends(words->begin() + kOwn, words->end());
+      measure_backends(bench::to_task(*words), backends, std::stoi((*words)[kOwn - 1]));
+    } catch (const std::invalid_argument&) {
+      throw Failure(kWrongUse, "this subcommand is for the command's own use");
+    }
+  });
+}
+
+}  // namespace backplane::tool

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory of a row, and what must be in it after an operation.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "task.hpp"
+
+namespace backplane::bench {
+
+class Subject;
+
+// Input and output of one rank, large enough for the row's operation; aligned to pages, touched, zero (so that sums of
+// sums stay finite).
+class Buffers {
+ public:
+  Buffers(const Row& row, int size);
+
+  float* in() { return in_.get(); }
+  float* out() { return out_.get(); }
+  uint64_t in_count() const { return in_count_; }
+  uint64_t out_count() const { return out_count_; }
+  void clear();
+
+ private:
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  uint64_t in_count_;
+  uint64_t out_count_;
+  std::unique_ptr<float, Free> in_;
+  std::unique_ptr<float, Free> out_;
+};
+
+// Does the row's operation once, for rooted ones once per root, with inputs that tell ranks and places apart. Returns
+// what is wrong on this rank, "" if nothing is. All ranks call it.
+std::string check_results(Subject& subject, const Row& row, Buffers& buffers);
+
+}  // namespace backplane::bench
