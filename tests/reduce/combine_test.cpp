@@ -74,6 +74,18 @@ TEST(Combine, GivesTheSameBitsInEitherOrder) {
   }
 }
 
+TEST(Combine, GivesTheSameBitsOnEveryProcessor) {
+  for (const auto& [dtype, op] : all_pairs()) {
+    const Bytes left = random_elements(dtype, 1003, 5), right = random_elements(dtype, 1003, 6);
+    Bytes plain(left.size());
+    combine_anywhere(dtype, op, plain.data(), left.data(), right.data(), 1003);
+    EXPECT_EQ(combined(dtype, op, left, right), plain) << dtype_name(dtype) << " " << reduce_op_name(op);
+    Bytes in_place = left;
+    combine(dtype, op, in_place.data(), in_place.data(), right.data(), 1003);
+    EXPECT_EQ(in_place, plain) << dtype_name(dtype) << " " << reduce_op_name(op);
+  }
+}
+
 TEST(Combine, GivesTheSameBitsInPlaceAndUnaligned) {
   for (const auto& [dtype, op] : all_pairs())
     for (const uint64_t count : {0u, 1u, 3u, 17u, 1000u}) {

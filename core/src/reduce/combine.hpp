@@ -27,7 +27,11 @@ bool reducible(uint32_t dtype, uint32_t reduce_op);
 // combine like sum. f16, bf16 and fp8 are computed in f32 and rounded to nearest even (small_float.hpp says what
 // overflow becomes). The same operands give the same bits in either order: a NaN result is always the type's one quiet
 // NaN, and min and max take -0 to be less than +0.
+// Uses what the processor has.
 void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count);
+// The same, with the same bits, for the least processor of the architecture.
+void combine_anywhere(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
+                      uint64_t count);
 
 // avg: data[i] /= divisor (integers: rounded toward zero). The divisor is not 0.
 void divide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count);
