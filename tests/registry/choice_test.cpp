@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "error.hpp"
+#include "registry/tuning.hpp"
 
 namespace backplane::core {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 struct View {
   std::vector<Candidate> candidates;
   std::string place = "here";
+  std::string tuning = {};
 };
 
 // What each rank was told: "id: reason", or what was thrown.
@@ -25,9 +27,9 @@ std::vector<std::string> told(const std::vector<View>& views) {
   for (size_t rank = 0; rank < views.size(); ++rank) {
     threads.emplace_back([rank, &views, &store, &result] {
       try {
-        const Choice choice =
-            agree_on_backend(*store, static_cast<int32_t>(rank), static_cast<int32_t>(views.size()),
-                             views[rank].candidates, views[rank].place, Deadline::after(INT64_C(20'000'000'000)));
+        const Choice choice = agree_on_backend(*store, static_cast<int32_t>(rank), static_cast<int32_t>(views.size()),
+                                               views[rank].candidates, views[rank].place, views[rank].tuning,
+                                               Deadline::after(INT64_C(20'000'000'000)));
         result[rank] = choice.reason;
       } catch (const Error& e) {
         result[rank] = fmt::format("{} {}", e.status(), e.what());
@@ -60,6 +62,48 @@ TEST(ChoiceTest, OneRankCannotUseIt) {
 TEST(ChoiceTest, NothingForAll) {
   EXPECT_EQ(told({{{{"gloo", ""}}}, {{{"zmq", ""}}}})[0].substr(0, 52),
             fmt::format("{} auto found no backend that all 2 ranks can use; not", BP_UNSUPPORTED).substr(0, 52));
+}
+
+constexpr const char* kTuning = R"({"format": "backplane-tuning/1", "measured": [
+  {"ranks": 2, "operation": "all_reduce", "bytes": 1024, "us": {"shm": 9000, "gloo": 190}},
+  {"ranks": 2, "operation": "all_reduce", "bytes": 4, "us": {"shm": 1.6, "gloo": 180, "zmq": 95.4}},
+  {"ranks": 8, "operation": "all_reduce", "bytes": 4, "us": {"shm": 5, "zmq": 4.9}}]})";
+
+TEST(ChoiceTest, SaysWhatWasMeasured) {
+  const View tuned = {kAll, "here", kTuning};
+  EXPECT_EQ(told({tuned, {kAll}, {kAll}})[0],
+            "shm: 3 ranks on one host; measured with 2 ranks 1.6 us at 4 B, gloo 180, zmq 95");
+  const TuningTable table(kTuning);
+  EXPECT_EQ(table.evidence("gloo", {"gloo"}, 2), "measured 180 us at 4 B");
+  EXPECT_EQ(table.evidence("other", {"other"}, 2), "");
+}
+
+TEST(ChoiceTest, TheFastestByTheTableOfRankZero) {
+  const std::vector<Candidate> most = {{"gloo", ""}, {"zmq", ""}};
+  const View tuned = {most, "here", kTuning};
+  const View misled = {most, "here", R"({"format": "backplane-tuning/1", "measured": []})"};
+  EXPECT_EQ(told({tuned, misled})[0], "zmq: 2 ranks, all of which can use it; measured 95 us at 4 B, gloo 180");
+  EXPECT_EQ(told({misled, tuned})[0], "gloo: 2 ranks, all of which can use it");
+  const View elsewhere = {most, "there", kTuning};
+  EXPECT_EQ(told({tuned, elsewhere})[0], "gloo: 2 ranks, all of which can use it") << "it was measured on one host";
+}
+
+TEST(ChoiceTest, OnlyWhatIsClearlyFasterIsPreferred) {
+  const TuningTable table(kTuning);
+  EXPECT_EQ(table.fastest({"shm", "zmq"}, 8), "shm") << "2% are noise";
+  EXPECT_EQ(table.fastest({"shm", "gloo"}, 2), "shm") << "by the mean of both rows";
+  EXPECT_EQ(table.fastest({"zmq", "shm"}, 2), "shm");
+  EXPECT_EQ(table.fastest({"zmq", "nothing"}, 2), "zmq");
+  EXPECT_EQ(TuningTable().fastest({"zmq", "shm"}, 2), "zmq");
+}
+
+TEST(ChoiceTest, NoTableAtAll) {
+  for (const char* text : {"", "{", "[]", R"({"format": "x", "measured": []})", R"({"format": "backplane-tuning/1"})",
+                           R"({"format": "backplane-tuning/1", "measured": [{"ranks": 2}]})",
+                           R"({"format": "backplane-tuning/1", "measured": [
+                              {"ranks": 2, "operation": "x", "bytes": 4, "us": {"shm": -1}}]})"}) {
+    EXPECT_THROW(TuningTable table(text), Error) << text;
+  }
 }
 
 // The registry of the process: what is built in is for one process, so none of it is a candidate.

@@ -102,6 +102,35 @@ TEST(Bench, WritesCsvAndADrawing) {
 }
 
 #ifdef BACKPLANE_TEST_zmq
+TEST(Bench, TunesAuto) {
+  const Workplace place;
+  const std::string file = place.file("tuning/table.json");
+  const Setting tuned = {{{"BACKPLANE_TUNING_FILE", file}, {"BACKPLANE_PLUGINS_ALLOW", "zmq"}}};
+  Words words = bench({"--backend", "zmq", "--backend", "zmq?io_threads=2", "--backend", "inproc", "--sizes", "4,1K"});
+  words.emplace_back("--tune");
+  const Outcome outcome = run(words, tuned);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json measured = Json::parse(read_file(file))["measured"];
+  ASSERT_EQ(measured.size(), 2U) << measured;
+  EXPECT_EQ(measured[0]["us"].size(), 2U) << "only backends without settings\n" << measured;
+  const Outcome explained = run({"explain", "-n", "2"}, tuned);
+  ASSERT_EQ(explained.code, 0) << explained.err;
+  EXPECT_TRUE(explained.out.starts_with("zmq: 2 ranks, all of which can use it; measured ")) << explained.out;
+  EXPECT_TRUE(contains(explained.out, " us at 4 B")) << explained.out;
+}
+
+TEST(Explain, TellsWhyNot) {
+  const Outcome untuned =
+      run({"explain", "-n", "3"}, {{{"BACKPLANE_TUNING_FILE", "/dev/null"}, {"BACKPLANE_PLUGINS_ALLOW", "zmq"}}});
+  ASSERT_EQ(untuned.code, 0) << untuned.err;
+  EXPECT_EQ(untuned.out, "zmq: 3 ranks, all of which can use it\n");
+  EXPECT_TRUE(contains(untuned.err, "auto does without the tuning table /dev/null: ")) << untuned.err;
+  EXPECT_EQ(run({"explain", "-n", "1"}).out, "self: the world has one rank\n");
+  const Outcome nothing = run({"explain"}, {{{"BACKPLANE_PLUGINS_ALLOW", "inproc"}}});
+  EXPECT_NE(nothing.code, 0);
+  EXPECT_TRUE(contains(nothing.err, "auto found no backend")) << nothing.err;
+}
+
 TEST(Bench, PutsBackendsSideBySide) {
   const Workplace place;
   const Outcome outcome = run(bench({"--backend", "zmq", "--backend", "zmq?io_threads=2", "--backend", "inproc",

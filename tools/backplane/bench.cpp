@@ -3,14 +3,18 @@
 // backplane bench: how fast backends are, side by side, and beside their peers.
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <stdexcept>
+#include <system_error>
 #include <tuple>
 
 #include "bench_job.hpp"
@@ -40,6 +44,8 @@ struct Settings {
   std::string json;
   std::string csv;
   std::string plot;
+  bool tune = false;
+  std::string tuning_file;
 };
 
 constexpr const char* kFooter = R"(
@@ -54,6 +60,9 @@ rounds. ALGBW and BUSBW are those of nccl-tests, from the median (GB are 10^9 by
 
 A peer is openmpi, mpich, raw-gloo, torch, or all of them; NAME?VARIABLE=VALUE&... sets variables of its environment.
 One that is not installed is left out with a reason.
+
+--tune writes the medians of the backends to BACKPLANE_TUNING_FILE, or else to ~/.local/share/backplane/tuning-HOST.json,
+where 'auto' finds them ('backplane explain').
 
 Exit codes: 0, 1 if a result was wrong or something failed, 2 wrong use, a rank's own if it failed.
 
@@ -223,7 +232,38 @@ void write_file(const std::string& path, const std::string& text) {
   if (!file) throw Failure(kFailed, fmt::format("cannot write {}: {}", printable(path), errno_text(errno)));
 }
 
+// Where the core looks for it (core/src/registry/tuning.hpp).
+std::string tuning_file(const Settings& settings) {
+  if (!settings.tuning_file.empty()) return settings.tuning_file;
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (!variable("BACKPLANE_TUNING_FILE").empty()) return variable("BACKPLANE_TUNING_FILE");
+  const std::string data = variable("XDG_DATA_HOME");
+  const std::string home = variable("HOME");
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  if (!data.starts_with('/') && !home.starts_with('/')) {
+    throw Failure(kWrongUse, "--tune knows no place for its file, as there is no HOME; name one by --tuning-file");
+  }
+  const std::string base = data.starts_with('/') ? data : fmt::format("{}/.local/share", home);
+  return fmt::format("{}/backplane/tuning-{}.json", base, host.data());
+}
+
+// In one step, so that no rank sees half of it.
+void write_tuning(const std::string& path, const std::string& text) {
+  std::error_code error;
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  if (!directory.empty()) std::filesystem::create_directories(directory, error);
+  const std::string fresh = fmt::format("{}.new", path);
+  write_file(fresh, text);
+  std::filesystem::rename(fresh, path, error);
+  if (error) throw Failure(kFailed, fmt::format("cannot write {}: {}", printable(path), error.message()));
+}
+
 int run(const Settings& settings) {
+  const std::string tuning = settings.tune ? tuning_file(settings) : "";
   bench::Task task;
   task.rows = rows_of(settings);
   check_pinning(settings);
@@ -251,6 +291,10 @@ int run(const Settings& settings) {
   write_file(settings.csv, bench_csv(report));
   write_file(settings.plot, bench_svg(report));
   fmt::print("{}", bench_table(report));
+  if (!tuning.empty() && right && code == 0) {
+    write_tuning(tuning, bench_tuning(report));
+    fmt::print("auto chooses by this now: {}\n", printable(tuning));
+  }
   return right ? code : std::max(code, kFailed);
 }
 
@@ -290,6 +334,11 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--json", settings->json, "Write the results to this file as JSON")->option_text("FILE");
   command->add_option("--csv", settings->csv, "Likewise as CSV")->option_text("FILE");
   command->add_option("--plot", settings->plot, "Likewise as a drawing (SVG)")->option_text("FILE");
+  CLI::Option* tune = command->add_flag("--tune", settings->tune, "Let 'auto' choose by these results on this host");
+  command
+      ->add_option("--tuning-file", settings->tuning_file, "Where to write them to, instead of BACKPLANE_TUNING_FILE")
+      ->option_text("FILE")
+      ->needs(tune);
   command->callback([settings, &exit_code] { exit_code = run(*settings); });
 }
 

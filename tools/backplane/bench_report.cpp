@@ -138,6 +138,24 @@ std::string bench_json(const BenchReport& report) {
   return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string bench_tuning(const BenchReport& report) {
+  Json measured = Json::array();
+  const Measured* last = nullptr;
+  for (const Measured& one : report.results) {
+    if (one.subject.find_first_of(" ?") != std::string::npos || one.subject == "auto") continue;
+    if (last == nullptr || !same_row(*last, one)) {
+      measured.push_back({{"ranks", one.ranks},
+                          {"operation", bench::name_of(one.row.test)},
+                          {"bytes", one.row.bytes},
+                          {"us", Json::object()}});
+    }
+    measured.back()["us"][one.subject] = std::max(percentile(one.found.us, 0.5), 1e-3);
+    last = &one;
+  }
+  const Json whole = {{"format", "backplane-tuning/1"}, {"host", host_name()}, {"measured", std::move(measured)}};
+  return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 std::string bench_csv(const BenchReport& report) {
   std::string text =
       "backend,ranks,operation,bytes,samples,operations_per_sample,p1_us,p50_us,p99_us,algbw_gbps,busbw_gbps,"

@@ -52,4 +52,7 @@ std::string bench_csv(const BenchReport& report);
 // A self-contained SVG: for each number of ranks and operation, medians over sizes, both axes logarithmic.
 std::string bench_svg(const BenchReport& report);
 
+// The tuning table by which `auto` chooses: medians of the backends alone, without peers and settings.
+std::string bench_tuning(const BenchReport& report);
+
 }  // namespace backplane::tool

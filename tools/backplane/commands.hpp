@@ -14,6 +14,7 @@ void add_list(CLI::App& app, int& exit_code);
 void add_info(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_explain(CLI::App& app, int& exit_code);
 void add_new(CLI::App& app, int& exit_code);
 void add_trace(CLI::App& app);
 // `program` is what follows run's own options.

@@ -9,6 +9,7 @@
 #include "group/pass.hpp"
 #include "log.hpp"
 #include "registry/choice.hpp"
+#include "registry/tuning.hpp"
 #include "store/rendezvous.hpp"
 
 namespace backplane::core {
@@ -122,7 +123,7 @@ void Group::choose_backends(Deadline deadline) {
     if (config_.world_size > 1 || !backend.choose_from->registered("self")) {
       const auto store = make_prefix_store(store_, fmt::format("auto{}/", i));
       choice = agree_on_backend(*store, config_.rank, config_.world_size, candidates(*backend.choose_from),
-                                shared_place(), deadline);
+                                shared_place(), config_.rank == 0 ? tuning_text() : "", deadline);
     }
     log(BP_LOG_INFO, "auto chose {}", choice.reason);
     const Member& member = backend.choose_from->lookup(choice.id);

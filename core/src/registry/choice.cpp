@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "error.hpp"
+#include "registry/tuning.hpp"
 #include "store/secret.hpp"
 
 namespace backplane::core {
@@ -21,6 +22,7 @@ constexpr const char* kPreference[] = {"shm", "gloo", "zmq"};
 constexpr const char* kOfOnePlace[] = {"shm"};
 
 constexpr const char* kChoiceKey = "choice";
+constexpr const char* kTuningKey = "tuning";
 
 bool joins_processes(const Member& member) {
   const uint32_t flags = member.backend->flags;
@@ -50,20 +52,37 @@ std::string why_not(Store& store, const std::string& id, Deadline deadline) {
   return "not all ranks have it";
 }
 
+std::string here_key(const std::string& place) { return fmt::format("here/{}", place); }
+
+// What was measured counts where it was measured: on one host.
+TuningTable agreed_table(Store& store, int32_t world_size, const std::string& place, Deadline deadline) {
+  if (!store.check({kTuningKey}, deadline)) return {};
+  if (store.add(here_key(place), 0, deadline) != world_size) return {};
+  return TuningTable(store.get(kTuningKey, deadline));
+}
+
 // When all have spoken. An empty id: nothing will do, for this reason.
 Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mine, const std::string& place,
               Deadline deadline) {
   std::string passed_over;
+  std::vector<std::string> usable;
   for (const Candidate& each : mine) {
     if (each.objection.empty() && store.add(count_key(each.id, place), 0, deadline) == world_size) {
-      const char* const why = is_of_one_place(each.id) ? "ranks on one host" : "ranks, all of which can use it";
-      return {each.id, fmt::format("{}: {} {}{}", each.id, world_size, why, passed_over)};
+      usable.push_back(each.id);
+    } else if (usable.empty()) {
+      passed_over += fmt::format("; not {}: {}", each.id, why_not(store, each.id, deadline));
     }
-    passed_over += fmt::format("; not {}: {}", each.id, why_not(store, each.id, deadline));
   }
-  return {"", fmt::format("auto found no backend that all {} ranks can use{}; put one into a directory of "
-                          "BACKPLANE_PLUGIN_PATH on each host",
-                          world_size, passed_over)};
+  if (usable.empty()) {
+    return {"", fmt::format("auto found no backend that all {} ranks can use{}; put one into a directory of "
+                            "BACKPLANE_PLUGIN_PATH on each host",
+                            world_size, passed_over)};
+  }
+  const TuningTable table = agreed_table(store, world_size, place, deadline);
+  const std::string id = table.fastest(usable, world_size);
+  const std::string evidence = table.evidence(id, usable, world_size);
+  const char* const why = is_of_one_place(id) ? "ranks on one host" : "ranks, all of which can use it";
+  return {id, fmt::format("{}: {} {}{}{}{}", id, world_size, why, evidence.empty() ? "" : "; ", evidence, passed_over)};
 }
 
 }  // namespace
@@ -105,7 +124,9 @@ std::string shared_place() {
 }
 
 Choice agree_on_backend(Store& store, int32_t rank, int32_t world_size, const std::vector<Candidate>& mine,
-                        const std::string& place, Deadline deadline) {
+                        const std::string& place, const std::string& tuning, Deadline deadline) {
+  store.add(here_key(place), 1, deadline);
+  if (rank == 0 && !tuning.empty()) store.set(kTuningKey, tuning, deadline);
   for (const Candidate& each : mine) {
     if (each.objection.empty()) {
       store.add(count_key(each.id, place), 1, deadline);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `auto` stands for: the first backend of an order of preference that every rank can use. All ranks choose the
-// same, whatever each of them sees.
+// What `auto` stands for: the first backend of an order of preference that every rank can use or, on one host for which
+// there is a tuning table, the fastest by that. All ranks choose the same, whatever each of them sees.
 #pragma once
 
 #include <string>
@@ -30,9 +30,10 @@ struct Choice {
 };
 
 // Called by all ranks with a store of their own for it, each with what it sees. Waits until all have said so. Throws
-// BP_UNSUPPORTED, the same on all, if there is nothing that all can use. Store calls per rank: one for each candidate
-// and two more; twice as many for the last to come.
+// BP_UNSUPPORTED, the same on all, if there is nothing that all can use. Rank 0's tuning table (tuning.hpp; its text,
+// or nothing) is everybody's, and counts if all ranks are in one place, as it was measured in one. Store calls per
+// rank: one for each candidate and three more; twice as many for the last to come.
 Choice agree_on_backend(Store& store, int32_t rank, int32_t world_size, const std::vector<Candidate>& mine,
-                        const std::string& place, Deadline deadline);
+                        const std::string& place, const std::string& tuning, Deadline deadline);
 
 }  // namespace backplane::core

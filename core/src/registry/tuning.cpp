@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "registry/tuning.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <system_error>
+
+#include "backplane/abi/host.h"
+#include "error.hpp"
+#include "log.hpp"
+
+namespace backplane::core {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFormat = "backplane-tuning/1";
+constexpr double kClearlyFaster = 0.95;
+constexpr uintmax_t kLongest = uintmax_t{1} << 20;  // bytes of a table
+
+fs::path environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+fs::path own_table() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const fs::path data = environment("XDG_DATA_HOME");
+  const fs::path home = environment("HOME");
+  const fs::path base = data.is_absolute() ? data : home.is_absolute() ? home / ".local/share" : fs::path();
+  return base.empty() ? base : base / "backplane" / fmt::format("tuning-{}.json", host.data());
+}
+
+fs::path find_table() {
+  const fs::path given = environment("BACKPLANE_TUNING_FILE");
+  if (!given.empty()) return given;
+  const fs::path own = own_table();
+  std::error_code ignored;
+  return !own.empty() && fs::exists(own, ignored) ? own : fs::path("/etc/backplane/tuning.json");
+}
+
+std::string microseconds(double us) { return us < 10 ? fmt::format("{:.1f}", us) : fmt::format("{:.0f}", us); }
+
+std::string size_text(uint64_t bytes) {
+  constexpr std::array<const char*, 4> kUnits = {"B", "KiB", "MiB", "GiB"};
+  size_t unit = 0;
+  for (; unit + 1 < kUnits.size() && bytes >= 1024 && bytes % 1024 == 0; ++unit) bytes /= 1024;
+  return fmt::format("{} {}", bytes, kUnits[unit]);
+}
+
+}  // namespace
+
+TuningTable::TuningTable(const std::string& json) {
+  try {
+    const auto table = nlohmann::json::parse(json);
+    if (table.at("format") != kFormat) fail(BP_INVALID, "its format is not {}", kFormat);
+    for (const auto& each : table.at("measured")) {
+      Row row{each.at("ranks"), each.at("operation"), each.at("bytes"), each.at("us")};
+      const bool sound = row.ranks > 0 && std::all_of(row.us.begin(), row.us.end(), [](const auto& one) {
+                           return std::isfinite(one.second) && one.second > 0;
+                         });
+      if (!sound) fail(BP_INVALID, "ranks and times must be positive");
+      rows_.push_back(std::move(row));
+    }
+  } catch (const nlohmann::json::exception& e) {
+    fail(BP_INVALID, "{}", e.what());
+  }
+}
+
+std::vector<const TuningTable::Row*> TuningTable::rows_for(int32_t world_size) const {
+  const auto distance = [world_size](const Row& row) { return std::abs(int64_t{row.ranks} - world_size); };
+  std::vector<const Row*> nearest;
+  for (const Row& row : rows_) {
+    if (!nearest.empty() && distance(row) < distance(*nearest[0])) nearest.clear();
+    if (nearest.empty() || row.ranks == nearest[0]->ranks) nearest.push_back(&row);
+  }
+  return nearest;
+}
+
+std::string TuningTable::fastest(const std::vector<std::string>& usable, int32_t world_size) const {
+  const std::vector<const Row*> rows = rows_for(world_size);
+  std::string best = usable.front();
+  double best_ratio = kClearlyFaster;
+  for (const std::string& id : usable) {
+    double logarithms = 0;
+    int count = 0;
+    for (const Row* row : rows) {
+      const auto mine = row->us.find(id);
+      const auto first = row->us.find(usable.front());
+      if (mine == row->us.end() || first == row->us.end()) continue;
+      logarithms += std::log(mine->second / first->second);
+      ++count;
+    }
+    const double ratio = count == 0 ? 1 : std::exp(logarithms / count);
+    if (ratio >= best_ratio) continue;
+    best = id;
+    best_ratio = ratio;
+  }
+  return best;
+}
+
+std::string TuningTable::evidence(const std::string& chosen, const std::vector<std::string>& usable,
+                                  int32_t world_size) const {
+  const Row* shown = nullptr;
+  for (const Row* row : rows_for(world_size)) {
+    if (row->us.count(chosen) == 0) continue;
+    if (shown == nullptr || (row->operation == shown->operation && row->bytes < shown->bytes)) shown = row;
+  }
+  if (shown == nullptr) return {};
+  const std::string ranks = shown->ranks == world_size ? "" : fmt::format(" with {} ranks", shown->ranks);
+  std::string text =
+      fmt::format("measured{} {} us at {}", ranks, microseconds(shown->us.at(chosen)), size_text(shown->bytes));
+  for (const std::string& id : usable) {
+    const auto other = shown->us.find(id);
+    if (id != chosen && other != shown->us.end()) text += fmt::format(", {} {}", id, microseconds(other->second));
+  }
+  return text;
+}
+
+std::string tuning_text() {
+  const fs::path path = find_table();
+  std::error_code error;
+  const uintmax_t size = fs::file_size(path, error);
+  if (error && std::getenv("BACKPLANE_TUNING_FILE") == nullptr) return {};
+  try {
+    if (error) fail(BP_INVALID, "{}", error.message());
+    if (size > kLongest) fail(BP_INVALID, "it is longer than {} bytes", kLongest);
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    const TuningTable checked(text.str());
+    return text.str();
+  } catch (const Error& e) {
+    log(BP_LOG_WARN, "auto does without the tuning table {}: {}; write it anew with `backplane bench --tune`",
+        path.string(), e.what());
+    return {};
+  }
+}
+
+}  // namespace backplane::core
