@@ -23,6 +23,7 @@ struct Collectives::Pattern {
   int32_t only_to = -1;                      // the only rank that reads anything, or -1
   std::function<Block(int32_t to)> mine;     // what this rank shows; not `each`: asked for rank 0
   std::function<Room(int32_t from)> theirs;  // where that goes what it reads
+  Room own;  // where that goes what it shows, of patterns that are not `each`, if at all
 };
 
 void run_alone(const bp_op& op) {
@@ -108,6 +109,9 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     return step;
   };
   const auto read = [&](uint32_t step, uint64_t offset) {
+    if (offset < pattern.own.size) {  // now, while it is in the cache
+      copy(pattern.own.data + offset, pattern.mine(0).data + offset, std::min(stride, pattern.own.size - offset));
+    }
     for (int32_t i = 1; i < world_size_; ++i) {
       const int32_t from = (rank_ + i) % world_size_;
       if (pattern.only_from >= 0 && from != pattern.only_from) continue;
@@ -141,8 +145,8 @@ void Collectives::gather(const Call& call) {
   pattern.only_to = call.root;
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
+  if (rank_ == call.root) pattern.own = {call.room(rank_).data, call.input.size};
   pass(call, pattern);
-  if (rank_ == call.root) copy(call.room(rank_).data, call.input.data, call.input.size);
 }
 
 void Collectives::scatter(const Call& call) {
@@ -162,8 +166,8 @@ void Collectives::all_gather(const Call& call) {
   pattern.size = call.varies ? call.most_out() : call.input.size;
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
+  pattern.own = {call.room(rank_).data, call.input.size};
   pass(call, pattern);
-  copy(call.room(rank_).data, call.input.data, call.input.size);
 }
 
 void Collectives::all_to_all(const Call& call) {
