@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What comes to a store's port: any bytes are a frame or not, a frame that was understood is understood the same when
-// it is written out again, and whatever requests several clients send in whatever order, the board and the roster
-// behind the port keep their accounts.
+// it is written out again, whatever requests several clients send in whatever order, the board and the roster behind
+// the port keep their accounts, and in secure mode nothing is opened but what was sealed, as it was, in its turn.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "store/board.hpp"
+#include "store/handshake.hpp"
 #include "store/roster.hpp"
+#include "store/secret.hpp"
 #include "store/wire.hpp"
 
 namespace {
@@ -70,6 +72,32 @@ void check_keys(std::string_view bytes) {
   if (const auto key = decode_key_answer(bytes)) require(body(encode_key_answer(*key)) == bytes);
 }
 
+// The bytes as what a stranger sends, as a public key, and as the payload of a frame that is changed on its way: its
+// first two bytes say where and how.
+void check_seal(std::string_view bytes) {
+  static const Secret secret("of this fuzz target", "here");
+  static const KeyExchange client(KeyExchange::End::kClient);
+  require(!client.agree(secret, bytes) || bytes.size() == kKeySize);
+  Opener stranger(secret.key());
+  std::string forged(bytes);
+  require(!stranger.open(forged));
+
+  if (bytes.size() < 2) return;
+  Sealer sealer(secret.key());
+  Opener opener(secret.key());
+  const std::string_view payload = bytes.substr(2);
+  const std::string first =
+      body(sealer.seal(payload.substr(0, payload.size() / 2), payload.substr(payload.size() / 2)));
+  std::string opened = first;
+  require(opener.open(opened) && opened == payload);
+  std::string changed = body(sealer.seal(payload));
+  const auto mask = static_cast<char>(bytes[1]);
+  changed[static_cast<unsigned char>(bytes[0]) % changed.size()] ^= mask;
+  require(opener.open(changed) == (mask == 0));
+  std::string repeated = first;
+  require(!opener.open(repeated));
+}
+
 // Requests, each with a byte that says which client sends it and one for its size.
 void serve(std::string_view bytes) {
   constexpr ClientId kClients = 4;
@@ -124,8 +152,8 @@ void serve(std::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  constexpr void (*kTargets[])(std::string_view) = {check_hello, check_welcome, check_request, check_reply,
-                                                    check_push,  check_fates,   serve,         check_keys};
+  constexpr void (*kTargets[])(std::string_view) = {check_hello, check_welcome, check_request, check_reply, check_push,
+                                                    check_fates, serve,         check_keys,    check_seal};
   kTargets[data[0] % std::size(kTargets)](bytes);
   return 0;
 }
