@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole C++ API. objects.hpp (msgpack) and dlpack.hpp need further libraries' headers and are included by those who
-// want them.
+// The C++ API. Included by those who want them: gradients.hpp, launch.hpp, and objects.hpp (msgpack) and dlpack.hpp,
+// which need further libraries' headers.
 #pragma once
 
 #include "backplane/distributed.hpp"

@@ -11,7 +11,7 @@ namespace digits {
 namespace {
 
 constexpr size_t kUnitSize = kPixels + 1;
-constexpr size_t kUnitsPerPart = 256;
+constexpr size_t kUnitsPerPart = 512;
 
 // Rounds to a multiple of 2^-36: beside 1.5 * 2^16 a double has no finer digits.
 double coarse(double value) {

@@ -8,8 +8,9 @@ namespace digits {
 
 namespace {
 
-// Small enough that the first packs of a wide network travel while the gradients of the others are computed.
-constexpr uint64_t kPackBytes = 512 * 1024;
+// Less than a full part of the network: then each is a pack of its own, is reduced where it lies, and travels while the
+// next ones are computed. Those of a narrow network travel together.
+constexpr uint64_t kPackBytes = 256 * 1024;
 
 }  // namespace
 
@@ -51,9 +52,9 @@ double Training::run_batch(size_t begin, size_t end) {
     loss += passes.back().loss;
   }
   std::vector<backplane::ReducedGradient> reduced;
-  std::fill(gradient_.begin(), gradient_.end(), 0.0);
   for (const Network::Part& part : network_.parts()) {
     const std::span<double> gradient = std::span(gradient_).subspan(part.begin, part.size);
+    std::fill(gradient.begin(), gradient.end(), 0.0);
     for (const Network::Pass& pass : passes) network_.add_gradient(pass, part, gradient);
     reduced.push_back(reducer_.add(part.name, gradient));
   }
