@@ -96,6 +96,20 @@ TEST_P(SubgroupsTest, WrongListsAreRefused) {
   });
 }
 
+TEST_P(SubgroupsTest, ARankWithoutTheOtherBackendTellsAllAndStaysInStep) {
+  in_group([](ProcessGroup& group) {
+    std::string text;
+    const bool lacks = group.rank() == 1;
+    const Status status =
+        failure_of([&] { group.over(lacks ? "nowhere" : "inproc", std::chrono::seconds(60)); }, &text);
+    EXPECT_EQ(status, Status::kInvalid);
+    EXPECT_NE(text.find("nowhere"), std::string::npos) << text;
+    EXPECT_TRUE(lacks || text.find("rank 1") != std::string::npos) << text;
+    ProcessGroup next = group.over("inproc");
+    EXPECT_EQ(sum_of_ones(next), group.world_size());
+  });
+}
+
 TEST_P(SubgroupsTest, DifferentListsAreNamed) {
   in_group([](ProcessGroup& group) {
     if (group.rank() > 1) return;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -92,11 +93,16 @@ void add_sizes(const std::string& text, std::vector<uint64_t>& sizes) {
   if (first == std::string::npos) return sizes.push_back(bytes_of(text));
   const size_t second = text.find(':', first + 1);
   const std::string written = second == std::string::npos ? "2" : text.substr(second + 1);
-  const int factor = std::atoi(written.c_str());
-  if (factor < 2) throw Failure(kWrongUse, fmt::format("--sizes {}: the factor must be 2 or more", printable(text)));
+  uint64_t factor = 0;
+  const auto [end, error] = std::from_chars(written.data(), written.data() + written.size(), factor);
+  if (error != std::errc() || end != written.data() + written.size() || factor < 2)
+    throw Failure(kWrongUse, fmt::format("--sizes {}: the factor must be 2 or more", printable(text)));
   const uint64_t last = bytes_of(text.substr(first + 1, second == std::string::npos ? second : second - first - 1));
-  for (uint64_t size = bytes_of(text.substr(0, first)); size <= last; size *= static_cast<uint64_t>(factor)) {
+  const uint64_t least = bytes_of(text.substr(0, first));
+  if (least > last) throw Failure(kWrongUse, fmt::format("--sizes {}: the range is empty", printable(text)));
+  for (uint64_t size = least;; size *= factor) {
     sizes.push_back(size);
+    if (size > last / factor) return;
   }
 }
 
@@ -169,11 +175,12 @@ class Tournament {
         std::vector<bench::Finding> findings;
         const int code = run_contestant(contestant, ranks_, task_, signals_, findings);
         collect(contestant, findings);
+        if (signals_.taken_end() != 0) return kSignalled + signals_.taken_end();
         if (code == 0) continue;
         worst = code;
-        if (!contestant.is_peer || code > kSignalled) return code;
+        if (!contestant.is_peer) return code;
         report_.left_out.push_back(
-            {contestant.subjects.front(), fmt::format("its driver ended with exit code {}", code)});
+            {contestant.subjects.front(), fmt::format("its driver ended with exit code {} at {} ranks", code, ranks_)});
         contestant.command.clear();
       }
     }
@@ -276,8 +283,9 @@ int run(const Settings& settings) {
   bool right = true;
   int code = 0;
   for (const int ranks : settings.ranks) {
-    report.left_out.clear();
-    const std::vector<Contestant> contestants = find_contestants(settings, ranks, report.left_out);
+    std::vector<LeftOut> missing;
+    const std::vector<Contestant> contestants = find_contestants(settings, ranks, missing);
+    if (report.left_out.empty()) report.left_out = missing;  // the same whatever the number of ranks
     report.rounds = settings.rounds > 0 ? settings.rounds : contestants.size() > 1 ? 3 : 1;
     report.seconds = settings.seconds;
     task.seconds = settings.seconds / report.rounds;

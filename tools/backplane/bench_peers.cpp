@@ -2,11 +2,14 @@
 #include "bench_peers.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <system_error>
 
@@ -24,6 +27,7 @@ constexpr const char* kOpenMpi = "openmpi";
 constexpr const char* kMpich = "mpich";
 constexpr const char* kGloo = "raw-gloo";
 constexpr const char* kTorch = "torch";
+constexpr std::chrono::seconds kImportTime{60};  // of torch, from a slow disk
 
 // Drivers lie beside the command: bin/backplane, libexec/backplane/bench_openmpi.
 std::string driver(const std::string& peer, const std::string& file, const std::string& needs) {
@@ -56,7 +60,13 @@ void require_module(const std::string& python) {
   for (char** entry = environ; *entry != nullptr; ++entry) child.environment.emplace_back(*entry);
   child.input = child.output = child.error = null.get();
   const Started started = start(child);
-  const int status = started.pid > 0 ? reap(started.pid) : -1;
+  int status = -1;
+  if (started.pid > 0) {
+    const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, started.pid, 0)));
+    pollfd ended = {process.get(), POLLIN, 0};
+    const bool in_time = ::poll(&ended, 1, std::chrono::milliseconds(kImportTime).count()) > 0;
+    status = in_time ? reap(started.pid) : kill_and_reap(started.pid);
+  }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     throw Failure(kNotFound, fmt::format("{} has no module torch with gloo (Debian: python3-torch)", python));
   }

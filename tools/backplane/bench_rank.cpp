@@ -32,6 +32,20 @@ class GroupSubject final : public bench::Subject {
     works_.clear();
   }
 
+  // Has the backend start what it starts with the first asynchronous collective, send and receive. All ranks together.
+  void start_threads() {
+    float sum = 0;
+    float sent = 0;
+    float received = 0;
+    const CallOptions async = {.async_op = true};
+    works_.push_back(group_.all_reduce(one(sum), ReduceOp::kSum, async));
+    if (size() > 1) {
+      works_.push_back(group_.recv(one(received), (rank() + size() - 1) % size(), 0, async));
+      works_.push_back(group_.send(one(sent), (rank() + 1) % size(), 0, async));
+    }
+    finish();
+  }
+
  private:
   Work perform(const bench::Step& step, const CallOptions& options) {
     const auto size = static_cast<uint64_t>(group_.world_size());
@@ -90,8 +104,12 @@ void measure_as(int rank, int world_size, const Store& store, const bench::Task&
     owners.push_back(std::make_unique<GroupSubject>(ProcessGroup::create(options)));
     subjects.push_back(owners.back().get());
   }
-  // Only now, and only this thread: a backend's own threads are better anywhere than on the core of their rank.
-  if (task.pin) bench::pin_thread(rank);
+  // Only this thread: a backend's own are better anywhere than on the core of their rank. Many begin with the first
+  // operation that needs them, and would be where this one is.
+  if (task.pin) {
+    for (const auto& owner : owners) owner->start_threads();
+    bench::pin_thread(rank);
+  }
   bench::measure(task, subjects, bench::progress_line(task, fmt::format("{}", fmt::join(backends, ", "))));
 }
 

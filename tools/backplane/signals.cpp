@@ -31,7 +31,9 @@ std::vector<int> Signals::take() {
   std::vector<int> numbers;
   signalfd_siginfo info{};
   while (::read(descriptor_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    numbers.push_back(static_cast<int>(info.ssi_signo));
+    const auto number = static_cast<int>(info.ssi_signo);
+    if (taken_end_ == 0 && (number == SIGINT || number == SIGTERM || number == SIGHUP)) taken_end_ = number;
+    numbers.push_back(number);
   }
   return numbers;
 }

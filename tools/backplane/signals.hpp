@@ -20,6 +20,8 @@ class Signals {
   int fd() const { return descriptor_.get(); }
   // What has come since the last call.
   std::vector<int> take();
+  // The first SIGINT, SIGTERM or SIGHUP that was taken; 0: none.
+  int taken_end() const { return taken_end_; }
   // True if somebody wants the launcher to end. Takes nothing.
   bool asked_to_end() const;
 
@@ -29,6 +31,7 @@ class Signals {
 
  private:
   Descriptor descriptor_;
+  int taken_end_ = 0;
   sigset_t before_{};
   bool sigpipe_was_default_ = true;
 };

@@ -60,7 +60,7 @@ struct Row {
 uint64_t window_of(uint64_t bytes);
 
 struct Task {
-  std::string results;  // a file to append lines to (report.hpp of this folder's reader, measure.hpp of its writer)
+  std::string results;  // a file to append lines to (results.hpp)
   double seconds = 1;   // for each row and subject
   bool check = false;   // of results, before each row is measured
   bool pin = false;     // rank i's thread to the i-th core

@@ -6,6 +6,7 @@
 #include <mpi.h>
 
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -19,6 +20,11 @@ namespace {
 using backplane::bench::Op;
 using backplane::bench::Step;
 
+int count_of(const Step& step) {
+  if (step.count > std::numeric_limits<int>::max()) throw std::length_error("MPI's counts end at 2^31 - 1 elements");
+  return static_cast<int>(step.count);
+}
+
 class MpiSubject final : public backplane::bench::Subject {
  public:
   MpiSubject() {
@@ -31,7 +37,7 @@ class MpiSubject final : public backplane::bench::Subject {
 
   // An error ends the job (MPI_ERRORS_ARE_FATAL), so statuses need no look.
   void run(const Step& step) override {
-    const int count = static_cast<int>(step.count);
+    const int count = count_of(step);
     switch (step.op) {
       case Op::kBarrier:
         MPI_Barrier(world_);
@@ -70,7 +76,7 @@ class MpiSubject final : public backplane::bench::Subject {
   }
 
   void start(const Step& step) override {
-    const int count = static_cast<int>(step.count);
+    const int count = count_of(step);
     MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
     if (step.op == Op::kSend) {
       MPI_Isend(step.in, count, MPI_FLOAT, step.peer, 0, world_, &request);

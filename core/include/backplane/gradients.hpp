@@ -136,9 +136,9 @@ struct ReducerOptions {
 //
 // A gradient belongs to the reducer from `add` until it is completed: its buffer must live and stay untouched. The
 // result is written to the same buffer, on the device where it lives. Rounds: whatever is added up to a flush. All
-// ranks must add the same parameters with the same dtypes and counts, those of one dtype in the same order. If they do
-// not, no gradient of that pack is touched: on all ranks the reducer fails with a sentence that names rank and
-// parameter, and so does everything later. Any thread may call anything.
+// ranks must add the same parameters with the same dtypes and counts in the same order. If they do not, no gradient of
+// that pack is touched: on all ranks the reducer fails with a sentence that names rank and parameter, and so does
+// everything later. Any thread may call anything.
 class GradientReducer {
  public:
   // Collective: all ranks of the group make theirs, in the same order as other groups. Blocks until they have.
@@ -280,21 +280,27 @@ class GradientReducer {
     }
     const size_t count = said.size();
     if (batch.last) said.emplace_back("the end");
-    require_agreement(group_, said,
-                      {.noun = "gradient",
-                       .whole = "its round",
-                       .advice = "all ranks must add the same gradients in the same order, and then flush",
-                       .first = compared_});
+    try {
+      require_agreement(group_, said,
+                        {.noun = "gradient",
+                         .whole = "its round",
+                         .advice = "all ranks must add the same gradients in the same order, and then flush",
+                         .first = compared_});
+    } catch (const Error& difference) {
+      known_to_all_ = difference.status() == Status::kInvalid;
+      throw;
+    }
     compared_ = batch.last ? 0 : compared_ + count;
     for (const auto& pack : batch.packs) {
       packer_.reduce(group_, pack->gradients(), pack->offsets(), options_.method);
       pack->succeed();
     }
   }
-  // A failure may be this rank's alone: the others are told by the end of the group.
+  // A failure may be this rank's alone: the others are told by the end of the group. A difference they find themselves,
+  // unless the end of the group comes first.
   void end_with(const Batch& batch, const Error& failure) {
     try {
-      group_.abort(failure.what());
+      if (!known_to_all_) group_.abort(failure.what());
     } catch (const Error&) {
       // It has ended already.
     }
@@ -319,6 +325,7 @@ class GradientReducer {
   ProcessGroup group_;
   detail::PackReducer packer_{options_.memory};  // the thread's
   size_t compared_ = 0;                          // gradients of this round; the thread's
+  bool known_to_all_ = false;                    // what it failed with; the thread's
   std::mutex mutex_;                             // guards what follows
   std::condition_variable changed_;
   std::map<DType, std::shared_ptr<detail::GradientPack>> filling_;

@@ -119,8 +119,8 @@ class Launcher {
   RankResults run() {
     const StoreServer server("127.0.0.1", 0, job_id_);  // its threads come after the forks
     for (Child& child : children_) {
-      write_all(child.start.get(), std::to_string(server.port()));
-      child.start.close();
+      write_all(child.start.second.get(), std::to_string(server.port()));
+      child.start = {};
     }
     if (options_.timeout != kNoTimeout) limit_ = Clock::now() + options_.timeout;
     while (running_ > 0) wait_and_read();
@@ -138,8 +138,8 @@ class Launcher {
   struct Child {
     int rank = -1;
     pid_t pid = -1;
-    Fd process;  // readable when it has ended
-    Fd start;    // the port of the store goes this way
+    Fd process;               // readable when it has ended
+    std::pair<Fd, Fd> start;  // the port of the store goes this way; the reading end is kept for no SIGPIPE to come
     Fd said;
     std::string heard = {};
     bool ended = false;
@@ -160,8 +160,8 @@ class Launcher {
       perform(function, said.second.get());
     }
     ++running_;
-    children_.push_back({rank, pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(start.second),
-                         std::move(said.first)});
+    children_.push_back(
+        {rank, pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(start), std::move(said.first)});
     if (children_.back().process.get() < 0) fail_launch("watch a rank");
   }
 
@@ -215,7 +215,7 @@ class Launcher {
       if (over || polled[2 * i].revents != 0) hear(&children_[i], over);
       if (over) reap(&children_[i]);
     }
-    if (limit_ && Clock::now() >= *limit_) {
+    if (running_ > 0 && limit_ && Clock::now() >= *limit_) {
       limit_.reset();
       begin_end(Status::kTimeout, -1, "launch: the ranks did not end in time");
     }

@@ -147,7 +147,9 @@ std::shared_ptr<Group> group_over(Group& parent, const char* backend, int64_t ti
   const int32_t world_size = parent.config().world_size;
   std::vector<int32_t> ranks(static_cast<size_t>(world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return parent.new_group(ranks, "", timeout_ns, choose(default_registry(), backend));
+  return parent.new_group(ranks, "", timeout_ns, [text = std::string(backend == nullptr ? "" : backend)] {
+    return choose(default_registry(), text.c_str());
+  });
 }
 
 std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const char* name, int32_t rank,

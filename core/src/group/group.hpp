@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,6 +37,7 @@ struct ChosenBackend {
   Registry* choose_from = nullptr;
   KeyValues given;
 };
+using ChooseBackends = std::function<std::vector<ChosenBackend>()>;
 
 // Everything that two groups of one job have in common, and who this rank is in this one.
 struct GroupConfig {
@@ -46,6 +48,7 @@ struct GroupConfig {
   int64_t timeout_ns = 0;             // default of its operations, and time allowed for starting
   std::vector<int32_t> global_ranks;  // world_size
   std::vector<ChosenBackend> backends;
+  ChooseBackends choose;               // replaces them once all members have come, unless it is empty
   std::vector<Chosen> layers;          // around each backend, the outermost first
   std::shared_ptr<Store> store;        // this group's own keys
   std::string key = kFirstGroup;       // unlike its name it is unique in the job
@@ -75,10 +78,10 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   // Starts operations. All or nothing.
   std::vector<std::shared_ptr<Request>> submit(const bp_op* const* ops, size_t count);
 
-  // Subgroups; called by all members in the same order. `name` may be empty. `backends`: instead of this group's, unless
-  // it is empty.
+  // Subgroups; called by all members in the same order. `name` may be empty. `choose`: other backends than
+  // this group's; a rank on which it throws tells the others.
   std::shared_ptr<Group> new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns,
-                                   std::vector<ChosenBackend> backends = {});
+                                   ChooseBackends choose = {});
   std::shared_ptr<Group> split(int64_t color, int64_t key);
   // A group of those members that live, made by all of them; also of a group that is broken. The new one does not end
   // with this one. timeout_ns 0: the group's.
@@ -145,6 +148,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   // shrink.cpp
   std::vector<int32_t> survivors(Store& round, Deadline deadline, const Allowance& allowance) const;
   std::shared_ptr<Group> start_shrunk(const std::vector<int32_t>& ranks, uint64_t number, Deadline deadline);
+  void choose_late(Deadline deadline);
   void choose_backends(Deadline deadline);
   void start_agent(const ChosenBackend& backend, Deadline deadline);
   // Adds who and what to a failure.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "group/group.hpp"
 #include "group/pass.hpp"
@@ -96,6 +97,7 @@ void Group::start_agents() {
   try {
     join(*store_, config_.rank, config_.world_size, process_identity(), deadline);
     joined = true;
+    choose_late(deadline);
     agree(*store_, config_, deadline);
     choose_backends(deadline);
     for (const ChosenBackend& backend : config_.backends) start_agent(backend, deadline);
@@ -114,8 +116,22 @@ void Group::start_agents() {
   started_ = true;
 }
 
+// The choice that waits until all members are there, so that a rank that cannot make it can tell them.
+void Group::choose_late(Deadline deadline) {
+  const auto choose = std::exchange(config_.choose, nullptr);
+  if (!choose) return;
+  try {
+    config_.backends = choose();
+  } catch (const Error& e) {
+    verdict(*store_, config_.world_size, "choice",
+            fmt::format("group '{}' cannot start on rank {}: {}", config_.name, config_.rank, e.what()), deadline);
+    throw;
+  }
+}
+
 // What `auto` stands for in this group, and in those made from it.
 void Group::choose_backends(Deadline deadline) {
+  bool chosen = false;
   for (size_t i = 0; i < config_.backends.size(); ++i) {
     ChosenBackend& backend = config_.backends[i];
     if (backend.member != nullptr) continue;
@@ -129,7 +145,10 @@ void Group::choose_backends(Deadline deadline) {
     const Member& member = backend.choose_from->lookup(choice.id);
     backend.options = make_options(member, backend.given);
     backend.member = &member;
+    chosen = true;
   }
+  // Now that options are known as what the backend makes of them.
+  if (chosen) agree(*make_prefix_store(store_, "chosen/"), config_, deadline);
 }
 
 Error Group::why_not_started(const std::exception& e) const {
@@ -207,8 +226,8 @@ void Group::start_agent(const ChosenBackend& backend, Deadline deadline) {
   }
 }
 
-std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const std::string& name,
-                                        int64_t timeout_ns, std::vector<ChosenBackend> backends) {
+std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns,
+                                        ChooseBackends choose) {
   const Pass pass(*this);
   std::set<int32_t> seen;
   for (const int32_t rank : ranks) {
@@ -228,7 +247,7 @@ std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const
   child.name = name.empty() ? fmt::format("{}.{}", config_.name, number) : name;
   child.world_size = static_cast<int32_t>(ranks.size());
   if (timeout_ns != 0) child.timeout_ns = timeout_ns;
-  if (!backends.empty()) child.backends = std::move(backends);
+  child.choose = std::move(choose);
   const auto self = std::find(ranks.begin(), ranks.end(), config_.rank);
   child.rank = self == ranks.end() ? -1 : static_cast<int32_t>(self - ranks.begin());
   child.global_ranks.clear();

@@ -16,14 +16,14 @@ constexpr uint64_t kPackBytes = 256 * 1024;
 
 Training::Training(backplane::ProcessGroup group, const DataSet& data, const Settings& settings)
     : group_(std::move(group)),
-      reducer_(group_, {.method = backplane::ReduceMethod::kSum, .pack_bytes = kPackBytes}),
       data_(data),
       settings_(settings),
       network_(settings.width),
       gradient_(network_.parameters().size()),
       velocity_(gradient_.size()),
       order_(data.training.size()),
-      random_(settings.seed) {
+      random_(settings.seed),
+      reducer_(group_, {.method = backplane::ReduceMethod::kSum, .pack_bytes = kPackBytes}) {
   std::iota(order_.begin(), order_.end(), size_t{0});
   if (group_.rank() == 0) network_.initialise(settings.seed);
   backplane::bcast_list(std::vector<backplane::Buffer>{network_.parameters()}, group_);

@@ -41,7 +41,6 @@ class Training {
   void step(const Network::Part& part, double batch_size);
 
   backplane::ProcessGroup group_;
-  backplane::GradientReducer reducer_;
   const DataSet& data_;
   const Settings settings_;
   int epoch_ = 0;
@@ -49,8 +48,9 @@ class Training {
   Network network_;
   std::vector<double> gradient_;
   std::vector<double> velocity_;
-  std::vector<size_t> order_;  // in which the samples are gone through
-  std::mt19937_64 random_;     // the same sequence on every rank, so that all agree on the order
+  std::vector<size_t> order_;           // in which the samples are gone through
+  std::mt19937_64 random_;              // the same sequence on every rank, so that all agree on the order
+  backplane::GradientReducer reducer_;  // uses gradient_ until it ends
 };
 
 }  // namespace digits
