@@ -89,6 +89,9 @@ Inbox::Look Inbox::look(Arrival& arrival) {
   arrival.length = word >> 8;
   arrival.tag = from.tag;
   after_ = position_;
+  const bool is_whole = arrival.kind == Kind::kInline || arrival.kind == Kind::kEager;
+  eager_ = is_whole ? arrival.length + kOverhead : 0;
+  if (arrived_ + eager_ - taken_ > kWindow) return Look::kNonsense;
   switch (arrival.kind) {
     case Kind::kInline:
       if (arrival.length > kHeadData) return Look::kNonsense;

@@ -41,6 +41,8 @@ class Outbox {
 
   // Counts an eager message of `size` bytes if it may be sent unasked.
   bool take_credit(uint64_t size);
+  // It was not sent after all.
+  void return_credit(uint64_t size) { sent_ -= size + kOverhead; }
 
  private:
   bool has_head();
@@ -78,11 +80,12 @@ class Inbox {
       : channel_(&channel), opened_(&opened), lightly_(lightly) {}
 
   enum class Look { kNothing, kSomething, kNonsense };
-  // What is next; its data stays until pop.
+  // What is next; its data stays until pop. Nonsense is also what exceeds the window.
   Look look(Arrival& arrival);
   void pop() {
     ++next_;
     position_ = after_;
+    arrived_ += eager_;
   }
   // Tells the sender what was popped. True: it waits for room, ring its bell.
   bool release();
@@ -96,8 +99,10 @@ class Inbox {
   bool is_open_ = false;
   uint32_t next_ = 0;
   uint64_t position_ = 0;
-  uint64_t after_ = 0;
-  uint64_t taken_ = 0;
+  uint64_t after_ = 0;                        // the position when what was looked at is popped
+  uint64_t eager_ = 0;                        // what it counts against the window
+  uint64_t arrived_ = 0;                      // eager bytes, as the sender counts them
+  uint64_t taken_ = 0;                        // of them
   std::array<std::byte, kHeadData> bytes_{};  // of an inline message
 };
 

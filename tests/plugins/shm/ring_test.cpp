@@ -52,6 +52,7 @@ TEST(Ring, CarriesEverythingInOrder) {
     ASSERT_EQ(arrival.length, length_of(number));
     for (uint64_t i = 0; i < arrival.length; ++i) ASSERT_EQ(arrival.data[i], byte_of(number, i)) << "of " << number;
     pair.in.pop();
+    if (arrival.kind == Kind::kInline) pair.in.give_credit(arrival.length);
     if (random() % 3 == 0 || arrival.length > kEagerLimit) pair.in.release();
     if (random() % 64 == 0) sched_yield();
     ++number;
@@ -86,6 +87,32 @@ TEST(Ring, GivesCreditForWhatWasTaken) {
   pair.in.give_credit(1000);
   EXPECT_TRUE(pair.out.take_credit(1000));
   EXPECT_FALSE(pair.out.take_credit(1000));
+}
+
+TEST(Ring, TakesCreditBackForWhatWasNotSent) {
+  Pair pair;
+  while (pair.out.take_credit(1000)) {
+  }
+  pair.out.return_credit(1000);
+  EXPECT_TRUE(pair.out.take_credit(1000));
+  EXPECT_FALSE(pair.out.take_credit(1000));
+}
+
+TEST(Ring, RefusesWhatExceedsTheWindow) {
+  Pair pair;
+  pair.out.open();
+  const char bytes[kHeadData] = {};
+  Arrival arrival;
+  for (uint64_t count = 0; count < kWindow / (kHeadData + kOverhead); ++count) {
+    ASSERT_TRUE(pair.out.put_inline(1, bytes, kHeadData));
+    ASSERT_EQ(pair.in.look(arrival), Inbox::Look::kSomething);
+    pair.in.pop();
+    pair.in.release();
+  }
+  ASSERT_TRUE(pair.out.put_inline(1, bytes, kHeadData));
+  EXPECT_EQ(pair.in.look(arrival), Inbox::Look::kNonsense);
+  pair.in.give_credit(kHeadData);
+  EXPECT_EQ(pair.in.look(arrival), Inbox::Look::kSomething);
 }
 
 // A peer may write what it likes; nothing is believed that would reach outside.
