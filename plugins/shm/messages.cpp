@@ -17,6 +17,7 @@ class Messages::Turn {
     messages_.mutex_.lock();
     messages_.contenders_.fetch_sub(1);
   }
+  Turn(Messages& messages, std::adopt_lock_t) : messages_(messages) {}
   ~Turn() {
     const bool wake = std::exchange(messages_.has_finished_, false);
     messages_.mutex_.unlock();
@@ -71,7 +72,7 @@ Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* pe
       members_(peers),
       waiting_(waiting),
       peers_(static_cast<size_t>(world_size)),
-      helper_(waiting, [this] { progress_if_free(); }) {
+      helper_(waiting, [this] { move_on(Look::kFull); }) {
   for (int32_t peer = 0; peer < world_size; ++peer) {
     if (peer == rank) continue;
     at(peer).out = Outbox(view->channel(peer, rank), view->opened(peer, rank), peers->publishes_lightly());
@@ -125,17 +126,22 @@ void Messages::start_send(Operation& send) {
   Peer& peer = at(send.peer);
   if (members_->departures() != departures_) see_departures();
   if (peer.gone) throw sdk::Failure(*peer.gone);
-  if (!peer.out.is_open()) {
-    Channel& channel = view_->channel(send.peer, rank_);
-    provide(reinterpret_cast<std::byte*>(&channel), sizeof channel, "messages");
-    peer.out.open();
-  }
+  open_channel(send.peer);
   if (peer.controls.empty() && peer.sends.empty() && put(peer, send)) {
     members_->wake(send.peer);
     return;
   }
   send.where = Operation::Where::kQueued;
   peer.sends.push_back(&send);
+}
+
+// Throws BP_RESOURCE.
+void Messages::open_channel(int32_t rank) {
+  Outbox& out = at(rank).out;
+  if (out.is_open()) return;
+  Channel& channel = view_->channel(rank, rank_);
+  provide(reinterpret_cast<std::byte*>(&channel), sizeof channel, "messages");
+  out.open();
 }
 
 // True: the channel has it, or its announcement.
@@ -204,7 +210,7 @@ void Messages::place(Operation& receive) {
 bool Messages::wait(Operation& operation, int64_t timeout_ns) {
   if (operation.is_pending()) {
     Limit limit(timeout_ns);
-    const End end = waiting_.until(limit, [this, &operation] { return look(operation); });
+    const End end = waiting_.until(limit, [this, &operation](Look) { return look(operation); });
     if (end == End::kAborted) {
       try {
         waiting_.check();
@@ -237,6 +243,17 @@ bool Messages::look(const Operation& operation) {
   return false;
 }
 
+void Messages::move_on(Look look) {
+  if (world_size_ == 1) return;
+  if (look == Look::kFull) {
+    const Turn turn(*this);
+    return progress();
+  }
+  if (!mutex_.try_lock()) return;
+  const Turn turn(*this, std::adopt_lock);
+  progress();
+}
+
 void Messages::cancel(Operation& operation, const sdk::Failure& why) {
   const Turn turn(*this);
   if (!operation.is_pending()) return;
@@ -260,6 +277,7 @@ void Messages::cancel_send(Operation& send) {
   Peer& peer = at(send.peer);
   if (send.where == Operation::Where::kQueued) {
     std::erase(peer.sends, &send);
+    if (send.has_credit) peer.out.return_credit(send.size);
   } else if (send.where == Operation::Where::kAnnounced) {
     peer.announced.erase(send.id);
     std::erase(peer.wanted, send.id);
@@ -267,24 +285,27 @@ void Messages::cancel_send(Operation& send) {
   }
 }
 
-// A receive gives up amid its message, which goes on coming: to the next receive that matches, or to nobody.
+// A receive gives up amid its message, which goes on coming: to the next receive that matches, or, if there is no
+// memory to keep it, to nobody.
 void Messages::leave_to_others(Operation& receive) {
   Incoming& incoming = at(receive.source).coming.at(receive.id);
-  if (waiting_.aborted()) {
-    incoming.receive = nullptr;
-    incoming.is_unwanted = true;
-    return;
-  }
-  incoming.stash.resize(incoming.size);
-  std::memcpy(incoming.stash.data(), receive.data, incoming.offset);
   incoming.receive = nullptr;
+  incoming.is_unwanted = true;
+  if (waiting_.aborted()) return;
   Message message;
   message.form = Message::Form::kComing;
   message.source = receive.source;
   message.tag = incoming.tag;
   message.size = incoming.size;
   message.id = receive.id;
-  matcher_.add_oldest(std::move(message));
+  try {
+    auto stash = std::make_unique_for_overwrite<std::byte[]>(incoming.size);
+    matcher_.add_oldest(std::move(message));
+    std::memcpy(stash.get(), receive.data, incoming.offset);
+    incoming.stash = std::move(stash);
+    incoming.is_unwanted = false;
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 bool Messages::fits(Operation& receive, int32_t source, uint64_t size) {

@@ -34,8 +34,8 @@ class Messages {
   // Ends the thread that moves on what nobody waits for. After an abort.
   void stop() { helper_.stop(); }
 
-  // Moves on what can be moved on, unless another thread is doing so.
-  void progress_if_free();
+  // Moves on what can be moved on; a quick look leaves that to another thread which has the lock.
+  void move_on(Look look);
 
  private:
   friend class MessageWork;
@@ -50,8 +50,8 @@ class Messages {
     uint64_t size;
     uint64_t offset;     // bytes that have come
     Operation* receive;  // who wants them; null: they go to the stash
-    std::vector<std::byte> stash;
-    bool is_unwanted = false;  // a receive was too small for it
+    std::unique_ptr<std::byte[]> stash;
+    bool is_unwanted = false;  // a receive was too small for it, or there was no memory to keep it
   };
   struct Reply {
     Kind kind;
@@ -72,6 +72,7 @@ class Messages {
   };
 
   Peer& at(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }
+  void open_channel(int32_t rank);
   bool start(Operation& operation);
   void leave_in_flight(Operation& operation);
   void start_send(Operation& send);
@@ -101,6 +102,7 @@ class Messages {
   void see_departures();
   void drop(int32_t rank, const sdk::Failure& why);
 
+  // False: the receive has failed, and belongs to its waiter.
   bool fits(Operation& receive, int32_t source, uint64_t size);
   void deliver(Operation& receive, int32_t source, const std::byte* data, uint64_t size);
   void settle(Operation& operation, Operation::Status status);

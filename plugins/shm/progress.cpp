@@ -9,18 +9,10 @@
 namespace backplane::shm {
 namespace {
 
-constexpr int kBatch = 16;  // heads after which the sender is told that there is room
+constexpr int kBatch = 16;                                 // heads after which the sender is told that there is room
+constexpr int kMostAtOnce = 4 * static_cast<int>(kHeads);  // heads after which it is the turn of other ranks
 
 }  // namespace
-
-void Messages::progress_if_free() {
-  if (world_size_ == 1 || !mutex_.try_lock()) return;
-  std::unique_lock lock(mutex_, std::adopt_lock);
-  progress();
-  const bool wake = std::exchange(has_finished_, false);
-  lock.unlock();
-  if (wake) waiting_.wake();
-}
 
 void Messages::progress() {
   if (world_size_ == 1 || waiting_.aborted()) return;
@@ -72,7 +64,11 @@ bool Messages::push_pieces(Peer& peer) {
 void Messages::send_control(int32_t rank, const Reply& reply) {
   Peer& peer = at(rank);
   if (peer.gone) return;
-  peer.out.open();
+  try {
+    open_channel(rank);
+  } catch (const sdk::Failure& why) {
+    return drop(rank, why);
+  }
   peer.controls.push_back(reply);
   push(rank);
 }
@@ -82,12 +78,14 @@ void Messages::pull(int32_t rank) {
   if (peer.gone) return;
   Arrival arrival;
   for (int count = 0;; ++count) {
-    const Inbox::Look look = peer.in.look(arrival);
+    // What is left then was sent meanwhile, and so its sender rings for it.
+    const Inbox::Look look = count < kMostAtOnce ? peer.in.look(arrival) : Inbox::Look::kNothing;
     if (look == Inbox::Look::kNonsense || (look == Inbox::Look::kSomething && !take(rank, arrival))) {
       return drop(rank,
                   sdk::Failure(BP_PEER_LOST,
                                "rank " + std::to_string(rank) + " has written nonsense into the shared segment", rank));
     }
+    if (peer.gone) return;  // there was no memory to answer it
     if (look == Inbox::Look::kSomething) peer.in.pop();
     const bool is_last = look == Inbox::Look::kNothing;
     if ((is_last && count > 0) || count % kBatch == kBatch - 1) {
@@ -149,10 +147,10 @@ bool Messages::announced(int32_t rank, const Arrival& arrival) {
 }
 
 void Messages::accept(int32_t rank, uint64_t tag, uint64_t id, uint64_t size, Operation& receive) {
-  if (!fits(receive, rank, size) || size == 0) {
+  if (!fits(receive, rank, size)) return send_control(rank, {Kind::kReady, tag, id, 0});
+  if (size == 0) {
     send_control(rank, {Kind::kReady, tag, id, 0});
-    if (receive.is_pending()) finish(receive);
-    return;
+    return finish(receive);
   }
   receive.where = Operation::Where::kComing;
   receive.source = rank;
@@ -186,7 +184,7 @@ bool Messages::data(int32_t rank, const Arrival& arrival) {
   if (incoming.receive != nullptr) {
     std::memcpy(incoming.receive->data + incoming.offset, arrival.data, arrival.length);
   } else if (!incoming.is_unwanted) {
-    std::memcpy(incoming.stash.data() + incoming.offset, arrival.data, arrival.length);
+    std::memcpy(incoming.stash.get() + incoming.offset, arrival.data, arrival.length);
   }
   incoming.offset += arrival.length;
   if (incoming.offset < incoming.size) return true;
@@ -201,13 +199,13 @@ void Messages::resume(const Message& message, Operation& receive) {
   const auto found = peer.coming.find(message.id);
   Incoming& incoming = found->second;
   if (!fits(receive, message.source, incoming.size)) {
-    incoming.stash = {};
+    incoming.stash.reset();
     incoming.is_unwanted = true;
     if (incoming.offset == incoming.size) peer.coming.erase(found);
     return;
   }
-  std::memcpy(receive.data, incoming.stash.data(), incoming.offset);
-  incoming.stash = {};
+  std::memcpy(receive.data, incoming.stash.get(), incoming.offset);
+  incoming.stash.reset();
   if (incoming.offset == incoming.size) {
     peer.coming.erase(found);
     return finish(receive);

@@ -53,10 +53,10 @@ void Steps::await(int32_t rank, uint32_t step, const Passage& passage) {
   }
   bool is_gone = false;
   uint32_t looks = 0;
-  const auto ready = [this, rank, &is_shown, &is_gone, &looks] {
+  const auto ready = [this, rank, &is_shown, &is_gone, &looks](Look look) {
     if (is_shown()) return true;
-    if (++looks % 64 != 0 && waiting_.polls()) return false;
-    messages_.progress_if_free();
+    if (look == Look::kQuick && ++looks % 64 != 0) return false;
+    messages_.move_on(look);
     is_gone = !peers_.is_present(rank);
     return is_gone;
   };

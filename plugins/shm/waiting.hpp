@@ -55,12 +55,16 @@ struct Patience {
 
 enum class End { kReady, kLate, kAborted };
 
+// How a waiting thread looks. Full: it may sleep or give up after this look, which must therefore leave out nothing
+// that would be followed by a ring.
+enum class Look { kQuick, kFull };
+
 class Waiting {
  public:
   // `peers` is null in a group of one, whose bell is private.
   Waiting(Bell& bell, Peers* peers, const Patience& patience) : bell_(bell), peers_(peers), patience_(patience) {}
 
-  // Waits until ready() says so, and does not ask again after that. ready() is asked often; it may move things on, and
+  // Waits until ready(Look) says so, and does not ask again after that. It is asked often; it may move things on, and
   // may throw. Whatever makes it true must be followed by ring(bell).
   template <typename Ready>
   End until(Limit& limit, const Ready& ready);
@@ -127,35 +131,35 @@ class Waiting {
 
 template <typename Ready>
 End Waiting::until(Limit& limit, const Ready& ready) {
-  if (ready()) return End::kReady;
+  if (ready(limit.is_zero() ? Look::kFull : Look::kQuick)) return End::kReady;
   // Only a hint for the helper, and so no atomic addition, which would wait for what was just written.
   drives_.store(drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (limit.is_zero()) return aborted() ? End::kAborted : End::kLate;
   int64_t begin = steady_ns();
   while (steady_ns() - begin < patience_.spin_ns) {
     for (int i = 0; i < 16; ++i) {
-      if (ready()) return End::kReady;
+      if (ready(Look::kQuick)) return End::kReady;
       relax();
     }
-    if (aborted()) return ready() ? End::kReady : End::kAborted;
-    if (limit.passed()) return ready() ? End::kReady : End::kLate;
+    if (aborted()) return ready(Look::kFull) ? End::kReady : End::kAborted;
+    if (limit.passed()) return ready(Look::kFull) ? End::kReady : End::kLate;
   }
   const Driver driver(*this);
   begin = steady_ns();
   for (;;) {
-    if (aborted()) return ready() ? End::kReady : End::kAborted;
-    if (limit.passed()) return ready() ? End::kReady : End::kLate;
+    if (aborted()) return ready(Look::kFull) ? End::kReady : End::kAborted;
+    if (limit.passed()) return ready(Look::kFull) ? End::kReady : End::kLate;
     if (steady_ns() - begin < patience_.yield_ns) {
       ::sched_yield();
-      if (ready()) return End::kReady;
+      if (ready(Look::kFull)) return End::kReady;
       continue;
     }
     const Sleeper sleeper(*this);
     const uint32_t rings = bell_.rings.load();
-    if (ready()) return End::kReady;
+    if (ready(Look::kFull)) return End::kReady;
     if (aborted()) return End::kAborted;
     if (nap(rings, limit.left_ns())) begin = steady_ns();
-    if (ready()) return End::kReady;
+    if (ready(Look::kFull)) return End::kReady;
   }
 }
 

@@ -152,6 +152,48 @@ TEST(Messages, NameWhoLeft) {
   }
 }
 
+// A receive that is too small belongs to its waiter as soon as it has failed, while another thread answers the sender.
+TEST(Messages, ReceivesThatAreTooSmall) {
+  on_ranks(2, kPatient, [](Rank& rank) {
+    std::vector<std::thread> threads;
+    for (uint64_t tag = 0; tag < 2; ++tag) {
+      threads.emplace_back([&rank, tag] {
+        const std::vector<std::byte> large(kEagerLimit + 1);
+        for (uint64_t i = 0; i < 30 * kEffort; ++i) {
+          if (rank.id == 0) {
+            Rank::finish(rank.send(1, tag, large.data(), large.size(), BP_OP_SYNC));
+            continue;
+          }
+          char small = 0;
+          try {
+            rank.recv(0, tag, &small, 1, nullptr, BP_OP_SYNC);
+            ADD_FAILURE() << "a message was received into a buffer that is too small";
+          } catch (const sdk::Failure& why) {
+            EXPECT_EQ(why.status(), BP_INVALID) << why.what();
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+// Sends that are cancelled before they found room cost nothing of the window.
+TEST(Messages, CancelledSendsGiveTheirCreditBack) {
+  const Memory memory(2);
+  Rank sender(memory.view, 0, 2, kPatient);
+  Rank receiver(memory.view, 1, 2, kPatient);
+  const std::vector<std::byte> bytes(kHeadData);
+  for (uint32_t i = 0; i < kHeads; ++i) ASSERT_EQ(sender.send(1, 1, bytes.data(), bytes.size()), nullptr);
+  for (uint64_t i = 0; i < kWindow / (kHeadData + kOverhead); ++i) {
+    const auto work = sender.send(1, 1, bytes.data(), bytes.size());
+    ASSERT_NE(work, nullptr);
+    work->cancel();
+  }
+  receiver.messages.move_on(Look::kFull);  // makes room, but takes nothing
+  EXPECT_EQ(sender.send(1, 1, bytes.data(), bytes.size()), nullptr);
+}
+
 // What a hostile rank can write into its channel: everybody else goes on.
 TEST(Messages, NonsenseCostsOnlyItsWriter) {
   const Memory memory(3);
