@@ -9,6 +9,9 @@
 namespace backplane::shm {
 namespace {
 
+// More than any process has; multiplied by the number of ranks it does not overflow.
+constexpr uint64_t kMostBytes = UINT64_C(1) << 48;
+
 void copy(std::byte* to, const std::byte* from, uint64_t size) {
   if (size > 0 && to != from) std::memcpy(to, from, size);
 }
@@ -72,7 +75,7 @@ void Collectives::barrier(const Call& call) {
   for (int32_t rank = 0; rank < world_size_; ++rank) steps_.see(rank, step, 0, call.passage);
 }
 
-// The largest number that the ranks (or only one of them) name.
+// The largest number of bytes that the ranks (or only one of them) name.
 uint64_t Collectives::agree_on_most(const Call& call, uint64_t mine, int32_t only_rank) {
   const uint32_t step = steps_.begin(call.passage);
   std::memcpy(steps_.mine(step, sizeof mine), &mine, sizeof mine);
@@ -82,6 +85,10 @@ uint64_t Collectives::agree_on_most(const Call& call, uint64_t mine, int32_t onl
     if (only_rank >= 0 && rank != only_rank) continue;
     uint64_t theirs = 0;
     std::memcpy(&theirs, steps_.see(rank, step, sizeof theirs, call.passage), sizeof theirs);
+    if (theirs > kMostBytes) {
+      throw sdk::Failure(BP_INVALID, "rank " + std::to_string(rank) + " names a block of more bytes than there can be",
+                         rank);
+    }
     most = std::max(most, theirs);
   }
   return most;
@@ -91,7 +98,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   const auto ranks = static_cast<uint64_t>(world_size_);
   const uint64_t parts = pattern.each ? ranks : 1;
   // In steps of so many bytes of each block; in the lines if all of it fits.
-  const bool small = pattern.size * parts <= kLineData;
+  const bool small = pattern.size <= kLineData / parts;
   const uint64_t stride = small ? pattern.size : kSlotSize / parts / 64 * 64;
   const uint64_t shown = small ? pattern.size * parts : kSlotSize;
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;

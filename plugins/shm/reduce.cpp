@@ -105,7 +105,7 @@ void Collectives::reduce_large(const Call& call, bool here) {
 void Collectives::reduce_scatter(const Call& call) {
   const auto ranks = static_cast<uint64_t>(world_size_);
   const uint64_t most = call.varies ? call.most_in() : call.output.size;
-  const bool small = most * ranks <= kLineData;
+  const bool small = most <= kLineData / ranks;
   const uint64_t stride = small ? most : kSlotSize / ranks / 64 * 64;
   const uint64_t shown = small ? most * ranks : kSlotSize;
   const auto show = [&](uint64_t offset) {

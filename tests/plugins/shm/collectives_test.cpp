@@ -134,6 +134,32 @@ TEST(Collectives, OneAfterTheOtherAsleep) {
   on_ranks(3, Patience{0, 0}, [](Rank& rank) { all_sorts(rank, 20 * kEffort); });
 }
 
+// A block that no memory holds is refused, before its size is used in sums.
+TEST(Collectives, ImpossibleSizesAreRefused) {
+  on_ranks(2, Patience{20'000, 0}, [](Rank& rank) {
+    uint32_t one = 1;
+    Numbers all(2);
+    const uint64_t counts[] = {1, 1};
+    const uint64_t displs[] = {0, 1};
+    bp_op op = {};
+    op.struct_size = sizeof op;
+    op.kind = BP_GATHERV;
+    op.dtype = BP_U32;
+    op.input = {&one, rank.id == 1 ? UINT64_C(1) << 60 : 1, BP_HOST, 0};
+    op.output = {all.data(), all.size(), BP_HOST, 0};
+    op.out_counts = counts;
+    op.out_displs = displs;
+    Limit limit(Rank::kLong);
+    try {
+      rank.collectives.run(op, limit);
+      ADD_FAILURE() << "a block of 4 EiB was gathered";
+    } catch (const sdk::Failure& why) {
+      EXPECT_EQ(why.status(), BP_INVALID);
+      EXPECT_EQ(why.peer_rank(), 1);
+    }
+  });
+}
+
 // Ranks that are not in the same collective are told, and nobody writes where it should not.
 TEST(Collectives, DisagreementIsNamed) {
   const Memory memory(2);
