@@ -17,6 +17,9 @@ namespace backplane::shm {
 namespace {
 
 constexpr int64_t kBetweenLooks = 50'000'000;  // nanoseconds
+// Ranks in one look. Together those that wait see all ranks in each interval, at a cost that grows with their number
+// only, and not with its square; one that waits alone among many needs several intervals.
+constexpr int kRanksPerLook = 8;
 
 int64_t steady_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -108,12 +111,16 @@ void Peers::look_for_dead() noexcept {
   int64_t next = next_look_.load();
   if (now < next || !next_look_.compare_exchange_strong(next, now + kBetweenLooks)) return;
   const Member& mine = view_.member(rank_);
-  for (int32_t rank = 0; rank < world_size_; ++rank) {
+  if (mine.pid_namespace == 0) return;
+  int32_t rank = looked_at_.load();
+  for (int32_t i = 0, left = kRanksPerLook; i < world_size_ && left > 0; ++i) {
+    rank = (rank + 1) % world_size_;
     const Member& member = view_.member(rank);
-    if (rank == rank_ || !is_present(rank) || member.pid == mine.pid) continue;
-    if (member.pid_namespace != mine.pid_namespace || mine.pid_namespace == 0) continue;
+    if (!is_present(rank) || member.pid == mine.pid || member.pid_namespace != mine.pid_namespace) continue;
     if (!is_alive(member.pid, member.born)) depart(rank, State::kDead);
+    --left;
   }
+  looked_at_.store(rank);
 }
 
 void Peers::wake_others() const noexcept {

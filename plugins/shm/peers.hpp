@@ -30,7 +30,8 @@ class Peers {
 
   // Changes when a rank goes.
   uint32_t departures() const { return view_.header().departures.load(); }
-  // Looks, at most every 50 ms, whether the processes of the others still run, and marks those that do not. Any thread.
+  // Looks, at most every 50 ms, whether the processes of the next few others still run, and marks those that do not,
+  // for all ranks to see: each begins after its own rank, and goes on where it ended. Any thread.
   void look_for_dead() noexcept;
 
   // Publishing something for ranks that may be about to sleep needs a full fence between it and the look for sleepers.
@@ -56,7 +57,8 @@ class Peers {
   const View view_;
   const int32_t rank_;
   const int32_t world_size_;
-  std::atomic<int64_t> next_look_ = 0;  // nanoseconds on the steady clock
+  std::atomic<int64_t> next_look_ = 0;      // nanoseconds on the steady clock
+  std::atomic<int32_t> looked_at_ = rank_;  // the rank that was looked at last
   bool publishes_lightly_ = false;
   std::mutex leaving_;
 };

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -68,6 +69,9 @@ std::string boot_id() {
 }
 
 uint64_t pid_namespace() {
+  std::array<char, 32> self{};  // another number than getpid() if /proc belongs to another namespace
+  if (::readlink("/proc/self", self.data(), self.size() - 1) < 0) return 0;
+  if (self.data() != std::to_string(::getpid())) return 0;
   struct stat facts {};
   return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
 }
@@ -88,7 +92,9 @@ std::array<uint64_t, 16> usable_cpus() {
 bool is_alive(pid_t process, uint64_t born) {
   errno = 0;
   const Stat now = stat_of(process);
-  if (now.state == '?') return errno != ENOENT && errno != ESRCH;
+  if (now.state == '?') {  // also if /proc hides it
+    return (errno != ENOENT && errno != ESRCH) || ::kill(process, 0) == 0 || errno != ESRCH;
+  }
   if (born != 0 && now.born != 0 && now.born != born) return false;
   if (now.state != 'Z' && now.state != 'X') return true;
   return !is_over(process);

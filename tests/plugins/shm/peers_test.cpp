@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peers.hpp"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -60,6 +61,46 @@ TEST(Process, KnowsWhoLives) {
     EXPECT_FALSE(is_alive(gone, 0)) << "a zombie";
   }
   EXPECT_FALSE(is_alive(gone, 0));
+}
+
+// Process ids that another /proc shows mean other processes.
+TEST(Process, TrustsOnlyItsOwnProc) {
+  EXPECT_NE(pid_namespace(), 0U);
+  constexpr int kCannot = 77;
+  const pid_t outer = fork();
+  if (outer == 0) {
+    if (unshare(CLONE_NEWPID) != 0) _exit(kCannot);
+    const pid_t inner = fork();
+    if (inner == 0) _exit(pid_namespace() == 0 ? 0 : 1);
+    int status = 1;
+    waitpid(inner, &status, 0);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+  }
+  int status = 1;
+  waitpid(outer, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kCannot) GTEST_SKIP() << "no permission for a pid namespace";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// One look costs the same however many ranks there are, and goes on over those that are dead.
+TEST(Peers, LooksAtAFewInTurn) {
+  constexpr int32_t kRanks = 20;
+  const Memory memory(kRanks);
+  Peers peers(memory.view, 5, kRanks);
+  ASSERT_TRUE(peers.enter());
+  {
+    const Sleeper process;
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      if (rank != 5) enrol(memory.view, rank, process.id());
+    }
+  }
+  peers.look_for_dead();
+  EXPECT_EQ(peers.departures(), 8U);
+  for (int32_t rank = 6; rank < 14; ++rank) EXPECT_FALSE(peers.is_present(rank)) << rank;
+  while (peers.departures() < kRanks - 1) peers.look_for_dead();
+  EXPECT_TRUE(peers.is_present(5));
+  EXPECT_FALSE(peers.is_present(4));
 }
 
 template <typename Operation>
