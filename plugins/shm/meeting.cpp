@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
+#include <string_view>
 
 #include "process.hpp"
 
@@ -14,7 +14,9 @@ namespace {
 
 constexpr int64_t kLook = 50'000'000;  // nanoseconds; how often a waiting init looks at what no futex tells
 constexpr size_t kTextSize = 256;
+constexpr const char* kFile = "shm.file";
 constexpr const char* kTrouble = "shm.trouble";
+constexpr int kAttempts = 2;
 
 std::string key_of(int attempt) { return "shm." + std::to_string(attempt); }
 std::string named(int32_t rank) { return "rank " + std::to_string(rank); }
@@ -24,10 +26,17 @@ struct Address {
   uint64_t magic = kMagic;
   Token token{};
   int32_t world_size = 0;
-  int32_t failed = 0;  // rank 0 has no segment; `path` says why
+  int32_t failed = BP_OK;  // else rank 0 gave up with this status; `path` says why
   uint64_t pid_namespace = 0;
   std::array<char, 64> boot_id{};
   std::array<char, kTextSize> path{};
+};
+
+// Why a rank cannot join.
+struct Trouble {
+  int32_t status = BP_OK;
+  int32_t rank = -1;
+  std::array<char, kTextSize> text{};
 };
 
 template <size_t N>
@@ -38,6 +47,17 @@ void set_text(std::array<char, N>& to, const std::string& text) {
 template <size_t N>
 std::string text_of(const std::array<char, N>& from) {
   return {from.data(), strnlen(from.data(), N)};
+}
+
+// What the failure of one rank is to the others.
+int32_t status_for_others(int32_t status) {
+  const bool is_theirs = status == BP_UNSUPPORTED || status == BP_RESOURCE || status == BP_INVALID;
+  return is_theirs ? status : BP_PEER_LOST;
+}
+
+template <typename Said>
+std::string_view bytes_of(const Said& said) {
+  return {reinterpret_cast<const char*>(&said), sizeof said};
 }
 
 void check_abort(const sdk::Context& context) {
@@ -95,14 +115,23 @@ void let_go(const View& view, Go go) {
 
 // ---- rank 0
 
-// What a rank that cannot join has said; empty if nobody has.
-std::string trouble(const sdk::Context& context) {
+// What a rank has said under this key; empty if none has.
+std::string said_in(const sdk::Context& context, const char* key) {
   try {
-    return context.host.store_get(kTrouble, 0);
+    return context.host.store_get(key, 0);
   } catch (const sdk::Failure& why) {
     if (why.status() == BP_TIMEOUT) return {};
     throw;
   }
+}
+
+// Throws what a rank that cannot join has said.
+void check_trouble(const sdk::Context& context) {
+  const std::string said = said_in(context, kTrouble);
+  Trouble trouble;
+  if (said.size() != sizeof trouble) return;
+  std::memcpy(&trouble, said.data(), sizeof trouble);
+  throw sdk::Failure(status_for_others(trouble.status), text_of(trouble.text), trouble.rank);
 }
 
 enum class Outcome { kComplete, kAgain };
@@ -113,10 +142,9 @@ Outcome await_others(const sdk::Context& context, Segment& segment, const sdk::D
   for (int look = 0;; ++look) {
     const uint32_t arrived = view.header().arrived.load();
     if (arrived >= others) return Outcome::kComplete;
-    if (look > 0 && look % 2 == 0) {  // a store operation; rare, since most come sooner
-      const std::string said = trouble(context);
-      if (said == "file" && !last_attempt) return Outcome::kAgain;
-      if (!said.empty() && said != "file") throw sdk::Failure(BP_UNSUPPORTED, said);
+    if (look > 0 && look % 2 == 0) {  // store operations; rare, since most come sooner
+      check_trouble(context);
+      if (!last_attempt && !said_in(context, kFile).empty()) return Outcome::kAgain;
     }
     check_present(view, segment.peers());
     if (deadline.passed()) fail_late(view, segment.peers());
@@ -125,7 +153,7 @@ Outcome await_others(const sdk::Context& context, Segment& segment, const sdk::D
 }
 
 void publish(const sdk::Context& context, int attempt, const Address& address) {
-  context.host.store_set(key_of(attempt), {reinterpret_cast<const char*>(&address), sizeof address});
+  context.host.store_set(key_of(attempt), bytes_of(address));
 }
 
 Address own_address(const sdk::Context& context) {
@@ -140,6 +168,7 @@ Address own_address(const sdk::Context& context) {
 std::unique_ptr<Segment> host_segment(const sdk::Context& context, int fd, int attempt, Address address,
                                       const sdk::Deadline& deadline) {
   auto segment = std::make_unique<Segment>(fd, 0, context.world_size);
+  provide(segment->view().base(), segment->view().layout().lines(), "the members");
   Header& header = segment->view().header();
   header.magic = kMagic;
   header.token = address.token;
@@ -176,10 +205,12 @@ std::unique_ptr<Segment> host(const sdk::Context& context, const sdk::Deadline& 
     set_text(address.path, file.path());
     return host_segment(context, file.get(), attempt, address, deadline);
   } catch (const sdk::Failure& why) {
-    if (why.status() != BP_RESOURCE) throw;
-    address.failed = 1;
+    address.failed = status_for_others(why.status());
     set_text(address.path, why.what());
-    publish(context, attempt, address);  // spares the others their wait
+    sdk::guarded(nullptr, [&] {  // spares the others their wait, if the store still does its work
+      for (; attempt < kAttempts; ++attempt) publish(context, attempt, address);
+      return BP_OK;
+    });
     throw;
   }
 }
@@ -198,8 +229,8 @@ Address address_of(const sdk::Context& context, int attempt, const sdk::Deadline
   if (value.size() != sizeof address) throw sdk::Failure(BP_INTERNAL, "shm: the segment's address is damaged", 0);
   std::memcpy(&address, value.data(), sizeof address);
   if (address.magic != kMagic) throw sdk::Failure(BP_INVALID, "shm: rank 0 has another version of this plugin", 0);
-  if (address.failed != 0) {
-    throw sdk::Failure(BP_RESOURCE, "shm: rank 0 has no segment to share: " + text_of(address.path), 0);
+  if (address.failed != BP_OK) {
+    throw sdk::Failure(status_for_others(address.failed), "shm: rank 0 gave up: " + text_of(address.path), 0);
   }
   if (address.world_size != context.world_size) {
     throw sdk::Failure(BP_INVALID,
@@ -212,10 +243,10 @@ Address address_of(const sdk::Context& context, int attempt, const sdk::Deadline
 
 void require_same_host(const sdk::Context& context, const Address& address) {
   if (text_of(address.boot_id) == boot_id() && !boot_id().empty()) return;
-  const std::string text = "shm joins processes of one host, but " + named(context.rank) +
-                           " runs on another one than rank 0 (their boot ids differ); choose gloo or zmq";
-  context.host.store_set(kTrouble, text);
-  throw sdk::Failure(BP_UNSUPPORTED, text, context.rank);
+  throw sdk::Failure(BP_UNSUPPORTED,
+                     "shm joins processes of one host, but " + named(context.rank) +
+                         " runs on another one than rank 0 (their boot ids differ); choose gloo or zmq",
+                     context.rank);
 }
 
 bool is_the_one(const View& view, const Address& address) {
@@ -237,9 +268,8 @@ Go await_go(const sdk::Context& context, Segment& segment, const sdk::Deadline& 
   }
 }
 
-// Null: rank 0 will offer another one.
-std::unique_ptr<Segment> join_segment(const sdk::Context& context, int attempt, const Address& address,
-                                      const sdk::Deadline& deadline) {
+// With this rank in it. Null: it cannot be opened, rank 0 will offer another one.
+std::unique_ptr<Segment> open_segment(const sdk::Context& context, int attempt, const Address& address) {
   std::unique_ptr<Segment> segment;
   if (attempt > 0 || address.pid_namespace == pid_namespace()) {
     const sdk::Descriptor fd = open_shared(text_of(address.path), Layout(context.world_size).size());
@@ -247,31 +277,45 @@ std::unique_ptr<Segment> join_segment(const sdk::Context& context, int attempt, 
   }
   if (!segment || !is_the_one(segment->view(), address)) {
     if (attempt > 0) {
-      throw sdk::Failure(BP_UNSUPPORTED, "shm: " + named(context.rank) + " can open neither rank 0's memory nor " +
-                                             text_of(address.path) + "; do the ranks share /dev/shm and a user?");
+      throw sdk::Failure(BP_UNSUPPORTED,
+                         "shm: " + named(context.rank) + " can open neither rank 0's memory nor " +
+                             text_of(address.path) + "; do the ranks share /dev/shm and a user?",
+                         context.rank);
     }
-    context.host.store_set(kTrouble, "file");
+    context.host.store_set(kFile, "wanted");
     return nullptr;
   }
   enter(*segment, context);
-  Header& header = segment->view().header();
-  header.arrived.fetch_add(1);
-  futex_wake_all(header.arrived);
-  switch (await_go(context, *segment, deadline)) {
-    case Go::kGo:
-      return segment;
-    case Go::kRefused:
-      throw sdk::Failure(BP_UNSUPPORTED, segment->peers().failure(0).what());
-    default:
-      return nullptr;
+  return segment;
+}
+
+// From here on the segment tells what becomes of this rank; until then only the store can.
+std::unique_ptr<Segment> find_segment(const sdk::Context& context, int attempt, const sdk::Deadline& deadline) {
+  try {
+    const Address address = address_of(context, attempt, deadline);
+    require_same_host(context, address);
+    return open_segment(context, attempt, address);
+  } catch (const sdk::Failure& why) {
+    Trouble trouble{why.status(), context.rank, {}};
+    set_text(trouble.text, why.what());
+    sdk::guarded(nullptr, [&] {
+      context.host.store_set(kTrouble, bytes_of(trouble));
+      return BP_OK;
+    });
+    throw;
   }
 }
 
 std::unique_ptr<Segment> join(const sdk::Context& context, const sdk::Deadline& deadline) {
   for (int attempt = 0;; ++attempt) {
-    const Address address = address_of(context, attempt, deadline);
-    require_same_host(context, address);
-    if (auto segment = join_segment(context, attempt, address, deadline)) return segment;
+    auto segment = find_segment(context, attempt, deadline);
+    if (!segment) continue;
+    Header& header = segment->view().header();
+    header.arrived.fetch_add(1);
+    futex_wake_all(header.arrived);
+    const Go said = await_go(context, *segment, deadline);
+    if (said == Go::kGo) return segment;
+    if (said == Go::kRefused) throw sdk::Failure(BP_UNSUPPORTED, segment->peers().failure(0).what());
   }
 }
 

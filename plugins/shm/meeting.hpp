@@ -4,7 +4,8 @@
 //
 //   shm.0   memory without a name, which the others open as /proc/<pid>/fd/<n>
 //   shm.1   only if one of them could not (another user or pid namespace): a file in /dev/shm
-//   shm.trouble   what a rank that cannot join says to rank 0
+//   shm.file      set by a rank that could not
+//   shm.trouble   why a rank cannot join at all; rank 0 then gives up, and says so where the memory was said to be
 //
 // When all have mapped it, rank 0 lets them go; then nothing but the mappings is left.
 #pragma once

@@ -122,6 +122,19 @@ TEST(ShmMeeting, OtherHost) {
   }
 }
 
+// Whoever shares neither process ids nor /dev/shm cannot join, and says so.
+TEST(ShmMeeting, NothingShared) {
+  const Place place;
+  const auto said = run(place, [](int rank) {
+    return rank != 2 || (unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 &&
+                         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                         mount("none", "/dev/shm", "tmpfs", 0, nullptr) == 0);
+  });
+  if (said.empty()) GTEST_SKIP() << "no permission for namespaces";
+  for (const std::string& each : said) EXPECT_NE(each.find("rank 2 can open neither"), std::string::npos) << each;
+  EXPECT_TRUE(shared_files().empty());
+}
+
 TEST(ShmMeeting, AutoPrefersIt) {
   const Place place;
   for (const std::string& said : run(
