@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that processes of one host can share, and that is gone when the last of them is, however they end.
+// Memory that processes of one host can share, and that is gone when the last of them is: memory without a name
+// however they end, a named file unless its maker is killed while others still have to open it.
 #pragma once
 
 #include <cstddef>
