@@ -168,7 +168,6 @@ Address own_address(const sdk::Context& context) {
 std::unique_ptr<Segment> host_segment(const sdk::Context& context, int fd, int attempt, Address address,
                                       const sdk::Deadline& deadline) {
   auto segment = std::make_unique<Segment>(fd, 0, context.world_size);
-  provide(segment->view().base(), segment->view().layout().lines(), "the members");
   Header& header = segment->view().header();
   header.magic = kMagic;
   header.token = address.token;

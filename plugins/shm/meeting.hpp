@@ -18,11 +18,13 @@
 
 namespace backplane::shm {
 
-// The segment, with this rank in it.
+// The segment, and who of the group is in it. Its constructor throws BP_RESOURCE.
 class Segment {
  public:
   Segment(int fd, int32_t rank, int32_t world_size)
-      : mapping_(fd, Layout(world_size).size()), view_(mapping_.data(), world_size), peers_(view_, rank, world_size) {}
+      : mapping_(fd, Layout(world_size).size()), view_(mapping_.data(), world_size), peers_(view_, rank, world_size) {
+    provide(view_.base(), view_.layout().lines(), "the members");  // whatever happens next, leaving writes there
+  }
   ~Segment() { peers_.leave(); }
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;

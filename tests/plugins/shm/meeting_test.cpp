@@ -135,6 +135,38 @@ TEST(ShmMeeting, NothingShared) {
   EXPECT_TRUE(shared_files().empty());
 }
 
+// A /dev/shm with little room, for this process and its children.
+class SmallSharedMemory {
+ public:
+  explicit SmallSharedMemory(const char* size)
+      : is_there_(unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                  mount("none", "/dev/shm", "tmpfs", 0, size) == 0) {}
+  ~SmallSharedMemory() {
+    if (is_there_) umount("/dev/shm");
+  }
+  SmallSharedMemory(const SmallSharedMemory&) = delete;
+  SmallSharedMemory& operator=(const SmallSharedMemory&) = delete;
+
+  bool is_there() const { return is_there_; }
+
+ private:
+  const bool is_there_;
+};
+
+// An error on all ranks, and no signal: whether the first page is missing, or the places of rank 0, or those of the
+// ranks that come later.
+TEST(ShmMeeting, NoMemoryLeft) {
+  for (const char* const size : {"size=4k", "size=64k", "size=800k"}) {
+    const SmallSharedMemory small(size);
+    if (!small.is_there()) GTEST_SKIP() << "no permission for a mount namespace";
+    const Place place;
+    const auto said = run(place, [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; });
+    if (said.empty()) GTEST_SKIP() << "no permission for a pid namespace";
+    for (const std::string& each : said) EXPECT_NE(each.find("no memory for"), std::string::npos) << size << each;
+    EXPECT_TRUE(shared_files().empty());
+  }
+}
+
 TEST(ShmMeeting, AutoPrefersIt) {
   const Place place;
   for (const std::string& said : run(
