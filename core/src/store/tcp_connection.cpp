@@ -146,7 +146,9 @@ void Connection::write_next() {
                     [this](const ErrorCode& error, size_t) {
                       writing_frame_ = std::string();
                       if (!error) return write_next();
-                      lose(error);
+                      // The server's last words, which may be a farewell, are still to be read; then reading ends, too.
+                      ErrorCode ignored;
+                      link_->socket.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
                     });
 }
 
