@@ -288,7 +288,7 @@ std::unique_ptr<Segment> open_segment(const sdk::Context& context, int attempt, 
   return segment;
 }
 
-// From here on the segment tells what becomes of this rank; until then only the store can.
+// Until it returns, only the store can tell rank 0 that this rank will not come; from then on the segment does.
 std::unique_ptr<Segment> find_segment(const sdk::Context& context, int attempt, const sdk::Deadline& deadline) {
   try {
     const Address address = address_of(context, attempt, deadline);
