@@ -62,7 +62,8 @@ namespace detail {
 
 class Fd {
  public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept {
     std::swap(fd_, other.fd_);
@@ -75,7 +76,7 @@ class Fd {
   int get() const { return fd_; }
 
  private:
-  int fd_;
+  int fd_ = -1;
 };
 
 // {read, write}
