@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Layers around every backend, in every order: programs behave as without them.
+#include <latch>
 #include <tuple>
 
 #include "layers/support.hpp"
@@ -105,10 +106,12 @@ TEST_P(StackTest, OperationsAndFailures) {
 }
 
 TEST_P(StackTest, AbortAndDestroyWithPending) {
-  in_stack(2, [](ProcessGroup& group) {
+  std::latch out_of_the_barrier(2);  // an abort may overtake what was sent before it
+  in_stack(2, [&out_of_the_barrier](ProcessGroup& group) {
     int values[2] = {};
     Work pending = group.irecv(one(values[0]), group.rank(), 1);
     group.barrier();
+    out_of_the_barrier.arrive_and_wait();
     if (group.rank() == 0) {
       group.abort("the test says so");
       std::string text;
