@@ -24,7 +24,7 @@ constexpr int kMoment = 20;   // milliseconds
 constexpr Nanoseconds kSiege = kSecond;
 constexpr Nanoseconds kStandstill = 7 * kSecond / 5;  // less than a long siege
                                                       // the longest that an attack goes on
-constexpr uint64_t kMemory = 64 << 20;  // bytes that strangers may cost a rank
+constexpr uint64_t kMemory = 64 << 20;                // bytes that strangers may cost a rank
 constexpr uint64_t kMostRounds = 1'000'000;
 
 bool wait_for(int socket, short events, int milliseconds = kMoment) {
