@@ -133,7 +133,7 @@ void Pending::release() {
 Agent::Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink log, Outcome& outcome)
     : rank_(plan.rank),
       size_(plan.world_size < 0 ? world.ranks() : plan.world_size),
-      host_(std::make_unique<Host>(world, plan.space, std::move(log))),
+      host_(std::make_unique<Host>(world, plan.space, std::move(log), plan.secure.value_or(named_secret()))),
       backend_(backend) {
   const OptionValues values(backend, plan.options);
   if (backend.construct_options != nullptr) {

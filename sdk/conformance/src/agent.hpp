@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct Plan {
   std::vector<int32_t> global_ranks = {};           // empty: 0, 1, ...
   std::map<std::string, std::string> options = {};  // replace the subject's values and the schema's defaults
   Nanoseconds timeout = 20 * kSecond;               // for init; scaled by the caller
+  std::optional<bool> secure = {};                  // has the job a secret? Unset: as the environment says
 };
 
 // An operation with everything unset but its kind; timeout 20 s.

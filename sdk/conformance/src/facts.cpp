@@ -80,7 +80,8 @@ std::string inapplicable(const Case& which, const Facts& facts, int32_t ranks, b
   static constexpr Flag kFlags[] = {{BP_BACKEND_TAGS, "matches no tags"},
                                     {BP_BACKEND_ANY_SOURCE, "cannot receive from any source"},
                                     {BP_BACKEND_AUTONOMOUS, "does not get on without calls"},
-                                    {BP_BACKEND_THREADS, "does not serve ranks that are threads of one process"}};
+                                    {BP_BACKEND_THREADS, "does not serve ranks that are threads of one process"},
+                                    {BP_BACKEND_AUTHENTICATES, "does not say that it authenticates its peers"}};
   for (const Flag& flag : kFlags) {
     if ((which.needs.flags & ~facts.flags & flag.bit) != 0) return std::string("the backend ") + flag.without;
   }

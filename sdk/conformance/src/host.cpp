@@ -9,6 +9,14 @@
 
 namespace backplane::conformance {
 
+bool named_secret() {
+  const auto named = [](const char* variable) {
+    const char* value = std::getenv(variable);
+    return value != nullptr && *value != '\0';
+  };
+  return named("BACKPLANE_SECRET_FILE") || named("BACKPLANE_SECRET_FD");
+}
+
 struct Host::Functions {
   static Host& self(void* ctx) { return *static_cast<Host*>(ctx); }
   static std::string place(void* ctx, const char* key) { return self(ctx).space_ + "/" + key; }
@@ -83,25 +91,21 @@ struct Host::Functions {
     return BP_OK;
   }
 
-  // A check of a job with a secret is one where the environment names a secret; the cases need not know it.
-  static bool named(const char* variable) {
-    const char* value = std::getenv(variable);
-    return value != nullptr && *value != '\0';
-  }
-
-  static const void* extension(void*, const char* id) {
+  static const void* extension(void* ctx, const char* id) {
     static const bp_reduce_api reduce = {sizeof(bp_reduce_api), 0, combine};
-    static const bp_security_api security = {sizeof(bp_security_api),
-                                             named("BACKPLANE_SECRET_FILE") || named("BACKPLANE_SECRET_FD") ? 1U : 0U};
+    static const bp_security_api with = {sizeof(bp_security_api), 1};
+    static const bp_security_api without = {sizeof(bp_security_api), 0};
     if (id == nullptr) return nullptr;
     if (std::strcmp(id, BP_EXT_REDUCE) == 0) return &reduce;
-    return std::strcmp(id, BP_EXT_SECURITY) == 0 ? &security : nullptr;
+    if (std::strcmp(id, BP_EXT_SECURITY) != 0) return nullptr;
+    return self(ctx).secure_ ? &with : &without;
   }
 };
 
-Host::Host(World& world, std::string space, LogSink log)
+Host::Host(World& world, std::string space, LogSink log, bool secure)
     : world_(world),
       space_(std::move(space)),
+      secure_(secure),
       log_(std::move(log)),
       table_{sizeof(bp_host),  BP_ABI_MINOR,        this,           Functions::log,  Functions::abort_requested,
              Functions::set,   Functions::get,      Functions::add, Functions::wait, Functions::compare_set,

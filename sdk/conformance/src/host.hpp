@@ -15,11 +15,15 @@ namespace backplane::conformance {
 
 using LogSink = std::function<void(uint32_t level, const char* text)>;
 
+// Does the environment name a secret? Then the whole check is one of a job that has it.
+bool named_secret();
+
 // Keeps its address; must outlive the agent.
 class Host {
  public:
-  // `space` is the agent's part of the store: agents of one group share it, others never do.
-  Host(World& world, std::string space, LogSink log);
+  // `space` is the agent's part of the store: agents of one group share it, others never do. `secure`: the job has a
+  // secret.
+  Host(World& world, std::string space, LogSink log, bool secure = named_secret());
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
@@ -34,6 +38,7 @@ class Host {
 
   World& world_;
   const std::string space_;
+  const bool secure_;
   const LogSink log_;
   std::atomic<bool> abort_ = false;
   bp_host table_;

@@ -260,6 +260,20 @@ std::set<Listener> listeners() {
   return found;
 }
 
+std::set<Listener> own_listeners() {
+  std::set<Listener> found;
+  for (const auto& [number, descriptor] : descriptors()) {
+    int accepts = 0;
+    socklen_t size = sizeof accepts;
+    if (getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) != 0 || accepts == 0) continue;
+    sockaddr_storage address = {};
+    size = sizeof address;
+    if (getsockname(number, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
+    found.insert(listener_of(address.ss_family, address, size));
+  }
+  return found;
+}
+
 std::set<std::string> unix_names() {
   std::set<std::string> found;
   each_unix_socket([&found](bool, const std::string& name) { found.insert(name); });

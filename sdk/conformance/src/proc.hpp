@@ -64,6 +64,8 @@ struct Listener {
 };
 
 std::set<Listener> listeners();
+// Those of the calling process.
+std::set<Listener> own_listeners();
 // Names of UNIX sockets in this network namespace, in the file system or abstract ("@name").
 std::set<std::string> unix_names();
 

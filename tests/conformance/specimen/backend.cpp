@@ -27,8 +27,9 @@ struct Description {
   static constexpr const char* version = "1.0.0";
   static constexpr const char* summary = "a small correct backend over TCP on loopback, to be broken";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
+  // It authenticates with the random keys that the ranks leave in the store, in every job.
   static constexpr uint32_t flags =
-      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS;
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | sdk::kAuthenticates;
   static constexpr std::array options = {
       sdk::option({.type = BP_OPTION_STRING,
                    .key = "address",

@@ -110,6 +110,30 @@ class ExplainsItself final : public Specimen {
   }
 };
 
+// Takes whoever `falls_for` names for a rank of its group, whatever its key.
+template <bool (*falls_for)(bool secure, const Hello& hello)>
+class KeepsNoSecret : public Specimen {
+  uint32_t judge(const Hello& hello, bool& trusted) override {
+    const bool possible = hello.magic == kMagic && hello.target == rank_ && hello.world_size == world_size_ &&
+                          hello.rank > rank_ && hello.rank < world_size_;
+    if (!possible || !falls_for(host_->secure(), hello)) return Specimen::judge(hello, trusted);
+    trusted = true;
+    return kWelcome;
+  }
+};
+
+bool in_jobs_with_secret(bool secure, const Hello&) { return secure; }
+bool in_jobs_without(bool secure, const Hello&) { return !secure; }
+bool without_a_key(bool secure, const Hello& hello) { return secure && hello.key == Key(); }
+
+// And in jobs without a secret it uses no key.
+class TalksToOlderOnes final : public KeepsNoSecret<without_a_key> {
+  void publish() override {
+    if (!host_->secure()) key_ = {};
+    Specimen::publish();
+  }
+};
+
 }  // namespace
 
 std::vector<Mutant> hostile_mutants() {
@@ -129,6 +153,9 @@ std::vector<Mutant> hostile_mutants() {
       {"hostile.half-frame", "it ends the process over half a greeting", made<IsEasilyShocked<half>>},
       {"hostile.flood", "it loses descriptors when there are many", made<LosesCount>},
       {"hostile.slow-reader", "it waits until strangers have read its answer", made<ExplainsItself>},
+      {"hostile.other-secret", "in a job with a secret it looks at no key", made<KeepsNoSecret<in_jobs_with_secret>>},
+      {"hostile.no-secret", "it lets in who has no key, as older versions had none", made<TalksToOlderOnes>},
+      {"hostile.impostor", "in a job without a secret it welcomes everybody", made<KeepsNoSecret<in_jobs_without>>},
   };
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "case.hpp"
+#include "hostile_secret.hpp"
 #include "hostile_stranger.hpp"
 
 namespace backplane::conformance {
@@ -221,6 +222,13 @@ std::vector<Case> hostile_cases() {
     result.deadline = 40 * kSecond;
     return result;
   };
+  const auto of_two_jobs = [&make](const char* name, const char* about, void (*body)(Rank&)) {
+    Case result = make(name, about, body);
+    result.needs.flags = BP_BACKEND_AUTHENTICATES;
+    result.needs.processes = true;
+    result.worlds = {kMeetingRanks};
+    return result;
+  };
   return {
       make("connect-and-close", "strangers that connect and close do not disturb the job",
            [](Rank& rank) { besiege(rank, connect_and_close); }),
@@ -246,6 +254,12 @@ std::vector<Case> hostile_cases() {
            [](Rank& rank) { besiege(rank, half_frame); }),
       make("flood", "a flood of connections leaves nothing behind", [](Rank& rank) { besiege(rank, flood); }),
       make("slow-reader", "strangers that read nothing cost nothing", [](Rank& rank) { besiege(rank, slow_reader); }),
+      of_two_jobs("other-secret", "a rank of a job with another secret is not talked to",
+                  [](Rank& rank) { meet_another_job(rank, true, true); }),
+      of_two_jobs("no-secret", "in a job with a secret nobody talks to a rank of a job without one",
+                  [](Rank& rank) { meet_another_job(rank, true, false); }),
+      of_two_jobs("impostor", "a rank of a job with a secret does not talk to a job without one that answers its call",
+                  [](Rank& rank) { meet_another_job(rank, false, true); }),
   };
 }
 

@@ -139,6 +139,27 @@ void Siege::linger() {
   held_.clear();
 }
 
+void hold_out(Rank& rank, Agent& agent) {
+  rank.doing("exchanging messages while a stranger attacks");
+  uint64_t last = kMostRounds;
+  Nanoseconds longest = 0;
+  for (uint64_t round = 0; round < last; ++round) {
+    if (rank.id() == 0 && last == kMostRounds && rank.world().look("harness/siege/over")) {
+      last = round + 3;
+      rank.tell("siege/last", std::to_string(last));
+    }
+    const Nanoseconds begin = now();
+    exchange(rank, agent, round % 100, 1 + round * 7919 % 40'000);
+    longest = std::max(longest, now() - begin);
+    const std::optional<std::string> said = rank.world().look("harness/siege/last");
+    if (said) last = std::strtoull(said->c_str(), nullptr, 10);
+  }
+  rank.check(longest < rank.scaled(kStandstill),
+             say("the job gets on while strangers are there: no exchange takes ",
+                 rank.scaled(kStandstill) / kMillisecond, " ms"),
+             say("one took ", longest / kMillisecond, " ms"));
+}
+
 namespace {
 
 // Leaves the body on all sides if there is nothing to attack.
@@ -169,29 +190,6 @@ void attack_from_outside(Rank& rank, void (*attack)(Siege&)) {
   attack(siege);
   siege.linger();
   rank.tell("siege/over", std::to_string(now()));
-}
-
-// Rounds of messages that all ranks end after the same one: rank 0 sees the end and names a round that nobody can have
-// reached, for each rank needs the messages of the others.
-void hold_out(Rank& rank, Agent& agent) {
-  rank.doing("exchanging messages while a stranger attacks");
-  uint64_t last = kMostRounds;
-  Nanoseconds longest = 0;
-  for (uint64_t round = 0; round < last; ++round) {
-    if (rank.id() == 0 && last == kMostRounds && rank.world().look("harness/siege/over")) {
-      last = round + 3;
-      rank.tell("siege/last", std::to_string(last));
-    }
-    const Nanoseconds begin = now();
-    exchange(rank, agent, round % 100, 1 + round * 7919 % 40'000);
-    longest = std::max(longest, now() - begin);
-    const std::optional<std::string> said = rank.world().look("harness/siege/last");
-    if (said) last = std::strtoull(said->c_str(), nullptr, 10);
-  }
-  rank.check(longest < rank.scaled(kStandstill),
-             say("the job gets on while strangers are there: no exchange takes ",
-                 rank.scaled(kStandstill) / kMillisecond, " ms"),
-             say("one took ", longest / kMillisecond, " ms"));
 }
 
 void defend(Rank& rank) {

@@ -20,11 +20,14 @@ namespace backplane::conformance {
 class Stranger {
  public:
   explicit Stranger(const Listener& target, int receive_buffer = 0);
+  // One that has been accepted; takes the socket over.
+  explicit Stranger(int socket) : socket_(socket) {}
   Stranger(Stranger&& other) noexcept;
   Stranger& operator=(Stranger&& other) noexcept;
   ~Stranger();
 
   bool connected() const { return socket_ >= 0; }
+  int socket() const { return socket_; }  // -1: not connected
   // Sends what the other side takes within a moment; false once it has closed.
   bool send(std::string_view bytes);
   // Waits a moment for an answer or the end, and reads nothing.
@@ -66,6 +69,11 @@ class Siege {
   std::map<Listener, std::vector<Opening>> heard_;
   std::deque<Stranger> held_;
 };
+
+// Rounds of verified messages among the ranks of `agent`, under the tags from 0 to 99, until "siege/over" has been
+// told. All of them end after the same round: rank 0 sees the end and names one that nobody can have reached, for each
+// needs the messages of the others. No round may take long.
+void hold_out(Rank& rank, Agent& agent);
 
 // The whole of a hostile case, on ranks and on the outsider alike.
 void besiege(Rank& rank, void (*attack)(Siege& siege));

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A plugin is not told the secret: all that its group may know of itself comes from the store, which only ranks of the
+// job read and write (abi/ext/security.h). So another secret means another store, and a rank of another job comes here
+// only if somebody leads it: one of its peers says in their store where it listens, and is killed; a relay takes the
+// place and connects whoever dials it to a rank of our job. Each of the two peers is replaced in turn, for a backend
+// may dial lower ranks or higher ones.
+#include "hostile_secret.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "death_after.hpp"
+#include "hostile_stranger.hpp"
+#include "process_traffic.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr int32_t kJob = 2;  // ranks of either job
+constexpr int32_t kCaller = 2;
+constexpr int32_t kFirstPeer = 3;
+constexpr Nanoseconds kCallTime = kSecond;                // for the caller's init
+constexpr Nanoseconds kTalkTime = 700 * kMillisecond;     // for its operations together
+constexpr Nanoseconds kPublishTime = 300 * kMillisecond;  // for a rank that listens to say so in its store
+constexpr Nanoseconds kListenTime = 10 * kSecond;         // until a rank listens, or has given up its port
+constexpr uint64_t kTags = 10;
+
+// Listens in the place of another process, and connects whoever dials it to `behind`.
+class Relay {
+ public:
+  explicit Relay(Listener behind) : behind_(std::move(behind)) {}
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+  ~Relay() {
+    if (listener_ >= 0) ::close(listener_);
+  }
+
+  // False: the place is still taken.
+  bool listen(const Listener& place) {
+    const int fd = ::socket(place.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int on = 1;
+    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (place.family == AF_UNIX) remove_name(place);
+    const auto* address = reinterpret_cast<const sockaddr*>(place.address.data());
+    if (::bind(fd, address, static_cast<socklen_t>(place.address.size())) == 0 && ::listen(fd, 16) == 0) {
+      listener_ = fd;
+      return true;
+    }
+    if (fd >= 0) ::close(fd);
+    return false;
+  }
+
+  // Accepts, and passes on what there is; waits a moment for something to do.
+  void turn() {
+    std::vector<pollfd> polled = {{listener_, POLLIN, 0}};
+    for (const Line& line : lines_) {
+      polled.push_back({line.first.socket(), POLLIN, 0});
+      polled.push_back({line.second.socket(), POLLIN, 0});
+    }
+    ::poll(polled.data(), polled.size(), 10);
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      bool open = true;
+      if (polled[1 + 2 * i].revents != 0) open = pass(lines_[i].first, lines_[i].second);
+      if (open && polled[2 + 2 * i].revents != 0) open = pass(lines_[i].second, lines_[i].first);
+      if (!open) lines_[i] = {Stranger(-1), Stranger(-1)};
+    }
+    std::erase_if(lines_, [](const Line& line) { return !line.first.connected(); });
+    const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return;
+    lines_.emplace_back(Stranger(fd), Stranger(behind_));
+    ++calls_;
+  }
+
+  int calls() const { return calls_; }
+
+ private:
+  using Line = std::pair<Stranger, Stranger>;
+
+  static void remove_name(const Listener& place) {
+    if (place.address.size() <= offsetof(sockaddr_un, sun_path)) return;
+    const std::string name = place.address.substr(offsetof(sockaddr_un, sun_path));
+    if (name.front() != '\0') ::unlink(name.c_str());
+  }
+
+  // False: one of the two has ended.
+  static bool pass(Stranger& from, Stranger& to) {
+    std::array<char, 65536> bytes;
+    const ssize_t size = ::recv(from.socket(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (size < 0) return errno == EAGAIN || errno == EINTR;
+    return size > 0 && to.send({bytes.data(), static_cast<size_t>(size)});
+  }
+
+  const Listener behind_;
+  int listener_ = -1;
+  std::vector<Line> lines_;
+  int calls_ = 0;
+};
+
+Listener listener_at(const std::string& address) {
+  sockaddr any = {};
+  std::memcpy(&any, address.data(), std::min(sizeof any, address.size()));
+  return {any.sa_family, address};
+}
+
+// Where this process listens, as the members tell each other; empty: nowhere.
+std::string own_door() {
+  const std::set<Listener> doors = own_listeners();
+  return doors.empty() ? "" : doors.begin()->address;
+}
+
+Plan plan_of(const std::string& space, int32_t rank, bool secure) {
+  Plan plan;
+  plan.space = space;
+  plan.rank = rank;
+  plan.world_size = kJob;
+  plan.secure = secure;
+  return plan;
+}
+
+// The store of the other job: a new one for each turn.
+std::string their_space(int32_t turn) { return say("theirs/", turn); }
+
+std::unique_ptr<Agent> open(Rank& rank, const Plan& plan) {
+  Outcome outcome;
+  std::unique_ptr<Agent> agent = rank.try_open(plan, outcome);
+  if (plan.secure == true && outcome.status == BP_UNSUPPORTED) {
+    rank.skip("it cannot keep strangers out here: " + outcome.text());
+  }
+  rank.require_ok(outcome, "init");
+  return agent;
+}
+
+void keep_house(Rank& rank, bool secure) {
+  const auto agent = open(rank, plan_of("ours", rank.id(), secure));
+  exchange(rank, *agent, 1, 1000);
+  rank.tell(say("door/", rank.id()), own_door());
+  hold_out(rank, *agent);
+  agent->close();
+}
+
+// Says where it listens and is killed. In a backend whose init waits for the others that happens inside init.
+void be_replaced(Rank& rank, int32_t turn, bool secure) {
+  if (turn > 0) rank.ask(say("over/", turn - 1));
+  if (rank.ask(say("door/", turn)).empty()) return;
+  const std::jthread end([&rank, turn] {
+    const Nanoseconds deadline = now() + rank.scaled(kListenTime);
+    while (own_door().empty() && now() < deadline) poll(nullptr, 0, 5);
+    poll(nullptr, 0, static_cast<int>(rank.scaled(kPublishTime) / kMillisecond));
+    rank.tell(say("place/", turn), own_door());
+    rank.die(SIGKILL);
+  });
+  const auto agent = open(rank, plan_of(their_space(turn), turn, secure));
+  for (;;) pause();
+}
+
+void talk(Rank& rank, Agent& agent, int32_t peer) {
+  rank.doing("talking to a rank of another job");
+  constexpr size_t kRoom = 40'000;  // for whatever our job's ranks send each other
+  std::vector<std::vector<char>> inbound(kTags, std::vector<char>(kRoom));
+  const std::vector<char> word(100, 'x');
+  std::vector<Pending> receives;
+  std::vector<Pending> sends;
+  for (uint64_t tag = 0; tag < kTags; ++tag) {
+    receives.push_back(agent.irecv(peer, tag, inbound[tag].data(), kRoom));
+    sends.push_back(agent.isend(peer, tag, word.data(), word.size()));
+  }
+  const Nanoseconds deadline = now() + rank.scaled(kTalkTime);
+  for (Pending& receive : receives) {
+    const Outcome outcome = receive.finish(std::max<Nanoseconds>(0, deadline - now()));
+    rank.check(!outcome.ok(), "nothing comes from a rank of another job", "a recv ended with " + outcome.text());
+    rank.check(outcome.status != BP_AGAIN, "a recv from a rank of another job ends when it is cancelled",
+               "it did not within 5 s");
+  }
+  for (Pending& send : sends) {  // it may have succeeded: a buffered send does before anything goes out
+    rank.check(send.finish(0).status != BP_AGAIN, "a send to a rank of another job ends when it is cancelled",
+               "it did not within 5 s");
+  }
+}
+
+void call(Rank& rank, int32_t turn, bool secure) {
+  if (!rank.ask(say("relay/", turn)).empty()) {
+    Plan plan = plan_of(their_space(turn), 1 - turn, secure);
+    plan.timeout = kCallTime;
+    const Nanoseconds begin = now();
+    Outcome outcome;
+    std::unique_ptr<Agent> agent = rank.try_open(plan, outcome);
+    const Nanoseconds took = now() - begin;
+    rank.check(took < rank.scaled(kCallTime + kSecond), "init ends with its time when only strangers answer",
+               say("it took ", took / kMillisecond, " ms of ", rank.scaled(kCallTime) / kMillisecond));
+    if (agent != nullptr) {
+      talk(rank, *agent, turn);
+      close_quickly(rank, std::move(agent));
+    }
+  }
+  rank.tell(say("over/", turn), "");
+}
+
+// How many calls were passed on in this turn.
+int lead_astray(Rank& rank, int32_t turn) {
+  const std::string door = rank.ask(say("door/", turn));
+  const std::string place = door.empty() ? "" : rank.ask(say("place/", turn));
+  Relay relay(listener_at(door));
+  if (!place.empty()) {
+    rank.doing("taking the place of a rank that was killed");
+    const Nanoseconds deadline = now() + rank.scaled(kListenTime);
+    while (!relay.listen(listener_at(place))) {
+      if (now() > deadline) rank.trouble("cannot listen at " + listener_at(place).text() + ", where a killed rank did");
+      poll(nullptr, 0, 5);
+    }
+  }
+  rank.tell(say("relay/", turn), place.empty() ? "" : "there");
+  rank.doing("leading a rank of another job to this one");
+  const Nanoseconds deadline = now() + rank.scaled(kListenTime);
+  while (!rank.world().look(say("harness/over/", turn)) && now() < deadline) relay.turn();
+  return relay.calls();
+}
+
+}  // namespace
+
+void meet_another_job(Rank& rank, bool ours, bool theirs) {
+  if (rank.outsider()) {
+    int calls = 0;
+    for (int32_t turn = 0; turn < kJob; ++turn) calls += lead_astray(rank, turn);
+    rank.tell("siege/over", "");
+    if (calls == 0) rank.skip("no rank of this backend dials another, so none can be led to strangers");
+  } else if (rank.id() < kJob) {
+    keep_house(rank, ours);
+  } else if (rank.id() == kCaller) {
+    for (int32_t turn = 0; turn < kJob; ++turn) call(rank, turn, theirs);
+  } else {
+    be_replaced(rank, rank.id() - kFirstPeer, theirs);
+  }
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank of another job that dials the ranks of this one.
+#pragma once
+
+#include "rank.hpp"
+
+namespace backplane::conformance {
+
+// The members of such a case: ranks 0 and 1 are our job, rank 2 is the other job's caller, 3 and 4 are peers that it
+// once had; and one outsider.
+constexpr int32_t kMeetingRanks = 5;
+
+// The whole of such a case, on all members alike. The caller reaches only ranks of our job instead of its peers;
+// nothing that one says may come to the other, each of its calls ends in time, and our job goes on. `ours`, `theirs`:
+// has that job a secret? If both have, they are different ones. Skipped if nobody dials, or a job with a secret cannot
+// start.
+void meet_another_job(Rank& rank, bool ours, bool theirs);
+
+}  // namespace backplane::conformance
