@@ -2,12 +2,13 @@
 #include "group/reporter.hpp"
 
 #include <fmt/format.h>
-#include <signal.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
+
+#include "store/waiting.hpp"
 
 namespace backplane::core {
 namespace {
@@ -50,12 +51,7 @@ std::optional<Question> decode(const std::string& text) {
 Reporter::Reporter(std::shared_ptr<Store> store, int32_t world_size) : store_(std::move(store)) {
   store_->set(kWorld, std::to_string(world_size), Deadline::after(kStoreTime));
   seen_ = static_cast<uint64_t>(store_->add(kCount, 0, Deadline::after(kStoreTime)));
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
-  thread_ = std::thread([this] { work(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_quiet_thread("bp-reporter", [this] { work(); });
 }
 
 Reporter::~Reporter() {

@@ -3,6 +3,7 @@
 // What the stores share: waiting on a condition until a Deadline, and a thread that takes no signals.
 #pragma once
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
 
