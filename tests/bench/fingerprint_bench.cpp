@@ -3,18 +3,27 @@
 // What stays on in production: the flight recorder, and the comparison of collectives (BACKPLANE_FINGERPRINT), with it
 // off in the same run. The latter: all_reduces of 64 KiB over gloo, between two processes for each mode. Pairs work
 // only when the benchmark asks them to, one pair at a time. "off" is there twice: how far two pairs that do the same
-// are apart is what the others' distance has to be compared with.
+// are apart is what the others' distance has to be compared with. What a stopwatch cannot tell, processor time can:
+// that of the thread that calls, and that of the core's own threads, one of which compares.
 #include <benchmark/benchmark.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,8 +57,34 @@ void record_operation(benchmark::State& state) {
 }
 BENCHMARK(record_operation);
 
-// One rank: does as many all_reduces as it is asked for and answers with the nanoseconds they took, until the other end
-// of the socket is closed.
+int64_t cpu_of_caller() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+// Of all threads that the core has started in this process: they are named bp-reporter, bp-store-...
+int64_t cpu_of_core() {
+  int64_t sum = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    int64_t ns = 0;
+    std::ifstream(thread.path() / "comm") >> name;
+    std::ifstream(thread.path() / "schedstat") >> ns;
+    if (name.starts_with("bp-")) sum += ns;
+  }
+  return sum;
+}
+
+// What a rank spent on a batch; nanoseconds.
+struct Spent {
+  int64_t time = 0;
+  int64_t caller = 0;
+  int64_t core = 0;
+};
+
+// One rank: does as many all_reduces as it is asked for and answers with what they cost, until the other end of the
+// socket is closed.
 void work(int rank, const std::string& store, int socket) {
   GroupOptions options;
   options.backend = "gloo";
@@ -62,10 +97,15 @@ void work(int rank, const std::string& store, int socket) {
   uint32_t count = 0;
   while (::read(socket, &count, sizeof count) == sizeof count) {
     group.barrier();
+    const int64_t core = cpu_of_core();
+    const int64_t caller = cpu_of_caller();
     const auto start = std::chrono::steady_clock::now();
     for (uint32_t i = 0; i < count; ++i) group.all_reduce(data, ReduceOp::kMax);
-    const int64_t took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
-    if (data.back() != 1 || ::write(socket, &took, sizeof took) != sizeof took) return;
+    Spent spent;
+    spent.time = std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+    spent.caller = cpu_of_caller() - caller;
+    spent.core = cpu_of_core() - core;
+    if (data.back() != 1 || ::write(socket, &spent, sizeof spent) != sizeof spent) return;
   }
 }
 
@@ -87,18 +127,18 @@ class Pair {
 
   const std::string& name() const { return name_; }
 
-  // Seconds per operation; negative: a rank failed.
-  double batch() const {
+  // Of each the most that a rank spent; nothing: a rank failed.
+  std::optional<Spent> batch(uint32_t count) const {
     for (const int socket : sockets_) {
-      if (::write(socket, &kBatch, sizeof kBatch) != sizeof kBatch) return -1;
+      if (::write(socket, &count, sizeof count) != sizeof count) return std::nullopt;
     }
-    int64_t longest = -1;
+    Spent most;
     for (const int socket : sockets_) {
-      int64_t took = -1;
-      if (::read(socket, &took, sizeof took) != sizeof took) return -1;
-      longest = std::max(longest, took);
+      Spent spent;
+      if (::read(socket, &spent, sizeof spent) != sizeof spent) return std::nullopt;
+      most = {std::max(most.time, spent.time), std::max(most.caller, spent.caller), std::max(most.core, spent.core)};
     }
-    return static_cast<double>(longest) * 1e-9 / kBatch;
+    return most;
   }
 
  private:
@@ -134,13 +174,33 @@ class Pair {
 };
 
 void all_reduce_64k(benchmark::State& state, const Pair& pair) {
+  int64_t caller = 0;
   for (auto _ : state) {
-    const double seconds = pair.batch();
-    if (seconds < 0) {
+    const std::optional<Spent> spent = pair.batch(kBatch);
+    if (!spent) {
       state.SkipWithError("a rank failed");
       return;
     }
-    state.SetIterationTime(seconds);
+    caller += spent->caller;
+    state.SetIterationTime(static_cast<double>(spent->time) * 1e-9 / kBatch);
+  }
+  state.counters["caller_cpu_ns"] = static_cast<double>(caller) / kBatch / static_cast<double>(state.iterations());
+}
+
+// About kLong of all_reduces back to back: the core compares once a second.
+void comparing(benchmark::State& state, const Pair& pair) {
+  constexpr int64_t kLong = 3'000'000'000;
+  for (auto _ : state) {
+    const std::optional<Spent> trial = pair.batch(kBatch);
+    const auto count = trial ? static_cast<uint32_t>(kLong / std::max<int64_t>(1, trial->time / kBatch)) : 0;
+    const std::optional<Spent> spent = trial ? pair.batch(count) : trial;
+    if (!spent) {
+      state.SkipWithError("a rank failed");
+      return;
+    }
+    state.SetIterationTime(static_cast<double>(spent->time) * 1e-9);
+    state.counters["core_cpu_ppm"] = static_cast<double>(spent->core) * 1e6 / static_cast<double>(spent->time);
+    state.counters["core_cpu_ns_per_op"] = static_cast<double>(spent->core) / count;
   }
 }
 
@@ -158,6 +218,11 @@ int main(int argc, char** argv) {
     benchmark::RegisterBenchmark(("all_reduce_64k/fingerprint_" + one.name()).c_str(), [&one](benchmark::State& state) {
       all_reduce_64k(state, one);
     })->UseManualTime();
+    benchmark::RegisterBenchmark(("comparing/fingerprint_" + one.name()).c_str(),
+                                 [&one](benchmark::State& state) { comparing(state, one); })
+        ->UseManualTime()
+        ->Iterations(1)
+        ->Unit(benchmark::kSecond);
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
