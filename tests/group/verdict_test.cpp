@@ -28,7 +28,7 @@ Position behind(int pid) {
 }
 
 TEST(Verdict, NamesTheRankThatNeverEnteredAndWhatItDidLast) {
-  const Verdict verdict = judge(kSeq, kWords, 0, 4, {{0, in_it(10)}, {1, in_it(11)}, {2, in_it(12)}, {3, behind(13)}});
+  const Verdict verdict = judge(kSeq, kWords, 4, {{0, in_it(10)}, {1, in_it(11)}, {2, in_it(12)}, {3, behind(13)}});
   EXPECT_EQ(verdict.culprit, 3);
   EXPECT_EQ(verdict.text,
             "rank 3 (host13, pid 13) never entered all_reduce sum (f32 x 1048576) #812; it last finished broadcast "
@@ -38,14 +38,14 @@ TEST(Verdict, NamesTheRankThatNeverEnteredAndWhatItDidLast) {
 TEST(Verdict, SaysWhatAnAbsentRankIsStuckIn) {
   Position stuck = behind(11);
   stuck.in_flight = Position::Step{"recv (u8 x 4) from rank 0", 5, false, 12.0};
-  const Verdict verdict = judge(kSeq, kWords, 0, 2, {{0, in_it(10)}, {1, stuck}});
+  const Verdict verdict = judge(kSeq, kWords, 2, {{0, in_it(10)}, {1, stuck}});
   EXPECT_NE(verdict.text.find("it is in recv (u8 x 4) from rank 0 #5 since 12.0 s"), std::string::npos) << verdict.text;
 }
 
 TEST(Verdict, PutsAMismatchBeforeEverythingElse) {
   Position other = in_it(11);
   other.entered = "broadcast (u8 x 4) with root 0";
-  const Verdict verdict = judge(kSeq, kWords, 0, 3, {{0, in_it(10)}, {1, other}, {2, behind(12)}});
+  const Verdict verdict = judge(kSeq, kWords, 3, {{0, in_it(10)}, {1, other}, {2, behind(12)}});
   EXPECT_EQ(verdict.culprit, 1);
   EXPECT_EQ(
       verdict.text,
@@ -53,20 +53,30 @@ TEST(Verdict, PutsAMismatchBeforeEverythingElse) {
       "(f32 x 1048576)");
 }
 
+TEST(Verdict, BelievesTheMost) {
+  Position other = in_it(10);
+  other.entered = "all_reduce sum (f32 x 8)";
+  const Verdict verdict = judge(kSeq, kWords, 4, {{0, other}, {1, behind(11)}, {2, in_it(12)}, {3, in_it(13)}});
+  EXPECT_EQ(verdict.culprit, 0);
+  EXPECT_EQ(verdict.text,
+            "rank 0 (host10, pid 10) entered all_reduce sum (f32 x 8) as #812 where rank 2 entered all_reduce sum "
+            "(f32 x 1048576)");
+}
+
 TEST(Verdict, NamesWhoDoesNotAnswer) {
-  const Verdict verdict = judge(kSeq, kWords, 0, 3, {{0, in_it(10)}, {1, in_it(11)}});
+  const Verdict verdict = judge(kSeq, kWords, 3, {{0, in_it(10)}, {1, in_it(11)}});
   EXPECT_EQ(verdict.culprit, 2);
   EXPECT_EQ(verdict.text, "rank 2 does not answer");
 }
 
 TEST(Verdict, NamesAFewOfMany) {
-  const Verdict verdict = judge(kSeq, kWords, 7, 1000, {{7, in_it(10)}});
+  const Verdict verdict = judge(kSeq, kWords, 1000, {{7, in_it(10)}});
   EXPECT_EQ(verdict.culprit, 0);
   EXPECT_EQ(verdict.text, "rank 0 does not answer; rank 1 does not answer; rank 2 does not answer; and 996 more ranks");
 }
 
 TEST(Verdict, BlamesTheBackendIfAllAreIn) {
-  const Verdict verdict = judge(kSeq, kWords, 0, 2, {{0, in_it(10)}, {1, in_it(11)}});
+  const Verdict verdict = judge(kSeq, kWords, 2, {{0, in_it(10)}, {1, in_it(11)}});
   EXPECT_EQ(verdict.culprit, -1);
   EXPECT_NE(verdict.text.find("their backend does not get on with it"), std::string::npos);
 }

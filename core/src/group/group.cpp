@@ -143,7 +143,7 @@ int32_t Group::finish_work(Agent& agent, bp_work* work, Deadline deadline, const
   if (status != BP_AGAIN && status != BP_CANCELLED) return status;  // it ended by itself after all
   if (status == BP_AGAIN) {
     const Error late = labelled(Error(BP_TIMEOUT, "timed out"), valid);
-    abort(collective(valid.op.kind) ? timed_out(late, valid) : late);
+    abort(collective(valid.op.kind) ? agreed(late, valid) : late);
     api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
   }
   return bp_error_set(err, BP_TIMEOUT, 0, -1, "timed out");
@@ -238,10 +238,11 @@ Error Group::failure(const Error& error, const ValidOp& valid, bool begun) {
     if (collective(valid.op.kind)) abort(known);
     return known;
   }
-  const bool late = error.status() == BP_TIMEOUT && collective(valid.op.kind);
-  const std::optional<Error> cause = late ? std::nullopt : cause_behind(error);
+  const std::optional<Error> cause = cause_behind(error);
   Error whole = labelled(cause ? *cause : error, valid);
-  if (late) whole = timed_out(whole, valid);
+  if (collective(valid.op.kind) && (whole.status() == BP_TIMEOUT || whole.status() == BP_INVALID)) {
+    whole = agreed(whole, valid);
+  }
   // A backend that answers "unsupported" has done nothing; whatever else went wrong may have gone right on other ranks.
   if (collective(valid.op.kind) && (begun || error.status() != BP_UNSUPPORTED)) abort(whole);
   return whole;

@@ -162,9 +162,10 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   void take_seat();
   void leave_seat();
   std::string answer(const Question& question);
-  // A collective timed out: asks the others where they are, and says so. All ranks get the same sentence.
-  Error timed_out(const Error& error, const ValidOp& valid);
-  Verdict ask_around(const ValidOp& valid);
+  // A collective timed out, or this rank's backend refused it (most likely because another rank is in a different one,
+  // of which each sees its own half): asks the others where they are, and says so. All ranks get the same sentence.
+  Error agreed(const Error& error, const ValidOp& valid);
+  Verdict find_out(const Error& error, const ValidOp& valid);
   // All ranks agree on the first that is said about a group, and whoever has not heard of it is told.
   Verdict agree_on(const Verdict& mine, int32_t status);
   void compare_fingerprint();

@@ -110,32 +110,49 @@ std::optional<Position> decode_position(const std::string& text) {
   }
 }
 
-Verdict judge(uint64_t seq, const std::string& words, int32_t asker, int32_t world_size,
+std::optional<Verdict> find_mismatch(uint64_t seq, const std::map<int32_t, Position>& positions) {
+  std::map<std::string, int> votes;
+  for (const auto& [rank, position] : positions) ++votes[position.entered];
+  votes.erase("");  // has not entered it
+  if (votes.size() < 2) return std::nullopt;
+  const std::pair<const int32_t, Position>* usual = nullptr;  // the first of most
+  for (const auto& entry : positions) {
+    const std::string& entered = entry.second.entered;
+    if (!entered.empty() && (usual == nullptr || votes[entered] > votes[usual->second.entered])) usual = &entry;
+  }
+  std::vector<std::string> different;
+  int32_t first = -1;
+  for (const auto& [rank, position] : positions) {
+    if (position.entered.empty() || position.entered == usual->second.entered) continue;
+    if (different.empty()) first = rank;
+    different.push_back(fmt::format("{} entered {} as #{} where rank {} entered {}", who(rank, position),
+                                    position.entered, seq, usual->first, usual->second.entered));
+  }
+  return Verdict{several(different), first};
+}
+
+Verdict judge(uint64_t seq, const std::string& words, int32_t world_size,
               const std::map<int32_t, Position>& positions) {
+  if (const auto mismatch = find_mismatch(seq, positions)) return *mismatch;
   std::vector<std::string> silent;
   std::vector<std::string> absent;
-  std::vector<std::string> different;
-  int32_t first[3] = {-1, -1, -1};
-  const auto add = [&first](std::vector<std::string>& list, int which, int32_t rank, std::string sentence) {
-    if (list.empty()) first[which] = rank;
+  int32_t first_silent = -1;
+  int32_t first_absent = -1;
+  const auto add = [](std::vector<std::string>& list, int32_t& first, int32_t rank, std::string sentence) {
+    if (list.empty()) first = rank;
     list.push_back(std::move(sentence));
   };
   for (int32_t rank = 0; rank < world_size; ++rank) {
     const auto found = positions.find(rank);
     if (found == positions.end()) {
-      add(silent, 0, rank, fmt::format("rank {} does not answer", rank));
+      add(silent, first_silent, rank, fmt::format("rank {} does not answer", rank));
     } else if (found->second.entered.empty()) {
-      add(absent, 1, rank,
+      add(absent, first_absent, rank,
           fmt::format("{} never entered {} #{}{}", who(rank, found->second), words, seq, what_else(found->second)));
-    } else if (found->second.entered != words) {
-      add(different, 2, rank,
-          fmt::format("{} entered {} as #{} where rank {} entered {}", who(rank, found->second), found->second.entered,
-                      seq, asker, words));
     }
   }
-  if (!different.empty()) return {several(different), first[2]};
-  if (!absent.empty()) return {several(absent), first[1]};
-  if (!silent.empty()) return {several(silent), first[0]};
+  if (!absent.empty()) return {several(absent), first_absent};
+  if (!silent.empty()) return {several(silent), first_silent};
   return {fmt::format("all ranks are in {} #{}, and their backend does not get on with it", words, seq), -1};
 }
 

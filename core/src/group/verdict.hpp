@@ -43,9 +43,11 @@ struct Verdict {
   int32_t culprit = -1;  // a rank, or -1 if no rank is to blame
 };
 
+// Who is in another collective `seq` than most of those that have entered it. None: nobody.
+std::optional<Verdict> find_mismatch(uint64_t seq, const std::map<int32_t, Position>& positions);
+
 // Collective `seq`, which is `words` on the asking rank, did not end in time. `positions`: what the ranks answered;
 // who is missing did not answer.
-Verdict judge(uint64_t seq, const std::string& words, int32_t asker, int32_t world_size,
-              const std::map<int32_t, Position>& positions);
+Verdict judge(uint64_t seq, const std::string& words, int32_t world_size, const std::map<int32_t, Position>& positions);
 
 }  // namespace backplane::core

@@ -110,17 +110,20 @@ std::string Group::answer(const Question& question) {
   return {};
 }
 
-Verdict Group::ask_around(const ValidOp& valid) {
+Verdict Group::find_out(const Error& error, const ValidOp& valid) {
   const Question question = {Question::Kind::kWhere, config_.key, config_.rank, valid.op.seq, 0, -1, ""};
   std::map<int32_t, Position> positions;
   const Deadline deadline = Deadline::after(time_to_answer(valid.op.timeout_ns));
   for (const auto& [rank, text] : reporter_->ask(question, config_.world_size, deadline)) {
     if (const auto told = decode_position(text)) positions[rank] = *told;
   }
-  return judge(valid.op.seq, words(entry_of(valid)), config_.rank, config_.world_size, positions);
+  if (error.status() == BP_TIMEOUT) return judge(valid.op.seq, words(entry_of(valid)), config_.world_size, positions);
+  const auto mismatch = find_mismatch(valid.op.seq, positions);
+  const int32_t culprit = error.peer_rank() < 0 ? config_.rank : error.peer_rank();
+  return mismatch ? *mismatch : Verdict{error.what(), culprit};
 }
 
-Error Group::timed_out(const Error& error, const ValidOp& valid) {
+Error Group::agreed(const Error& error, const ValidOp& valid) {
   if (!reporter_) return error;
   try {
     std::optional<Verdict> known;
@@ -128,7 +131,12 @@ Error Group::timed_out(const Error& error, const ValidOp& valid) {
       const std::lock_guard lock(mutex_);
       known = verdict_;
     }
-    const Verdict verdict = known ? *known : agree_on(ask_around(valid), BP_TIMEOUT);
+    const Verdict verdict = known ? *known : agree_on(find_out(error, valid), error.status());
+    const bool says_so = std::strstr(error.what(), verdict.text.c_str()) != nullptr;
+    if (verdict.text == error.what() || (says_so && error.status() == BP_TIMEOUT)) return error;
+    if (error.status() == BP_INVALID) {
+      return labelled(Error(BP_INVALID, verdict.text, verdict.culprit, error.native_code()), valid);
+    }
     return Error(error.status(), fmt::format("{}: {}", error.what(), verdict.text), verdict.culprit,
                  error.native_code());
   } catch (const Error&) {  // without the store there is nobody to ask
@@ -211,8 +219,7 @@ void Group::check_fingerprint(Agent& agent, const ValidOp& valid) {
   run_collective(agent, check, config_.rank, config_.world_size, kOwnTag | valid.op.seq,
                  Deadline::after(op.timeout_ns));
   if (values[0] == ~values[1]) return;
-  const Verdict verdict = agree_on(ask_around(valid), BP_INVALID);
-  throw Error(BP_INVALID, verdict.text, verdict.culprit);
+  throw Error(BP_INVALID, "the ranks are not in the same collective");
 }
 
 void Group::dump(const std::string& why) const {
