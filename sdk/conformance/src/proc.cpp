@@ -17,6 +17,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <mutex>
 #include <sstream>
 
 #include "say.hpp"
@@ -30,6 +31,8 @@ namespace backplane::conformance {
 namespace {
 
 constexpr uint64_t kAllSignals = ~UINT64_C(0);
+
+std::mutex looking;  // ranks that are threads of one process must not find each other's open directories
 
 void each_entry(const char* path, const std::function<void(const std::string& name)>& visit) {
   DIR* directory = opendir(path);
@@ -156,6 +159,7 @@ std::set<std::string> shared_memory() {
 }
 
 uint64_t resident_bytes() {
+  const std::lock_guard alone(looking);
   std::ifstream file("/proc/self/statm");
   uint64_t all = 0;
   uint64_t resident = 0;
@@ -191,7 +195,10 @@ std::vector<int> connected_tcp() {
   return found;
 }
 
-Footprint Footprint::take() { return {descriptors(), threads(), child_processes(), shared_memory()}; }
+Footprint Footprint::take() {
+  const std::lock_guard alone(looking);
+  return {descriptors(), threads(), child_processes(), shared_memory()};
+}
 
 namespace {
 
