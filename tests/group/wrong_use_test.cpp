@@ -35,10 +35,11 @@ TEST_P(MismatchTest, CountsThatDifferBetweenRanks) {
         << texts[rank];
     EXPECT_EQ(failure_of([&] { group.barrier(); }), Status::kInvalid);  // the first cause
   });
-  expect_words(texts[0], {"rank 0 of group 'test'", "all_reduce (f32 x 4) #1: rank "});
-  expect_words(texts[1], {"rank 1 of group 'test'", "all_reduce (f32 x 8) #1: rank "});
-  const std::string sentence = texts[0].substr(std::min(texts[0].find("rank 1 ("), texts[0].size()));
-  expect_words(sentence, {"entered all_reduce sum (f32 x 8) as #1 where rank 0 entered all_reduce sum (f32 x 4)"});
+  expect_words(texts[0], {"rank 0 of group 'test'", "all_reduce (f32 x 4) #1"});
+  expect_words(texts[1], {"rank 1 of group 'test'", "all_reduce (f32 x 8) #1"});
+  const size_t verb = std::min(texts[0].find(" entered all_reduce sum (f32 x "), texts[0].size());
+  const std::string sentence = texts[0].substr(texts[0].rfind("rank ", verb));  // "rank 1 (host, pid 7) entered ..."
+  expect_words(sentence, {"pid ", "(f32 x 8)", " as #1 where rank ", "(f32 x 4)"});
   for (const std::string& text : texts) expect_words(text, {sentence});
 }
 
