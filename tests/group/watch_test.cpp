@@ -63,25 +63,76 @@ TEST_P(WatchTest, NamesTheRankThatNeverCameOnAllOthers) {
   }
 }
 
-TEST_P(WatchTest, ComparesSamplesWhileNothingFails) {
-  Told told;
-  in_breaking_group(GetParam(), 2, [&told](ProcessGroup& group) {
-    std::vector<float> four(4, 1.0F);
-    std::vector<uint8_t> bytes(16);
-    try {
-      // As many bytes, yet not the same: only shm notices, and only that they differ.
-      if (group.rank() == 0) group.broadcast(four, 0);
-      if (group.rank() == 1) group.broadcast(bytes, 0);
-      group.recv(bytes, 1 - group.rank(), 7);
-    } catch (const Error& error) {
-      told.note(group.rank(), error);
-    }
-  });
-  ASSERT_EQ(told.texts.size(), size_t{2});
-  for (const auto& [rank, text] : told.texts) {
-    EXPECT_NE(text.find("broadcast (f32 x 4) with root 0"), std::string::npos) << rank << ": " << text;
-    EXPECT_NE(text.find("broadcast (u8 x 16) with root 0"), std::string::npos) << rank << ": " << text;
+// What two ranks do at the same time, and how it is called.
+struct Mismatch {
+  std::function<void(ProcessGroup&)> calls[2];
+  const char* words[2];
+};
+
+// As many bytes as can be, so that few backends would notice.
+std::vector<Mismatch> mismatches() {
+  const auto sum = [](size_t count, ReduceOp op) {
+    return [count, op](ProcessGroup& group) {
+      std::vector<float> data(count, 1.0F);
+      group.all_reduce(data, op, {.timeout = seconds(2)});
+    };
+  };
+  const auto share = [](auto value, size_t count, int root) {
+    return [value, count, root](ProcessGroup& group) {
+      std::vector data(count, value);
+      group.broadcast(data, root, {.timeout = seconds(2)});
+    };
+  };
+  return {
+      {{sum(4, ReduceOp::kSum), share(1.0F, 4, 0)}, {"all_reduce sum (f32 x 4)", "broadcast (f32 x 4) with root 0"}},
+      {{share(1.0F, 4, 0), share(uint8_t{1}, 16, 0)},
+       {"broadcast (f32 x 4) with root 0", "broadcast (u8 x 16) with root 0"}},
+      {{sum(4, ReduceOp::kSum), sum(8, ReduceOp::kSum)}, {"all_reduce sum (f32 x 4)", "all_reduce sum (f32 x 8)"}},
+      {{share(1.0F, 4, 0), share(1.0F, 4, 1)}, {"broadcast (f32 x 4) with root 0", "broadcast (f32 x 4) with root 1"}},
+      {{sum(4, ReduceOp::kSum), sum(4, ReduceOp::kMax)}, {"all_reduce sum (f32 x 4)", "all_reduce max (f32 x 4)"}},
+  };
+}
+
+// Operation, dtype, count, root and reduce operation: all ranks get the same sentence, which says what each did.
+void expect_all_named(const std::string& backend) {
+  for (const Mismatch& mismatch : mismatches()) {
+    Told told;
+    in_breaking_group(backend, 2, [&told, &mismatch](ProcessGroup& group) {
+      try {
+        mismatch.calls[group.rank()](group);
+        std::vector<uint8_t> nothing(1);
+        group.recv(nothing, 1 - group.rank(), 7);  // the first went well, or so it seems
+      } catch (const Error& error) {
+        told.note(group.rank(), error);
+      }
+    });
+    ASSERT_EQ(told.texts.size(), size_t{2}) << mismatch.words[0];
+    const size_t verb = std::min(told.texts[0].find(" entered "), told.texts[0].size());
+    const std::string sentence = told.texts[0].substr(told.texts[0].rfind("rank ", verb));
+    for (const char* words : mismatch.words) EXPECT_NE(sentence.find(words), std::string::npos) << told.texts[0];
+    EXPECT_NE(told.texts[1].find(sentence), std::string::npos) << told.texts[1] << "\nbut " << told.texts[0];
+    EXPECT_EQ(told.culprits.size(), size_t{1});
   }
+}
+
+TEST_P(WatchTest, NamesAMismatchFromASample) { expect_all_named(GetParam()); }
+
+TEST_P(WatchTest, NamesAMismatchBeforeAnythingIsDone) {
+  const ScopedVariable variable("BACKPLANE_FINGERPRINT", "always");
+  expect_all_named(GetParam());
+}
+
+TEST_P(WatchTest, ComparesNothingIfToldSo) {
+  const ScopedVariable variable("BACKPLANE_FINGERPRINT", "off");
+  in_breaking_group(GetParam(), 2, [this](ProcessGroup& group) {
+    const Status status = failure_of([&group] {
+      mismatches().back().calls[group.rank()](group);
+      std::vector<uint8_t> nothing(1);
+      group.recv(nothing, 1 - group.rank(), 7, {.timeout = std::chrono::milliseconds(2500)});
+    });
+    EXPECT_NE(status, Status::kOk);  // the first to time out leaves, and the other one loses its peer
+    EXPECT_EQ(status == Status::kInvalid, GetParam() == "shm");  // shm compares by itself
+  });
 }
 
 TEST_P(WatchTest, WritesTracesWhenAGroupBreaksAndOnRequest) {

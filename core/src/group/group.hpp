@@ -59,6 +59,10 @@ struct GroupConfig {
   bool survives_parent = false;        // is made from a broken group, by shrink; its abort does not end the start
 };
 
+// Whether the ranks compare what they do: never, one collective about every second, each collective before it begins.
+enum class Fingerprints { kOff, kSampled, kAlways };
+Fingerprints fingerprints_wanted();  // BACKPLANE_FINGERPRINT; warns of anything else. watch.cpp
+
 class Group : public std::enable_shared_from_this<Group>, private Liveness::Listener {
  public:
   // Waits for all members, compares what they chose, and starts the agents. A non-member's group does nothing. Ends
@@ -183,6 +187,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::shared_ptr<void> job_;
   std::shared_ptr<Reporter> reporter_;
   std::optional<Reporter::Seat> seat_;
+  const Fingerprints fingerprints_ = fingerprints_wanted();
   uint64_t compared_ = 0;               // the collective whose fingerprint was compared last; reporter's thread
   uint64_t last_seen_ = 0;              // collectives at the last tick; reporter's thread
   int64_t dumped_ns_ = 0;               // reporter's thread

@@ -25,24 +25,6 @@ constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kStoreTime = INT64_C(5000) * kMillisecond;
 constexpr uint64_t kSample = 64;  // every so many collectives one is compared
 
-enum class Fingerprints { kOff, kSampled, kAlways };
-
-Fingerprints fingerprints() {
-  static const Fingerprints mode = [] {
-    const char* wish = std::getenv("BACKPLANE_FINGERPRINT");
-    const std::string text = wish == nullptr ? "" : wish;
-    if (text == "off") return Fingerprints::kOff;
-    if (text == "always") return Fingerprints::kAlways;
-    if (!text.empty() && text != "sampled") {
-      write_log(BP_LOG_WARN, fmt::format("BACKPLANE_FINGERPRINT is '{}'; it must be off, sampled or always. Taking "
-                                         "sampled",
-                                         text));
-    }
-    return Fingerprints::kSampled;
-  }();
-  return mode;
-}
-
 // How long the others may take to say where they are: a fraction of the time that was waited in vain.
 int64_t time_to_answer(int64_t timeout_ns) {
   const int64_t tenth = timeout_ns < 0 ? INT64_MAX : timeout_ns / 10;
@@ -80,6 +62,19 @@ const char* trace_directory() {
 }
 
 }  // namespace
+
+Fingerprints fingerprints_wanted() {
+  const char* wish = std::getenv("BACKPLANE_FINGERPRINT");
+  const std::string text = wish == nullptr ? "" : wish;
+  if (text == "off") return Fingerprints::kOff;
+  if (text == "always") return Fingerprints::kAlways;
+  if (!text.empty() && text != "sampled") {
+    write_log(BP_LOG_WARN, fmt::format("BACKPLANE_FINGERPRINT is '{}'; it must be off, sampled or always. Taking "
+                                       "sampled",
+                                       text));
+  }
+  return Fingerprints::kSampled;
+}
 
 void Group::take_seat() {
   if (config_.world_size == 1) return;
@@ -165,7 +160,7 @@ Verdict Group::agree_on(const Verdict& mine, int32_t status) {
 // it did as number N, and whoever comes to the same number looks whether it was the same. Nothing is added to the
 // operations themselves.
 void Group::compare_fingerprint() {
-  if (fingerprints() == Fingerprints::kOff || state_.load() != State::kActive) return;
+  if (fingerprints_ == Fingerprints::kOff || state_.load() != State::kActive) return;
   const uint64_t count = collectives_.load();
   const bool rests = count == std::exchange(last_seen_, count);
   const uint64_t number = rests ? count : count - count % kSample;
@@ -195,7 +190,7 @@ void Group::compare_fingerprint() {
 }
 
 bool Group::compares_first(const bp_op& op) const {
-  return fingerprints() == Fingerprints::kAlways && config_.world_size > 1 && collective(op.kind);
+  return fingerprints_ == Fingerprints::kAlways && config_.world_size > 1 && collective(op.kind);
 }
 
 // BACKPLANE_FINGERPRINT=always: nobody begins before all ranks have shown that they mean the same. The largest of all
