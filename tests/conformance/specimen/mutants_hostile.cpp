@@ -126,6 +126,15 @@ bool in_jobs_with_secret(bool secure, const Hello&) { return secure; }
 bool in_jobs_without(bool secure, const Hello&) { return !secure; }
 bool without_a_key(bool secure, const Hello& hello) { return secure && hello.key == Key(); }
 
+// Looks at no key as long as the rank has not come.
+class IsImpatient final : public Specimen {
+  uint32_t judge(const Hello& hello, bool& trusted) override {
+    Hello right = hello;
+    if (hello.rank > rank_ && hello.rank < world_size_ && !peer(hello.rank).known) right.key = key_;
+    return Specimen::judge(right, trusted);
+  }
+};
+
 // And in jobs without a secret it uses no key.
 class TalksToOlderOnes final : public KeepsNoSecret<without_a_key> {
   void publish() override {
@@ -155,6 +164,7 @@ std::vector<Mutant> hostile_mutants() {
       {"hostile.slow-reader", "it waits until strangers have read its answer", made<ExplainsItself>},
       {"hostile.other-secret", "in a job with a secret it looks at no key", made<KeepsNoSecret<in_jobs_with_secret>>},
       {"hostile.no-secret", "it lets in who has no key, as older versions had none", made<TalksToOlderOnes>},
+      {"hostile.early-stranger", "it takes who comes first for the rank it waits for", made<IsImpatient>},
       {"hostile.impostor", "in a job without a secret it welcomes everybody", made<KeepsNoSecret<in_jobs_without>>},
   };
 }

@@ -260,6 +260,8 @@ std::vector<Case> hostile_cases() {
                   [](Rank& rank) { meet_another_job(rank, true, false); }),
       of_two_jobs("impostor", "a rank of a job with a secret does not talk to a job without one that answers its call",
                   [](Rank& rank) { meet_another_job(rank, false, true); }),
+      of_two_jobs("early-stranger", "a rank of a job with a secret that waits for its peers takes nobody else for them",
+                  meet_another_job_early),
   };
 }
 
