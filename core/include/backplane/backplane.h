@@ -242,6 +242,28 @@ BP_API void bp_request_cancel(bp_request* request);
  * destroyed. */
 BP_API void bp_request_release(bp_request* request);
 
+/* ---- Memory that operations reach directly ------------------------------------------------------------------------
+ */
+
+typedef struct bp_memory bp_memory;
+
+/* Memory for `bytes` bytes from the backend that serves this kind of memory (BP_HOST ...), on device `device` (0 for
+ * BP_HOST): operations of this group whose buffers lie in it need not copy them aside (shm: all_reduce up to several
+ * times as fast). Each rank for itself; ranks with such buffers and ranks with ordinary ones understand each other.
+ * Where the backend has none to give, host memory is ordinary memory, so that programs need not ask; BP_CUDA is
+ * BP_UNSUPPORTED. BP_RESOURCE if there is not so much. What it holds is undefined. Does not wait for anybody. A child
+ * of fork does not have it. What the output of a collective that failed holds is undefined, also where it was the
+ * input. */
+BP_API int32_t bp_group_allocate(bp_group* group, uint64_t bytes, uint32_t memory, int32_t device, bp_memory** result,
+                                 bp_error* err);
+/* Where it begins, aligned to 64 bytes or better; NULL if it has no bytes. Valid until released, also when the group
+ * has ended. */
+BP_API void* bp_memory_data(const bp_memory* memory);
+/* 1 if it is the backend's, 0 if it is ordinary memory. */
+BP_API int32_t bp_memory_native(const bp_memory* memory);
+/* Not while an operation uses it; before or after the group has ended. */
+BP_API void bp_memory_release(bp_memory* memory);
+
 /* ---- Objects: byte strings of any length, each rank's its own ------------------------------------------------------
  */
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/memory.hpp"
 #include "backplane/store.hpp"
 
 namespace backplane {
@@ -237,6 +238,14 @@ class ProcessGroup {
     bp_group* group = nullptr;
     detail::call(bp_group_shrink, get(), timeout.count(), &group);
     return ProcessGroup(group);
+  }
+
+  // Host memory for `count` elements that this group's operations reach directly, if its backend has such memory to
+  // give, else ordinary memory (memory.hpp). Each rank for itself; does not wait for anybody. Status::kResource: there
+  // is not so much.
+  template <Element T>
+  Memory<T> allocate(uint64_t count) {
+    return Memory<T>(detail::allocate(get(), count, sizeof(T)), count);
   }
 
   // Everything pending and everything later fails. Does not wait for anybody.

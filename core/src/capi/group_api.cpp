@@ -147,6 +147,17 @@ void bp_request_cancel(bp_request* request) {
 }
 void bp_request_release(bp_request* request) { delete request; }
 
+int32_t bp_group_allocate(bp_group* group, uint64_t bytes, uint32_t memory, int32_t device, bp_memory** result,
+                          bp_error* err) {
+  return guarded(err, [=] {
+    if (result == nullptr) fail(BP_INVALID, "a place for the memory is needed, not NULL");
+    *result = new bp_memory{group_of(group).allocate(bytes, memory, device)};
+  });
+}
+void* bp_memory_data(const bp_memory* memory) { return memory->memory->data(); }
+int32_t bp_memory_native(const bp_memory* memory) { return memory->memory->native() ? 1 : 0; }
+void bp_memory_release(bp_memory* memory) { delete memory; }
+
 int32_t bp_group_exchange_objects(bp_group* group, uint32_t kind, int32_t root, const void* const* in,
                                   const uint64_t* in_sizes, uint64_t in_count, int64_t timeout_ns, bp_objects** out,
                                   bp_error* err) {

@@ -46,6 +46,10 @@ struct bp_request {
   std::shared_ptr<backplane::core::Request> request;
 };
 
+struct bp_memory {
+  std::unique_ptr<backplane::core::Memory> memory;
+};
+
 struct bp_objects {
   std::vector<std::string> objects;
 };

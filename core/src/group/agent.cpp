@@ -46,6 +46,12 @@ bool Agent::can_complete() const {
   return native(BP_SEND, BP_U8, 0, BP_HOST, false) && native(BP_RECV, BP_U8, 0, BP_HOST, false);
 }
 
+const bp_memory_api* Agent::memory() const {
+  const auto* table = static_cast<const bp_memory_api*>(api_->extension(self_, BP_EXT_MEMORY));
+  const bool whole = table != nullptr && BP_HAS(table, release) && table->allocate != nullptr;
+  return whole && table->release != nullptr ? table : nullptr;
+}
+
 bool Agent::wedged() const {
   return std::any_of(stages_.begin(), stages_.end(), [](const auto& stage) { return stage->wedged(); });
 }

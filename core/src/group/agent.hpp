@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "backplane/abi/ext/memory.h"
 #include "group/stage.hpp"
 
 namespace backplane::core {
@@ -45,6 +46,9 @@ class Agent {
   }
   // Can the core build what is missing out of this backend's sends and receives of host bytes?
   bool can_complete() const;
+
+  // Memory that its operations reach directly, NULL if it has none to give.
+  const bp_memory_api* memory() const;
 
   // Was a call into a plugin left behind? Then it may still use the buffers that it was given.
   bool wedged() const;

@@ -19,6 +19,7 @@
 
 #include "group/agent.hpp"
 #include "group/liveness.hpp"
+#include "group/memory.hpp"
 #include "group/recorder.hpp"
 #include "group/reporter.hpp"
 #include "group/request.hpp"
@@ -81,6 +82,9 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   void run(const bp_op& op);
   // Starts operations. All or nothing.
   std::vector<std::shared_ptr<Request>> submit(const bp_op* const* ops, size_t count);
+
+  // Memory for operations on buffers of this kind: the backend's, or ordinary host memory if it has none to give.
+  std::unique_ptr<Memory> allocate(uint64_t bytes, uint32_t memory, int32_t device);
 
   // Subgroups; called by all members in the same order. `name` may be empty. `choose`: other backends than
   // this group's; a rank on which it throws tells the others.

@@ -5,6 +5,7 @@
 //   worker.hpp     threads for a library that blocks;  poller.hpp: one for a library that is polled
 //   sockets.hpp    a TCP connection to each rank
 //   layer.hpp      a group that wraps another one
+//   memory.hpp     memory that a group hands out for its operations' buffers
 #pragma once
 
 #include "backend.hpp"
@@ -13,6 +14,7 @@
 #include "host.hpp"
 #include "layer.hpp"
 #include "mailbox.hpp"
+#include "memory.hpp"
 #include "messenger.hpp"
 #include "options.hpp"
 #include "poller.hpp"

@@ -5,6 +5,7 @@
 #ifndef BACKPLANE_ABI_ABI_H
 #define BACKPLANE_ABI_ABI_H
 
+#include "ext/memory.h"
 #include "ext/reduce.h"
 #include "ext/security.h"
 #include "layout.h"

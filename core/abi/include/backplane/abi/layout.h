@@ -7,6 +7,7 @@
 #ifndef BACKPLANE_ABI_LAYOUT_H
 #define BACKPLANE_ABI_LAYOUT_H
 
+#include "ext/memory.h"
 #include "ext/reduce.h"
 #include "ext/security.h"
 #include "note.h"
@@ -196,6 +197,13 @@ BP_SIZE(bp_reduce_api, 16);
 BP_AT(bp_security_api, struct_size, 0);
 BP_AT(bp_security_api, secure, 4);
 BP_SIZE(bp_security_api, 8);
+
+BP_AT(bp_memory_api, struct_size, 0);
+BP_AT(bp_memory_api, reserved, 4);
+BP_AT(bp_memory_api, ctx, 8);
+BP_AT(bp_memory_api, allocate, 16);
+BP_AT(bp_memory_api, release, 24);
+BP_SIZE(bp_memory_api, 32);
 
 BP_FROZEN(bp_buffer, 24);
 BP_FROZEN(bp_key_value, 16);

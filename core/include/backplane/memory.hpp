@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that the operations of a group reach without copying it aside first.
+//
+//     backplane::Memory<float> gradient = group.allocate<float>(n);
+//     group.all_reduce(gradient);
+//
+// It is an array like any other; the whole, or any part of it (std::span), serves as a buffer of any operation. Where
+// the backend has no such memory to give it is ordinary memory, and all works as it does with a vector.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "backplane/error.hpp"
+#include "backplane/types.hpp"
+
+namespace backplane {
+namespace detail {
+
+using MemoryHandle = std::unique_ptr<bp_memory, decltype(&bp_memory_release)>;
+
+inline MemoryHandle allocate(bp_group* group, uint64_t count, uint64_t size) {
+  if (count > std::numeric_limits<uint64_t>::max() / size) {
+    fail(Status::kResource, "allocate: more elements than any memory holds");
+  }
+  bp_memory* memory = nullptr;
+  call(bp_group_allocate, group, count * size, static_cast<uint32_t>(BP_HOST), 0, &memory);
+  return MemoryHandle(memory, bp_memory_release);
+}
+
+}  // namespace detail
+
+// Owns `size()` elements, whose values are undefined at first. Moved, not copied; an operation in flight needs it to
+// stay. It may outlive its group, and is then ordinary memory until it goes. Any thread may let it go.
+template <Element T>
+class Memory {
+ public:
+  using value_type = T;
+
+  Memory() = default;
+  Memory(Memory&& other) noexcept
+      : handle_(std::move(other.handle_)),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  Memory& operator=(Memory&& other) noexcept {
+    handle_ = std::move(other.handle_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  uint64_t size() const { return size_; }  // elements
+  T* begin() { return data_; }
+  T* end() { return data_ + size_; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + size_; }
+  T& operator[](uint64_t index) { return data_[index]; }
+  const T& operator[](uint64_t index) const { return data_[index]; }
+
+  // Is it the backend's? False: ordinary memory.
+  bool native() const { return handle_ && bp_memory_native(handle_.get()) != 0; }
+
+ private:
+  friend class ProcessGroup;
+  Memory(detail::MemoryHandle handle, uint64_t size)
+      : handle_(std::move(handle)), data_(static_cast<T*>(bp_memory_data(handle_.get()))), size_(size) {}
+
+  detail::MemoryHandle handle_{nullptr, bp_memory_release};
+  T* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+}  // namespace backplane

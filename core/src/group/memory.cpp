@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/memory.hpp"
+
+#include <cstdlib>
+
+#include "error.hpp"
+#include "group/pass.hpp"
+
+namespace backplane::core {
+namespace {
+
+constexpr uint64_t kAlignment = 64;                 // bytes
+constexpr uint64_t kMostBytes = UINT64_C(1) << 48;  // more than any process has
+
+}  // namespace
+
+Memory::Memory(const bp_memory_api& table, uint64_t bytes, uint32_t memory, int32_t device) : release_(table.release) {
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = table.allocate(table.ctx, bytes, memory, device, &allocation_, &data_, &err);
+  if (status != BP_OK) throw_report(status, err, "");
+  if (allocation_ == nullptr || data_ == nullptr) fail(BP_INTERNAL, "a backend's allocate said BP_OK and gave nothing");
+}
+
+Memory::Memory(uint64_t bytes) {
+  if (bytes == 0) return;
+  if (bytes < kMostBytes) data_ = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (data_ == nullptr) fail(BP_RESOURCE, "there is no memory for {} bytes", bytes);
+}
+
+Memory::~Memory() {
+  if (allocation_ != nullptr) {
+    release_(allocation_);
+  } else {
+    std::free(data_);
+  }
+}
+
+std::unique_ptr<Memory> Group::allocate(uint64_t bytes, uint32_t memory, int32_t device) {
+  const Pass pass(*this);
+  if (memory >= BP_MEMORY_COUNT) fail(BP_INVALID, "allocate: there is no memory of kind {}", memory);
+  bp_op op = {};
+  op.kind = BP_ALL_REDUCE;  // any that has buffers
+  const Agent& agent = agent_for(op, memory);
+  const bp_memory_api* const table = bytes == 0 ? nullptr : agent.memory();
+  if (table != nullptr) {
+    try {
+      return std::make_unique<Memory>(*table, bytes, memory, device);
+    } catch (const Error& e) {
+      if (e.status() != BP_UNSUPPORTED || memory != BP_HOST) throw;
+    }
+  }
+  if (memory != BP_HOST)
+    fail(BP_UNSUPPORTED, "backend {} has no cuda memory to give; allocate it by cudaMalloc", agent.id());
+  return std::make_unique<Memory>(bytes);
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory for the buffers of operations: a backend's own, or ordinary memory in its stead.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "backplane/abi/ext/memory.h"
+
+namespace backplane::core {
+
+class Memory {
+ public:
+  // From a backend's table. Throws core::Error; BP_UNSUPPORTED: it has none of this kind.
+  Memory(const bp_memory_api& table, uint64_t bytes, uint32_t memory, int32_t device);
+  // Ordinary host memory. Throws core::Error (BP_RESOURCE).
+  explicit Memory(uint64_t bytes);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  void* data() const { return data_; }  // NULL: no bytes
+  bool native() const { return allocation_ != nullptr; }
+
+ private:
+  void (*release_)(bp_allocation*) = nullptr;  // stays valid: plugins are never unloaded
+  bp_allocation* allocation_ = nullptr;        // NULL: ordinary
+  void* data_ = nullptr;
+};
+
+}  // namespace backplane::core

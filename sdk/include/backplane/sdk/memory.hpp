@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// "backplane.memory/1" with C++ types: memory that a group hands out, whose parts its operations recognise as buffers
+// that they can reach directly.
+//
+//     const void* extension(std::string_view id) override { return id == BP_EXT_MEMORY ? pool_.table() : nullptr; }
+//
+// where pool_ is a MemoryPool of the group's own.
+#pragma once
+
+#include <memory>
+
+#include "failure.hpp"
+
+#ifdef BP_EXT_MEMORY  // this SDK may be built with older headers of the ABI
+
+namespace backplane::sdk {
+
+// Memory that was handed out; its destructor gives it back, from any thread, also after the group has ended.
+class Allocation {
+ public:
+  virtual ~Allocation() = default;
+  virtual void* data() const = 0;
+};
+
+class MemoryPool {
+ public:
+  MemoryPool() : table_{sizeof(bp_memory_api), 0, this, allocate, release} {}
+  virtual ~MemoryPool() = default;
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  // At least 1 byte; abi/ext/memory.h has the rules. Throws BP_UNSUPPORTED (the core takes ordinary memory instead) or
+  // BP_RESOURCE. From any thread.
+  virtual std::unique_ptr<Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) = 0;
+
+  // What the group's extension() answers. Valid as long as this object.
+  const bp_memory_api* table() const { return &table_; }
+
+ private:
+  static int32_t allocate(void* ctx, uint64_t bytes, uint32_t memory, int32_t device, bp_allocation** allocation,
+                          void** data, bp_error* err) noexcept {
+    return guarded(err, [&] {
+      std::unique_ptr<Allocation> made = static_cast<MemoryPool*>(ctx)->allocate(bytes, memory, device);
+      *data = made->data();
+      *allocation = reinterpret_cast<bp_allocation*>(made.release());
+      return BP_OK;
+    });
+  }
+  static void release(bp_allocation* allocation) noexcept { delete reinterpret_cast<Allocation*>(allocation); }
+
+  const bp_memory_api table_;
+};
+
+}  // namespace backplane::sdk
+
+#endif
