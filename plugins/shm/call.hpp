@@ -41,6 +41,8 @@ struct Collectives::Call {
     const Block found = part(rank, output, op.out_counts, op.out_displs);
     return {output.data == nullptr ? nullptr : output.data + (found.data - output.data), found.size};
   }
+  // Of an element, or of a part of a complex number.
+  uint64_t alignment() const { return op.dtype == BP_C64 || op.dtype == BP_C128 ? element / 2 : element; }
   uint64_t most_in() const { return most(op.in_counts); }
   uint64_t most_out() const { return most(op.out_counts); }
 

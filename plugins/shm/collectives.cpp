@@ -22,6 +22,7 @@ void copy(std::byte* to, const std::byte* from, uint64_t size) {
 struct Collectives::Pattern {
   uint64_t size = 0;                         // of the largest block; the same on all ranks
   bool each = false;                         // a block for each rank instead of one for all
+  bool lends = false;                        // not `each`: a block may be lent instead of shown
   int32_t only_from = -1;                    // the only rank that shows anything, or -1
   int32_t only_to = -1;                      // the only rank that reads anything, or -1
   std::function<Block(int32_t to)> mine;     // what this rank shows; not `each`: asked for rank 0
@@ -41,9 +42,20 @@ void run_alone(const bp_op& op) {
 
 void Collectives::run(const bp_op& op, Limit& limit) {
   const Call call(op, world_size_, limit);
+  lending_.offer_nothing();
+  try {
+    perform(call);
+  } catch (...) {
+    lending_.take_back();
+    throw;
+  }
+}
+
+void Collectives::perform(const Call& call) {
+  const bp_op& op = call.op;
   switch (op.kind) {
     case BP_BARRIER:
-      return barrier(call);
+      return meet(call);
     case BP_BROADCAST:
       return broadcast(call);
     case BP_REDUCE:
@@ -69,7 +81,8 @@ void Collectives::run(const bp_op& op, Limit& limit) {
   }
 }
 
-void Collectives::barrier(const Call& call) {
+// Nobody returns before all have come.
+void Collectives::meet(const Call& call) {
   const uint32_t step = steps_.begin(call.passage);
   steps_.show(step, call.passage);
   for (int32_t rank = 0; rank < world_size_; ++rank) steps_.see(rank, step, 0, call.passage);
@@ -103,10 +116,14 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   const uint64_t shown = small ? pattern.size * parts : kSlotSize;
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
+  const bool may_lend = pattern.lends && !small;
+  if (may_lend && shows) lending_.offer(pattern.mine(0).data, nullptr, pattern.mine(0).size);
+  const bool lends = lending_.input(rank_) != nullptr;
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
-    for (uint64_t part = 0; shows && part < parts; ++part) {
+    if (may_lend && offset == 0) lending_.show(step);
+    for (uint64_t part = 0; shows && !lends && part < parts; ++part) {
       if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
       const Block block = pattern.mine(static_cast<int32_t>(part));
       if (offset >= block.size) continue;
@@ -122,8 +139,13 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     for (int32_t i = 1; i < world_size_; ++i) {
       const int32_t from = (rank_ + i) % world_size_;
       if (pattern.only_from >= 0 && from != pattern.only_from) continue;
-      const std::byte* const place = steps_.see(from, step, shown, call.passage);
       const Room room = pattern.theirs(from);
+      if (may_lend && offset == 0) {
+        lending_.hear(from, step, room.size, call.alignment(), call.passage);
+        if (lending_.input(from) != nullptr) copy(room.data, lending_.input(from), room.size);
+      }
+      if (lending_.input(from) != nullptr) continue;
+      const std::byte* const place = steps_.see(from, step, shown, call.passage);
       if (offset >= room.size) continue;
       copy(room.data + offset, place + (pattern.each ? static_cast<uint64_t>(rank_) * stride : 0),
            std::min(stride, room.size - offset));
@@ -134,12 +156,29 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     const uint32_t next = pattern.size - offset > stride ? show(offset + stride) : 0;
     if (reads) read(step, offset);
     step = next;
+    if (!may_lend || !(pattern.only_from < 0 ? lending_.all_inputs() : lending_.input(pattern.only_from) != nullptr))
+      continue;
+    // All that is shown is lent, and has been read.
+    if (pattern.own.size > stride) {
+      copy(pattern.own.data + stride, pattern.mine(0).data + stride, pattern.own.size - stride);
+    }
+    break;
   }
+  return_loans(call);
+}
+
+void Collectives::return_loans(const Call& call) {
+  if (!lending_.any_input()) return;
+  const uint32_t step = steps_.begin(call.passage);
+  steps_.show(step, call.passage);
+  if (lending_.input(rank_) == nullptr) return;
+  for (int32_t rank = 0; rank < world_size_; ++rank) steps_.see(rank, step, 0, call.passage);
 }
 
 void Collectives::broadcast(const Call& call) {
   Pattern pattern;
   pattern.size = call.output.size;
+  pattern.lends = true;
   pattern.only_from = call.root;
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t) { return call.output; };
@@ -171,6 +210,7 @@ void Collectives::scatter(const Call& call) {
 void Collectives::all_gather(const Call& call) {
   Pattern pattern;
   pattern.size = call.varies ? call.most_out() : call.input.size;
+  pattern.lends = true;
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
   pattern.own = {call.room(rank_).data, call.input.size};

@@ -7,11 +7,14 @@
 //             others, in ascending order of ranks, and shows the result. One rank alone reduces each element, so that
 //             all get the same bits. What is small, each rank reduces for itself, in the same order.
 //
+// What lies in a rank's heap it need not show: it lends it (lending.hpp), and the others read it where it is.
+//
 // A piece is shown before the one before it is read, so that nobody waits for what is already under way.
 #pragma once
 
 #include <functional>
 
+#include "lending.hpp"
 #include "reductions.hpp"
 #include "steps.hpp"
 
@@ -19,8 +22,13 @@ namespace backplane::shm {
 
 class Collectives {
  public:
-  Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps)
-      : rank_(rank), world_size_(world_size), reductions_(reductions), steps_(steps) {}
+  // `heaps` may be null.
+  Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps, Heaps* heaps)
+      : rank_(rank),
+        world_size_(world_size),
+        reductions_(reductions),
+        steps_(steps),
+        lending_(rank, world_size, heaps, steps) {}
 
   // Any collective, in a group of two ranks or more. Blocks. One at a time.
   void run(const bp_op& op, Limit& limit);
@@ -30,7 +38,8 @@ class Collectives {
  private:
   struct Pattern;  // of `pass`
 
-  void barrier(const Call& call);
+  void perform(const Call& call);
+  void meet(const Call& call);
   void broadcast(const Call& call);
   void gather(const Call& call);
   void scatter(const Call& call);
@@ -43,7 +52,10 @@ class Collectives {
   void pass(const Call& call, const Pattern& pattern);
   void reduce_small(const Call& call, bool here);
   void reduce_large(const Call& call, bool here);
-  // out = part(0) op part(1) op ..., in this order. `out` may be one of the first two.
+  void all_reduce_directly(const Call& call);
+  // Ends a collective in which somebody may have lent his input: lenders wait until all have read it.
+  void return_loans(const Call& call);
+  // out = part(0) op part(1) op ..., in this order. `out` may be this rank's own part, or one of the first two.
   template <typename Part>
   void combine_all(const Call& call, std::byte* out, uint64_t size, const Part& part) const;
 
@@ -51,6 +63,7 @@ class Collectives {
   const int32_t world_size_;
   const Reductions& reductions_;
   Steps& steps_;
+  Lending lending_;
 };
 
 // Any collective in a group of one.

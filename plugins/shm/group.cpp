@@ -43,7 +43,7 @@ Group::Group(const sdk::Context& context)
                 segment_ ? &segment_->peers() : nullptr, waiting_) {
   if (!segment_) return;
   steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);
-  collectives_.emplace(context.rank, context.world_size, reductions_, *steps_);
+  collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->heaps());
 }
 
 Group::~Group() {
@@ -100,6 +100,10 @@ void Group::run(const bp_op& op, Limit& limit) {
     broken_.emplace(why);
     throw;
   }
+}
+
+const void* Group::extension(std::string_view id) {
+  return segment_ && id == BP_EXT_MEMORY ? segment_->heaps().table() : nullptr;
 }
 
 void Group::abort(const sdk::Failure& why) noexcept {

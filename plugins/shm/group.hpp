@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 
 #include "backplane/sdk/sdk.hpp"
 #include "backplane/sdk/worker.hpp"
@@ -24,6 +25,7 @@ class Group final : public sdk::ProcessGroup {
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
   void abort(const sdk::Failure& why) noexcept override;
+  const void* extension(std::string_view id) override;
 
  private:
   std::unique_ptr<sdk::Work> submit_collective(const bp_op& op);

@@ -4,7 +4,9 @@
 // each rank knows from init: no offset is ever read from the segment itself. The memory begins as zeros.
 //
 //   Header | Member[n] | opened flags [receiver][sender] | Line[n][kSteps] | slot[n][kSteps] |
-//   Channel[receiver][sender]
+//   Channel[receiver][sender] | heap[n]
+//
+// The heaps (heap.hpp) are mapped one by one, if ever; the rest is what every rank maps, a View.
 //
 // The table of channels is large but sparse: the pages of a channel that is not used are never touched.
 //
@@ -20,9 +22,10 @@ namespace backplane::shm {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
-constexpr uint64_t kMagic = UINT64_C(0x314d485350414c42);  // "BALPSHM1"
+constexpr uint64_t kMagic = UINT64_C(0x324d485350414c42);  // "BALPSHM2"
 constexpr size_t kPage = 4096;
 constexpr int32_t kMostRanks = 1024;
+constexpr uint64_t kMostHeaps = UINT64_C(1) << 43;  // bytes of address space of all heaps together
 
 // Collectives: each rank has kSteps lines and slots, used in turn.
 constexpr uint32_t kSteps = 8;

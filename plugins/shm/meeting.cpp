@@ -28,6 +28,7 @@ struct Address {
   int32_t world_size = 0;
   int32_t failed = BP_OK;  // else rank 0 gave up with this status; `path` says why
   uint64_t pid_namespace = 0;
+  uint64_t heap_size = 0;
   std::array<char, 64> boot_id{};
   std::array<char, kTextSize> path{};
 };
@@ -53,6 +54,10 @@ std::string text_of(const std::array<char, N>& from) {
 int32_t status_for_others(int32_t status) {
   const bool is_theirs = status == BP_UNSUPPORTED || status == BP_RESOURCE || status == BP_INVALID;
   return is_theirs ? status : BP_PEER_LOST;
+}
+
+size_t file_size(const sdk::Context& context, const Address& address) {
+  return Layout(context.world_size).size() + static_cast<size_t>(context.world_size) * address.heap_size;
 }
 
 template <typename Said>
@@ -161,13 +166,14 @@ Address own_address(const sdk::Context& context) {
   address.token = random_token();
   address.world_size = context.world_size;
   address.pid_namespace = pid_namespace();
+  address.heap_size = heap_size(Layout(context.world_size).size(), context.world_size);
   set_text(address.boot_id, boot_id());
   return address;
 }
 
 std::unique_ptr<Segment> host_segment(const sdk::Context& context, int fd, int attempt, Address address,
                                       const sdk::Deadline& deadline) {
-  auto segment = std::make_unique<Segment>(fd, 0, context.world_size);
+  auto segment = std::make_unique<Segment>(fd, address.heap_size, 0, context.world_size);
   Header& header = segment->view().header();
   header.magic = kMagic;
   header.token = address.token;
@@ -189,8 +195,8 @@ std::unique_ptr<Segment> host_segment(const sdk::Context& context, int fd, int a
 }
 
 std::unique_ptr<Segment> host(const sdk::Context& context, const sdk::Deadline& deadline) {
-  const size_t size = Layout(context.world_size).size();
   Address address = own_address(context);
+  const size_t size = file_size(context, address);
   int attempt = 0;
   try {
     {
@@ -230,6 +236,9 @@ Address address_of(const sdk::Context& context, int attempt, const sdk::Deadline
   if (address.magic != kMagic) throw sdk::Failure(BP_INVALID, "shm: rank 0 has another version of this plugin", 0);
   if (address.failed != BP_OK) {
     throw sdk::Failure(status_for_others(address.failed), "shm: rank 0 gave up: " + text_of(address.path), 0);
+  }
+  if (address.heap_size > kMostHeaps || address.heap_size % kPage != 0) {
+    throw sdk::Failure(BP_INTERNAL, "shm: the segment's address is damaged", 0);
   }
   if (address.world_size != context.world_size) {
     throw sdk::Failure(BP_INVALID,
@@ -271,8 +280,8 @@ Go await_go(const sdk::Context& context, Segment& segment, const sdk::Deadline& 
 std::unique_ptr<Segment> open_segment(const sdk::Context& context, int attempt, const Address& address) {
   std::unique_ptr<Segment> segment;
   if (attempt > 0 || address.pid_namespace == pid_namespace()) {
-    const sdk::Descriptor fd = open_shared(text_of(address.path), Layout(context.world_size).size());
-    if (fd) segment = std::make_unique<Segment>(fd.get(), context.rank, context.world_size);
+    const sdk::Descriptor fd = open_shared(text_of(address.path), file_size(context, address));
+    if (fd) segment = std::make_unique<Segment>(fd.get(), address.heap_size, context.rank, context.world_size);
   }
   if (!segment || !is_the_one(segment->view(), address)) {
     if (attempt > 0) {

@@ -7,12 +7,14 @@
 //   shm.file      set by a rank that could not
 //   shm.trouble   why a rank cannot join at all; rank 0 then gives up, and says so where the memory was said to be
 //
-// When all have mapped it, rank 0 lets them go; then nothing but the mappings is left.
+// When all have mapped it, rank 0 lets them go; then nothing but the mappings is left, and in each rank a descriptor
+// for those that are still to come.
 #pragma once
 
 #include <memory>
 
 #include "backplane/sdk/sockets.hpp"
+#include "heap.hpp"
 #include "memory.hpp"
 #include "peers.hpp"
 
@@ -21,8 +23,11 @@ namespace backplane::shm {
 // The segment, and who of the group is in it. Its constructor throws BP_RESOURCE.
 class Segment {
  public:
-  Segment(int fd, int32_t rank, int32_t world_size)
-      : mapping_(fd, Layout(world_size).size()), view_(mapping_.data(), world_size), peers_(view_, rank, world_size) {
+  Segment(int fd, uint64_t heap_size, int32_t rank, int32_t world_size)
+      : mapping_(fd, Layout(world_size).size()),
+        view_(mapping_.data(), world_size),
+        peers_(view_, rank, world_size),
+        heaps_(another(fd), Layout(world_size).size(), heap_size, rank, world_size) {
     provide(view_.base(), view_.layout().lines(), "the members");  // whatever happens next, leaving writes there
   }
   ~Segment() { peers_.leave(); }
@@ -31,11 +36,13 @@ class Segment {
 
   const View& view() const { return view_; }
   Peers& peers() { return peers_; }
+  Heaps& heaps() { return heaps_; }
 
  private:
   const Mapping mapping_;
   const View view_;
   Peers peers_;
+  Heaps heaps_;
 };
 
 // Blocks until all ranks share the segment, up to context.timeout_ns. Throws BP_UNSUPPORTED if they are not on one

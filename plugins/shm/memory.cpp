@@ -6,7 +6,9 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -57,6 +59,17 @@ Token random_token() {
   return token;
 }
 
+uint64_t heap_size(size_t fixed, int32_t world_size) {
+  const auto ranks = static_cast<uint64_t>(world_size);
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * page;
+  const uint64_t size = std::min(memory, kMostHeaps / ranks) / kPage * kPage;
+  rlimit files{};
+  rlimit addresses{};
+  if (::getrlimit(RLIMIT_FSIZE, &files) != 0 || ::getrlimit(RLIMIT_AS, &addresses) != 0) return 0;
+  return files.rlim_cur < fixed + ranks * size || addresses.rlim_cur != RLIM_INFINITY ? 0 : size;
+}
+
 sdk::Descriptor make_anonymous(size_t size) {
   sdk::Descriptor fd(::memfd_create("backplane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) fail("cannot make memory to share (memfd_create)");
@@ -90,14 +103,25 @@ sdk::Descriptor open_shared(const std::string& path, size_t size) {
   return fd;
 }
 
-Mapping::Mapping(int fd, size_t size) : size_(size) {
-  void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+sdk::Descriptor another(int fd) {
+  sdk::Descriptor copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) fail("no descriptor for the shared segment");
+  return copy;
+}
+
+Mapping::Mapping(int fd, size_t size, uint64_t offset) : size_(size) {
+  void* const at =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
   if (at == MAP_FAILED) fail("cannot map the shared segment of " + std::to_string(size >> 20) + " MiB");
   data_ = static_cast<std::byte*>(at);
   ::madvise(at, size, MADV_DONTFORK);  // without it a child would merely keep the memory
 }
 
 Mapping::~Mapping() { ::munmap(data_, size_); }
+
+void detach(std::byte* begin, size_t size) noexcept {
+  ::mmap(begin, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
 
 void provide(std::byte* begin, size_t size, const char* what) {
   const auto address = reinterpret_cast<uintptr_t>(begin);

@@ -37,10 +37,19 @@ sdk::Descriptor open_shared(const std::string& path, size_t size);
 
 Token random_token();
 
+// How many bytes of address space each of so many ranks can have for memory of its own, behind the `fixed` bytes of a
+// file: as much as the host has memory, but not more of all together than a process can map; none where file sizes or
+// address space are limited.
+uint64_t heap_size(size_t fixed, int32_t world_size);
+
+// Another descriptor of the same file. Throws BP_RESOURCE.
+sdk::Descriptor another(int fd);
+
 // A mapping. Children of a fork do not have it.
 class Mapping {
  public:
-  Mapping(int fd, size_t size);  // throws BP_RESOURCE
+  // `size` bytes of the file from `offset` on, a multiple of kPage. Throws BP_RESOURCE.
+  Mapping(int fd, size_t size, uint64_t offset = 0);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
@@ -51,6 +60,9 @@ class Mapping {
   std::byte* data_ = nullptr;
   size_t size_;
 };
+
+// Puts fresh private memory in the place of whole pages of a shared mapping.
+void detach(std::byte* begin, size_t size) noexcept;
 
 // Has the system provide the pages of this part now: later there would be a signal instead of an error. Throws
 // BP_RESOURCE.

@@ -2,7 +2,9 @@
 //
 // The collectives that reduce.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "call.hpp"
 #include "collectives.hpp"
@@ -30,12 +32,21 @@ struct Share {
 
 template <typename Part>
 void Collectives::combine_all(const Call& call, std::byte* out, uint64_t size, const Part& part) const {
-  const uint64_t count = size / call.element;
-  if (count == 0) return;
-  const std::byte* const first = part(0);
-  reductions_.combine(call.op.dtype, call.op.reduce_op, out, first, part(1), count);
-  for (int32_t rank = 2; rank < world_size_; ++rank) {
-    reductions_.combine(call.op.dtype, call.op.reduce_op, out, out, part(rank), count);
+  constexpr uint64_t kChunk = UINT64_C(16) << 10;  // stays in the cache between two ranks' turns
+  alignas(64) std::array<std::byte, kChunk> aside;
+  // In place, the own part would be overwritten before its turn.
+  const bool in_place = rank_ >= 2 && out >= call.input.data && out < call.input.data + call.input.size;
+  const uint64_t stride = world_size_ == 2 ? size : kChunk;
+  for (uint64_t offset = 0; offset < size; offset += stride) {
+    const uint64_t bytes = std::min(stride, size - offset);
+    const uint64_t count = bytes / call.element;
+    std::byte* const to = in_place ? aside.data() : out + offset;
+    const std::byte* const first = part(0) + offset;
+    reductions_.combine(call.op.dtype, call.op.reduce_op, to, first, part(1) + offset, count);
+    for (int32_t rank = 2; rank < world_size_; ++rank) {
+      reductions_.combine(call.op.dtype, call.op.reduce_op, to, to, part(rank) + offset, count);
+    }
+    if (in_place) std::memcpy(out + offset, to, bytes);
   }
 }
 
@@ -57,36 +68,46 @@ void Collectives::reduce_small(const Call& call, bool here) {
   std::memcpy(steps_.mine(step, size), call.input.data, size);
   steps_.show(step, call.passage);
   if (!here) return;
-  // The own part is nearer in the input, unless the output overwrites it before its turn.
-  const bool from_input = rank_ < 2 || call.output.data != call.input.data;
   combine_all(call, call.output.data, size, [&](int32_t rank) {
-    if (rank == rank_ && from_input) return call.input.data;
-    return steps_.see(rank, step, size, call.passage);
+    return rank == rank_ ? call.input.data : steps_.see(rank, step, size, call.passage);
   });
 }
 
 // Each piece takes two steps: all show it but for the share that is their own, and then each shows, in the same place,
-// the result of that share.
+// the result of that share. A rank that lends its input shows nothing but results.
 void Collectives::reduce_large(const Call& call, bool here) {
   const uint64_t size = call.input.size;
-  const auto show = [this, &call, size](uint64_t offset) {
+  const bool is_for_all = call.op.kind == BP_ALL_REDUCE;
+  lending_.offer(call.input.data, is_for_all ? call.output.data : nullptr, size);
+  const bool lends = lending_.input(rank_) != nullptr;
+  const auto show = [this, &call, size, lends](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, kSlotSize);
     const uint64_t piece = std::min<uint64_t>(kSlotSize, size - offset);
     const Share own(piece, rank_, world_size_);
-    std::memcpy(place, call.input.data + offset, own.begin);
-    std::memcpy(place + own.end, call.input.data + offset + own.end, piece - own.end);
+    if (offset == 0) lending_.show(step);
+    if (!lends) {
+      std::memcpy(place, call.input.data + offset, own.begin);
+      std::memcpy(place + own.end, call.input.data + offset + own.end, piece - own.end);
+    }
     steps_.show(step, call.passage);
     return step;
   };
   uint32_t step = show(0);
+  const bool lends_all = lends && lending_.output(rank_) != nullptr;
+  if (lends_all) {  // and perhaps so do all
+    lending_.hear_all(step, size, call.alignment(), call.passage);
+    if (lending_.all()) return all_reduce_directly(call);
+  }
   for (uint64_t offset = 0; offset < size; offset += kSlotSize) {
     const uint32_t next = size - offset > kSlotSize ? show(offset + kSlotSize) : 0;
+    if (offset == 0 && !lends_all) lending_.hear_all(step, size, call.alignment(), call.passage);
     const uint64_t piece = std::min<uint64_t>(kSlotSize, size - offset);
     const Share own(piece, rank_, world_size_);
     const uint32_t results = steps_.begin(call.passage);
     combine_all(call, steps_.mine(step, kSlotSize) + own.begin, own.size(), [&](int32_t rank) {
       if (rank == rank_) return call.input.data + offset + own.begin;
+      if (const std::byte* const lent = lending_.input(rank); lent != nullptr) return lent + offset + own.begin;
       return steps_.see(rank, step, kSlotSize, call.passage) + own.begin;
     });
     steps_.show(results, call.passage);
@@ -99,21 +120,67 @@ void Collectives::reduce_large(const Call& call, bool here) {
     }
     step = next;
   }
+  if (!is_for_all) return_loans(call);  // else whoever has all results knows that his input has been read
 }
 
-// Each rank shows a part of each block, its own as well, for the output may be the input's own block.
+// All inputs and outputs lie where all can reach them: each rank reduces its share of the whole, and writes it into all
+// outputs. Only whole pages of the others: what else lies in the first and the last one is none of this collective's
+// business, so that these could not be taken back (Lending::take_back). Their owner fetches those ends himself.
+void Collectives::all_reduce_directly(const Call& call) {
+  constexpr uint64_t kChunk = UINT64_C(16) << 10;  // still in the cache when it is copied
+  const uint64_t size = call.input.size;
+  const Share own(size, rank_, world_size_);
+  for (uint64_t begin = own.begin; begin < own.end; begin += kChunk) {
+    const uint64_t end = std::min(own.end, begin + kChunk);
+    combine_all(call, call.output.data + begin, end - begin,
+                [&](int32_t rank) { return lending_.input(rank) + begin; });
+    for (int32_t i = 1; i < world_size_; ++i) {
+      const int32_t rank = (rank_ + i) % world_size_;
+      const Pages theirs(lending_.output(rank), size);
+      const uint64_t first = std::max(begin, theirs.begin);
+      const uint64_t last = std::min(end, theirs.end);
+      if (first < last) std::memcpy(lending_.output(rank) + first, call.output.data + first, last - first);
+    }
+  }
+  meet(call);
+  bool is_whole = true;
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    is_whole = is_whole && Pages(lending_.output(rank), size).size() == size;
+  }
+  if (is_whole) return;
+  const Pages mine(call.output.data, size);
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    const Share share(size, rank, world_size_);
+    for (const auto& [begin, end] : {std::pair(share.begin, std::min(share.end, mine.begin)),
+                                     std::pair(std::max(share.begin, mine.end), share.end)}) {
+      if (rank != rank_ && begin < end) {
+        std::memcpy(call.output.data + begin, lending_.output(rank) + begin, end - begin);
+      }
+    }
+  }
+  meet(call);
+}
+
+// Each rank shows a part of each block but its own; one that lends its input shows nothing.
 void Collectives::reduce_scatter(const Call& call) {
   const auto ranks = static_cast<uint64_t>(world_size_);
   const uint64_t most = call.varies ? call.most_in() : call.output.size;
   const bool small = most <= kLineData / ranks;
   const uint64_t stride = small ? most : kSlotSize / ranks / 64 * 64;
   const uint64_t shown = small ? most * ranks : kSlotSize;
+  const bool may_lend = !small && !call.varies;  // blocks may stand elsewhere in the inputs of others
+  lending_.offer(may_lend ? call.input.data : nullptr, nullptr, call.input.size);
+  const bool lends = lending_.input(rank_) != nullptr;
+  const auto hear = [&](uint32_t step) {
+    if (may_lend) lending_.hear_all(step, call.input.size, call.alignment(), call.passage);
+  };
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
-    for (int32_t to = 0; to < world_size_; ++to) {
+    if (may_lend && offset == 0) lending_.show(step);
+    for (int32_t to = 0; !lends && to < world_size_; ++to) {
       const Block block = call.block(to);
-      if (offset >= block.size) continue;
+      if (to == rank_ || offset >= block.size) continue;
       std::memcpy(place + static_cast<uint64_t>(to) * stride, block.data + offset,
                   std::min(stride, block.size - offset));
     }
@@ -121,14 +188,22 @@ void Collectives::reduce_scatter(const Call& call) {
     return step;
   };
   uint32_t step = most > 0 ? show(0) : 0;
-  for (uint64_t offset = 0; offset < most; offset += stride) {
-    const uint32_t next = most - offset > stride ? show(offset + stride) : 0;
+  if (lends) hear(step);
+  const uint64_t pieces_end = lends && lending_.all_inputs() ? stride : most;
+  for (uint64_t offset = 0; offset < pieces_end; offset += stride) {
+    const uint32_t next = pieces_end - offset > stride ? show(offset + stride) : 0;
+    if (!lends && offset == 0) hear(step);
     const uint64_t left = call.output.size > offset ? call.output.size - offset : 0;
-    combine_all(call, call.output.data + offset, std::min(stride, left), [&](int32_t rank) {
+    const uint64_t piece = pieces_end == most ? std::min(stride, left) : left;  // all lend: all of it at once
+    combine_all(call, call.output.data + offset, piece, [&](int32_t rank) {
+      if (rank == rank_) return call.block(rank).data + offset;
+      const std::byte* const lent = lending_.input(rank);
+      if (lent != nullptr) return lent + static_cast<uint64_t>(rank_) * most + offset;
       return steps_.see(rank, step, shown, call.passage) + static_cast<uint64_t>(rank_) * stride;
     });
     step = next;
   }
+  return_loans(call);
 }
 
 }  // namespace backplane::shm

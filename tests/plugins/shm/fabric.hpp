@@ -69,7 +69,7 @@ inline const bp_host* host() {
 }
 
 struct Rank {
-  Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience)
+  Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, Heaps* heap = nullptr)
       : id(number),
         size(ranks),
         peers(view, number, ranks),
@@ -78,7 +78,8 @@ struct Rank {
         messages(number, ranks, &view, &peers, waiting),
         reductions(sdk::Host(host())),
         steps(view, number, ranks, peers, waiting, messages),
-        collectives(number, ranks, reductions, steps) {
+        collectives(number, ranks, reductions, steps, heap),
+        own_heap(heap) {
     EXPECT_TRUE(peers.enter());
   }
   ~Rank() {
@@ -129,14 +130,17 @@ struct Rank {
   Reductions reductions;
   Steps steps;
   Collectives collectives;
+  Heaps* const own_heap;  // or null
 };
 
-// Runs body(rank) on a thread for each rank, when all have come; they leave together.
+// Runs body(rank) on a thread for each rank, when all have come; they leave together. `heaps`: one for each, or none.
 template <typename Body>
-void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, const Body& body) {
+void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, const Body& body,
+               const std::vector<std::unique_ptr<Heaps>>& heaps = {}) {
   std::vector<std::unique_ptr<Rank>> all;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience));
+    Heaps* const heap = heaps.empty() ? nullptr : heaps[static_cast<size_t>(rank)].get();
+    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience, heap));
   }
   std::vector<std::thread> threads;
   for (auto& rank : all) {

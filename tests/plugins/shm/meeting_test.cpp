@@ -4,15 +4,19 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backplane/backplane.hpp"
@@ -30,21 +34,30 @@ struct Place {
   std::string path = "/tmp/backplane-shm-XXXXXX";
 };
 
+backplane::ProcessGroup join(const Place& place, int rank, const std::string& backend) {
+  setenv("BACKPLANE_TUNING_FILE", (place.path + "/tuning").c_str(), 1);  // whatever this host was tuned to
+  backplane::GroupOptions options;
+  options.backend = backend;
+  options.init_method = "file://" + place.path + "/store";
+  options.rank = rank;
+  options.world_size = 3;
+  options.timeout = 20s;
+  return backplane::init_process_group(options);
+}
+
 // What a rank of three does; its words come back through a file, for a test may not end in a child.
 std::string take_part(const Place& place, int rank, const std::string& backend) {
   try {
-    setenv("BACKPLANE_TUNING_FILE", (place.path + "/tuning").c_str(), 1);  // whatever this host was tuned to
-    backplane::GroupOptions options;
-    options.backend = backend;
-    options.init_method = "file://" + place.path + "/store";
-    options.rank = rank;
-    options.world_size = 3;
-    options.timeout = 20s;
-    backplane::ProcessGroup group = backplane::init_process_group(options);
+    backplane::ProcessGroup group = join(place, rank, backend);
     std::vector<int> sum = {rank + 1};
     group.all_reduce(sum);
     std::vector<int> large(100'000, rank);
     group.all_reduce(large);
+    backplane::Memory<int> shared = group.allocate<int>(100'000);
+    std::fill(shared.begin(), shared.end(), rank);
+    group.all_reduce(shared);
+    if (shared[99'999] != 3) return "wrong in memory of its own";
+    if (group.backend() == "shm" && !shared.native()) return "right, but ordinary";
     const std::string used = group.backend();
     backplane::destroy_process_group();
     if (sum[0] != 6 || large[99'999] != 3) return "wrong";
@@ -56,9 +69,28 @@ std::string take_part(const Place& place, int rank, const std::string& backend) 
 
 constexpr int kCannot = 77;
 
+// The same all_reduce over and over, until rank 2 is killed amid one of them.
+std::string outlive_rank_2(const Place& place, int rank, const std::string& backend) {
+  try {
+    backplane::ProcessGroup group = join(place, rank, backend);
+    backplane::Memory<int> shared = group.allocate<int>(1'000'000);
+    std::fill(shared.begin(), shared.end(), 0);
+    if (!shared.native()) return "no memory of its own";
+    for (int round = 0;; ++round) {
+      if (rank == 2 && round == 20) {
+        std::thread([] { raise(SIGKILL); }).detach();  // while the next ones are under way
+      }
+      group.all_reduce(shared);
+    }
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
 // Runs the ranks in processes of their own; `prepare` says false if it may not do what it needs.
 std::vector<std::string> run(const Place& place, const std::function<bool(int rank)>& prepare,
-                             const std::string& backend = "shm") {
+                             const std::string& backend = "shm",
+                             std::string (*part)(const Place&, int, const std::string&) = take_part) {
   std::vector<pid_t> children;
   for (int rank = 0; rank < 3; ++rank) {
     children.push_back(fork());
@@ -66,7 +98,7 @@ std::vector<std::string> run(const Place& place, const std::function<bool(int ra
     if (!prepare(rank)) _exit(kCannot);
     const pid_t inner = fork();  // the first process of a new pid namespace, if there is one
     if (inner == 0) {
-      std::ofstream(place.path + "/" + std::to_string(rank)) << take_part(place, rank, backend) << std::flush;
+      std::ofstream(place.path + "/" + std::to_string(rank)) << part(place, rank, backend) << std::flush;
       _exit(0);
     }
     int status = 0;
@@ -137,6 +169,30 @@ TEST(ShmMeeting, NothingShared) {
   if (said.empty()) GTEST_SKIP() << "no permission for namespaces";
   for (const std::string& each : said) EXPECT_NE(each.find("rank 2 can open neither"), std::string::npos) << each;
   EXPECT_TRUE(shared_files().empty());
+}
+
+TEST(ShmMeeting, NothingStaysOfARankThatIsKilledWithBuffersOfItsOwn) {
+  const Place place;
+  const auto said = run(
+      place, [](int) { return true; }, "shm", outlive_rank_2);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_NE(said[rank].find("rank 2"), std::string::npos) << said[rank];
+    EXPECT_NE(said[rank].find("is lost"), std::string::npos) << said[rank];
+  }
+  EXPECT_EQ(said[2], "");
+  EXPECT_TRUE(shared_files().empty());
+}
+
+// Rank 0 finds no room for heaps: all work as ever, in ordinary memory.
+TEST(ShmMeeting, LimitsLeaveOrdinaryMemory) {
+  for (const auto limited : {RLIMIT_FSIZE, RLIMIT_AS}) {
+    const Place place;
+    const auto prepare = [limited](int) {
+      const rlimit enough = {UINT64_C(4) << 30, UINT64_C(4) << 30};
+      return setrlimit(limited, &enough) == 0;
+    };
+    for (const std::string& said : run(place, prepare)) EXPECT_EQ(said, "right, but ordinary");
+  }
 }
 
 // A /dev/shm with little room, for this process and its children.

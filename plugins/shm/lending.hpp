@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the ranks of one collective lend each other: buffers that lie in a rank's heap. The others read an input there
+// instead of from the slots, and if all lend both, they write results there. Each rank says in the line of the
+// collective's first step what it lends; what it does not lend it stages. So ranks with and without such buffers
+// understand each other, and those without pay nothing.
+//
+// A lender may end the collective only when all who use its buffers have shown a later step. If it fails there is no
+// such step: then it takes the output back, so that nobody who comes late, perhaps stopped for hours, writes into
+// memory that the program uses for something else by then.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "heap.hpp"
+#include "steps.hpp"
+
+namespace backplane::shm {
+
+// Of `size` bytes of memory at `data`: the whole pages, as offsets from there.
+struct Pages {
+  Pages(const std::byte* data, uint64_t size) {
+    const uint64_t address = reinterpret_cast<uintptr_t>(data);
+    const uint64_t first = (address + kPage - 1) / kPage * kPage;
+    const uint64_t last = (address + size) / kPage * kPage;
+    begin = std::min(first - address, size);
+    end = std::max(begin, last > address ? last - address : 0);
+  }
+  uint64_t size() const { return end - begin; }
+  uint64_t begin;
+  uint64_t end;
+};
+
+class Lending {
+ public:
+  // `heaps` may be null: then nobody lends.
+  Lending(int32_t rank, int32_t world_size, Heaps* heaps, Steps& steps)
+      : rank_(rank), heaps_(heaps), steps_(steps), lent_(static_cast<size_t>(world_size)) {}
+
+  // A new collective. What this rank would lend, of so many bytes; null: nothing. Too small buffers are not worth it.
+  void offer(const std::byte* input, std::byte* output, uint64_t size);
+  void offer_nothing() { offer(nullptr, nullptr, 0); }
+  // The collective has failed: from now on the whole pages of this rank's output are memory of this process alone (and
+  // hold zeros), whatever others still write where they were.
+  void take_back() noexcept;
+  // Says so in the line of the step, whose data must be in the slots.
+  void show(uint32_t step) const;
+  // Hears what another rank lends of `size` bytes, and waits for it; `step` is where it says so. Once per collective.
+  void hear(int32_t rank, uint32_t step, uint64_t size, uint64_t alignment, const Passage& passage);
+  void hear_all(uint32_t step, uint64_t size, uint64_t alignment, const Passage& passage);
+
+  // What this rank lends, or has heard that another one lends; null: nothing.
+  const std::byte* input(int32_t rank) const { return at(rank).input; }
+  std::byte* output(int32_t rank) const { return at(rank).output; }
+  bool any_input() const;
+  bool all_inputs() const;
+  bool all() const;
+
+ private:
+  struct Lent {
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+  };
+  struct Places {  // in the heap of whoever shows it; see Heaps::place_of
+    uint64_t input = 0;
+    uint64_t output = 0;
+  };
+  const Lent& at(int32_t rank) const { return lent_[static_cast<size_t>(rank)]; }
+
+  const int32_t rank_;
+  Heaps* const heaps_;
+  Steps& steps_;
+  Places mine_;
+  uint64_t size_ = 0;       // of what this rank lends
+  std::vector<Lent> lent_;  // by rank
+};
+
+}  // namespace backplane::shm

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Buffers in memory that a group allocates: the same results as in any other memory, whoever has such buffers.
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+constexpr uint64_t kCounts[] = {1, 100, 5'000, 40'000, 300'000};
+
+// Elements of one rank, in memory of the group's or in ordinary memory, with some before and behind that nobody may
+// touch.
+class Place {
+ public:
+  Place(ProcessGroup& group, uint64_t count, bool allocated) : plain_(allocated ? 0 : count + 2 * kEdge, -7) {
+    if (allocated) own_ = group.allocate<int32_t>(count + 2 * kEdge);
+    all_ = allocated ? std::span<int32_t>(own_.data(), own_.size()) : std::span<int32_t>(plain_);
+    std::fill(all_.begin(), all_.end(), -7);
+  }
+  std::span<int32_t> part() const { return all_.subspan(kEdge, all_.size() - 2 * kEdge); }
+  bool edges_hold() const {
+    const auto holds = [](int32_t value) { return value == -7; };
+    return std::all_of(all_.begin(), all_.begin() + kEdge, holds) && std::all_of(all_.end() - kEdge, all_.end(), holds);
+  }
+
+ private:
+  static constexpr ptrdiff_t kEdge = 5;  // elements; parts begin amid cache lines
+  Memory<int32_t> own_;
+  std::vector<int32_t> plain_;
+  std::span<int32_t> all_;
+};
+
+int32_t given(int rank, uint64_t i) { return rank * 1000 + static_cast<int32_t>(i % 997); }
+int32_t sum_of_given(int ranks, uint64_t i) {
+  return 1000 * ranks * (ranks - 1) / 2 + ranks * static_cast<int32_t>(i % 997);
+}
+void fill(std::span<int32_t> part, int rank, uint64_t from = 0) {
+  for (uint64_t i = 0; i < part.size(); ++i) part[i] = given(rank, from + i);
+}
+template <typename Expected>
+void expect_all(std::span<const int32_t> part, const Expected& expected) {
+  for (uint64_t i = 0; i < part.size(); ++i) ASSERT_EQ(part[i], expected(i)) << "at " << i << " of " << part.size();
+}
+
+struct Round {
+  ProcessGroup& group;
+  const uint64_t count;
+  const bool in_allocated;
+  const bool out_allocated;
+  const int size = group.world_size();
+  const uint64_t ranks = static_cast<uint64_t>(size);
+  const uint64_t own = static_cast<uint64_t>(group.rank()) * count;
+
+  void all() const {
+    all_reduce();
+    all_reduce_in_place();
+    reduce();
+    broadcast();
+    all_gather();
+    reduce_scatter();
+    reduce_scatter_in_place();
+  }
+  void all_reduce() const {
+    const Place in(group, count, in_allocated);
+    const Place out(group, count, out_allocated);
+    fill(in.part(), group.rank());
+    group.all_reduce(in.part(), out.part());
+    expect_all(out.part(), [this](uint64_t i) { return sum_of_given(size, i); });
+    expect_all(in.part(), [this](uint64_t i) { return given(group.rank(), i); });
+    EXPECT_TRUE(in.edges_hold() && out.edges_hold());
+  }
+  void all_reduce_in_place() const {
+    const Place data(group, count, in_allocated);
+    fill(data.part(), group.rank());
+    group.all_reduce(data.part());
+    expect_all(data.part(), [this](uint64_t i) { return sum_of_given(size, i); });
+    EXPECT_TRUE(data.edges_hold());
+    fill(data.part(), 0);  // at once: nobody may still be reading
+    group.all_reduce(data.part(), ReduceOp::kMax);
+    expect_all(data.part(), [](uint64_t i) { return given(0, i); });
+  }
+  void reduce() const {
+    const Place in(group, count, in_allocated);
+    const Place out(group, count, out_allocated);
+    fill(in.part(), group.rank());
+    group.reduce(in.part(), out.part(), size - 1);
+    fill(in.part(), 17);
+    if (group.rank() == size - 1) expect_all(out.part(), [this](uint64_t i) { return sum_of_given(size, i); });
+  }
+  void broadcast() const {
+    const Place data(group, count, in_allocated);
+    if (group.rank() == size - 1) fill(data.part(), 3);
+    group.broadcast(data.part(), size - 1);
+    expect_all(data.part(), [](uint64_t i) { return given(3, i); });
+    EXPECT_TRUE(data.edges_hold());
+    fill(data.part(), 17);
+  }
+  void all_gather() const {
+    const Place in(group, count, in_allocated);
+    const Place out(group, count * ranks, out_allocated);
+    fill(in.part(), group.rank());
+    group.all_gather(in.part(), out.part());
+    fill(in.part(), 17);
+    expect_all(out.part(), [this](uint64_t i) { return given(static_cast<int>(i / count), i % count); });
+    EXPECT_TRUE(out.edges_hold());
+    fill(out.part().subspan(own, count), group.rank());
+    group.all_gather(out.part().subspan(own, count), out.part());
+    expect_all(out.part(), [this](uint64_t i) { return given(static_cast<int>(i / count), i % count); });
+  }
+  void reduce_scatter() const {
+    const Place in(group, count * ranks, in_allocated);
+    const Place out(group, count, out_allocated);
+    fill(in.part(), group.rank());
+    group.reduce_scatter(in.part(), out.part());
+    fill(in.part(), 17);
+    expect_all(out.part(), [this](uint64_t i) { return sum_of_given(size, own + i); });
+    EXPECT_TRUE(out.edges_hold());
+  }
+  void reduce_scatter_in_place() const {
+    const Place data(group, count * ranks, in_allocated);
+    fill(data.part(), group.rank());
+    group.reduce_scatter(data.part(), data.part().subspan(own, count));
+    expect_all(data.part().subspan(own, count), [this](uint64_t i) { return sum_of_given(size, own + i); });
+    EXPECT_TRUE(data.edges_hold());
+  }
+};
+
+using MemoryTest = BackendTest;
+INSTANTIATE_TEST_SUITE_P(Backends, MemoryTest,
+                         testing::Combine(testing::ValuesIn(built_backends()), testing::Values(1, 2, 3, 5)),
+                         backend_test_name);
+
+TEST_P(MemoryTest, AllRanksAllocateTheirBuffers) {
+  in_group([](ProcessGroup& group) {
+    for (const uint64_t count : kCounts) Round{group, count, true, true}.all();
+  });
+}
+
+TEST_P(MemoryTest, SomeRanksAllocateSomeBuffers) {
+  in_group([](ProcessGroup& group) {
+    for (int mask = 0; mask < 8; ++mask) {
+      const int mine = mask ^ group.rank();
+      for (const uint64_t count : {UINT64_C(3'000), UINT64_C(50'000)}) {
+        Round{group, count, (mine & 1) != 0, (mine & 2) != 0}.all();
+      }
+    }
+  });
+}
+
+TEST_P(MemoryTest, MessagesAndVariantsTakeItToo) {
+  in_group([](ProcessGroup& group) {
+    const auto ranks = static_cast<uint64_t>(group.world_size());
+    Memory<int32_t> in = group.allocate<int32_t>(20'000);
+    Memory<int32_t> out = group.allocate<int32_t>(20'000 * ranks);
+    fill({in.data(), in.size()}, group.rank());
+    const int next = (group.rank() + 1) % group.world_size();
+    const int last = (group.rank() + group.world_size() - 1) % group.world_size();
+    Work sent = group.isend(in, next);
+    group.recv(std::span(out.data(), in.size()), last);
+    sent.wait();
+    expect_all({out.data(), in.size()}, [last](uint64_t i) { return given(last, i); });
+    Blocks blocks;
+    for (uint64_t rank = 0; rank < ranks; ++rank) blocks.counts.push_back(rank % 2 == 0 ? 20'000 : 300);
+    const uint64_t mine = blocks.counts[static_cast<size_t>(group.rank())];
+    uint64_t all = 0;
+    for (const uint64_t count : blocks.counts) all += count;
+    group.all_gatherv(std::span(in.data(), mine), std::span(out.data(), all), blocks);
+    const int32_t* block = out.data();
+    for (uint64_t rank = 0; rank < ranks; block += blocks.counts[rank++]) {
+      expect_all({block, blocks.counts[rank]}, [rank](uint64_t i) { return given(static_cast<int>(rank), i); });
+    }
+  });
+}
+
+TEST_P(MemoryTest, AsyncOperationsOnParts) {
+  in_group([](ProcessGroup& group) {
+    constexpr uint64_t kPart = 30'000;
+    Memory<int32_t> data = group.allocate<int32_t>(4 * kPart);
+    fill({data.data(), data.size()}, group.rank());
+    std::vector<Work> works;
+    for (uint64_t i = 0; i < 4; ++i) {
+      works.push_back(group.all_reduce(std::span(data.data() + i * kPart, kPart), ReduceOp::kSum, {.async_op = true}));
+    }
+    for (Work& work : works) work.wait();
+    expect_all({data.data(), data.size()}, [&](uint64_t i) { return sum_of_given(group.world_size(), i); });
+  });
+}
+
+TEST_P(MemoryTest, ComesAndGoesWhileOthersWork) {
+  in_group([](ProcessGroup& group) {
+    for (int round = 0; round < 30; ++round) {
+      Memory<double> data = group.allocate<double>(10'000 + static_cast<uint64_t>(round * (group.rank() + 1)));
+      std::fill(data.begin(), data.end(), 1.0);
+      group.all_reduce(std::span(data.data(), 10'000));
+      EXPECT_EQ(data[9'999], group.world_size());
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(data.data()) % 64, 0U);
+    }
+  });
+}
+
+TEST_P(MemoryTest, OutlivesItsGroup) {
+  in_group([](ProcessGroup& group) {
+    ProcessGroup other = group.split(0);
+    Memory<int> data = other.allocate<int>(50'000);
+    std::fill(data.begin(), data.end(), 1);
+    other.all_reduce(data);
+    group.barrier();
+    other.destroy();
+    EXPECT_EQ(data[49'999], group.world_size());
+    data[0] = 3;
+    group.all_reduce(data);  // any memory will do
+    EXPECT_EQ(data[0], 3 * group.world_size());
+    EXPECT_EQ(failure_of([&other] { other.allocate<int>(1); }), Status::kInvalid);
+  });
+}
+
+TEST_P(MemoryTest, NothingAndTooMuch) {
+  in_group([](ProcessGroup& group) {
+    const Memory<float> none = group.allocate<float>(0);
+    EXPECT_EQ(none.size(), 0U);
+    EXPECT_FALSE(none.native());
+    EXPECT_EQ(failure_of([&group] { group.allocate<double>(UINT64_C(1) << 50); }), Status::kResource);
+    EXPECT_EQ(failure_of([&group] { group.allocate<double>(~UINT64_C(0) / 2); }), Status::kResource);
+    Memory<float> first = group.allocate<float>(10);
+    first[3] = 4;
+    Memory<float> second = std::move(first);
+    EXPECT_EQ(first.size(), 0U);
+    EXPECT_EQ(second[3], 4);
+  });
+}
+
+TEST_P(MemoryTest, OnlyShmHasItsOwn) {
+  in_group([this](ProcessGroup& group) {
+    EXPECT_EQ(group.allocate<float>(10).native(), backend() == "shm" && group.world_size() > 1);
+    bp_memory* memory = nullptr;
+    bp_error err;
+    bp_error_init(&err);
+    EXPECT_EQ(bp_group_allocate(group.get(), 8, BP_MEMORY_COUNT, 0, &memory, &err), BP_INVALID);
+    EXPECT_EQ(bp_group_allocate(group.get(), 8, BP_CUDA, 0, &memory, &err), BP_UNSUPPORTED);
+    EXPECT_EQ(bp_group_allocate(group.get(), 8, BP_HOST, 0, nullptr, &err), BP_INVALID);
+    bp_memory_release(nullptr);
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The ranks' heaps, and what becomes of collectives whose buffers lie there when a rank lies, differs or dies.
+#include "heap.hpp"
+
+#include <sys/stat.h>
+
+#include "fabric.hpp"
+
+namespace backplane::shm::test {
+namespace {
+
+constexpr uint64_t kHeap = UINT64_C(64) << 20;
+
+// The heaps of some ranks in one file, each with mappings of its own.
+struct Shared {
+  explicit Shared(int32_t ranks) : file(make_anonymous(static_cast<size_t>(ranks) * kHeap)) {
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      heaps.push_back(std::make_unique<Heaps>(another(file.get()), 0, kHeap, rank, ranks));
+    }
+  }
+  uint64_t used() const {  // bytes
+    struct stat facts {};
+    fstat(file.get(), &facts);
+    return static_cast<uint64_t>(facts.st_blocks) * 512;
+  }
+
+  sdk::Descriptor file;
+  std::vector<std::unique_ptr<Heaps>> heaps;
+};
+
+struct Numbers {
+  Numbers(Heaps& heap, uint64_t size) : block(heap.allocate(size * sizeof(uint32_t), BP_HOST, 0)), count(size) {}
+  uint32_t* data() const { return static_cast<uint32_t*>(block->data()); }
+  const std::byte* bytes() const { return static_cast<const std::byte*>(block->data()); }
+  void fill(uint32_t value) const { std::fill_n(data(), count, value); }
+  bool all(uint32_t value) const {
+    return std::all_of(data(), data() + count, [value](uint32_t each) { return each == value; });
+  }
+
+  std::unique_ptr<sdk::Allocation> block;
+  uint64_t count;
+};
+
+void run(Rank& rank, uint32_t kind, const Numbers& in, const Numbers& out, uint64_t count) {
+  bp_op op = {};
+  op.struct_size = sizeof op;
+  op.kind = kind;
+  op.dtype = BP_U32;
+  op.input = {in.data(), count, BP_HOST, 0};
+  op.output = {out.data(), count, BP_HOST, 0};
+  Limit limit(Rank::kLong);
+  rank.collectives.run(op, limit);
+}
+
+TEST(Heap, PagesComeAndGo) {
+  const Shared shared(1);
+  Heaps& heap = *shared.heaps[0];
+  EXPECT_EQ(shared.used(), 0U);
+  std::mt19937_64 random(3);
+  std::vector<Numbers> kept;
+  for (int i = 0; i < 3000; ++i) {
+    if (kept.size() > 20 || (!kept.empty() && random() % 2 == 0)) {
+      const size_t which = random() % kept.size();
+      EXPECT_TRUE(kept[which].all(static_cast<uint32_t>(kept[which].count)));
+      std::swap(kept[which], kept.back());
+      kept.pop_back();
+    } else {
+      kept.emplace_back(heap, 1 + random() % 200'000);
+      kept.back().fill(static_cast<uint32_t>(kept.back().count));
+    }
+    ASSERT_LT(shared.used(), 22 * UINT64_C(804'000));
+  }
+  kept.clear();
+  EXPECT_EQ(shared.used(), 0U);
+  const Numbers whole(heap, kHeap / sizeof(uint32_t));  // nothing of it was lost
+  EXPECT_THROW(heap.allocate(1, BP_HOST, 0), sdk::Failure);
+}
+
+TEST(Heap, RefusesWhatItHasNot) {
+  const Shared shared(1);
+  const auto status_of = [](Heaps& heap, uint64_t bytes, uint32_t memory) -> int32_t {
+    try {
+      heap.allocate(bytes, memory, 0);
+      return BP_OK;
+    } catch (const sdk::Failure& why) {
+      return why.status();
+    }
+  };
+  EXPECT_EQ(status_of(*shared.heaps[0], kHeap + 1, BP_HOST), BP_RESOURCE);
+  EXPECT_EQ(status_of(*shared.heaps[0], ~UINT64_C(0), BP_HOST), BP_RESOURCE);
+  EXPECT_EQ(status_of(*shared.heaps[0], 1, BP_CUDA), BP_UNSUPPORTED);
+  Heaps none(another(shared.file.get()), 0, 0, 0, 1);
+  EXPECT_EQ(status_of(none, 1, BP_HOST), BP_UNSUPPORTED);
+}
+
+TEST(Heap, OutlivesTheGroup) {
+  auto shared = std::make_unique<Shared>(1);
+  const Numbers numbers(*shared->heaps[0], 1000);
+  shared.reset();
+  numbers.fill(5);
+  EXPECT_TRUE(numbers.all(5));
+}
+
+TEST(Heap, KnowsItsOwn) {
+  const Shared shared(2);
+  Heaps& heap = *shared.heaps[0];
+  std::vector<std::byte> elsewhere(100);
+  EXPECT_EQ(heap.place_of(elsewhere.data(), 100), 0U);
+  const Numbers numbers(heap, 1000);
+  EXPECT_EQ(heap.place_of(numbers.bytes(), 4000), 1U);
+  EXPECT_EQ(heap.place_of(numbers.bytes() + 4, 8), 5U);
+  EXPECT_EQ(heap.place_of(numbers.bytes(), kHeap), 1U);
+  EXPECT_EQ(heap.place_of(numbers.bytes(), kHeap + 1), 0U);
+  EXPECT_EQ(heap.place_of(numbers.bytes() + 1, kHeap), 0U);
+  EXPECT_EQ(heap.place_of(elsewhere.data(), 100), 0U);
+  numbers.data()[1] = 77;
+  uint32_t read = 0;
+  std::memcpy(&read, shared.heaps[1]->at(0, 5, 4, 4), 4);
+  EXPECT_EQ(read, 77U);
+}
+
+// Whatever a rank names, nothing outside of its heap is touched.
+TEST(Heap, HostilePlacesAreRefused) {
+  const Shared shared(2);
+  const auto refuses = [&shared](uint64_t place, uint64_t size) {
+    try {
+      shared.heaps[1]->at(0, place, size, 4);
+      return false;
+    } catch (const sdk::Failure& why) {
+      return why.status() == BP_INVALID && why.peer_rank() == 0;
+    }
+  };
+  EXPECT_TRUE(refuses(0, 4));
+  EXPECT_TRUE(refuses(1, kHeap + 1));
+  EXPECT_TRUE(refuses(1 + kHeap, 1));
+  EXPECT_TRUE(refuses(5, kHeap));
+  EXPECT_TRUE(refuses(2, 4));
+  EXPECT_TRUE(refuses(~UINT64_C(0), 4));
+  EXPECT_TRUE(refuses(~UINT64_C(0) - 3, 8));
+  EXPECT_TRUE(refuses(kHeap - 7, ~UINT64_C(0) - 4096));
+  EXPECT_FALSE(refuses(1, kHeap));
+  EXPECT_FALSE(refuses(kHeap - 3, 4));
+  EXPECT_EQ(*shared.heaps[1]->at(0, kHeap, 1, 1), std::byte{0});  // the last byte; no page was there
+}
+
+// Between ranks that share a view; the heaps are mapped by each.
+template <typename Body>
+void on_heaps(int32_t ranks, const Patience& patience, const Body& body) {
+  const Shared shared(ranks);
+  run_ranks(Memory(ranks), ranks, patience, body, shared.heaps);
+}
+
+// Buffers come from the heap or not, by chance and each rank for itself, and go while others still map it.
+void all_sorts(Rank& rank, int rounds) {
+  std::mt19937_64 same(11);
+  std::mt19937_64 own(static_cast<uint64_t>(rank.id));
+  const auto ranks = static_cast<uint32_t>(rank.size);
+  for (int round = 0; round < rounds; ++round) {
+    const uint64_t count = 1 + same() % (same() % 2 == 0 ? 3'000 : 60'000);
+    const bool in_place = same() % 2 == 0;
+    const bool mostly = same() % 2 == 0;  // all ranks have such buffers
+    const auto place = [&](std::vector<uint32_t>& plain, std::unique_ptr<Numbers>& from_heap) {
+      if (mostly || own() % 2 == 0) {
+        from_heap = std::make_unique<Numbers>(*rank.own_heap, count);
+        return from_heap->data();
+      }
+      plain.resize(count);
+      return plain.data();
+    };
+    std::vector<uint32_t> plain[2];
+    std::unique_ptr<Numbers> from_heap[2];
+    uint32_t* const in = place(plain[0], from_heap[0]);
+    uint32_t* const out = in_place ? in : place(plain[1], from_heap[1]);
+    for (uint64_t i = 0; i < count; ++i) in[i] = static_cast<uint32_t>(i) + static_cast<uint32_t>(rank.id);
+    bp_op op = {};
+    op.struct_size = sizeof op;
+    op.kind = BP_ALL_REDUCE;
+    op.dtype = BP_U32;
+    op.input = {in, count, BP_HOST, 0};
+    op.output = {out, count, BP_HOST, 0};
+    Limit limit(Rank::kLong);
+    stumble(own);
+    rank.collectives.run(op, limit);
+    for (uint64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(out[i], ranks * static_cast<uint32_t>(i) + ranks * (ranks - 1) / 2) << "at " << i << " of " << count;
+    }
+  }
+}
+
+TEST(Heap, AllReduceOneAfterTheOther) {
+  for (const int32_t ranks : {2, 3, 5}) {
+    on_heaps(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_sorts(rank, 20 * kEffort); });
+  }
+  on_heaps(3, Patience{0, 0}, [](Rank& rank) { all_sorts(rank, 10 * kEffort); });
+}
+
+TEST(Heap, DisagreementIsNamed) {
+  on_heaps(2, Patience{20'000, 0}, [](Rank& rank) {
+    const Numbers data(*rank.own_heap, 100'000);
+    try {
+      run(rank, BP_ALL_REDUCE, data, data, rank.id == 0 ? 100'000 : 99'999);
+      ADD_FAILURE() << "an all_reduce of different counts succeeded";
+    } catch (const sdk::Failure& why) {
+      EXPECT_EQ(why.status(), BP_INVALID);
+      EXPECT_EQ(why.peer_rank(), 1 - rank.id);
+    }
+  });
+}
+
+// A rank whose line names what is not its own is told apart by all, before anything is read.
+TEST(Heap, AHostileLineEndsTheCollective) {
+  const Memory memory(2);
+  const Shared shared(2);
+  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, shared.heaps[0].get());
+  Rank liar(memory.view, 1, 2, Patience{20'000, 0});
+  constexpr uint64_t kCount = 100'000;
+  std::thread other([&] {
+    // Step 1 of the honest rank's operation, whose digest it has read.
+    const Line& theirs = memory.view.line(0, 1);
+    while (theirs.step.load() != 1) sched_yield();
+    Line& line = memory.view.line(1, 1);
+    line.what = theirs.what;
+    const uint64_t places[2] = {kHeap - 8, 1};
+    std::memcpy(line.data.data(), places, sizeof places);
+    line.step.store(1);
+    liar.peers.wake(0);
+  });
+  const Numbers data(*shared.heaps[0], kCount);
+  try {
+    run(honest, BP_ALL_REDUCE, data, data, kCount);
+    ADD_FAILURE() << "a buffer beyond the heap was read";
+  } catch (const sdk::Failure& why) {
+    EXPECT_EQ(why.status(), BP_INVALID);
+    EXPECT_EQ(why.peer_rank(), 1);
+    EXPECT_NE(std::string(why.what()).find("not in its memory"), std::string::npos) << why.what();
+  }
+  other.join();
+}
+
+// A rank that goes after it has lent its buffers is named, and the others have theirs back.
+TEST(Heap, WhoeverLeavesAmidIsNamed) {
+  on_heaps(3, Patience{20'000, 200'000}, [](Rank& rank) {
+    const Numbers data(*rank.own_heap, 100'000);
+    data.fill(1);
+    run(rank, BP_ALL_REDUCE, data, data, data.count);
+    EXPECT_TRUE(data.all(3));
+    if (rank.id == 2) return rank.peers.leave();
+    try {
+      run(rank, BP_ALL_REDUCE, data, data, data.count);
+      ADD_FAILURE() << "an all_reduce without rank 2 succeeded";
+    } catch (const sdk::Failure& why) {
+      EXPECT_EQ(why.status(), BP_PEER_LOST) << why.what();
+      EXPECT_EQ(why.peer_rank(), 2);
+    }
+  });
+}
+
+// A rank that gives up has its output for itself at once: whoever comes late writes where nobody reads.
+TEST(Heap, LateWritersMissTheProgramsMemory) {
+  const Memory memory(2);
+  const Shared shared(2);
+  Rank early(memory.view, 0, 2, Patience{20'000, 0}, shared.heaps[0].get());
+  Rank late(memory.view, 1, 2, Patience{20'000, 0}, shared.heaps[1].get());
+  constexpr uint64_t kCount = 100'000;
+  const Numbers data(*shared.heaps[0], kCount + 2);  // the first and the last page hold other things, too
+  data.fill(7);
+  bp_op op = {};
+  op.struct_size = sizeof op;
+  op.kind = BP_ALL_REDUCE;
+  op.dtype = BP_U32;
+  op.input = op.output = {data.data() + 1, kCount, BP_HOST, 0};
+  Limit limit(1'000'000);
+  EXPECT_THROW(early.collectives.run(op, limit), sdk::Failure);
+  uint64_t place = 0;  // of the output, as rank 0 has shown it
+  std::memcpy(&place, memory.view.line(0, 1).data.data() + sizeof place, sizeof place);
+  ASSERT_EQ(place, 5U);
+  const Pages pages(reinterpret_cast<std::byte*>(data.data() + 1), kCount * sizeof(uint32_t));
+  ASSERT_GT(pages.size(), kCount * sizeof(uint32_t) - 2 * kPage);
+  std::memset(shared.heaps[1]->at(0, place, kCount * sizeof(uint32_t), 4) + pages.begin, 0xff, pages.size());
+  for (uint64_t i = 0; i < data.count; ++i) ASSERT_NE(data.data()[i], ~UINT32_C(0)) << i;
+  EXPECT_EQ(data.data()[0], 7U);
+  EXPECT_EQ(data.data()[kCount + 1], 7U);
+}
+
+}  // namespace
+}  // namespace backplane::shm::test
