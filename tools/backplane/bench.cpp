@@ -42,6 +42,7 @@ struct Settings {
   int rounds = 0;
   bool check = false;
   bool pin = false;
+  bool registered = false;
   std::string json;
   std::string csv;
   std::string plot;
@@ -136,6 +137,14 @@ void check_pinning(const Settings& settings) {
 
 std::vector<Contestant> find_contestants(const Settings& settings, int ranks, std::vector<LeftOut>& left_out) {
   std::vector<Contestant> contestants = contestants_of(settings.backends, ranks);
+  for (Contestant& contestant : contestants) {
+    if (!settings.registered) break;
+    Strings subjects;
+    for (const std::string& subject : contestant.subjects) {
+      subjects.insert(subjects.end(), {subject, fmt::format("{} registered", subject)});
+    }
+    contestant.subjects = std::move(subjects);
+  }
   Strings peers;
   for (const std::string& peer : settings.peers) {
     const Strings all = peer_names();
@@ -277,6 +286,7 @@ int run(const Settings& settings) {
   for (const std::string* path : {&settings.json, &settings.csv, &settings.plot}) write_file(*path, "");  // rather now
   BenchReport report;
   report.pinned = task.pin = settings.pin;
+  task.registered = settings.registered;
   report.checked = task.check = settings.check;
   task.progress = true;
   Signals signals;
@@ -339,10 +349,13 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->option_text("N");
   command->add_flag("--check", settings->check, "Verify the results of each operation and size first");
   command->add_flag("--pin", settings->pin, "Put rank i's thread on the i-th core; a backend's own threads stay free");
+  command->add_flag("--registered", settings->registered,
+                    "Measure each backend also with buffers that it has allocated (ProcessGroup::allocate)");
   command->add_option("--json", settings->json, "Write the results to this file as JSON")->option_text("FILE");
   command->add_option("--csv", settings->csv, "Likewise as CSV")->option_text("FILE");
   command->add_option("--plot", settings->plot, "Likewise as a drawing (SVG)")->option_text("FILE");
-  CLI::Option* tune = command->add_flag("--tune", settings->tune, "Let 'auto' choose by these results on this host");
+  CLI::Option* tune = command->add_flag("--tune", settings->tune, "Let 'auto' choose by these results on this host")
+                          ->excludes("--registered");
   command
       ->add_option("--tuning-file", settings->tuning_file, "Where to write them to, instead of BACKPLANE_TUNING_FILE")
       ->option_text("FILE")

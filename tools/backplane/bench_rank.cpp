@@ -20,11 +20,17 @@ constexpr std::chrono::seconds kPatience{60};  // for one operation
 
 class GroupSubject final : public bench::Subject {
  public:
-  explicit GroupSubject(ProcessGroup group) : group_(std::move(group)) {}
+  // registered: with buffers that the group allocates.
+  GroupSubject(ProcessGroup group, bool registered) : group_(std::move(group)), registered_(registered) {}
 
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.world_size(); }
   bool offers(bench::Test) const override { return true; }
+  bool brings_memory() const override { return registered_; }
+  std::shared_ptr<void> allocate(uint64_t bytes) override {
+    auto memory = std::make_shared<Memory<std::byte>>(group_.allocate<std::byte>(bytes));
+    return {memory, memory->data()};
+  }
   void run(const bench::Step& step) override { perform(step, {}); }
   void start(const bench::Step& step) override { works_.push_back(perform(step, {.async_op = true})); }
   void finish() override {
@@ -80,6 +86,7 @@ class GroupSubject final : public bench::Subject {
   }
 
   ProcessGroup group_;
+  const bool registered_;
   std::vector<Work> works_;
 };
 
@@ -101,8 +108,11 @@ void measure_as(int rank, int world_size, const Store& store, const bench::Task&
     options.store = store;
     options.name = fmt::format("bench{}", subjects.size());
     options.timeout = kPatience;
-    owners.push_back(std::make_unique<GroupSubject>(ProcessGroup::create(options)));
-    subjects.push_back(owners.back().get());
+    const ProcessGroup group = ProcessGroup::create(options);
+    for (int registered = 0; registered <= (task.registered ? 1 : 0); ++registered) {
+      owners.push_back(std::make_unique<GroupSubject>(group, registered == 1));
+      subjects.push_back(owners.back().get());
+    }
   }
   // Only this thread: a backend's own are better anywhere than on the core of their rank. Many begin with the first
   // operation that needs them, and would be where this one is.

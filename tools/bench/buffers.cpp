@@ -2,6 +2,7 @@
 #include "buffers.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <initializer_list>
 #include <new>
 #include <sstream>
@@ -11,12 +12,13 @@
 namespace backplane::bench {
 namespace {
 
-float* allocate(uint64_t count) {
+std::shared_ptr<float> allocate(uint64_t count, Subject& subject) {
   constexpr uint64_t kPage = 4096;
   const uint64_t bytes = (std::max<uint64_t>(count, 1) * sizeof(float) + kPage - 1) / kPage * kPage;
+  if (subject.brings_memory()) return std::static_pointer_cast<float>(subject.allocate(bytes));
   auto* memory = static_cast<float*>(std::aligned_alloc(kPage, bytes));
   if (memory == nullptr) throw std::bad_alloc();
-  return memory;
+  return {memory, [](float* given) { std::free(given); }};
 }
 
 uint64_t blocks(const Row& row, int size, std::initializer_list<Test> many) {
@@ -123,11 +125,13 @@ struct Check {
 
 }  // namespace
 
-Buffers::Buffers(const Row& row, int size)
-    : in_count_(row.bytes / sizeof(float) * blocks(row, size, {Test::kScatter, Test::kReduceScatter, Test::kAllToAll})),
-      out_count_(row.bytes / sizeof(float) * blocks(row, size, {Test::kGather, Test::kAllGather, Test::kAllToAll})),
-      in_(allocate(in_count_)),
-      out_(allocate(out_count_)) {
+Buffers::Buffers(const Row& row, Subject& subject)
+    : in_count_(row.bytes / sizeof(float) *
+                blocks(row, subject.size(), {Test::kScatter, Test::kReduceScatter, Test::kAllToAll})),
+      out_count_(row.bytes / sizeof(float) *
+                 blocks(row, subject.size(), {Test::kGather, Test::kAllGather, Test::kAllToAll})),
+      in_(allocate(in_count_, subject)),
+      out_(allocate(out_count_, subject)) {
   clear();
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -14,11 +13,11 @@ namespace backplane::bench {
 
 class Subject;
 
-// Input and output of one rank, large enough for the row's operation; aligned to pages, touched, zero (so that sums of
-// sums stay finite).
+// Input and output of one rank, large enough for the row's operation, from the subject or aligned to pages; touched,
+// zero (so that sums of sums stay finite).
 class Buffers {
  public:
-  Buffers(const Row& row, int size);
+  Buffers(const Row& row, Subject& subject);
 
   float* in() { return in_.get(); }
   float* out() { return out_.get(); }
@@ -27,13 +26,10 @@ class Buffers {
   void clear();
 
  private:
-  struct Free {
-    void operator()(float* memory) const { std::free(memory); }
-  };
   uint64_t in_count_;
   uint64_t out_count_;
-  std::unique_ptr<float, Free> in_;
-  std::unique_ptr<float, Free> out_;
+  std::shared_ptr<float> in_;
+  std::shared_ptr<float> out_;
 };
 
 // Does the row's operation once, for rooted ones once per root, with inputs that tell ranks and places apart. Returns

@@ -169,10 +169,14 @@ class Contest {
 };
 
 void measure_row(const Task& task, const Row& row, const std::vector<Subject*>& subjects, Results& results) {
-  Buffers buffers(row, subjects.front()->size());
+  std::unique_ptr<Buffers> shared;              // by those that bring no memory
+  std::vector<std::unique_ptr<Buffers>> owned;  // by those that do
   std::vector<std::pair<size_t, std::unique_ptr<Contest>>> contests;
   for (size_t i = 0; i < subjects.size(); ++i) {
     if (!subjects[i]->offers(row.test)) continue;
+    std::unique_ptr<Buffers>& place = subjects[i]->brings_memory() ? owned.emplace_back() : shared;
+    if (!place) place = std::make_unique<Buffers>(row, *subjects[i]);
+    Buffers& buffers = *place;
     contests.emplace_back(i, std::make_unique<Contest>(*subjects[i], row, buffers));
     if (task.check) results.wrong(i, row, check_results(*subjects[i], row, buffers));
     buffers.clear();
@@ -194,6 +198,8 @@ void measure_row(const Task& task, const Row& row, const std::vector<Subject*>& 
 }
 
 }  // namespace
+
+std::shared_ptr<void> Subject::allocate(uint64_t /*bytes*/) { return nullptr; }
 
 void Subject::prepare(const Row& /*row*/, float* /*in*/, uint64_t /*in_count*/, float* /*out*/,
                       uint64_t /*out_count*/) {}

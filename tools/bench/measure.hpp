@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ class Subject {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual bool offers(Test test) const = 0;
+  // Memory in which it wants the buffers of a row, of so many bytes; asked only if it brings memory. Any will do for
+  // the others.
+  virtual bool brings_memory() const { return false; }
+  virtual std::shared_ptr<void> allocate(uint64_t bytes);
   // These are the buffers of the steps that follow, until it is called again: for libraries that bind operations to
   // them.
   virtual void prepare(const Row& row, float* in, uint64_t in_count, float* out, uint64_t out_count);

@@ -48,6 +48,7 @@ uint64_t window_of(uint64_t bytes) {
 std::vector<std::string> to_arguments(const Task& task) {
   std::string flags;
   flags.append(task.check ? "check," : "").append(task.pin ? "pin," : "").append(task.progress ? "progress," : "");
+  flags.append(task.registered ? "registered," : "");
   std::ostringstream rows;
   for (const Row& row : task.rows) rows << name_of(row.test) << ':' << row.bytes << ',';
   std::ostringstream seconds;
@@ -64,6 +65,7 @@ Task to_task(const std::vector<std::string>& arguments) {
     task.check = task.check || flag == "check";
     task.pin = task.pin || flag == "pin";
     task.progress = task.progress || flag == "progress";
+    task.registered = task.registered || flag == "registered";
   }
   for (const std::string& row : split(arguments[3], ',')) task.rows.push_back(row_of(row));
   return task;

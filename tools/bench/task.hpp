@@ -65,6 +65,7 @@ struct Task {
   bool check = false;   // of results, before each row is measured
   bool pin = false;     // rank i's thread to the i-th core
   bool progress = false;
+  bool registered = false;  // Backplane's ranks: each backend once more, with buffers that it has allocated
   std::vector<Row> rows;
 };
 
