@@ -142,7 +142,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
       const Room room = pattern.theirs(from);
       if (may_lend && offset == 0) {
         lending_.hear(from, step, room.size, call.alignment(), call.passage);
-        if (lending_.input(from) != nullptr) copy(room.data, lending_.input(from), room.size);
+        if (lending_.input(from) != nullptr) fetch(call, room.data, lending_.input(from), room.size);
       }
       if (lending_.input(from) != nullptr) continue;
       const std::byte* const place = steps_.see(from, step, shown, call.passage);
@@ -160,11 +160,21 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
       continue;
     // All that is shown is lent, and has been read.
     if (pattern.own.size > stride) {
-      copy(pattern.own.data + stride, pattern.mine(0).data + stride, pattern.own.size - stride);
+      fetch(call, pattern.own.data + stride, pattern.mine(0).data + stride, pattern.own.size - stride);
     }
     break;
   }
   return_loans(call);
+}
+
+void Collectives::check(const Call& call) const { steps_.check(call.passage); }
+
+void Collectives::fetch(const Call& call, std::byte* to, const std::byte* from, uint64_t size) const {
+  constexpr uint64_t kPart = UINT64_C(4) << 20;  // memcpy knows best how to copy much
+  for (uint64_t begin = 0; begin < size; begin += kPart) {
+    if (begin > 0) check(call);
+    copy(to + begin, from + begin, std::min(kPart, size - begin));
+  }
 }
 
 void Collectives::return_loans(const Call& call) {

@@ -12,6 +12,7 @@
 // A piece is shown before the one before it is read, so that nobody waits for what is already under way.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 
 #include "lending.hpp"
@@ -53,6 +54,12 @@ class Collectives {
   void reduce_small(const Call& call, bool here);
   void reduce_large(const Call& call, bool here);
   void all_reduce_directly(const Call& call);
+  // Has body(begin, end) work on `size` bytes in parts of 16 KiB, which stay in the cache; notices abort and deadline.
+  void check(const Call& call) const;
+  template <typename Body>
+  void in_parts(const Call& call, uint64_t size, const Body& body) const;
+  // Copies what another rank lends.
+  void fetch(const Call& call, std::byte* to, const std::byte* from, uint64_t size) const;
   // Ends a collective in which somebody may have lent his input: lenders wait until all have read it.
   void return_loans(const Call& call);
   // out = part(0) op part(1) op ..., in this order. `out` may be this rank's own part, or one of the first two.
@@ -65,6 +72,16 @@ class Collectives {
   Steps& steps_;
   Lending lending_;
 };
+
+template <typename Body>
+void Collectives::in_parts(const Call& call, uint64_t size, const Body& body) const {
+  constexpr uint64_t kPart = UINT64_C(16) << 10;
+  constexpr uint64_t kBetweenChecks = UINT64_C(1) << 20;
+  for (uint64_t begin = 0; begin < size; begin += kPart) {
+    if (begin > 0 && begin % kBetweenChecks == 0) check(call);
+    body(begin, std::min(size, begin + kPart));
+  }
+}
 
 // Any collective in a group of one.
 void run_alone(const bp_op& op);

@@ -32,22 +32,19 @@ struct Share {
 
 template <typename Part>
 void Collectives::combine_all(const Call& call, std::byte* out, uint64_t size, const Part& part) const {
-  constexpr uint64_t kChunk = UINT64_C(16) << 10;  // stays in the cache between two ranks' turns
-  alignas(64) std::array<std::byte, kChunk> aside;
+  alignas(64) std::array<std::byte, UINT64_C(16) << 10> aside;
   // In place, the own part would be overwritten before its turn.
   const bool in_place = rank_ >= 2 && out >= call.input.data && out < call.input.data + call.input.size;
-  const uint64_t stride = world_size_ == 2 ? size : kChunk;
-  for (uint64_t offset = 0; offset < size; offset += stride) {
-    const uint64_t bytes = std::min(stride, size - offset);
-    const uint64_t count = bytes / call.element;
-    std::byte* const to = in_place ? aside.data() : out + offset;
-    const std::byte* const first = part(0) + offset;
-    reductions_.combine(call.op.dtype, call.op.reduce_op, to, first, part(1) + offset, count);
+  in_parts(call, size, [&](uint64_t begin, uint64_t end) {
+    const uint64_t count = (end - begin) / call.element;
+    std::byte* const to = in_place ? aside.data() : out + begin;
+    const std::byte* const first = part(0) + begin;
+    reductions_.combine(call.op.dtype, call.op.reduce_op, to, first, part(1) + begin, count);
     for (int32_t rank = 2; rank < world_size_; ++rank) {
-      reductions_.combine(call.op.dtype, call.op.reduce_op, to, to, part(rank) + offset, count);
+      reductions_.combine(call.op.dtype, call.op.reduce_op, to, to, part(rank) + begin, count);
     }
-    if (in_place) std::memcpy(out + offset, to, bytes);
-  }
+    if (in_place) std::memcpy(out + begin, to, end - begin);
+  });
 }
 
 void Collectives::all_reduce(const Call& call) {
@@ -127,11 +124,11 @@ void Collectives::reduce_large(const Call& call, bool here) {
 // outputs. Only whole pages of the others: what else lies in the first and the last one is none of this collective's
 // business, so that these could not be taken back (Lending::take_back). Their owner fetches those ends himself.
 void Collectives::all_reduce_directly(const Call& call) {
-  constexpr uint64_t kChunk = UINT64_C(16) << 10;  // still in the cache when it is copied
   const uint64_t size = call.input.size;
   const Share own(size, rank_, world_size_);
-  for (uint64_t begin = own.begin; begin < own.end; begin += kChunk) {
-    const uint64_t end = std::min(own.end, begin + kChunk);
+  in_parts(call, own.size(), [&](uint64_t from, uint64_t to) {
+    const uint64_t begin = own.begin + from;
+    const uint64_t end = own.begin + to;
     combine_all(call, call.output.data + begin, end - begin,
                 [&](int32_t rank) { return lending_.input(rank) + begin; });
     for (int32_t i = 1; i < world_size_; ++i) {
@@ -141,7 +138,7 @@ void Collectives::all_reduce_directly(const Call& call) {
       const uint64_t last = std::min(end, theirs.end);
       if (first < last) std::memcpy(lending_.output(rank) + first, call.output.data + first, last - first);
     }
-  }
+  });
   meet(call);
   bool is_whole = true;
   for (int32_t rank = 0; rank < world_size_; ++rank) {

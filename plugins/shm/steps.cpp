@@ -43,6 +43,11 @@ const std::byte* Steps::see(int32_t rank, uint32_t step, uint64_t size, const Pa
   return place(rank, step, size);
 }
 
+void Steps::check(const Passage& passage) const {
+  waiting_.check();
+  if (passage.limit.passed()) throw sdk::Failure(BP_TIMEOUT, "the collective was not done within the time allowed");
+}
+
 void Steps::await(int32_t rank, uint32_t step, const Passage& passage) {
   const std::atomic<uint32_t>& shown = view_.line(rank, step).step;
   const auto is_shown = [&shown, step] { return reached(shown.load(), step); };
