@@ -93,26 +93,33 @@ std::vector<Mismatch> mismatches() {
   };
 }
 
-// Operation, dtype, count, root and reduce operation: all ranks get the same sentence, which says what each did.
+// All ranks get the same sentence, which says what each did.
+void expect_named(const Mismatch& mismatch, const std::string& backend) {
+  Told told;
+  in_breaking_group(backend, 2, [&told, &mismatch](ProcessGroup& group) {
+    try {
+      mismatch.calls[group.rank()](group);
+      std::vector<uint8_t> nothing(1);
+      group.recv(nothing, 1 - group.rank(), 7);  // the first went well, or so it seems
+    } catch (const Error& error) {
+      told.note(group.rank(), error);
+    }
+  });
+  ASSERT_EQ(told.texts.size(), size_t{2}) << mismatch.words[0];
+  const size_t verb = std::min(told.texts[0].find(" entered "), told.texts[0].size());
+  const std::string sentence = told.texts[0].substr(told.texts[0].rfind("rank ", verb));
+  for (const char* words : mismatch.words) EXPECT_NE(sentence.find(words), std::string::npos) << told.texts[0];
+  EXPECT_NE(told.texts[1].find(sentence), std::string::npos) << told.texts[1] << "\nbut " << told.texts[0];
+  EXPECT_EQ(told.culprits.size(), size_t{1});
+}
+
+// Operation, dtype, count, root and reduce operation, each in a job of its own and all at the same time.
 void expect_all_named(const std::string& backend) {
+  std::vector<std::thread> jobs;
   for (const Mismatch& mismatch : mismatches()) {
-    Told told;
-    in_breaking_group(backend, 2, [&told, &mismatch](ProcessGroup& group) {
-      try {
-        mismatch.calls[group.rank()](group);
-        std::vector<uint8_t> nothing(1);
-        group.recv(nothing, 1 - group.rank(), 7);  // the first went well, or so it seems
-      } catch (const Error& error) {
-        told.note(group.rank(), error);
-      }
-    });
-    ASSERT_EQ(told.texts.size(), size_t{2}) << mismatch.words[0];
-    const size_t verb = std::min(told.texts[0].find(" entered "), told.texts[0].size());
-    const std::string sentence = told.texts[0].substr(told.texts[0].rfind("rank ", verb));
-    for (const char* words : mismatch.words) EXPECT_NE(sentence.find(words), std::string::npos) << told.texts[0];
-    EXPECT_NE(told.texts[1].find(sentence), std::string::npos) << told.texts[1] << "\nbut " << told.texts[0];
-    EXPECT_EQ(told.culprits.size(), size_t{1});
+    jobs.emplace_back([mismatch, &backend] { expect_named(mismatch, backend); });
   }
+  for (std::thread& job : jobs) job.join();
 }
 
 TEST_P(WatchTest, NamesAMismatchFromASample) { expect_all_named(GetParam()); }
