@@ -211,9 +211,6 @@ std::string difference(const Footprint& before, const Footprint& after) {
       add(say("descriptor ", number, " (", descriptor.target, ")"));
     }
   }
-  for (const auto& [number, descriptor] : before.open) {
-    if (after.open.count(number) == 0) add(say("descriptor ", number, " (", descriptor.target, ") is gone"));
-  }
   if (after.running.size() > before.running.size()) {
     add(say(after.running.size() - before.running.size(), " threads more"));
   }
@@ -228,13 +225,23 @@ std::string difference(const Footprint& before, const Footprint& after) {
 
 }  // namespace
 
-std::string left_behind(const Footprint& before, Nanoseconds patience) {
+std::string grown_since(const Footprint& before, Nanoseconds patience) {
   const Nanoseconds deadline = now() + patience;
   for (;;) {
     const std::string found = difference(before, Footprint::take());
     if (found.empty() || now() >= deadline) return found;
     poll(nullptr, 0, 2);
   }
+}
+
+std::string left_behind(const Footprint& before, Nanoseconds patience) {
+  std::string found = grown_since(before, patience);
+  const Footprint after = Footprint::take();
+  for (const auto& [number, descriptor] : before.open) {
+    if (after.open.count(number) != 0) continue;
+    found += say(found.empty() ? "" : ", ", "descriptor ", number, " (", descriptor.target, ") is gone");
+  }
+  return found;
 }
 
 uint16_t Listener::port() const {

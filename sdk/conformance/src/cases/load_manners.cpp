@@ -117,7 +117,7 @@ void start_and_end(Rank& rank, int count, Nanoseconds budget) {
   rank.meet();
   constexpr size_t kRoom = size_t{8} << 20;  // bytes; what an allocator may still be settling
   const std::string when = say(" after ", done, " groups than after ", warm_up);
-  const std::string left = left_behind(before, rank.scaled(2 * kSecond));
+  const std::string left = grown_since(before, rank.scaled(2 * kSecond));
   rank.check(left.empty(), say("nothing more", when), left);
   rank.check(has_sanitizer() || resident_bytes() <= memory + kRoom,
              say("no more memory", when, ": ", memory / 1024, " KiB"), say(resident_bytes() / 1024, " KiB"));
