@@ -52,7 +52,7 @@ struct Footprint {
 // What is there now and was not before: "descriptor 9 (socket:[1234])"; empty: nothing. Waits up to `patience` for it
 // to go, for the kernel may take a moment after a thread has been joined.
 std::string grown_since(const Footprint& before, Nanoseconds patience);
-// The same for a `before` that knows no descriptor of a backend: none of those may be gone, either.
+// The same, and no descriptor may be gone, either.
 std::string left_behind(const Footprint& before, Nanoseconds patience);
 
 // An address that somebody in this network namespace listens on.

@@ -30,7 +30,7 @@ void repeat(Rank& rank, const std::string& what, int rounds, Nanoseconds most, c
   const uint64_t memory = resident_bytes();
   const Nanoseconds deadline = now() + most;
   while (number < rounds && (most < 0 || now() < deadline)) round(number++);
-  const std::string left = grown_since(before, rank.scaled(2 * kSecond));
+  const std::string left = left_behind(before, rank.scaled(2 * kSecond));
   rank.check(left.empty(), say("nothing is left of ", number - kWarmUp, " rounds of ", what), left);
   const uint64_t after = resident_bytes();
   const uint64_t limit = kSlack + kPerRound * static_cast<uint64_t>(number);
