@@ -45,7 +45,7 @@ void two_groups(Rank& rank) {
   }
 }
 
-// Messages of users stay in flight while collectives pass, whatever their tags.
+// Messages of users stay in flight while collectives pass, whatever their tags: received before, amid or after.
 void p2p_beside_collectives(Rank& rank) {
   Collectives group(rank);
   const std::vector<uint32_t> ops = group.native_ops();
@@ -63,8 +63,10 @@ void p2p_beside_collectives(Rank& rank) {
     if (early) receiving = agent.irecv(rank.previous(), tag, input.data(), size);
     Pending sending = agent.isend(rank.next(), tag, output.data(), size);
     step.submit();
-    if (!early) receiving = agent.irecv(rank.previous(), tag, input.data(), size);
+    const bool late = number % 4 == 1;
+    if (!early && !late) receiving = agent.irecv(rank.previous(), tag, input.data(), size);
     step.finish();
+    if (late) receiving = agent.irecv(rank.previous(), tag, input.data(), size);
     const Outcome received = receiving.finish(group.enough());
     const Outcome sent = sending.finish(group.enough());
     rank.require_ok(received, "a recv beside a collective");
