@@ -34,11 +34,10 @@ struct OnlyOneGroup : Specimen {  // two groups of a process disturb each other
   }
 };
 
-struct OneChannel : Specimen {  // messages are taken for those of collectives, if they meet
+struct OneChannel : Specimen {  // messages with tag 0 are taken for those of collectives
   OperationPtr make_operation(const bp_op& op) override {
     OperationPtr operation = Specimen::make_operation(op);
-    operation->channel = kCollectives;
-    operation->tag = 0;  // as theirs
+    if (operation->tag == 0) operation->channel = kCollectives;
     return operation;
   }
 };
@@ -109,7 +108,7 @@ std::vector<Mutant> order_mutants() {
   return {
       {"order.back-to-back", "results are wrong after the 700th operation", made<SpoilsLater>},
       {"order.two-groups", "two groups disturb each other", made<OnlyOneGroup>},
-      {"order.p2p-beside-collectives", "messages are taken for those of collectives", made<OneChannel>},
+      {"order.p2p-beside-collectives", "messages with tag 0 are taken for those of collectives", made<OneChannel>},
       {"order.skewed-arrival", "messages of a rank that is ahead are spoilt", made<SpoilsEarly>},
       {"order.waits-out-of-order", "collectives are to be waited for in their order", made<WaitsInOrder<true, 0>>},
       {"order.messages-out-of-order", "messages are to be waited for nearly in their order",
