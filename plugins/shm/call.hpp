@@ -31,6 +31,8 @@ struct Collectives::Call {
                op.kind == BP_REDUCE_SCATTERV || op.kind == BP_ALL_TO_ALLV),
         input{static_cast<const std::byte*>(op.input.data), op.input.count * element},
         output{static_cast<std::byte*>(op.output.data), op.output.count * element},
+        scalar(reduces() && op.reduce_op == BP_PREMUL_SUM ? static_cast<const std::byte*>(op.scalar) : nullptr),
+        averages(reduces() && op.reduce_op == BP_AVG),
         passage{limit, digest()} {
     if (op.kind == BP_BROADCAST) input = output;
   }
@@ -53,9 +55,15 @@ struct Collectives::Call {
   const bool varies;  // the counts differ between ranks
   Block input;
   Room output;
+  const std::byte* const scalar;  // what this rank's input is to be multiplied by, or null
+  const bool averages;            // the sum is to be divided by the number of ranks
   Passage passage;
 
  private:
+  bool reduces() const {
+    return op.kind == BP_REDUCE || op.kind == BP_ALL_REDUCE || op.kind == BP_REDUCE_SCATTER ||
+           op.kind == BP_REDUCE_SCATTERV;
+  }
   Block part(int32_t rank, const Block& all, const uint64_t* counts, const uint64_t* displs) const {
     const auto at = static_cast<uint64_t>(rank);
     if (counts == nullptr) {

@@ -30,14 +30,18 @@ struct Collectives::Pattern {
   Room own;  // where that goes what it shows, of patterns that are not `each`, if at all
 };
 
-void run_alone(const bp_op& op) {
+void run_alone(const bp_op& op, const Reductions& reductions) {
   Limit limit(0);
   const Collectives::Call call(op, 1, limit);
   const bool from_block = op.kind == BP_SCATTERV || op.kind == BP_REDUCE_SCATTERV || op.kind == BP_ALL_TO_ALLV;
   const bool to_block = op.kind == BP_GATHERV || op.kind == BP_ALL_GATHERV || op.kind == BP_ALL_TO_ALLV;
   const Block from = from_block ? call.block(0) : call.input;
   const Room to = to_block ? call.room(0) : call.output;
-  copy(to.data, from.data, std::min(from.size, to.size));
+  const uint64_t size = std::min(from.size, to.size);
+  if (call.scalar != nullptr)
+    return reductions.multiply(op.dtype, to.data, from.data, call.scalar, size / call.element);
+  copy(to.data, from.data, size);
+  if (call.averages) reductions.divide(op.dtype, to.data, 1, size / call.element);  // every NaN is the quiet one
 }
 
 void Collectives::run(const bp_op& op, Limit& limit) {

@@ -54,17 +54,28 @@ class Collectives {
   void reduce_small(const Call& call, bool here);
   void reduce_large(const Call& call, bool here);
   void all_reduce_directly(const Call& call);
-  // Has body(begin, end) work on `size` bytes in parts of 16 KiB, which stay in the cache; notices abort and deadline.
   void check(const Call& call) const;
+  // Has body(begin, end) work on `size` bytes in parts of kPart, which stay in the cache; notices abort and deadline.
+  static constexpr uint64_t kPart = UINT64_C(16) << 10;
   template <typename Body>
   void in_parts(const Call& call, uint64_t size, const Body& body) const;
   // Copies what another rank lends.
   void fetch(const Call& call, std::byte* to, const std::byte* from, uint64_t size) const;
   // Ends a collective in which somebody may have lent his input: lenders wait until all have read it.
   void return_loans(const Call& call);
-  // out = part(0) op part(1) op ..., in this order. `out` may be this rank's own part, or one of the first two.
-  template <typename Part>
-  void combine_all(const Call& call, std::byte* out, uint64_t size, const Part& part) const;
+  // What one rank contributes to a reduction.
+  struct Part {
+    const std::byte* data;
+    const std::byte* scalar;  // to be multiplied by this first, or null
+  };
+  // What another rank, or this one, lends of it from `offset` on.
+  Part lent(const Call& call, int32_t rank, uint64_t offset) const;
+  // out = part(0) op part(1) op ..., in this order, divided by the number of ranks if it is an average. `out` may be
+  // this rank's own part, or one of the first two.
+  template <typename PartOf>
+  void combine_all(const Call& call, std::byte* out, uint64_t size, const PartOf& part) const;
+  // Puts this rank's input, or a piece of it, where others read it: multiplied, if it is to be.
+  void stage(const Call& call, std::byte* place, const std::byte* from, uint64_t size) const;
 
   const int32_t rank_;
   const int32_t world_size_;
@@ -75,7 +86,6 @@ class Collectives {
 
 template <typename Body>
 void Collectives::in_parts(const Call& call, uint64_t size, const Body& body) const {
-  constexpr uint64_t kPart = UINT64_C(16) << 10;
   constexpr uint64_t kBetweenChecks = UINT64_C(1) << 20;
   for (uint64_t begin = 0; begin < size; begin += kPart) {
     if (begin > 0 && begin % kBetweenChecks == 0) check(call);
@@ -84,6 +94,6 @@ void Collectives::in_parts(const Call& call, uint64_t size, const Body& body) co
 }
 
 // Any collective in a group of one.
-void run_alone(const bp_op& op);
+void run_alone(const bp_op& op, const Reductions& reductions);
 
 }  // namespace backplane::shm

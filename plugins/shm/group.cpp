@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "group.hpp"
 
+#include <cstring>
 #include <vector>
 
 namespace backplane::shm {
@@ -14,7 +15,7 @@ Patience patience_of(const sdk::Context& context, Segment* segment) {
   return patience;
 }
 
-// An operation with its count arrays, for later.
+// An operation with its count arrays and its scalar, for later.
 class Kept {
  public:
   Kept(const bp_op& op, int32_t world_size) : op_(op) {
@@ -23,19 +24,24 @@ class Kept {
       counts_.push_back(std::make_unique<std::vector<uint64_t>>(*counts, *counts + world_size));
       *counts = counts_.back()->data();
     }
+    if (op_.scalar != nullptr) op_.scalar = std::memcpy(scalar_, op_.scalar, bp_dtype_size(op_.dtype));
   }
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
   const bp_op& op() const { return op_; }
 
  private:
   bp_op op_;
   std::vector<std::unique_ptr<std::vector<uint64_t>>> counts_;
+  alignas(16) std::byte scalar_[16];
 };
 
 }  // namespace
 
-Group::Group(const sdk::Context& context)
+Group::Group(const sdk::Context& context, std::span<const bp_capability* const> unscaled)
     : world_size_(context.world_size),
       reductions_(context.host),
+      unscaled_(unscaled),
       segment_(context.world_size == 1 ? nullptr : meet(context)),
       waiting_(segment_ ? segment_->view().member(context.rank).bell : own_bell_,
                segment_ ? &segment_->peers() : nullptr, patience_of(context, segment_.get())),
@@ -56,7 +62,7 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   if (op.kind == BP_SEND || op.kind == BP_RECV) return messages_.submit(op);
   waiting_.check();
   if (world_size_ == 1) {
-    run_alone(op);
+    run_alone(op, reductions_);
     return nullptr;
   }
   return submit_collective(op);
@@ -100,6 +106,10 @@ void Group::run(const bp_op& op, Limit& limit) {
     broken_.emplace(why);
     throw;
   }
+}
+
+std::span<const bp_capability* const> Group::capabilities() const noexcept {
+  return reductions_.scale() ? std::span<const bp_capability* const>() : unscaled_;
 }
 
 const void* Group::extension(std::string_view id) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "backplane/sdk/sdk.hpp"
@@ -20,11 +21,13 @@ namespace backplane::shm {
 
 class Group final : public sdk::ProcessGroup {
  public:
-  explicit Group(const sdk::Context& context);
+  // `unscaled`: what the group can do under a core that offers no scaling; static.
+  Group(const sdk::Context& context, std::span<const bp_capability* const> unscaled);
   ~Group() override;
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
   void abort(const sdk::Failure& why) noexcept override;
+  std::span<const bp_capability* const> capabilities() const noexcept override;
   const void* extension(std::string_view id) override;
 
  private:
@@ -34,6 +37,7 @@ class Group final : public sdk::ProcessGroup {
   const int32_t world_size_;
   Bell own_bell_{};  // of a group of one
   const Reductions reductions_;
+  const std::span<const bp_capability* const> unscaled_;
   const std::unique_ptr<Segment> segment_;  // null in a group of one
   Waiting waiting_;
   Messages messages_;

@@ -11,12 +11,15 @@ constexpr uint64_t kWorthIt = UINT64_C(4) << 10;
 
 }  // namespace
 
-void Lending::offer(const std::byte* input, std::byte* output, uint64_t size) {
+void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar,
+                    uint64_t element) {
   std::fill(lent_.begin(), lent_.end(), Lent{});
   mine_ = {};
   size_ = size;
   if (heaps_ == nullptr || size < kWorthIt) return;
   Lent& own = lent_[static_cast<size_t>(rank_)];
+  if (scalar != nullptr) std::memcpy(mine_.scalar.data(), scalar, element);
+  own.scalar = mine_.scalar;
   if (input != nullptr && (mine_.input = heaps_->place_of(input, size)) != 0) own.input = input;
   if (output != nullptr && (mine_.output = heaps_->place_of(output, size)) != 0) own.output = output;
 }
@@ -35,6 +38,7 @@ void Lending::hear(int32_t rank, uint32_t step, uint64_t size, uint64_t alignmen
   std::memcpy(&places, steps_.see(rank, step, sizeof places, passage), sizeof places);
   if (rank == rank_ || heaps_ == nullptr) return;
   Lent& theirs = lent_[static_cast<size_t>(rank)];
+  theirs.scalar = places.scalar;
   if (places.input != 0) theirs.input = heaps_->at(rank, places.input, size, alignment);
   if (places.output != 0) theirs.output = heaps_->at(rank, places.output, size, alignment);
 }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "heap.hpp"
@@ -39,7 +40,9 @@ class Lending {
       : rank_(rank), heaps_(heaps), steps_(steps), lent_(static_cast<size_t>(world_size)) {}
 
   // A new collective. What this rank would lend, of so many bytes; null: nothing. Too small buffers are not worth it.
-  void offer(const std::byte* input, std::byte* output, uint64_t size);
+  // With a scalar (of an element of `element` bytes, 16 at most) others multiply the input that they read by it.
+  void offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar = nullptr,
+             uint64_t element = 0);
   void offer_nothing() { offer(nullptr, nullptr, 0); }
   // The collective has failed: from now on the whole pages of this rank's output are memory of this process alone (and
   // hold zeros), whatever others still write where they were.
@@ -53,18 +56,23 @@ class Lending {
   // What this rank lends, or has heard that another one lends; null: nothing.
   const std::byte* input(int32_t rank) const { return at(rank).input; }
   std::byte* output(int32_t rank) const { return at(rank).output; }
+  // Of a rank that lends its input, if the collective has scalars: one element.
+  const std::byte* scalar(int32_t rank) const { return at(rank).scalar.data(); }
   bool any_input() const;
   bool all_inputs() const;
   bool all() const;
 
  private:
+  using Scalar = std::array<std::byte, 16>;
   struct Lent {
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
+    alignas(16) Scalar scalar = {};
   };
   struct Places {  // in the heap of whoever shows it; see Heaps::place_of
     uint64_t input = 0;
     uint64_t output = 0;
+    Scalar scalar = {};
   };
   const Lent& at(int32_t rank) const { return lent_[static_cast<size_t>(rank)]; }
 

@@ -30,21 +30,44 @@ struct Share {
 
 }  // namespace
 
-template <typename Part>
-void Collectives::combine_all(const Call& call, std::byte* out, uint64_t size, const Part& part) const {
-  alignas(64) std::array<std::byte, UINT64_C(16) << 10> aside;
+template <typename PartOf>
+void Collectives::combine_all(const Call& call, std::byte* out, uint64_t size, const PartOf& part) const {
+  using Aside = std::array<std::byte, kPart>;
+  alignas(64) Aside aside;
+  alignas(64) std::array<Aside, 2> scaled;
   // In place, the own part would be overwritten before its turn.
   const bool in_place = rank_ >= 2 && out >= call.input.data && out < call.input.data + call.input.size;
   in_parts(call, size, [&](uint64_t begin, uint64_t end) {
     const uint64_t count = (end - begin) / call.element;
     std::byte* const to = in_place ? aside.data() : out + begin;
-    const std::byte* const first = part(0) + begin;
-    reductions_.combine(call.op.dtype, call.op.reduce_op, to, first, part(1) + begin, count);
+    const auto read = [&](int32_t rank) {
+      const Part from = part(rank);
+      if (from.scalar == nullptr) return from.data + begin;
+      std::byte* const product = scaled[rank == 0 ? 0 : 1].data();
+      reductions_.multiply(call.op.dtype, product, from.data + begin, from.scalar, count);
+      return static_cast<const std::byte*>(product);
+    };
+    const std::byte* const first = read(0);
+    reductions_.combine(call.op.dtype, call.op.reduce_op, to, first, read(1), count);
     for (int32_t rank = 2; rank < world_size_; ++rank) {
-      reductions_.combine(call.op.dtype, call.op.reduce_op, to, to, part(rank) + begin, count);
+      reductions_.combine(call.op.dtype, call.op.reduce_op, to, to, read(rank), count);
     }
+    if (call.averages) reductions_.divide(call.op.dtype, to, static_cast<uint64_t>(world_size_), count);
     if (in_place) std::memcpy(out + begin, to, end - begin);
   });
+}
+
+void Collectives::stage(const Call& call, std::byte* place, const std::byte* from, uint64_t size) const {
+  if (size == 0) return;
+  if (call.scalar == nullptr) {
+    std::memcpy(place, from, size);
+  } else {
+    reductions_.multiply(call.op.dtype, place, from, call.scalar, size / call.element);
+  }
+}
+
+Collectives::Part Collectives::lent(const Call& call, int32_t rank, uint64_t offset) const {
+  return {lending_.input(rank) + offset, call.scalar == nullptr ? nullptr : lending_.scalar(rank)};
 }
 
 void Collectives::all_reduce(const Call& call) {
@@ -62,11 +85,12 @@ void Collectives::all_reduce(const Call& call) {
 void Collectives::reduce_small(const Call& call, bool here) {
   const uint64_t size = call.input.size;
   const uint32_t step = steps_.begin(call.passage);
-  std::memcpy(steps_.mine(step, size), call.input.data, size);
+  stage(call, steps_.mine(step, size), call.input.data, size);
   steps_.show(step, call.passage);
   if (!here) return;
   combine_all(call, call.output.data, size, [&](int32_t rank) {
-    return rank == rank_ ? call.input.data : steps_.see(rank, step, size, call.passage);
+    return rank == rank_ ? Part{call.input.data, call.scalar}
+                         : Part{steps_.see(rank, step, size, call.passage), nullptr};
   });
 }
 
@@ -75,7 +99,7 @@ void Collectives::reduce_small(const Call& call, bool here) {
 void Collectives::reduce_large(const Call& call, bool here) {
   const uint64_t size = call.input.size;
   const bool is_for_all = call.op.kind == BP_ALL_REDUCE;
-  lending_.offer(call.input.data, is_for_all ? call.output.data : nullptr, size);
+  lending_.offer(call.input.data, is_for_all ? call.output.data : nullptr, size, call.scalar, call.element);
   const bool lends = lending_.input(rank_) != nullptr;
   const auto show = [this, &call, size, lends](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
@@ -84,8 +108,8 @@ void Collectives::reduce_large(const Call& call, bool here) {
     const Share own(piece, rank_, world_size_);
     if (offset == 0) lending_.show(step);
     if (!lends) {
-      std::memcpy(place, call.input.data + offset, own.begin);
-      std::memcpy(place + own.end, call.input.data + offset + own.end, piece - own.end);
+      stage(call, place, call.input.data + offset, own.begin);
+      stage(call, place + own.end, call.input.data + offset + own.end, piece - own.end);
     }
     steps_.show(step, call.passage);
     return step;
@@ -103,9 +127,9 @@ void Collectives::reduce_large(const Call& call, bool here) {
     const Share own(piece, rank_, world_size_);
     const uint32_t results = steps_.begin(call.passage);
     combine_all(call, steps_.mine(step, kSlotSize) + own.begin, own.size(), [&](int32_t rank) {
-      if (rank == rank_) return call.input.data + offset + own.begin;
-      if (const std::byte* const lent = lending_.input(rank); lent != nullptr) return lent + offset + own.begin;
-      return steps_.see(rank, step, kSlotSize, call.passage) + own.begin;
+      if (rank == rank_) return Part{call.input.data + offset + own.begin, call.scalar};
+      if (lending_.input(rank) != nullptr) return lent(call, rank, offset + own.begin);
+      return Part{steps_.see(rank, step, kSlotSize, call.passage) + own.begin, nullptr};
     });
     steps_.show(results, call.passage);
     for (int32_t i = 0; here && i < world_size_; ++i) {
@@ -129,8 +153,7 @@ void Collectives::all_reduce_directly(const Call& call) {
   in_parts(call, own.size(), [&](uint64_t from, uint64_t to) {
     const uint64_t begin = own.begin + from;
     const uint64_t end = own.begin + to;
-    combine_all(call, call.output.data + begin, end - begin,
-                [&](int32_t rank) { return lending_.input(rank) + begin; });
+    combine_all(call, call.output.data + begin, end - begin, [&](int32_t rank) { return lent(call, rank, begin); });
     for (int32_t i = 1; i < world_size_; ++i) {
       const int32_t rank = (rank_ + i) % world_size_;
       const Pages theirs(lending_.output(rank), size);
@@ -166,7 +189,7 @@ void Collectives::reduce_scatter(const Call& call) {
   const uint64_t stride = small ? most : kSlotSize / ranks / 64 * 64;
   const uint64_t shown = small ? most * ranks : kSlotSize;
   const bool may_lend = !small && !call.varies;  // blocks may stand elsewhere in the inputs of others
-  lending_.offer(may_lend ? call.input.data : nullptr, nullptr, call.input.size);
+  lending_.offer(may_lend ? call.input.data : nullptr, nullptr, call.input.size, call.scalar, call.element);
   const bool lends = lending_.input(rank_) != nullptr;
   const auto hear = [&](uint32_t step) {
     if (may_lend) lending_.hear_all(step, call.input.size, call.alignment(), call.passage);
@@ -178,8 +201,8 @@ void Collectives::reduce_scatter(const Call& call) {
     for (int32_t to = 0; !lends && to < world_size_; ++to) {
       const Block block = call.block(to);
       if (to == rank_ || offset >= block.size) continue;
-      std::memcpy(place + static_cast<uint64_t>(to) * stride, block.data + offset,
-                  std::min(stride, block.size - offset));
+      stage(call, place + static_cast<uint64_t>(to) * stride, block.data + offset,
+            std::min(stride, block.size - offset));
     }
     steps_.show(step, call.passage);
     return step;
@@ -193,10 +216,9 @@ void Collectives::reduce_scatter(const Call& call) {
     const uint64_t left = call.output.size > offset ? call.output.size - offset : 0;
     const uint64_t piece = pieces_end == most ? std::min(stride, left) : left;  // all lend: all of it at once
     combine_all(call, call.output.data + offset, piece, [&](int32_t rank) {
-      if (rank == rank_) return call.block(rank).data + offset;
-      const std::byte* const lent = lending_.input(rank);
-      if (lent != nullptr) return lent + static_cast<uint64_t>(rank_) * most + offset;
-      return steps_.see(rank, step, shown, call.passage) + static_cast<uint64_t>(rank_) * stride;
+      if (rank == rank_) return Part{call.block(rank).data + offset, call.scalar};
+      if (lending_.input(rank) != nullptr) return lent(call, rank, static_cast<uint64_t>(rank_) * most + offset);
+      return Part{steps_.see(rank, step, shown, call.passage) + static_cast<uint64_t>(rank_) * stride, nullptr};
     });
     step = next;
   }

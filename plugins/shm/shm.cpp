@@ -9,8 +9,30 @@
 namespace backplane::shm {
 namespace {
 
-constexpr uint64_t kReduceOps = BP_BIT(BP_SUM) | BP_BIT(BP_PROD) | BP_BIT(BP_MIN) | BP_BIT(BP_MAX) | BP_BIT(BP_BAND) |
-                                BP_BIT(BP_BOR) | BP_BIT(BP_BXOR);
+constexpr auto capabilities_with(uint64_t reduce_ops) {
+  return std::array{
+      sdk::moves(BP_BARRIER),
+      sdk::moves(BP_BROADCAST),
+      sdk::reduces(BP_REDUCE, BP_ALL_DTYPES, reduce_ops),
+      sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, reduce_ops),
+      sdk::moves(BP_GATHER),
+      sdk::moves(BP_GATHERV),
+      sdk::moves(BP_SCATTER),
+      sdk::moves(BP_SCATTERV),
+      sdk::moves(BP_ALL_GATHER),
+      sdk::moves(BP_ALL_GATHERV),
+      sdk::reduces(BP_REDUCE_SCATTER, BP_ALL_DTYPES, reduce_ops),
+      sdk::reduces(BP_REDUCE_SCATTERV, BP_ALL_DTYPES, reduce_ops),
+      sdk::moves(BP_ALL_TO_ALL),
+      sdk::moves(BP_ALL_TO_ALLV),
+      sdk::moves(BP_SEND),
+      sdk::moves(BP_RECV),
+  };
+}
+
+// Under a core whose arithmetic neither divides nor multiplies, which completes avg and premul_sum itself.
+constexpr auto kUnscaled = capabilities_with(BP_ALL_REDUCE_OPS & ~(BP_BIT(BP_AVG) | BP_BIT(BP_PREMUL_SUM)));
+constexpr auto kUnscaledPointers = sdk::pointers(kUnscaled);
 
 struct Shm {
   static constexpr const char* id = "shm";
@@ -33,24 +55,7 @@ struct Shm {
                    .min = 0,
                    .max = 1e9}),
   };
-  static constexpr std::array capabilities = {
-      sdk::moves(BP_BARRIER),
-      sdk::moves(BP_BROADCAST),
-      sdk::reduces(BP_REDUCE, BP_ALL_DTYPES, kReduceOps),
-      sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, kReduceOps),
-      sdk::moves(BP_GATHER),
-      sdk::moves(BP_GATHERV),
-      sdk::moves(BP_SCATTER),
-      sdk::moves(BP_SCATTERV),
-      sdk::moves(BP_ALL_GATHER),
-      sdk::moves(BP_ALL_GATHERV),
-      sdk::reduces(BP_REDUCE_SCATTER, BP_ALL_DTYPES, kReduceOps),
-      sdk::reduces(BP_REDUCE_SCATTERV, BP_ALL_DTYPES, kReduceOps),
-      sdk::moves(BP_ALL_TO_ALL),
-      sdk::moves(BP_ALL_TO_ALLV),
-      sdk::moves(BP_SEND),
-      sdk::moves(BP_RECV),
-  };
+  static constexpr auto capabilities = capabilities_with(BP_ALL_REDUCE_OPS);
 
   static void probe(const sdk::Host&) {
     if (boot_id().empty()) {
@@ -60,7 +65,7 @@ struct Shm {
     }
   }
   static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
-    return std::make_unique<Group>(context);
+    return std::make_unique<Group>(context, kUnscaledPointers);
   }
 };
 

@@ -25,7 +25,20 @@ int32_t combine_for_plugin(uint32_t dtype, uint32_t reduce_op, void* out, const 
   return BP_OK;
 }
 
-constexpr bp_reduce_api kReduce = {sizeof(bp_reduce_api), 0, combine_for_plugin};
+int32_t divide_for_plugin(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
+  if (!reducible(dtype, BP_AVG) || divisor == 0) return BP_INVALID;
+  divide(dtype, data, divisor, count);
+  return BP_OK;
+}
+
+int32_t multiply_for_plugin(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count) {
+  if (!reducible(dtype, BP_PREMUL_SUM)) return BP_INVALID;
+  multiply(dtype, out, in, scalar, count);
+  return BP_OK;
+}
+
+constexpr bp_reduce_api kReduce = {sizeof(bp_reduce_api), 0, combine_for_plugin, divide_for_plugin,
+                                   multiply_for_plugin};
 constexpr bp_security_api kSecure = {sizeof(bp_security_api), 1};
 constexpr bp_security_api kOpen = {sizeof(bp_security_api), 0};
 

@@ -213,13 +213,14 @@ T combined(T a, T b, uint32_t reduce_op) {
 }
 
 template <typename T>
-T quotient(T a, int32_t divisor) {
+T quotient(T a, uint64_t divisor) {
   if constexpr (std::is_same_v<T, bool>) {
     return a;
   } else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
-    return static_cast<T>(static_cast<int64_t>(a) / divisor);  // C++ rounds toward zero
+    const uint64_t magnitude = a < 0 ? uint64_t{0} - static_cast<uint64_t>(a) : static_cast<uint64_t>(a);
+    return wrapped<T>(a < 0 ? uint64_t{0} - magnitude / divisor : magnitude / divisor);  // rounded toward zero
   } else if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(static_cast<uint64_t>(a) / static_cast<uint64_t>(divisor));
+    return static_cast<T>(static_cast<uint64_t>(a) / divisor);
   } else if constexpr (std::is_floating_point_v<T>) {
     return a / static_cast<T>(divisor);
   } else {
@@ -269,10 +270,10 @@ int32_t combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left,
   return BP_OK;
 }
 
-void divide(uint32_t dtype, void* data, uint64_t count, int32_t world_size) {
+void divide(uint32_t dtype, void* data, uint64_t count, uint64_t divisor) {
   with_element(dtype, [=](auto element) {
     using Element = decltype(element);
-    for (uint64_t i = 0; i < count; ++i) Element::put(data, i, quotient(Element::get(data, i), world_size));
+    for (uint64_t i = 0; i < count; ++i) Element::put(data, i, quotient(Element::get(data, i), divisor));
   });
 }
 

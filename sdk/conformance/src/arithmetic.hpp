@@ -14,8 +14,8 @@ bool goes_together(uint32_t dtype, uint32_t reduce_op);
 // out[i] = left[i] op right[i], as ext/reduce.h says. avg and premul_sum combine like sum.
 int32_t combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count);
 
-// data[i] = data[i] / world_size, by the rules of avg.
-void divide(uint32_t dtype, void* data, uint64_t count, int32_t world_size);
+// data[i] = data[i] / divisor, by the rules of avg. The divisor is not 0.
+void divide(uint32_t dtype, void* data, uint64_t count, uint64_t divisor);
 
 // data[i] = data[i] * factor[0].
 void multiply(uint32_t dtype, void* data, uint64_t count, const void* factor);

@@ -91,8 +91,21 @@ struct Host::Functions {
     return BP_OK;
   }
 
+  static int32_t divide_sum(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
+    if (!goes_together(dtype, BP_AVG) || divisor == 0) return BP_INVALID;
+    divide(dtype, data, count, divisor);
+    return BP_OK;
+  }
+
+  static int32_t multiply_input(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count) {
+    if (!goes_together(dtype, BP_PREMUL_SUM)) return BP_INVALID;
+    if (out != in) std::memcpy(out, in, count * bp_dtype_size(dtype));
+    multiply(dtype, out, count, scalar);
+    return BP_OK;
+  }
+
   static const void* extension(void* ctx, const char* id) {
-    static const bp_reduce_api reduce = {sizeof(bp_reduce_api), 0, combine};
+    static const bp_reduce_api reduce = {sizeof(bp_reduce_api), 0, combine, divide_sum, multiply_input};
     static const bp_security_api with = {sizeof(bp_security_api), 1};
     static const bp_security_api without = {sizeof(bp_security_api), 0};
     if (id == nullptr) return nullptr;

@@ -127,7 +127,7 @@ void Reduction::add(const void* operands, const void* factor) {
   } else {
     combine(dtype_, reduce_op_, exact_.data(), exact_.data(), mine.data(), count_);
   }
-  if (added_ == ranks_ && reduce_op_ == BP_AVG) divide(dtype_, exact_.data(), count_, ranks_);
+  if (added_ == ranks_ && reduce_op_ == BP_AVG) divide(dtype_, exact_.data(), count_, static_cast<uint64_t>(ranks_));
 }
 
 void Reduction::add_values(const void* operands, const void* factor) {

@@ -20,6 +20,7 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
 #include <string>
 
 #include "process_group.hpp"
@@ -42,8 +43,6 @@ constexpr bp_capability reduces(uint32_t op, uint64_t dtypes, uint64_t reduce_op
   return {sizeof(bp_capability), op, dtypes, reduce_ops, memory};
 }
 
-namespace detail {
-
 // {&list[0], &list[1], ...}: the ABI wants arrays of pointers. At least one element, so that the array is legal.
 template <typename T, size_t N>
 constexpr std::array<const T*, N == 0 ? 1 : N> pointers(const std::array<T, N>& list) {
@@ -51,6 +50,8 @@ constexpr std::array<const T*, N == 0 ? 1 : N> pointers(const std::array<T, N>& 
   for (size_t i = 0; i < N; ++i) result[i] = &list[i];
   return result;
 }
+
+namespace detail {
 
 template <typename Description>
 int32_t probe(const bp_backend*, const bp_host* host, bp_error* err) {
@@ -78,6 +79,11 @@ int32_t init(const bp_backend*, const bp_init* init, bp_agent* agent, bp_error* 
     agent->api = &kProcessGroupApi;
     agent->rank = init->rank;
     agent->world_size = init->world_size;
+    const std::span<const bp_capability* const> less = group->capabilities();
+    if (!less.empty()) {
+      agent->capabilities = less.data();
+      agent->capability_count = static_cast<uint32_t>(less.size());
+    }
     agent->self = group.release();
     return BP_OK;
   });

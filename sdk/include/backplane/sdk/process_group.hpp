@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,10 @@ class ProcessGroup {
   // Makes every operation in flight and every later one fail with `why`, without waiting for peers. From any thread,
   // also while submit or Work::wait blocks in another one.
   virtual void abort(const Failure& why) noexcept = 0;
+
+  // What this group really does, if less than the backend's description declares (a library too old, a missing device);
+  // empty: all of it. Valid as long as the group.
+  virtual std::span<const bp_capability* const> capabilities() const noexcept { return {}; }
 
   // An optional extension's table by id, or nullptr (an exception counts as that, too).
   virtual const void* extension(std::string_view) { return nullptr; }

@@ -193,6 +193,9 @@ BP_AT(bp_reduce_api, struct_size, 0);
 BP_AT(bp_reduce_api, reserved, 4);
 BP_AT(bp_reduce_api, combine, 8);
 BP_SIZE(bp_reduce_api, 16);
+BP_AT(bp_reduce_api, divide, 16);
+BP_AT(bp_reduce_api, multiply, 24);
+BP_SIZE(bp_reduce_api, 32);
 
 BP_AT(bp_security_api, struct_size, 0);
 BP_AT(bp_security_api, secure, 4);

@@ -24,6 +24,18 @@ typedef struct bp_reduce_api {
    * [any], does not block. */
   int32_t (*combine)(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
                      uint64_t count);
+
+  /* The rest of avg and premul_sum. Newer than combine: ask BP_HAS(api, multiply) before either is called. */
+
+  /* avg, of the sum: data[i] /= `divisor` for `count` elements; integers are rounded toward zero. BP_INVALID if there is
+   * no avg of the dtype, or the divisor is 0.
+   * [any], does not block. */
+  int32_t (*divide)(uint32_t dtype, void* data, uint64_t divisor, uint64_t count);
+
+  /* premul_sum, of each rank's input: out[i] = in[i] * *scalar for `count` elements; the scalar is one element of the
+   * dtype. `out` may be `in`; other overlap is not allowed. BP_INVALID if there is no such dtype.
+   * [any], does not block. */
+  int32_t (*multiply)(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count);
 } bp_reduce_api;
 
 #ifdef __cplusplus
