@@ -13,7 +13,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 spin -a "${@/#/-D}" "$model" >spin.log || { cat spin.log; exit 1; }
-gcc -O2 -w -DSAFETY -DMEMLIM=1024 -DVECTORSZ=2048 -o pan pan.c
+gcc -O1 -w -DSAFETY -DMEMLIM=1024 -DVECTORSZ=2048 -o pan pan.c
 timeout 240 ./pan -m100000 -w22 >pan.log 2>&1 || { cat pan.log; exit 1; }
 if grep -qE 'max search depth too small|out of memory|Search not completed' pan.log && [ "$wanted" = holds ]; then
   cat pan.log

@@ -8,7 +8,7 @@
 //
 // Without branches and always inlined, so that loops over it vectorise, and without subnormal f32 values, so that a
 // program that flushes those to zero gets the same bits (after F. Giesen, "Half to float done quickly" and
-// float_to_half_fast3_rtne, 2012).
+// float_to_half_fast3_rtne, 2012). wide_float.hpp has them once more for processors that help.
 #pragma once
 
 #include <bit>

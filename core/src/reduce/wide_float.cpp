@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// This file is compiled for AVX2 and F16C. So it may contain nothing that the linker could take for a function of
+// another file: no inline function from a header but the compiler's own intrinsics.
+#include "reduce/wide_float.hpp"
+
+#ifdef __x86_64__
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "backplane/abi/types.h"
+
+namespace backplane::core::wide {
+namespace {
+
+constexpr uint64_t kWidth = 16;  // elements
+
+struct Floats {
+  __m256 low, high;  // which element is where is the format's affair
+};
+
+__m256i load_32(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
+void store_32(void* to, __m256i bits) { _mm256_storeu_si256(static_cast<__m256i*>(to), bits); }
+// (condition ? yes : no), for each byte
+__m256i choose(__m256i condition, __m256i yes, __m256i no) { return _mm256_blendv_epi8(no, yes, condition); }
+__m256i join(__m128i low, __m128i high) { return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1); }
+
+Floats from_halves(__m256i halves) {
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+}
+__m256i to_halves(Floats values) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return join(_mm256_cvtps_ph(values.low, kNearest), _mm256_cvtps_ph(values.high, kNearest));
+}
+
+// The conversions of F16C are exact and round to nearest even; only its NaN are of many kinds.
+struct Half {
+  static constexpr uint64_t kSize = 2;  // bytes
+  static Floats load(const void* from) { return from_halves(load_32(from)); }
+  static void store(void* to, Floats values) {
+    const __m256i halves = to_halves(values);
+    const __m256i magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x7FFF));
+    const __m256i is_nan = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(0x7C00));
+    store_32(to, choose(is_nan, _mm256_set1_epi16(0x7E00), halves));
+  }
+};
+
+// unpack and pack change the order of elements in the same way.
+struct BrainHalf {
+  static constexpr uint64_t kSize = 2;
+  static Floats load(const void* from) {
+    const __m256i bits = load_32(from);
+    const __m256i zero = _mm256_setzero_si256();
+    return {_mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, bits)),
+            _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, bits))};
+  }
+  static void store(void* to, Floats values) {
+    store_32(to, _mm256_packus_epi32(rounded(values.low), rounded(values.high)));
+  }
+
+ private:
+  static __m256i rounded(__m256 value) {
+    const __m256i bits = _mm256_castps_si256(value);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    return choose(is_nan, _mm256_set1_epi32(0x7FC0), _mm256_srli_epi32(nearest, 16));
+  }
+};
+
+// To the nearest number with kMantissa binary digits after its first one, ties to even; below 2^kLeast, with those that
+// a number of that size has. By adding 1.5 * 2^n, so large that the last digit of the sum is the one wanted, and taking
+// it away again. Keeps infinities, NaN, and the sign of zeros.
+template <int kMantissa, int kLeast>
+__m256 round_to(__m256 value) {
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i exponent =
+      _mm256_max_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7F800000)), _mm256_set1_epi32((127 + kLeast) << 23));
+  const __m256 large =
+      _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(((23 - kMantissa) << 23) | 0x400000)));
+  const __m256 sign = _mm256_and_ps(value, _mm256_set1_ps(-0.0F));
+  return _mm256_or_ps(_mm256_sub_ps(_mm256_add_ps(value, large), large), sign);
+}
+
+// 16 bytes as the low halves of 16-bit numbers, and back.
+__m256i load_16(const void* from) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(from))); }
+void store_16(void* to, __m256i numbers) {
+  const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(numbers), _mm256_extracti128_si256(numbers, 1));
+  _mm_storeu_si128(static_cast<__m128i*>(to), bytes);
+}
+
+// The upper byte of an f16.
+struct E5M2 {
+  static constexpr uint64_t kSize = 1;
+  static Floats load(const void* from) { return from_halves(_mm256_slli_epi16(load_16(from), 8)); }
+  static void store(void* to, Floats values) {
+    const __m256i halves = to_halves({round_to<2, -14>(values.low), round_to<2, -14>(values.high)});
+    const __m256i bytes = _mm256_srli_epi16(halves, 8);
+    const __m256i magnitude = _mm256_and_si256(bytes, _mm256_set1_epi16(0x7F));
+    const __m256i is_nan = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(0x7C));
+    store_16(to, choose(is_nan, _mm256_set1_epi16(0x7E), bytes));
+  }
+};
+
+// Its exponent and mantissa, shifted, are those of an f16 that is smaller by the difference of the biases, 2^8.
+struct E4M3 {
+  static constexpr uint64_t kSize = 1;
+  static Floats load(const void* from) {
+    const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(load_16(from), 7), _mm256_set1_epi16(kMask));
+    const __m256i largest = _mm256_set1_epi16(0x7F << 7);
+    const __m256i is_nan = _mm256_cmpeq_epi16(_mm256_and_si256(halves, largest), largest);
+    const Floats scaled = from_halves(_mm256_or_si256(halves, _mm256_srli_epi16(is_nan, 1)));
+    const __m256 scale = _mm256_set1_ps(256);
+    return {_mm256_mul_ps(scaled.low, scale), _mm256_mul_ps(scaled.high, scale)};
+  }
+  static void store(void* to, Floats values) {
+    const __m256 scale = _mm256_set1_ps(1.0F / 256);
+    const __m256i halves = to_halves(
+        {_mm256_mul_ps(round_to<3, -6>(values.low), scale), _mm256_mul_ps(round_to<3, -6>(values.high), scale)});
+    const __m256i nan = _mm256_set1_epi16(0x7F);
+    const __m256i shifted = _mm256_srli_epi16(_mm256_and_si256(halves, _mm256_set1_epi16(0x7FFF)), 7);
+    const __m256i magnitude = _mm256_min_epi16(shifted, nan);  // what is too large is NaN
+    const __m256i sign = _mm256_and_si256(_mm256_srli_epi16(halves, 8), _mm256_set1_epi16(0x80));
+    const __m256i is_nan = _mm256_cmpeq_epi16(magnitude, nan);
+    store_16(to, _mm256_or_si256(magnitude, _mm256_andnot_si256(is_nan, sign)));
+  }
+
+ private:
+  static constexpr int16_t kMask = static_cast<int16_t>(0xBFFF);  // without the second of two signs
+};
+
+template <class Format, class Operation>
+void apply(void* out, const void* left, const void* right, uint64_t count, const Operation& operation) {
+  auto* to = static_cast<unsigned char*>(out);
+  const auto* a = static_cast<const unsigned char*>(left);
+  const auto* b = static_cast<const unsigned char*>(right);
+  constexpr uint64_t kBlock = kWidth * Format::kSize;  // bytes
+  const uint64_t size = count * Format::kSize;
+  uint64_t at = 0;
+  for (; at + kBlock <= size; at += kBlock) {
+    const Floats x = Format::load(a + at);
+    const Floats y = Format::load(b + at);
+    Format::store(to + at, {operation(x.low, y.low), operation(x.high, y.high)});
+  }
+  if (at == size) return;
+  unsigned char last_a[kBlock] = {};
+  unsigned char last_b[kBlock] = {};
+  std::memcpy(last_a, a + at, size - at);
+  std::memcpy(last_b, b + at, size - at);
+  const Floats x = Format::load(last_a);
+  const Floats y = Format::load(last_b);
+  Format::store(last_a, {operation(x.low, y.low), operation(x.high, y.high)});
+  std::memcpy(to + at, last_a, size - at);
+}
+
+// Calls function(Format()) for the dtype; false if it is none of the four.
+template <class Function>
+bool with_format(uint32_t dtype, const Function& function) {
+  switch (dtype) {
+    case BP_F16:
+      return function(Half()), true;
+    case BP_BF16:
+      return function(BrainHalf()), true;
+    case BP_F8E4M3:
+      return function(E4M3()), true;
+    case BP_F8E5M2:
+      return function(E5M2()), true;
+    default:
+      return false;
+  }
+}
+
+template <class Format>
+void combine_as(uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count) {
+  if (reduce_op == BP_PROD) {
+    apply<Format>(out, left, right, count, [](__m256 a, __m256 b) { return _mm256_mul_ps(a, b); });
+  } else {
+    apply<Format>(out, left, right, count, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); });
+  }
+}
+
+template <class Format>
+void multiply_as(void* out, const void* in, const void* scalar, uint64_t count) {
+  unsigned char many[kWidth * Format::kSize];
+  for (uint64_t i = 0; i < kWidth; ++i) std::memcpy(many + i * Format::kSize, scalar, Format::kSize);
+  const __m256 by = Format::load(many).low;
+  apply<Format>(out, in, in, count, [by](__m256 a, __m256) { return _mm256_mul_ps(a, by); });
+}
+
+}  // namespace
+
+bool combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count) {
+  if (reduce_op == BP_MIN || reduce_op == BP_MAX) return false;
+  return with_format(dtype, [=](auto format) { combine_as<decltype(format)>(reduce_op, out, left, right, count); });
+}
+
+bool divide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
+  const __m256 by = _mm256_set1_ps(static_cast<float>(divisor));
+  return with_format(dtype, [=](auto format) {
+    apply<decltype(format)>(data, data, data, count, [by](__m256 a, __m256) { return _mm256_div_ps(a, by); });
+  });
+}
+
+bool multiply(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count) {
+  return with_format(dtype, [=](auto format) { multiply_as<decltype(format)>(out, in, scalar, count); });
+}
+
+}  // namespace backplane::core::wide
+
+#endif
