@@ -16,6 +16,10 @@ class Validation {
  public:
   Validation(const bp_op& given, int32_t rank, int32_t world_size, ValidOp* valid)
       : rank_(rank), world_(static_cast<uint64_t>(world_size)), valid_(*valid), op_(valid->op) {
+    if (given.struct_size == sizeof(bp_op)) {
+      op_ = given;
+      return;
+    }
     // A program may be older or newer than the core: fields that it does not know are zero, those that the core does
     // not know are left behind.
     constexpr size_t kFirstSize = offsetof(bp_op, result) + sizeof(bp_result*);
