@@ -61,6 +61,9 @@ class Matcher {
   // The oldest message for this receive, taken out.
   std::optional<Message> take_message(int32_t source, uint64_t tag);
 
+  // Is there neither a receive nor a message?
+  bool is_empty() const { return posted_.empty() && messages_.empty(); }
+
   // Adds a receive; among those that are there it stands where its order says.
   void post(Operation& receive);
   void add(Message message) { messages_.push_back(std::move(message)); }

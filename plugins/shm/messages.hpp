@@ -11,10 +11,10 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "backplane/sdk/process_group.hpp"
+#include "brief_lock.hpp"
 #include "helper.hpp"
 #include "matcher.hpp"
 #include "peers.hpp"
@@ -77,6 +77,7 @@ class Messages {
   void leave_in_flight(Operation& operation);
   void start_send(Operation& send);
   void start_receive(Operation& receive);
+  bool catch_next(Operation& receive);
   void place(Operation& receive);
   void send_to_self(Operation& send);
   bool wait(Operation& operation, int64_t timeout_ns);
@@ -115,8 +116,7 @@ class Messages {
   Peers* const members_;
   Waiting& waiting_;
 
-  std::mutex mutex_;
-  std::atomic<uint32_t> contenders_ = 0;  // who wants the lock, so that who polls with it lets go
+  BriefLock lock_;
   Matcher matcher_;
   std::vector<Peer> peers_;
   uint64_t next_order_ = 0;
