@@ -56,14 +56,21 @@ class Validation {
 
   void clear_counts() { op_.in_counts = op_.in_displs = op_.out_counts = op_.out_displs = nullptr; }
 
+  // Are so many blocks of so many elements more bytes than int64_t can count? Without dividing, which takes longer than
+  // all other checks together.
+  bool exceeds_memory(uint64_t count, uint64_t blocks) const {
+    uint64_t bytes = 0;
+    return __builtin_mul_overflow(count, size_ * blocks, &bytes) || bytes > std::numeric_limits<int64_t>::max();
+  }
+
   void check_buffer(const bp_buffer& buffer, const char* which) const {
     if (buffer.memory >= BP_MEMORY_COUNT) bad("{}: there is no memory kind {}", op_name(op_.kind), buffer.memory);
     if (buffer.count > 0 && buffer.data == nullptr) {
       bad("{}: the {} buffer is NULL but has {} elements", op_name(op_.kind), which, buffer.count);
     }
-    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
-    if (buffer.count > kMost / size_)
+    if (exceeds_memory(buffer.count, 1)) {
       bad("{}: the {} buffer of {} elements is too large", op_name(op_.kind), which, buffer.count);
+    }
   }
 
   void check_reduction() const {
@@ -102,8 +109,7 @@ class Validation {
   }
 
   uint64_t blocks(uint64_t count) const {
-    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
-    if (count > kMost / size_ / world_) bad("{}: {} elements per rank are too many", op_name(op_.kind), count);
+    if (exceeds_memory(count, world_)) bad("{}: {} elements per rank are too many", op_name(op_.kind), count);
     return count * world_;
   }
 
