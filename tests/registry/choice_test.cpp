@@ -72,7 +72,8 @@ constexpr const char* kTuning = R"({"format": "backplane-tuning/1", "measured": 
 TEST(ChoiceTest, SaysWhatWasMeasured) {
   const View tuned = {kAll, "here", kTuning};
   EXPECT_EQ(told({tuned, {kAll}, {kAll}})[0],
-            "shm: 3 ranks on one host; measured with 2 ranks 1.6 us at 4 B, gloo 180, zmq 95");
+            "shm: 3 ranks on one host; measured with 2 ranks 1.6 us at 4 B, gloo 180, zmq 95; "
+            "all_reduce of 1 KiB and more by gloo");
   const TuningTable table(kTuning);
   EXPECT_EQ(table.evidence("gloo", {"gloo"}, 2), "measured 180 us at 4 B");
   EXPECT_EQ(table.evidence("other", {"other"}, 2), "");
@@ -95,6 +96,26 @@ TEST(ChoiceTest, OnlyWhatIsClearlyFasterIsPreferred) {
   EXPECT_EQ(table.fastest({"zmq", "shm"}, 2), "shm");
   EXPECT_EQ(table.fastest({"zmq", "nothing"}, 2), "zmq");
   EXPECT_EQ(TuningTable().fastest({"zmq", "shm"}, 2), "zmq");
+}
+
+// Sizes at which another is faster by half and more.
+TEST(ChoiceTest, OthersServeWhatTheyAreBetterAt) {
+  const View tuned = {kAll, "here", R"({"format": "backplane-tuning/1", "measured": [
+    {"ranks": 2, "operation": "all_reduce", "bytes": 4, "us": {"shm": 1, "gloo": 50, "zmq": 60}},
+    {"ranks": 2, "operation": "all_reduce", "bytes": 1024, "us": {"shm": 90, "gloo": 50, "zmq": 60}},
+    {"ranks": 2, "operation": "all_reduce", "bytes": 65536, "us": {"shm": 90, "gloo": 70, "zmq": 55}},
+    {"ranks": 2, "operation": "all_reduce", "bytes": 1048576, "us": {"shm": 90, "gloo": 90, "zmq": 55}},
+    {"ranks": 2, "operation": "broadcast", "bytes": 4096, "us": {"shm": 90, "gloo": 20, "zmq": 40}},
+    {"ranks": 2, "operation": "broadcast", "bytes": 1024, "us": {"shm": 90, "gloo": 20, "other": 4}},
+    {"ranks": 2, "operation": "broadcast", "bytes": 65536, "us": {"shm": 4, "gloo": 3}},
+    {"ranks": 2, "operation": "gather", "bytes": 4, "us": {"shm": 9, "gloo": 5}},
+    {"ranks": 2, "operation": "send_recv", "bytes": 4, "us": {"shm": 9, "gloo": 5}},
+    {"ranks": 2, "operation": "barrier", "bytes": 0, "us": {"shm": 1, "gloo": 0.1}},
+    {"ranks": 2, "operation": "scatter", "bytes": 4, "us": {"shm": 0.001, "gloo": 500, "zmq": 500}}]})"};
+  EXPECT_EQ(
+      told({tuned, {kAll}})[0],
+      "shm: 2 ranks on one host; measured 1.0 us at 4 B, gloo 50, zmq 60; all_reduce from 1 KiB to below 64 KiB by "
+      "gloo, all_reduce of 64 KiB and more by zmq, broadcast below 64 KiB by gloo, gather of all sizes by gloo");
 }
 
 TEST(ChoiceTest, NoTableAtAll) {

@@ -49,13 +49,23 @@ std::string Group::cause() const {
   return cause_ ? cause_->what() : "";
 }
 
-Agent& Group::agent_for(const bp_op& op, uint32_t memory) const {
-  Agent* agent = op.kind == BP_BARRIER ? agents_.front().get() : by_memory_[memory];
+Agent& Group::agent_of(uint32_t memory) const {
+  Agent* const agent = by_memory_[memory];
   if (agent == nullptr) {
     fail(BP_INVALID, "group '{}' has no backend for {} memory; name one, as in cpu:gloo,cuda:nccl", config_.name,
          memory == BP_HOST ? "cpu" : "cuda");
   }
   return *agent;
+}
+
+Agent& Group::agent_for(const ValidOp& valid, uint32_t memory) const {
+  const bp_op& op = valid.op;
+  if (op.kind == BP_BARRIER) return *agents_.front();
+  for (const Exempt& each : exempt_[op.kind]) {
+    const uint64_t bytes = valid.per_rank * dtype_size(op.dtype);
+    if (memory == BP_HOST && bytes >= each.range.from && bytes < each.range.end) return *each.agent;
+  }
+  return agent_of(memory);
 }
 
 Group::Plan Group::plan(const bp_op& given) const {
@@ -67,7 +77,7 @@ Group::Plan Group::plan(const bp_op& given) const {
     fail(BP_INVALID, "{}: input and output live in different kinds of memory", op_name(op.kind));
   }
   const uint32_t memory = std::max(op.input.memory, op.output.memory);  // an unused buffer counts as host memory
-  Agent& agent = agent_for(op, memory);
+  Agent& agent = agent_for(valid, memory);
   plan.agent = &agent;
   plan.native = agent.native(op.kind, op.dtype, op.reduce_op, memory, reduces(op.kind));
   const bool message = !collective(op.kind);
@@ -337,6 +347,7 @@ void Group::destroy() {
   engine_.reset();
   end_requests();
   by_memory_ = {};
+  exempt_ = {};
   agents_.clear();
   reporter_.reset();
   liveness_.reset();

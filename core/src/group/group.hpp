@@ -25,9 +25,17 @@
 #include "group/request.hpp"
 #include "group/verdict.hpp"
 #include "registry/selection.hpp"
+#include "registry/tuning.hpp"
 #include "store/wording.hpp"
 
 namespace backplane::core {
+
+// Collectives of one kind on host memory, of so many bytes of a rank's part.
+struct SizeRange {
+  uint32_t kind = 0;
+  uint64_t from = 0;
+  uint64_t end = UINT64_MAX;
+};
 
 // A backend with its options, and the memory it serves (none: what no other part names).
 struct ChosenBackend {
@@ -37,6 +45,7 @@ struct ChosenBackend {
   // `auto`: when all ranks are there they choose one of these, with the options that were given.
   Registry* choose_from = nullptr;
   KeyValues given;
+  std::vector<SizeRange> only = {};  // not empty: it serves nothing else
 };
 using ChooseBackends = std::function<std::vector<ChosenBackend>()>;
 
@@ -126,7 +135,8 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
     bool native = false;
     uint64_t count = 0;  // for the recorder, in the caller's dtype
   };
-  Agent& agent_for(const bp_op& op, uint32_t memory) const;
+  Agent& agent_of(uint32_t memory) const;
+  Agent& agent_for(const ValidOp& valid, uint32_t memory) const;
   Plan plan(const bp_op& op) const;
   // Numbers a planned operation and records its start.
   uint64_t number(Plan* plan, uint64_t flags);
@@ -158,6 +168,8 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::shared_ptr<Group> start_shrunk(const std::vector<int32_t>& ranks, uint64_t number, Deadline deadline);
   void choose_late(Deadline deadline);
   void choose_backends(Deadline deadline);
+  static void add_exemptions(const ChosenBackend& chosen, const std::vector<Exemption>& exemptions,
+                             std::vector<ChosenBackend>* backends);
   void start_agent(const ChosenBackend& backend, Deadline deadline);
   // Adds who and what to a failure.
   Error labelled(const Error& error, const ValidOp& valid) const;
@@ -202,6 +214,11 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::atomic<uint64_t> shrinks_ = 0;
   std::vector<std::unique_ptr<Agent>> agents_;
   std::array<Agent*, BP_MEMORY_COUNT> by_memory_ = {};
+  struct Exempt {  // from that
+    SizeRange range;
+    Agent* agent;
+  };
+  std::array<std::vector<Exempt>, BP_OP_COUNT> exempt_;  // by kind
   Recorder recorder_;
   std::atomic<uint64_t> collectives_ = 0;
   std::atomic<uint64_t> messages_ = 0;

@@ -39,9 +39,7 @@ Memory::~Memory() {
 std::unique_ptr<Memory> Group::allocate(uint64_t bytes, uint32_t memory, int32_t device) {
   const Pass pass(*this);
   if (memory >= BP_MEMORY_COUNT) fail(BP_INVALID, "allocate: there is no memory of kind {}", memory);
-  bp_op op = {};
-  op.kind = BP_ALL_REDUCE;  // any that has buffers
-  const Agent& agent = agent_for(op, memory);
+  const Agent& agent = agent_of(memory);
   const bp_memory_api* const table = bytes == 0 ? nullptr : agent.memory();
   if (table != nullptr) {
     try {

@@ -9,6 +9,7 @@
 #include "group/group.hpp"
 #include "group/pass.hpp"
 #include "log.hpp"
+#include "reduce/combine.hpp"
 #include "registry/choice.hpp"
 #include "registry/tuning.hpp"
 #include "store/rendezvous.hpp"
@@ -132,6 +133,7 @@ void Group::choose_late(Deadline deadline) {
 // What `auto` stands for in this group, and in those made from it.
 void Group::choose_backends(Deadline deadline) {
   bool chosen = false;
+  std::vector<ChosenBackend> beside;
   for (size_t i = 0; i < config_.backends.size(); ++i) {
     ChosenBackend& backend = config_.backends[i];
     if (backend.member != nullptr) continue;
@@ -145,10 +147,34 @@ void Group::choose_backends(Deadline deadline) {
     const Member& member = backend.choose_from->lookup(choice.id);
     backend.options = make_options(member, backend.given);
     backend.member = &member;
+    add_exemptions(backend, choice.exemptions, &beside);
     chosen = true;
   }
+  config_.backends.insert(config_.backends.end(), beside.begin(), beside.end());
   // Now that options are known as what the backend makes of them.
   if (chosen) agree(*make_prefix_store(store_, "chosen/"), config_, deadline);
+}
+
+// Options are meant for the backend that was chosen.
+void Group::add_exemptions(const ChosenBackend& chosen, const std::vector<Exemption>& exemptions,
+                           std::vector<ChosenBackend>* backends) {
+  if (chosen.memory && *chosen.memory != BP_HOST) return;  // host memory was measured
+  for (const Exemption& each : exemptions) {
+    uint32_t kind = 0;
+    while (kind < BP_OP_COUNT && each.operation != op_name(kind)) ++kind;
+    if (kind == BP_OP_COUNT) fail(BP_INTERNAL, "auto chose a backend for the unknown operation {}", each.operation);
+    const Member& member = chosen.choose_from->lookup(each.id);
+    auto found = std::find_if(backends->begin(), backends->end(),
+                              [&member](const ChosenBackend& other) { return other.member == &member; });
+    if (found == backends->end()) {
+      ChosenBackend other = chosen;
+      other.member = &member;
+      other.options = make_options(member, {});
+      backends->push_back(other);
+      found = std::prev(backends->end());
+    }
+    found->only.push_back({kind, each.from, each.end});
+  }
 }
 
 Error Group::why_not_started(const std::exception& e) const {
@@ -220,7 +246,8 @@ void Group::start_agent(const ChosenBackend& backend, Deadline deadline) {
     if (cause_) throw Error(*cause_);  // the abort did not see this agent
   }
   if (state_.load() == State::kDestroyed) refuse();
-  for (uint32_t memory = 0; memory < BP_MEMORY_COUNT; ++memory) {
+  for (const SizeRange& range : backend.only) exempt_[range.kind].push_back({range, agents_.back().get()});
+  for (uint32_t memory = 0; memory < BP_MEMORY_COUNT && backend.only.empty(); ++memory) {
     const bool named = backend.memory == memory;
     if (named || (!backend.memory && by_memory_[memory] == nullptr)) by_memory_[memory] = agents_.back().get();
   }

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "error.hpp"
-#include "registry/tuning.hpp"
 #include "store/secret.hpp"
 
 namespace backplane::core {
@@ -82,7 +82,36 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   const std::string id = table.fastest(usable, world_size);
   const std::string evidence = table.evidence(id, usable, world_size);
   const char* const why = is_of_one_place(id) ? "ranks on one host" : "ranks, all of which can use it";
-  return {id, fmt::format("{}: {} {}{}{}{}", id, world_size, why, evidence.empty() ? "" : "; ", evidence, passed_over)};
+  std::string reason = fmt::format("{}: {} {}", id, world_size, why);
+  if (!evidence.empty()) reason += fmt::format("; {}", evidence);
+  const std::vector<Exemption> exemptions = table.exemptions(id, usable, world_size);
+  if (!exemptions.empty()) reason += fmt::format("; {}", describe(exemptions));
+  return {id, reason + passed_over, exemptions};
+}
+
+// A choice in the store: its backend, how many exemptions there are, they, and the reason, which is the rest.
+std::string encode(const Choice& choice) {
+  std::string text = fmt::format("{}\n{}\n", choice.id, choice.exemptions.size());
+  for (const Exemption& each : choice.exemptions) {
+    text += fmt::format("{} {} {} {}\n", each.operation, each.from, each.end, each.id);
+  }
+  return text + choice.reason;
+}
+
+Choice decode(const std::string& text) {
+  std::istringstream in(text);
+  Choice choice;
+  std::getline(in, choice.id);
+  size_t count = 0;
+  in >> count;
+  for (size_t i = 0; i < count && in; ++i) {
+    Exemption each;
+    in >> each.operation >> each.from >> each.end >> each.id;
+    choice.exemptions.push_back(each);
+  }
+  in.ignore(1);
+  choice.reason.assign(std::istreambuf_iterator<char>(in), {});
+  return choice;
 }
 
 }  // namespace
@@ -136,11 +165,9 @@ Choice agree_on_backend(Store& store, int32_t rank, int32_t world_size, const st
   }
   if (store.add("done", 1, deadline) == world_size) {
     const Choice choice = decide(store, world_size, mine, place, deadline);
-    store.set(kChoiceKey, choice.id + "\n" + choice.reason, deadline);
+    store.set(kChoiceKey, encode(choice), deadline);
   }
-  const std::string told = store.get(kChoiceKey, deadline);
-  const size_t line = std::min(told.find('\n'), told.size());
-  Choice choice = {told.substr(0, line), told.substr(std::min(line + 1, told.size()))};
+  Choice choice = decode(store.get(kChoiceKey, deadline));
   if (choice.id.empty()) throw Error(BP_UNSUPPORTED, choice.reason);
   return choice;
 }

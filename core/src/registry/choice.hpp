@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "registry/registry.hpp"
+#include "registry/tuning.hpp"
 #include "store/store.hpp"
 
 namespace backplane::core {
@@ -26,7 +27,8 @@ std::string shared_place();
 
 struct Choice {
   std::string id;
-  std::string reason;  // one sentence for people
+  std::string reason;                      // one sentence for people
+  std::vector<Exemption> exemptions = {};  // what others serve, by the tuning table
 };
 
 // Called by all ranks with a store of their own for it, each with what it sees. Waits until all have said so. Throws

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 
 #include "backplane/abi/host.h"
@@ -25,6 +26,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "backplane-tuning/1";
 constexpr double kClearlyFaster = 0.95;
+constexpr double kWorthASecond = 2.0 / 3;  // of two backends both have threads and connections
+// Collectives of which each rank knows how much the others give.
+constexpr std::array<std::string_view, 8> kOfOneSize = {"all_gather", "all_reduce", "all_to_all",     "broadcast",
+                                                        "gather",     "reduce",     "reduce_scatter", "scatter"};
 constexpr uintmax_t kLongest = uintmax_t{1} << 20;  // bytes of a table
 
 fs::path environment(const char* name) {
@@ -107,6 +112,63 @@ std::string TuningTable::fastest(const std::vector<std::string>& usable, int32_t
     best_ratio = ratio;
   }
   return best;
+}
+
+std::vector<Exemption> TuningTable::exemptions(const std::string& chosen, const std::vector<std::string>& usable,
+                                               int32_t world_size) const {
+  std::vector<Exemption> found;
+  for (const std::string_view operation : kOfOneSize) {
+    std::map<uint64_t, const Row*> sizes;
+    for (const Row* row : rows_for(world_size)) {
+      if (row->operation == operation) sizes.emplace(row->bytes, row);
+    }
+    for (auto size = sizes.begin(); size != sizes.end(); ++size) {
+      const std::string id = faster(chosen, usable, *size->second);
+      if (id.empty()) continue;
+      const auto next = std::next(size);
+      const Exemption here{std::string(operation), size == sizes.begin() ? 0 : size->first,
+                           next == sizes.end() ? UINT64_MAX : next->first, id};
+      const bool continues = !found.empty() && found.back().operation == operation && found.back().id == id &&
+                             found.back().end == here.from;
+      if (continues) {
+        found.back().end = here.end;
+      } else {
+        found.push_back(here);
+      }
+    }
+  }
+  return found;
+}
+
+// The fastest of those that are worth having beside `chosen`; empty: none.
+std::string TuningTable::faster(const std::string& chosen, const std::vector<std::string>& usable, const Row& row) {
+  const auto own = row.us.find(chosen);
+  if (own == row.us.end()) return {};
+  std::string best;
+  double best_us = own->second * kWorthASecond;
+  for (const std::string& id : usable) {
+    const auto other = row.us.find(id);
+    if (other == row.us.end() || other->second > best_us) continue;
+    best = id;
+    best_us = other->second;
+  }
+  return best;
+}
+
+std::string describe(const std::vector<Exemption>& exemptions) {
+  std::string text;
+  for (const Exemption& each : exemptions) {
+    std::string sizes = "of all sizes";
+    if (each.from > 0 && each.end < UINT64_MAX) {
+      sizes = fmt::format("from {} to below {}", size_text(each.from), size_text(each.end));
+    } else if (each.from > 0) {
+      sizes = fmt::format("of {} and more", size_text(each.from));
+    } else if (each.end < UINT64_MAX) {
+      sizes = fmt::format("below {}", size_text(each.end));
+    }
+    text += fmt::format("{}{} {} by {}", text.empty() ? "" : ", ", each.operation, sizes, each.id);
+  }
+  return text;
 }
 
 std::string TuningTable::evidence(const std::string& chosen, const std::vector<std::string>& usable,
