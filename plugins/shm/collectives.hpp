@@ -23,13 +23,13 @@ namespace backplane::shm {
 
 class Collectives {
  public:
-  // `heaps` may be null.
-  Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps, Heaps* heaps)
+  // `pools` may be null.
+  Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps, const Pools* pools)
       : rank_(rank),
         world_size_(world_size),
         reductions_(reductions),
         steps_(steps),
-        lending_(rank, world_size, heaps, steps) {}
+        lending_(rank, world_size, pools, steps) {}
 
   // Any collective, in a group of two ranks or more. Blocks. One at a time.
   void run(const bp_op& op, Limit& limit);

@@ -49,7 +49,7 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
                 segment_ ? &segment_->peers() : nullptr, waiting_) {
   if (!segment_) return;
   steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);
-  collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->heaps());
+  collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->pools());
 }
 
 Group::~Group() {
@@ -113,7 +113,7 @@ std::span<const bp_capability* const> Group::capabilities() const noexcept {
 }
 
 const void* Group::extension(std::string_view id) {
-  return segment_ && id == BP_EXT_MEMORY ? segment_->heaps().table() : nullptr;
+  return segment_ && id == BP_EXT_MEMORY ? segment_->pools().own()->table() : nullptr;
 }
 
 void Group::abort(const sdk::Failure& why) noexcept {

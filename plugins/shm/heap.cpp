@@ -96,6 +96,7 @@ std::unique_ptr<sdk::Allocation> Heaps::allocate(uint64_t bytes, uint32_t memory
   std::shared_ptr<Arena> arena;
   {
     const std::lock_guard lock(mutex_);
+    if (is_retired_) throw sdk::Failure(BP_UNSUPPORTED, "a collective failed that had lent memory of this rank");
     if (!own_) {
       own_ = std::make_shared<Arena>(file_.get(), begin_ + static_cast<uint64_t>(rank_) * size_, size_);
       base_.store(own_->data());
@@ -103,6 +104,13 @@ std::unique_ptr<sdk::Allocation> Heaps::allocate(uint64_t bytes, uint32_t memory
     arena = own_;
   }
   return std::make_unique<Block>(std::move(arena), whole_pages(bytes));
+}
+
+void Heaps::retire() noexcept {
+  const std::lock_guard lock(mutex_);
+  is_retired_ = true;
+  base_.store(nullptr);
+  own_.reset();
 }
 
 uint64_t Heaps::place_of(const std::byte* data, uint64_t size) const {
@@ -115,9 +123,8 @@ uint64_t Heaps::place_of(const std::byte* data, uint64_t size) const {
 
 std::byte* Heaps::at(int32_t rank, uint64_t place, uint64_t size, uint64_t alignment) {
   const uint64_t offset = place - 1;
-  if (place == 0 || offset > size_ || size > size_ - offset || offset % alignment != 0) {
-    throw sdk::Failure(BP_INVALID, "rank " + std::to_string(rank) + " names a buffer that is not in its memory", rank);
-  }
+  if (place == 0 || offset > size_ || size > size_ - offset || offset % alignment != 0) return nullptr;
+  const std::lock_guard lock(mutex_);
   auto& mapping = theirs_[static_cast<size_t>(rank)];
   if (!mapping) {
     mapping = std::make_unique<Mapping>(file_.get(), size_, begin_ + static_cast<uint64_t>(rank) * size_);

@@ -49,16 +49,21 @@ class Heaps final : public sdk::MemoryPool {
 
   // Where in this rank's heap these bytes lie, if all of them do: 1 + offset; else 0. Any thread.
   uint64_t place_of(const std::byte* data, uint64_t size) const;
-  // What another rank says that lies there: `place` is whatever it wrote. Throws BP_INVALID if it is not `size` bytes
-  // of its heap that begin at a multiple of `alignment`; BP_RESOURCE. One thread at a time.
+  // What another rank says that lies there: `place` is whatever it wrote. Null if it is not `size` bytes of its heap
+  // that begin at a multiple of `alignment`. Throws BP_RESOURCE. Any thread.
   std::byte* at(int32_t rank, uint64_t place, uint64_t size, uint64_t alignment);
+
+  // From now on this rank has no heap: what was allocated there is ordinary memory until it is released. For pages that
+  // may no longer be what the others see. Any thread.
+  void retire() noexcept;
 
  private:
   const sdk::Descriptor file_;
   const uint64_t begin_;
   const uint64_t size_;
   const int32_t rank_;
-  std::mutex mutex_;                              // guards own_
+  std::mutex mutex_;  // guards what follows
+  bool is_retired_ = false;
   std::shared_ptr<Arena> own_;                    // allocations keep it, also when the group has ended
   std::atomic<std::byte*> base_ = nullptr;        // of own_
   std::vector<std::unique_ptr<Mapping>> theirs_;  // by rank

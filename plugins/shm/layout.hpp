@@ -22,10 +22,12 @@ namespace backplane::shm {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
-constexpr uint64_t kMagic = UINT64_C(0x324d485350414c42);  // "BALPSHM2"
+constexpr uint64_t kMagic = UINT64_C(0x334d485350414c42);  // "BALPSHM3"
 constexpr size_t kPage = 4096;
 constexpr int32_t kMostRanks = 1024;
 constexpr uint64_t kMostHeaps = UINT64_C(1) << 43;  // bytes of address space of all heaps together
+
+constexpr size_t kMostElders = 8;  // groups whose memory a new one can use, too (pools.hpp)
 
 // Collectives: each rank has kSteps lines and slots, used in turn.
 constexpr uint32_t kSteps = 8;
@@ -68,10 +70,11 @@ struct alignas(64) Member {
   alignas(64) Bell bell;
   alignas(64) std::atomic<uint32_t> state;  // State
   int32_t pid;
-  uint64_t born;                  // start time of the process, in ticks since boot
-  uint64_t pid_namespace;         // inode: process ids mean the same to ranks with the same one
-  std::array<uint64_t, 16> cpus;  // those that the rank may run on; a mask
-  uint32_t has_membarrier;        // 1: registered for it
+  uint64_t born;                             // start time of the process, in ticks since boot
+  uint64_t pid_namespace;                    // inode: process ids mean the same to ranks with the same one
+  std::array<uint64_t, 16> cpus;             // those that the rank may run on; a mask
+  uint32_t has_membarrier;                   // 1: registered for it
+  std::array<uint64_t, kMostElders> elders;  // ids of groups, or 0
   // Written before state becomes kAborted.
   int32_t why_status;
   int32_t why_rank;

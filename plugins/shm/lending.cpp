@@ -16,19 +16,19 @@ void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, co
   std::fill(lent_.begin(), lent_.end(), Lent{});
   mine_ = {};
   size_ = size;
-  if (heaps_ == nullptr || size < kWorthIt) return;
+  if (pools_ == nullptr || size < kWorthIt) return;
   Lent& own = lent_[static_cast<size_t>(rank_)];
   if (scalar != nullptr) std::memcpy(mine_.scalar.data(), scalar, element);
   own.scalar = mine_.scalar;
-  if (input != nullptr && (mine_.input = heaps_->place_of(input, size)) != 0) own.input = input;
-  if (output != nullptr && (mine_.output = heaps_->place_of(output, size)) != 0) own.output = output;
+  if (input != nullptr && (mine_.input = pools_->place_of(input, size)) != 0) own.input = input;
+  if (output != nullptr && (mine_.output = pools_->place_of(output, size)) != 0) own.output = output;
 }
 
 void Lending::take_back() noexcept {
   std::byte* const output = at(rank_).output;
   if (output == nullptr) return;
   const Pages pages(output, size_);
-  if (pages.size() > 0) detach(output + pages.begin, pages.size());
+  if (pages.size() > 0) pools_->take_back(mine_.output, output + pages.begin, pages.size());
 }
 
 void Lending::show(uint32_t step) const { std::memcpy(steps_.mine(step, sizeof mine_), &mine_, sizeof mine_); }
@@ -36,11 +36,11 @@ void Lending::show(uint32_t step) const { std::memcpy(steps_.mine(step, sizeof m
 void Lending::hear(int32_t rank, uint32_t step, uint64_t size, uint64_t alignment, const Passage& passage) {
   Places places;
   std::memcpy(&places, steps_.see(rank, step, sizeof places, passage), sizeof places);
-  if (rank == rank_ || heaps_ == nullptr) return;
+  if (rank == rank_ || pools_ == nullptr) return;
   Lent& theirs = lent_[static_cast<size_t>(rank)];
   theirs.scalar = places.scalar;
-  if (places.input != 0) theirs.input = heaps_->at(rank, places.input, size, alignment);
-  if (places.output != 0) theirs.output = heaps_->at(rank, places.output, size, alignment);
+  if (places.input != 0) theirs.input = pools_->at(rank, places.input, size, alignment);
+  if (places.output != 0) theirs.output = pools_->at(rank, places.output, size, alignment);
 }
 
 void Lending::hear_all(uint32_t step, uint64_t size, uint64_t alignment, const Passage& passage) {

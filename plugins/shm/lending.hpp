@@ -14,7 +14,7 @@
 #include <array>
 #include <vector>
 
-#include "heap.hpp"
+#include "pools.hpp"
 #include "steps.hpp"
 
 namespace backplane::shm {
@@ -35,9 +35,9 @@ struct Pages {
 
 class Lending {
  public:
-  // `heaps` may be null: then nobody lends.
-  Lending(int32_t rank, int32_t world_size, Heaps* heaps, Steps& steps)
-      : rank_(rank), heaps_(heaps), steps_(steps), lent_(static_cast<size_t>(world_size)) {}
+  // `pools` may be null: then nobody lends.
+  Lending(int32_t rank, int32_t world_size, const Pools* pools, Steps& steps)
+      : rank_(rank), pools_(pools), steps_(steps), lent_(static_cast<size_t>(world_size)) {}
 
   // A new collective. What this rank would lend, of so many bytes; null: nothing. Too small buffers are not worth it.
   // With a scalar (of an element of `element` bytes, 16 at most) others multiply the input that they read by it.
@@ -69,7 +69,7 @@ class Lending {
     std::byte* output = nullptr;
     alignas(16) Scalar scalar = {};
   };
-  struct Places {  // in the heap of whoever shows it; see Heaps::place_of
+  struct Places {  // in the memory of whoever shows it; see Pools::place_of
     uint64_t input = 0;
     uint64_t output = 0;
     Scalar scalar = {};
@@ -77,7 +77,7 @@ class Lending {
   const Lent& at(int32_t rank) const { return lent_[static_cast<size_t>(rank)]; }
 
   const int32_t rank_;
-  Heaps* const heaps_;
+  const Pools* const pools_;
   Steps& steps_;
   Places mine_;
   uint64_t size_ = 0;       // of what this rank lends

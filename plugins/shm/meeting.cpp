@@ -106,13 +106,6 @@ void provide_own(const View& view, const sdk::Context& context) {
   provide(view.slot(context.rank, 0), kSteps * kSlotSize, "collectives");
 }
 
-void enter(Segment& segment, const sdk::Context& context) {
-  provide_own(segment.view(), context);
-  if (segment.peers().enter()) return;
-  throw sdk::Failure(BP_INVALID, "two processes say that they are " + named(context.rank) + " of the group",
-                     context.rank);
-}
-
 void let_go(const View& view, Go go) {
   view.header().go.store(static_cast<uint32_t>(go));
   futex_wake_all(view.header().go);
@@ -173,12 +166,12 @@ Address own_address(const sdk::Context& context) {
 
 std::unique_ptr<Segment> host_segment(const sdk::Context& context, int fd, int attempt, Address address,
                                       const sdk::Deadline& deadline) {
-  auto segment = std::make_unique<Segment>(fd, address.heap_size, 0, context.world_size);
+  auto segment = std::make_unique<Segment>(fd, address.heap_size, context);
   Header& header = segment->view().header();
   header.magic = kMagic;
   header.token = address.token;
   header.world_size = context.world_size;
-  enter(*segment, context);
+  segment->enter(context);
   publish(context, attempt, address);
   try {
     if (await_others(context, *segment, deadline, attempt > 0) == Outcome::kAgain) {
@@ -281,7 +274,7 @@ std::unique_ptr<Segment> open_segment(const sdk::Context& context, int attempt, 
   std::unique_ptr<Segment> segment;
   if (attempt > 0 || address.pid_namespace == pid_namespace()) {
     const sdk::Descriptor fd = open_shared(text_of(address.path), file_size(context, address));
-    if (fd) segment = std::make_unique<Segment>(fd.get(), address.heap_size, context.rank, context.world_size);
+    if (fd) segment = std::make_unique<Segment>(fd.get(), address.heap_size, context);
   }
   if (!segment || !is_the_one(segment->view(), address)) {
     if (attempt > 0) {
@@ -293,7 +286,7 @@ std::unique_ptr<Segment> open_segment(const sdk::Context& context, int attempt, 
     context.host.store_set(kFile, "wanted");
     return nullptr;
   }
-  enter(*segment, context);
+  segment->enter(context);
   return segment;
 }
 
@@ -327,7 +320,37 @@ std::unique_ptr<Segment> join(const sdk::Context& context, const sdk::Deadline& 
   }
 }
 
+// Does every rank list this group?
+bool is_everyones(const View& view, uint64_t id) {
+  for (int32_t rank = 0; rank < static_cast<int32_t>(view.layout().ranks()); ++rank) {
+    const auto& listed = view.member(rank).elders;
+    if (std::find(listed.begin(), listed.end(), id) == listed.end()) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+void Segment::enter(const sdk::Context& context) {
+  provide_own(view_, context);
+  Member& mine = view_.member(context.rank);
+  for (size_t i = 0; i < elders_.size(); ++i) mine.elders[i] = elders_[i].id;
+  if (peers_.enter()) return;
+  throw sdk::Failure(BP_INVALID, "two processes say that they are " + named(context.rank) + " of the group",
+                     context.rank);
+}
+
+void Segment::learn(const sdk::Context& context) {
+  peers_.learn_fence();
+  std::sort(elders_.begin(), elders_.end(), [](const Elder& a, const Elder& b) { return a.id < b.id; });
+  for (Elder& elder : elders_) {
+    if (is_everyones(view_, elder.id)) pools_.add(std::move(elder));
+  }
+  elders_.clear();
+  uint64_t id = 0;
+  std::memcpy(&id, view_.header().token.data(), sizeof id);
+  if (id != 0) become_elder(id, context, pools_.own());
+}
 
 std::unique_ptr<Segment> meet(const sdk::Context& context) {
   if (context.world_size > kMostRanks) {
@@ -337,7 +360,7 @@ std::unique_ptr<Segment> meet(const sdk::Context& context) {
   const sdk::Deadline deadline(context.timeout_ns);
   check_abort(context);
   std::unique_ptr<Segment> segment = context.rank == 0 ? host(context, deadline) : join(context, deadline);
-  segment->peers().learn_fence();
+  segment->learn(context);
   return segment;
 }
 

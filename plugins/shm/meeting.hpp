@@ -12,22 +12,24 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
-#include "backplane/sdk/sockets.hpp"
-#include "heap.hpp"
 #include "memory.hpp"
 #include "peers.hpp"
+#include "pools.hpp"
 
 namespace backplane::shm {
 
 // The segment, and who of the group is in it. Its constructor throws BP_RESOURCE.
 class Segment {
  public:
-  Segment(int fd, uint64_t heap_size, int32_t rank, int32_t world_size)
-      : mapping_(fd, Layout(world_size).size()),
-        view_(mapping_.data(), world_size),
-        peers_(view_, rank, world_size),
-        heaps_(another(fd), Layout(world_size).size(), heap_size, rank, world_size) {
+  Segment(int fd, uint64_t heap_size, const sdk::Context& context)
+      : mapping_(fd, Layout(context.world_size).size()),
+        view_(mapping_.data(), context.world_size),
+        peers_(view_, context.rank, context.world_size),
+        elders_(elders_of(context)),
+        pools_(std::make_shared<Heaps>(another(fd), Layout(context.world_size).size(), heap_size, context.rank,
+                                       context.world_size)) {
     provide(view_.base(), view_.layout().lines(), "the members");  // whatever happens next, leaving writes there
   }
   ~Segment() { peers_.leave(); }
@@ -36,13 +38,19 @@ class Segment {
 
   const View& view() const { return view_; }
   Peers& peers() { return peers_; }
-  Heaps& heaps() { return heaps_; }
+  const Pools& pools() const { return pools_; }
+
+  // Takes this rank's place. Throws BP_INVALID if another process has it.
+  void enter(const sdk::Context& context);
+  // What follows from what all have said of themselves. When all have come.
+  void learn(const sdk::Context& context);
 
  private:
   const Mapping mapping_;
   const View view_;
   Peers peers_;
-  Heaps heaps_;
+  std::vector<Elder> elders_;  // until all have come
+  Pools pools_;
 };
 
 // Blocks until all ranks share the segment, up to context.timeout_ns. Throws BP_UNSUPPORTED if they are not on one

@@ -219,6 +219,26 @@ TEST_P(MemoryTest, OutlivesItsGroup) {
   });
 }
 
+TEST_P(MemoryTest, GroupsOfTheGroupUseItToo) {
+  in_group([](ProcessGroup& group) {
+    constexpr int kSize = 50'000;
+    Memory<int> data = group.allocate<int>(kSize);
+    ProcessGroup reversed = group.split(0, -group.rank());
+    ProcessGroup half = reversed.split(group.rank() % 2);
+    const Memory<int> of_half = half.allocate<int>(kSize);
+    for (int round = 1; round <= 3; ++round) {
+      std::fill(data.begin(), data.end(), round * group.rank());
+      reversed.all_reduce(data);
+      EXPECT_EQ(std::count(data.begin(), data.end(), round * group.world_size() * (group.world_size() - 1) / 2), kSize);
+      std::fill(data.begin(), data.end(), round);
+      half.all_reduce(data, of_half);
+      EXPECT_EQ(std::count(of_half.begin(), of_half.end(), round * half.world_size()), kSize);
+      group.broadcast(of_half, 0);
+      EXPECT_EQ(std::count(of_half.begin(), of_half.end(), round * ((group.world_size() + 1) / 2)), kSize);
+    }
+  });
+}
+
 TEST_P(MemoryTest, NothingAndTooMuch) {
   in_group([](ProcessGroup& group) {
     const Memory<float> none = group.allocate<float>(0);

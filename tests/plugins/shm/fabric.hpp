@@ -70,7 +70,7 @@ inline const bp_host* host() {
 }
 
 struct Rank {
-  Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, Heaps* heap = nullptr)
+  Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, const Pools* pools = nullptr)
       : id(number),
         size(ranks),
         peers(view, number, ranks),
@@ -79,8 +79,8 @@ struct Rank {
         messages(number, ranks, &view, &peers, waiting),
         reductions(sdk::Host(host())),
         steps(view, number, ranks, peers, waiting, messages),
-        collectives(number, ranks, reductions, steps, heap),
-        own_heap(heap) {
+        collectives(number, ranks, reductions, steps, pools),
+        own_heap(pools == nullptr ? nullptr : pools->own().get()) {
     EXPECT_TRUE(peers.enter());
   }
   ~Rank() {
@@ -134,14 +134,14 @@ struct Rank {
   Heaps* const own_heap;  // or null
 };
 
-// Runs body(rank) on a thread for each rank, when all have come; they leave together. `heaps`: one for each, or none.
+// Runs body(rank) on a thread for each rank, when all have come; they leave together. `pools`: one for each, or none.
 template <typename Body>
 void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, const Body& body,
-               const std::vector<std::unique_ptr<Heaps>>& heaps = {}) {
+               const std::vector<Pools>& pools = {}) {
   std::vector<std::unique_ptr<Rank>> all;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    Heaps* const heap = heaps.empty() ? nullptr : heaps[static_cast<size_t>(rank)].get();
-    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience, heap));
+    const Pools* const own = pools.empty() ? nullptr : &pools[static_cast<size_t>(rank)];
+    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience, own));
   }
   std::vector<std::thread> threads;
   for (auto& rank : all) {

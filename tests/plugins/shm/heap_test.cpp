@@ -16,7 +16,8 @@ constexpr uint64_t kHeap = UINT64_C(64) << 20;
 struct Shared {
   explicit Shared(int32_t ranks) : file(make_anonymous(static_cast<size_t>(ranks) * kHeap)) {
     for (int32_t rank = 0; rank < ranks; ++rank) {
-      heaps.push_back(std::make_unique<Heaps>(another(file.get()), 0, kHeap, rank, ranks));
+      heaps.push_back(std::make_shared<Heaps>(another(file.get()), 0, kHeap, rank, ranks));
+      pools.emplace_back(heaps.back());
     }
   }
   uint64_t used() const {  // bytes
@@ -26,7 +27,8 @@ struct Shared {
   }
 
   sdk::Descriptor file;
-  std::vector<std::unique_ptr<Heaps>> heaps;
+  std::vector<std::shared_ptr<Heaps>> heaps;
+  std::vector<Pools> pools;  // of the same
 };
 
 struct Numbers {
@@ -124,12 +126,13 @@ TEST(Heap, KnowsItsOwn) {
 TEST(Heap, HostilePlacesAreRefused) {
   const Shared shared(2);
   const auto refuses = [&shared](uint64_t place, uint64_t size) {
+    const bool known = shared.heaps[1]->at(0, place, size, 4) != nullptr;
     try {
-      shared.heaps[1]->at(0, place, size, 4);
-      return false;
+      EXPECT_EQ(shared.pools[1].at(0, place, size, 4) != nullptr, known);
     } catch (const sdk::Failure& why) {
-      return why.status() == BP_INVALID && why.peer_rank() == 0;
+      EXPECT_TRUE(!known && why.status() == BP_INVALID && why.peer_rank() == 0) << why.what();
     }
+    return !known;
   };
   EXPECT_TRUE(refuses(0, 4));
   EXPECT_TRUE(refuses(1, kHeap + 1));
@@ -148,7 +151,7 @@ TEST(Heap, HostilePlacesAreRefused) {
 template <typename Body>
 void on_heaps(int32_t ranks, const Patience& patience, const Body& body) {
   const Shared shared(ranks);
-  run_ranks(Memory(ranks), ranks, patience, body, shared.heaps);
+  run_ranks(Memory(ranks), ranks, patience, body, shared.pools);
 }
 
 // Buffers come from the heap or not, by chance and each rank for itself, and go while others still map it.
@@ -212,7 +215,7 @@ TEST(Heap, DisagreementIsNamed) {
 TEST(Heap, AHostileLineEndsTheCollective) {
   const Memory memory(2);
   const Shared shared(2);
-  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, shared.heaps[0].get());
+  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
   Rank liar(memory.view, 1, 2, Patience{20'000, 0});
   constexpr uint64_t kCount = 100'000;
   std::thread other([&] {
@@ -260,8 +263,8 @@ TEST(Heap, WhoeverLeavesAmidIsNamed) {
 TEST(Heap, LateWritersMissTheProgramsMemory) {
   const Memory memory(2);
   const Shared shared(2);
-  Rank early(memory.view, 0, 2, Patience{20'000, 0}, shared.heaps[0].get());
-  Rank late(memory.view, 1, 2, Patience{20'000, 0}, shared.heaps[1].get());
+  Rank early(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
+  Rank late(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
   constexpr uint64_t kCount = 100'000;
   const Numbers data(*shared.heaps[0], kCount + 2);  // the first and the last page hold other things, too
   data.fill(7);
