@@ -73,6 +73,7 @@ struct alignas(64) Member {
   uint64_t born;                             // start time of the process, in ticks since boot
   uint64_t pid_namespace;                    // inode: process ids mean the same to ranks with the same one
   std::array<uint64_t, 16> cpus;             // those that the rank may run on; a mask
+  std::atomic<uint32_t> cpu;                 // 1 + the one on which it last waited for long
   uint32_t has_membarrier;                   // 1: registered for it
   std::array<uint64_t, kMostElders> elders;  // ids of groups, or 0
   // Written before state becomes kAborted.

@@ -2,6 +2,7 @@
 #include "peers.hpp"
 
 #include <linux/membarrier.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -125,6 +126,16 @@ void Peers::look_for_dead() noexcept {
 
 void Peers::wake_others() const noexcept {
   for (int32_t rank = 0; rank < world_size_; ++rank) wake(rank);
+}
+
+bool Peers::shares_processor() noexcept {
+  const auto mine = static_cast<uint32_t>(::sched_getcpu() + 1);
+  std::atomic<uint32_t>& shown = view_.member(rank_).cpu;
+  if (shown.load(std::memory_order_relaxed) != mine) shown.store(mine, std::memory_order_relaxed);
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (rank != rank_ && view_.member(rank).cpu.load(std::memory_order_relaxed) == mine) return true;
+  }
+  return false;
 }
 
 bool Peers::oversubscribed() const {

@@ -48,6 +48,10 @@ class Peers {
   void wake(int32_t rank) const noexcept { ring(view_.member(rank).bell); }
   void wake_others() const noexcept;
 
+  // Did another rank wait on the processor that this thread runs on? Then that rank cannot do what this one waits for
+  // before it gives up the processor.
+  bool shares_processor() noexcept;
+
   // True if there are fewer processors than ranks, as far as the ranks' affinities tell.
   bool oversubscribed() const;
 

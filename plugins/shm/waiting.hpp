@@ -116,6 +116,8 @@ class Waiting {
     Waiting& waiting_;
   };
 
+  static constexpr int64_t kLong = 2'000;  // nanoseconds: longer than most waits
+
   // Sleeps until the bell rings or the time is over, at most kNap. False: it did not ring.
   bool nap(uint32_t rings, int64_t left_ns) noexcept;
 
@@ -136,7 +138,12 @@ End Waiting::until(Limit& limit, const Ready& ready) {
   drives_.store(drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (limit.is_zero()) return aborted() ? End::kAborted : End::kLate;
   int64_t begin = steady_ns();
-  while (steady_ns() - begin < patience_.spin_ns) {
+  bool is_long = false;
+  for (int64_t spun = 0; spun < patience_.spin_ns; spun = steady_ns() - begin) {
+    if (!is_long && spun > kLong) {
+      is_long = true;
+      if (peers_ != nullptr && peers_->shares_processor()) break;
+    }
     for (int i = 0; i < 16; ++i) {
       if (ready(Look::kQuick)) return End::kReady;
       relax();

@@ -2,6 +2,9 @@
 #include "waiting.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+
+#include "fabric.hpp"
 
 namespace backplane::shm::test {
 namespace {
@@ -23,6 +26,25 @@ TEST(Waiting, LooksFullyBeforeItSleepsOrGivesUp) {
     EXPECT_EQ(last, Look::kFull);
     EXPECT_FALSE(has_slept_badly);
   }
+}
+
+// A rank that the scheduler has put on the processor of another one yields, however long it may poll.
+TEST(Waiting, RanksOnOneProcessorYieldToEachOther) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  cpu_set_t here;
+  CPU_ZERO(&here);
+  CPU_SET(::sched_getcpu(), &here);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof here, &here), 0);
+  const Memory memory(2);
+  Peers first(memory.view, 0, 2);
+  Peers second(memory.view, 1, 2);
+  EXPECT_FALSE(first.shares_processor()) << "the other has not waited yet";
+  Waiting waiting(memory.view.member(1).bell, &second, Patience{60'000'000'000, 1'000'000});
+  Limit limit(20'000'000'000);
+  EXPECT_EQ(waiting.until(limit, [&waiting](Look) { return waiting.drivers() > 0; }), End::kReady) << "it only polled";
+  EXPECT_TRUE(first.shares_processor());
+  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 }  // namespace
