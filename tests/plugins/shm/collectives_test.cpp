@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives.hpp"
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "fabric.hpp"
 #include "group.hpp"
@@ -177,6 +179,51 @@ TEST(Collectives, ImpossibleSizesAreRefused) {
       EXPECT_EQ(why.peer_rank(), 1);
     }
   });
+}
+
+struct Price {
+  uint32_t steps = 0;
+  uint64_t shown = 0;  // bytes in the slots of the rank that showed most
+};
+
+// Of one collective in which each rank names `size` bytes.
+Price price(uint32_t kind, int32_t ranks, uint64_t size) {
+  const Memory memory(ranks);
+  run_ranks(memory, ranks, Patience{0, 200'000}, [kind, size](Rank& rank) {
+    const uint64_t blocks = kind == BP_ALL_GATHER ? static_cast<uint64_t>(rank.size) : 1;
+    Numbers in(size / sizeof(uint32_t), 0x01010101);  // neither it nor a sum has a byte that is zero
+    Numbers out(in.size() * blocks);
+    Round(rank, 0, in.size()).run(kind, in, kind == BP_BROADCAST ? in : out);
+  });
+  Price result;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      result.steps = std::max(result.steps, memory.view.line(rank, step).step.load());
+    }
+    const std::byte* const slots = memory.view.slot(rank, 0);
+    const auto zeros = static_cast<uint64_t>(std::count(slots, slots + kSteps * kSlotSize, std::byte{0}));
+    result.shown = std::max(result.shown, kSteps * kSlotSize - zeros);
+  }
+  return result;
+}
+
+// The price of a collective does not grow with the number of ranks, and each byte is shown once.
+TEST(Collectives, CostsWhatTheReadmeSays) {
+  constexpr uint64_t kPiece = kSlotSize;
+  for (const int32_t ranks : {2, 3, 5, 8}) {
+    for (const uint32_t kind : {BP_BARRIER, BP_BROADCAST, BP_REDUCE, BP_ALL_REDUCE, BP_ALL_GATHER}) {
+      EXPECT_EQ(price(kind, ranks, 8).steps, 1U) << kind << " of 8 bytes, " << ranks << " ranks";
+      EXPECT_EQ(price(kind, ranks, 8).shown, 0U) << kind << " of 8 bytes, " << ranks << " ranks";
+    }
+    for (const uint64_t pieces : {1, 3}) {
+      for (const auto& [kind, steps] : {std::pair(BP_BROADCAST, 1U), std::pair(BP_ALL_GATHER, 1U),
+                                        std::pair(BP_REDUCE, 2U), std::pair(BP_ALL_REDUCE, 2U)}) {
+        const Price paid = price(kind, ranks, pieces * kPiece);
+        EXPECT_EQ(paid.steps, pieces * steps) << kind << ", " << ranks << " ranks, " << pieces << " pieces";
+        EXPECT_EQ(paid.shown, pieces * kPiece) << kind << ", " << ranks << " ranks, " << pieces << " pieces";
+      }
+    }
+  }
 }
 
 // Ranks that are not in the same collective are told, and nobody writes where it should not.
