@@ -50,6 +50,7 @@ std::vector<Case> hostile_cases();
 std::vector<Case> errors_cases();
 std::vector<Case> process_cases();
 std::vector<Case> determinism_cases();
+std::vector<Case> memory_cases();
 
 const std::vector<Case>& all_cases();
 

@@ -62,5 +62,6 @@ std::vector<Mutant> all_mutants();
 [[gnu::weak]] std::vector<Mutant> errors_mutants();
 [[gnu::weak]] std::vector<Mutant> process_mutants();
 [[gnu::weak]] std::vector<Mutant> determinism_mutants();
+[[gnu::weak]] std::vector<Mutant> memory_mutants();
 
 }  // namespace backplane::specimen

@@ -19,6 +19,7 @@
 #include "collective.hpp"
 #include "mutants.hpp"
 #include "operation.hpp"
+#include "pool.hpp"
 
 namespace backplane::specimen {
 
@@ -94,7 +95,8 @@ class Specimen {
   virtual std::unique_ptr<sdk::Work> submit(const bp_op& op);
   virtual void abort(const sdk::Failure& why) noexcept;
   virtual void close() noexcept;
-  virtual const void* extension(std::string_view) { return nullptr; }
+  virtual const void* extension(std::string_view id) { return id == BP_EXT_MEMORY ? pool().table() : nullptr; }
+  virtual Pool& pool() { return pool_; }
 
   // What a work of this group does.
   virtual bool wait(Task& task, int64_t timeout_ns);
@@ -196,6 +198,7 @@ class Specimen {
   std::map<uint64_t, OperationPtr> incoming_;       // receives whose message is on its way, by id
   std::deque<CollectivePtr> collectives_;           // not begun
   std::vector<std::byte> scratch_;
+  Pool pool_;
 };
 
 }  // namespace backplane::specimen

@@ -38,7 +38,7 @@ typedef struct bp_memory_api {
   /* Memory for `bytes` (at least 1) bytes of this kind (BP_HOST ...) and device. *data is where it begins, aligned to
    * 64 bytes or better; what it holds is undefined. It can be used at once: what the system has to provide is provided.
    * Errors: BP_UNSUPPORTED, there is no such memory here (the core then takes ordinary host memory, if that was
-   * wanted); BP_RESOURCE, not so much. [any], until destroy; blocks only for as long as the system takes. */
+   * wanted); BP_RESOURCE, not so much. [any], until destroy, also after abort; blocks while the system works. */
   int32_t (*allocate)(void* ctx, uint64_t bytes, uint32_t memory, int32_t device, bp_allocation** allocation,
                       void** data, bp_error* err);
 

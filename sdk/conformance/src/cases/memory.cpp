@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that a backend hands out (abi/ext/memory.h), by itself: what it is, how long it is there, who may ask for it.
+#include "memory_support.hpp"
+
+#include <array>
+#include <utility>
+
+#include "../proc.hpp"
+#include "async_support.hpp"
+
+namespace backplane::conformance {
+
+const bp_memory_api& memory_of(Rank& rank, Agent& agent) {
+  const auto* api = static_cast<const bp_memory_api*>(agent.api().extension(agent.self(), BP_EXT_MEMORY));
+  if (api == nullptr) rank.skip(say("the backend hands out no memory (", BP_EXT_MEMORY, ")"));
+  rank.require(BP_HAS(api, release) && api->allocate != nullptr && api->release != nullptr,
+               say("a table of ", BP_EXT_MEMORY, " with allocate and release"), "one without");
+  const Piece piece(*api, 1);
+  if (piece.outcome().status == BP_UNSUPPORTED) rank.skip(say("no host memory here: ", piece.outcome().text()));
+  return *api;
+}
+
+Piece::Piece(const bp_memory_api& api, uint64_t bytes, uint32_t memory) : api_(&api), size_(bytes) {
+  outcome_.status = api.allocate(api.ctx, bytes, memory, 0, &allocation_, &data_, &outcome_.error);
+  if (!outcome_.ok()) allocation_ = nullptr;
+}
+
+Piece::Piece(Rank& rank, const bp_memory_api& api, uint64_t bytes) : Piece(api, bytes) {
+  rank.require_ok(outcome_, say("allocating ", bytes, " bytes"));
+}
+
+Piece::Piece(Piece&& other) noexcept { *this = std::move(other); }
+Piece& Piece::operator=(Piece&& other) noexcept {
+  std::swap(api_, other.api_);
+  std::swap(allocation_, other.allocation_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(outcome_, other.outcome_);
+  return *this;
+}
+
+void Piece::release() {
+  if (bp_allocation* const allocation = std::exchange(allocation_, nullptr); allocation != nullptr) {
+    api_->release(allocation);
+  }
+}
+
+void Piece::fill(uint64_t key) const {
+  for (uint64_t i = 0; i < size_; ++i) data()[i] = static_cast<std::byte>(key * 31 + i % 251);
+}
+int64_t Piece::first_wrong(uint64_t key) const {
+  for (uint64_t i = 0; i < size_; ++i) {
+    if (data()[i] != static_cast<std::byte>(key * 31 + i % 251)) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+void require_kept(Rank& rank, const Piece& piece, uint64_t key, const std::string& when) {
+  const int64_t wrong = piece.first_wrong(key);
+  rank.require(wrong < 0, say("what was written, ", when),
+               say("other bytes, from ", wrong, " of ", piece.size(), " on"));
+}
+
+namespace {
+
+void aligned_and_apart(Rank& rank) {
+  const auto agent = rank.open();
+  const bp_memory_api& api = memory_of(rank, *agent);
+  std::vector<Piece> pieces;
+  for (const uint64_t bytes : {1, 63, 64, 4097, 100'000, 1 << 20, (1 << 20) + 1}) {
+    for (int again = 0; again < 3; ++again) {
+      pieces.emplace_back(rank, api, bytes);
+      const auto address = reinterpret_cast<uintptr_t>(pieces.back().data());
+      rank.require(address != 0 && address % 64 == 0, "an address that is a multiple of 64", say("address ", address));
+      pieces.back().fill(pieces.size());
+    }
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    require_kept(rank, pieces[i], i + 1, "while other memory was allocated and written");
+  }
+  for (size_t i = 0; i < pieces.size(); i += 2) pieces[i].release();
+  for (size_t i = 1; i < pieces.size(); i += 2) {
+    require_kept(rank, pieces[i], i + 1, "while other memory was given back");
+  }
+}
+
+// What there is none of is refused with the status that tells why, and nothing else is the worse for it.
+void refusals(Rank& rank) {
+  const auto agent = rank.open();
+  const bp_memory_api& api = memory_of(rank, *agent);
+  const Piece strange(api, 64, BP_MEMORY_COUNT + 7);
+  rank.require(strange.outcome().status == BP_UNSUPPORTED, "BP_UNSUPPORTED for a kind of memory that does not exist",
+               strange.outcome().text());
+  check_report(rank, strange.outcome(), "allocating memory of a kind that does not exist");
+  for (const uint64_t bytes : {UINT64_C(1) << 55, UINT64_MAX / 2, UINT64_MAX - 100, UINT64_MAX}) {
+    const Piece piece(api, bytes);
+    rank.require(piece.outcome().status == BP_RESOURCE, say("BP_RESOURCE for ", bytes, " bytes"),
+                 piece.outcome().text());
+    check_report(rank, piece.outcome(), "allocating far too much");
+  }
+  const Piece piece(rank, api, 1000);
+  piece.fill(1);
+  require_kept(rank, piece, 1, "after refusals");
+  ring(rank, *agent, "after refusals of memory", 1);
+}
+
+// One rank alone, while an operation is under way for which another one is late on purpose.
+void local(Rank& rank) {
+  const auto agent = rank.open();
+  const bp_memory_api& api = memory_of(rank, *agent);
+  std::vector<uint8_t> bytes = bytes_of(1, 1000);
+  if (rank.id() == 1) {
+    rank.ask("rank 0 has its memory");
+    rank.require_ok(agent->send(0, 3, bytes.data(), bytes.size()), "a send");
+  } else if (rank.id() == 0) {
+    std::vector<uint8_t> got(1000);
+    Pending recv = agent->irecv(1, 3, got.data(), got.size());
+    rank.doing("allocating while a recv is pending and no other rank allocates");
+    const Nanoseconds begin = now();
+    {
+      const Piece first(rank, api, 100'000);
+      const Piece second(rank, api, 64);
+    }
+    const Nanoseconds took = now() - begin;
+    rank.require(took < rank.scaled(kSecond), "memory without waiting for operations or other ranks",
+                 say("a wait of ", static_cast<double>(took) / 1e9, " s"));
+    rank.tell("rank 0 has its memory", "yes");
+    rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
+  }
+  rank.meet();
+}
+
+void outlives_the_group(Rank& rank) {
+  auto agent = rank.open();
+  const bp_memory_api& api = memory_of(rank, *agent);
+  Piece early(rank, api, 300'000);
+  Piece late(rank, api, 300'000);
+  early.fill(1);
+  late.fill(2);
+  rank.meet();
+  early.release();
+  close_in_time(rank, *agent, "whose memory is still in use");
+  agent.reset();
+  rank.meet();  // the others have gone, too
+  rank.doing("using memory of a group that is destroyed");
+  require_kept(rank, late, 2, "after the group was destroyed");
+  late.fill(3);
+  require_kept(rank, late, 3, "after the group was destroyed");
+  late.release();
+  const auto next = rank.open({.space = "next"});
+  const Piece piece(rank, memory_of(rank, *next), 1000);
+  ring(rank, *next, "in a group after one whose memory outlived it", 1);
+}
+
+void after_abort(Rank& rank) {
+  const auto agent = rank.open();
+  const bp_memory_api& api = memory_of(rank, *agent);
+  const Piece before(rank, api, 100'000);
+  before.fill(1);
+  rank.meet();
+  agent->abort(BP_CANCELLED, -1, "the case wants it");
+  require_kept(rank, before, 1, "after an abort");
+  rank.doing("allocating after an abort");
+  const Piece after(rank, api, 100'000);
+  after.fill(2);
+  require_kept(rank, before, 1, "after an abort");
+  require_kept(rank, after, 2, "after an abort");
+}
+
+void gives_back(Rank& rank) {
+  if (has_sanitizer()) rank.skip("a sanitizer keeps memory that was given back");
+  const auto agent = rank.open();
+  const bp_memory_api& api = memory_of(rank, *agent);
+  constexpr uint64_t kSize = UINT64_C(4) << 20;
+  constexpr int kTimes = 60;
+  const auto once = [&rank, &api] { Piece(rank, api, kSize).fill(1); };
+  once();
+  const uint64_t before = resident_bytes();
+  for (int i = 0; i < kTimes; ++i) once();
+  const uint64_t after = resident_bytes();
+  rank.require(after < before + 10 * kSize, say("resident memory as before, having given back ", kTimes, " x 4 MiB"),
+               say((after - before) >> 20, " MiB more"));
+}
+
+void any_thread(Rank& rank) {
+  const auto agent = rank.open();
+  const bp_memory_api& api = memory_of(rank, *agent);
+  struct Log {
+    std::string wrong;
+  };
+  std::array<Log, 4> logs;
+  {
+    std::vector<std::unique_ptr<Aside>> threads;
+    for (size_t which = 0; which < logs.size(); ++which) {
+      threads.push_back(std::make_unique<Aside>([&log = logs[which], &api, which] {
+        for (uint64_t i = 0; i < 100 && log.wrong.empty(); ++i) {
+          const Piece piece(api, 1 + i * 500);
+          if (!piece.outcome().ok()) {
+            log.wrong = piece.outcome().text();
+            return;
+          }
+          piece.fill(which + i);
+          if (piece.first_wrong(which + i) >= 0) log.wrong = "other bytes than the thread had written";
+        }
+      }));
+    }
+    for (uint64_t i = 0; i < 5; ++i) ring(rank, *agent, "while threads allocate", i, i);
+    for (const auto& thread : threads) {
+      rank.require(thread->await(rank.scaled(kPlenty)), "threads that allocate at the same time to come to an end",
+                   "one that hangs");
+    }
+  }
+  for (const Log& log : logs) rank.require(log.wrong.empty(), "memory for each of four threads", log.wrong);
+}
+
+}  // namespace
+
+std::vector<Case> memory_cases() {
+  std::vector<Case> all = {
+      {.group = "memory",
+       .name = "aligned-and-apart",
+       .about = "memory begins at a multiple of 64 bytes, can be used at once and is nobody else's",
+       .body = aligned_and_apart},
+      {.group = "memory",
+       .name = "refusals",
+       .about = "a kind of memory that is not there is BP_UNSUPPORTED, too much of it BP_RESOURCE",
+       .body = refusals},
+      {.group = "memory",
+       .name = "local",
+       .about = "allocating waits neither for other ranks nor for operations",
+       .needs = {.ranks = 2},
+       .body = local},
+      {.group = "memory",
+       .name = "outlives-the-group",
+       .about = "memory stays until it is released, also after the group's destroy",
+       .body = outlives_the_group},
+      {.group = "memory",
+       .name = "after-abort",
+       .about = "an abort leaves memory as it is, and there is more to be had",
+       .body = after_abort},
+      {.group = "memory", .name = "gives-back", .about = "released memory goes back to the system", .body = gives_back},
+      {.group = "memory",
+       .name = "any-thread",
+       .about = "threads allocate and release at the same time, beside operations",
+       .body = any_thread},
+  };
+  const std::vector<Case> buffers = memory_buffer_cases();
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  return all;
+}
+
+}  // namespace backplane::conformance
