@@ -48,8 +48,6 @@ class MessageWork final : public sdk::Work {
 
 namespace {
 
-constexpr int kLooksAtOnce = 64;
-
 void describe(const bp_op& op, Operation& operation) {
   operation.is_send = op.kind == BP_SEND;
   const bp_buffer& buffer = operation.is_send ? op.input : op.output;
@@ -178,26 +176,6 @@ void Messages::start_receive(Operation& receive) {
   progress();
   receive.order = ++next_order_;
   place(receive);
-}
-
-// What is under way comes within a few hundred nanoseconds: if it is what this receive waits for, and nobody else
-// waits, it needs no place among the receives.
-bool Messages::catch_next(Operation& receive) {
-  if (!waiting_.polls() || receive.peer == BP_ANY_SOURCE || receive.peer == rank_ || !matcher_.is_empty()) return false;
-  Peer& peer = at(receive.peer);
-  if (peer.gone) return false;
-  Arrival arrival;
-  Inbox::Look look = Inbox::Look::kNothing;
-  for (int i = 0; i < kLooksAtOnce && look == Inbox::Look::kNothing && !lock_.is_wanted(); ++i) {
-    look = peer.in.look(arrival);
-  }
-  const bool is_whole = arrival.kind == Kind::kInline || arrival.kind == Kind::kEager;
-  if (look != Inbox::Look::kSomething || !is_whole || arrival.tag != receive.tag) return false;
-  deliver(receive, receive.peer, arrival.data, arrival.length);
-  peer.in.pop();
-  peer.in.give_credit(arrival.length);
-  if (peer.in.release()) members_->wake(receive.peer);
-  return true;
 }
 
 // Gives a receive the oldest message that is there, or lets it wait for one.
