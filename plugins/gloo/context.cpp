@@ -27,15 +27,18 @@ Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::sh
                  int size)
     : ::gloo::transport::tcp::Context(std::move(device), rank, size), watch_(std::move(watch)) {
   setTimeout(std::chrono::milliseconds::zero());
+  helm_ = std::make_unique<Helm>(*device_);
 }
 
 // All connections at once: gloo closes one per turn of its loop, 10 ms each.
 Context::~Context() {
+  helm_->add_bystander();
   hang_up();
   for (const auto& pair : pairs_) {
     if (pair) static_cast<Pair*>(pair.get())->wait_closed();
   }
   pairs_.clear();
+  helm_.reset();
 }
 
 std::unique_ptr<::gloo::transport::Pair>& Context::createPair(int peer) {

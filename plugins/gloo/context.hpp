@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "buffer.hpp"
+#include "drive.hpp"
 
 namespace backplane::gloo_backend {
 
@@ -47,6 +48,8 @@ class Context final : public ::gloo::transport::tcp::Context {
   // Called by the pair, under its lock.
   void lose(int peer) noexcept;
 
+  Helm& helm() { return *helm_; }
+
   // Takes back a receive from any source that no message has met yet. False: one has.
   bool withdraw_any(const Buffer& buffer, uint64_t slot);
   // Gives a message that nobody waits for any more to a receive from any source. False: there is none for it.
@@ -65,6 +68,7 @@ class Context final : public ::gloo::transport::tcp::Context {
 
  private:
   const std::shared_ptr<const Watch> watch_;
+  std::unique_ptr<Helm> helm_;
   std::atomic<int> disordering_ = 0;
   std::atomic<int> first_lost_ = -1;
   std::atomic<int> lost_ = 0;

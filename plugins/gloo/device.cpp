@@ -49,9 +49,13 @@ bool is_out_of_descriptors(const std::string& text) {
 std::shared_ptr<Device> make_device(const ::gloo::transport::tcp::attr& attr) {
   require_thread();
   auto device = std::make_shared<Device>(attr);
-  const Loop& loop = *((*device).*reveal(LoopOfDevice()));
-  fcntl(loop.*reveal(DescriptorOfLoop()), F_SETFD, FD_CLOEXEC);
+  fcntl(epoll_descriptor(*device), F_SETFD, FD_CLOEXEC);
   return device;
+}
+
+int epoll_descriptor(const Device& device) {
+  const Loop& loop = *(device.*reveal(LoopOfDevice()));
+  return loop.*reveal(DescriptorOfLoop());
 }
 
 }  // namespace backplane::gloo_backend

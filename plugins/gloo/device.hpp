@@ -15,6 +15,9 @@ namespace backplane::gloo_backend {
 // left, what gloo throws for an address that it cannot listen on.
 std::shared_ptr<::gloo::transport::tcp::Device> make_device(const ::gloo::transport::tcp::attr& attr);
 
+// gloo's epoll descriptor. What waits there for something calls a Pair on gloo's thread.
+int epoll_descriptor(const ::gloo::transport::tcp::Device& device);
+
 // Whether gloo's text tells of descriptors that have run out; it has no other way to say so.
 bool is_out_of_descriptors(const std::string& text);
 

@@ -8,6 +8,7 @@
 
 #include "address.hpp"
 #include "device.hpp"
+#include "drive.hpp"
 
 namespace backplane::gloo_backend {
 namespace {
@@ -92,10 +93,12 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
 
 std::unique_ptr<sdk::Work> Group::submit_message(const bp_op& op) {
   const bool sync = (op.flags & BP_OP_SYNC) != 0;
-  const Clock::time_point deadline = sync ? deadline_after(op.timeout_ns) : Clock::time_point::max();
-  std::unique_ptr<Message> message = start_message(lane_, op);
+  if (!sync) return message_work(lane_, op);
+  const bool of_a_peer = op.peer != BP_ANY_SOURCE && op.peer != lane_.rank;
+  const Clock::time_point deadline = deadline_after(op.timeout_ns);
+  const Drive drive(of_a_peer ? transport_.get() : nullptr);
+  const std::unique_ptr<Message> message = start_message(lane_, op);
   if (!message) return nullptr;
-  if (!sync) return message_work(std::move(message), watch_);
   if (!message->wait(deadline) && message->give_up()) {
     throw sdk::Failure(BP_TIMEOUT, title(op) + " met no counterpart within " + allowed(op), op.peer);
   }
@@ -121,6 +124,7 @@ void Group::run(const bp_op& op, Clock::time_point deadline) {
   watch_->fault.check();
   try {
     const DeadlineScope scope(deadline);
+    const Drive drive(transport_.get());
     collectives_.run(op);
     return;
   } catch (const sdk::Failure& e) {

@@ -37,6 +37,8 @@ class Send final : public Message {
   }
 
   bool wait(Clock::time_point until) override {
+    const Drive drive(lane_.transport.get());
+    Drive::join(lane_.transport->pair(peer_));
     try {
       done_ = buffer_.sent(until);
     } catch (const ::gloo::Exception& e) {
@@ -64,6 +66,7 @@ class Receive final : public Message {
                 Buffer::Lengths::kUpToSize, Clock::time_point::max()) {
     buffer_.set_age(lane_.receives.fetch_add(1));
     if (peer_ == BP_ANY_SOURCE) {
+      bystander_.emplace(lane_.transport.get());
       if (lane_.transport) lane_.transport->expect_disorder();
       lane_.loopback.receive(slot_, buffer_, true, [this] { post_any(); });
     } else if (peer_ == lane_.rank) {
@@ -86,6 +89,8 @@ class Receive final : public Message {
 
   bool wait(Clock::time_point until) override {
     if (peer_ == lane_.rank || !lane_.transport) return wait_slice(until);
+    const Drive drive(peer_ == BP_ANY_SOURCE ? nullptr : lane_.transport.get());
+    if (peer_ != BP_ANY_SOURCE) Drive::join(lane_.transport->pair(peer_));
     // No connection tells a receive from any source, or one that such a receive has displaced, that it has ended.
     for (;;) {
       const Clock::time_point slice = std::min(until, Clock::now() + kWatchInterval);
@@ -211,6 +216,7 @@ class Receive final : public Message {
   const int peer_;
   const uint64_t slot_;
   bp_result* const result_;
+  std::optional<Bystander> bystander_;  // of one from any source
   Buffer buffer_;
   std::unique_ptr<Buffer> orphan_;  // has, or is getting, the message in place of buffer_
   bool done_ = false;
@@ -220,8 +226,9 @@ class Receive final : public Message {
 // The destructor of the message runs before the work is terminal, so that nothing touches the user's memory later.
 class MessageWork final : public sdk::Work {
  public:
-  MessageWork(std::unique_ptr<Message> message, std::shared_ptr<const Watch> watch)
-      : message_(std::move(message)), watch_(std::move(watch)) {}
+  MessageWork(std::unique_ptr<Message> message, std::unique_ptr<Bystander> bystander,
+              std::shared_ptr<const Watch> watch)
+      : bystander_(std::move(bystander)), message_(std::move(message)), watch_(std::move(watch)) {}
 
   bool wait(int64_t timeout_ns) override {
     if (failure_) throw sdk::Failure(*failure_);
@@ -232,6 +239,7 @@ class MessageWork final : public sdk::Work {
       failure_.emplace(e);
     }
     message_.reset();
+    bystander_.reset();
     if (failure_) throw sdk::Failure(*failure_);
     return true;
   }
@@ -253,6 +261,7 @@ class MessageWork final : public sdk::Work {
     }
   }
 
+  std::unique_ptr<Bystander> bystander_;  // it gets on without being waited for
   std::unique_ptr<Message> message_;
   const std::shared_ptr<const Watch> watch_;
   std::optional<sdk::Failure> failure_;
@@ -307,8 +316,11 @@ std::unique_ptr<Message> start_message(Lane& lane, const bp_op& op) {
   return nullptr;
 }
 
-std::unique_ptr<sdk::Work> message_work(std::unique_ptr<Message> message, std::shared_ptr<const Watch> watch) {
-  return std::make_unique<MessageWork>(std::move(message), std::move(watch));
+std::unique_ptr<sdk::Work> message_work(Lane& lane, const bp_op& op) {
+  auto bystander = std::make_unique<Bystander>(lane.transport.get());
+  std::unique_ptr<Message> message = start_message(lane, op);
+  if (!message) return nullptr;
+  return std::make_unique<MessageWork>(std::move(message), std::move(bystander), lane.watch);
 }
 
 }  // namespace backplane::gloo_backend

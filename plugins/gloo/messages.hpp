@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "context.hpp"
+#include "drive.hpp"
 
 namespace backplane::gloo_backend {
 
@@ -81,7 +82,7 @@ class Message {
 // Posts the operation. Null: it is done.
 std::unique_ptr<Message> start_message(Lane& lane, const bp_op& op);
 
-// The Work of a Message.
-std::unique_ptr<sdk::Work> message_work(std::unique_ptr<Message> message, std::shared_ptr<const Watch> watch);
+// The same as a Work; null: it is done.
+std::unique_ptr<sdk::Work> message_work(Lane& lane, const bp_op& op);
 
 }  // namespace backplane::gloo_backend

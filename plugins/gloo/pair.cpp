@@ -3,16 +3,14 @@
 
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstring>
 #include <string>
 #include <thread>
+#include <tuple>
 
 namespace backplane::gloo_backend {
 namespace {
@@ -57,82 +55,14 @@ void Pair::handleEvents(int events) {
   }
 }
 
-void Pair::handleReadWrite(int events) {
-  struct OnLoop {
-    explicit OnLoop(bool& set) : flag(set) { flag = true; }
-    ~OnLoop() { flag = false; }
-    bool& flag;
-  } const on_loop(on_loop_);
-  if ((events & EPOLLOUT) != 0) {
-    while (!tx_.empty() && write(tx_.front())) tx_.pop_front();
-    if (state_ == CLOSED) return;
-    if (tx_.empty()) device_->registerDescriptor(fd_, EPOLLIN, this);
-  }
-  if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) {
-    while (read()) {
-    }
-  }
+void Pair::send(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) {
+  Drive::join(*this);
+  ::gloo::transport::tcp::Pair::send(buffer, slot, offset, bytes);
 }
 
-// Like the overridden one but for SIGPIPE and errors. On a thread of the user an error is left to gloo's thread, which
-// meets it at once: closing waits for that thread, which may wait for a lock that this one holds.
-bool Pair::write(Op& op) {
-  if (state_ == CLOSED) return false;
-  Visit buffer(op.ubuf);
-  if (op.getOpcode() == Op::SEND_UNBOUND_BUFFER && !buffer) {
-    if (on_loop_) signalException("a message was given up while it was being sent");
-    return false;
-  }
-  while (op.nwritten < op.preamble.nbytes) {
-    std::array<iovec, 2> pieces;
-    int count = 0;
-    prepareWrite(op, buffer.for_gloo(), pieces.data(), count);
-    msghdr message = {};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = static_cast<size_t>(count);
-    const ssize_t written = sendmsg(fd_, &message, MSG_NOSIGNAL);
-    if (written >= 0) {
-      op.nwritten += static_cast<size_t>(written);
-    } else if (errno != EINTR) {
-      if (errno != EAGAIN && on_loop_) signalException(std::string("cannot send: ") + std::strerror(errno));
-      return false;
-    }
-  }
-  writeComplete(op, buffer.for_gloo(), op.getOpcode());
-  return true;
-}
-
-bool Pair::read() {
-  if (state_ == CLOSED || !read_preamble()) return false;
-  if (rx_.getOpcode() == Op::SEND_UNBOUND_BUFFER) prepare_payload();
-  if (!read_rest()) return false;
-  if (spill_) finish_spill();
-  return true;
-}
-
-bool Pair::read_rest() {
-  const auto pending = localPendingRecv_.find(rx_.preamble.slot);
-  const bool begins = !rx_.ubuf && pending != localPendingRecv_.end();
-  const Visit visit(begins ? std::get<0>(pending->second.front()) : rx_.ubuf);
-  return ::gloo::transport::tcp::Pair::read();
-}
-
-// False: not all of it has come yet, or the connection has ended.
-bool Pair::read_preamble() {
-  while (rx_.nread < sizeof(rx_.preamble)) {
-    const ssize_t got =
-        ::recv(fd_, reinterpret_cast<char*>(&rx_.preamble) + rx_.nread, sizeof(rx_.preamble) - rx_.nread, 0);
-    if (got > 0) {
-      rx_.nread += static_cast<size_t>(got);
-    } else if (got == 0) {
-      signalException("the connection was closed");
-      return false;
-    } else if (errno != EINTR) {
-      if (errno != EAGAIN) signalException(std::string("cannot receive: ") + std::strerror(errno));
-      return false;
-    }
-  }
-  return true;
+void Pair::recv(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) {
+  Drive::join(*this);
+  ::gloo::transport::tcp::Pair::recv(buffer, slot, offset, bytes);
 }
 
 // Sees to it that the payload has a buffer that is there and large enough.
@@ -153,7 +83,11 @@ void Pair::prepare_payload() {
     pending->second.pop_front();
     if (pending->second.empty()) localPendingRecv_.erase(pending);
     divert(told, orphaned);
+    return;
   }
+  std::tie(rx_.ubuf, rx_.offset, rx_.nbytes) = pending->second.front();
+  pending->second.pop_front();
+  if (pending->second.empty()) localPendingRecv_.erase(pending);
 }
 
 // One from any source is behind those that named this peer before the message was announced, or not here at all.
@@ -353,7 +287,7 @@ bool Pair::was_connected() {
 bool Pair::is_flushed() {
   const std::lock_guard lock(m_);
   int unsent = 0;
-  return state_ != CONNECTED || (tx_.empty() && (ioctl(fd_, SIOCOUTQ, &unsent) != 0 || unsent == 0));
+  return state_ != CONNECTED || (tx_.empty() && held_.empty() && (ioctl(fd_, SIOCOUTQ, &unsent) != 0 || unsent == 0));
 }
 
 void Pair::wait_closed() {

@@ -8,7 +8,7 @@
 //  - a connection that ends in the middle of a payload leaves its waiter asleep; here it is told;
 //  - an exception on gloo's thread ends the process; here it ends the connection;
 //  - gloo's thread spins while a caller holds the pair's lock, and keeps a caller that was preempted off its core until
-//  the scheduler's next tick (4 ms); here it yields.
+//  the scheduler's next tick (4 ms); here it yields, and mostly does not come to it: see drive.hpp.
 // It also takes back operations, which gloo cannot. The peer has been told of a posted receive and may send at any
 // moment, so a receive that is given up becomes an orphan: it keeps the message for the next receive of that slot.
 #pragma once
@@ -18,10 +18,12 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "context.hpp"
+#include "drive.hpp"
 
 namespace backplane::gloo_backend {
 
@@ -56,6 +58,9 @@ class PairState {
   // All under m_.
   bool was_connected_ = false;
   bool on_loop_ = false;  // inside handleReadWrite, on gloo's thread
+  bool driven_ = false;   // taken by the driver; changed only by whoever has the helm, too
+  bool ended_ = false;    // seen by the driver; gloo's thread has yet to find out
+  std::string held_;      // notifications that go out with the driver's next write
   std::unique_ptr<Spill> spill_;
   std::unordered_map<uint64_t, std::deque<std::unique_ptr<Buffer>>> orphans_;
   std::vector<std::unique_ptr<Buffer>> spent_;  // orphans whose message went elsewhere, until it is safe to free them
@@ -71,6 +76,21 @@ class Pair final : private PairState, public ::gloo::transport::tcp::Pair {
   void set_connect_deadline(Clock::time_point deadline) { connect_deadline_ = deadline; }
 
   void handleEvents(int events) override;
+  // Of gloo's, and on the way the connection is taken by the drive of the calling thread.
+  using Unbound = ::gloo::transport::UnboundBuffer;
+  void send(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) override;
+  void recv(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) override;
+
+  Context& owner() const { return owner_; }
+  // From here on gloo's thread leaves the connection to the group's driver. Returns its descriptor, -1 if it is not
+  // connected. This and the next ones are called by whoever has taken the helm.
+  int take();
+  bool is_driven() const { return driven_; }
+  // On the driver's thread: reads and writes what can be without waiting. After kEnded it is to be given back.
+  enum class Progress { kIdle, kMoved, kBlocked, kEnded };  // kBlocked: there is more to write
+  Progress advance();
+  bool flush();  // true: all that was to be written
+  void give_back();
 
   bool is_open();
   // True from the moment of the connection on, also when it has ended since.
@@ -112,8 +132,12 @@ class Pair final : private PairState, public ::gloo::transport::tcp::Pair {
 
   std::unique_ptr<Buffer> make_buffer(void* data, size_t size) const;
   bool read_preamble();
-  bool read_rest();
   void prepare_payload();
+  bool read_payload();
+  size_t receive(void* to, size_t bytes);
+  bool write_queued();
+  void expect_events(uint32_t events);
+  bool is_driver() const { return driven_ && Drive::is_of(owner_); }
   void put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives);
   void divert(Held receiver, bool orphaned);
   void finish_spill();

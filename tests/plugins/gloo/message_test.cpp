@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "gloo_test.hpp"
 
@@ -183,6 +184,28 @@ TEST(Message, ManyReceivesWaitWithoutStarvingACollective) {
 }
 
 // What a receive that was given up has asked for is not lost: the next receive gets it.
+// One thread moves the bytes for all: the one whose message comes last, while the other's have long been there.
+TEST(Message, GetsOnWhileAnotherThreadDrives) {
+  on_group(2, [](Agent& agent, int32_t rank) {
+    std::vector<char> data = pattern(200'000, 4);
+    if (rank == 0) {
+      for (const uint64_t tag : {2, 3}) expect_done(agent, send_op(1, tag, data.data(), data.size()));
+      expect_received(agent, 1, 4, {'y'}, 1);
+      expect_done(agent, send_op(1, 1, data.data(), data.size()));
+      return;
+    }
+    std::thread last([&agent, &data] { expect_received(agent, 0, 1, data, 0); });
+    std::vector<char> got(data.size());
+    bp_work* const work = started(agent, recv_op(0, 2, got.data(), got.size()));
+    EXPECT_EQ(finished(agent, work), BP_OK);
+    EXPECT_EQ(got, data);
+    expect_received(agent, 0, 3, data, 0);
+    char answer = 'y';
+    expect_done(agent, send_op(0, 4, &answer, 1));
+    last.join();
+  });
+}
+
 TEST(Message, SurvivesACancelledReceive) {
   on_group(2, [](Agent& agent, int32_t rank) {
     for (const bool from_any : {false, true}) {
