@@ -11,6 +11,7 @@
 #include <gloo/gather.h>
 #include <gloo/reduce.h>
 #include <gloo/scatter.h>
+#include <gloo/types.h>
 
 #include <bit>
 #include <cstring>
@@ -21,6 +22,9 @@
 
 namespace backplane::gloo_backend {
 namespace {
+
+// Up to here the one step of the direct exchange beats all others, though it moves W/2 times as much between W ranks.
+constexpr uint64_t kDirectLimit = uint64_t{128} * 1024;  // bytes that a rank sends
 
 // Up to here latency counts, and bcube's 2*log2(W) steps beat the ring's 2*(W-1).
 constexpr uint64_t kBcubeLimit = uint64_t{64} * 1024;  // bytes
@@ -122,18 +126,50 @@ void Collectives::reduce(const bp_op& op) {
   ::gloo::reduce(options);
 }
 
+// By what all ranks know.
+Algorithm Collectives::choose(uint64_t bytes) const {
+  if (algorithm_ != Algorithm::kAuto) return algorithm_;
+  if (bytes * static_cast<unsigned>(mesh_->size - 1) <= kDirectLimit) return Algorithm::kDirect;
+  const bool few_steps = std::has_single_bit(static_cast<unsigned>(mesh_->size)) && bytes <= kBcubeLimit;
+  return few_steps ? Algorithm::kBcube : Algorithm::kRing;
+}
+
 void Collectives::all_reduce(const bp_op& op) {
   using Kind = ::gloo::AllreduceOptions::Algorithm;
-  const bool short_steps =
-      std::has_single_bit(static_cast<unsigned>(mesh_->size)) && bytes_of(op, op.input) <= kBcubeLimit;
-  const bool bcube = algorithm_ == Algorithm::kAuto ? short_steps : algorithm_ == Algorithm::kBcube;
+  const Algorithm algorithm = choose(bytes_of(op, op.input));
+  if (algorithm == Algorithm::kDirect) return all_reduce_directly(op);
   ::gloo::AllreduceOptions options(mesh_);
   set_buffers(options, op.dtype, op.output.data == op.input.data ? nullptr : op.input.data, op.output.data,
               op.output.count);
-  options.setAlgorithm(bcube ? Kind::BCUBE : Kind::RING);
+  options.setAlgorithm(algorithm == Algorithm::kBcube ? Kind::BCUBE : Kind::RING);
   options.setReduceFunction(reduction(host_, op.dtype, op.reduce_op));
   options.setTag(tag_of(op));
   ::gloo::allreduce(options);
+}
+
+void Collectives::all_reduce_directly(const bp_op& op) {
+  const uint64_t bytes = bytes_of(op, op.input);
+  const auto world = static_cast<uint64_t>(mesh_->size);
+  const auto rank = static_cast<uint64_t>(mesh_->rank);
+  const uint64_t slot = ::gloo::Slot::build(::gloo::kAllreduceSlotPrefix, tag_of(op));
+  const std::unique_ptr<char[]> blocks(new char[bytes * world]);  // what each rank has
+  const auto mine = mesh_->createUnboundBuffer(op.input.data, bytes);
+  const auto all = mesh_->createUnboundBuffer(blocks.get(), bytes * world);
+  for (uint64_t step = 1; step < world; ++step) {
+    const uint64_t peer = (rank + step) % world;
+    all->recv(static_cast<int>(peer), slot, peer * bytes, bytes);
+    mine->send(static_cast<int>(peer), slot, 0, bytes);
+  }
+  std::memcpy(&blocks[rank * bytes], op.input.data, bytes);
+  for (uint64_t step = 1; step < world; ++step) {
+    all->waitRecv();
+    mine->waitSend();
+  }
+  const Reduction combine = reduction(host_, op.dtype, op.reduce_op);
+  combine(op.output.data, &blocks[0], &blocks[bytes], op.input.count);
+  for (uint64_t peer = 2; peer < world; ++peer) {
+    combine(op.output.data, op.output.data, &blocks[peer * bytes], op.input.count);
+  }
 }
 
 void Collectives::gather(const bp_op& op) {

@@ -9,9 +9,9 @@
 
 namespace backplane::gloo_backend {
 
-// Which of gloo's two all_reduces. Both compute each element on one rank and hand it round, so that all ranks have the
-// same bits.
-enum class Algorithm { kAuto, kRing, kBcube };
+// Which all_reduce. gloo's two compute each element on one rank and hand it round; directly, every rank sends all it
+// has to every other, and all reduce in the order of the ranks. So all ranks have the same bits.
+enum class Algorithm { kAuto, kRing, kBcube, kDirect };
 
 class Collectives {
  public:
@@ -26,6 +26,8 @@ class Collectives {
   void broadcast(const bp_op& op);
   void reduce(const bp_op& op);
   void all_reduce(const bp_op& op);
+  Algorithm choose(uint64_t bytes) const;
+  void all_reduce_directly(const bp_op& op);
   void gather(const bp_op& op);
   void scatter(const bp_op& op);
   void all_gather(const bp_op& op);

@@ -27,8 +27,8 @@ struct Common {
       sdk::option({.type = BP_OPTION_ENUM,
                    .key = "algorithm",
                    .default_value = "auto",
-                   .help = "of all_reduce; auto: bcube for small messages among 2^n ranks, else ring",
-                   .choices = "auto|ring|bcube",
+                   .help = "of all_reduce; auto chooses by size and number of ranks",
+                   .choices = "auto|ring|bcube|direct",
                    .flags = BP_OPTION_SAME_ON_ALL}),
   };
   static constexpr std::array capabilities = {

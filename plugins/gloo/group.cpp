@@ -43,6 +43,7 @@ class OwnedOp {
 
 Algorithm algorithm_of(const std::string& text) {
   if (text == "ring") return Algorithm::kRing;
+  if (text == "direct") return Algorithm::kDirect;
   return text == "bcube" ? Algorithm::kBcube : Algorithm::kAuto;
 }
 

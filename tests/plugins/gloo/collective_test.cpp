@@ -272,8 +272,8 @@ TEST_P(Collective, GivesTheRightAnswer) {
   });
 }
 
-TEST_P(Collective, AllReducesWithBothAlgorithms) {
-  for (const char* algorithm : {"ring", "bcube"}) {
+TEST_P(Collective, AllReducesWithEachAlgorithm) {
+  for (const char* algorithm : {"ring", "bcube", "direct"}) {
     on_group(world(),
              [this](Agent& agent, int32_t rank) {
                uint64_t seq = 0;
@@ -293,7 +293,7 @@ TEST_P(Collective, ReducesMoreThanOneSegment) {
 
 // Sums of floats depend on the order; all ranks must have used the same one.
 TEST_P(Collective, AllReduceGivesTheSameBitsEverywhere) {
-  for (const char* algorithm : {"auto", "ring", "bcube"}) {
+  for (const char* algorithm : {"auto", "ring", "bcube", "direct"}) {
     for (const uint64_t count : {uint64_t{1}, uint64_t{1000}, uint64_t{70000}}) {
       std::vector<std::vector<float>> results(static_cast<size_t>(world()));
       on_group(world(),
