@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One channel of messages: Outbox and Inbox (ring.cpp), Messages::empty (progress.cpp), and the sleep of a sender that
+ * One channel of messages: Outbox and Inbox (ring.cpp), Messages::pull (progress.cpp), and the sleep of a sender that
  * finds no room. Small: kHeads heads, kRing units of bytes; messages of 0 to 2 units, in one piece that does not wrap,
  * of any length in any order. A sleeper that counts itself in time is woken: waiting.pml shows that.
  *
