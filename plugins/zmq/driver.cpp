@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "driver.hpp"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -32,8 +33,13 @@ void EventFd::clear() const {
   eventfd_read(fd_, &count);
 }
 
-Driver::Driver(const EventFd& wake, const std::vector<int>& descriptors, Progress progress, Upkeep upkeep)
-    : wake_(wake), polled_{{wake.get(), POLLIN, 0}}, progress_(std::move(progress)), upkeep_(std::move(upkeep)) {
+Driver::Driver(const EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds patience,
+               Progress progress, Upkeep upkeep)
+    : wake_(wake),
+      polled_{{wake.get(), POLLIN, 0}},
+      patience_(patience),
+      progress_(std::move(progress)),
+      upkeep_(std::move(upkeep)) {
   for (const int descriptor : descriptors) polled_.push_back({descriptor, POLLIN, 0});
 }
 
@@ -83,14 +89,29 @@ void Driver::drive(Lock& lock, Operation* operation, TimePoint deadline) {
 void Driver::sleep(Lock& lock, TimePoint until) {
   sleeping_ = true;
   sleeping_until_ = until;
+  const bool impatient = driven_for_ != nullptr;
   lock.unlock();
-  const auto left = std::max<std::chrono::nanoseconds>(bounded(until) - Clock::now(), std::chrono::nanoseconds(0));
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
-  const timespec timeout = {seconds.count(), (left - seconds).count()};
-  ppoll(polled_.data(), polled_.size(), &timeout, nullptr);
+  if (!impatient || !watch(std::min(until, Clock::now() + patience_))) poll(until);
   if (polled_[0].revents != 0) wake_.clear();
   lock.lock();
   sleeping_ = false;
+}
+
+bool Driver::poll(TimePoint until) {
+  const auto left = std::max<std::chrono::nanoseconds>(bounded(until) - Clock::now(), std::chrono::nanoseconds(0));
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
+  const timespec timeout = {seconds.count(), (left - seconds).count()};
+  return ppoll(polled_.data(), polled_.size(), &timeout, nullptr) > 0;
+}
+
+// To be woken up takes longer than most answers do. The processor goes to whoever else wants it: above all to libzmq's
+// threads.
+bool Driver::watch(TimePoint until) {
+  while (Clock::now() < until) {
+    if (poll({})) return true;
+    sched_yield();
+  }
+  return false;
 }
 
 TimePoint Driver::step(Lock& lock, TimePoint until) {

@@ -44,7 +44,9 @@ class Driver {
   // What only the group's own thread does. May unlock meanwhile. Returns when to be called again at the latest.
   using Upkeep = std::function<TimePoint(Lock&)>;
 
-  Driver(const EventFd& wake, const std::vector<int>& descriptors, Progress progress, Upkeep upkeep);
+  // `patience`: how long a thread that waits watches the descriptors before it sleeps on them.
+  Driver(const EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds patience, Progress progress,
+         Upkeep upkeep);
 
   // Guards everything of the group.
   std::mutex& mutex() { return mutex_; }
@@ -70,10 +72,14 @@ class Driver {
   void drive(Lock& lock, Operation* operation, TimePoint deadline);
   void stand_by(Lock& lock, TimePoint due);
   void sleep(Lock& lock, TimePoint until);
+  // On the descriptors, not locked; true if one of them is readable.
+  bool poll(TimePoint until);
+  bool watch(TimePoint until);
   void pass_on();
 
   const EventFd& wake_;
   std::vector<pollfd> polled_;  // wake_ first
+  const std::chrono::nanoseconds patience_;
   const Progress progress_;
   const Upkeep upkeep_;
 

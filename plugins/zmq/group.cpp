@@ -93,7 +93,7 @@ ZmqGroup::ZmqGroup(const sdk::Context& context)
   protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_,
                                          agree_on_token(context, settings_.address), sockets_, releases_);
   driver_ = std::make_unique<Driver>(
-      wake_, sockets_.descriptors(), [this] { return progress(); },
+      wake_, sockets_.descriptors(), settings_.poll, [this] { return progress(); },
       [this](Driver::Lock& lock) { return upkeep(lock); });
   protocol_->on_unresolved([this] {
     look_up_pause_ = {};

@@ -64,7 +64,7 @@ void Protocol::on_message(Inbound& message) {
   const std::optional<Header> header =
       message.frames == 0 ? std::nullopt
                           : parse(message.frame.data<std::byte>(), message.frame.size(), token_, world_size_);
-  const size_t expected = header && header->kind == Kind::kData ? 2 : 1;
+  const size_t expected = header && (header->kind == Kind::kData || header->kind == Kind::kWhole) ? 2 : 1;
   if (!header || header->source == rank_ || header->kind == Kind::kFarewell || message.frames != expected) {
     reject("a malformed message");
     return;
@@ -91,6 +91,7 @@ void Protocol::on_message(Inbound& message) {
 void Protocol::dispatch(const Header& header, Inbound& message) {
   switch (header.kind) {
     case Kind::kEager:
+    case Kind::kWhole:
       return on_eager(header, message);
     case Kind::kRequest:
       return on_request(header);
@@ -110,13 +111,16 @@ void Protocol::dispatch(const Header& header, Inbound& message) {
 }
 
 void Protocol::on_eager(const Header& header, Inbound& message) {
-  if (header.size > settings_.eager_limit) return violate(header.source);
+  const bool apart = header.kind == Kind::kWhole;
+  if (header.size > settings_.eager_limit || (apart && header.size != message.body.size())) {
+    return violate(header.source);
+  }
   Arrival arrival;
   arrival.source = header.source;
   arrival.tag = header.tag;
   arrival.size = header.size;
-  arrival.frame = std::move(message.frame);
-  arrival.skip = sizeof(Header);
+  arrival.frame = std::move(apart ? message.body : message.frame);
+  arrival.skip = apart ? 0 : sizeof(Header);
   if (const OperationPtr receive = matcher_.take_receive(header.source, header.tag)) {
     settle(receive, std::move(arrival));
     return;

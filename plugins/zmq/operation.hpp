@@ -24,9 +24,10 @@ struct Operation {
   uint64_t size = 0;          // bytes of the message, or of the receive buffer
   bp_result* result = nullptr;
 
-  // A message on its way by rendezvous.
+  // A message whose bytes go from the user's buffer: by rendezvous, or at once.
   bool any_source = false;
-  bool matched = false;
+  bool at_once = false;
+  bool matched = false;    // the other rank waits for it; if at once, so to speak
   uint64_t remote_id = 0;  // the operation at the other end
   uint64_t total = 0;      // receive: bytes of the message
   uint64_t moved = 0;      // bytes received, or handed to libzmq

@@ -12,6 +12,10 @@ namespace {
 // What an unreceived eager message costs beside its bytes, so that a flood of empty ones is bounded, too.
 constexpr uint64_t kMessageCost = 128;
 
+// Eager messages up to this size are copied, so that their send is done at once; for larger ones the way back of the
+// buffer costs less than a copy.
+constexpr uint64_t kCopied = 65536;
+
 // Gives a piece of a send's buffer back. Called by libzmq, on any thread.
 struct Lent {
   OperationPtr send;
@@ -76,6 +80,10 @@ OperationPtr Protocol::send(const bp_op& op) {
   const uint64_t cost = send->size + kMessageCost;
   if (send->size <= settings_.eager_limit && other.credit >= cost) {
     other.credit -= cost;
+    if (send->size > kCopied) {
+      lend(send);
+      return send;
+    }
     post(op.peer, compose(other, {.kind = Kind::kEager, .tag = send->tag, .size = send->size}, send->data, send->size),
          send);
   } else {
@@ -83,6 +91,15 @@ OperationPtr Protocol::send(const bp_op& op) {
     post(op.peer, compose(other, {.kind = Kind::kRequest, .tag = send->tag, .size = send->size, .id = send->id}));
   }
   return send;
+}
+
+void Protocol::lend(const OperationPtr& send) {
+  sends_[send->id] = send;
+  send->at_once = true;
+  send->matched = true;
+  send->lent = 1;
+  peer(send->peer).queue.push_back({zmq::message_t(), send, nullptr});
+  flush(send->peer);
 }
 
 void Protocol::send_to_self(const OperationPtr& send) {
@@ -192,6 +209,11 @@ void Protocol::cancel(const OperationPtr& operation, const sdk::Failure& why, bo
     std::erase_if(peer(operation->peer).queue,
                   [&operation](const Outgoing& waiting) { return waiting.eager_send == operation; });
     operation->fail(why);
+  } else if (operation->at_once && operation->moved == 0) {
+    std::erase_if(peer(operation->peer).queue,
+                  [&operation](const Outgoing& waiting) { return waiting.transfer == operation; });
+    sends_.erase(operation->id);
+    operation->fail(why);
   } else if (!operation->matched) {
     sends_.erase(operation->id);
     operation->fail(why);
@@ -286,9 +308,11 @@ Sent Protocol::stream(int32_t rank, const OperationPtr& send) {
   while (send->moved < send->size) {
     const Sent sent = sockets_.begin(rank);
     if (sent != Sent::kYes) return sent;
-    const uint64_t size = std::min(settings_.chunk_size, send->size - send->moved);
-    zmq::message_t header =
-        compose(other, {.kind = Kind::kData, .size = size, .target = send->remote_id, .offset = send->moved});
+    const uint64_t size = send->at_once ? send->size : std::min(settings_.chunk_size, send->size - send->moved);
+    zmq::message_t header = compose(
+        other, send->at_once
+                   ? Header{.kind = Kind::kWhole, .tag = send->tag, .size = size}
+                   : Header{.kind = Kind::kData, .size = size, .target = send->remote_id, .offset = send->moved});
     sockets_.part(header, true);
     send->lent.fetch_add(1, std::memory_order_relaxed);
     zmq::message_t piece(send->data + send->moved, size, &give_back, new Lent{send, &releases_});

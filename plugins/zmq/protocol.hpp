@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sends and receives over Sockets. Small messages travel at once (eager), within a window of bytes per pair of ranks
-// that bounds what can pile up unreceived. Others announce themselves (request), and when a receive has met them
-// (ready) their pieces go from the sender's buffer into the receiver's without another copy (data).
+// Sends and receives over Sockets. Smaller messages travel at once (eager), within a window of bytes per pair of ranks
+// that bounds what can pile up unreceived: the smallest are copied, the others lent to libzmq (whole). Others announce
+// themselves (request), and when a receive has met them (ready) their pieces go from the sender's buffer into the
+// receiver's without another copy (data).
 //
 // Nothing here blocks. Guarded by the group's mutex.
 #pragma once
@@ -84,6 +85,7 @@ class Protocol {
   Peer& peer(int32_t rank);
   Peer& usable(int32_t rank);  // dials, throws why if it is gone
   OperationPtr start(const bp_op& op, bool sends);
+  void lend(const OperationPtr& send);
   void send_to_self(const OperationPtr& send);
   void settle(const OperationPtr& receive, Arrival arrival);
   void take_bytes(Operation& receive, const Arrival& arrival);
@@ -123,7 +125,7 @@ class Protocol {
 
   Matcher matcher_;
   std::unordered_map<int32_t, Peer> peers_;    // those in use
-  std::map<uint64_t, OperationPtr> sends_;     // rendezvous sends by id, until terminal
+  std::map<uint64_t, OperationPtr> sends_;     // those that were not copied, by id, until terminal
   std::map<uint64_t, OperationPtr> receives_;  // rendezvous receives by id, from match to the last byte
   std::map<int32_t, TimePoint> suspects_;      // connection broken, goodbye perhaps on its way: lost from then on
   std::vector<int32_t> backlog_;               // peers whose queue waits for room

@@ -26,6 +26,7 @@ Settings read_settings(const sdk::Options& options) {
   settings.chunk_size = static_cast<uint64_t>(options.integer("chunk_size"));
   settings.max_message_size = options.integer("max_message_size");
   settings.connect_timeout = duration(options, "connect_timeout");
+  settings.poll = std::chrono::nanoseconds(options.integer("poll"));
   settings.heartbeat = duration(options, "heartbeat");
   const auto largest = static_cast<uint64_t>(settings.max_message_size) - sizeof(Header);
   if (settings.chunk_size > largest || settings.eager_limit > largest) {

@@ -30,7 +30,7 @@ inline constexpr std::array kOptions = {
     number_option(BP_OPTION_INT, "sndhwm", "256", 1, 1e6,
                   "messages per peer queued in libzmq for sending; more wait outside of it"),
     number_option(BP_OPTION_INT, "rcvhwm", "256", 1, 1e6, "messages per peer queued in libzmq after arrival"),
-    number_option(BP_OPTION_BYTES, "eager_limit", "65536", 0, 16777216,
+    number_option(BP_OPTION_BYTES, "eager_limit", "1048576", 0, 16777216,
                   "largest message that is sent before the receiver asks for it", BP_OPTION_SAME_ON_ALL),
     number_option(BP_OPTION_BYTES, "eager_window", "8388608", 65536, 1073741824,
                   "bytes of such messages that one peer may leave unreceived here", BP_OPTION_SAME_ON_ALL),
@@ -38,6 +38,8 @@ inline constexpr std::array kOptions = {
     number_option(BP_OPTION_BYTES, "max_message_size", "67108864", 65536, 2147483648.0,
                   "a connection that announces a larger piece is closed before memory is taken", BP_OPTION_SAME_ON_ALL),
     number_option(BP_OPTION_DURATION, "connect_timeout", "30s", 1e6, 3600e9, "how long to try to reach a peer's port"),
+    number_option(BP_OPTION_DURATION, "poll", "100us", 0, 1e9,
+                  "how long a thread that waits polls, yielding its processor, before it sleeps"),
     number_option(BP_OPTION_DURATION, "heartbeat", "0s", 0, 3600e9,
                   "interval of heartbeats on idle connections; a peer silent for three is lost; 0 sends none"),
 };
@@ -53,6 +55,7 @@ struct Settings {
   uint64_t chunk_size = 0;    // bytes
   int64_t max_message_size = 0;
   std::chrono::milliseconds connect_timeout{0};
+  std::chrono::nanoseconds poll{0};
   std::chrono::milliseconds heartbeat{0};
 };
 

@@ -20,6 +20,7 @@ bool fits(const Header& header, size_t behind) {
     case Kind::kWithdraw:
     case Kind::kCredit:
     case Kind::kFarewell:
+    case Kind::kWhole:
       return behind == 0;
   }
   return false;

@@ -22,7 +22,8 @@ enum class Kind : uint8_t {
   kWithdraw = 6,  // request `id` is void
   kCredit = 7,    // nothing but the field `credit`
   kBye = 8,       // the sender leaves, having sent `size` messages before this one. Behind the header: why
-  kFarewell = 9   // answer to a bye: all that came before it has arrived
+  kFarewell = 9,  // answer to a bye: all that came before it has arrived
+  kWhole = 10     // as kEager, but its bytes in a second frame
 };
 
 inline constexpr uint32_t kMagic = 0x315a5042;  // "BPZ1"

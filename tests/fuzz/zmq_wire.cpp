@@ -40,7 +40,7 @@ void check_frame(const std::byte* frame, size_t size, int32_t world_size) {
   if (!header) return;
   require(size >= sizeof(Header) && std::memcmp(frame, &*header, sizeof(Header)) == 0);
   require(header->source >= 0 && header->source < world_size && header->token == kToken);
-  require(header->kind >= Kind::kHello && header->kind <= Kind::kFarewell);
+  require(header->kind >= Kind::kHello && header->kind <= Kind::kWhole);
   const size_t behind = size - sizeof(Header);
   if (header->kind == Kind::kBye) {
     require(behind <= kMaxReason);

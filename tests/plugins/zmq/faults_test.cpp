@@ -80,7 +80,7 @@ TEST(ZmqFaults, AKilledProcessIsNamed) {
   Process process(host);
   ASSERT_EQ(rank.recv(1, 1, 6).status, BP_OK);
   // A receive that waits when it happens, a large send in the middle of its rendezvous, and whatever comes later.
-  const Bytes large = pattern(1 << 20, 1);
+  const Bytes large = pattern(4 << 20, 1);
   Bytes target(6);
   bp_work* const receiving = rank.start(Rank::make_recv(1, 1, target));
   bp_work* const sending = rank.start(Rank::make_send(1, 1, large));
@@ -148,7 +148,7 @@ TEST(ZmqFaults, AbortUnblocksEverything) {
   MemoryHost host;
   Rank rank(host, 0, 2);
   Rank other(host, 1, 2);
-  const Bytes large = pattern(1 << 20, 1);
+  const Bytes large = pattern(4 << 20, 1);
   Bytes target(10);
   bp_work* const receiving = rank.start(Rank::make_recv(1, 2, target));
   bp_work* const sending = rank.start(Rank::make_send(1, 2, large));
@@ -210,7 +210,7 @@ TEST(ZmqFaults, WaitsReturnWhenTheirTimeIsOver) {
   const Received late = rank.recv(1, 1, 10, BP_OP_SYNC, kSecond / 10);
   EXPECT_EQ(late.status, BP_TIMEOUT);
   EXPECT_NE(late.text.find("rank 1"), std::string::npos) << late.text;
-  EXPECT_EQ(rank.send(1, 1, pattern(1 << 20, 1), BP_OP_SYNC, kSecond / 10), BP_TIMEOUT);
+  EXPECT_EQ(rank.send(1, 1, pattern(4 << 20, 1), BP_OP_SYNC, kSecond / 10), BP_TIMEOUT);
   EXPECT_EQ(rank.recv(1, 1, 10, BP_OP_SYNC, 0).status, BP_TIMEOUT);
   EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(200));
   // Neither left anything behind: the group goes on.
@@ -226,12 +226,23 @@ TEST(ZmqFaults, CancelledOperationsEndAndOthersGoOn) {
   Rank other(host, 1, 2);
   Bytes target(10);
   EXPECT_EQ(rank.recv(1, 1, 10, 0, 0).status, BP_CANCELLED);            // a posted receive
-  EXPECT_EQ(rank.send(1, 1, pattern(1 << 20, 1), 0, 0), BP_CANCELLED);  // a send that nobody has answered
-  EXPECT_EQ(rank.send(0, 1, pattern(1 << 20, 1), 0, 0), BP_CANCELLED);  // the same to itself
-  EXPECT_EQ(rank.send(1, 1, pattern(100000, 2), 0, kSecond / 100), BP_CANCELLED);
+  EXPECT_EQ(rank.send(1, 1, pattern(4 << 20, 1), 0, 0), BP_CANCELLED);  // a send that nobody has answered
+  EXPECT_EQ(rank.send(0, 1, pattern(4 << 20, 1), 0, 0), BP_CANCELLED);  // the same to itself
+  EXPECT_EQ(rank.send(1, 1, pattern(2 << 20, 2), 0, kSecond / 100), BP_CANCELLED);
   bp_work* const sending = rank.start(Rank::make_send(1, 1, target));
   EXPECT_EQ(other.recv(0, 1, 1 << 20).size, 10u);
   EXPECT_EQ(rank.finish(sending), BP_OK);
+}
+
+// Small enough to be sent at once, too large to be copied.
+TEST(ZmqFaults, ASendToARankThatHasNotComeCanBeCancelled) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  EXPECT_EQ(rank.send(1, 1, pattern(100000, 1), 0, 0), BP_CANCELLED);
+  EXPECT_EQ(rank.send(1, 1, pattern(100000, 2), BP_OP_SYNC, kSecond / 100), BP_TIMEOUT);
+  Rank other(host, 1, 2);
+  EXPECT_EQ(rank.send(1, 1, pattern(100000, 3)), BP_OK);
+  EXPECT_EQ(other.recv(0, 1, 100000).bytes, pattern(100000, 3));
 }
 
 }  // namespace
