@@ -110,6 +110,7 @@ Problem CollectiveCase::problem(int32_t rank) const {
   problem.rank = rank;
   problem.world_size = shape_.world_size;
   problem.root = shape_.root;
+  problem.element_size = shape_.element_size;
   if (!is_varying(shape_.kind)) {
     problem.count = shape_.count;
     return problem;

@@ -19,6 +19,7 @@ struct Shape {
   int32_t root = 0;
   uint64_t count = 0;  // v-variants: blocks of different sizes up to about this, some of them empty
   bool in_place = false;
+  uint64_t element_size = 1;  // bytes
 };
 
 bool is_rooted(uint32_t kind);

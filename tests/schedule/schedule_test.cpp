@@ -119,6 +119,28 @@ TEST(RingBroadcast, SendsNothingToTheRoot) {
   }
 }
 
+TEST(RingAllReduce, MovesNoMoreBytesInSlices) {
+  for (const uint64_t element_size : {1 << 17, 1 << 19, 1 << 21})
+    for (int32_t world_size = 1; world_size <= kLargestWorld; world_size = world_size * 3 / 2 + 1)
+      for (const uint64_t count : {1, 2, 7, 101})
+        for (const bool in_place : {false, true}) {
+          const Shape shape{.kind = BP_ALL_REDUCE,
+                            .world_size = world_size,
+                            .count = count,
+                            .in_place = in_place,
+                            .element_size = element_size};
+          const Traffic traffic = run_and_check(Algorithm::kRing, shape);
+          const auto others = static_cast<uint64_t>(world_size - 1);
+          const uint64_t bytes = count * element_size;
+          // Each slice is a ring of its own, whose chunks are of two sizes, and no rank has more slices than half
+          // megabytes of its share, but for an even number.
+          const uint64_t slices = 2 + bytes / static_cast<uint64_t>(world_size) / (512 * 1024);
+          ASSERT_LE(traffic.messages, slices * 2 * others) << describe(shape);
+          ASSERT_LE(traffic.elements, 2 * others * (count / static_cast<uint64_t>(world_size) + slices))
+              << describe(shape);
+        }
+}
+
 TEST(MakeSchedule, RefusesAnAlgorithmOfAnotherKind) {
   EXPECT_THROW(make_schedule(Algorithm::kRing, {.kind = BP_BARRIER}), std::invalid_argument);
   EXPECT_TRUE(algorithms_for(BP_SEND).empty());

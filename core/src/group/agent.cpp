@@ -52,6 +52,20 @@ const bp_memory_api* Agent::memory() const {
   return whole && table->release != nullptr ? table : nullptr;
 }
 
+std::unique_ptr<Scratch> Agent::borrow_scratch(uint64_t size) {
+  {
+    const std::lock_guard lock(scratch_mutex_);
+    if (scratch_ && scratch_->size() >= size) return std::move(scratch_);
+  }
+  return std::make_unique<Scratch>(size);
+}
+
+void Agent::return_scratch(std::unique_ptr<Scratch> scratch) {
+  constexpr uint64_t kLargest = 4 << 20;
+  const std::lock_guard lock(scratch_mutex_);
+  if (scratch->size() <= kLargest && (!scratch_ || scratch_->size() < scratch->size())) scratch_ = std::move(scratch);
+}
+
 bool Agent::wedged() const {
   return std::any_of(stages_.begin(), stages_.end(), [](const auto& stage) { return stage->wedged(); });
 }

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,6 +20,18 @@ namespace backplane::core {
 struct Chosen {
   const Member* member = nullptr;
   std::shared_ptr<const BackendOptions> options;
+};
+
+// Memory for what is on its way in a collective that the core completes; not cleared.
+class Scratch {
+ public:
+  explicit Scratch(uint64_t size) : size_(size), bytes_(new std::byte[size]) {}
+  std::byte* bytes() const { return bytes_.get(); }
+  uint64_t size() const { return size_; }
+
+ private:
+  const uint64_t size_;
+  const std::unique_ptr<std::byte[]> bytes_;
 };
 
 class Agent {
@@ -50,6 +65,11 @@ class Agent {
   // Memory that its operations reach directly, NULL if it has none to give.
   const bp_memory_api* memory() const;
 
+  // The agent keeps what came back last, unless it is large: the system's fresh pages cost more than most of what is
+  // done in them. Any thread.
+  std::unique_ptr<Scratch> borrow_scratch(uint64_t size);
+  void return_scratch(std::unique_ptr<Scratch> scratch);
+
   // Was a call into a plugin left behind? Then it may still use the buffers that it was given.
   bool wedged() const;
 
@@ -69,6 +89,8 @@ class Agent {
   const bp_process_group_api* api_ = nullptr;   // of the last
   void* self_ = nullptr;
   std::array<std::vector<Native>, BP_OP_COUNT> native_;  // an operation may be declared once per kind of memory
+  std::mutex scratch_mutex_;
+  std::unique_ptr<Scratch> scratch_;
 };
 
 }  // namespace backplane::core

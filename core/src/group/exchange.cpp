@@ -14,7 +14,8 @@ namespace {
 // How long operations that were asked to end may take before the whole agent is aborted.
 constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
 
-// One run of a schedule. A round's messages are started together; the destructor leaves none in flight.
+// One run of a schedule. A round's messages are started together, and before the round ahead of it has ended if they
+// touch nothing that this one still does; the destructor leaves none in flight.
 class Exchange {
  public:
   Exchange(Agent& agent, const bp_op& op, const void* input, std::byte* scratch, uint64_t seq, Deadline deadline)
@@ -31,17 +32,34 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   void run(const Schedule& schedule) {
-    size_t begin = 0;
-    for (const uint32_t end : schedule.round_ends) {
-      size_t messages = begin;
-      while (messages < end && is_message(schedule.steps[messages])) ++messages;
-      exchange(&schedule.steps[begin], &schedule.steps[0] + messages);
-      for (size_t i = messages; i < end; ++i) local(schedule.steps[i]);
-      begin = end;
+    bool started = false;
+    for (size_t i = 0; i < schedule.round_ends.size(); ++i) {
+      const Round round = round_of(schedule, i);
+      const Round next = i + 1 < schedule.round_ends.size() ? round_of(schedule, i + 1) : Round();
+      const bool together = independent(round, next);
+      if (!started) exchange(round, together ? 0 : BP_OP_SYNC);
+      const size_t own = flights_.size();
+      if (together) exchange(next, 0);
+      for (size_t flight = 0; flight < own; ++flight) {
+        finish(flights_.front());
+        flights_.pop_front();
+      }
+      for (const Step* step = round.locals; step != round.end; ++step) local(*step);
+      started = together;
     }
   }
 
  private:
+  struct Round {
+    const Step* begin = nullptr;   // messages
+    const Step* locals = nullptr;  // copies and reduces
+    const Step* end = nullptr;
+  };
+  struct Bytes {
+    const std::byte* begin = nullptr;
+    const std::byte* end = nullptr;
+    bool overlaps(const Bytes& other) const { return begin < other.end && other.begin < end; }
+  };
   struct Flight {
     bp_work* work = nullptr;  // NULL: done
     const Step* step = nullptr;
@@ -64,20 +82,55 @@ class Exchange {
     return (region.where == Where::kOutput ? output_ : scratch_) + region.offset * element_;
   }
 
-  // Receives are posted before sends, so that what arrives finds its place. The last message is waited for inside
-  // submit, which spares a work and, on many backends, a switch of threads.
-  void exchange(const Step* begin, const Step* end) {
+  Bytes read(const Step& step) const {
+    if (step.kind == Step::Kind::kRecv) return {};
+    return {source(step.source), source(step.source) + step.source.count * element_};
+  }
+  Bytes written(const Step& step) const {
+    if (step.kind == Step::Kind::kSend) return {};
+    return {target(step.target), target(step.target) + step.target.count * element_};
+  }
+
+  static Round round_of(const Schedule& schedule, size_t index) {
+    const Step* const steps = schedule.steps.data();
+    const size_t begin = index == 0 ? 0 : schedule.round_ends[index - 1];
+    Round round{steps + begin, steps + begin, steps + schedule.round_ends[index]};
+    while (round.locals != round.end && is_message(*round.locals)) ++round.locals;
+    return round;
+  }
+
+  // May the messages of `next` be in flight during `round`? By addresses, because output and input may be one. Rounds
+  // of empty messages wait for each other: to come after is all that those say. Rounds of many messages are left alone,
+  // too: there is enough in flight.
+  bool independent(const Round& round, const Round& next) const {
+    constexpr std::ptrdiff_t kFew = 4;
+    if (next.begin == next.locals || round.begin == round.locals) return false;
+    if (next.locals - next.begin > kFew || round.end - round.begin > 2 * kFew) return false;
+    for (const Step* later = next.begin; later != next.locals; ++later) {
+      const Bytes reads = read(*later);
+      const Bytes writes = written(*later);
+      if (reads.begin == reads.end && writes.begin == writes.end) return false;
+      for (const Step* step = round.begin; step != round.end; ++step) {
+        if (reads.overlaps(written(*step)) || writes.overlaps(written(*step)) || writes.overlaps(read(*step))) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Receives are posted before sends, so that what arrives finds its place. With BP_OP_SYNC, the last message is waited
+  // for inside submit, which spares a work and, on many backends, a switch of threads.
+  void exchange(const Round& round, uint64_t flags_of_last) {
     const Step* last = nullptr;
     for (const Step::Kind kind : {Step::Kind::kRecv, Step::Kind::kSend}) {
-      for (const Step* step = begin; step != end; ++step) {
+      for (const Step* step = round.begin; step != round.locals; ++step) {
         if (step->kind != kind) continue;
         if (last != nullptr) start(*last, 0);
         last = step;
       }
     }
-    if (last != nullptr) start(*last, BP_OP_SYNC);
-    for (Flight& flight : flights_) finish(flight);
-    flights_.clear();
+    if (last != nullptr) start(*last, flags_of_last);
   }
 
   void start(const Step& step, uint64_t flags) {
@@ -182,7 +235,7 @@ class Exchange {
   std::byte* const scratch_;
   const uint64_t tag_;
   const Deadline deadline_;
-  std::deque<Flight> flights_;  // of the round; results must not move
+  std::deque<Flight> flights_;  // of the round, then those of the next one; results must not move
 };
 
 Problem problem_of(const ValidOp& valid, int32_t rank, int32_t world_size) {
@@ -211,20 +264,20 @@ void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t wo
   const Schedule schedule = make_schedule(choose_algorithm(problem), problem);
   const bool scaled = reduces(op.kind) && op.reduce_op == BP_PREMUL_SUM;
   const uint64_t scaled_bytes = scaled ? op.input.count * problem.element_size : 0;
-  std::unique_ptr<std::byte[]> memory(
-      new std::byte[schedule.scratch_count * problem.element_size + scaled_bytes]);  // not cleared
+  std::unique_ptr<Scratch> memory = agent.borrow_scratch(schedule.scratch_count * problem.element_size + scaled_bytes);
   const void* input = op.input.data;
   if (scaled) {
-    multiply(op.dtype, memory.get(), op.input.data, op.scalar, op.input.count);
-    input = memory.get();
+    multiply(op.dtype, memory->bytes(), op.input.data, op.scalar, op.input.count);
+    input = memory->bytes();
   }
   try {
-    Exchange exchange(agent, op, input, memory.get() + scaled_bytes, seq, deadline);
+    Exchange exchange(agent, op, input, memory->bytes() + scaled_bytes, seq, deadline);
     exchange.run(schedule);
   } catch (...) {
     if (agent.wedged()) static_cast<void>(memory.release());  // the backend may still use it
     throw;
   }
+  agent.return_scratch(std::move(memory));
   if (reduces(op.kind) && op.reduce_op == BP_AVG && op.output.data != nullptr) {
     divide(op.dtype, op.output.data, static_cast<uint64_t>(world_size), op.output.count);
   }

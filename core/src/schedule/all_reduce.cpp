@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -47,14 +48,48 @@ Schedule recursive_doubling_all_reduce(const Problem& problem) {
   return std::move(builder).finish();
 }
 
+namespace {
+
+// Of much data a piece of about so many bytes per rank goes around at a time: small enough to stay in a cache from its
+// arrival to its reduction, large enough to make little of what a message costs.
+constexpr uint64_t kPieceBytes = 512 * 1024;
+
+// An even number of slices if there is more than one, because they travel in pairs.
+int32_t slices_of(const Problem& problem) {
+  const uint64_t slice_bytes = kPieceBytes * static_cast<uint64_t>(problem.world_size);
+  const uint64_t pairs = problem.count * problem.element_size / (2 * slice_bytes);
+  return problem.count * problem.element_size <= slice_bytes ? 1
+                                                             : static_cast<int32_t>(2 * std::max<uint64_t>(pairs, 1));
+}
+
+}  // namespace
+
 // Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009). A chunk is combined
 // along one chain of ranks, and the all_gather copies its result: so all ranks have the same bits.
+//
+// Much data is cut into slices, each of which goes around by itself. The rounds of two slices alternate, so that the
+// messages of one can travel while the other is reduced; after them come the next two, in the same scratch.
 Schedule ring_all_reduce(const Problem& problem) {
-  const Blocks chunks = Blocks::balanced(problem.count, problem.world_size);
+  const int32_t count = slices_of(problem);
+  const Blocks slices = Blocks::balanced(problem.count, count);
+  const uint64_t scratch_of_one = ring_scratch(problem, Blocks::balanced(slices.largest(count), problem.world_size));
+  const int32_t hops = problem.world_size - 1;
   Builder builder;
-  ring_reduce_scatter(builder, problem, chunks, chunks.in(Where::kOutput, problem.rank));
-  builder.end_round();
-  ring_all_gather(builder, problem, chunks);
+  if (hops == 0) builder.copy(output(0, problem.count), input(0, problem.count));
+  for (int32_t first = 0; first < count; first += 2) {
+    for (int32_t hop = 0; hop < 2 * hops; ++hop) {
+      for (int32_t slice = first; slice < std::min(first + 2, count); ++slice) {
+        const Blocks chunks = Blocks::balanced(slices.count(slice), problem.world_size, slices.offset(slice));
+        const Region own = chunks.in(Where::kOutput, problem.rank);
+        const uint64_t scratch_at = slice % 2 == 0 ? 0 : scratch_of_one;
+        if (hop < hops) {
+          ring_reduce_scatter_hop(builder, problem, chunks, own, scratch_at, hop);
+        } else {
+          ring_all_gather_hop(builder, problem, chunks, hop - hops);
+        }
+      }
+    }
+  }
   return std::move(builder).finish();
 }
 

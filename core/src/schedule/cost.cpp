@@ -43,8 +43,9 @@ Cost everywhere(Algorithm algorithm, uint32_t kind, const Size& size, double byt
     case BP_BARRIER:
       return {size.rounds, 0, 0};
     case BP_ALL_REDUCE:
+      // A ring reduces each byte once, recursive doubling in every round.
       if (algorithm == Algorithm::kRing) return {2 * size.others, 2 * bytes * size.others / size.all, 0};
-      return {size.folded_rounds, size.folded_rounds * bytes, 0};
+      return {size.folded_rounds, size.folded_rounds * bytes, (size.folded_rounds - size.others / size.all) * bytes};
     case BP_ALL_GATHER:
       if (algorithm == Algorithm::kBruck) return {size.rounds, size.others * bytes, size.all * bytes};
       return {size.others, size.others * bytes, 0};

@@ -15,8 +15,12 @@ namespace backplane::core {
 // `result` may be input's own block, which is read last and never sent.
 void ring_reduce_scatter(Builder& builder, const Problem& problem, const Blocks& blocks, Region result);
 uint64_t ring_scratch(const Problem& problem, const Blocks& blocks);
+// The round of one hop of it, of 0 ... world_size - 2; `scratch_at` is where ring_scratch() elements of scratch begin.
+void ring_reduce_scatter_hop(Builder& builder, const Problem& problem, const Blocks& blocks, Region result,
+                             uint64_t scratch_at, int32_t hop);
 
 // Every rank has its own block in place in the output; afterwards every rank has all of them.
 void ring_all_gather(Builder& builder, const Problem& problem, const Blocks& blocks);
+void ring_all_gather_hop(Builder& builder, const Problem& problem, const Blocks& blocks, int32_t hop);
 
 }  // namespace backplane::core

@@ -62,7 +62,7 @@ struct Problem {
   int32_t world_size = 1;
   int32_t root = 0;
   uint64_t count = 0;         // N of the table; unused by v-variants
-  uint64_t element_size = 1;  // bytes; only the choice of an algorithm looks at it
+  uint64_t element_size = 1;  // bytes; for the choice of an algorithm, and how finely it cuts much data
   // v-variants: world_size elements each where the table names them for this rank, else NULL.
   const uint64_t* in_counts = nullptr;
   const uint64_t* in_displs = nullptr;
