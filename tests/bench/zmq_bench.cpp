@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages through the plugin zmq against bare libzmq: two PAIR sockets over tcp. Time is that of one message, half a
-// round trip.
+// Messages through the plugin zmq against bare libzmq: two PAIR sockets over tcp. "message": half a round trip.
+// "stream": one of several messages that leave back to back, up to an answer of one byte to the last of them.
 #include <zmq.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -53,26 +54,55 @@ class BarePair {
 
 // From rank 0 to rank 1 and back.
 template <typename Send, typename Receive>
-Action round_trip(int rank, const Send& send, const Receive& receive) {
+Action round_trip(int rank, Bytes& data, const Send& send, const Receive& receive) {
   if (rank == 0) {
-    return [send, receive] {
-      send();
-      receive();
+    return [&data, send, receive] {
+      send(data);
+      receive(data);
     };
   }
-  return [send, receive] {
-    receive();
-    send();
+  return [&data, send, receive] {
+    receive(data);
+    send(data);
   };
 }
 
-// Rank 1 sends back what it got: rank 0's pattern.
+// From rank 0 to rank 1, and an answer.
+template <typename SendAll, typename Receive, typename Send>
+Action stream(int rank, const Subject& subject, Bytes& data, Bytes& answer, const SendAll& send_all,
+              const Receive& receive, const Send& send) {
+  const int count = static_cast<int>(subject.per_call);
+  if (rank == 0) {
+    return [count, &data, &answer, send_all, receive] {
+      send_all(data, count);
+      receive(answer);
+    };
+  }
+  return [count, &data, &answer, receive, send] {
+    for (int i = 0; i < count; ++i) receive(data);
+    send(answer);
+  };
+}
+
+// Rank 0's pattern is what rank 1 gets, and sends back if the action says so.
 void check(const Action& action, Bytes& data, int rank, const char* who) {
   std::memset(data.data(), rank == 0 ? 0x5a : 0, data.size());
   action();
   for (const uint8_t byte : data) {
     if (byte != 0x5a) throw std::runtime_error(std::string("wrong bytes from ") + who);
   }
+}
+
+// A call is a round trip of two messages, or a stream of so many.
+std::vector<Subject> subjects() {
+  std::vector<Subject> all;
+  for (const uint64_t bytes : {4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20}) {
+    all.push_back({"message", bytes, static_cast<int>(std::clamp<uint64_t>((1 << 20) / bytes, 1, 20)), 2});
+  }
+  for (const uint64_t bytes : {1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}) {
+    all.push_back({"stream", bytes, 1, static_cast<double>(std::clamp<uint64_t>((64 << 20) / bytes, 2, 64))});
+  }
+  return all;
 }
 
 void body(int rank, const std::filesystem::path& directory, const Arguments& arguments) {
@@ -84,15 +114,28 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
   options.rank = rank;
   options.world_size = 2;
   ProcessGroup group = ProcessGroup::create(options);
+  const auto bare_send = [&bare](const Bytes& data) { bare.send(data); };
+  const auto bare_receive = [&bare](Bytes& data) { bare.receive(data); };
+  const auto our_send = [&group, rank](const Bytes& data) { group.send(data, 1 - rank); };
+  const auto our_receive = [&group, rank](Bytes& data) { group.recv(data, 1 - rank); };
+  const auto bare_send_all = [&bare](const Bytes& data, int count) {
+    for (int i = 0; i < count; ++i) bare.send(data);
+  };
+  const auto our_send_all = [&group, rank](const Bytes& data, int count) {
+    std::vector<Work> works;
+    for (int i = 0; i < count; ++i) works.push_back(group.isend(data, 1 - rank));
+    for (Work& work : works) work.wait();
+  };
   std::vector<Outcome> outcomes;
-  for (const Subject& subject : {Subject{"message", 4, 20, 2}, Subject{"message", 64 << 10, 10, 2},
-                                 Subject{"message", 1 << 20, 2, 2}, Subject{"message", 64 << 20, 1, 2}}) {
+  for (const Subject& subject : subjects()) {
     Bytes data(subject.bytes);
-    const Action bare_call = round_trip(
-        rank, [&bare, &data] { bare.send(data); }, [&bare, &data] { bare.receive(data); });
-    const Action our_call = round_trip(
-        rank, [&group, &data, rank] { group.send(data, 1 - rank); },
-        [&group, &data, rank] { group.recv(data, 1 - rank); });
+    Bytes answer(1);
+    const bool there_and_back = subject.what == "message";
+    const Action bare_call = there_and_back
+                                 ? round_trip(rank, data, bare_send, bare_receive)
+                                 : stream(rank, subject, data, answer, bare_send_all, bare_receive, bare_send);
+    const Action our_call = there_and_back ? round_trip(rank, data, our_send, our_receive)
+                                           : stream(rank, subject, data, answer, our_send_all, our_receive, our_send);
     check(bare_call, data, rank, "libzmq");
     check(our_call, data, rank, "the plugin");
     outcomes.push_back(contest(subject, arguments, group, bare_call, our_call));
