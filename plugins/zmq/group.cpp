@@ -129,7 +129,7 @@ std::unique_ptr<sdk::Work> ZmqGroup::submit(const bp_op& op) {
   const bool waits = !operation->done && (op.flags & BP_OP_SYNC) != 0;
   if (protocol_->has_backlog()) {
     catch_up();
-  } else {
+  } else if (driver_->driving()) {
     protocol_->take_answers();
     driver_->changed();
   }
