@@ -42,6 +42,7 @@ class Helm final : private ::gloo::transport::tcp::Handler {
   void leave();
   void release();  // by whoever has taken it
   void handleEvents(int events) override;
+  void look_for_idleness();
   void set_timer(bool on);
 
   ::gloo::transport::tcp::Device& device_;
@@ -50,6 +51,7 @@ class Helm final : private ::gloo::transport::tcp::Handler {
   std::atomic<int> bystanders_ = 0;
   std::atomic<uint64_t> drives_ = 0;  // so far
   uint64_t drives_seen_ = 0;          // by the timer, on gloo's thread
+  std::atomic<uint32_t> visits_ = 0;  // of gloo's thread
   // Of whoever has taken it.
   bool timer_on_ = false;
   std::vector<Pair*> pairs_;
