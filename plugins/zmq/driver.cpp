@@ -76,7 +76,7 @@ void Driver::drive(Lock& lock, Operation* operation, TimePoint deadline) {
   driven_for_ = operation;
   thread_drives_ = operation == nullptr;
   for (;;) {
-    const TimePoint due = progress_();
+    const TimePoint due = progress_(operation);
     if (operation != nullptr ? operation->done : stopping_ || attention_ || !waiting_.empty()) break;
     const TimePoint now = Clock::now();
     if (now >= deadline) break;
@@ -116,7 +116,7 @@ bool Driver::watch(TimePoint until) {
 
 TimePoint Driver::step(Lock& lock, TimePoint until) {
   if (until > Clock::now()) sleep(lock, until);
-  return progress_();
+  return progress_(nullptr);
 }
 
 void Driver::changed(TimePoint due) {

@@ -39,8 +39,9 @@ class EventFd {
 class Driver {
  public:
   using Lock = std::unique_lock<std::mutex>;
-  // Moves on what can be moved; returns when to be called again at the latest. Called by the driver, locked.
-  using Progress = std::function<TimePoint()>;
+  // Moves on what can be moved, or enough to be done with `wanted` (null: everything); returns when to be called again
+  // at the latest. Called by the driver, locked.
+  using Progress = std::function<TimePoint(const Operation* wanted)>;
   // What only the group's own thread does. May unlock meanwhile. Returns when to be called again at the latest.
   using Upkeep = std::function<TimePoint(Lock&)>;
 

@@ -93,7 +93,7 @@ ZmqGroup::ZmqGroup(const sdk::Context& context)
   protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_,
                                          agree_on_token(context, settings_.address), sockets_, releases_);
   driver_ = std::make_unique<Driver>(
-      wake_, sockets_.descriptors(), settings_.poll, [this] { return progress(); },
+      wake_, sockets_.descriptors(), settings_.poll, [this](const Operation* wanted) { return progress(wanted); },
       [this](Driver::Lock& lock) { return upkeep(lock); });
   protocol_->on_unresolved([this] {
     look_up_pause_ = {};
@@ -112,7 +112,7 @@ ZmqGroup::~ZmqGroup() {
   leaving_ = true;
   const TimePoint deadline = Clock::now() + settings_.linger;
   if (!protocol_->aborted()) protocol_->begin_goodbye();
-  TimePoint due = progress();
+  TimePoint due = progress(nullptr);
   while (!protocol_->aborted() && !protocol_->goodbye_answered() && Clock::now() < deadline) {
     due = driver_->step(lock, std::min(due, deadline));
   }
@@ -141,10 +141,10 @@ std::unique_ptr<sdk::Work> ZmqGroup::submit(const bp_op& op) {
   return std::make_unique<ZmqWork>(*this, std::move(operation));
 }
 
-TimePoint ZmqGroup::progress() noexcept {
+TimePoint ZmqGroup::progress(const Operation* wanted) noexcept {
   if (protocol_->aborted()) close_after_abort();
   try {
-    const TimePoint due = protocol_->progress();
+    const TimePoint due = protocol_->progress(wanted);
     admit_known();
     return due;
   } catch (const std::exception& e) {

@@ -30,7 +30,7 @@ class ZmqGroup final : public sdk::ProcessGroup {
  private:
   void finish_in_line(Driver::Lock& lock, const OperationPtr& operation, const bp_op& op);
   // The driver's.
-  TimePoint progress() noexcept;
+  TimePoint progress(const Operation* wanted) noexcept;
   TimePoint upkeep(Driver::Lock& lock);
   // Lets in, or not, those who have dialled this rank, as far as it knows their keys; the others are left to the
   // group's thread, which asks the store.

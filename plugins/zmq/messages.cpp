@@ -25,7 +25,7 @@ constexpr size_t kCopyLimit = 4096;
 
 }  // namespace
 
-TimePoint Protocol::progress() {
+TimePoint Protocol::progress(const Operation* wanted) {
   finish_released();
   if (aborted_) return TimePoint::max();
   Inbound message;
@@ -33,6 +33,7 @@ TimePoint Protocol::progress() {
   while (taken < kBatch && sockets_.receive(message)) {
     ++taken;
     on_message(message);
+    if (wanted != nullptr && wanted->done) return TimePoint::min();
   }
   const TimePoint now = std::chrono::steady_clock::now();
   while (const std::optional<int32_t> rank = sockets_.broken()) {

@@ -40,8 +40,9 @@ class Protocol {
   void abort(const sdk::Failure& why);
   const std::optional<sdk::Failure>& aborted() const { return aborted_; }
 
-  // Moves on whatever can move. Returns when to call again if nothing happens before; TimePoint::min() for at once.
-  TimePoint progress();
+  // Moves on whatever can move. Returns when to call again if nothing happens before; TimePoint::min() for at once:
+  // also when `wanted` is done, whoever wanted it should not wait for the rest.
+  TimePoint progress(const Operation* wanted = nullptr);
 
   // The part of progress that must follow send and receive: they may have used up the readiness that announced an
   // answer.
