@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint32_t kIn = EPOLLIN;
 constexpr uint32_t kOut = EPOLLOUT;
+constexpr int kReadsAtOnce = 64;
 
 }  // namespace
 
@@ -50,7 +51,8 @@ Pair::Progress Pair::advance() {
   const bool written = state_ == CONNECTED && write_queued();
   bool moved = tx_.size() < queued;
   try {
-    while (!ended_ && read()) moved = true;
+    // Not for ever: whoever drives has a deadline of its own.
+    for (int reads = 0; reads < kReadsAtOnce && !ended_ && read(); ++reads) moved = true;
   } catch (const std::exception&) {
     ended_ = true;  // gloo's thread meets the same
   }

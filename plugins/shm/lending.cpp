@@ -2,6 +2,7 @@
 #include "lending.hpp"
 
 #include <cstring>
+#include <string>
 
 namespace backplane::shm {
 namespace {
@@ -26,9 +27,19 @@ void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, co
 
 void Lending::take_back() noexcept {
   std::byte* const output = at(rank_).output;
+  if (at(rank_).input != nullptr || output != nullptr) steps_.peers().break_loan();
   if (output == nullptr) return;
   const Pages pages(output, size_);
   if (pages.size() > 0) pools_->take_back(mine_.output, output + pages.begin, pages.size());
+}
+
+void Lending::check_loans() const {
+  for (int32_t rank = 0; rank < static_cast<int32_t>(lent_.size()); ++rank) {
+    if (rank == rank_ || at(rank).input == nullptr || !steps_.peers().has_broken_loan(rank)) continue;
+    throw sdk::Failure(BP_PEER_LOST,
+                       "rank " + std::to_string(rank) + " gave up while this rank read the buffer that it had lent",
+                       rank);
+  }
 }
 
 void Lending::show(uint32_t step) const { std::memcpy(steps_.mine(step, sizeof mine_), &mine_, sizeof mine_); }

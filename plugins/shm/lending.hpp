@@ -44,9 +44,11 @@ class Lending {
   void offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar = nullptr,
              uint64_t element = 0);
   void offer_nothing() { offer(nullptr, nullptr, 0); }
-  // The collective has failed: from now on the whole pages of this rank's output are memory of this process alone (and
-  // hold zeros), whatever others still write where they were.
+  // The collective has failed: others must not believe what they read in this rank's input, and the whole pages of this
+  // rank's output are memory of this process alone (and hold zeros), whatever others still write where they were.
   void take_back() noexcept;
+  // All that was lent has been read. Throws BP_PEER_LOST if a rank had taken back by then what it lent.
+  void check_loans() const;
   // Says so in the line of the step, whose data must be in the slots.
   void show(uint32_t step) const;
   // Hears what another rank lends of `size` bytes, and waits for it; `step` is where it says so. Once per collective.

@@ -32,7 +32,10 @@ class Segment {
                                        context.world_size)) {
     provide(view_.base(), view_.layout().lines(), "the members");  // whatever happens next, leaving writes there
   }
-  ~Segment() { peers_.leave(); }
+  ~Segment() {
+    retire_elder(pools_.own());
+    peers_.leave();
+  }
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 

@@ -119,6 +119,7 @@ class Messages {
   BriefLock lock_;
   Matcher matcher_;
   std::vector<Peer> peers_;
+  uint32_t caught_ = 0;  // receives that tried to do without a place
   uint64_t next_order_ = 0;
   uint64_t next_id_ = 0;
   uint32_t departures_ = 0;  // as last seen

@@ -128,12 +128,23 @@ void Peers::wake_others() const noexcept {
   for (int32_t rank = 0; rank < world_size_; ++rank) wake(rank);
 }
 
+void Peers::break_loan() noexcept {
+  view_.member(rank_).broke_loan.store(1);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool Peers::has_broken_loan(int32_t rank) const noexcept {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return view_.member(rank).broke_loan.load() != 0;
+}
+
 bool Peers::shares_processor() noexcept {
   const auto mine = static_cast<uint32_t>(::sched_getcpu() + 1);
   std::atomic<uint32_t>& shown = view_.member(rank_).cpu;
   if (shown.load(std::memory_order_relaxed) != mine) shown.store(mine, std::memory_order_relaxed);
   for (int32_t rank = 0; rank < world_size_; ++rank) {
-    if (rank != rank_ && view_.member(rank).cpu.load(std::memory_order_relaxed) == mine) return true;
+    if (rank == rank_ || view_.member(rank).cpu.load(std::memory_order_relaxed) != mine) continue;
+    if (mine != 0 && is_present(rank)) return true;
   }
   return false;
 }

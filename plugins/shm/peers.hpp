@@ -48,6 +48,12 @@ class Peers {
   void wake(int32_t rank) const noexcept { ring(view_.member(rank).bell); }
   void wake_others() const noexcept;
 
+  // A collective has failed here: what this rank has lent, others must no longer believe. Before the program has its
+  // buffers back.
+  void break_loan() noexcept;
+  // After reading what a rank has lent: might that have been something else by then?
+  bool has_broken_loan(int32_t rank) const noexcept;
+
   // Did another rank wait on the processor that this thread runs on? Then that rank cannot do what this one waits for
   // before it gives up the processor.
   bool shares_processor() noexcept;

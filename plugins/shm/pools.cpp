@@ -62,8 +62,12 @@ std::vector<Elder> elders_of(const sdk::Context& context) {
 
 void become_elder(uint64_t id, const sdk::Context& context, const std::shared_ptr<Heaps>& heaps) {
   const std::lock_guard lock(list().mutex);
-  std::erase_if(list().groups, [](const Known& each) { return each.heaps.expired(); });
   list().groups.push_back({id, ::getpid(), global_rank(context), context.global_ranks, heaps});
+}
+
+void retire_elder(const std::shared_ptr<Heaps>& heaps) noexcept {
+  const std::lock_guard lock(list().mutex);
+  std::erase_if(list().groups, [&heaps](const Known& each) { return each.heaps.lock() == heaps; });
 }
 
 uint64_t Pools::place_of(const std::byte* data, uint64_t size) const {

@@ -27,6 +27,8 @@ struct Elder {
 std::vector<Elder> elders_of(const sdk::Context& context);
 // From now on the group with this context is an elder to groups that are made later, as long as its heaps are there.
 void become_elder(uint64_t id, const sdk::Context& context, const std::shared_ptr<Heaps>& heaps);
+// Its group has ended, though younger ones may keep the heaps.
+void retire_elder(const std::shared_ptr<Heaps>& heaps) noexcept;
 
 class Pools {
  public:

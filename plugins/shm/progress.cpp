@@ -31,6 +31,7 @@ void Messages::progress() {
 // waits, it needs no place among the receives.
 bool Messages::catch_next(Operation& receive) {
   if (!waiting_.polls() || receive.peer == BP_ANY_SOURCE || receive.peer == rank_ || !matcher_.is_empty()) return false;
+  if (++caught_ % kBatch == 0) return false;  // other ranks have their turn
   Peer& peer = at(receive.peer);
   if (peer.gone) return false;
   Arrival arrival;

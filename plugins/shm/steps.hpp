@@ -45,6 +45,7 @@ class Steps {
   // What another rank, or this one, shows. Waits for it. Throws BP_INVALID if that rank is in another collective,
   // BP_PEER_LOST, BP_TIMEOUT, or the cause of an abort.
   const std::byte* see(int32_t rank, uint32_t step, uint64_t size, const Passage& passage);
+  Peers& peers() const { return peers_; }
   // Throws the cause of an abort, or BP_TIMEOUT: for work between steps that takes long. Looks at the clock.
   void check(const Passage& passage) const;
 

@@ -231,6 +231,7 @@ TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
 // Keeps the deadline of a SYNC operation.
 void ZmqGroup::finish_in_line(Driver::Lock& lock, const OperationPtr& operation, const bp_op& op) {
   driver_->wait(lock, *operation, deadline_after(op.timeout_ns));
+  if (!operation->done) catch_up();  // libzmq may have let go of it just now
   if (operation->done) return;
   const std::string what = operation->sends ? "send to " : "recv from ";
   const std::string whom = operation->peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(operation->peer);
@@ -262,7 +263,7 @@ void ZmqGroup::cancel(const OperationPtr& operation) noexcept {
 void ZmqGroup::abort(const sdk::Failure& why) noexcept {
   const Driver::Lock lock(driver_->mutex());
   protocol_->abort(why);
-  driver_->changed();
+  driver_->changed(TimePoint::min());  // only the driver closes the sockets, and so gets lent buffers back
   driver_->call_thread();
 }
 

@@ -206,12 +206,10 @@ void Protocol::cancel(const OperationPtr& operation, const sdk::Failure& why, bo
     matcher_.remove_local(*operation);
     operation->fail(why);
   } else if (operation->size <= settings_.eager_limit && !sends_.contains(operation->id)) {
-    std::erase_if(peer(operation->peer).queue,
-                  [&operation](const Outgoing& waiting) { return waiting.eager_send == operation; });
+    take_out(*operation);
     operation->fail(why);
   } else if (operation->at_once && operation->moved == 0) {
-    std::erase_if(peer(operation->peer).queue,
-                  [&operation](const Outgoing& waiting) { return waiting.transfer == operation; });
+    take_out(*operation);
     sends_.erase(operation->id);
     operation->fail(why);
   } else if (!operation->matched) {
@@ -227,6 +225,15 @@ void Protocol::cancel(const OperationPtr& operation, const sdk::Failure& why, bo
                                            " was given up in the middle of a message: " + why.what(),
                                        operation->peer));
   }
+}
+
+// Of the queue, an eager message of which nothing has left.
+void Protocol::take_out(const Operation& send) {
+  Peer& other = peer(send.peer);
+  const auto gone = std::erase_if(other.queue, [&send](const Outgoing& waiting) {
+    return waiting.eager_send.get() == &send || waiting.transfer.get() == &send;
+  });
+  if (gone > 0) other.credit += send.size + kMessageCost;
 }
 
 void Protocol::abort(const sdk::Failure& why) {

@@ -86,6 +86,7 @@ class Protocol {
   Peer& peer(int32_t rank);
   Peer& usable(int32_t rank);  // dials, throws why if it is gone
   OperationPtr start(const bp_op& op, bool sends);
+  void take_out(const Operation& send);
   void lend(const OperationPtr& send);
   void send_to_self(const OperationPtr& send);
   void settle(const OperationPtr& receive, Arrival arrival);

@@ -23,6 +23,7 @@ class Counting : private bp_backend {
  public:
   explicit Counting(const char* name) : bp_backend(noop_.descriptor()), api_(bench::NoopBackend::table()) {
     bp_backend::id = name;
+    bp_backend::flags |= BP_BACKEND_AUTONOMOUS;
     bp_backend::init = [](const bp_backend* backend, const bp_init* request, bp_agent* agent, bp_error*) {
       auto* const self = const_cast<Counting*>(static_cast<const Counting*>(backend));
       agent->kind = BP_KIND_PROCESS_GROUP;

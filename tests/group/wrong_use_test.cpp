@@ -43,6 +43,27 @@ TEST_P(MismatchTest, CountsThatDifferBetweenRanks) {
   for (const std::string& text : texts) expect_words(text, {sentence});
 }
 
+// Also where much data travels in slices of the same size whatever the whole.
+TEST_P(MismatchTest, LargeCountsThatDifferBetweenRanks) {
+  constexpr size_t kMega = size_t{1} << 18;  // floats of a MiB
+  struct Counts {
+    int world;
+    size_t fewer;
+    size_t more;
+  };
+  for (const Counts& counts : {Counts{2, kMega, 2 * kMega}, Counts{2, 2 * kMega, 4 * kMega},
+                               Counts{2, 4 * kMega, 4 * kMega + 1}, Counts{3, 4 * kMega, 8 * kMega}}) {
+    const Store store = Store::inproc();
+    on_ranks(counts.world, [this, &store, &counts](int rank) {
+      GroupOptions options = group_options(GetParam(), store, rank, counts.world, std::chrono::seconds(60));
+      ProcessGroup group = ProcessGroup::create(options);
+      std::vector<float> data(rank == 1 ? counts.more : counts.fewer, 1);
+      EXPECT_EQ(failure_of([&] { group.all_reduce(data); }), Status::kInvalid)
+          << counts.fewer << " and " << counts.more << " by " << counts.world;
+    });
+  }
+}
+
 class WrongUseTest : public testing::Test {
  protected:
   // What creating a group says.

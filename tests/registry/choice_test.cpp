@@ -118,6 +118,18 @@ TEST(ChoiceTest, OthersServeWhatTheyAreBetterAt) {
       "gloo, all_reduce of 64 KiB and more by zmq, broadcast below 64 KiB by gloo, gather of all sizes by gloo");
 }
 
+// Ranks may wait for the operations of two backends in any order.
+TEST(ChoiceTest, OnlyAutonomousBackendsShareAGroup) {
+  constexpr const char* kTable = R"({"format": "backplane-tuning/1", "measured": [
+    {"ranks": 2, "operation": "all_reduce", "bytes": 4, "us": {"shm": 1, "gloo": 5}},
+    {"ranks": 2, "operation": "all_reduce", "bytes": 1024, "us": {"shm": 9, "gloo": 5}}]})";
+  const View lazy = {{{"shm", ""}, {"gloo", "", false}}, "here", kTable};
+  EXPECT_EQ(told({lazy, lazy})[0], "shm: 2 ranks on one host; measured 1.0 us at 4 B, gloo 5.0");
+  const View both = {{{"shm", ""}, {"gloo", ""}}, "here", kTable};
+  EXPECT_EQ(told({both, both})[0],
+            "shm: 2 ranks on one host; measured 1.0 us at 4 B, gloo 5.0; all_reduce of 1 KiB and more by gloo");
+}
+
 TEST(ChoiceTest, NoTableAtAll) {
   for (const char* text : {"", "{", "[]", R"({"format": "x", "measured": []})", R"({"format": "backplane-tuning/1"})",
                            R"({"format": "backplane-tuning/1", "measured": [{"ranks": 2}]})",

@@ -63,7 +63,11 @@ Agent& Group::agent_for(const ValidOp& valid, uint32_t memory) const {
   if (op.kind == BP_BARRIER) return *agents_.front();
   for (const Exempt& each : exempt_[op.kind]) {
     const uint64_t bytes = valid.per_rank * dtype_size(op.dtype);
-    if (memory == BP_HOST && bytes >= each.range.from && bytes < each.range.end) return *each.agent;
+    const bool is_in_range = bytes >= each.range.from && bytes < each.range.end;
+    if (memory != BP_HOST || !is_in_range) continue;
+    const bool is_able =
+        each.agent->can_complete() || each.agent->native(op.kind, op.dtype, op.reduce_op, memory, reduces(op.kind));
+    if (is_able) return *each.agent;
   }
   return agent_of(memory);
 }

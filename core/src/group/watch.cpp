@@ -196,7 +196,11 @@ bool Group::compares_first(const bp_op& op) const {
 // BACKPLANE_FINGERPRINT=always: nobody begins before all ranks have shown that they mean the same. The largest of all
 // hashes and the largest of their complements tell whether they are equal.
 void Group::check_fingerprint(Agent& agent, const ValidOp& valid) {
-  if (!compares_first(valid.op) || !agent.can_complete()) return;
+  if (!compares_first(valid.op)) return;
+  // Ranks that are in different collectives must meet nevertheless, whatever serves those.
+  const bool is_exempt = !exempt_[valid.op.kind].empty();
+  Agent& common = is_exempt ? agent_of(BP_HOST) : agent;
+  if (!common.can_complete()) return;
   const uint64_t mine = hash(words(entry_of(valid)));
   uint64_t values[2] = {mine, ~mine};
   ValidOp check;
@@ -211,7 +215,7 @@ void Group::check_fingerprint(Agent& agent, const ValidOp& valid) {
   validate(op, config_.rank, config_.world_size, &check);
   check.op.seq = valid.op.seq;
   constexpr uint64_t kOwnTag = UINT64_C(1) << 62;  // beside that of the collective itself
-  run_collective(agent, check, config_.rank, config_.world_size, kOwnTag | valid.op.seq,
+  run_collective(common, check, config_.rank, config_.world_size, kOwnTag | valid.op.seq,
                  Deadline::after(op.timeout_ns));
   if (values[0] == ~values[1]) return;
   throw Error(BP_INVALID, "the ranks are not in the same collective");

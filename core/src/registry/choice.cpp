@@ -61,6 +61,20 @@ TuningTable agreed_table(Store& store, int32_t world_size, const std::string& pl
   return TuningTable(store.get(kTuningKey, deadline));
 }
 
+// Those of the usable that can stand beside the chosen one: ranks may wait for what two of them serve in any order, so
+// that both must move on while nobody waits for them.
+std::vector<std::string> able_to_share(const std::vector<Candidate>& mine, const std::string& chosen,
+                                       const std::vector<std::string>& usable) {
+  const auto is_autonomous = [&mine](const std::string& id) {
+    return std::any_of(mine.begin(), mine.end(),
+                       [&id](const Candidate& each) { return each.id == id && each.is_autonomous; });
+  };
+  std::vector<std::string> able;
+  if (!is_autonomous(chosen)) return able;
+  std::copy_if(usable.begin(), usable.end(), std::back_inserter(able), is_autonomous);
+  return able;
+}
+
 // When all have spoken. An empty id: nothing will do, for this reason.
 Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mine, const std::string& place,
               Deadline deadline) {
@@ -84,7 +98,7 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   const char* const why = is_of_one_place(id) ? "ranks on one host" : "ranks, all of which can use it";
   std::string reason = fmt::format("{}: {} {}", id, world_size, why);
   if (!evidence.empty()) reason += fmt::format("; {}", evidence);
-  const std::vector<Exemption> exemptions = table.exemptions(id, usable, world_size);
+  const std::vector<Exemption> exemptions = table.exemptions(id, able_to_share(mine, id, usable), world_size);
   if (!exemptions.empty()) reason += fmt::format("; {}", describe(exemptions));
   return {id, reason + passed_over, exemptions};
 }
@@ -136,7 +150,7 @@ std::vector<Candidate> candidates(Registry& registry) {
       if (!joins_processes(member)) continue;
       check_security(member);
       probe(member);
-      found.push_back({id, ""});
+      found.push_back({id, "", (member.backend->flags & BP_BACKEND_AUTONOMOUS) != 0});
     } catch (const Error& e) {
       found.push_back({id, e.what()});
     }

@@ -16,7 +16,8 @@ namespace backplane::core {
 // A backend that one rank sees.
 struct Candidate {
   std::string id;
-  std::string objection;  // why this rank cannot use it; empty: it can
+  std::string objection;      // why this rank cannot use it; empty: it can
+  bool is_autonomous = true;  // makes progress without being waited for
 };
 
 // All that join processes, the preferred ones first. Loads and probes each.

@@ -62,6 +62,26 @@ int32_t slices_of(const Problem& problem) {
                                                              : static_cast<int32_t>(2 * std::max<uint64_t>(pairs, 1));
 }
 
+// Slices of equal size but for the first, which grows with their number: ranks that disagree about the count, or the
+// size of an element, then exchange a message of another length than expected before any of them can be done. By so
+// much per slice and rank that no rounding hides it.
+class Slices {
+ public:
+  explicit Slices(const Problem& problem)
+      : size_(slices_of(problem)),
+        more_(size_ == 1 ? 0 : kMarkBytes / problem.element_size * static_cast<uint64_t>(size_ * problem.world_size)),
+        rest_(Blocks::balanced(problem.count - more_, size_)) {}
+  int32_t size() const { return size_; }
+  uint64_t count(int32_t slice) const { return rest_.count(slice) + (slice == 0 ? more_ : 0); }
+  uint64_t offset(int32_t slice) const { return slice == 0 ? 0 : rest_.offset(slice) + more_; }
+
+ private:
+  static constexpr uint64_t kMarkBytes = 64;
+  const int32_t size_;
+  const uint64_t more_;
+  const Blocks rest_;
+};
+
 }  // namespace
 
 // Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009). A chunk is combined
@@ -70,9 +90,9 @@ int32_t slices_of(const Problem& problem) {
 // Much data is cut into slices, each of which goes around by itself. The rounds of two slices alternate, so that the
 // messages of one can travel while the other is reduced; after them come the next two, in the same scratch.
 Schedule ring_all_reduce(const Problem& problem) {
-  const int32_t count = slices_of(problem);
-  const Blocks slices = Blocks::balanced(problem.count, count);
-  const uint64_t scratch_of_one = ring_scratch(problem, Blocks::balanced(slices.largest(count), problem.world_size));
+  const Slices slices(problem);
+  const int32_t count = slices.size();
+  const uint64_t scratch_of_one = ring_scratch(problem, Blocks::balanced(slices.count(0), problem.world_size));
   const int32_t hops = problem.world_size - 1;
   Builder builder;
   if (hops == 0) builder.copy(output(0, problem.count), input(0, problem.count));

@@ -259,6 +259,36 @@ TEST(Heap, WhoeverLeavesAmidIsNamed) {
   });
 }
 
+// A rank that gives up may do with its input what it likes: whoever reads it later must not take it for what was sent.
+TEST(Heap, LateReadersAreTold) {
+  const Memory memory(2);
+  const Shared shared(2);
+  Rank root(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
+  Rank late(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
+  const Numbers data(*shared.heaps[0], 100'000);
+  data.fill(7);
+  bp_op op = {};
+  op.struct_size = sizeof op;
+  op.kind = BP_BROADCAST;
+  op.dtype = BP_U32;
+  op.output = {data.data(), data.count, BP_HOST, 0};
+  op.input = op.output;
+  Limit limit(1'000'000);
+  EXPECT_THROW(root.collectives.run(op, limit), sdk::Failure);
+  data.fill(8);
+  std::vector<uint32_t> out(data.count);
+  op.input = {};
+  op.output = {out.data(), data.count, BP_HOST, 0};
+  Limit long_enough(Rank::kLong);
+  try {
+    late.collectives.run(op, long_enough);
+    ADD_FAILURE() << "a buffer that was no longer lent was read: " << out[0];
+  } catch (const sdk::Failure& why) {
+    EXPECT_EQ(why.status(), BP_PEER_LOST) << why.what();
+    EXPECT_EQ(why.peer_rank(), 0);
+  }
+}
+
 // A rank that gives up has its output for itself at once: whoever comes late writes where nobody reads.
 TEST(Heap, LateWritersMissTheProgramsMemory) {
   const Memory memory(2);

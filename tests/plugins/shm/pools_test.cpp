@@ -29,7 +29,7 @@ std::shared_ptr<Heaps> heaps_of(const sdk::Descriptor& file, int32_t rank, int32
 TEST(Pools, GroupsKnowTheirElders) {
   const sdk::Descriptor file = make_anonymous(4 * kHeap);
   const std::vector<int32_t> world = {10, 11, 12, 13};
-  auto heaps = heaps_of(file, 1, 4);
+  const auto heaps = heaps_of(file, 1, 4);
   become_elder(77, context_of(world, 1), heaps);
   const auto of_a_split = elders_of(context_of({13, 11}, 1));
   ASSERT_EQ(of_a_split.size(), 1U);
@@ -41,15 +41,18 @@ TEST(Pools, GroupsKnowTheirElders) {
   const auto second = heaps_of(file, 1, 4);
   become_elder(78, context_of(world, 1), second);
   EXPECT_EQ(elders_of(context_of(world, 1)).size(), 2U);
-  heaps.reset();
-  EXPECT_EQ(elders_of(context_of(world, 1)).size(), 2U) << "the list above still has it";
+  retire_elder(heaps);
+  EXPECT_EQ(elders_of(context_of(world, 1)).size(), 1U);
+  retire_elder(second);
 }
 
 TEST(Pools, AnElderThatHasEndedIsNone) {
   const sdk::Descriptor file = make_anonymous(2 * kHeap);
-  auto heaps = heaps_of(file, 0, 2);
+  const auto heaps = heaps_of(file, 0, 2);
   become_elder(79, context_of({20, 21}, 0), heaps);
-  heaps.reset();
+  const auto kept = elders_of(context_of({20, 21}, 0));  // as by a younger group
+  ASSERT_EQ(kept.size(), 1U);
+  retire_elder(heaps);
   EXPECT_TRUE(elders_of(context_of({20, 21}, 0)).empty());
 }
 

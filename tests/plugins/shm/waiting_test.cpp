@@ -39,6 +39,7 @@ TEST(Waiting, RanksOnOneProcessorYieldToEachOther) {
   const Memory memory(2);
   Peers first(memory.view, 0, 2);
   Peers second(memory.view, 1, 2);
+  ASSERT_TRUE(first.enter() && second.enter());
   EXPECT_FALSE(first.shares_processor()) << "the other has not waited yet";
   Waiting waiting(memory.view.member(1).bell, &second, Patience{60'000'000'000, 1'000'000});
   Limit limit(20'000'000'000);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ranks that die, leave, abort, time out or cancel.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -200,6 +203,55 @@ TEST(ZmqFaults, AbortInTheMiddleOfALargeMessage) {
   rank.abort(BP_CANCELLED, "enough");
   EXPECT_EQ(rank.finish(sending, kSecond), BP_CANCELLED);
   large.reset();
+}
+
+// A port at which nobody ever answers, said to be rank 1's.
+class SilentPeer {
+ public:
+  explicit SilentPeer(MemoryHost& host) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), size), 0);
+    EXPECT_EQ(::listen(fd_, 8), 0);
+    EXPECT_EQ(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    const std::string endpoint = "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    const bp_host& table = *host.table();
+    table.store_set(table.ctx, "zmq/1", endpoint.data(), endpoint.size(), nullptr);
+  }
+  ~SilentPeer() { ::close(fd_); }
+  SilentPeer(const SilentPeer&) = delete;
+  SilentPeer& operator=(const SilentPeer&) = delete;
+
+ private:
+  const int fd_;
+};
+
+// All of it is in libzmq's hands, and nothing is left to do but wait: the abort must reach whoever does that.
+TEST(ZmqFaults, AbortEndsTheWaitForALentBuffer) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  const SilentPeer peer(host);
+  auto blocked = std::async(std::launch::async,
+                            [&rank] { return rank.send(1, 1, pattern(300'000, 1), BP_OP_SYNC, 30 * kSecond); });
+  EXPECT_EQ(blocked.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);  // it is under way
+  rank.abort(BP_CANCELLED, "enough");
+  EXPECT_EQ(blocked.wait_for(std::chrono::seconds(10)), std::future_status::ready) << "it waits for its own deadline";
+  EXPECT_EQ(blocked.get(), BP_CANCELLED);
+}
+
+// Messages that were never sent use up nothing of what may be sent unasked.
+TEST(ZmqFaults, CancelledSendsCostNoCredit) {
+  MemoryHost host;
+  Rank rank(host, 0, 2);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(rank.send(1, 1, pattern(1 << 20, 1), BP_OP_SYNC, kSecond / 1000), BP_TIMEOUT);
+    EXPECT_EQ(rank.send(1, 1, pattern(60'000, 1), BP_OP_SYNC, kSecond / 1000), BP_TIMEOUT);
+  }
+  Rank other(host, 1, 2);
+  EXPECT_EQ(rank.send(1, 1, pattern(1 << 20, 2)), BP_OK);  // nobody receives yet
+  EXPECT_EQ(other.recv(0, 1, 1 << 20).bytes, pattern(1 << 20, 2));
 }
 
 TEST(ZmqFaults, WaitsReturnWhenTheirTimeIsOver) {

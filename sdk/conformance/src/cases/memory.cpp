@@ -21,7 +21,7 @@ const bp_memory_api& memory_of(Rank& rank, Agent& agent) {
   return *api;
 }
 
-Piece::Piece(const bp_memory_api& api, uint64_t bytes, uint32_t memory) : api_(&api), size_(bytes) {
+Piece::Piece(const bp_memory_api& api, uint64_t bytes, uint32_t memory) : release_(api.release), size_(bytes) {
   outcome_.status = api.allocate(api.ctx, bytes, memory, 0, &allocation_, &data_, &outcome_.error);
   if (!outcome_.ok()) allocation_ = nullptr;
 }
@@ -32,7 +32,7 @@ Piece::Piece(Rank& rank, const bp_memory_api& api, uint64_t bytes) : Piece(api, 
 
 Piece::Piece(Piece&& other) noexcept { *this = std::move(other); }
 Piece& Piece::operator=(Piece&& other) noexcept {
-  std::swap(api_, other.api_);
+  std::swap(release_, other.release_);
   std::swap(allocation_, other.allocation_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
@@ -42,7 +42,7 @@ Piece& Piece::operator=(Piece&& other) noexcept {
 
 void Piece::release() {
   if (bp_allocation* const allocation = std::exchange(allocation_, nullptr); allocation != nullptr) {
-    api_->release(allocation);
+    release_(allocation);
   }
 }
 

@@ -36,7 +36,7 @@ class Piece {
   int64_t first_wrong(uint64_t key) const;
 
  private:
-  const bp_memory_api* api_ = nullptr;
+  void (*release_)(bp_allocation*) = nullptr;  // outlives the table
   bp_allocation* allocation_ = nullptr;
   void* data_ = nullptr;
   uint64_t size_ = 0;
