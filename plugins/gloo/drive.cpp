@@ -157,6 +157,7 @@ void Drive::advance(Clock::time_point until) {
     if (many && poll(polled.data(), polled.size(), 0) <= 0) continue;
     if (pass(many)) return;
   }
+  context_->helm().set_timer(false);  // it would wake gloo's thread all the while
   const timespec left = time_until(until);
   if (left.tv_sec > 0 || left.tv_nsec > 0) ppoll(polled.data(), polled.size(), &left, nullptr);
 }

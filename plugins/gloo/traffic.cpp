@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint32_t kIn = EPOLLIN;
 constexpr uint32_t kOut = EPOLLOUT;
+constexpr uint32_t kNone = EPOLLET;  // that a connection has broken down is told once, not again and again
 constexpr int kReadsAtOnce = 64;
 
 }  // namespace
@@ -26,7 +27,7 @@ int Pair::take() {
   const std::lock_guard lock(m_);
   if (state_ != CONNECTED) return -1;
   driven_ = true;
-  expect_events(0);
+  expect_events(kNone);
   return fd_;
 }
 
@@ -78,7 +79,12 @@ void Pair::handleReadWrite(int events) {
   if (driven_) {
     // Only for what a thread that does not drive could not write at once.
     const bool written = write_queued();
-    if (state_ != CLOSED) expect_events(written ? 0 : kOut);
+    if (state_ == CLOSED) return;
+    if (!written) {
+      expect_events(kOut);
+    } else if ((events & EPOLLOUT) != 0) {
+      expect_events(kNone);
+    }
     return;
   }
   if ((events & EPOLLOUT) != 0) {
