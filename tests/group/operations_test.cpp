@@ -77,9 +77,13 @@ TEST_P(OperationsTest, AllReduce) {
   });
 }
 
-// Enough that the core's ring goes around in slices, of which none ends where another one begins in all ranks.
-TEST_P(OperationsTest, AllReduceOfMuch) {
-  if (world_size() > 5) GTEST_SKIP() << "five ranks show what there is to see, in half of the time";
+using LargeOperationsTest = BackendTest;
+INSTANTIATE_TEST_SUITE_P(Backends, LargeOperationsTest,
+                         testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2, 3, 5)),
+                         backend_test_name);
+
+// Enough that the core's ring goes around in slices.
+TEST_P(LargeOperationsTest, AllReduce) {
   in_group([](ProcessGroup& group) {
     const size_t count = static_cast<size_t>(group.world_size()) * 340'001 + 7;
     const auto in = data_of<float>(group.rank(), count);
