@@ -27,8 +27,8 @@ typedef struct bp_reduce_api {
 
   /* The rest of avg and premul_sum. Newer than combine: ask BP_HAS(api, multiply) before either is called. */
 
-  /* avg, of the sum: data[i] /= `divisor` for `count` elements; integers are rounded toward zero. BP_INVALID if there is
-   * no avg of the dtype, or the divisor is 0.
+  /* avg, of the sum: data[i] /= `divisor` for `count` elements; integers are rounded toward zero. BP_INVALID if there
+   * is no avg of the dtype, or the divisor is 0.
    * [any], does not block. */
   int32_t (*divide)(uint32_t dtype, void* data, uint64_t divisor, uint64_t count);
 
