@@ -22,12 +22,12 @@ namespace detail {
 
 using MemoryHandle = std::unique_ptr<bp_memory, decltype(&bp_memory_release)>;
 
-inline MemoryHandle allocate(bp_group* group, uint64_t count, uint64_t size) {
+inline MemoryHandle allocate(bp_group* group, uint64_t count, uint64_t size, Device device) {
   if (count > std::numeric_limits<uint64_t>::max() / size) {
     fail(Status::kResource, "allocate: more elements than any memory holds");
   }
   bp_memory* memory = nullptr;
-  call(bp_group_allocate, group, count * size, static_cast<uint32_t>(BP_HOST), 0, &memory);
+  call(bp_group_allocate, group, count * size, device.memory, device.ordinal, &memory);
   return MemoryHandle(memory, bp_memory_release);
 }
 

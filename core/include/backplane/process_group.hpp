@@ -242,10 +242,11 @@ class ProcessGroup {
 
   // Host memory for `count` elements that this group's operations reach directly, if its backend has such memory to
   // give, else ordinary memory (memory.hpp). Each rank for itself; does not wait for anybody. Status::kResource: there
-  // is not so much.
+  // is not so much. With a device: memory of that device, which the program reaches by the device's own means;
+  // Status::kUnsupported if no backend of this group gives any.
   template <Element T>
-  Memory<T> allocate(uint64_t count) {
-    return Memory<T>(detail::allocate(get(), count, sizeof(T)), count);
+  Memory<T> allocate(uint64_t count, Device device = {}) {
+    return Memory<T>(detail::allocate(get(), count, sizeof(T), device), count);
   }
 
   // Everything pending and everything later fails. Does not wait for anybody.
