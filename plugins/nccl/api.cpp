@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "backplane/sdk/failure.hpp"
+
+namespace backplane::nccl {
+namespace {
+
+constexpr int kOldest = 21900;  // the first whose ncclConfig_t and non-blocking communicators are today's
+
+class Library {
+ public:
+  // The name stands at the end of what is said: it may be long.
+  explicit Library(const std::string& name) : name_(name), handle_(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    if (handle_ != nullptr) return;
+    const char* const why = ::dlerror();
+    throw sdk::Failure(
+        BP_UNSUPPORTED,
+        std::string("NCCL cannot be loaded; install it, or name its file in BACKPLANE_NCCL_LIBRARY or in "
+                    "the option library: ") +
+            (why == nullptr ? name : why));
+  }
+
+  template <typename Function>
+  bool find(const char* symbol, Function& function) const {
+    function = reinterpret_cast<Function>(::dlsym(handle_, symbol));
+    return function != nullptr;
+  }
+  template <typename Function>
+  void need(const char* symbol, Function& function) const {
+    if (find(symbol, function)) return;
+    throw sdk::Failure(BP_UNSUPPORTED, name_ + " has no function " + symbol + "; NCCL 2.19 or newer is needed");
+  }
+
+ private:
+  const std::string name_;
+  void* const handle_;  // never closed: NCCL has threads of its own
+};
+
+void find_nccl(const Library& library, NcclTable& table) {
+  library.need("ncclGetVersion", table.get_version);
+  library.need("ncclGetUniqueId", table.get_unique_id);
+  library.need("ncclGetErrorString", table.get_error_string);
+  library.need("ncclGetLastError", table.get_last_error);
+  library.need("ncclCommInitRankConfig", table.comm_init_rank_config);
+  library.need("ncclCommFinalize", table.comm_finalize);
+  library.need("ncclCommDestroy", table.comm_destroy);
+  library.need("ncclCommAbort", table.comm_abort);
+  library.need("ncclCommGetAsyncError", table.comm_get_async_error);
+  library.need("ncclGroupStart", table.group_start);
+  library.need("ncclGroupEnd", table.group_end);
+  library.need("ncclAllReduce", table.all_reduce);
+  library.need("ncclReduce", table.reduce);
+  library.need("ncclBroadcast", table.broadcast);
+  library.need("ncclAllGather", table.all_gather);
+  library.need("ncclReduceScatter", table.reduce_scatter);
+  library.need("ncclSend", table.send);
+  library.need("ncclRecv", table.recv);
+  library.need("ncclRedOpCreatePreMulSum", table.red_op_create_pre_mul_sum);
+  library.need("ncclRedOpDestroy", table.red_op_destroy);
+  if (!library.find("ncclMemAlloc", table.mem_alloc) || !library.find("ncclMemFree", table.mem_free)) {
+    table.mem_alloc = nullptr;
+    table.mem_free = nullptr;
+  }
+  if (!library.find("ncclCommRegister", table.comm_register) ||
+      !library.find("ncclCommDeregister", table.comm_deregister)) {
+    table.comm_register = nullptr;
+    table.comm_deregister = nullptr;
+  }
+}
+
+CudaTable linked_cuda() {
+  return {cudaGetErrorString,
+          cudaGetLastError,
+          cudaDriverGetVersion,
+          cudaGetDeviceCount,
+          cudaGetDevice,
+          cudaSetDevice,
+          cudaMalloc,
+          cudaFree,
+          cudaMemcpyAsync,
+          cudaMemsetAsync,
+          cudaStreamCreateWithFlags,
+          cudaStreamDestroy,
+          cudaStreamWaitEvent,
+          cudaEventCreateWithFlags,
+          cudaEventDestroy,
+          cudaEventRecord,
+          cudaEventQuery};
+}
+
+// All of it, or the one that is linked in: two runtimes would not know each other's streams.
+CudaTable find_cuda(const Library& library) {
+  CudaTable table;
+  const bool has_all =
+      library.find("cudaGetErrorString", table.get_error_string) &&
+      library.find("cudaGetLastError", table.get_last_error) &&
+      library.find("cudaDriverGetVersion", table.driver_get_version) &&
+      library.find("cudaGetDeviceCount", table.get_device_count) && library.find("cudaGetDevice", table.get_device) &&
+      library.find("cudaSetDevice", table.set_device) && library.find("cudaMalloc", table.malloc) &&
+      library.find("cudaFree", table.free) && library.find("cudaMemcpyAsync", table.memcpy_async) &&
+      library.find("cudaMemsetAsync", table.memset_async) &&
+      library.find("cudaStreamCreateWithFlags", table.stream_create) &&
+      library.find("cudaStreamDestroy", table.stream_destroy) &&
+      library.find("cudaStreamWaitEvent", table.stream_wait_event) &&
+      library.find("cudaEventCreateWithFlags", table.event_create) &&
+      library.find("cudaEventDestroy", table.event_destroy) && library.find("cudaEventRecord", table.event_record) &&
+      library.find("cudaEventQuery", table.event_query);
+  return has_all ? table : linked_cuda();
+}
+
+std::unique_ptr<const Api> load(const std::string& name) {
+  const Library library(name);
+  auto api = std::make_unique<Api>();
+  api->library = name;
+  find_nccl(library, api->nccl);
+  api->cuda = find_cuda(library);
+  check(*api, api->nccl.get_version(&api->nccl_version), "asking NCCL for its version");
+  if (api->nccl_version < kOldest) {
+    throw sdk::Failure(BP_UNSUPPORTED,
+                       name + " is NCCL " + nccl_version_text(api->nccl_version) + "; NCCL 2.19 or newer is needed");
+  }
+  return api;
+}
+
+int32_t status_of(ncclResult_t result) {
+  switch (result) {
+    case ncclRemoteError:
+      return BP_PEER_LOST;
+    case ncclSystemError:
+    case ncclUnhandledCudaError:
+      return BP_RESOURCE;
+    case ncclInvalidUsage:
+    case ncclInvalidArgument:
+      return BP_INVALID;
+    default:
+      return BP_INTERNAL;
+  }
+}
+
+}  // namespace
+
+std::string nccl_version_text(int code) {
+  return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
+}
+
+const Api& open_api(const std::string& library) {
+  static std::mutex* const mutex = new std::mutex;  // other threads may come here while the process ends
+  static auto* const opened = new std::map<std::string, std::unique_ptr<const Api>>;
+  std::string name = library;
+  if (const char* const named = std::getenv("BACKPLANE_NCCL_LIBRARY"); name.empty() && named != nullptr) name = named;
+  if (name.empty()) name = "libnccl.so.2";
+  const std::lock_guard lock(*mutex);
+  std::unique_ptr<const Api>& api = (*opened)[name];
+  if (!api) api = load(name);
+  return *api;
+}
+
+int count_devices(const Api& api) {
+  int count = 0;
+  const cudaError_t result = api.cuda.get_device_count(&count);
+  if (result == cudaSuccess && count > 0) return count;
+  api.cuda.get_last_error();  // or the next one to ask would be told of this
+  int driver = 0;
+  const std::string found = "NCCL " + nccl_version_text(api.nccl_version) + " is there, but ";
+  if (api.cuda.driver_get_version(&driver) != cudaSuccess || driver == 0) {
+    api.cuda.get_last_error();
+    throw sdk::Failure(BP_UNSUPPORTED, found + "no CUDA driver (libcuda.so.1); install the driver of the GPU", -1,
+                       result);
+  }
+  if (result == cudaSuccess || result == cudaErrorNoDevice) {
+    throw sdk::Failure(BP_UNSUPPORTED, found + "this machine has no CUDA device that this process may use", -1, result);
+  }
+  throw sdk::Failure(BP_UNSUPPORTED,
+                     found + "CUDA does not start: " + api.cuda.get_error_string(result) + " (driver for CUDA " +
+                         std::to_string(driver / 1000) + "." + std::to_string(driver / 10 % 100) + ")",
+                     -1, result);
+}
+
+void check(const Api& api, cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  api.cuda.get_last_error();
+  const int32_t status = result == cudaErrorInvalidValue || result == cudaErrorInvalidDevice ? BP_INVALID : BP_RESOURCE;
+  throw sdk::Failure(status,
+                     std::string("nccl: ") + what + ": CUDA error " + std::to_string(result) + ", " +
+                         api.cuda.get_error_string(result),
+                     -1, result);
+}
+
+void check(const Api& api, ncclResult_t result, const char* what, ncclComm_t comm) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  std::string text = std::string("nccl: ") + what + ": " + api.nccl.get_error_string(result);
+  const char* const more = api.nccl.get_last_error(comm);
+  if (more != nullptr && *more != '\0') text += std::string(" (") + more + ")";
+  throw sdk::Failure(status_of(result), text, -1, result);
+}
+
+}  // namespace backplane::nccl

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two tables through which every call into NCCL and CUDA goes: the plugin's only seam.
+//
+// NCCL is a library opened at run time and never closed. The CUDA runtime is linked statically into the plugin (it
+// looks for the driver at its first call), unless the NCCL library comes with a runtime of its own, which then is the
+// one that knows its streams.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <string>
+
+namespace backplane::nccl {
+
+struct NcclTable {
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetLastError) get_last_error = nullptr;
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
+  decltype(&ncclCommFinalize) comm_finalize = nullptr;
+  decltype(&ncclCommDestroy) comm_destroy = nullptr;
+  decltype(&ncclCommAbort) comm_abort = nullptr;
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclReduce) reduce = nullptr;
+  decltype(&ncclBroadcast) broadcast = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) recv = nullptr;
+  decltype(&ncclRedOpCreatePreMulSum) red_op_create_pre_mul_sum = nullptr;
+  decltype(&ncclRedOpDestroy) red_op_destroy = nullptr;
+  // Null where the library is too old.
+  decltype(&ncclMemAlloc) mem_alloc = nullptr;
+  decltype(&ncclMemFree) mem_free = nullptr;
+  decltype(&ncclCommRegister) comm_register = nullptr;
+  decltype(&ncclCommDeregister) comm_deregister = nullptr;
+};
+
+// The C functions; some have C++ overloads of the same name.
+struct CudaTable {
+  const char* (*get_error_string)(cudaError_t) = nullptr;
+  cudaError_t (*get_last_error)() = nullptr;
+  cudaError_t (*driver_get_version)(int*) = nullptr;
+  cudaError_t (*get_device_count)(int*) = nullptr;
+  cudaError_t (*get_device)(int*) = nullptr;
+  cudaError_t (*set_device)(int) = nullptr;
+  cudaError_t (*malloc)(void**, size_t) = nullptr;
+  cudaError_t (*free)(void*) = nullptr;
+  cudaError_t (*memcpy_async)(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t) = nullptr;
+  cudaError_t (*memset_async)(void*, int, size_t, cudaStream_t) = nullptr;
+  cudaError_t (*stream_create)(cudaStream_t*, unsigned) = nullptr;
+  cudaError_t (*stream_destroy)(cudaStream_t) = nullptr;
+  cudaError_t (*stream_wait_event)(cudaStream_t, cudaEvent_t, unsigned) = nullptr;
+  cudaError_t (*event_create)(cudaEvent_t*, unsigned) = nullptr;
+  cudaError_t (*event_destroy)(cudaEvent_t) = nullptr;
+  cudaError_t (*event_record)(cudaEvent_t, cudaStream_t) = nullptr;
+  cudaError_t (*event_query)(cudaEvent_t) = nullptr;
+};
+
+struct Api {
+  NcclTable nccl;
+  CudaTable cuda;
+  std::string library;   // as it was asked for
+  int nccl_version = 0;  // 22809
+};
+
+// "2.28.9"
+std::string nccl_version_text(int code);
+
+// The tables of this library: a path, or a name for the loader; empty: BACKPLANE_NCCL_LIBRARY, else libnccl.so.2.
+// Opened once per process and name. Throws BP_UNSUPPORTED, saying what is missing. Any thread; blocks while the file is
+// loaded.
+const Api& open_api(const std::string& library);
+
+// How many devices there are. Throws BP_UNSUPPORTED with the exact reason: no driver, one that is too old, no device.
+int count_devices(const Api& api);
+
+// Throw what the libraries answer, unless it is success (NCCL: or "in progress"). `what` is what was tried.
+void check(const Api& api, cudaError_t result, const char* what);
+void check(const Api& api, ncclResult_t result, const char* what, ncclComm_t comm = nullptr);
+
+}  // namespace backplane::nccl

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective.hpp"
+
+#include <algorithm>
+
+#include "backplane/sdk/failure.hpp"
+
+namespace backplane::nccl {
+namespace {
+
+ncclDataType_t nccl_dtype(uint32_t dtype) {
+  switch (dtype) {
+    case BP_I8:
+      return ncclInt8;
+    case BP_U8:
+      return ncclUint8;
+    case BP_I32:
+      return ncclInt32;
+    case BP_U32:
+      return ncclUint32;
+    case BP_I64:
+      return ncclInt64;
+    case BP_U64:
+      return ncclUint64;
+    case BP_F16:
+      return ncclFloat16;
+    case BP_BF16:
+      return ncclBfloat16;
+    case BP_F32:
+      return ncclFloat32;
+    case BP_F64:
+      return ncclFloat64;
+    case BP_F8E4M3:
+      return ncclFloat8e4m3;
+    case BP_F8E5M2:
+      return ncclFloat8e5m2;
+    default:
+      throw sdk::Failure(BP_UNSUPPORTED, "nccl: NCCL reduces no elements of dtype " + std::to_string(dtype));
+  }
+}
+
+ncclRedOp_t nccl_op(uint32_t reduce_op) {
+  switch (reduce_op) {
+    case BP_SUM:
+      return ncclSum;
+    case BP_PROD:
+      return ncclProd;
+    case BP_MIN:
+      return ncclMin;
+    case BP_MAX:
+      return ncclMax;
+    case BP_AVG:
+      return ncclAvg;
+    default:
+      throw sdk::Failure(BP_UNSUPPORTED, "nccl: NCCL has no reduce operation " + std::to_string(reduce_op));
+  }
+}
+
+uint64_t total(const uint64_t* counts, int32_t size) {
+  uint64_t sum = 0;
+  for (int32_t r = 0; r < size; ++r) sum += counts[r];
+  return sum;
+}
+
+// One collective being started.
+class Start {
+ public:
+  Start(const Place& place, ncclComm_t comm, const bp_op& op)
+      : p_(place), comm_(comm), op_(op), width_(bp_dtype_size(op.dtype)) {}
+
+  void run(void* copy, void* token, ncclRedOp_t* made) {
+    switch (op_.kind) {
+      case BP_BARRIER:
+        return ok(p_.api.nccl.all_reduce(token, token, 1, ncclInt32, ncclSum, comm_, p_.stream), "barrier");
+      case BP_BROADCAST:
+        return broadcast(in(), out(), op_.output.count, op_.root);
+      case BP_ALL_GATHER:
+        return ok(p_.api.nccl.all_gather(in(), out(), op_.input.count * width_, ncclUint8, comm_, p_.stream),
+                  "all_gather");
+      case BP_ALL_GATHERV:
+        for (int32_t r = 0; r < p_.size; ++r) {
+          broadcast(in(), out() + op_.out_displs[r] * width_, op_.out_counts[r], r);
+        }
+        return;
+      case BP_GATHER:
+      case BP_GATHERV:
+        return gather();
+      case BP_SCATTER:
+      case BP_SCATTERV:
+        return scatter();
+      case BP_ALL_TO_ALL:
+      case BP_ALL_TO_ALLV:
+        return all_to_all(copy);
+      default:
+        return reduce(made);
+    }
+  }
+
+ private:
+  std::byte* in() const { return static_cast<std::byte*>(op_.input.data); }
+  std::byte* out() const { return static_cast<std::byte*>(op_.output.data); }
+  void ok(ncclResult_t result, const char* what) const { check(p_.api, result, what, comm_); }
+  void ok(cudaError_t result, const char* what) const { check(p_.api, result, what); }
+
+  // Where rank r's block begins, in elements, and how many those are.
+  static uint64_t displ(const uint64_t* displs, uint64_t each, int32_t r) {
+    return displs != nullptr ? displs[r] : each * static_cast<uint64_t>(r);
+  }
+  static uint64_t count(const uint64_t* counts, uint64_t each, int32_t r) {
+    return counts != nullptr ? counts[r] : each;
+  }
+
+  void broadcast(const std::byte* from, std::byte* to, uint64_t count, int32_t root) const {
+    if (count == 0) return;
+    ok(p_.api.nccl.broadcast(p_.rank == root ? from : to, to, count * width_, ncclUint8, root, comm_, p_.stream),
+       "broadcast");
+  }
+  void send(const std::byte* data, uint64_t count, int32_t peer) const {
+    if (count > 0) ok(p_.api.nccl.send(data, count * width_, ncclUint8, peer, comm_, p_.stream), "send");
+  }
+  void recv(std::byte* data, uint64_t count, int32_t peer) const {
+    if (count > 0) ok(p_.api.nccl.recv(data, count * width_, ncclUint8, peer, comm_, p_.stream), "recv");
+  }
+  // A rank's own block.
+  void keep(const std::byte* from, std::byte* to, uint64_t count) const {
+    if (count == 0 || from == to) return;
+    ok(p_.api.cuda.memcpy_async(to, from, count * width_, cudaMemcpyDeviceToDevice, p_.stream), "copying a block");
+  }
+
+  void gather() const {
+    const uint64_t each = op_.input.count;
+    if (p_.rank != op_.root) return send(in(), each, op_.root);
+    for (int32_t r = 0; r < p_.size; ++r) {
+      std::byte* const to = out() + displ(op_.out_displs, each, r) * width_;
+      if (r == p_.rank) {
+        keep(in(), to, each);
+      } else {
+        recv(to, count(op_.out_counts, each, r), r);
+      }
+    }
+  }
+
+  void scatter() const {
+    const uint64_t each = op_.output.count;
+    if (p_.rank != op_.root) return recv(out(), each, op_.root);
+    for (int32_t r = 0; r < p_.size; ++r) {
+      const std::byte* const from = in() + displ(op_.in_displs, each, r) * width_;
+      if (r == p_.rank) {
+        keep(from, out(), each);
+      } else {
+        send(from, count(op_.in_counts, each, r), r);
+      }
+    }
+  }
+
+  void all_to_all(void* copy) const {
+    const std::byte* from = in();
+    if (copy != nullptr) {
+      ok(p_.api.cuda.memcpy_async(copy, in(), op_.input.count * width_, cudaMemcpyDeviceToDevice, p_.stream),
+         "copying the input aside");
+      from = static_cast<const std::byte*>(copy);
+    }
+    const uint64_t each = op_.input.count / static_cast<uint64_t>(p_.size);
+    for (int32_t r = 0; r < p_.size; ++r) {
+      const std::byte* const mine = from + displ(op_.in_displs, each, r) * width_;
+      std::byte* const theirs = out() + displ(op_.out_displs, each, r) * width_;
+      if (r == p_.rank) {
+        keep(mine, theirs, count(op_.in_counts, each, r));
+      } else {
+        send(mine, count(op_.in_counts, each, r), r);
+        recv(theirs, count(op_.out_counts, each, r), r);
+      }
+    }
+  }
+
+  void reduce(ncclRedOp_t* made) const {
+    const ncclDataType_t dtype = nccl_dtype(op_.dtype);
+    if (op_.reduce_op == BP_PREMUL_SUM) {
+      ok(p_.api.nccl.red_op_create_pre_mul_sum(made, const_cast<void*>(op_.scalar), dtype, ncclScalarHostImmediate,
+                                               comm_),
+         "making a premul_sum");
+    }
+    const ncclRedOp_t how = op_.reduce_op == BP_PREMUL_SUM ? *made : nccl_op(op_.reduce_op);
+    if (op_.kind == BP_ALL_REDUCE) {
+      return ok(p_.api.nccl.all_reduce(in(), out(), op_.input.count, dtype, how, comm_, p_.stream), "all_reduce");
+    }
+    if (op_.kind == BP_REDUCE) {
+      return ok(p_.api.nccl.reduce(in(), out(), op_.input.count, dtype, how, op_.root, comm_, p_.stream), "reduce");
+    }
+    if (op_.kind == BP_REDUCE_SCATTER) {
+      return ok(p_.api.nccl.reduce_scatter(in(), out(), op_.output.count, dtype, how, comm_, p_.stream),
+                "reduce_scatter");
+    }
+    for (int32_t r = 0; r < p_.size; ++r) {
+      if (op_.in_counts[r] == 0) continue;
+      ok(p_.api.nccl.reduce(in() + op_.in_displs[r] * width_, out(), op_.in_counts[r], dtype, how, r, comm_, p_.stream),
+         "reduce_scatterv");
+    }
+  }
+
+  const Place& p_;
+  const ncclComm_t comm_;
+  const bp_op& op_;
+  const uint64_t width_;
+};
+
+}  // namespace
+
+Call::Call(const bp_op& given, int32_t world_size) : op(given) {
+  const auto size = static_cast<size_t>(world_size);
+  counts_.reserve(4 * size);  // the pointers below stay valid
+  for (const uint64_t** list : {&op.in_counts, &op.in_displs, &op.out_counts, &op.out_displs}) {
+    if (*list == nullptr) continue;
+    const uint64_t* const from = *list;
+    *list = counts_.data() + counts_.size();
+    counts_.insert(counts_.end(), from, from + size);
+  }
+  if (op.scalar == nullptr) return;
+  const auto* const bytes = static_cast<const std::byte*>(op.scalar);
+  scalar_.assign(bytes, bytes + bp_dtype_size(op.dtype));
+  op.scalar = scalar_.data();
+}
+
+bool is_empty(const bp_op& op) { return op.kind != BP_BARRIER && op.input.count == 0 && op.output.count == 0; }
+
+void start_collective(const Place& place, ncclComm_t comm, const bp_op& op, void* copy, void* token,
+                      ncclRedOp_t* made) {
+  if (op.kind == BP_REDUCE_SCATTERV && total(op.in_counts, place.size) == 0) return;
+  Start(place, comm, op).run(copy, token, made);
+}
+
+}  // namespace backplane::nccl

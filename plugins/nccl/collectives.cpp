@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "collective.hpp"
+#include "staging.hpp"
+
+namespace backplane::nccl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// NCCL launches on a thread of its own, which usually takes some ten microseconds. Longer, it connects peers.
+constexpr auto kLaunchTime = std::chrono::microseconds(100);
+
+// First short turns for others, then sleeps that grow.
+class Backoff {
+ public:
+  void pause() {
+    if (++turns_ < 64) return std::this_thread::yield();
+    std::this_thread::sleep_for(length_);
+    length_ = std::min(length_ * 2, std::chrono::microseconds(500));
+  }
+  bool is_long() const { return turns_ >= 64; }
+
+ private:
+  int turns_ = 0;
+  std::chrono::microseconds length_{20};
+};
+
+}  // namespace
+
+// One operation, from submit to its end.
+struct Collectives::Launch {
+  enum class State { kQueued, kIssued, kInStream, kDone, kFailed };
+
+  Launch(Collectives& its_owner, const bp_op& op) : owner(its_owner), call(op, its_owner.c_.size) {}
+
+  // Like Work::wait.
+  bool wait(int64_t timeout_ns) {
+    const sdk::Deadline deadline(timeout_ns);
+    const Fate& fate = owner.c_.fate;
+    Backoff backoff;
+    while (!is_done()) {
+      if (fate.decided()) {
+        fate.await_settled();
+        if (state.load() == State::kDone) return true;
+        throw fate.why();
+      }
+      if (deadline.passed()) return false;
+      backoff.pause();
+      if (backoff.is_long()) owner.check_health();
+    }
+    return true;
+  }
+
+  bool is_done() {
+    if (state.load() == State::kQueued || state.load() == State::kIssued) owner.advance();
+    if (state.load() != State::kInStream) return state.load() == State::kDone;
+    if (owner.c_.fate.decided() || !event.passed()) return false;
+    owner.check_health();  // an operation that NCCL gave up has passed its event, too
+    if (owner.c_.fate.decided()) return false;
+    state.store(State::kDone);
+    return true;
+  }
+
+  Collectives& owner;
+  std::atomic<State> state = State::kQueued;
+  Call call;
+  std::optional<Staging> staging;
+  DeviceBuffer copy;  // of an input in place
+  cudaStream_t stream = nullptr;
+  ncclRedOp_t made = ncclNumOps;
+  Event event;
+};
+
+namespace {
+
+class LaunchWork final : public sdk::Work {
+ public:
+  LaunchWork(std::shared_ptr<Collectives::Launch> launch, Fate& fate) : launch_(std::move(launch)), fate_(fate) {}
+  bool wait(int64_t timeout_ns) override { return launch_->wait(timeout_ns); }
+  // One rank cannot leave a collective alone: the group ends.
+  void cancel() noexcept override {
+    if (launch_->state.load() == Collectives::Launch::State::kFailed) return;
+    fate_.decide(sdk::Failure(BP_CANCELLED, "nccl: a collective was cancelled by this rank"));
+  }
+
+ private:
+  const std::shared_ptr<Collectives::Launch> launch_;
+  Fate& fate_;
+};
+
+bool is_over(const std::weak_ptr<Collectives::Launch>& entry) {
+  const std::shared_ptr<Collectives::Launch> launch = entry.lock();
+  return !launch || launch->state.load() == Collectives::Launch::State::kDone;
+}
+
+bool is_staged(const bp_op& op) {
+  const bool has_device_input = op.input.count > 0 && op.input.memory == BP_CUDA;
+  const bool has_device_output = op.output.count > 0 && op.output.memory == BP_CUDA;
+  return !has_device_input && !has_device_output;
+}
+
+}  // namespace
+
+Collectives::Collectives(const Config& config) : c_(config), stream_(config.api, config.device), token_(c_.pool, 4) {
+  const OnDevice here(c_.api, c_.device);
+  check(c_.api, c_.api.cuda.memset_async(token_.data(), 0, 4, stream_.get()), "clearing the memory of barriers");
+}
+
+Collectives::~Collectives() = default;
+
+std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
+  c_.fate.throw_if_decided();
+  if (is_empty(op)) return nullptr;
+  auto launch = std::make_shared<Launch>(*this, op);
+  // A barrier among device operations belongs into their stream.
+  launch->stream = is_staged(op) && (op.kind != BP_BARRIER || op.stream == nullptr)
+                       ? stream_.get()
+                       : static_cast<cudaStream_t>(op.stream);
+  {
+    const std::lock_guard lock(mutex_);
+    while (!entered_.empty() && is_over(entered_.front())) entered_.pop_front();
+    last_submit_ = Clock::now();
+    queue_.push_back(launch);
+  }
+  // By now it is in its stream, unless peers are still being connected.
+  const auto until = Clock::now() + kLaunchTime;
+  while (advance() && launch->state.load() < Launch::State::kInStream && Clock::now() < until)
+    std::this_thread::yield();
+  if ((op.flags & BP_OP_SYNC) == 0) return std::make_unique<LaunchWork>(std::move(launch), c_.fate);
+  if (launch->wait(op.timeout_ns)) return nullptr;
+  c_.fate.decide(sdk::Failure(BP_TIMEOUT, "nccl: the other ranks did not take part in a collective in time"));
+  launch->wait(BP_NO_TIMEOUT);
+  return nullptr;
+}
+
+bool Collectives::advance() {
+  const std::lock_guard lock(mutex_);
+  try {
+    return advance_locked();
+  } catch (const sdk::Failure& why) {
+    fail_locked(why);
+    return false;
+  }
+}
+
+bool Collectives::advance_locked() {
+  while (!queue_.empty() && !c_.fate.decided()) {
+    Launch& launch = *queue_.front();
+    if (launch.state.load() == Launch::State::kQueued) begin(launch);
+    if (!c_.comm.ready()) return true;
+    enter(launch);
+    entered_.push_back(queue_.front());
+    queue_.pop_front();
+  }
+  return false;
+}
+
+void Collectives::begin(Launch& launch) {
+  const OnDevice here(c_.api, c_.device);
+  launch.staging.emplace(c_.api, c_.pool, &launch.call.op, launch.stream);
+  const bp_op& op = launch.call.op;
+  const bool in_place = op.kind == BP_ALL_TO_ALL && op.input.data == op.output.data;
+  if (in_place) launch.copy = DeviceBuffer(c_.pool, op.input.count * bp_dtype_size(op.dtype));
+  const Place place{c_.api, c_.rank, c_.size, launch.stream};
+  c_.comm.issue([this, &launch, &op, &place](ncclComm_t comm) {
+    start_collective(place, comm, op, launch.copy.data(), token_.data(), &launch.made);
+  });
+  launch.state.store(Launch::State::kIssued);
+}
+
+// It is in the stream: what follows it there sees its result.
+void Collectives::enter(Launch& launch) {
+  const OnDevice here(c_.api, c_.device);
+  if (launch.made != ncclNumOps) c_.api.nccl.red_op_destroy(launch.made, c_.comm.get());
+  launch.staging->bring_back(launch.stream);
+  launch.event = Event(c_.api, launch.stream);
+  launch.state.store(Launch::State::kInStream);
+}
+
+void Collectives::fail_locked(const sdk::Failure& why) {
+  c_.fate.decide(why);
+  for (const auto& launch : queue_) launch->state.store(Launch::State::kFailed);
+  queue_.clear();
+}
+
+bool Collectives::busy() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(entered_, is_over);
+  return !queue_.empty() || !entered_.empty();
+}
+
+Clock::time_point Collectives::last_submit() {
+  const std::lock_guard lock(mutex_);
+  return last_submit_;
+}
+
+void Collectives::look_once_more() {
+  const std::lock_guard lock(mutex_);
+  try {
+    c_.comm.ready();
+    for (const auto& entry : entered_) {
+      const std::shared_ptr<Launch> launch = entry.lock();
+      if (launch && launch->event.passed()) launch->state.store(Launch::State::kDone);
+    }
+  } catch (const sdk::Failure&) {
+    // What NCCL gave up passes its event as well: then nothing can be said.
+  }
+}
+
+void Collectives::check_health() {
+  try {
+    c_.comm.ready();
+  } catch (const sdk::Failure& why) {
+    c_.fate.decide(why);
+  }
+}
+
+}  // namespace backplane::nccl

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A group's collectives: one communicator, one order. An operation is launched as soon as those before it are in their
+// streams; NCCL launches in the background, and may first have to connect peers, so that there is a queue, which
+// whoever submits, waits or passes by advances.
+//
+// Device buffers: the operation takes its place in the caller's stream. Staged host buffers: in a stream of its own.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "backplane/sdk/process_group.hpp"
+#include "backplane/sdk/sockets.hpp"
+#include "communicator.hpp"
+#include "device.hpp"
+#include "fate.hpp"
+
+namespace backplane::nccl {
+
+class Collectives {
+ public:
+  struct Config {
+    const Api& api;
+    int device;
+    int32_t rank;
+    int32_t size;
+    Fate& fate;
+    DevicePool& pool;
+    Communicator& comm;
+  };
+
+  explicit Collectives(const Config& config);
+  ~Collectives();
+
+  // A collective; null: it is done. The Work must not outlive this object. Any thread.
+  std::unique_ptr<sdk::Work> submit(const bp_op& op);
+  // Launches what can be launched. True: something is still on its way into its stream. Any thread.
+  bool advance();
+  // Is anything not known to be done? Any thread.
+  bool busy();
+  std::chrono::steady_clock::time_point last_submit();
+  // Before the communicator is aborted: what the device has done by now stays done.
+  void look_once_more();
+
+  struct Launch;
+
+ private:
+  bool advance_locked();
+  void fail_locked(const sdk::Failure& why);
+  void check_health();
+  void begin(Launch& launch);
+  void enter(Launch& launch);
+
+  const Config c_;
+  Stream stream_;
+  DeviceBuffer token_;  // for barriers
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<Launch>> queue_;  // the first may have been issued
+  std::chrono::steady_clock::time_point last_submit_;
+  std::deque<std::weak_ptr<Launch>> entered_;  // those in their streams, some of them done
+};
+
+}  // namespace backplane::nccl

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "communicator.hpp"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "backplane/sdk/failure.hpp"
+#include "device.hpp"
+
+namespace backplane::nccl {
+
+Communicator::Communicator(const Api& api, int device, const ncclUniqueId& id, int rank, int size, int max_ctas)
+    : api_(api), device_(device) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  if (max_ctas > 0) config.maxCTAs = max_ctas;
+  const OnDevice here(api, device);
+  const ncclResult_t result = api.nccl.comm_init_rank_config(&comm_, size, id, rank, &config);
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  abort();
+  check(api, result, "making a communicator");
+}
+
+Communicator::~Communicator() { abort(); }
+
+ncclUniqueId Communicator::new_id(const Api& api) {
+  ncclUniqueId id;
+  check(api, api.nccl.get_unique_id(&id), "making the id of a communicator");
+  return id;
+}
+
+bool Communicator::ready() {
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) throw sdk::Failure(BP_CANCELLED, "nccl: the communicator has been aborted");
+  ncclResult_t state = ncclSuccess;
+  check(api_, api_.nccl.comm_get_async_error(comm_, &state), "asking for the state of a communicator", comm_);
+  if (state == ncclInProgress) return false;
+  check(api_, state, "NCCL reports", comm_);
+  return true;
+}
+
+void Communicator::issue(const std::function<void(ncclComm_t)>& body) {
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) throw sdk::Failure(BP_CANCELLED, "nccl: the communicator has been aborted");
+  const OnDevice here(api_, device_);
+  check(api_, api_.nccl.group_start(), "beginning an operation", comm_);
+  try {
+    body(comm_);
+  } catch (...) {
+    api_.nccl.group_end();
+    throw;
+  }
+  check(api_, api_.nccl.group_end(), "starting an operation", comm_);
+}
+
+void Communicator::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (comm_ != nullptr) api_.nccl.comm_abort(std::exchange(comm_, nullptr));
+}
+
+void Communicator::close(int64_t timeout_ns) noexcept {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+  std::unique_lock lock(mutex_);
+  if (comm_ == nullptr) return;
+  ncclResult_t state = ncclSuccess;
+  if (api_.nccl.comm_get_async_error(comm_, &state) == ncclSuccess && state == ncclSuccess) {
+    state = api_.nccl.comm_finalize(comm_);
+    auto pause = std::chrono::microseconds(10);
+    while (state == ncclInProgress && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(1000));
+      if (api_.nccl.comm_get_async_error(comm_, &state) != ncclSuccess) break;
+    }
+  }
+  if (state == ncclSuccess) {
+    api_.nccl.comm_destroy(std::exchange(comm_, nullptr));
+  } else {
+    api_.nccl.comm_abort(std::exchange(comm_, nullptr));
+  }
+}
+
+}  // namespace backplane::nccl

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace backplane::nccl {
+namespace {
+
+constexpr const char* kLeft = " has left the group";
+constexpr const char* kVanished = " is gone: its connection has ended";
+constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that slow peers may hold up the end of the group
+
+// The device of this rank: named by the program or by the option, never guessed.
+int chosen_device(const sdk::Context& context, const Api& api) {
+  const int count = count_devices(api);
+  const std::string& named = context.options.text("device");
+  int64_t device = context.device;
+  if (named == "rank") {
+    device = context.rank % count;
+  } else if (!named.empty()) {
+    char* end = nullptr;
+    device = std::strtoll(named.c_str(), &end, 10);
+    if (*end != '\0' || device < 0) {
+      throw sdk::Failure(BP_INVALID, "nccl: option device is a number, or 'rank'; not '" + named + "'");
+    }
+  }
+  if (device < 0) {
+    throw sdk::Failure(BP_INVALID, "nccl: no device was named for rank " + std::to_string(context.rank) +
+                                       "; name one when the group is made (InitOptions::device), or by nccl?device=");
+  }
+  if (device >= count) {
+    throw sdk::Failure(BP_INVALID, "nccl: there is no device " + std::to_string(device) + "; there are " +
+                                       std::to_string(count) + ", counted from 0");
+  }
+  return static_cast<int>(device);
+}
+
+ncclUniqueId agree_on_id(const sdk::Context& context, const Api& api, const sdk::Deadline& deadline) {
+  const std::string key = "nccl.id";
+  ncclUniqueId id{};
+  if (context.rank == 0) {
+    id = Communicator::new_id(api);
+    context.host.store_set(key, {id.internal, sizeof id.internal});
+    return id;
+  }
+  const std::string value = sdk::detail::await_value(context, key, deadline, 0, "nccl: waiting for rank 0");
+  if (value.size() != sizeof id.internal) throw sdk::Failure(BP_INTERNAL, "nccl: rank 0 left an id that is damaged", 0);
+  std::memcpy(id.internal, value.data(), value.size());
+  return id;
+}
+
+sdk::Failure gone(int32_t peer, const char* how) {
+  return {BP_PEER_LOST, "nccl: rank " + std::to_string(peer) + how, peer};
+}
+
+void await_ready(const sdk::Context& context, Communicator& comm, const sdk::Deadline& deadline) {
+  for (auto pause = std::chrono::microseconds(20); !comm.ready();
+       pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
+    if (context.host.abort_requested()) throw sdk::Failure(BP_CANCELLED, "nccl: the group is being aborted");
+    if (deadline.passed()) {
+      throw sdk::Failure(BP_TIMEOUT,
+                         "nccl: all ranks are there, but NCCL did not connect them in the time allowed for init; "
+                         "NCCL_DEBUG=INFO says what it tries");
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+int max_ctas(const sdk::Context& context) { return static_cast<int>(context.options.integer("max_ctas")); }
+
+std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& api, int device) {
+  const sdk::Deadline deadline(context.timeout_ns);
+  auto comm = std::make_unique<Communicator>(api, device, agree_on_id(context, api, deadline), context.rank,
+                                             context.world_size, max_ctas(context));
+  await_ready(context, *comm, deadline);
+  return comm;
+}
+
+}  // namespace
+
+Group::Group(const sdk::Context& context, std::span<const bp_capability* const> device_only)
+    : api_(open_api(context.options.text("library"))),
+      device_(chosen_device(context, api_)),
+      rank_(context.rank),
+      size_(context.world_size),
+      stages_(context.options.boolean("stage")),
+      capabilities_(stages_ ? std::span<const bp_capability* const>{} : device_only),
+      pool_(api_, device_),
+      said_goodbye_(static_cast<size_t>(context.world_size)),
+      wire_(
+          sdk::connect_all(context, context.options.text("address")),
+          {[this](int32_t peer, const Frame& frame) { arrived(peer, frame); }, [this](int32_t peer) { end_of(peer); }}),
+      comm_(connect(context, api_, device_)),
+      memory_(api_, device_, *comm_),
+      collectives_({api_, device_, rank_, size_, fate_, pool_, *comm_}),
+      messages_({api_, device_, pool_, max_ctas(context)}, rank_, size_, wire_, [this] { poller_.wake(); }),
+      poller_([this](sdk::Poller::Sleep& sleep) { return progress(sleep); },
+              [this](const sdk::Failure& why) {
+                fate_.decide(why);
+                stop_device();
+              }) {}
+
+Group::~Group() {
+  const bool is_broken = !fate_.decide(sdk::Failure(BP_CANCELLED, "the group was destroyed"));
+  for (int32_t peer = 0; peer < size_; ++peer) {
+    if (peer != rank_ && !is_broken) wire_.send(peer, {});
+  }
+  poller_.stop();
+  const sdk::Deadline deadline(kFarewell);
+  if (!is_broken) messages_.close(deadline.left_ns());
+  memory_.end();
+  if (!is_broken) comm_->close(deadline.left_ns());
+  comm_->abort();
+  wire_.close(is_broken ? 0 : deadline.left_ns());
+}
+
+void Group::require_here(const bp_buffer& buffer) const {
+  if (buffer.count == 0) return;
+  if (buffer.memory == BP_HOST && !stages_) {
+    throw sdk::Failure(BP_INVALID,
+                       "nccl: this buffer is host memory; hand over device memory, add a backend for it "
+                       "(cpu:gloo,cuda:nccl), or let it be staged (nccl?stage=true)");
+  }
+  if (buffer.memory == BP_CUDA && buffer.device != device_) {
+    throw sdk::Failure(BP_INVALID, "nccl: this buffer is on device " + std::to_string(buffer.device) +
+                                       ", and this rank's part of the group on device " + std::to_string(device_));
+  }
+}
+
+std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
+  fate_.throw_if_decided();
+  require_here(op.input);
+  require_here(op.output);
+  if (op.kind == BP_SEND || op.kind == BP_RECV) return messages_.submit(op);
+  if (const int32_t lost = first_lost_.load(); lost >= 0) throw gone(lost, kVanished);
+  std::unique_ptr<sdk::Work> work = collectives_.submit(op);
+  if (work) poller_.wake();
+  return work;
+}
+
+void Group::abort(const sdk::Failure& why) noexcept {
+  fate_.decide(why);
+  poller_.wake();
+}
+
+const void* Group::extension(std::string_view id) { return id == BP_EXT_MEMORY ? memory_.table() : nullptr; }
+
+bool Group::progress(sdk::Poller::Sleep& sleep) {
+  if (stopped_) {
+    sleep.until_woken();
+    return false;
+  }
+  if (fate_.decided()) {
+    // destroy writes its farewell; nothing is in flight then.
+    bool moved = wire_.progress(sleep);
+    stop_device();
+    return moved;
+  }
+  bool moved = wire_.progress(sleep);
+  moved |= messages_.progress();
+  const bool launching = collectives_.advance();
+  if (!gone_.empty() && !moved) {
+    const auto& [peer, since] = *gone_.begin();
+    const bool busy = collectives_.busy();
+    if (busy && Clock::now() > std::max(since, collectives_.last_submit()) + kGrace) {
+      fate_.decide(gone(peer, how_it_left(peer)));
+      return true;
+    }
+    if (busy) sleep.at_most(5'000'000);
+  }
+  if (launching || messages_.busy()) sleep.at_most(sdk::Poller::kShortestPause);
+  sleep.until_woken();
+  return moved;
+}
+
+void Group::arrived(int32_t peer, const Frame& frame) {
+  if (frame.kind != FrameKind::kBye) return messages_.arrived(peer, frame);
+  said_goodbye_[static_cast<size_t>(peer)] = true;
+  messages_.lost(peer, gone(peer, kLeft));
+}
+
+const char* Group::how_it_left(int32_t peer) const {
+  return said_goodbye_[static_cast<size_t>(peer)] ? kLeft : kVanished;
+}
+
+// Whoever left in order may have done its part of a collective that this rank has still to begin: that gets some time.
+// Without those who vanished there is no use in beginning.
+void Group::end_of(int32_t peer) {
+  messages_.lost(peer, gone(peer, how_it_left(peer)));
+  gone_.emplace(peer, Clock::now());
+  int32_t none = -1;
+  if (!said_goodbye_[static_cast<size_t>(peer)]) first_lost_.compare_exchange_strong(none, peer);
+}
+
+// Ends what is in flight, on the device and off it.
+void Group::stop_device() {
+  stopped_ = true;
+  collectives_.look_once_more();
+  api_.nccl.group_start();
+  comm_->abort();
+  messages_.fail(fate_.why());
+  api_.nccl.group_end();
+  fate_.settle();
+  wire_.cut();
+}
+
+}  // namespace backplane::nccl

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank on one device: its communicator, its collectives, its messages, and the thread that keeps them going.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+
+#include "backplane/sdk/sdk.hpp"
+#include "collectives.hpp"
+#include "memory.hpp"
+#include "messages.hpp"
+#include "wire.hpp"
+
+namespace backplane::nccl {
+
+class Group final : public sdk::ProcessGroup {
+ public:
+  // Blocks until all ranks have come. `device_only`: what it can do if host buffers are not staged.
+  Group(const sdk::Context& context, std::span<const bp_capability* const> device_only);
+  ~Group() override;
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
+  void abort(const sdk::Failure& why) noexcept override;
+  std::span<const bp_capability* const> capabilities() const noexcept override { return capabilities_; }
+  const void* extension(std::string_view id) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kGrace = std::chrono::milliseconds(250);
+
+  void require_here(const bp_buffer& buffer) const;
+  void arrived(int32_t peer, const Frame& frame);
+  bool progress(sdk::Poller::Sleep& sleep);
+  void end_of(int32_t peer);
+  const char* how_it_left(int32_t peer) const;
+  void stop_device();
+
+  const Api& api_;
+  const int device_;
+  const int32_t rank_;
+  const int32_t size_;
+  const bool stages_;
+  const std::span<const bp_capability* const> capabilities_;
+  Fate fate_;
+  DevicePool pool_;
+  std::vector<bool> said_goodbye_;             // of the poller's thread, as the two below
+  std::map<int32_t, Clock::time_point> gone_;  // peers whose connection has ended
+  bool stopped_ = false;
+  std::atomic<int32_t> first_lost_ = -1;  // the first peer that went without a word
+  Wire wire_;
+  const std::unique_ptr<Communicator> comm_;
+  DeviceMemory memory_;
+  Collectives collectives_;
+  Messages messages_;
+  sdk::Poller poller_;  // last: its thread uses all of the above
+};
+
+}  // namespace backplane::nccl

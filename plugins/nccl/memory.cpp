@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory.hpp"
+
+#include <string>
+
+#include "device.hpp"
+
+namespace backplane::nccl {
+namespace {
+
+class Piece final : public sdk::Allocation {
+ public:
+  Piece(const Api& api, int device, uint64_t bytes, std::shared_ptr<Registrations> registrations)
+      : api_(api), device_(device), registrations_(std::move(registrations)) {
+    const OnDevice here(api, device);
+    if (api.nccl.mem_alloc != nullptr) {
+      check(api, api.nccl.mem_alloc(&data_, bytes), "allocating device memory");
+    } else {
+      check(api, api.cuda.malloc(&data_, bytes), "allocating device memory");
+    }
+    registrations_->enter(data_, bytes);
+  }
+  ~Piece() override {
+    registrations_->leave(data_);
+    try {
+      const OnDevice here(api_, device_);
+      if (api_.nccl.mem_alloc != nullptr) {
+        api_.nccl.mem_free(data_);
+      } else {
+        api_.cuda.free(data_);
+      }
+    } catch (const sdk::Failure&) {
+      // The device is gone, and its memory with it.
+    }
+  }
+  void* data() const override { return data_; }
+
+ private:
+  const Api& api_;
+  const int device_;
+  const std::shared_ptr<Registrations> registrations_;
+  void* data_ = nullptr;
+};
+
+}  // namespace
+
+// A registration that fails costs time, nothing else.
+void Registrations::enter(void* data, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr || comm_->get() == nullptr || api_.nccl.comm_register == nullptr) return;
+  void* handle = nullptr;
+  if (api_.nccl.comm_register(comm_->get(), data, bytes, &handle) == ncclSuccess) handles_[data] = handle;
+}
+
+void Registrations::leave(void* data) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = handles_.find(data);
+  if (found == handles_.end()) return;
+  if (comm_ != nullptr && comm_->get() != nullptr) api_.nccl.comm_deregister(comm_->get(), found->second);
+  handles_.erase(found);
+}
+
+void Registrations::end() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [data, handle] : handles_) {
+    if (comm_ != nullptr && comm_->get() != nullptr) api_.nccl.comm_deregister(comm_->get(), handle);
+  }
+  handles_.clear();
+  comm_ = nullptr;
+}
+
+std::unique_ptr<sdk::Allocation> DeviceMemory::allocate(uint64_t bytes, uint32_t memory, int32_t device) {
+  if (memory != BP_CUDA) throw sdk::Failure(BP_UNSUPPORTED, "nccl gives out device memory, and no other");
+  if (device != device_) {
+    throw sdk::Failure(BP_UNSUPPORTED, "this group of nccl is on device " + std::to_string(device_) + ", not on " +
+                                           std::to_string(device));
+  }
+  return std::make_unique<Piece>(api_, device_, bytes, registrations_);
+}
+
+}  // namespace backplane::nccl

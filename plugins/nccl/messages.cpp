@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messages.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace backplane::nccl {
+
+Messages::Messages(const Channel::Config& config, int32_t rank, int32_t world_size, Wire& wire,
+                   std::function<void()> wake)
+    : c_(config),
+      rank_(rank),
+      wire_(wire),
+      wake_(std::move(wake)),
+      peers_(static_cast<size_t>(world_size)),
+      copying_(config.api, config.device) {}
+
+std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) { return op.kind == BP_SEND ? send(op) : recv(op); }
+
+Transfer Messages::transfer(const bp_buffer& buffer, uint64_t bytes, void* stream,
+                            std::shared_ptr<sdk::Completion> done) const {
+  Transfer made{buffer.data, bytes, buffer.memory == BP_HOST, {}, std::move(done)};
+  if (!made.is_host && bytes > 0) {
+    const OnDevice here(c_.api, c_.device);
+    made.after = Event(c_.api, static_cast<cudaStream_t>(stream));
+  }
+  return made;
+}
+
+std::unique_ptr<sdk::Work> Messages::send(const bp_op& op) {
+  const uint64_t bytes = op.input.count * bp_dtype_size(op.dtype);
+  auto done = std::make_shared<sdk::Completion>();
+  Transfer mine = transfer(op.input, bytes, op.stream, done);
+  if (op.peer == rank_) return send_to_self(op.tag, std::move(mine));
+  uint64_t id = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_) throw *failed_;
+    Peer& peer = at(op.peer);
+    if (peer.lost) throw *peer.lost;
+    id = ++next_id_;
+    Frame frame{bytes == 0 ? FrameKind::kEmpty : FrameKind::kAnnounce, 0, op.tag, id, bytes, {}};
+    if (bytes > 0) peer.out.emplace(id, std::move(mine));
+    wire_.send(op.peer, frame);
+  }
+  wake_();
+  if (bytes == 0) return nullptr;
+  return std::make_unique<sdk::CompletionWork>(std::move(done), [this, peer = op.peer, id] { cancel_send(peer, id); });
+}
+
+std::unique_ptr<sdk::Work> Messages::send_to_self(uint64_t tag, Transfer mine) {
+  if (mine.bytes == 0) {
+    mailbox_.deliver(rank_, tag, {});
+    return nullptr;
+  }
+  std::shared_ptr<sdk::Completion> done = mine.done;
+  const uint64_t bytes = mine.bytes;
+  uint64_t id = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_) throw *failed_;
+    id = ++next_id_;
+    at(rank_).out.emplace(id, std::move(mine));
+  }
+  mailbox_.announce(rank_, tag, bytes, id, [this, id](sdk::Receive* receive) { return fetch_own(id, receive); });
+  wake_();
+  return std::make_unique<sdk::CompletionWork>(std::move(done), [this, id] { cancel_send(rank_, id); });
+}
+
+std::unique_ptr<sdk::Work> Messages::recv(const bp_op& op) {
+  const uint64_t bytes = op.output.count * bp_dtype_size(op.dtype);
+  auto done = std::make_shared<sdk::Completion>();
+  Transfer mine = transfer(op.output, bytes, op.stream, done);
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_) throw *failed_;
+    receives_.emplace(done.get(), std::pair(mine.is_host, std::move(mine.after)));
+  }
+  mailbox_.take({op.peer, op.tag, op.output.data, bytes, op.result, done, 0});
+  wake_();
+  // Once a message is found for it, it is soon done: then there is nothing to cancel.
+  return std::make_unique<sdk::CompletionWork>(done, [this, which = done.get()] {
+    if (!mailbox_.cancel(which)) return;
+    const std::lock_guard lock(mutex_);
+    receives_.erase(which);
+  });
+}
+
+void Messages::tell(int32_t peer, FrameKind kind, uint64_t id) { wire_.send(peer, {kind, 0, 0, id, 0, {}}); }
+
+void Messages::arrived(int32_t peer, const Frame& frame) {
+  switch (frame.kind) {
+    case FrameKind::kEmpty:
+      return mailbox_.deliver(peer, frame.tag, {});
+    case FrameKind::kAnnounce: {
+      {
+        const std::lock_guard lock(mutex_);
+        at(peer).in.emplace(frame.id, std::nullopt);
+      }
+      return mailbox_.announce(peer, frame.tag, frame.size, frame.id,
+                               [this, peer, id = frame.id](sdk::Receive* receive) { return fetch(peer, id, receive); });
+    }
+    case FrameKind::kReady:
+      return begin_send(peer, frame.id);
+    case FrameKind::kRefused: {
+      const std::lock_guard lock(mutex_);
+      const auto found = at(peer).out.find(frame.id);
+      if (found == at(peer).out.end()) return;
+      found->second.done->finish();
+      at(peer).out.erase(found);
+      return;
+    }
+    case FrameKind::kBegin:
+      return begin_recv(peer, frame);
+    case FrameKind::kWithdraw:
+      return withdrawn(peer, frame.id);
+    default:
+      throw sdk::Failure(BP_PEER_LOST, "nccl: rank " + std::to_string(peer) + " sent a frame that makes no sense",
+                         peer);
+  }
+}
+
+// A receive has taken an announced message, or found it too long. The mailbox's lock is held.
+bool Messages::fetch(int32_t peer, uint64_t id, sdk::Receive* receive) {
+  const std::lock_guard lock(mutex_);
+  const auto found = at(peer).in.find(id);
+  if (found == at(peer).in.end()) return false;
+  tell(peer, receive == nullptr ? FrameKind::kRefused : FrameKind::kReady, id);
+  if (receive == nullptr) {
+    at(peer).in.erase(found);
+  } else {
+    found->second = *receive;
+  }
+  wake_();
+  return true;
+}
+
+bool Messages::fetch_own(uint64_t id, sdk::Receive* receive) {
+  const std::lock_guard lock(mutex_);
+  const auto found = at(rank_).out.find(id);
+  if (found == at(rank_).out.end()) return false;
+  if (receive == nullptr) {
+    found->second.done->finish();
+  } else {
+    const uint64_t bytes = found->second.bytes;
+    copies_.push_back({std::move(found->second), incoming(*receive, bytes), {}});
+  }
+  at(rank_).out.erase(found);
+  wake_();
+  return true;
+}
+
+// mutex_ is held.
+Transfer Messages::incoming(sdk::Receive receive, uint64_t bytes) {
+  Transfer made{receive.data, bytes, true, {}, receive.received};
+  const auto found = receives_.find(receive.received.get());
+  if (found == receives_.end()) return made;
+  made.is_host = found->second.first;
+  made.after = std::move(found->second.second);
+  receives_.erase(found);
+  return made;
+}
+
+void Messages::begin_send(int32_t peer, uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  Peer& to = at(peer);
+  const auto found = to.out.find(id);
+  if (found == to.out.end()) return;  // withdrawn meanwhile
+  Frame begin{FrameKind::kBegin, 0, 0, id, found->second.bytes, {}};
+  if (!to.sending) {
+    begin.channel = Communicator::new_id(c_.api);
+    begin.has_channel = 1;
+    to.sending = std::make_unique<Channel>(c_, true, begin.channel);
+  }
+  wire_.send(peer, begin);
+  to.sending->enter(std::move(found->second));
+  to.out.erase(found);
+}
+
+void Messages::begin_recv(int32_t peer, const Frame& frame) {
+  const std::lock_guard lock(mutex_);
+  Peer& from = at(peer);
+  const auto found = from.in.find(frame.id);
+  if (found == from.in.end() || !found->second || (!from.receiving && frame.has_channel == 0)) {
+    throw sdk::Failure(BP_PEER_LOST, "nccl: rank " + std::to_string(peer) + " began a message that nobody took", peer);
+  }
+  if (!from.receiving) from.receiving = std::make_unique<Channel>(c_, false, frame.channel);
+  from.receiving->enter(incoming(std::move(*found->second), frame.size));
+  from.in.erase(found);
+}
+
+void Messages::withdrawn(int32_t peer, uint64_t id) {
+  mailbox_.withdraw(peer, id);
+  std::optional<sdk::Receive> receive;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = at(peer).in.find(id);
+    if (found == at(peer).in.end()) return;
+    receive = std::move(found->second);
+    at(peer).in.erase(found);
+  }
+  if (receive) mailbox_.restore(std::move(*receive));
+}
+
+void Messages::cancel_send(int32_t peer, uint64_t id) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = at(peer).out.find(id);
+    if (found == at(peer).out.end()) return;  // it is in the channel, and soon done
+    found->second.done->fail(sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
+    at(peer).out.erase(found);
+    if (peer != rank_) tell(peer, FrameKind::kWithdraw, id);
+  }
+  if (peer == rank_) mailbox_.withdraw(rank_, id);
+  wake_();
+}
+
+bool Messages::progress() {
+  bool moved = progress_copies();
+  for (Peer& peer : peers_) {
+    moved |= progress_channel(peer, peer.sending);
+    moved |= progress_channel(peer, peer.receiving);
+  }
+  return moved;
+}
+
+bool Messages::progress_channel(Peer& peer, std::unique_ptr<Channel>& channel) {
+  if (!channel || !channel->busy()) return false;
+  const bool moved = channel->progress();
+  if (!moved && peer.lost && Clock::now() > peer.lost_at + kGrace) channel->fail(*peer.lost);
+  return moved;
+}
+
+bool Messages::progress_copies() {
+  const std::lock_guard lock(mutex_);
+  if (copies_.empty()) return false;
+  const OnDevice here(c_.api, c_.device);
+  for (Copy& copy : copies_) {
+    if (copy.copied) continue;
+    for (const Transfer* end : {&copy.from, &copy.to}) {
+      if (end->after) check(c_.api, c_.api.cuda.stream_wait_event(copying_.get(), end->after.get(), 0), "ordering");
+    }
+    check(c_.api,
+          c_.api.cuda.memcpy_async(copy.to.data, copy.from.data, copy.from.bytes, cudaMemcpyDefault, copying_.get()),
+          "copying a message to this rank itself");
+    copy.copied = Event(c_.api, copying_.get());
+  }
+  return std::erase_if(copies_, [](const Copy& copy) {
+           if (!copy.copied.passed()) return false;
+           copy.from.done->finish();
+           copy.to.done->finish();
+           return true;
+         }) > 0;
+}
+
+bool Messages::busy() const {
+  return !copies_.empty() || std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+    return (peer.sending && peer.sending->busy()) || (peer.receiving && peer.receiving->busy());
+  });
+}
+
+void Messages::lost(int32_t peer, const sdk::Failure& why) {
+  std::vector<std::shared_ptr<sdk::Completion>> failing;
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& gone = at(peer);
+    if (gone.lost) return;
+    gone.lost.emplace(why);
+    gone.lost_at = Clock::now();
+    for (const auto& [id, transfer] : gone.out) failing.push_back(transfer.done);
+    for (const auto& [id, receive] : gone.in) {
+      if (receive) failing.push_back(receive->received);
+    }
+    gone.out.clear();
+    gone.in.clear();
+  }
+  for (const auto& completion : failing) completion->fail(why);
+  mailbox_.drop_peer(peer, why, peers_.size() - 1);
+}
+
+void Messages::fail(const sdk::Failure& why) {
+  std::vector<std::shared_ptr<sdk::Completion>> failing;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return;
+    failed_.emplace(why);
+    for (Peer& peer : peers_) {
+      for (const auto& [id, transfer] : peer.out) failing.push_back(transfer.done);
+      for (const auto& [id, receive] : peer.in) {
+        if (receive) failing.push_back(receive->received);
+      }
+      peer.out.clear();
+      peer.in.clear();
+      if (peer.sending) peer.sending->fail(why);
+      if (peer.receiving) peer.receiving->fail(why);
+    }
+    for (const Copy& copy : copies_) {
+      failing.push_back(copy.from.done);
+      failing.push_back(copy.to.done);
+    }
+    copies_.clear();
+    receives_.clear();
+  }
+  for (const auto& completion : failing) completion->fail(why);
+  mailbox_.close(why, why);
+}
+
+void Messages::close(int64_t timeout_ns) {
+  const sdk::Deadline deadline(timeout_ns);
+  for (Peer& peer : peers_) {
+    if (peer.sending) peer.sending->close(deadline.left_ns());
+    if (peer.receiving) peer.receiving->close(deadline.left_ns());
+  }
+}
+
+}  // namespace backplane::nccl
