@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of NCCL that the plugin calls.
+#include <nccl.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <utility>
+
+#include "operations.hpp"
+#include "settings.hpp"
+#include "stream.hpp"
+
+using namespace backplane::nccl_double;
+
+namespace {
+
+// A communicator, kept by its handle and by the operations in streams.
+class Comm {
+ public:
+  Comm(const Id& id, int its_rank, int its_size) : rank(its_rank), size(its_size), segment_(id, its_rank, its_size) {
+    const char* const text = std::getenv("BACKPLANE_DOUBLE_FAIL");
+    if (text == nullptr) return;
+    char* end = nullptr;
+    fails_with_ = static_cast<ncclResult_t>(std::strtol(text, &end, 10));
+    fails_at_ = std::strtol(*end == '@' ? end + 1 : "1", nullptr, 10);
+  }
+
+  const int rank;
+  const int size;
+  std::map<int, std::pair<ncclDataType_t, std::vector<std::byte>>> scalars;  // by ncclRedOp_t - ncclNumOps
+  int next_op = 1;
+  int id_fd = -1;  // of the process that made the id, until all ranks have come
+
+  ~Comm() { drop_id(); }
+  void drop_id() {
+    if (id_fd >= 0) ::close(std::exchange(id_fd, -1));
+  }
+
+  // Something takes effect in the background: the first to ask is told to ask again.
+  void begin() { in_progress_.store(true); }
+
+  ncclResult_t state() {
+    if (const ncclResult_t error = error_.load(); error != ncclSuccess) return error;
+    if (!segment_.complete()) return ncclInProgress;
+    drop_id();
+    return in_progress_.exchange(false) ? ncclInProgress : ncclSuccess;
+  }
+
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    stop_.store(true);
+    changed_.notify_all();
+  }
+
+  // What was launched together, at its turn: a communicator does one thing after the other, whatever the streams.
+  void launch(const std::shared_ptr<Comm>& self, Stream& stream, std::vector<Operation> operations) {
+    const uint64_t turn = launched_++;
+    const auto number = static_cast<int64_t>(turn) + 1;
+    if (fails_with_ != ncclSuccess && number == fails_at_) error_.store(fails_with_);
+    const bool stalls = number == setting("BACKPLANE_DOUBLE_STALL", 0);
+    stream.add([self, turn, stalls, operations = std::move(operations)] { self->run(turn, stalls, operations); });
+    begin();
+  }
+
+ private:
+  void run(uint64_t turn, bool stalls, const std::vector<Operation>& operations) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this, turn, stalls] { return stop_.load() || (turn_ == turn && !stalls); });
+    lock.unlock();
+    if (!stop_.load() && error_.load() == ncclSuccess) {
+      const std::optional<ncclResult_t> result = is_message(operations.front().kind)
+                                                     ? run_messages(segment_, rank, operations, stop_)
+                                                     : run_collective(segment_, rank, size, operations.front(), stop_);
+      if (result && *result != ncclSuccess) error_.store(*result);
+    }
+    lock.lock();
+    ++turn_;
+    changed_.notify_all();
+  }
+
+  Segment segment_;
+  std::atomic<bool> in_progress_ = true;
+  std::atomic<ncclResult_t> error_ = ncclSuccess;
+  std::atomic<bool> stop_ = false;
+  ncclResult_t fails_with_ = ncclSuccess;
+  int64_t fails_at_ = 0;
+  uint64_t launched_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t turn_ = 0;
+};
+
+// The descriptors of ids whose rank 0 has not come yet, by token.
+std::mutex ids_mutex;
+std::map<uint64_t, int>& ids() {
+  static auto* const map = new std::map<uint64_t, int>;
+  return *map;
+}
+
+// What this thread has called since ncclGroupStart.
+struct Called {
+  std::shared_ptr<Comm> comm;
+  cudaStream_t stream;
+  Operation operation;
+};
+thread_local int group_depth = 0;
+thread_local std::vector<Called> called;
+
+ncclResult_t launch_all() {
+  const std::vector<Called> all = std::exchange(called, {});
+  std::map<std::pair<Comm*, cudaStream_t>, std::vector<Operation>> messages;
+  for (const Called& each : all) {
+    if (is_message(each.operation.kind)) {
+      messages[{each.comm.get(), each.stream}].push_back(each.operation);
+    } else {
+      each.comm->launch(each.comm, stream_of(each.stream), {each.operation});
+    }
+  }
+  for (const Called& each : all) {
+    const auto found = messages.find({each.comm.get(), each.stream});
+    if (found == messages.end()) continue;
+    each.comm->launch(each.comm, stream_of(each.stream), std::move(found->second));
+    messages.erase(found);
+  }
+  return all.empty() ? ncclSuccess : ncclInProgress;
+}
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<Comm> comm;
+};
+
+namespace {
+
+ncclResult_t call(ncclComm_t comm, cudaStream_t stream, Operation operation) {
+  Comm& c = *comm->comm;
+  if (size_of(operation.dtype) == 0 || (operation.peer < 0 || operation.peer >= c.size)) return ncclInvalidArgument;
+  if (operation.count == 0) return ncclSuccess;
+  if (operation.op >= ncclNumOps) {
+    const auto found = c.scalars.find(operation.op);
+    if (found == c.scalars.end() || found->second.first != operation.dtype) return ncclInvalidArgument;
+    operation.scalar = found->second.second;
+    operation.op = ncclNumOps;
+  }
+  called.push_back({comm->comm, stream, std::move(operation)});
+  return group_depth > 0 ? ncclSuccess : launch_all();
+}
+
+const std::byte* bytes(const void* data) { return static_cast<const std::byte*>(data); }
+std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  static constexpr const char* kTexts[] = {"no error",         "unhandled cuda error", "system error", "internal error",
+                                           "invalid argument", "invalid usage",        "remote error", "in progress"};
+  return result >= 0 && result < ncclNumResults ? kTexts[result] : "unknown result code";
+}
+const char* ncclGetLastError(ncclComm_t) { return ""; }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* unique) {
+  Id id{};
+  if (!Segment::make(&id)) return ncclSystemError;
+  std::memset(unique, 0, sizeof *unique);
+  std::memcpy(unique, &id, sizeof id);
+  const std::lock_guard lock(ids_mutex);
+  ids()[id.token] = id.fd;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId unique, int rank, ncclConfig_t* config) {
+  if (config == nullptr || config->size != sizeof *config || config->magic != 0xcafebeef || config->blocking != 0) {
+    return ncclInvalidArgument;  // the double plays non-blocking communicators
+  }
+  Id id{};
+  std::memcpy(&id, &unique, sizeof id);
+  int id_fd = -1;
+  if (rank == 0) {
+    const std::lock_guard lock(ids_mutex);
+    const auto found = ids().find(id.token);
+    if (found != ids().end()) id_fd = ids().extract(found).mapped();
+  }
+  try {
+    *comm = new ncclComm{std::make_shared<Comm>(id, rank, size)};
+    (*comm)->comm->id_fd = id_fd;
+    return ncclInProgress;
+  } catch (const std::system_error&) {
+    if (id_fd >= 0) ::close(id_fd);
+    return ncclSystemError;
+  }
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  *state = comm->comm->state();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  comm->comm->begin();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->comm->abort();
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (group_depth == 0) return ncclInvalidUsage;
+  return --group_depth > 0 ? ncclSuccess : launch_all();
+}
+
+ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, stream, {Kind::kAllReduce, bytes(in), bytes(out), count, dtype, op, 0});
+}
+
+ncclResult_t ncclReduce(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, stream, {Kind::kReduce, bytes(in), bytes(out), count, dtype, op, root});
+}
+
+ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t dtype, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return call(comm, stream, {Kind::kBroadcast, bytes(in), bytes(out), count, dtype, ncclSum, root});
+}
+
+ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return call(comm, stream, {Kind::kAllGather, bytes(in), bytes(out), count, dtype, ncclSum, 0});
+}
+
+ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, stream, {Kind::kReduceScatter, bytes(in), bytes(out), count, dtype, op, 0});
+}
+
+ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return call(comm, stream, {Kind::kSend, bytes(in), nullptr, count, dtype, ncclSum, peer});
+}
+
+ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, stream, {Kind::kRecv, nullptr, bytes(out), count, dtype, ncclSum, peer});
+}
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t dtype,
+                                      ncclScalarResidence_t residence, ncclComm_t comm) {
+  if (residence != ncclScalarHostImmediate) return ncclInvalidArgument;
+  Comm& c = *comm->comm;
+  *op = static_cast<ncclRedOp_t>(ncclNumOps + c.next_op++);
+  c.scalars[*op] = {dtype, {bytes(scalar), bytes(scalar) + size_of(dtype)}};
+  return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
+  return comm->comm->scalars.erase(op) == 1 ? ncclSuccess : ncclInvalidArgument;
+}
+
+#ifndef BACKPLANE_DOUBLE_OLD  // what an older library lacks
+ncclResult_t ncclMemAlloc(void** data, size_t size) {
+  return cudaMalloc(data, size) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+ncclResult_t ncclMemFree(void* data) {
+  cudaFree(data);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommRegister(const ncclComm_t, void* data, size_t, void** handle) {
+  *handle = data;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
+#endif
+
+}  // extern "C"

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the double's operations do, on a stream's thread.
+#pragma once
+
+#include <nccl.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "segment.hpp"
+
+namespace backplane::nccl_double {
+
+enum class Kind : uint64_t { kAllReduce = 1, kReduce, kBroadcast, kAllGather, kReduceScatter, kSend, kRecv };
+
+struct Operation {
+  Kind kind;
+  const std::byte* in;
+  std::byte* out;
+  uint64_t count;
+  ncclDataType_t dtype;
+  ncclRedOp_t op;                      // ncclNumOps: premul_sum
+  int peer;                            // or root
+  std::vector<std::byte> scalar = {};  // premul_sum
+};
+
+bool is_message(Kind kind);
+uint64_t size_of(ncclDataType_t dtype);  // bytes; 0: there is no such type
+
+// Both answer ncclSuccess, an error, or nothing if `stop` was set meanwhile. A collective whose ranks do not agree ends
+// with ncclInvalidUsage on all of them.
+std::optional<ncclResult_t> run_collective(Segment& segment, int rank, int size, const Operation& operation,
+                                           const std::atomic<bool>& stop);
+// Sends and receives that get on together.
+std::optional<ncclResult_t> run_messages(Segment& segment, int rank, const std::vector<Operation>& operations,
+                                         const std::atomic<bool>& stop);
+
+}  // namespace backplane::nccl_double

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A double of NCCL and of the CUDA runtime, for machines without a GPU: the same functions over host memory. Devices
+// are numbers; a stream is a thread that does one thing after the other; an event is a point in it; a communicator is a
+// piece of memory that its ranks share, whichever process they are in.
+//
+// The environment says what it shall play:
+//   BACKPLANE_DOUBLE_DEVICES=N         how many devices there are (8)
+//   BACKPLANE_DOUBLE_DRIVER=N          the driver's version (13000); 0: there is none
+//   BACKPLANE_DOUBLE_FAIL=RESULT@N     each communicator reports this ncclResult_t once it was given N operations
+//   BACKPLANE_DOUBLE_STALL=N           each communicator's operation N (from 1) hangs until it is aborted
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+namespace backplane::nccl_double {
+
+inline int64_t setting(const char* name, int64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoll(text, nullptr, 10);
+}
+
+}  // namespace backplane::nccl_double

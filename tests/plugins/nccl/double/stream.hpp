@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams and events of the double.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace backplane::nccl_double {
+
+// What an event waits for; it may be destroyed while a stream still has to pass it.
+class Mark {
+ public:
+  uint64_t record();           // the number of this recording
+  void pass(uint64_t number);  // the stream has come to it
+  void await(uint64_t number);
+  uint64_t recorded();
+  bool passed();  // the last recording; also if there is none
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t recorded_ = 0;
+  uint64_t passed_ = 0;
+};
+
+// A thread that does one thing after the other. Its destructor does all that is left.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  void add(std::function<void()> task);
+
+ private:
+  void run();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace backplane::nccl_double
+
+// The types behind cudaStream_t and cudaEvent_t.
+struct CUstream_st {
+  backplane::nccl_double::Stream stream;
+};
+struct CUevent_st {
+  std::shared_ptr<backplane::nccl_double::Mark> mark = std::make_shared<backplane::nccl_double::Mark>();
+};
+
+namespace backplane::nccl_double {
+// The device that this thread has chosen.
+int& current_device();
+// The stream of a handle; null is the stream that each device has from the start.
+Stream& stream_of(CUstream_st* handle);
+}  // namespace backplane::nccl_double

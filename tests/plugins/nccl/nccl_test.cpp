@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What only nccl does, over the double of NCCL and CUDA: "device memory" is host memory here, and may be looked at.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "support/environment.hpp"
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+constexpr const char* kDouble = BACKPLANE_NCCL_DOUBLE;
+
+std::string nccl(const std::string& options = {}) {
+  return std::string("nccl?library=") + kDouble + (options.empty() ? "" : "&") + options;
+}
+
+GroupOptions on_device(const std::string& backend, const Store& store, int rank, int world_size, int device) {
+  GroupOptions options = group_options(backend, store, rank, world_size);
+  options.device = device;
+  return options;
+}
+
+// Runs body(group, device) on ranks that have a device each, in one process.
+void on_devices(int world_size, const std::function<void(ProcessGroup&, Device)>& body,
+                const std::string& backend = nccl()) {
+  const Store store = Store::inproc();
+  on_ranks(world_size, [&](int rank) {
+    ProcessGroup group = ProcessGroup::create(on_device(backend, store, rank, world_size, rank));
+    body(group, Device::cuda(rank));
+  });
+}
+
+template <Element T>
+Buffer span(Memory<T>& memory, Device device) {
+  return Buffer(memory.data(), memory.size(), dtype_of<T>, device);
+}
+
+template <Element T>
+Memory<T> filled(ProcessGroup& group, Device device, uint64_t count, T value) {
+  Memory<T> memory = group.allocate<T>(count, device);
+  std::fill(memory.begin(), memory.end(), value);
+  return memory;
+}
+
+template <Element T>
+bool all_are(const Memory<T>& memory, T value) {
+  return std::all_of(memory.begin(), memory.end(), [value](T each) { return each == value; });
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// What a group of one rank fails to start with.
+std::string refusal(const std::string& backend, Status expected, int device = 0) {
+  std::string text;
+  const auto start = [&] { ProcessGroup::create(on_device(backend, Store::inproc(), 0, 1, device)); };
+  EXPECT_EQ(failure_of(start, &text), expected) << text;
+  return text;
+}
+
+TEST(Nccl, SaysWhichLibraryOrFunctionIsMissing) {
+  const std::string none = refusal("nccl?library=/nowhere/libnccl.so.2", Status::kUnsupported);
+  EXPECT_TRUE(contains(none, "NCCL cannot be loaded") && contains(none, "/nowhere/libnccl.so.2")) << none;
+  const std::string other = refusal("nccl?library=libm.so.6", Status::kUnsupported);
+  EXPECT_TRUE(contains(other, "libm.so.6 has no function ncclGetVersion")) << other;
+}
+
+TEST(Nccl, SaysThatDriverOrDeviceIsMissing) {
+  {
+    const ScopedVariable no_driver("BACKPLANE_DOUBLE_DRIVER", "0");
+    const std::string text = refusal(nccl(), Status::kUnsupported);
+    EXPECT_TRUE(contains(text, "no CUDA driver")) << text;
+  }
+  {
+    const ScopedVariable old_driver("BACKPLANE_DOUBLE_DRIVER", "11040");
+    const std::string text = refusal(nccl(), Status::kUnsupported);
+    EXPECT_TRUE(contains(text, "driver for CUDA 11.4")) << text;
+  }
+  const ScopedVariable no_device("BACKPLANE_DOUBLE_DEVICES", "0");
+  const std::string text = refusal(nccl(), Status::kUnsupported);
+  EXPECT_TRUE(contains(text, "no CUDA device")) << text;
+}
+
+TEST(Nccl, NeverGuessesTheDevice) {
+  EXPECT_TRUE(contains(refusal(nccl(), Status::kInvalid, -1), "no device was named for rank 0"));
+  EXPECT_TRUE(contains(refusal(nccl(), Status::kInvalid, 8), "there is no device 8; there are 8"));
+  EXPECT_TRUE(contains(refusal(nccl("device=first"), Status::kInvalid), "option device is a number"));
+  const ProcessGroup group =
+      ProcessGroup::create(group_options(nccl("device=7"), Store::inproc(), 0, 1));  // the option is a name, too
+  EXPECT_EQ(group.backend(Device::cuda(7)), "nccl");
+}
+
+TEST(Nccl, ReducesDeviceBuffersOfSeveralDevicesInOneProcess) {
+  on_devices(3, [](ProcessGroup& group, Device device) {
+    Memory<int64_t> sum = filled<int64_t>(group, device, 1000, group.rank() + 1);
+    EXPECT_TRUE(sum.native());
+    group.all_reduce(span(sum, device));
+    EXPECT_TRUE(all_are<int64_t>(sum, 6));
+    Memory<float> all = filled<float>(group, device, 3, -1);
+    Memory<float> mine = filled<float>(group, device, 1, static_cast<float>(group.rank()));
+    CallOptions async;
+    async.async_op = true;
+    group.all_gather(span(mine, device), span(all, device), async).wait();
+    EXPECT_TRUE(all[0] == 0 && all[1] == 1 && all[2] == 2);
+    group.barrier();
+  });
+}
+
+TEST(Nccl, PingPongsBetweenDevices) {
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<float> ball = filled<float>(group, device, 1, 0);
+    const int other = 1 - group.rank();
+    for (int step = 0; step < 2; ++step) {
+      if (group.rank() == step) {
+        ball[0] += 1;
+        group.send(span(ball, device), other, 7);
+      } else {
+        EXPECT_EQ(group.recv(span(ball, device), other, 7).received().source, other);
+      }
+    }
+    EXPECT_EQ(ball[0], 2.0F);
+  });
+}
+
+TEST(Nccl, TakesItsPlaceInTheCallersStream) {
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    constexpr uint64_t kCount = 100'000;
+    Memory<int32_t> data = filled<int32_t>(group, device, kCount, 0);
+    Memory<int32_t> before = filled<int32_t>(group, device, kCount, group.rank() + 1);
+    Memory<int32_t> after = filled<int32_t>(group, device, kCount, 0);
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    group.barrier();  // both are there, so that no launch has to wait for a peer
+    cudaMemcpyAsync(data.data(), before.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
+    CallOptions options;
+    options.async_op = true;
+    options.stream = stream;
+    Work work = group.all_reduce(span(data, device), ReduceOp::kSum, options);
+    cudaMemcpyAsync(after.data(), data.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_TRUE(all_are<int32_t>(after, 3));
+    work.wait();
+    group.barrier();
+    cudaStreamDestroy(stream);
+  });
+}
+
+TEST(Nccl, RefusesWhatIsNotOnItsDevice) {
+  on_devices(1, [](ProcessGroup& group, Device device) {
+    std::vector<float> host(4);
+    std::string text;
+    EXPECT_EQ(failure_of([&] { group.all_reduce(host); }, &text), Status::kUnsupported);
+    EXPECT_TRUE(contains(text, "nccl") && contains(text, "cpu memory")) << text;
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    EXPECT_EQ(failure_of([&] { group.all_reduce(span(memory, Device::cuda(5))); }, &text), Status::kInvalid);
+    EXPECT_TRUE(contains(text, "this buffer is on device 5")) << text;
+  });
+}
+
+TEST(Nccl, StagesHostBuffersWhenAsked) {
+  on_devices(
+      2,
+      [](ProcessGroup& group, Device) {
+        std::vector<double> host(5000, group.rank() + 0.5);
+        group.all_reduce(host);
+        EXPECT_EQ(host, std::vector<double>(5000, 2.0));
+      },
+      nccl("stage=true"));
+}
+
+#ifdef BACKPLANE_TEST_gloo
+TEST(Nccl, SharesAGroupWithABackendForTheHost) {
+  on_devices(
+      2,
+      [](ProcessGroup& group, Device device) {
+        EXPECT_EQ(group.backend(), "gloo");
+        EXPECT_EQ(group.backend(device), "nccl");
+        std::vector<int> host = {group.rank()};
+        Memory<int32_t> memory = filled<int32_t>(group, device, 1, group.rank());
+        group.all_reduce(host);
+        group.all_reduce(span(memory, device));
+        EXPECT_EQ(host[0], 1);
+        EXPECT_EQ(memory[0], 1);
+        group.barrier();
+      },
+      "cpu:gloo,cuda:" + nccl());
+}
+#endif
+
+TEST(Nccl, EndsTheGroupWithWhatNcclReports) {
+  const ScopedVariable fail("BACKPLANE_DOUBLE_FAIL", "6@2");  // ncclRemoteError
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    group.all_reduce(span(memory, device));
+    std::string text;
+    EXPECT_EQ(failure_of([&] { group.all_reduce(span(memory, device)); }, &text), Status::kPeerLost) << text;
+    failure_of([&] { group.all_reduce(span(memory, device)); });
+  });
+}
+
+TEST(Nccl, KeepsDeadlinesWhileTheDeviceHangs) {
+  const ScopedVariable stall("BACKPLANE_DOUBLE_STALL", "2");
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    group.all_reduce(span(memory, device));
+    CallOptions options;
+    options.timeout = std::chrono::milliseconds(200);
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(failure_of([&] { group.all_reduce(span(memory, device), ReduceOp::kSum, options); }), Status::kTimeout);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test
