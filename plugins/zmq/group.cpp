@@ -28,6 +28,22 @@ std::string owner_key(const std::string& public_key) { return "zmq/key/" + publi
 
 std::string key_of(int32_t rank) { return "zmq/" + std::to_string(rank); }
 
+// "<TCP endpoint> <IPC endpoint or -> <public key or ->": what others have to know to dial this rank.
+std::string where_it_listens(const Sockets& sockets) {
+  const auto word = [](const std::string& text) { return text.empty() ? " -" : " " + text; };
+  return sockets.endpoint() + word(sockets.local_endpoint()) + word(sockets.public_key());
+}
+
+// Which endpoint of such a line to dial, and the public key of whoever listens there.
+std::pair<std::string, std::string> way_to(const std::string& line, bool ipc) {
+  std::istringstream words(line);
+  std::string remote;
+  std::string local;
+  std::string key;
+  words >> remote >> local >> key;
+  return {ipc && local.starts_with(local_prefix()) ? local : remote, key};
+}
+
 // What rank 0 has put into the store.
 std::string entry_of_rank_0(const sdk::Context& context) {
   try {
@@ -88,8 +104,7 @@ ZmqGroup::ZmqGroup(const sdk::Context& context)
       sockets_(settings_, context.host.secure()) {
   // The key first: whoever finds the endpoint may be dialled by this rank, and asks for the key.
   if (sockets_.secure()) host_.store_set(owner_key(sockets_.public_key()), std::to_string(context.rank));
-  host_.store_set(key_of(context.rank),
-                  sockets_.secure() ? sockets_.endpoint() + " " + sockets_.public_key() : sockets_.endpoint());
+  host_.store_set(key_of(context.rank), where_it_listens(sockets_));
   protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_,
                                          agree_on_token(context, settings_.address), sockets_, releases_);
   driver_ = std::make_unique<Driver>(
@@ -210,19 +225,18 @@ TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
   look_up_pause_ = std::min(2 * look_up_pause_ + std::chrono::milliseconds(1), kLongestPause);
   next_look_up_ = Clock::now() + look_up_pause_;
   for (const int32_t rank : wanted) {
-    std::string endpoint;
+    std::string line;
     lock.unlock();
     try {
-      endpoint = host_.store_get(key_of(rank), 0);
+      line = host_.store_get(key_of(rank), 0);
     } catch (const std::exception&) {
       // Not there yet. A store that is gone for good is the core's to notice.
     }
     lock.lock();
-    if (endpoint.empty()) continue;
-    const size_t space = std::min(endpoint.find(' '), endpoint.size());
-    const std::string public_key = endpoint.substr(std::min(space + 1, endpoint.size()));
+    if (line.empty()) continue;
+    const auto [address, public_key] = way_to(line, settings_.ipc);
     if (public_key.size() == kCurveKeySize) keys_[public_key] = rank;
-    protocol_->resolve(rank, endpoint.substr(0, space), public_key);
+    protocol_->resolve(rank, address, public_key);
   }
   catch_up();
   return protocol_->unresolved().empty() ? TimePoint::max() : next_look_up_;

@@ -90,4 +90,6 @@ std::string host_identity() {
   return boot + "/" + std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
 }
 
+std::string local_prefix() { return "ipc://@backplane/" + host_identity() + "/"; }
+
 }  // namespace backplane::zmq_plugin

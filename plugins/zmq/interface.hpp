@@ -20,4 +20,7 @@ bool is_loopback(const std::string& address);
 // Tells hosts apart, and network namespaces of one host: "<boot id>/net:[4026531840]".
 std::string host_identity();
 
+// With which the addresses begin that only ranks of this host can dial, and all of them.
+std::string local_prefix();
+
 }  // namespace backplane::zmq_plugin

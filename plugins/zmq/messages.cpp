@@ -300,7 +300,8 @@ void Protocol::resolve(int32_t rank, const std::string& endpoint, const std::str
   Peer& other = peer(rank);
   if (aborted_ || other.gone || other.dialled) return;
   try {
-    if (endpoint.size() > 256 || !endpoint.starts_with("tcp://")) throw zmq::error_t();
+    const bool known = endpoint.starts_with("tcp://") || endpoint.starts_with("ipc://@");
+    if (endpoint.size() > 256 || !known) throw zmq::error_t();
     sockets_.dial(rank, endpoint, public_key);
   } catch (const zmq::error_t&) {
     lose(rank, sdk::Failure(BP_INTERNAL,

@@ -17,9 +17,9 @@ namespace backplane::zmq_plugin {
 namespace {
 
 // Of a context: a mailbox of its own; for the reaper and each I/O thread a mailbox and an epoll. Of each of the four
-// sockets (one is the monitor's), and the one that lets peers in: a mailbox. Then the listening descriptor and the
+// sockets (one is the monitor's), and the one that lets peers in: a mailbox. Then two listening descriptors and the
 // group's eventfd; and some for what is needed while peers are dialled.
-constexpr int kDescriptors = 1 + 2 + 5 + 2 + 7;
+constexpr int kDescriptors = 1 + 2 + 5 + 3 + 7;
 constexpr int kDescriptorsPerThread = 2;
 constexpr int kThreads = 2;  // the reaper and the group's own
 

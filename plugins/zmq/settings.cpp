@@ -17,6 +17,7 @@ Settings read_settings(const sdk::Options& options) {
   Settings settings;
   const std::string& interface = options.text("iface");
   settings.address = interface.empty() ? checked_address(options.text("address")) : interface_address(interface);
+  settings.ipc = options.text("transport") == "ipc";
   settings.io_threads = static_cast<int>(options.integer("io_threads"));
   settings.linger = duration(options, "linger");
   settings.send_high_water_mark = static_cast<int>(options.integer("sndhwm"));

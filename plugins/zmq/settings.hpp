@@ -24,6 +24,11 @@ inline constexpr std::array kOptions = {
     text_option("address", "127.0.0.1",
                 "IPv4 or IPv6 address to listen on, never a wildcard; not used when iface is given"),
     text_option("iface", nullptr, "network interface whose address to listen on"),
+    sdk::option({.type = BP_OPTION_ENUM,
+                 .key = "transport",
+                 .default_value = "tcp",
+                 .help = "tcp, or ipc: local sockets between ranks of one host that both say so, TCP between others",
+                 .choices = "tcp|ipc"}),
     number_option(BP_OPTION_INT, "io_threads", "1", 1, 16, "threads of libzmq that move bytes"),
     number_option(BP_OPTION_DURATION, "linger", "3s", 0, 60e9,
                   "how long destroy waits for messages still on their way out"),
@@ -46,6 +51,7 @@ inline constexpr std::array kOptions = {
 
 struct Settings {
   std::string address;  // checked: a literal address of this machine, no wildcard
+  bool ipc = false;     // where both ranks are on one host
   int io_threads = 1;
   std::chrono::milliseconds linger{0};
   int send_high_water_mark = 0;

@@ -2,7 +2,9 @@
 #include "sockets.hpp"
 
 #include <cstring>
+#include <random>
 
+#include "interface.hpp"
 #include "resources.hpp"
 
 namespace backplane::zmq_plugin {
@@ -15,6 +17,9 @@ constexpr int kReplyLimit = 4096;  // bytes; a bye with its reason is the larges
 constexpr int64_t kCurveBytes = 64;
 
 constexpr std::chrono::hours kNeverReconnect(24);
+
+// Connections that wait to be taken in. Where TCP would try again, a full queue refuses who dials by IPC.
+constexpr int kBacklog = 4096;
 
 // libzmq wants routing ids that do not begin with a zero byte.
 std::string route_to(int32_t rank) {
@@ -66,15 +71,7 @@ Sockets::Sockets(const Settings& settings, bool secure)
     admission_.emplace(context_);
     guard(listening_, own_);
   }
-  const bool ipv6 = settings.address.find(':') != std::string::npos;
-  listening_.set(zmq::sockopt::ipv6, ipv6);
-  const std::string address = ipv6 ? "[" + settings.address + "]" : settings.address;
-  try {
-    listening_.bind("tcp://" + address + ":*");
-  } catch (const zmq::error_t& e) {
-    throw sdk::Failure(BP_RESOURCE, "zmq: cannot listen on " + address + ": " + e.what(), -1, e.num());
-  }
-  endpoint_ = listening_.get(zmq::sockopt::last_endpoint);
+  listen();
 
   configure(dialling_, settings);
   dialling_.set(zmq::sockopt::maxmsgsize, int64_t{kReplyLimit} + (secure ? kCurveBytes : 0));
@@ -92,6 +89,30 @@ Sockets::Sockets(const Settings& settings, bool secure)
   if (zmq_socket_monitor(dialling_.handle(), kEvents, kWatched) != 0) throw zmq::error_t();
   events_.set(zmq::sockopt::linger, 0);
   events_.connect(kEvents);
+}
+
+void Sockets::listen() {
+  listening_.set(zmq::sockopt::backlog, kBacklog);
+  const bool ipv6 = settings_.address.find(':') != std::string::npos;
+  listening_.set(zmq::sockopt::ipv6, ipv6);
+  const std::string address = ipv6 ? "[" + settings_.address + "]" : settings_.address;
+  try {
+    listening_.bind("tcp://" + address + ":*");
+  } catch (const zmq::error_t& e) {
+    throw sdk::Failure(BP_RESOURCE, "zmq: cannot listen on " + address + ": " + e.what(), -1, e.num());
+  }
+  endpoint_ = listening_.get(zmq::sockopt::last_endpoint);
+  if (!settings_.ipc) return;
+  std::random_device random;
+  const uint64_t name = (static_cast<uint64_t>(random()) << 32) | random();
+  local_endpoint_ = local_prefix() + std::to_string(name);
+  try {
+    listening_.bind(local_endpoint_);
+  } catch (const zmq::error_t& e) {
+    throw sdk::Failure(
+        BP_RESOURCE, std::string("zmq: cannot listen on a local socket: ") + e.what() + "; transport=tcp does without",
+        -1, e.num());
+  }
 }
 
 Sockets::~Sockets() {

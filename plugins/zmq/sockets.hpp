@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two sockets of a rank: one ROUTER that listens and is only read from (but for answers along the same connection),
-// one ROUTER that dials each peer when it is first needed and is only written to (but for those answers). A connection
-// is dialled once; when it breaks it stays broken, because behind a new one would be another process.
+// The two sockets of a rank: one ROUTER that listens, for all and for those of the same host apart, and is only read
+// from (but for answers along the same connection), one ROUTER that dials each peer when it is first needed and is only
+// written to (but for those answers). A connection is dialled once; when it breaks it stays broken, because behind a
+// new one would be another process.
 //
 // Nothing here blocks but shut_down(). Not thread-safe: guarded by the group's mutex.
 #pragma once
@@ -42,6 +43,9 @@ class Sockets {
   Sockets& operator=(const Sockets&) = delete;
 
   const std::string& endpoint() const { return endpoint_; }  // "tcp://127.0.0.1:40123"
+  // For ranks of the same host, "" unless the option says so: "ipc://@backplane/<host_identity()>/<random>". An
+  // abstract name, so that there is no file; who can connect is who can connect to a port of the loopback interface.
+  const std::string& local_endpoint() const { return local_endpoint_; }
   // By which this rank is known, "" unless secure.
   const std::string& public_key() const { return own_.public_key; }
   bool secure() const { return admission_.has_value(); }
@@ -79,6 +83,7 @@ class Sockets {
 
  private:
   static bool receive_from(zmq::socket_t& socket, Inbound& message);
+  void listen();
 
   const Settings settings_;
   KeyPair own_;
@@ -88,6 +93,7 @@ class Sockets {
   zmq::socket_t dialling_;
   zmq::socket_t events_;  // what becomes of the dialled connections
   std::string endpoint_;
+  std::string local_endpoint_;
   std::unordered_map<std::string, int32_t> ranks_;  // by endpoint
   std::unordered_map<int32_t, std::string> endpoints_;
 };

@@ -21,14 +21,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string stored(MemoryHost& host, const char* key) {
-  char value[256];
-  uint64_t size = 0;
-  const bp_host& table = *host.table();
-  if (table.store_get(table.ctx, key, value, sizeof value, &size, 20 * kSecond, nullptr) != BP_OK) return "";
-  return {value, size};
-}
-
 // Rank 1 in another process, see peer.cpp.
 class Process {
  public:
@@ -53,10 +45,7 @@ class Process {
     close(output[0]);
     const bp_host& table = *host.table();
     table.store_set(table.ctx, "zmq/1", line.data(), line.size(), nullptr);
-    const size_t space = line.find(' ');
-    if (space != std::string::npos) {
-      table.store_set(table.ctx, ("zmq/key/" + line.substr(space + 1)).c_str(), "1", 1, nullptr);
-    }
+    table.store_set(table.ctx, ("zmq/key/" + word(line, 2)).c_str(), "1", 1, nullptr);
     if (write(input_, "\n", 1) != 1) throw std::runtime_error("write");
   }
   ~Process() {
@@ -217,9 +206,8 @@ class SilentPeer {
     EXPECT_EQ(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), size), 0);
     EXPECT_EQ(::listen(fd_, 8), 0);
     EXPECT_EQ(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    const std::string other = stored(host, "zmq/0");  // with a key in secure groups: any will do
-    const std::string key = other.substr(std::min(other.find(' '), other.size()));
-    const std::string endpoint = "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + key;
+    const std::string key = word(stored(host, "zmq/0"), 2);  // in secure groups any will do
+    const std::string endpoint = "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + " - " + key;
     const bp_host& table = *host.table();
     table.store_set(table.ctx, "zmq/1", endpoint.data(), endpoint.size(), nullptr);
   }

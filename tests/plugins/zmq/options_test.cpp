@@ -20,7 +20,8 @@ TEST(ZmqOptions, EveryOptionIsDescribed) {
   const bp_backend& backend = zmq_backend();
   for (uint32_t i = 0; i < backend.option_count; ++i) {
     EXPECT_GT(std::string(backend.options[i]->help).size(), 10u) << backend.options[i]->key;
-    EXPECT_TRUE(backend.options[i]->type == BP_OPTION_STRING || backend.options[i]->max > 0) << backend.options[i]->key;
+    const bool number = backend.options[i]->type != BP_OPTION_STRING && backend.options[i]->type != BP_OPTION_ENUM;
+    EXPECT_TRUE(!number || backend.options[i]->max > 0) << backend.options[i]->key;
   }
 }
 
@@ -67,6 +68,39 @@ TEST(ZmqOptions, LoopbackBetweenHostsIsRefused) {
       EXPECT_NE(text.find("iface"), std::string::npos) << text;
     }
   }
+}
+
+// Rank 0 sends rank 1 a message, with other endpoints in the store than rank 1 has put there.
+void expect_a_message(MemoryHost& host, Rank& zero, Rank& one, const std::string& endpoints) {
+  const std::string entry = endpoints + " " + word(stored(host, "zmq/1"), 2);
+  host.table()->store_set(host.table()->ctx, "zmq/1", entry.data(), entry.size(), nullptr);
+  EXPECT_EQ(zero.send(1, 1, pattern(10, 1)), BP_OK) << zero.error();
+  EXPECT_EQ(one.recv(0, 1, 10).bytes, pattern(10, 1));
+}
+
+const OptionMap kLocal = {{"transport", "ipc"}};
+
+TEST(ZmqOptions, RanksOfOneHostTalkOverLocalSockets) {
+  MemoryHost host;
+  Rank zero(host, 0, 2, kLocal);
+  Rank one(host, 1, 2, kLocal);
+  expect_a_message(host, zero, one, "tcp://127.0.0.1:1 " + word(stored(host, "zmq/1"), 1));
+}
+
+TEST(ZmqOptions, RanksOfOtherHostsTalkOverTcp) {
+  MemoryHost host;
+  Rank zero(host, 0, 2, kLocal);
+  Rank one(host, 1, 2, kLocal);
+  expect_a_message(host, zero, one, word(stored(host, "zmq/1"), 0) + " ipc://@backplane/another-boot/net:[1]/1");
+}
+
+TEST(ZmqOptions, RanksThatSayNothingTalkOverTcp) {
+  MemoryHost host;
+  Rank zero(host, 0, 2);
+  Rank one(host, 1, 2);
+  EXPECT_EQ(word(stored(host, "zmq/1"), 1), "-");
+  Rank local(host, 2, 3, kLocal);
+  expect_a_message(host, zero, one, word(stored(host, "zmq/1"), 0) + " " + word(stored(host, "zmq/2"), 1));
 }
 
 TEST(ZmqOptions, PiecesMustFitTheLimit) {

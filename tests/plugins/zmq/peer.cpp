@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rank 1 of 2 in a process of its own, for tests that kill it: zmq_peer <plugin> <token> <endpoint of rank 0>. Prints
-// its endpoint (and, if secure, its public key), reads a line, sends rank 0 a message with tag 1, and waits to be
-// killed, or for the end of its input: then it leaves.
+// Rank 1 of 2 in a process of its own, for tests that kill it: zmq_peer <plugin> <token> <entry of rank 0>. Prints
+// its own entry (endpoints and, if secure, its public key), reads a line, sends rank 0 a message with tag 1, and waits
+// to be killed, or for the end of its input: then it leaves.
 #include <cstdio>
 #include <iostream>
 
@@ -17,10 +17,7 @@ int main(int argc, char** argv) {
   const std::string endpoint = argv[3];
   table.store_set(table.ctx, "zmq/token", token.data(), token.size(), nullptr);
   table.store_set(table.ctx, "zmq/0", endpoint.data(), endpoint.size(), nullptr);
-  const size_t space = endpoint.find(' ');
-  if (space != std::string::npos) {
-    table.store_set(table.ctx, ("zmq/key/" + endpoint.substr(space + 1)).c_str(), "0", 1, nullptr);
-  }
+  table.store_set(table.ctx, ("zmq/key/" + endpoint.substr(endpoint.rfind(' ') + 1)).c_str(), "0", 1, nullptr);
   Agent agent(open_backend(argv[1], "zmq"), &table, 1, 2,
               {{"linger", "3000000000"}, {"connect_timeout", "3000000000"}, {"heartbeat", "0"}});
   char own[256];

@@ -9,14 +9,6 @@
 namespace backplane::test {
 namespace {
 
-std::string stored(MemoryHost& host, const std::string& key) {
-  char value[256];
-  uint64_t size = 0;
-  const bp_host& table = *host.table();
-  if (table.store_get(table.ctx, key.c_str(), value, sizeof value, &size, 0, nullptr) != BP_OK) return "";
-  return {value, size};
-}
-
 struct Keys {
   Keys() { EXPECT_EQ(zmq_curve_keypair(own, secret), 0); }
   char own[41] = {};
@@ -42,13 +34,14 @@ class ZmqSecure : public testing::Test {
   }
 
   // Where a rank listens, and its public key.
-  std::string endpoint(int rank) { return entry(rank).substr(0, entry(rank).find(' ')); }
-  std::string public_key(int rank) { return entry(rank).substr(entry(rank).find(' ') + 1); }
+  std::string endpoint(int rank) { return word(entry(rank), 0); }
+  std::string local_endpoint(int rank) { return word(entry(rank), 1); }
+  std::string public_key(int rank) { return word(entry(rank), 2); }
   std::string entry(int rank) { return stored(host_, "zmq/" + std::to_string(rank)); }
 
   MemoryHost host_{true};
-  Rank zero_{host_, 0, 3};
-  Rank one_{host_, 1, 3};
+  Rank zero_{host_, 0, 3, {{"transport", "ipc"}}};
+  Rank one_{host_, 1, 3, {{"transport", "ipc"}}};
   uint32_t round_ = 0;
 };
 
@@ -107,9 +100,11 @@ TEST_F(ZmqSecure, PublicKeysStandInTheStore) {
 TEST_F(ZmqSecure, AStrangerWithoutAKey) {
   WireHeader hello;
   hello.token = std::stoull(stored(host_, "zmq/token"));
-  Stranger stranger(endpoint(0), "", nullptr);
-  stranger.say(hello.text());
-  EXPECT_FALSE(stranger.let_in());
+  for (const std::string& where : {endpoint(0), local_endpoint(0)}) {
+    Stranger stranger(where, "", nullptr);
+    stranger.say(hello.text());
+    EXPECT_FALSE(stranger.let_in()) << where;
+  }
   EXPECT_EQ(host_.logged().find("dropped"), std::string::npos) << "somebody read what a stranger said";
 }
 
@@ -117,9 +112,11 @@ TEST_F(ZmqSecure, AStrangerWhoKnowsTheRanksKey) {
   WireHeader hello;
   hello.token = std::stoull(stored(host_, "zmq/token"));
   const Keys keys;
-  Stranger stranger(endpoint(0), public_key(0), &keys);
-  stranger.say(hello.text());
-  EXPECT_FALSE(stranger.let_in());
+  for (const std::string& where : {endpoint(0), local_endpoint(0)}) {
+    Stranger stranger(where, public_key(0), &keys);
+    stranger.say(hello.text());
+    EXPECT_FALSE(stranger.let_in()) << where;
+  }
   EXPECT_EQ(host_.logged().find("dropped"), std::string::npos) << "somebody read what a stranger said";
 }
 
@@ -136,10 +133,9 @@ TEST(ZmqSecureRanks, NoRankSpeaksForAnother) {
   MemoryHost host(true);
   Rank zero(host, 0, 3);
   const std::string entry = stored(host, "zmq/0");
-  const size_t space = entry.find(' ');
   const Keys keys;
   host.table()->store_set(host.table()->ctx, (std::string("zmq/key/") + keys.own).c_str(), "2", 1, nullptr);
-  Stranger two(entry.substr(0, space), entry.substr(space + 1), &keys);
+  Stranger two(word(entry, 0), word(entry, 2), &keys);
   WireHeader hello;
   hello.token = std::stoull(stored(host, "zmq/token"));
   hello.source = 1;

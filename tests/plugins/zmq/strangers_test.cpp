@@ -15,14 +15,6 @@
 namespace backplane::test {
 namespace {
 
-std::string stored(MemoryHost& host, const char* key) {
-  char value[256];
-  uint64_t size = 0;
-  const bp_host& table = *host.table();
-  table.store_get(table.ctx, key, value, sizeof value, &size, 0, nullptr);
-  return {value, size};
-}
-
 // Two ranks that have spoken, and can do so again.
 class ZmqStrangers : public testing::Test {
  protected:
@@ -43,7 +35,7 @@ class ZmqStrangers : public testing::Test {
   }
 
   MemoryHost host_;
-  Rank zero_{host_, 0, 2};
+  Rank zero_{host_, 0, 2, {{"transport", "ipc"}}};
   Rank one_{host_, 1, 2};
   uint32_t round_ = 0;
 };
@@ -61,7 +53,7 @@ int dial_tcp(const std::string& endpoint) {
 TEST_F(ZmqStrangers, RandomBytes) {
   std::mt19937 random(1);
   for (int i = 0; i < 20; ++i) {
-    const int descriptor = dial_tcp(stored(host_, "zmq/0"));
+    const int descriptor = dial_tcp(word(stored(host_, "zmq/0"), 0));
     Bytes bytes(1 + random() % 4000);
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
     // Some begin like a real greeting.
@@ -92,8 +84,8 @@ class Stranger {
 };
 
 TEST_F(ZmqStrangers, WrongFrames) {
-  {
-    Stranger stranger(stored(host_, "zmq/0"));
+  for (const int endpoint : {0, 1}) {
+    Stranger stranger(word(stored(host_, "zmq/0"), endpoint));
     stranger.say({""});
     stranger.say({"", "", "", "", ""});
     stranger.say({std::string(3, 'x')});
@@ -110,7 +102,7 @@ TEST_F(ZmqStrangers, WrongFrames) {
 TEST_F(ZmqStrangers, LiesWithTheRightToken) {
   const uint64_t token = std::stoull(stored(host_, "zmq/token"));
   {
-    Stranger stranger(stored(host_, "zmq/0"));
+    Stranger stranger(word(stored(host_, "zmq/0"), 0));
     for (uint8_t kind = 0; kind < 12; ++kind) {
       if (kind == WireHeader::kHello) continue;
       for (const int32_t source : {-1, 0, 1, 2, 1 << 30}) {
@@ -139,7 +131,7 @@ TEST_F(ZmqStrangers, MessagesForAnotherRank) {
   hello.source = 1;
   hello.target = 5;
   {
-    Stranger stranger(stored(host_, "zmq/0"));
+    Stranger stranger(word(stored(host_, "zmq/0"), 0));
     stranger.say({hello.text()});
   }
   exchange();
@@ -153,7 +145,7 @@ TEST_F(ZmqStrangers, AHelloThatIsSaidAgain) {
   hello.source = 1;
   hello.target = 0;
   {
-    Stranger stranger(stored(host_, "zmq/0"));
+    Stranger stranger(word(stored(host_, "zmq/0"), 0));
     stranger.say({hello.text()});
   }
   exchange();
@@ -163,7 +155,7 @@ TEST_F(ZmqStrangers, AHelloThatIsSaidAgain) {
 // A connection that announces a frame beyond the limit is closed, not given memory.
 TEST_F(ZmqStrangers, AHugeFrame) {
   {
-    Stranger stranger(stored(host_, "zmq/1"));
+    Stranger stranger(word(stored(host_, "zmq/1"), 0));
     stranger.say({std::string((64 << 20) + 1, 'h')});
   }
   exchange();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,24 @@ inline Bytes pattern(size_t size, uint32_t seed) {
   Bytes bytes(size);
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 131 + i / 251 + seed * 17);
   return bytes;
+}
+
+// What stands in the store, or will within 20 s; "" if it does not.
+inline std::string stored(MemoryHost& host, const std::string& key) {
+  char value[256];
+  uint64_t size = 0;
+  const bp_host& table = *host.table();
+  if (table.store_get(table.ctx, key.c_str(), value, sizeof value, &size, 20 * kSecond, nullptr) != BP_OK) return "";
+  return {value, size};
+}
+
+// Of what a rank has in the store about where it listens: word 0 is its TCP endpoint, 1 its local one, 2 its key; "-"
+// for what it does not have.
+inline std::string word(const std::string& line, int index) {
+  std::istringstream words(line);
+  std::string found;
+  for (int i = 0; i <= index; ++i) words >> found;
+  return found;
 }
 
 struct Received {

@@ -9,15 +9,6 @@
 namespace backplane::test {
 namespace {
 
-std::string endpoint_of(MemoryHost& host, int32_t rank) {
-  char value[256];
-  uint64_t size = 0;
-  const bp_host& table = *host.table();
-  const std::string key = "zmq/" + std::to_string(rank);
-  table.store_get(table.ctx, key.c_str(), value, sizeof value, &size, 20 * kSecond, nullptr);
-  return {value, size};
-}
-
 // There, 85 of 300 first broadcasts were lost because PUB does not wait for its subscribers.
 TEST(ZmqTraps, PubSlowJoinerLosesNoFirstMessage) {
   for (int i = 0; i < 100; ++i) {
@@ -75,13 +66,14 @@ TEST(ZmqTraps, FixedPortsAreNotUsed) {
   Rank a(first, 0, 2);
   Rank b(first, 1, 2);
   Rank c(second, 0, 1);
-  EXPECT_EQ((std::set<std::string>{endpoint_of(first, 0), endpoint_of(first, 1), endpoint_of(second, 0)}.size()), 3u);
+  EXPECT_EQ((std::set<std::string>{stored(first, "zmq/0"), stored(first, "zmq/1"), stored(second, "zmq/0")}.size()),
+            3u);
 }
 
 TEST(ZmqTraps, WildcardBindIsRefusedAndLoopbackTheDefault) {
   MemoryHost host;
   Rank rank(host, 0, 1);
-  EXPECT_TRUE(endpoint_of(host, 0).starts_with("tcp://127.0.0.1:")) << endpoint_of(host, 0);
+  EXPECT_TRUE(stored(host, "zmq/0").starts_with("tcp://127.0.0.1:")) << stored(host, "zmq/0");
   for (const char* address : {"0.0.0.0", "::", "*", ""}) {
     EXPECT_THROW(Rank(host, 0, 1, {{"address", address}}), std::runtime_error) << address;
   }
