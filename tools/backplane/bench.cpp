@@ -43,6 +43,7 @@ struct Settings {
   bool check = false;
   bool pin = false;
   bool registered = false;
+  int devices = 0;
   std::string json;
   std::string csv;
   std::string plot;
@@ -287,6 +288,7 @@ int run(const Settings& settings) {
   BenchReport report;
   report.pinned = task.pin = settings.pin;
   task.registered = settings.registered;
+  task.devices = settings.devices;
   report.checked = task.check = settings.check;
   task.progress = true;
   Signals signals;
@@ -351,6 +353,13 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_flag("--pin", settings->pin, "Put rank i's thread on the i-th core; a backend's own threads stay free");
   command->add_flag("--registered", settings->registered,
                     "Measure each backend also with buffers that it has allocated (ProcessGroup::allocate)");
+  command
+      ->add_option("--devices", settings->devices,
+                   "Measure with buffers on so many CUDA devices, rank i on number i modulo N, instead of on the host")
+      ->check(CLI::Range(1, 1024))
+      ->option_text("N")
+      ->excludes("--check")
+      ->excludes("--registered");
   command->add_option("--json", settings->json, "Write the results to this file as JSON")->option_text("FILE");
   command->add_option("--csv", settings->csv, "Likewise as CSV")->option_text("FILE");
   command->add_option("--plot", settings->plot, "Likewise as a drawing (SVG)")->option_text("FILE");

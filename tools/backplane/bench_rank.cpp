@@ -20,15 +20,17 @@ constexpr std::chrono::seconds kPatience{60};  // for one operation
 
 class GroupSubject final : public bench::Subject {
  public:
-  // registered: with buffers that the group allocates.
-  GroupSubject(ProcessGroup group, bool registered) : group_(std::move(group)), registered_(registered) {}
+  // registered: with buffers that the group allocates. On a device it always does.
+  GroupSubject(ProcessGroup group, bool registered, Device device)
+      : group_(std::move(group)), registered_(registered), device_(device) {}
 
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.world_size(); }
   bool offers(bench::Test) const override { return true; }
-  bool brings_memory() const override { return registered_; }
+  bool brings_memory() const override { return registered_ || !has_host_memory(); }
+  bool has_host_memory() const override { return device_.memory == BP_HOST; }
   std::shared_ptr<void> allocate(uint64_t bytes) override {
-    auto memory = std::make_shared<Memory<std::byte>>(group_.allocate<std::byte>(bytes));
+    auto memory = std::make_shared<Memory<std::byte>>(group_.allocate<std::byte>(bytes, device_));
     return {memory, memory->data()};
   }
   void run(const bench::Step& step) override { perform(step, {}); }
@@ -40,6 +42,7 @@ class GroupSubject final : public bench::Subject {
 
   // Has the backend start what it starts with the first asynchronous collective, send and receive. All ranks together.
   void start_threads() {
+    if (!has_host_memory()) return;
     float sum = 0;
     float sent = 0;
     float received = 0;
@@ -55,8 +58,8 @@ class GroupSubject final : public bench::Subject {
  private:
   Work perform(const bench::Step& step, const CallOptions& options) {
     const auto size = static_cast<uint64_t>(group_.world_size());
-    const auto in = [&step](uint64_t blocks) { return Buffer(step.in, step.count * blocks, DType::kF32); };
-    const auto out = [&step](uint64_t blocks) { return Buffer(step.out, step.count * blocks, DType::kF32); };
+    const auto in = [&](uint64_t blocks) { return Buffer(step.in, step.count * blocks, DType::kF32, device_); };
+    const auto out = [&](uint64_t blocks) { return Buffer(step.out, step.count * blocks, DType::kF32, device_); };
     const bool at_root = group_.rank() == step.root;
     switch (step.op) {
       case bench::Op::kBarrier:
@@ -87,6 +90,7 @@ class GroupSubject final : public bench::Subject {
 
   ProcessGroup group_;
   const bool registered_;
+  const Device device_;
   std::vector<Work> works_;
 };
 
@@ -108,9 +112,11 @@ void measure_as(int rank, int world_size, const Store& store, const bench::Task&
     options.store = store;
     options.name = fmt::format("bench{}", subjects.size());
     options.timeout = kPatience;
+    const Device device = task.devices > 0 ? Device::cuda(rank % task.devices) : Device::cpu();
+    if (task.devices > 0) options.device = device.ordinal;
     const ProcessGroup group = ProcessGroup::create(options);
     for (int registered = 0; registered <= (task.registered ? 1 : 0); ++registered) {
-      owners.push_back(std::make_unique<GroupSubject>(group, registered == 1));
+      owners.push_back(std::make_unique<GroupSubject>(group, registered == 1, device));
       subjects.push_back(owners.back().get());
     }
   }

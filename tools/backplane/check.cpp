@@ -18,6 +18,7 @@
 #include "check_subject.hpp"
 #include "commands.hpp"
 #include "failure.hpp"
+#include "rank_environment.hpp"
 #include "table.hpp"
 
 namespace backplane::tool {
@@ -173,6 +174,9 @@ int check(const Settings& settings) {
   suite.patience = settings.patience;
   suite.command = reproduction(settings);
   suite.filters = chosen_cases(settings.filters, level);
+  suite.in_child = [](int32_t rank) {
+    for (const auto& [name, value] : extra_variables(rank)) ::setenv(name.c_str(), value.c_str(), 1);
+  };
   const FoundSubject found =
       find_subject(settings.subject, settings.backend, key_values(settings.options), settings.patience);
   if (!settings.output.empty()) write_file(settings.output, "");  // rather now than after a minute's work

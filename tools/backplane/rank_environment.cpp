@@ -3,10 +3,28 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <map>
+#include <sstream>
 #include <string_view>
 
 namespace backplane::tool {
+std::map<std::string, std::string> extra_variables(int rank) {
+  std::map<std::string, std::string> variables;
+  const char* const list = std::getenv("BACKPLANE_RANK_ENV");
+  std::istringstream words(list == nullptr ? "" : list);
+  for (std::string word; std::getline(words, word, ',');) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0) continue;
+    std::string value = word.substr(equals + 1);
+    constexpr std::string_view kPlace = "{rank}";
+    for (size_t at = value.find(kPlace); at != std::string::npos; at = value.find(kPlace, at)) {
+      value.replace(at, kPlace.size(), std::to_string(rank));
+    }
+    variables[word.substr(0, equals)] = value;
+  }
+  return variables;
+}
 
 std::vector<std::string> rank_environment(const Job& job, int local_rank) {
   std::map<std::string, std::string, std::less<>> own = {{"MASTER_ADDR", job.master_addr},
@@ -19,6 +37,7 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank) {
                                                          {"BACKPLANE_STORE_HOSTED", "1"},
                                                          {"BACKPLANE_JOB_ID", job.job_id}};
   if (!job.backend.empty()) own["BACKPLANE_BACKEND"] = job.backend;
+  for (const auto& [name, value] : extra_variables(global_rank(job, local_rank))) own[name] = value;
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;

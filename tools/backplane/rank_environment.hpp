@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,12 @@ struct Job {
 // This process's environment with the variables of one rank in place of any that stand there, as they do where a
 // launcher runs under another one: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK
 // (the node), BACKPLANE_STORE_HOSTED, BACKPLANE_JOB_ID and, if the job names one, BACKPLANE_BACKEND.
+// Also those of extra_variables.
 std::vector<std::string> rank_environment(const Job& job, int local_rank);
+
+// What BACKPLANE_RANK_ENV adds, as in "NCCL_HOSTID=host-{rank},NCCL_IB_DISABLE=1": variables that differ between ranks;
+// {rank} stands for the rank's number.
+std::map<std::string, std::string> extra_variables(int rank);
 
 inline int global_rank(const Job& job, int local_rank) { return job.node_rank * job.ranks_per_node + local_rank; }
 

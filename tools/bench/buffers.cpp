@@ -126,7 +126,8 @@ struct Check {
 }  // namespace
 
 Buffers::Buffers(const Row& row, Subject& subject)
-    : in_count_(row.bytes / sizeof(float) *
+    : is_host_(subject.has_host_memory()),
+      in_count_(row.bytes / sizeof(float) *
                 blocks(row, subject.size(), {Test::kScatter, Test::kReduceScatter, Test::kAllToAll})),
       out_count_(row.bytes / sizeof(float) *
                  blocks(row, subject.size(), {Test::kGather, Test::kAllGather, Test::kAllToAll})),
@@ -136,6 +137,7 @@ Buffers::Buffers(const Row& row, Subject& subject)
 }
 
 void Buffers::clear() {
+  if (!is_host_) return;
   std::fill_n(in_.get(), in_count_, 0.0F);
   std::fill_n(out_.get(), out_count_, 0.0F);
 }

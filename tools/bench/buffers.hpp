@@ -14,7 +14,7 @@ namespace backplane::bench {
 class Subject;
 
 // Input and output of one rank, large enough for the row's operation, from the subject or aligned to pages; touched,
-// zero (so that sums of sums stay finite).
+// zero (so that sums of sums stay finite), unless it is a device's.
 class Buffers {
  public:
   Buffers(const Row& row, Subject& subject);
@@ -26,6 +26,7 @@ class Buffers {
   void clear();
 
  private:
+  const bool is_host_;
   uint64_t in_count_;
   uint64_t out_count_;
   std::shared_ptr<float> in_;

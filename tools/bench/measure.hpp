@@ -40,6 +40,8 @@ class Subject {
   // the others.
   virtual bool brings_memory() const { return false; }
   virtual std::shared_ptr<void> allocate(uint64_t bytes);
+  // May this program look into that memory? Into a device's it may not.
+  virtual bool has_host_memory() const { return true; }
   // These are the buffers of the steps that follow, until it is called again: for libraries that bind operations to
   // them.
   virtual void prepare(const Row& row, float* in, uint64_t in_count, float* out, uint64_t out_count);

@@ -49,6 +49,7 @@ std::vector<std::string> to_arguments(const Task& task) {
   std::string flags;
   flags.append(task.check ? "check," : "").append(task.pin ? "pin," : "").append(task.progress ? "progress," : "");
   flags.append(task.registered ? "registered," : "");
+  if (task.devices > 0) flags.append("devices=").append(std::to_string(task.devices)).append(",");
   std::ostringstream rows;
   for (const Row& row : task.rows) rows << name_of(row.test) << ':' << row.bytes << ',';
   std::ostringstream seconds;
@@ -66,6 +67,7 @@ Task to_task(const std::vector<std::string>& arguments) {
     task.pin = task.pin || flag == "pin";
     task.progress = task.progress || flag == "progress";
     task.registered = task.registered || flag == "registered";
+    if (flag.starts_with("devices=")) task.devices = std::atoi(flag.c_str() + 8);
   }
   for (const std::string& row : split(arguments[3], ',')) task.rows.push_back(row_of(row));
   return task;

@@ -66,6 +66,7 @@ struct Task {
   bool pin = false;     // rank i's thread to the i-th core
   bool progress = false;
   bool registered = false;  // Backplane's ranks: each backend once more, with buffers that it has allocated
+  int devices = 0;          // not 0: Backplane's ranks have their buffers on CUDA devices, rank i on i modulo this
   std::vector<Row> rows;
 };
 

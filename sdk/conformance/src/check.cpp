@@ -61,7 +61,7 @@ class Suite {
 
  private:
   RunSettings run_settings(int32_t ranks) const {
-    return {ranks, (facts_.flags & BP_BACKEND_ONE_PROCESS) != 0, report_.seed, settings_.patience};
+    return {ranks, (facts_.flags & BP_BACKEND_ONE_PROCESS) != 0, report_.seed, settings_.patience, settings_.in_child};
   }
 
   void describe() {

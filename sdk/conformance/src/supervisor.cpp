@@ -134,6 +134,7 @@ class Supervisor {
       return false;
     }
     if (pid == 0) {
+      if (settings_.in_child) settings_.in_child(members.front());
       ChildSetup setup;
       setup.which = &case_;
       setup.members = members;

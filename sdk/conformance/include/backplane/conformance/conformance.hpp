@@ -100,6 +100,8 @@ struct Settings {
   double patience = 1;                      // factor on all deadlines, for slow machines and instrumented builds
   std::string command = "backplane check";  // how `reproduce` begins
   std::function<void(const Progress&)> on_progress = {};
+  // Called in each child process before it does anything else, with the (lowest) rank that it plays.
+  std::function<void(int32_t rank)> in_child = {};
 };
 
 // The cases there are, with their level and meaning; verdict kSkipped.

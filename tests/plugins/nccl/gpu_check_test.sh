@@ -1,0 +1,23 @@
+#!/bin/sh
+# gpu_check_test.sh SCRIPT BUILD DOUBLE: tools/gpu-check on the double, with the build tree in the place of its archive. As
+# if there were one device, then two; without a driver it says so.
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+ln -s "$2/bin" "$2/lib" "$work"
+cp "$1" "$work/gpu-check"
+export XDG_DATA_HOME="$work"
+
+for devices in 1 2; do
+  BACKPLANE_DOUBLE_DEVICES=$devices "$work/gpu-check" --library "$3" --devices $devices --filter p2p.tag-match \
+    --sizes 4 --output "$work/results.md" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  grep -q "2 ranks on $devices device" "$work/results.md"
+  grep -q "1 passed, 0 failed" "$work/results.md"
+  grep -q "^2 .*all_reduce .*4 B" "$work/results.md"
+done
+
+if BACKPLANE_DOUBLE_DRIVER=0 "$work/gpu-check" --library "$3" --devices 1 --output "$work/none.md" >"$work/log" 2>&1; then
+  echo "gpu-check found a GPU without a driver"
+  exit 1
+fi
+grep -q "no CUDA driver" "$work/log"
