@@ -16,7 +16,7 @@ forbid() {
 }
 
 quoted='^ *# *include *["<]'
-api='backplane/(backplane|error|types|store|process_group|distributed|registry|objects|dlpack|gradients|packing|agreement|launch)\.hp?p?'
+api='backplane/(backplane|error|types|store|process_group|distributed|registry|objects|dlpack|gradients|packing|agreement|launch|multigpu)\.hp?p?'
 inside='(store|schedule|reduce|plugin|registry|group|capi|options)/[a-z_]+\.hpp'
 
 forbid core/abi "$quoted(fmt|boost|backplane/(sdk|[a-z_]+\.hpp))" 'the ABI depends on nothing'

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C++ API. Included by those who want them: gradients.hpp, launch.hpp, and objects.hpp (msgpack) and dlpack.hpp,
-// which need further libraries' headers.
+// The C++ API. Included by those who want them: gradients.hpp, launch.hpp, multigpu.hpp, and objects.hpp (msgpack) and
+// dlpack.hpp, which need further libraries' headers.
 #pragma once
 
 #include "backplane/distributed.hpp"

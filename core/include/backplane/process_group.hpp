@@ -19,8 +19,27 @@ namespace backplane {
 struct CallOptions {
   bool async_op = false;              // return at once; the Work must be waited for
   Timeout timeout = kDefaultTimeout;  // of this call
-  void* stream = nullptr;             // device buffers: the stream to order on (cudaStream_t)
+  void* stream = nullptr;             // device buffers: the stream to order on (cudaStream_t); else register_stream's
 };
+
+namespace detail {
+inline thread_local std::vector<void*> registered_streams;  // by device
+
+inline void* registered_stream(const Buffer& in, const Buffer& out) {
+  const Device device = in.device().memory == BP_CUDA ? in.device() : out.device();
+  const auto at = static_cast<size_t>(device.ordinal);
+  return device.memory == BP_CUDA && at < registered_streams.size() ? registered_streams[at] : nullptr;
+}
+}  // namespace detail
+
+// From now on, operations that this thread starts with buffers on this device, and that name no stream, are ordered on
+// this one (cudaStream_t), which stays the caller's; nullptr: on the device's default stream again. The first
+// torch.distributed's _register_stream.
+inline void register_stream(void* stream, Device device) {
+  const auto at = static_cast<size_t>(device.ordinal);
+  if (detail::registered_streams.size() <= at) detail::registered_streams.resize(at + 1);
+  detail::registered_streams[at] = stream;
+}
 
 // Who sent a received message, and how long it was.
 struct Received {
@@ -272,7 +291,7 @@ class ProcessGroup {
     op.timeout_ns = options.timeout.count();
     op.input = {in.data(), in.count(), in.device().memory, in.device().ordinal};
     op.output = {out.data(), out.count(), out.device().memory, out.device().ordinal};
-    op.stream = options.stream;
+    op.stream = options.stream != nullptr ? options.stream : detail::registered_stream(in, out);
     return op;
   }
   Work run(bp_op&& op, const CallOptions& options) {

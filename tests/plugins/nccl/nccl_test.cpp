@@ -4,8 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
+#include "backplane/multigpu.hpp"
 #include "support/environment.hpp"
 #include "support/groups.hpp"
 
@@ -189,6 +191,63 @@ TEST(Nccl, SharesAGroupWithABackendForTheHost) {
       "cpu:gloo,cuda:" + nccl());
 }
 #endif
+
+#ifdef BACKPLANE_TEST_gloo
+TEST(Nccl, ReducesOverSeveralDevicesOfEachRank) {
+  const ScopedVariable library("BACKPLANE_NCCL_LIBRARY", kDouble);
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    ProcessGroup group = ProcessGroup::create(on_device("cpu:gloo,cuda:nccl", store, rank, 2, 2 * rank));
+    const std::array devices = {Device::cuda(2 * rank), Device::cuda(2 * rank + 1)};
+    // Each device's memory; the double's is the same for all of them.
+    std::vector<Memory<int32_t>> data;
+    std::vector<Buffer> buffers;
+    std::vector<Memory<int32_t>> gathered;
+    std::vector<Buffer> outs;
+    for (int i = 0; i < 2; ++i) {
+      data.push_back(filled<int32_t>(group, devices[0], 100, 2 * rank + i));
+      buffers.emplace_back(data.back().data(), 100, DType::kI32, devices[static_cast<size_t>(i)]);
+      gathered.push_back(filled<int32_t>(group, devices[0], 400, -1));
+      outs.emplace_back(gathered.back().data(), 400, DType::kI32, devices[static_cast<size_t>(i)]);
+    }
+    all_gather_multigpu(outs, buffers, group);
+    for (const Memory<int32_t>& each : gathered) {
+      for (int k = 0; k < 4; ++k) EXPECT_EQ(each[static_cast<uint64_t>(k) * 100], k);  // rank * 2 + i
+    }
+    all_reduce_multigpu(buffers, ReduceOp::kMax, group);
+    EXPECT_TRUE(all_are<int32_t>(data[0], 3) && all_are<int32_t>(data[1], 3));
+    data[1][0] = 10 * (rank + 1);
+    broadcast_multigpu(buffers, 1, group, 1);
+    EXPECT_EQ(data[0][0], 20);
+    EXPECT_EQ(data[1][0], 20);
+    reduce_multigpu(buffers, 0, ReduceOp::kSum, group, 1);
+    EXPECT_EQ(data[1][0], rank == 0 ? 80 : 20);
+    EXPECT_EQ(data[0][0], 20);
+    // Other devices than before make another group; here the ranks bring different numbers of them.
+    std::vector<Buffer> others(rank == 0 ? 1 : 3, buffers[1]);
+    EXPECT_EQ(failure_of([&] { all_reduce_multigpu(others, ReduceOp::kSum, group); }), Status::kInvalid);
+    group.barrier();
+  });
+  clear_group_cache();
+}
+#endif
+
+TEST(Nccl, OrdersOnTheRegisteredStream) {
+  on_devices(1, [](ProcessGroup& group, Device device) {
+    constexpr uint64_t kCount = 100'000;
+    Memory<int32_t> data = filled<int32_t>(group, device, kCount, 0);
+    Memory<int32_t> before = filled<int32_t>(group, device, kCount, 5);
+    Memory<int32_t> after = filled<int32_t>(group, device, kCount, 0);
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    register_stream(stream, device);
+    cudaMemcpyAsync(data.data(), before.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
+    group.all_reduce(span(data, device), span(after, device));
+    EXPECT_TRUE(all_are<int32_t>(after, 5));
+    register_stream(nullptr, device);
+    cudaStreamDestroy(stream);
+  });
+}
 
 TEST(Nccl, EndsTheGroupWithWhatNcclReports) {
   const ScopedVariable fail("BACKPLANE_DOUBLE_FAIL", "6@2");  // ncclRemoteError
