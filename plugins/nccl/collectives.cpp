@@ -179,7 +179,9 @@ void Collectives::begin(Launch& launch) {
 // It is in the stream: what follows it there sees its result.
 void Collectives::enter(Launch& launch) {
   const OnDevice here(c_.api, c_.device);
-  if (launch.made != ncclNumOps) c_.api.nccl.red_op_destroy(launch.made, c_.comm.get());
+  if (launch.made != ncclNumOps) {
+    c_.comm.use([this, &launch](ncclComm_t comm) { c_.api.nccl.red_op_destroy(launch.made, comm); });
+  }
   launch.staging->bring_back(launch.stream);
   launch.event = Event(c_.api, launch.stream);
   launch.state.store(Launch::State::kInStream);

@@ -54,6 +54,11 @@ void Communicator::issue(const std::function<void(ncclComm_t)>& body) {
   check(api_, api_.nccl.group_end(), "starting an operation", comm_);
 }
 
+void Communicator::use(const std::function<void(ncclComm_t)>& body) {
+  const std::lock_guard lock(mutex_);
+  if (comm_ != nullptr) body(comm_);
+}
+
 void Communicator::abort() noexcept {
   const std::lock_guard lock(mutex_);
   if (comm_ != nullptr) api_.nccl.comm_abort(std::exchange(comm_, nullptr));

@@ -31,8 +31,8 @@ class Communicator {
   void abort() noexcept;
   // Ends it in order: what is under way comes to its end, but for no longer than timeout_ns. Then aborts.
   void close(int64_t timeout_ns) noexcept;
-  // For ncclCommRegister; nullptr when it has ended.
-  ncclComm_t get() const { return comm_; }
+  // Calls `body` with the communicator, unless it has ended. For what returns at once. Any thread.
+  void use(const std::function<void(ncclComm_t)>& body);
 
  private:
   const Api& api_;

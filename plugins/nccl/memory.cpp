@@ -47,23 +47,29 @@ class Piece final : public sdk::Allocation {
 // A registration that fails costs time, nothing else.
 void Registrations::enter(void* data, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr || comm_->get() == nullptr || api_.nccl.comm_register == nullptr) return;
-  void* handle = nullptr;
-  if (api_.nccl.comm_register(comm_->get(), data, bytes, &handle) == ncclSuccess) handles_[data] = handle;
+  if (comm_ == nullptr || api_.nccl.comm_register == nullptr) return;
+  comm_->use([this, data, bytes](ncclComm_t comm) {
+    void* handle = nullptr;
+    if (api_.nccl.comm_register(comm, data, bytes, &handle) == ncclSuccess) handles_[data] = handle;
+  });
 }
 
 void Registrations::leave(void* data) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = handles_.find(data);
   if (found == handles_.end()) return;
-  if (comm_ != nullptr && comm_->get() != nullptr) api_.nccl.comm_deregister(comm_->get(), found->second);
+  if (comm_ != nullptr) {
+    comm_->use([this, found](ncclComm_t comm) { api_.nccl.comm_deregister(comm, found->second); });
+  }
   handles_.erase(found);
 }
 
 void Registrations::end() noexcept {
   const std::lock_guard lock(mutex_);
-  for (const auto& [data, handle] : handles_) {
-    if (comm_ != nullptr && comm_->get() != nullptr) api_.nccl.comm_deregister(comm_->get(), handle);
+  if (comm_ != nullptr) {
+    comm_->use([this](ncclComm_t comm) {
+      for (const auto& [data, handle] : handles_) api_.nccl.comm_deregister(comm, handle);
+    });
   }
   handles_.clear();
   comm_ = nullptr;
