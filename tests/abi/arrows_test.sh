@@ -16,8 +16,8 @@ forbid() {
 }
 
 quoted='^ *# *include *["<]'
-api='backplane/(backplane|error|types|store|process_group|distributed|registry|objects|dlpack|gradients|packing|agreement|launch|multigpu)\.hp?p?'
-inside='(store|schedule|reduce|plugin|registry|group|capi|options)/[a-z_]+\.hpp'
+api='backplane/(backplane|error|types|store|process_group|distributed|registry|objects|dlpack|gradients|packing|agreement|launch|multigpu|rpc|rpc_content|rpc_future|master_worker)\.hp?p?'
+inside='(store|schedule|reduce|plugin|registry|group|rpc|capi|options)/[a-z_]+\.hpp'
 
 forbid core/abi "$quoted(fmt|boost|backplane/(sdk|[a-z_]+\.hpp))" 'the ABI depends on nothing'
 forbid sdk/include "$quoted($api|$inside)" 'the SDK knows the ABI alone'
@@ -28,7 +28,7 @@ forbid tools "$quoted($inside)" 'tools use the public API'
 forbid share "$quoted$inside" 'examples use public headers'
 
 # Arrows inside the core: a folder includes only folders to its left.
-order=(options store schedule reduce plugin registry group capi)
+order=(options store schedule reduce plugin registry group rpc capi)
 for i in "${!order[@]}"; do
   [ -d "core/src/${order[$i]}" ] || { echo "there is no core/src/${order[$i]}"; failed=1; continue; }
   for later in "${order[@]:$((i + 1))}"; do

@@ -35,7 +35,7 @@ BackendHandlers idle_handlers() {
 }
 
 TEST(BackendTypeTest, RegisterConstructAndInit) {
-  EXPECT_FALSE(backend_registered("process_group"));
+  EXPECT_FALSE(backend_registered("my_group"));
   Timeout seen_timeout{};
   BackendHandlers handlers = idle_handlers();
   handlers.construct_options = [&seen_timeout](Timeout rpc_timeout, const std::string& init_method,
@@ -49,10 +49,10 @@ TEST(BackendTypeTest, RegisterConstructAndInit) {
     seen_threads = std::any_cast<int>(options);
     hand_out(init, agent);
   };
-  const BackendType type = register_backend("process_group", handlers);
-  EXPECT_EQ(type.repr(), "BackendType.PROCESS_GROUP");
-  EXPECT_TRUE(backend_registered("PROCESS_GROUP"));
-  EXPECT_EQ(backend_type("Process_Group"), type);
+  const BackendType type = register_backend("my_group", handlers);
+  EXPECT_EQ(type.repr(), "BackendType.MY_GROUP");
+  EXPECT_TRUE(backend_registered("MY_GROUP"));
+  EXPECT_EQ(backend_type("My_Group"), type);
 
   const BackendOptions options =
       construct_rpc_backend_options(type, std::chrono::seconds(7), "env://", {{"num_send_recv_threads", "8"}});

@@ -46,6 +46,8 @@ class Agent {
   const std::string& id() const { return stages_.front()->member().id; }
   const bp_process_group_api& api() const { return *api_; }
   void* self() const { return self_; }
+  // What a level above these would wrap.
+  const bp_agent& outermost() const { return stages_.back()->agent(); }
   bool has_flag(uint32_t flag) const { return (stages_.front()->member().backend->flags & flag) != 0; }
 
   // Does the backend itself perform this operation?

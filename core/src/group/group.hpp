@@ -84,6 +84,8 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
 
   const GroupConfig& config() const { return config_; }
   bool member() const { return config_.rank >= 0; }
+  // Who tells of losses; NULL in a world of one.
+  const std::shared_ptr<Liveness>& liveness() const { return liveness_; }
   // The backend that serves a kind of memory, "" if none.
   std::string backend_id(uint32_t memory) const;
 

@@ -99,7 +99,8 @@ struct HostCalls {
   static const void* extension(void* ctx, const char* id) {
     if (std::string_view(id) == BP_EXT_REDUCE) return &kReduce;
     if (std::string_view(id) == BP_EXT_SECURITY) return host(ctx).secure_ ? &kSecure : &kOpen;
-    return nullptr;
+    const auto offered = host(ctx).offered_.find(std::string_view(id));
+    return offered == host(ctx).offered_.end() ? nullptr : offered->second;
   }
 };
 

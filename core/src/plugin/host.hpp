@@ -4,6 +4,8 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -24,6 +26,8 @@ class Host {
   // From now on abort_requested says 1, and blocked store calls end with BP_CANCELLED. It says so, too, once somebody
   // else has interrupted the store.
   void request_abort(const std::string& why);
+  // Answers this extension with `table`, which outlives this object. Before the plugin sees the host.
+  void offer(const char* id, const void* table) { offered_[id] = table; }
   bool abort_requested() const {
     return aborting_.load(std::memory_order_acquire) || (store_ != nullptr && store_->interrupted());
   }
@@ -34,6 +38,7 @@ class Host {
   const std::string name_;
   const std::shared_ptr<Store> store_;
   const bool secure_;
+  std::map<std::string, const void*, std::less<>> offered_;
   std::atomic<bool> aborting_ = false;
   const bp_host table_;
 };

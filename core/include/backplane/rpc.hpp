@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Remote procedure calls between workers: torch.distributed.rpc for C++.
+//
+//     rpc::register_function("add", [](int a, int b) { return a + b; });
+//     rpc::init_rpc("worker" + std::to_string(rank));
+//     int sum = rpc::rpc_sync<int>("worker1", "add", 1, 2);
+//     rpc::RRef<int> there = rpc::remote<int>("worker1", "add", 1, 2);  // stays on worker1 until somebody asks
+//     rpc::shutdown();
+//
+// Functions are registered by name, for the whole process, before anybody calls them. Arguments and results are of any
+// type that msgpack-cxx knows; vectors of numbers and Array, as arguments or results of their own, travel beside the
+// message and are not serialised. A call ends with a result, or with an Error that names worker, function and what went
+// wrong there (Error::peer_rank is the worker's). Any thread may call anything.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "backplane/registry.hpp"
+#include "backplane/rpc_content.hpp"
+#include "backplane/rpc_future.hpp"
+#include "backplane/store.hpp"
+
+namespace backplane::rpc {
+
+struct WorkerInfo {
+  std::string name;
+  int id = -1;  // its rank
+};
+
+// The worker's own (60 s unless init_rpc was told otherwise). A timeout of 0 means none.
+inline constexpr Timeout kDefaultRpcTimeout{-1};
+
+// Whom to call: a name, a rank, or a WorkerInfo; with a timeout of this call: {"worker1", 5s}.
+struct To {
+  To(std::string name, Timeout limit = kDefaultRpcTimeout) : worker(std::move(name)), timeout(limit) {}
+  To(const char* name, Timeout limit = kDefaultRpcTimeout) : worker(name), timeout(limit) {}
+  To(int id, Timeout limit = kDefaultRpcTimeout) : rank(id), timeout(limit) {}
+  To(const WorkerInfo& info, Timeout limit = kDefaultRpcTimeout) : rank(info.id), timeout(limit) {}
+
+  std::string worker;
+  int rank = -1;  // counts if there is no name
+  Timeout timeout;
+};
+
+// What is left out comes from the environment, as in GroupOptions.
+struct RpcOptions {
+  std::string backend = {};  // "tensorpipe", "process_group?num_send_recv_threads=8"; else tensorpipe if it is viable
+  std::string group = {};    // backend of the process group in which the workers meet (GroupOptions::backend)
+  std::string init_method = {};
+  int rank = -1;
+  int world_size = -1;
+  std::optional<Store> store = {};
+  std::optional<BackendOptions> options = {};  // instead of `backend`
+  Timeout rpc_timeout = kDefaultRpcTimeout;    // of calls that name none
+  Timeout timeout = kDefaultTimeout;           // of joining
+};
+
+namespace detail {
+
+// The value behind a reference, at its owner.
+template <typename T>
+struct Kept {
+  const std::type_info* type = &typeid(T);  // first, so that it is found whatever T is
+  T value;
+};
+
+template <typename T>
+int32_t encode(void* object, bp_rpc_content* content, bp_error* err) {
+  try {
+    if constexpr (kIsLocal<T>) {
+      return bp_error_set(err, BP_INVALID, 0, -1, "this value stays with its owner; send a reference to it instead");
+    } else {
+      auto packer = std::make_unique<Packer>();
+      packer->add(static_cast<Kept<T>*>(object)->value);
+      return Packer::hand_over(std::move(packer), content);
+    }
+  } catch (const std::exception& e) {
+    return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
+  }
+}
+
+template <typename T>
+bp_rpc_value keep(T value) {
+  return {sizeof(bp_rpc_value), 0, new Kept<T>{&typeid(T), std::move(value)},
+          [](void* object) { delete static_cast<Kept<T>*>(object); }, &encode<T>};
+}
+
+template <typename Function>
+struct Signature : Signature<decltype(&Function::operator())> {};
+template <typename R, typename... Parameters>
+struct Signature<R (*)(Parameters...)> {
+  using Result = R;
+  using Arguments = std::tuple<std::decay_t<Parameters>...>;
+};
+template <typename C, typename R, typename... Parameters>
+struct Signature<R (C::*)(Parameters...) const> : Signature<R (*)(Parameters...)> {};
+template <typename C, typename R, typename... Parameters>
+struct Signature<R (C::*)(Parameters...)> : Signature<R (*)(Parameters...)> {};
+
+template <typename... Arguments>
+std::tuple<Arguments...> take_all(Unpacker* from, std::type_identity<std::tuple<Arguments...>>) {
+  return std::tuple<Arguments...>{from->take<Arguments>()...};  // braces: in this order
+}
+
+template <typename Function>
+int32_t run(void* ctx, const bp_rpc_parcel* arguments, bp_rpc_value* result, bp_error* err) {
+  using Result = typename Signature<Function>::Result;
+  try {
+    Unpacker unpacker(own(bp_rpc_parcel_retain(arguments)));
+    auto given = take_all(&unpacker, std::type_identity<typename Signature<Function>::Arguments>());
+    unpacker.finish();
+    Function& function = *static_cast<Function*>(ctx);
+    if constexpr (std::is_void_v<Result>) {
+      std::apply(function, std::move(given));
+      *result = keep(std::monostate());
+    } else {
+      *result = keep<std::decay_t<Result>>(std::apply(function, std::move(given)));
+    }
+    return BP_OK;
+  } catch (const Error& e) {
+    return bp_error_set(err, static_cast<int32_t>(e.status()), e.native_code(), e.peer_rank(), e.what());
+  } catch (const std::exception& e) {
+    return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
+  } catch (...) {
+    return bp_error_set(err, BP_INTERNAL, 0, -1, "an exception of unknown type");
+  }
+}
+
+}  // namespace detail
+
+// Makes a function callable by all workers, under a name that is nobody else's in this process (Status::kInvalid).
+// Callables with one signature, which take their arguments by value or const reference. They run on threads of the
+// worker, several at a time, and may block and call others. What they throw reaches the caller as text.
+template <typename Function>
+void register_function(const std::string& name, Function function) {
+  auto kept = std::make_unique<Function>(std::move(function));
+  backplane::detail::call(bp_rpc_register, name.c_str(), &detail::run<Function>, static_cast<void*>(kept.get()));
+  kept.release();  // NOLINT(bugprone-unused-return-value): it can be called as long as the process lives
+}
+
+// Inside a function: does its caller wait no more, because of its timeout or a cancel?
+inline bool cancelled() { return bp_rpc_cancelled() != 0; }
+
+class Worker;
+Worker current();
+
+// A reference to a value of type T that one worker owns. Copies share it; passed on as an argument or a result, it
+// counts anew, and the value lives until the last one anywhere is gone.
+template <typename T>
+class RRef {
+ public:
+  // Takes over a handle of the C API.
+  explicit RRef(bp_rref* handle) : ref_(handle, bp_rref_release) {}
+
+  WorkerInfo owner() const;
+  bool is_owner() const;
+  // A copy of the value, as soon as it is there. Throws what its function failed with.
+  T to_here(Timeout timeout = kDefaultRpcTimeout) const;
+  // The value itself, as soon as it is there; Status::kInvalid on others than its owner. It is valid as long as this
+  // reference. Functions that change it look after their own locks.
+  T& local_value(Timeout timeout = kDefaultRpcTimeout) const {
+    void* object = nullptr;
+    {
+      const detail::Waiting waiting;
+      backplane::detail::call(bp_rref_local, ref_.get(), timeout.count(), &object);
+    }
+    auto* const kept = static_cast<detail::Kept<T>*>(object);
+    if (*kept->type != typeid(T)) detail::fail(Status::kInvalid, "this reference is to a value of another type");
+    return kept->value;
+  }
+  bp_rref* get() const { return ref_.get(); }
+  const std::shared_ptr<bp_rref>& handle() const { return ref_; }
+
+ private:
+  std::shared_ptr<bp_rref> ref_;
+};
+
+// A worker of this process: a handle; copies share it. It lives until it is shut down.
+class Worker {
+ public:
+  // One that is nobody's default: for processes with several. Waits for all workers.
+  static Worker join(const std::string& name, const RpcOptions& options) { return join(name, options, false); }
+  explicit Worker(bp_rpc* handle) : rpc_(handle, bp_rpc_release) {}
+
+  int rank() const { return bp_rpc_rank(get()); }
+  int world_size() const { return bp_rpc_world_size(get()); }
+  std::string backend() const { return bp_rpc_backend(get()); }
+  WorkerInfo get_worker_info() const { return info(rank()); }
+  // An unknown name is Status::kInvalid, and the error lists those there are.
+  WorkerInfo get_worker_info(const std::string& name) const {
+    int32_t id = -1;
+    backplane::detail::call(bp_rpc_find, static_cast<const bp_rpc*>(get()), name.c_str(), &id);
+    return {name, id};
+  }
+  WorkerInfo info(int id) const {
+    const char* const name = bp_rpc_worker_name(get(), id);
+    if (name == nullptr) detail::fail(Status::kInvalid, "there is no worker of rank " + std::to_string(id));
+    return {name, id};
+  }
+
+  // Returns at once.
+  template <typename R = void, typename... Arguments>
+  Future<R> rpc_async(const To& to, const std::string& function, Arguments&&... arguments) const {
+    detail::Packer packer;
+    (packer.add(std::forward<Arguments>(arguments)), ...);
+    const bp_rpc_content content = packer.content();
+    return Future<R>::start(rpc_, [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+      return bp_rpc_call(get(), rank_of(to), function.c_str(), &content, to.timeout.count(), done, ctx, id, err);
+    });
+  }
+  template <typename R = void, typename... Arguments>
+  R rpc_sync(const To& to, const std::string& function, Arguments&&... arguments) const {
+    return rpc_async<R>(to, function, std::forward<Arguments>(arguments)...).wait();
+  }
+  // Returns at once; the callee owns the result. What goes wrong there is what asking for the value throws.
+  template <typename R, typename... Arguments>
+  RRef<R> remote(const To& to, const std::string& function, Arguments&&... arguments) const {
+    detail::Packer packer;
+    (packer.add(std::forward<Arguments>(arguments)), ...);
+    const bp_rpc_content content = packer.content();
+    bp_rref* ref = nullptr;
+    backplane::detail::call(bp_rpc_remote, get(), rank_of(to), function.c_str(), &content, to.timeout.count(), &ref);
+    return RRef<R>(ref);
+  }
+  // A reference to a value of this worker's own.
+  template <typename T>
+  RRef<T> make_rref(T value) const {
+    const bp_rpc_value kept = detail::keep<T>(std::move(value));
+    bp_rref* ref = nullptr;
+    backplane::detail::call(bp_rref_create, get(), &kept, &ref);
+    return RRef<T>(ref);
+  }
+
+  // Each worker's object, by name. Called by all workers, in the same order. Blocks.
+  template <typename T>
+  std::map<std::string, T> all_gather(const T& object, Timeout timeout = kDefaultTimeout) const {
+    msgpack::sbuffer bytes;
+    msgpack::pack(bytes, object);
+    bp_objects* raw = nullptr;
+    backplane::detail::call(bp_rpc_all_gather, get(), static_cast<const void*>(bytes.data()),
+                            static_cast<uint64_t>(bytes.size()), timeout.count(), &raw);
+    const std::unique_ptr<bp_objects, decltype(&bp_objects_release)> objects(raw, bp_objects_release);
+    std::map<std::string, T> all;
+    for (int id = 0; id < static_cast<int>(bp_objects_count(raw)); ++id) {
+      uint64_t size = 0;
+      const auto* const data = static_cast<const char*>(bp_objects_get(raw, static_cast<uint64_t>(id), &size));
+      all.emplace(info(id).name, msgpack::unpack(data, size).get().template as<T>());
+    }
+    return all;
+  }
+
+  // Graceful: called by all workers; waits until no calls are left anywhere. Returns the values of which others still
+  // had references, one sentence each; they are lost.
+  std::vector<std::string> shutdown(bool graceful = true, Timeout timeout = kDefaultTimeout) const {
+    char* leaks = nullptr;
+    backplane::detail::call(bp_rpc_shutdown, get(), graceful ? 1 : 0, timeout.count(), &leaks);
+    std::vector<std::string> lines;
+    const std::string text = backplane::detail::take(leaks);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      lines.push_back(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return lines;
+  }
+  // As JSON (rpc.h).
+  std::string metrics() const {
+    char* json = nullptr;
+    backplane::detail::call(bp_rpc_metrics, get(), &json);
+    return backplane::detail::take(json);
+  }
+  bp_rpc* get() const { return rpc_.get(); }
+
+ private:
+  friend Worker init_rpc(const std::string& name, const RpcOptions& options);
+  template <typename T>
+  friend class RRef;
+
+  static Worker join(const std::string& name, const RpcOptions& options, bool is_default) {
+    const auto text = [](const std::string& given) { return given.empty() ? nullptr : given.c_str(); };
+    bp_rpc_config config = {};
+    config.struct_size = sizeof(bp_rpc_config);
+    config.rank = options.rank;
+    config.world_size = options.world_size;
+    config.is_default = is_default ? 1 : 0;
+    config.name = name.c_str();
+    config.backend = text(options.backend);
+    config.init_method = text(options.init_method);
+    config.group = text(options.group);
+    config.store = options.store ? options.store->get() : nullptr;
+    config.options = options.options ? options.options->get() : nullptr;
+    config.timeout_ns = options.timeout.count();
+    config.rpc_timeout_ns = options.rpc_timeout.count();
+    bp_rpc* rpc = nullptr;
+    backplane::detail::call(bp_rpc_init, static_cast<const bp_rpc_config*>(&config), &rpc);
+    return Worker(rpc);
+  }
+  int rank_of(const To& to) const { return to.worker.empty() ? to.rank : get_worker_info(to.worker).id; }
+
+  detail::RpcHandle rpc_;
+};
+
+// ---- torch.distributed.rpc's module-level calls: of the worker whose function runs on this thread, else of the
+// process's.
+
+// Joins and waits for all workers. Names are [A-Za-z0-9_:-]{1,127} and each worker's own.
+inline Worker init_rpc(const std::string& name, const RpcOptions& options = {}) {
+  return Worker::join(name, options, true);
+}
+inline Worker current() {
+  bp_rpc* rpc = nullptr;
+  backplane::detail::call(bp_rpc_current, &rpc);
+  return Worker(rpc);
+}
+inline WorkerInfo get_worker_info() { return current().get_worker_info(); }
+inline WorkerInfo get_worker_info(const std::string& name) { return current().get_worker_info(name); }
+template <typename R = void, typename... Arguments>
+Future<R> rpc_async(const To& to, const std::string& function, Arguments&&... arguments) {
+  return current().rpc_async<R>(to, function, std::forward<Arguments>(arguments)...);
+}
+template <typename R = void, typename... Arguments>
+R rpc_sync(const To& to, const std::string& function, Arguments&&... arguments) {
+  return current().rpc_sync<R>(to, function, std::forward<Arguments>(arguments)...);
+}
+template <typename R, typename... Arguments>
+RRef<R> remote(const To& to, const std::string& function, Arguments&&... arguments) {
+  return current().remote<R>(to, function, std::forward<Arguments>(arguments)...);
+}
+template <typename T>
+std::map<std::string, T> all_gather(const T& object, Timeout timeout = kDefaultTimeout) {
+  return current().all_gather(object, timeout);
+}
+inline std::vector<std::string> shutdown(bool graceful = true, Timeout timeout = kDefaultTimeout) {
+  return current().shutdown(graceful, timeout);
+}
+
+template <typename T>
+WorkerInfo RRef<T>::owner() const {
+  return current().info(bp_rref_owner(get()));
+}
+template <typename T>
+bool RRef<T>::is_owner() const {
+  return bp_rref_owner(get()) == current().rank();
+}
+template <typename T>
+T RRef<T>::to_here(Timeout timeout) const {
+  return Future<T>::start(current().rpc_,
+                          [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+                            return bp_rref_fetch(get(), timeout.count(), done, ctx, id, err);
+                          })
+      .wait();
+}
+
+}  // namespace backplane::rpc

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What rpc.hpp's calls carry: arguments and results of any type that msgpack-cxx knows, arrays out of band, references.
+// Decoding is data only and never runs code; sizes and depth are limited before anything is allocated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <msgpack.hpp>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "backplane/error.hpp"
+#include "backplane/rpc.h"
+#include "backplane/types.hpp"
+
+namespace backplane::rpc {
+
+// Elements that travel as they lie in memory: not serialised, and where the transport can, not copied. Copies share the
+// elements. As an argument it may be written to by the function, which has its own copy; the caller's stays busy, and
+// must not be written to, until the call has ended.
+template <Element T>
+class Array {
+ public:
+  using value_type = T;
+
+  Array() = default;
+  explicit Array(std::vector<T> elements) {
+    auto kept = std::make_shared<std::vector<T>>(std::move(elements));
+    data_ = kept->data();
+    size_ = kept->size();
+    keep_ = std::move(kept);
+  }
+  // Elements that `keep` keeps alive; without it they must live until every call that carries them has ended.
+  Array(T* data, uint64_t size, std::shared_ptr<void> keep = {}) : data_(data), size_(size), keep_(std::move(keep)) {}
+
+  T* data() const { return data_; }
+  uint64_t size() const { return size_; }  // elements
+  T* begin() const { return data_; }
+  T* end() const { return data_ + size_; }
+  T& operator[](uint64_t index) const { return data_[index]; }
+  const std::shared_ptr<void>& keep() const { return keep_; }
+
+ private:
+  T* data_ = nullptr;
+  uint64_t size_ = 0;
+  std::shared_ptr<void> keep_;
+};
+
+// A result that stays where it was made, of any type: only references to it travel, RRef<Local<T>>.
+template <typename T>
+class Local {
+ public:
+  explicit Local(std::shared_ptr<T> object) : object_(std::move(object)) {}
+  template <typename... Arguments>
+  static Local make(Arguments&&... arguments) {
+    return Local(std::make_shared<T>(std::forward<Arguments>(arguments)...));
+  }
+  T& operator*() const { return *object_; }
+  T* operator->() const { return object_.get(); }
+
+ private:
+  std::shared_ptr<T> object_;
+};
+
+template <typename T>
+class RRef;
+
+namespace detail {
+
+using backplane::detail::fail;
+
+using ParcelHandle = std::shared_ptr<bp_rpc_parcel>;
+inline ParcelHandle own(bp_rpc_parcel* parcel) { return {parcel, bp_rpc_parcel_release}; }
+
+template <typename T>
+inline constexpr bool kIsLocal = false;
+template <typename T>
+inline constexpr bool kIsLocal<Local<T>> = true;
+
+// Collects what goes out.
+class Packer {
+ public:
+  template <typename T>
+  void add(const T& value) {
+    static_assert(!kIsLocal<T>, "a Local stays with its owner; send an RRef to it");
+    msgpack::pack(payload_, value);
+  }
+  void add(std::monostate) {}  // what a function that returns nothing returns
+  template <typename T>
+  void add(const Array<T>& array) {
+    add_buffer(array.data(), array.size() * sizeof(T), array.keep());
+  }
+  template <Element T>
+  requires(!std::is_same_v<T, bool>) void add(std::vector<T> elements) { add(Array<T>(std::move(elements))); }
+  template <typename T>
+  void add(const RRef<T>& ref) {
+    refs_.push_back(ref.get());
+    keep_->push_back(ref.handle());
+  }
+
+  // For one call of the C API, which takes over what was added.
+  bp_rpc_content content() {
+    bp_rpc_content content = {};
+    content.struct_size = sizeof(bp_rpc_content);
+    fill(&content);
+    content.release = [](void* owner) { delete static_cast<Keep*>(owner); };
+    content.owner = keep_.release();
+    return content;
+  }
+  // Valid until released: payload, buffers and references stay with the owner.
+  static int32_t hand_over(std::unique_ptr<Packer> packer, bp_rpc_content* content) {
+    packer->fill(content);
+    content->release = [](void* owner) { delete static_cast<Packer*>(owner); };
+    content->owner = packer.release();
+    return BP_OK;
+  }
+
+ private:
+  using Keep = std::vector<std::shared_ptr<void>>;
+
+  void add_buffer(const void* data, uint64_t bytes, const std::shared_ptr<void>& keep) {
+    buffers_.push_back({const_cast<void*>(data), bytes, BP_HOST, 0});
+    if (keep) keep_->push_back(keep);
+  }
+  void fill(bp_rpc_content* content) {
+    content->payload = payload_.data();
+    content->payload_size = payload_.size();
+    content->buffers = buffers_.data();
+    content->buffer_count = static_cast<uint32_t>(buffers_.size());
+    content->refs = refs_.data();
+    content->ref_count = refs_.size();
+  }
+
+  msgpack::sbuffer payload_{64};
+  std::vector<bp_buffer> buffers_;
+  std::vector<bp_rref*> refs_;
+  std::unique_ptr<Keep> keep_ = std::make_unique<Keep>();
+};
+
+// Takes apart what came, in the order in which it was added.
+class Unpacker {
+ public:
+  explicit Unpacker(ParcelHandle parcel) : parcel_(std::move(parcel)) {
+    payload_ = static_cast<const char*>(bp_rpc_parcel_payload(parcel_.get(), &size_));
+  }
+
+  template <typename T>
+  T take() {
+    return Taker<T>::take(this);
+  }
+  // Throws if there is more: the caller gave more arguments than the function has.
+  void finish() const {
+    if (offset_ == size_ && buffer_ == bp_rpc_parcel_buffers(parcel_.get())) return;
+    fail(Status::kInvalid, "more was sent than is expected here; give as many values, of the same types");
+  }
+
+ private:
+  template <typename T>
+  struct Taker {
+    static T take(Unpacker* from) { return from->take_packed<T>(); }
+  };
+  template <typename T>
+  struct Taker<Array<T>> {
+    static Array<T> take(Unpacker* from) {
+      const bp_buffer buffer = from->next_buffer(sizeof(T));
+      const uint64_t count = buffer.count / sizeof(T);
+      if (reinterpret_cast<uintptr_t>(buffer.data) % alignof(T) == 0) {
+        return Array<T>(static_cast<T*>(buffer.data), count, from->parcel_);
+      }
+      std::vector<T> aligned(count);
+      std::memcpy(aligned.data(), buffer.data, buffer.count);
+      return Array<T>(std::move(aligned));
+    }
+  };
+  template <Element T>
+  requires(!std::is_same_v<T, bool>) struct Taker<std::vector<T>> {
+    static std::vector<T> take(Unpacker* from) {
+      const bp_buffer buffer = from->next_buffer(sizeof(T));
+      std::vector<T> elements(buffer.count / sizeof(T));
+      if (buffer.count > 0) std::memcpy(elements.data(), buffer.data, buffer.count);
+      return elements;
+    }
+  };
+  template <typename T>
+  struct Taker<RRef<T>> {
+    static RRef<T> take(Unpacker* from) {
+      bp_rref* const ref = bp_rpc_parcel_ref(from->parcel_.get(), from->ref_++);
+      if (ref == nullptr) fail(Status::kInvalid, "a reference is expected here, and none was sent");
+      return RRef<T>(ref);
+    }
+  };
+
+  template <typename T>
+  T take_packed() {
+    // A container cannot have more elements than the message has bytes, since each takes at least one.
+    const msgpack::unpack_limit limit(size_, size_, size_, size_, size_, 64);
+    try {
+      return msgpack::unpack(payload_, size_, offset_, nullptr, nullptr, limit).get().as<T>();
+    } catch (const std::exception& e) {
+      fail(Status::kInvalid, std::string("a received value does not have the expected type: ") + e.what());
+    }
+  }
+  bp_buffer next_buffer(size_t element) {
+    bp_buffer buffer = {};
+    if (buffer_ >= bp_rpc_parcel_buffers(parcel_.get())) {
+      fail(Status::kInvalid, "an array is expected here, and none was sent");
+    }
+    bp_rpc_parcel_buffer(parcel_.get(), buffer_++, &buffer);
+    if (buffer.count % element != 0) fail(Status::kInvalid, "a received array has elements of another type");
+    return buffer;
+  }
+
+  ParcelHandle parcel_;
+  const char* payload_ = nullptr;
+  uint64_t size_ = 0;
+  size_t offset_ = 0;
+  uint32_t buffer_ = 0;
+  uint32_t ref_ = 0;
+};
+
+}  // namespace detail
+}  // namespace backplane::rpc

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What rpc_async returns.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "backplane/rpc_content.hpp"
+
+namespace backplane::rpc {
+namespace detail {
+
+using RpcHandle = std::shared_ptr<bp_rpc>;
+
+// While it lives, the thread counts as one that waits, so that another one serves calls in its place.
+class Waiting {
+ public:
+  Waiting() { bp_rpc_wait_begin(); }
+  ~Waiting() { bp_rpc_wait_end(); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+};
+
+template <typename T>
+class FutureState {
+ public:
+  using Value = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+
+  explicit FutureState(RpcHandle rpc) : rpc_(std::move(rpc)) {}
+
+  const RpcHandle& rpc() const { return rpc_; }
+  void set_call(uint64_t id) { call_ = id; }
+  uint64_t call() const { return call_; }
+
+  // The first end counts.
+  void finish(ParcelHandle parcel) {
+    end([&parcel, this] { parcel_ = std::move(parcel); });
+  }
+  void finish(Value value) {
+    end([&value, this] { value_.emplace(std::move(value)); });
+  }
+  void fail(std::exception_ptr failure) {
+    end([&failure, this] { failure_ = std::move(failure); });
+  }
+
+  bool done() {
+    const std::lock_guard lock(mutex_);
+    return done_;
+  }
+  bool wait(Timeout timeout) {
+    std::unique_lock lock(mutex_);
+    if (done_) return true;
+    const Waiting waiting;
+    if (timeout < Timeout::zero()) {
+      changed_.wait(lock, [this] { return done_; });
+      return true;
+    }
+    return changed_.wait_for(lock, timeout, [this] { return done_; });
+  }
+  // Of one that is done.
+  T get() {
+    if (failure_) std::rethrow_exception(failure_);
+    if constexpr (std::is_void_v<T>) {
+      return;
+    } else {
+      return value_ ? *value_ : Unpacker(parcel_).template take<T>();
+    }
+  }
+  // Runs `callback` on a thread of the worker, once this is done.
+  void when_done(std::function<void()> callback) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!done_) {
+        callbacks_.push_back(std::move(callback));
+        return;
+      }
+    }
+    run(std::move(callback));
+  }
+
+ private:
+  template <typename Set>
+  void end(const Set& set) {
+    std::vector<std::function<void()>> callbacks;
+    {
+      const std::lock_guard lock(mutex_);
+      if (done_) return;
+      set();
+      done_ = true;
+      callbacks.swap(callbacks_);
+      changed_.notify_all();
+    }
+    for (auto& callback : callbacks) run(std::move(callback));
+  }
+  void run(std::function<void()> callback) {
+    bp_rpc_run(
+        rpc_.get(),
+        [](void* ctx) {
+          const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(ctx));
+          (*owned)();
+        },
+        new std::function<void()>(std::move(callback)));
+  }
+
+  const RpcHandle rpc_;
+  std::atomic<uint64_t> call_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  ParcelHandle parcel_;
+  std::optional<Value> value_;
+  std::exception_ptr failure_;
+  std::vector<std::function<void()>> callbacks_;
+};
+
+}  // namespace detail
+
+// The result of a call that may not have ended. Copies share it; dropping it leaves the call alone. It ends by the
+// call's timeout at the latest.
+template <typename T>
+class Future {
+ public:
+  using State = detail::FutureState<T>;
+  explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  bool done() const { return state_->done(); }
+  // Waits; throws what the call failed with. The result is decoded anew each time.
+  T wait() const {
+    state_->wait(kNoTimeout);
+    return state_->get();
+  }
+  // Waits for up to `timeout`; false if it goes on.
+  bool wait_for(Timeout timeout) const { return state_->wait(timeout); }
+  // Ends the call with Status::kCancelled, and tells the callee (see cancelled()).
+  void cancel() const { bp_rpc_cancel(state_->rpc().get(), state_->call()); }
+
+  // What `function`, given this future when it is done, returns or throws. It runs on a thread of the worker.
+  template <typename Function>
+  auto then(Function function) const {
+    using Result = std::invoke_result_t<Function&, const Future&>;
+    auto next = std::make_shared<detail::FutureState<Result>>(state_->rpc());
+    next->set_call(state_->call());
+    state_->when_done([self = *this, next, function = std::move(function)]() mutable {
+      try {
+        if constexpr (std::is_void_v<Result>) {
+          function(self);
+          next->finish(std::monostate());
+        } else {
+          next->finish(function(self));
+        }
+      } catch (...) {
+        next->fail(std::current_exception());
+      }
+    });
+    return Future<Result>(next);
+  }
+
+  // What a call of the C API is given: it ends the future.
+  static void ended(void* ctx, bp_rpc_parcel* result, const bp_error* err) {
+    const std::unique_ptr<std::shared_ptr<State>> state(static_cast<std::shared_ptr<State>*>(ctx));
+    if (result == nullptr) {
+      (*state)->fail(std::make_exception_ptr(Error(*err)));
+    } else {
+      (*state)->finish(detail::own(result));
+    }
+  }
+  // Starts one: call(done, ctx, &id, &err).
+  template <typename Call>
+  static Future start(const detail::RpcHandle& rpc, const Call& call) {
+    auto state = std::make_shared<State>(rpc);
+    auto ctx = std::make_unique<std::shared_ptr<State>>(state);
+    bp_error err;
+    bp_error_init(&err);
+    uint64_t id = 0;
+    if (call(&Future::ended, ctx.get(), &id, &err) != BP_OK) throw Error(err);
+    ctx.release();  // NOLINT(bugprone-unused-return-value): `ended` has it
+    state->set_call(id);
+    return Future(std::move(state));
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace backplane::rpc

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "backplane/rpc.h"
+#include "capi/handles.hpp"
+#include "capi/world.hpp"
+#include "rpc/worker.hpp"
+
+using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
+using rpc::Done;
+using rpc::Parcel;
+using rpc::Worker;
+
+struct bp_rpc {
+  std::shared_ptr<Worker> worker;
+};
+
+namespace {
+
+// The workers of the process, from joining to leaving.
+struct Workers {
+  std::mutex mutex;
+  std::set<std::shared_ptr<Worker>> all;
+  std::shared_ptr<Worker> own;
+  bool joining = false;  // the process's own is about to join
+};
+
+Workers& workers() {
+  static Workers* const instance = new Workers;  // other threads may use it while the process ends
+  return *instance;
+}
+
+Worker& worker_of(const bp_rpc* handle) {
+  if (handle == nullptr) fail(BP_INVALID, "a worker is needed, not NULL");
+  return *handle->worker;
+}
+
+rpc::Ref& ref_of(const bp_rref* handle) {
+  if (handle == nullptr) fail(BP_INVALID, "a reference is needed, not NULL");
+  return *handle->ref;
+}
+
+// The ranks of the default group, if there is one and nothing else was asked for; else those that meet now.
+std::shared_ptr<Group> meet(const bp_rpc_config& config) {
+  const std::shared_ptr<Group> there = default_group();
+  if (there && config.store == nullptr && config.init_method == nullptr) {
+    const GroupConfig& own = there->config();
+    if (config.rank >= 0 && config.rank != own.rank) {
+      fail(BP_INVALID, "rank argument {} doesn't match pg rank {}", config.rank, own.rank);
+    }
+    if (config.world_size >= 0 && config.world_size != own.world_size) {
+      fail(BP_INVALID, "world_size argument {} doesn't match pg size {}", config.world_size, own.world_size);
+    }
+    std::vector<int32_t> ranks(static_cast<size_t>(own.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return there->new_group(ranks, "rpc", config.timeout_ns);
+  }
+  bp_group_config group = {};
+  group.struct_size = sizeof(bp_group_config);
+  group.rank = config.rank;
+  group.world_size = config.world_size;
+  group.device = -1;
+  group.backend = config.group;
+  group.init_method = config.init_method;
+  group.name = "rpc";
+  group.store = config.store;
+  group.registry = config.registry;
+  group.timeout_ns = config.timeout_ns;
+  return create_group(group);
+}
+
+std::shared_ptr<Worker> join(const bp_rpc_config& config) {
+  if (config.struct_size < sizeof(bp_rpc_config)) fail(BP_INVALID, "bp_rpc_config.struct_size is too small");
+  rpc::WorkerConfig made;
+  made.name = config.name == nullptr ? "" : config.name;
+  made.registry = &registry_of(config.registry);
+  made.backend = config.backend == nullptr ? "" : config.backend;
+  if (config.options != nullptr) made.options = config.options->options;
+  made.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
+  made.rpc_timeout_ns = config.rpc_timeout_ns < 0 ? BP_DEFAULT_RPC_TIMEOUT_NS : config.rpc_timeout_ns;
+  made.group = meet(config);
+  return Worker::join(std::move(made));
+}
+
+// Of the process's own worker there is one at a time.
+class Claim {
+ public:
+  explicit Claim(bool wanted) : wanted_(wanted) {
+    if (!wanted_) return;
+    const std::lock_guard lock(workers().mutex);
+    if (workers().own || workers().joining) {
+      fail(BP_INVALID, "RPC is already initialized in this process; call shutdown first");
+    }
+    workers().joining = true;
+  }
+  ~Claim() {
+    if (!wanted_) return;
+    const std::lock_guard lock(workers().mutex);
+    workers().joining = false;
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+ private:
+  const bool wanted_;
+};
+
+Done done_of(bp_rpc_done done, void* ctx) {
+  return [done, ctx](std::shared_ptr<Parcel> result, const Error* error) {
+    if (error == nullptr) return done(ctx, new bp_rpc_parcel{std::move(result)}, nullptr);
+    bp_error err;
+    bp_error_init(&err);
+    bp_error_set(&err, error->status(), error->native_code(), error->peer_rank(), error->what());
+    done(ctx, nullptr, &err);
+  };
+}
+
+std::string joined(const std::vector<std::string>& lines) { return fmt::format("{}", fmt::join(lines, "\n")); }
+
+}  // namespace
+
+extern "C" {
+
+int32_t bp_rpc_init(const bp_rpc_config* config, bp_rpc** rpc, bp_error* err) {
+  return guarded(err, [=] {
+    if (config == nullptr) fail(BP_INVALID, "a bp_rpc_config is needed, not NULL");
+    const Claim claim(config->is_default != 0);
+    auto worker = join(*config);
+    const std::lock_guard lock(workers().mutex);
+    workers().all.insert(worker);
+    if (config->is_default != 0) workers().own = worker;
+    *rpc = new bp_rpc{std::move(worker)};
+  });
+}
+int32_t bp_rpc_current(bp_rpc** rpc, bp_error* err) {
+  return guarded(err, [=] {
+    std::shared_ptr<Worker> worker = Worker::current();
+    if (!worker) {
+      const std::lock_guard lock(workers().mutex);
+      worker = workers().own;
+    }
+    if (!worker) fail(BP_INVALID, "RPC is not initialized in this process; call init_rpc first");
+    *rpc = new bp_rpc{std::move(worker)};
+  });
+}
+void bp_rpc_release(bp_rpc* rpc) { delete rpc; }
+
+int32_t bp_rpc_rank(const bp_rpc* rpc) { return rpc->worker->rank(); }
+int32_t bp_rpc_world_size(const bp_rpc* rpc) { return static_cast<int32_t>(rpc->worker->names().size()); }
+const char* bp_rpc_backend(const bp_rpc* rpc) { return rpc->worker->backend().c_str(); }
+const char* bp_rpc_worker_name(const bp_rpc* rpc, int32_t rank) {
+  const auto& names = rpc->worker->names();
+  return rank < 0 || static_cast<size_t>(rank) >= names.size() ? nullptr : names[static_cast<size_t>(rank)].c_str();
+}
+int32_t bp_rpc_find(const bp_rpc* rpc, const char* name, int32_t* rank, bp_error* err) {
+  return guarded(err, [=] { *rank = worker_of(rpc).find(name); });
+}
+
+int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t timeout_ns, bp_objects** out,
+                          bp_error* err) {
+  return guarded(err, [=] {
+    const std::string_view object =
+        size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
+    *out = new bp_objects{worker_of(rpc).all_gather(object, timeout_ns)};
+  });
+}
+
+int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err) {
+  if (leaks != nullptr) *leaks = nullptr;
+  return guarded(err, [=] {
+    const std::shared_ptr<Worker> worker = worker_of(rpc).shared_from_this();
+    std::optional<Error> problem;
+    std::vector<std::string> lines;
+    try {
+      lines = worker->shutdown(graceful != 0, timeout_ns);
+    } catch (const Error& error) {
+      if (error.status() == BP_INVALID) throw;  // it goes on
+      problem.emplace(error);
+    }
+    {
+      const std::lock_guard lock(workers().mutex);
+      workers().all.erase(worker);
+      if (workers().own == worker) workers().own.reset();
+    }
+    if (problem) throw Error(*problem);
+    if (leaks != nullptr) *leaks = copy_text(joined(lines));
+  });
+}
+int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err) {
+  return guarded(err, [=] { *json = copy_text(worker_of(rpc).metrics_json()); });
+}
+
+int32_t bp_rpc_register(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
+  return guarded(err, [=] {
+    if (name == nullptr || function == nullptr) fail(BP_INVALID, "a name and a function are needed, not NULL");
+    rpc::register_function(name, {function, ctx});
+  });
+}
+
+const void* bp_rpc_parcel_payload(const bp_rpc_parcel* parcel, uint64_t* size) {
+  *size = parcel->parcel->payload().size();
+  return parcel->parcel->payload().data();
+}
+uint32_t bp_rpc_parcel_buffers(const bp_rpc_parcel* parcel) {
+  return static_cast<uint32_t>(parcel->parcel->buffers().size());
+}
+void bp_rpc_parcel_buffer(const bp_rpc_parcel* parcel, uint32_t index, bp_buffer* buffer) {
+  const auto& buffers = parcel->parcel->buffers();
+  *buffer = index < buffers.size() ? buffers[index] : bp_buffer{};
+}
+bp_rref* bp_rpc_parcel_ref(const bp_rpc_parcel* parcel, uint32_t index) {
+  const auto& refs = parcel->parcel->refs();
+  return index < refs.size() ? new bp_rref{refs[index]} : nullptr;
+}
+bp_rpc_parcel* bp_rpc_parcel_retain(const bp_rpc_parcel* parcel) { return new bp_rpc_parcel{parcel->parcel}; }
+void bp_rpc_parcel_release(bp_rpc_parcel* parcel) { delete parcel; }
+
+int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments, int64_t timeout_ns,
+                    bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+  return guarded(err, [=] {
+    rpc::Content content = rpc::take_content(*arguments);
+    const uint64_t number = worker_of(rpc).call(to, function, std::move(content), timeout_ns, done_of(done, ctx));
+    if (id != nullptr) *id = number;
+  });
+}
+void bp_rpc_cancel(bp_rpc* rpc, uint64_t id) {
+  guarded(nullptr, [=] { worker_of(rpc).cancel(id); });
+}
+int32_t bp_rpc_cancelled(void) { return Worker::cancelled() ? 1 : 0; }
+void bp_rpc_wait_begin(void) { rpc::Pool::wait_begin(); }
+void bp_rpc_wait_end(void) { rpc::Pool::wait_end(); }
+void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx) {
+  rpc->worker->run([function, ctx] { function(ctx); });
+}
+
+int32_t bp_rpc_remote(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments,
+                      int64_t timeout_ns, bp_rref** ref, bp_error* err) {
+  return guarded(err, [=] {
+    rpc::Content content = rpc::take_content(*arguments);
+    *ref = new bp_rref{worker_of(rpc).remote(to, function, std::move(content), timeout_ns)};
+  });
+}
+int32_t bp_rref_create(bp_rpc* rpc, const bp_rpc_value* value, bp_rref** ref, bp_error* err) {
+  return guarded(err, [=] {
+    auto kept = std::make_shared<rpc::Value>(*value);
+    *ref = new bp_rref{worker_of(rpc).keep(std::move(kept))};
+  });
+}
+int32_t bp_rref_owner(const bp_rref* ref) { return ref->ref->owner(); }
+int32_t bp_rref_fetch(bp_rref* ref, int64_t timeout_ns, bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+  return guarded(err, [=] {
+    const uint64_t number = ref_of(ref).shared_worker()->fetch(ref->ref, timeout_ns, done_of(done, ctx));
+    if (id != nullptr) *id = number;
+  });
+}
+int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error* err) {
+  return guarded(err, [=] {
+    const auto value = ref_of(ref).shared_worker()->local(*ref->ref, timeout_ns);
+    *object = value->object();  // the reference keeps it
+  });
+}
+void bp_rref_release(bp_rref* ref) { delete ref; }
+
+}  // extern "C"

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/calls.hpp"
+
+namespace backplane::core::rpc {
+
+Calls::~Calls() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  if (watch_.joinable()) watch_.join();
+}
+
+uint64_t Calls::add(Call call, Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) throw Error(*closed_);
+  const uint64_t number = ++last_;
+  call.begun = Deadline::Clock::now();
+  if (!deadline.infinite()) {
+    if (!watch_.joinable()) watch_ = std::thread([this] { watch(); });
+    const auto place = times_.emplace(deadline.at(), number).first;
+    if (place == times_.begin()) changed_.notify_all();
+  }
+  calls_.emplace(number, Entry{std::move(call), deadline});
+  return number;
+}
+
+bool Calls::has(uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  return calls_.contains(number);
+}
+
+void Calls::remove(std::unordered_map<uint64_t, Entry>::iterator entry) {
+  if (!entry->second.deadline.infinite()) times_.erase({entry->second.deadline.at(), entry->first});
+  calls_.erase(entry);
+}
+
+std::optional<Call> Calls::take(uint64_t number) { return take(number, -1); }
+
+std::optional<Call> Calls::take(uint64_t number, int32_t to) {
+  const std::lock_guard lock(mutex_);
+  const auto found = calls_.find(number);
+  if (found == calls_.end() || (to >= 0 && found->second.call.to != to)) return std::nullopt;
+  std::optional<Call> call = std::move(found->second.call);
+  remove(found);
+  return call;
+}
+
+std::vector<Call> Calls::take_all_to(int32_t to) {
+  std::vector<Call> taken;
+  const std::lock_guard lock(mutex_);
+  for (auto entry = calls_.begin(); entry != calls_.end();) {
+    const auto next = std::next(entry);
+    if (entry->second.call.to == to) {
+      taken.push_back(std::move(entry->second.call));
+      remove(entry);
+    }
+    entry = next;
+  }
+  return taken;
+}
+
+std::vector<Call> Calls::close(const Error& why) {
+  std::vector<Call> taken;
+  const std::lock_guard lock(mutex_);
+  if (!closed_) closed_.emplace(why);
+  for (auto& [number, entry] : calls_) taken.push_back(std::move(entry.call));
+  calls_.clear();
+  times_.clear();
+  return taken;
+}
+
+Calls::Counts Calls::counts() const {
+  const std::lock_guard lock(mutex_);
+  return {calls_.size(), last_};
+}
+
+void Calls::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    if (times_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const Time first = *times_.begin();
+    if (first.first > Deadline::Clock::now()) {
+      changed_.wait_until(lock, first.first);
+      continue;
+    }
+    times_.erase(times_.begin());
+    lock.unlock();
+    expired_(first.second);
+    lock.lock();
+  }
+}
+
+}  // namespace backplane::core::rpc

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What this worker has asked others for and not been answered yet. Each request ends exactly once: whoever takes it out
+// of here ends it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "deadline.hpp"
+#include "error.hpp"
+#include "rpc/parcel.hpp"
+#include "rpc/wire.hpp"
+
+namespace backplane::core::rpc {
+
+// How a request ended: with an answer, or (NULL) an error. Does not block.
+using Done = std::function<void(std::shared_ptr<Parcel> answer, const Error* error)>;
+
+struct Call {
+  int32_t to = -1;
+  Kind kind = Kind::kCall;
+  std::string function;
+  int64_t timeout_ns = 0;  // as given, for the text
+  Deadline::Clock::time_point begun;
+  Done done;
+};
+
+class Calls {
+ public:
+  // `expired` is called, on a thread of this object, for each call whose time is up.
+  explicit Calls(std::function<void(uint64_t number)> expired) : expired_(std::move(expired)) {}
+  ~Calls();
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+
+  // The number of a call. Throws the reason once it is closed.
+  uint64_t add(Call call, Deadline deadline);
+  bool has(uint64_t number) const;
+  // The call, if it is still there.
+  std::optional<Call> take(uint64_t number);
+  // The same, if it is one to this worker.
+  std::optional<Call> take(uint64_t number, int32_t to);
+  std::vector<Call> take_all_to(int32_t to);
+  // Takes all, and refuses more.
+  std::vector<Call> close(const Error& why);
+
+  struct Counts {
+    uint64_t active = 0;
+    uint64_t begun = 0;  // ever
+  };
+  Counts counts() const;
+
+ private:
+  struct Entry {
+    Call call;
+    Deadline deadline;
+  };
+  using Time = std::pair<Deadline::Clock::time_point, uint64_t>;
+
+  void remove(std::unordered_map<uint64_t, Entry>::iterator entry);
+  void watch();
+
+  const std::function<void(uint64_t)> expired_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<uint64_t, Entry> calls_;
+  std::set<Time> times_;
+  uint64_t last_ = 0;
+  std::optional<Error> closed_;
+  bool stop_ = false;
+  std::thread watch_;  // started with the first call that has a deadline
+};
+
+}  // namespace backplane::core::rpc

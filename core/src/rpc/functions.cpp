@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/functions.hpp"
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "error.hpp"
+#include "options/nearest.hpp"
+
+namespace backplane::core::rpc {
+namespace {
+
+struct Functions {
+  std::mutex mutex;
+  std::map<std::string, Function> by_name;
+};
+
+Functions& functions() {
+  static Functions* const instance = new Functions;  // other threads may use it while the process ends
+  return *instance;
+}
+
+}  // namespace
+
+void register_function(const std::string& name, Function function) {
+  const std::lock_guard lock(functions().mutex);
+  if (name.empty() || name.size() > 255) {
+    fail(BP_INVALID, "the name of a function has 1 to 255 bytes, not {}", name.size());
+  }
+  if (!functions().by_name.emplace(name, function).second) {
+    fail(BP_INVALID, "function '{}' is registered already; give this one another name", name);
+  }
+}
+
+Function find_function(const std::string& name) {
+  const std::lock_guard lock(functions().mutex);
+  const auto found = functions().by_name.find(name);
+  if (found != functions().by_name.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, function] : functions().by_name) names.push_back(known);
+  fail(BP_INVALID, "no function '{}' is registered there{}; register it before init_rpc on every worker", name,
+       did_you_mean(name, names));
+}
+
+}  // namespace backplane::core::rpc

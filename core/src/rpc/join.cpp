@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a worker joins: all tell each other who they are and what they chose, all come to the same judgement, and what
+// goes wrong later on one of them reaches the others, too, so that nobody is left waiting.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "group/objects.hpp"
+#include "log.hpp"
+#include "registry/selection.hpp"
+#include "rpc/worker.hpp"
+
+namespace backplane::core::rpc {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kPreferred = "tensorpipe";
+constexpr const char* kAlways = "process_group";
+constexpr size_t kLongestName = 127;
+
+void check_name(const std::string& name) {
+  const bool good = !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), [](char c) {
+    return ('0' <= c && c <= '9') || ('A' <= c && c <= 'Z') || ('a' <= c && c <= 'z') || c == '-' || c == '_' ||
+           c == ':';
+  });
+  if (!good) fail(BP_INVALID, "the worker name '{}' is not [A-Za-z0-9_:-]{{1,127}}; give it such a name", name);
+}
+
+bool viable(Registry& registry, const char* id) {
+  try {
+    if (!registry.registered(id)) return false;
+    probe(registry.lookup(id));
+    return true;
+  } catch (const Error& e) {
+    log(BP_LOG_INFO, "rpc: {} is not viable here: {}", id, e.what());
+    return false;
+  }
+}
+
+std::vector<Json> exchange(Group& group, const Json& mine, int64_t timeout_ns) {
+  const std::string bytes = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::vector<Json> all;
+  for (const std::string& each : exchange_objects(group, BP_ALL_GATHER, 0, {bytes}, timeout_ns)) {
+    all.push_back(Json::parse(each));
+  }
+  return all;
+}
+
+// The first problem that anybody has is everybody's.
+void raise_first(const std::vector<Json>& all) {
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string problem = all[rank].value("problem", "");
+    if (problem.empty()) continue;
+    throw Error(all[rank].value("status", BP_INTERNAL), fmt::format("rank {} cannot join: {}", rank, problem),
+                static_cast<int32_t>(rank));
+  }
+}
+
+void check_names(const std::vector<std::string>& names) {
+  for (size_t rank = 0; rank < names.size(); ++rank) {
+    const auto first = std::find(names.begin(), names.end(), names[rank]) - names.begin();
+    if (static_cast<size_t>(first) == rank) continue;
+    throw Error(BP_INVALID,
+                fmt::format("ranks {} and {} are both called '{}'; give each worker a name of its own", first, rank,
+                            names[rank]),
+                static_cast<int32_t>(rank));
+  }
+}
+
+// What all have chosen; those that leave it open take what all can do.
+std::string agree_on_backend(const std::vector<Json>& all) {
+  std::string chosen;
+  size_t by = 0;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string backend = all[rank]["backend"];
+    if (chosen.empty() && !backend.empty()) {
+      chosen = backend;
+      by = rank;
+    }
+    if (backend.empty() || backend == chosen) continue;
+    throw Error(BP_INVALID,
+                fmt::format("the workers disagree: rank {} chose {}, rank {} chose {}", by, chosen, rank, backend),
+                static_cast<int32_t>(rank));
+  }
+  if (!chosen.empty()) return chosen;
+  const bool all_can = std::all_of(all.begin(), all.end(), [](const Json& card) { return card["viable"].get<bool>(); });
+  return all_can ? kPreferred : kAlways;
+}
+
+size_t pool_size(const BackendOptions& options) {
+  for (const auto& [key, value] : options.values()) {
+    if (key == "num_worker_threads") return std::stoul(value);
+  }
+  return 16;  // torch's default for TENSORPIPE
+}
+
+// What this rank tells the others of itself.
+Json card_of(const WorkerConfig& config, const std::function<void(Json*)>& fill) {
+  Json card = {{"name", config.name}};
+  try {
+    check_name(config.name);
+    fill(&card);
+  } catch (const Error& e) {
+    card["problem"] = e.what();
+    card["status"] = e.status();
+  }
+  return card;
+}
+
+}  // namespace
+
+Worker::Worker(WorkerConfig config)
+    : global_ranks_(config.group->config().global_ranks),
+      rank_(config.group->config().rank),
+      rpc_timeout_ns_(config.rpc_timeout_ns),
+      metrics_(static_cast<size_t>(config.group->config().world_size)),
+      calls_([this](uint64_t number) { expire(number); }),
+      liveness_(config.group->liveness()),
+      group_(std::move(config.group)) {}
+
+std::shared_ptr<Worker> Worker::join(WorkerConfig config) {
+  std::shared_ptr<Worker> worker(new Worker(config));
+  try {
+    worker->agree_on_all(config);
+    worker->start(config);
+  } catch (const Error& error) {
+    worker->close(Error(BP_CANCELLED, fmt::format("this worker could not join: {}", error.what())));
+    throw;
+  }
+  return worker;
+}
+
+void Worker::agree_on_all(const WorkerConfig& config) {
+  const Json mine = card_of(config, [this, &config](Json* card) {
+    if (config.options) {
+      options_ = config.options;
+      member_ = &options_->member();
+    } else if (!config.backend.empty()) {
+      const std::vector<SelectionPart> parts = parse_selection(config.backend);
+      if (parts.size() != 1 || parts[0].memory) fail(BP_INVALID, "'{}' is not one RPC backend", config.backend);
+      member_ = &config.registry->lookup(parts[0].name);
+      Transport::check_kind(*member_);
+      options_ = make_options(*member_, parts[0].options);
+    }
+    if (member_ != nullptr) {
+      Transport::check_kind(*member_);
+      check_security(*member_);
+    }
+    (*card)["backend"] = member_ == nullptr ? "" : member_->id;
+    (*card)["viable"] = member_ == nullptr && viable(*config.registry, kPreferred);
+  });
+  const std::vector<Json> all = exchange(*group_, mine, config.timeout_ns);
+  raise_first(all);
+  for (const Json& card : all) names_.push_back(card["name"]);
+  check_names(names_);
+  const std::string chosen = agree_on_backend(all);
+  if (member_ == nullptr) {
+    member_ = &config.registry->lookup(chosen);
+    options_ = make_options(*member_, {});
+  }
+  backend_ = member_->id;
+}
+
+void Worker::start(const WorkerConfig& config) {
+  pool_ = std::make_unique<Pool>(pool_size(*options_));
+  const Json mine = card_of(config, [this, &config](Json*) {
+    Transport::Sink* const sink = this;
+    transport_ = std::make_unique<Transport>(*member_, options_, *group_, config.name, config.timeout_ns, sink);
+  });
+  raise_first(exchange(*group_, mine, config.timeout_ns));
+  if (liveness_) liveness_->add(this);
+}
+
+int32_t Worker::find(const std::string& name) const {
+  const auto found = std::find(names_.begin(), names_.end(), name);
+  if (found != names_.end()) return static_cast<int32_t>(found - names_.begin());
+  fail(BP_INVALID, "there is no worker '{}'; there are {}", name, fmt::join(names_, ", "));
+}
+
+}  // namespace backplane::core::rpc

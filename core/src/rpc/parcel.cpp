@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/parcel.hpp"
+
+#include <utility>
+
+#include "error.hpp"
+
+namespace backplane::core::rpc {
+
+Content take_content(const bp_rpc_content& given) {
+  Content content;
+  // First, so that the buffers are given back whatever happens next.
+  content.owner = std::shared_ptr<void>(given.owner, given.release == nullptr ? [](void*) {} : given.release);
+  if (given.payload_size > 0) content.payload.assign(static_cast<const char*>(given.payload), given.payload_size);
+  if (given.buffer_count > 0) content.buffers.assign(given.buffers, given.buffers + given.buffer_count);
+  for (uint64_t i = 0; i < given.ref_count; ++i) content.refs.push_back(given.refs[i]->ref);
+  return content;
+}
+
+Content Value::encode(const std::shared_ptr<Value>& value) {
+  bp_rpc_content encoded = {};
+  encoded.struct_size = sizeof(bp_rpc_content);
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = value->value_.encode(value->value_.object, &encoded, &err);
+  if (status != BP_OK) throw_report(status, err, "");
+  Content content = take_content(encoded);
+  content.owner = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<Value>>>(content.owner, value);
+  return content;
+}
+
+}  // namespace backplane::core::rpc

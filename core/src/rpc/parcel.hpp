@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages as the core holds them: what came, and what is to go out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backplane/abi/ext/rpc.h"
+#include "backplane/rpc.h"
+
+namespace backplane::core::rpc {
+
+class Ref;
+
+// A received message without its header. Owns it until it goes.
+class Parcel {
+ public:
+  explicit Parcel(const bp_rpc_message& message)
+      : message_(message), buffers_(message.buffers, message.buffers + message.buffer_count) {}
+  ~Parcel() {
+    if (message_.release != nullptr) message_.release(message_.owner);
+  }
+  Parcel(const Parcel&) = delete;
+  Parcel& operator=(const Parcel&) = delete;
+
+  // All of it; what follows the header is set once it has been read.
+  std::string_view bytes() const { return {static_cast<const char*>(message_.payload), message_.payload_size}; }
+  std::string_view payload() const { return payload_; }
+  void set_payload(std::string_view payload) { payload_ = payload; }
+  const std::vector<bp_buffer>& buffers() const { return buffers_; }
+  uint64_t size() const {
+    uint64_t bytes = message_.payload_size;
+    for (const bp_buffer& buffer : buffers_) bytes += buffer.count;
+    return bytes;
+  }
+  std::vector<std::shared_ptr<Ref>>& refs() { return refs_; }
+
+ private:
+  const bp_rpc_message message_;
+  const std::vector<bp_buffer> buffers_;
+  std::string_view payload_;
+  std::vector<std::shared_ptr<Ref>> refs_;
+};
+
+// What somebody wants to send; `owner` lets go of the buffers.
+struct Content {
+  std::string payload;
+  std::vector<bp_buffer> buffers;
+  std::vector<std::shared_ptr<Ref>> refs;
+  std::shared_ptr<void> owner;
+};
+
+// Takes over what the C API was given.
+Content take_content(const bp_rpc_content& given);
+
+// A value with its destroy and encode functions, as one object.
+class Value {
+ public:
+  explicit Value(const bp_rpc_value& value) : value_(value) {}
+  ~Value() {
+    if (value_.destroy != nullptr) value_.destroy(value_.object);
+  }
+  Value(const Value&) = delete;
+  Value& operator=(const Value&) = delete;
+
+  void* object() const { return value_.object; }
+  // Keeps the value alive until it is sent. Throws core::Error.
+  static Content encode(const std::shared_ptr<Value>& value);
+
+ private:
+  const bp_rpc_value value_;
+};
+
+}  // namespace backplane::core::rpc
+
+struct bp_rpc_parcel {
+  std::shared_ptr<backplane::core::rpc::Parcel> parcel;
+};
+struct bp_rref {
+  std::shared_ptr<backplane::core::rpc::Ref> ref;
+};

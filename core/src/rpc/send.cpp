@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What goes out: requests, each of which ends once, and the references in them.
+#include <cstring>
+#include <utility>
+
+#include "log.hpp"
+#include "rpc/worker.hpp"
+
+namespace backplane::core::rpc {
+namespace {
+
+// What a message is made of while it is being sent.
+struct Package {
+  std::string bytes;
+  std::shared_ptr<void> owner;
+};
+
+// The message to a worker's own self: a copy, because its receiver may write to the buffers.
+struct Copy {
+  std::string bytes;
+  std::vector<std::vector<std::byte>> buffers;
+};
+
+}  // namespace
+
+// One message's references on their way to the owners' books.
+struct Worker::Passing {
+  std::mutex mutex;
+  Header header;
+  Content content;
+  std::function<void(Header, Content, const Error*)> next;
+  size_t left = 0;
+  std::optional<Error> error;
+};
+
+Deadline Worker::deadline_of(int64_t* timeout_ns) const {
+  if (*timeout_ns < 0) *timeout_ns = rpc_timeout_ns_;
+  return *timeout_ns == 0 ? Deadline::never() : Deadline::after(*timeout_ns);
+}
+
+void Worker::require_peer(int32_t to) const {
+  if (to >= 0 && static_cast<size_t>(to) < names_.size()) return;
+  fail(BP_INVALID, "there is no worker of rank {}; there are {}", to, names_.size());
+}
+
+uint64_t Worker::call(int32_t to, const std::string& function, Content arguments, int64_t timeout_ns, Done done) {
+  require_peer(to);
+  Header header;
+  header.function = function;
+  return request(to, std::move(header), std::move(arguments), timeout_ns, std::move(done));
+}
+
+std::shared_ptr<Ref> Worker::remote(int32_t to, const std::string& function, Content arguments, int64_t timeout_ns) {
+  require_peer(to);
+  Header header;
+  header.kind = Kind::kRemote;
+  header.function = function;
+  header.value = next_id();
+  header.fork = next_id();
+  auto ref = std::make_shared<Ref>(shared_from_this(), Passed{to, header.value, header.fork}, false);
+  request(to, std::move(header), std::move(arguments), timeout_ns,
+          [ref](const std::shared_ptr<Parcel>&, const Error* error) { ref->confirm(error); });
+  return ref;
+}
+
+uint64_t Worker::request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done) {
+  const Deadline deadline = deadline_of(&timeout_ns);
+  const uint64_t number = calls_.add({to, header.kind, header.function, timeout_ns, {}, std::move(done)}, deadline);
+  header.call = number;
+  metrics_.peers[static_cast<size_t>(to)].calls_sent.fetch_add(1, std::memory_order_relaxed);
+  const std::string loss = loss_of(to);
+  if (!loss.empty()) {
+    end(number, Error(BP_PEER_LOST, loss, to));
+    return number;
+  }
+  if (content.refs.empty()) {
+    transmit_or_fail(to, std::move(header), std::move(content), timeout_ns);
+    return number;
+  }
+  pass_on(to, std::move(header), std::move(content),
+          [self = shared_from_this(), to, number, timeout_ns](Header passed, Content sent, const Error* error) {
+            if (error != nullptr) return self->end(number, *error);
+            self->transmit_or_fail(to, std::move(passed), std::move(sent), timeout_ns);
+          });
+  return number;
+}
+
+void Worker::transmit_or_fail(int32_t to, Header header, Content content, int64_t timeout_ns) {
+  const uint64_t number = header.call;
+  try {
+    transmit(to, header, std::move(content), number, timeout_ns);
+  } catch (const Error& error) {
+    end(number, error);
+  }
+}
+
+void Worker::transmit(int32_t to, const Header& header, Content content, uint64_t id, int64_t timeout_ns) {
+  auto package = std::make_unique<Package>();
+  package->bytes = encode(header, content.payload.size());
+  package->bytes += content.payload;
+  package->owner = std::move(content.owner);
+  uint64_t size = package->bytes.size();
+  for (const bp_buffer& buffer : content.buffers) size += buffer.count;
+  metrics_.peers[static_cast<size_t>(to)].bytes_sent.fetch_add(size, std::memory_order_relaxed);
+  bp_rpc_message message = {};
+  message.struct_size = sizeof(bp_rpc_message);
+  message.buffer_count = static_cast<uint32_t>(content.buffers.size());
+  message.id = id;
+  message.payload = package->bytes.data();
+  message.payload_size = package->bytes.size();
+  message.buffers = content.buffers.data();
+  message.release = [](void* owner) { delete static_cast<Package*>(owner); };
+  message.owner = package.release();
+  if (to == rank_) return loop_back(message);
+  transport_->send(to, message, timeout_ns == 0 ? BP_NO_TIMEOUT : timeout_ns);
+}
+
+void Worker::loop_back(const bp_rpc_message& message) {
+  auto copy = std::make_unique<Copy>();
+  copy->bytes.assign(static_cast<const char*>(message.payload), message.payload_size);
+  std::vector<bp_buffer> buffers(message.buffers, message.buffers + message.buffer_count);
+  for (bp_buffer& buffer : buffers) {
+    const auto* const data = static_cast<const std::byte*>(buffer.data);
+    buffer.data = copy->buffers.emplace_back(data, data + buffer.count).data();
+  }
+  message.release(message.owner);
+  bp_rpc_message same = message;
+  same.payload = copy->bytes.data();
+  same.buffers = buffers.data();
+  same.release = [](void* owner) { delete static_cast<Copy*>(owner); };
+  same.owner = copy.release();
+  received(rank_, same);
+}
+
+void Worker::pass_on(int32_t to, Header header, Content content,
+                     std::function<void(Header header, Content content, const Error* error)> next) {
+  auto passing = std::make_shared<Passing>();
+  for (const auto& ref : content.refs) header.refs.push_back({ref->owner(), ref->value(), next_id()});
+  passing->header = std::move(header);
+  passing->content = std::move(content);
+  passing->next = std::move(next);
+  passing->left = passing->header.refs.size();
+  const auto told = [self = shared_from_this(), passing](const Error* error) {
+    {
+      const std::lock_guard lock(passing->mutex);
+      if (error != nullptr && !passing->error) passing->error.emplace(*error);
+      if (--passing->left > 0) return;
+    }
+    if (passing->error) {
+      for (const Passed& fork : passing->header.refs) self->drop(fork.owner, fork.value, fork.fork);
+    }
+    passing->next(std::move(passing->header), std::move(passing->content), passing->error ? &*passing->error : nullptr);
+  };
+  // By number: the last word may come while this goes through them.
+  const std::vector<std::shared_ptr<Ref>> refs = passing->content.refs;
+  const std::vector<Passed> forks = passing->header.refs;
+  for (size_t i = 0; i < refs.size(); ++i) {
+    refs[i]->when_confirmed([self = shared_from_this(), fork = forks[i], ref = refs[i], to, told](const Error* error) {
+      if (error != nullptr) return told(error);
+      Header word;
+      word.kind = Kind::kFork;
+      word.value = fork.value;
+      word.fork = fork.fork;
+      word.holder = to;
+      try {
+        self->request(fork.owner, std::move(word), {}, -1,
+                      [ref, told](const std::shared_ptr<Parcel>&, const Error* failure) { told(failure); });
+      } catch (const Error& refused) {
+        told(&refused);
+      }
+    });
+  }
+}
+
+void Worker::cancel(uint64_t number) { end(number, Error(BP_CANCELLED, "it was cancelled by its caller")); }
+
+void Worker::expire(uint64_t number) { end(number, Error(BP_TIMEOUT, "")); }
+
+// Ends a request that has not been answered; whoever was asked hears of it.
+void Worker::end(uint64_t number, const Error& error) {
+  const std::optional<Call> call = calls_.take(number);
+  if (!call) return;
+  PeerMetrics& peer = metrics_.peers[static_cast<size_t>(call->to)];
+  peer.errors.fetch_add(1, std::memory_order_relaxed);
+  if (error.status() == BP_TIMEOUT) peer.timeouts.fetch_add(1, std::memory_order_relaxed);
+  const bool ran = call->kind == Kind::kCall || call->kind == Kind::kRemote;
+  if (ran && (error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED)) {
+    Header word;
+    word.kind = Kind::kCancel;
+    word.call = number;
+    try {
+      transmit(call->to, word, {}, 0, rpc_timeout_ns_);
+    } catch (const Error& e) {
+      log(BP_LOG_DEBUG, "rpc: {} cannot be told of a call's end: {}", names_[static_cast<size_t>(call->to)], e.what());
+    }
+  }
+  const Error told = labelled(*call, error);
+  call->done(nullptr, &told);
+}
+
+Error Worker::labelled(const Call& call, const Error& error) const {
+  const char* what = "";
+  if (call.kind == Kind::kFetch) what = "fetching a value";
+  if (call.kind == Kind::kFork || call.kind == Kind::kDrop) what = "passing on a reference";
+  const std::string whom = fmt::format("worker '{}' (rank {})", names_[static_cast<size_t>(call.to)], call.to);
+  const std::string subject =
+      call.function.empty() ? fmt::format("{} of {}", what, whom) : fmt::format("'{}' on {}", call.function, whom);
+  if (error.status() == BP_TIMEOUT && *error.what() == '\0') {
+    return Error(BP_TIMEOUT, fmt::format("{} did not answer within {} s", subject, seconds(call.timeout_ns)), call.to);
+  }
+  return Error(error.status(), fmt::format("{} failed: {}", subject, error.what()), call.to, error.native_code());
+}
+
+}  // namespace backplane::core::rpc

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What comes in.
+#include <utility>
+
+#include "log.hpp"
+#include "rpc/worker.hpp"
+
+namespace backplane::core::rpc {
+namespace {
+
+// Answers carry their call's number with this bit, so that the caller hears of one that was lost.
+constexpr uint64_t kAnswer = uint64_t{1} << 63;
+
+}  // namespace
+
+thread_local Worker::Inbound* Worker::Inbound::running = nullptr;
+
+std::shared_ptr<Worker> Worker::current() { return Inbound::running == nullptr ? nullptr : Inbound::running->worker; }
+bool Worker::cancelled() { return Inbound::running != nullptr && Inbound::running->cancelled.load(); }
+
+void Worker::run(std::function<void()> task) {
+  if (!pool_->add(task)) task();
+}
+
+void Worker::received(int32_t from, const bp_rpc_message& message) {
+  auto parcel = std::make_shared<Parcel>(message);
+  metrics_.peers[static_cast<size_t>(from)].bytes_received.fetch_add(parcel->size(), std::memory_order_relaxed);
+  try {
+    std::string_view bytes = parcel->bytes();
+    Header header = decode(&bytes);
+    parcel->set_payload(bytes);
+    for (const Passed& ref : header.refs) require_peer(ref.owner);
+    receive_refs(header, parcel.get());
+    handle(from, std::move(header), std::move(parcel));
+  } catch (const std::exception& e) {
+    log(BP_LOG_WARN, "rpc: a message of worker '{}' was dropped: {}", names_[static_cast<size_t>(from)], e.what());
+  }
+}
+
+void Worker::failed(int32_t to, uint64_t id, const Error& error) {
+  if ((id & kAnswer) != 0) {
+    reply_error(to, id & ~kAnswer, Error(BP_PEER_LOST, fmt::format("its answer was lost: {}", error.what()), rank_));
+  } else if (error.status() == BP_PEER_LOST && liveness_ && liveness_->watches()) {
+    run([this, to, id, error] { end_by_loss(to, id, error); });
+  } else {
+    end(id, error);
+  }
+}
+
+// A connection that broke may be the first sign of a death, of which everybody shall hear in the same words: those end
+// the call meanwhile.
+void Worker::end_by_loss(int32_t to, uint64_t id, const Error& error) {
+  constexpr int64_t kGraceNs = INT64_C(500) * 1000000;
+  if (!calls_.has(id)) return;
+  Pool::wait_begin();
+  liveness_->await_loss({global_ranks_[static_cast<size_t>(to)]}, -1, Deadline::after(kGraceNs));
+  Pool::wait_end();
+  end(id, error);
+}
+
+void Worker::handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel) {
+  if (header.kind == Kind::kReply || header.kind == Kind::kError) return on_answer(from, header, std::move(parcel));
+  if (header.kind == Kind::kCancel) return on_cancel(from, header.call);
+  arrived_.fetch_add(1);
+  metrics_.peers[static_cast<size_t>(from)].calls_received.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t call = header.call;
+  try {
+    if (header.kind == Kind::kCall || header.kind == Kind::kRemote) {
+      serve(from, std::move(header), std::move(parcel));
+    } else {
+      serve_reference(from, header);
+    }
+  } catch (const Error& error) {
+    reply_error(from, call, error);
+  }
+}
+
+void Worker::serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel) {
+  auto inbound = std::make_shared<Inbound>();
+  inbound->worker = shared_from_this();
+  inbound->from = from;
+  inbound->header = std::move(header);
+  inbound->parcel = std::move(parcel);
+  if (inbound->header.kind == Kind::kRemote) {
+    const Header& asked = inbound->header;
+    const bool wanted = values_.create(asked.value, asked.fork, from, asked.function);
+    reply(from, asked.call, {});
+    if (!wanted) return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) fail(BP_CANCELLED, "this worker has left");
+    inbound_[{from, inbound->header.call}] = inbound;
+  }
+  run([this, inbound] { perform(inbound); });
+}
+
+void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
+  Inbound* const before = std::exchange(Inbound::running, inbound.get());
+  std::shared_ptr<Value> value;
+  std::optional<Error> error;
+  const auto begun = Deadline::Clock::now();
+  try {
+    if (inbound->cancelled) fail(BP_CANCELLED, "its caller waits no more");
+    value = invoke(inbound);
+  } catch (const Error& e) {
+    error.emplace(e);
+  }
+  Inbound::running = before;
+  metrics_.peers[static_cast<size_t>(inbound->from)].run_times.add((Deadline::Clock::now() - begun).count());
+  inbound->parcel.reset();
+  if (inbound->header.kind == Kind::kRemote) {
+    if (error) {
+      values_.set(inbound->header.value, *error);
+    } else {
+      values_.set(inbound->header.value, std::move(value));
+    }
+  } else if (!inbound->cancelled) {
+    answer(inbound, error ? &*error : nullptr, std::move(value));
+  }
+  const std::lock_guard lock(mutex_);
+  inbound_.erase({inbound->from, inbound->header.call});
+  quiet_.notify_all();
+}
+
+std::shared_ptr<Value> Worker::invoke(const std::shared_ptr<Inbound>& inbound) {
+  const Function function = find_function(inbound->header.function);
+  bp_rpc_parcel arguments = {inbound->parcel};
+  bp_rpc_value made = {};
+  made.struct_size = sizeof(bp_rpc_value);
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = function.run(function.ctx, &arguments, &made, &err);
+  if (status != BP_OK) throw_report(status, err, "");
+  return std::make_shared<Value>(made);
+}
+
+void Worker::answer(const std::shared_ptr<Inbound>& inbound, const Error* error, std::shared_ptr<Value> value) {
+  const int32_t to = inbound->from;
+  const uint64_t call = inbound->header.call;
+  if (error != nullptr) return reply_error(to, call, *error);
+  try {
+    reply(to, call, Value::encode(value));
+  } catch (const Error& e) {
+    reply_error(to, call, e);
+  }
+}
+
+void Worker::reply(int32_t to, uint64_t call, Content content) {
+  Header header;
+  header.kind = Kind::kReply;
+  header.call = call;
+  const auto finish = [self = shared_from_this(), to, call](const Header& passed, Content sent, const Error* error) {
+    if (error != nullptr) return self->reply_error(to, call, *error);
+    try {
+      self->transmit(to, passed, std::move(sent), call | kAnswer, self->rpc_timeout_ns_);
+    } catch (const Error& e) {
+      self->reply_error(to, call, Error(e.status(), fmt::format("its answer could not be sent: {}", e.what())));
+    }
+  };
+  if (content.refs.empty()) return finish(header, std::move(content), nullptr);
+  pass_on(to, std::move(header), std::move(content), finish);
+}
+
+void Worker::reply_error(int32_t to, uint64_t call, const Error& error) {
+  Header header;
+  header.kind = Kind::kError;
+  header.call = call;
+  header.status = error.status();
+  header.function = error.what();
+  try {
+    transmit(to, header, {}, 0, rpc_timeout_ns_);
+  } catch (const Error& e) {
+    log(BP_LOG_DEBUG, "rpc: worker '{}' cannot be told of an error: {}", names_[static_cast<size_t>(to)], e.what());
+  }
+}
+
+void Worker::on_answer(int32_t from, const Header& header, std::shared_ptr<Parcel> parcel) {
+  std::optional<Call> call = calls_.take(header.call, from);
+  if (!call) return;  // it timed out or was cancelled
+  PeerMetrics& peer = metrics_.peers[static_cast<size_t>(from)];
+  if (header.kind == Kind::kReply) {
+    peer.round_trips.add((Deadline::Clock::now() - call->begun).count());
+    return call->done(std::move(parcel), nullptr);
+  }
+  peer.errors.fetch_add(1, std::memory_order_relaxed);
+  const bool known = header.status >= BP_INVALID && header.status <= BP_INTERNAL && header.status != BP_AGAIN;
+  const Error error = labelled(*call, Error(known ? header.status : BP_INTERNAL, header.function));
+  call->done(nullptr, &error);
+}
+
+void Worker::on_cancel(int32_t from, uint64_t call) {
+  const std::lock_guard lock(mutex_);
+  const auto found = inbound_.find({from, call});
+  if (found != inbound_.end()) found->second->cancelled = true;
+}
+
+}  // namespace backplane::core::rpc

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/transport.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace backplane::core::rpc {
+namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 40;
+
+void report_received(void* ctx, int32_t from, const bp_rpc_message* message) {
+  static_cast<Transport::Sink*>(ctx)->received(from, *message);
+}
+void report_failed(void* ctx, int32_t to, uint64_t id, const bp_error* err) {
+  static_cast<Transport::Sink*>(ctx)->failed(to, id, Error(err->status, err->text, err->peer_rank, err->native_code));
+}
+
+}  // namespace
+
+void Transport::check_kind(const Member& member) {
+  if ((member.backend->kinds & BP_KIND_RPC) != 0) return;
+  fail(BP_INVALID,
+       "{} makes process groups, not RPC agents; to call over it, choose process_group and name it as its group",
+       member.id);
+}
+
+Transport::Transport(const Member& member, const std::shared_ptr<const BackendOptions>& options, const Group& group,
+                     const std::string& name, int64_t timeout_ns, Sink* sink)
+    : member_(member), sink_(*sink), options_(options) {
+  check_kind(member);
+  const GroupConfig& config = group.config();
+  offered_ = {sizeof(bp_rpc_host), 0, &sink_, report_received, report_failed, kMostBytes};
+  if ((member.backend->flags & BP_BACKEND_RPC_OVER_GROUP) != 0) make_inner(group, timeout_ns);
+  host_ = std::make_unique<Host>(fmt::format("{} {}", member.id, name),
+                                 make_prefix_store(config.store, "rpc/agent/")->view());
+  host_->offer(BP_EXT_RPC, &offered_);
+  std::vector<bp_key_value> values;
+  for (const auto& [key, value] : options->values()) values.push_back({key.c_str(), value.c_str()});
+  const bp_init init = {sizeof(bp_init),
+                        config.rank,
+                        config.world_size,
+                        config.device,
+                        name.c_str(),
+                        host_->table(),
+                        options->native(),
+                        values.data(),
+                        static_cast<uint32_t>(values.size()),
+                        BP_KIND_RPC,
+                        timeout_ns,
+                        config.global_ranks.data(),
+                        inner_ ? &inner_->outermost() : nullptr};
+  agent_.struct_size = sizeof(bp_agent);
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = member.backend->init(member.backend, &init, &agent_, &err);
+  if (status != BP_OK) throw_report(status, err, fmt::format("worker '{}' could not start {}", name, member.id));
+  check(group);
+  api_ = static_cast<const bp_rpc_api*>(agent_.api);
+}
+
+void Transport::check(const Group& group) const {
+  const auto* api = static_cast<const bp_rpc_api*>(agent_.api);
+  if (agent_.kind != BP_KIND_RPC || api == nullptr || !BP_HAS(api, extension) || api->send == nullptr ||
+      api->abort == nullptr || api->destroy == nullptr || api->extension == nullptr) {
+    fail(BP_INTERNAL, "backend {} did not return a complete RPC agent", member_.id);
+  }
+  const GroupConfig& config = group.config();
+  if (agent_.rank == config.rank && agent_.world_size == config.world_size) return;
+  api->destroy(agent_.self);
+  if (agent_.rank != config.rank) {
+    fail(BP_INVALID, "rank argument {} doesn't match pg rank {}", config.rank, agent_.rank);
+  }
+  fail(BP_INVALID, "world_size argument {} doesn't match pg size {}", config.world_size, agent_.world_size);
+}
+
+// The group's own backend once more, so that the loss of a worker, which breaks the group, leaves the messages among
+// the others alone.
+void Transport::make_inner(const Group& group, int64_t timeout_ns) {
+  const GroupConfig& config = group.config();
+  const auto chosen = std::find_if(config.backends.begin(), config.backends.end(), [](const ChosenBackend& each) {
+    return each.only.empty() && (!each.memory || *each.memory == BP_HOST);
+  });
+  if (chosen == config.backends.end()) {
+    fail(BP_INVALID, "{} sends host memory, for which this group has no backend", member_.id);
+  }
+  constexpr uint32_t kNeeded = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
+  offered_.inner_flags = chosen->member->backend->flags;
+  if ((offered_.inner_flags & kNeeded) != kNeeded) {
+    fail(BP_UNSUPPORTED, "{} needs a backend that matches tags and receives from anyone; {} does not", member_.id,
+         chosen->member->id);
+  }
+  AgentConfig agent;
+  agent.name = config.name + ".rpc";
+  agent.rank = config.rank;
+  agent.world_size = config.world_size;
+  agent.device = config.device;
+  agent.global_ranks = config.global_ranks;
+  agent.store = make_prefix_store(config.store, "rpc/inner/")->view();
+  agent.timeout_ns = timeout_ns;
+  inner_ = std::make_unique<core::Agent>(Chosen{chosen->member, chosen->options}, config.layers, agent);
+}
+
+Transport::~Transport() {
+  if (api_ == nullptr) return;
+  abort(Error(BP_CANCELLED, "this worker has left"));
+  api_->destroy(agent_.self);
+}
+
+void Transport::send(int32_t to, const bp_rpc_message& message, int64_t timeout_ns) {
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = api_->send(agent_.self, to, &message, timeout_ns, &err);
+  if (status != BP_OK) throw_report(status, err, "");
+}
+
+void Transport::abort(const Error& why) {
+  bp_error err;
+  bp_error_init(&err);
+  bp_error_set(&err, why.status(), why.native_code(), why.peer_rank(), why.what());
+  host_->request_abort(why.what());
+  api_->abort(agent_.self, &err);
+}
+
+}  // namespace backplane::core::rpc

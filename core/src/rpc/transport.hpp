@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An RPC agent as the core holds it: the backend's (abi/ext/rpc.h), and the process group it sends over if it needs
+// one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "backplane/abi/ext/rpc.h"
+#include "error.hpp"
+#include "group/agent.hpp"
+#include "group/group.hpp"
+#include "plugin/host.hpp"
+#include "registry/registry.hpp"
+
+namespace backplane::core::rpc {
+
+class Transport {
+ public:
+  // Who gets what arrives; the rules are those of bp_rpc_host.
+  class Sink {
+   public:
+    virtual ~Sink() = default;
+    virtual void received(int32_t from, const bp_rpc_message& message) = 0;
+    virtual void failed(int32_t to, uint64_t id, const Error& error) = 0;
+  };
+
+  // BP_INVALID unless the backend makes RPC agents.
+  static void check_kind(const Member& member);
+
+  // Runs the init handler. `name`: this worker's. Throws core::Error.
+  Transport(const Member& member, const std::shared_ptr<const BackendOptions>& options, const Group& group,
+            const std::string& name, int64_t timeout_ns, Sink* sink);
+  ~Transport();
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  // Takes the message over, also if it throws. Not to this worker itself. Any thread; does not block.
+  void send(int32_t to, const bp_rpc_message& message, int64_t timeout_ns);
+  // Nothing is delivered afterwards. Twice is fine.
+  void abort(const Error& why);
+
+ private:
+  void make_inner(const Group& group, int64_t timeout_ns);
+  void check(const Group& group) const;
+
+  const Member& member_;
+  Sink& sink_;
+  const std::shared_ptr<const BackendOptions> options_;
+  std::unique_ptr<core::Agent> inner_;  // outlives the agent over it
+  std::unique_ptr<Host> host_;
+  bp_rpc_host offered_ = {};
+  bp_agent agent_ = {};
+  const bp_rpc_api* api_ = nullptr;
+};
+
+}  // namespace backplane::core::rpc

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A worker: calls others over a Transport, and runs functions for them.
+//
+// Threads. What arrives is handled on the transport's: answers end calls, words about references change tables, both
+// without blocking; functions and the encoding of values go to the pool. Sends never block. No lock is held while
+// anything is sent or anybody's code runs.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "group/group.hpp"
+#include "group/liveness.hpp"
+#include "rpc/calls.hpp"
+#include "rpc/functions.hpp"
+#include "rpc/metrics.hpp"
+#include "rpc/parcel.hpp"
+#include "rpc/pool.hpp"
+#include "rpc/transport.hpp"
+#include "rpc/values.hpp"
+#include "rpc/wire.hpp"
+
+namespace backplane::core::rpc {
+
+class Ref;
+
+// Who joins.
+struct WorkerConfig {
+  std::string name;
+  std::shared_ptr<Group> group;  // of all workers; the worker's own, it destroys it
+  Registry* registry = nullptr;
+  std::string backend;                            // with options; empty: agreed on
+  std::shared_ptr<const BackendOptions> options;  // instead of `backend`
+  int64_t timeout_ns = 0;                         // of joining
+  int64_t rpc_timeout_ns = 0;                     // of calls; 0: none
+};
+
+class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Listener, private Transport::Sink {
+ public:
+  // join.cpp: waits for all; what goes wrong on one is told to all. Throws core::Error.
+  static std::shared_ptr<Worker> join(WorkerConfig config);
+  ~Worker() override;
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  int32_t rank() const { return rank_; }
+  const std::vector<std::string>& names() const { return names_; }
+  const std::string& backend() const { return backend_; }
+  int32_t find(const std::string& name) const;
+
+  // calls.cpp is their table, send.cpp what sends. timeout_ns: 0 none, negative the worker's.
+  uint64_t call(int32_t to, const std::string& function, Content arguments, int64_t timeout_ns, Done done);
+  void cancel(uint64_t call);
+  std::shared_ptr<Ref> remote(int32_t to, const std::string& function, Content arguments, int64_t timeout_ns);
+
+  // references.cpp
+  std::shared_ptr<Ref> keep(std::shared_ptr<Value> value);
+  uint64_t fetch(const std::shared_ptr<Ref>& ref, int64_t timeout_ns, Done done);
+  std::shared_ptr<Value> local(const Ref& ref, int64_t timeout_ns);
+
+  // leave.cpp
+  std::vector<std::string> all_gather(std::string_view object, int64_t timeout_ns);
+  std::vector<std::string> shutdown(bool graceful, int64_t timeout_ns);  // returns leaks
+  std::string metrics_json() const;
+
+  // Runs it on a thread of the pool; here, if that has ended.
+  void run(std::function<void()> task);
+
+  // The worker whose function this thread runs, and whether its caller waits no more.
+  static std::shared_ptr<Worker> current();
+  static bool cancelled();
+
+ private:
+  friend class Ref;
+  struct Inbound;
+  struct Passing;
+
+  explicit Worker(WorkerConfig config);
+
+  // join.cpp
+  void agree_on_all(const WorkerConfig& config);
+  void start(const WorkerConfig& config);
+
+  // send.cpp
+  Deadline deadline_of(int64_t* timeout_ns) const;
+  void require_peer(int32_t to) const;
+  uint64_t begin(int32_t to, const Header& header, int64_t timeout_ns, Done done);
+  uint64_t request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done);
+  void transmit(int32_t to, const Header& header, Content content, uint64_t id, int64_t timeout_ns);
+  void transmit_or_fail(int32_t to, Header header, Content content, int64_t timeout_ns);
+  void loop_back(const bp_rpc_message& message);
+  void end(uint64_t number, const Error& error);
+  void expire(uint64_t number);
+  Error labelled(const Call& call, const Error& error) const;
+  // Gives `to` forks of its own of the references in content, then goes on with them in the header, or with an error.
+  void pass_on(int32_t to, Header header, Content content,
+               std::function<void(Header header, Content content, const Error* error)> next);
+
+  // serve.cpp
+  void received(int32_t from, const bp_rpc_message& message) override;
+  void failed(int32_t to, uint64_t id, const Error& error) override;
+  void end_by_loss(int32_t to, uint64_t id, const Error& error);
+  void handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel);
+  void serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel);
+  void perform(const std::shared_ptr<Inbound>& inbound);
+  void answer(const std::shared_ptr<Inbound>& inbound, const Error* error, std::shared_ptr<Value> value);
+  void on_answer(int32_t from, const Header& header, std::shared_ptr<Parcel> parcel);
+  void on_cancel(int32_t from, uint64_t call);
+  void reply(int32_t to, uint64_t call, Content content);
+  void reply_error(int32_t to, uint64_t call, const Error& error);
+  std::shared_ptr<Value> invoke(const std::shared_ptr<Inbound>& inbound);
+
+  // references.cpp
+  Id next_id() { return {rank_, next_id_.fetch_add(1) + 1}; }
+  void drop(int32_t owner, const Id& value, const Id& fork, int attempts = 5);
+  void receive_refs(const Header& header, Parcel* parcel);
+  void serve_reference(int32_t from, const Header& header);
+
+  // leave.cpp
+  void on_loss(const Loss& loss) override;
+  std::string loss_of(int32_t rank) const;
+  void settle(Deadline deadline);
+  bool quiet(uint64_t* begun) const;
+  void close(const Error& why);
+
+  const std::vector<int32_t> global_ranks_;
+  const int32_t rank_;
+  const int64_t rpc_timeout_ns_;
+  std::vector<std::string> names_;
+  std::string backend_;
+  const Member* member_ = nullptr;
+  std::shared_ptr<const BackendOptions> options_;
+  Metrics metrics_;
+  Values values_;
+  Calls calls_;
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Transport> transport_;
+  std::atomic<uint64_t> next_id_ = 0;
+  std::atomic<uint64_t> arrived_ = 0;  // requests, ever
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<std::pair<int32_t, uint64_t>, std::shared_ptr<Inbound>> inbound_;
+  std::map<int32_t, std::string> lost_;
+  bool closed_ = false;
+  std::condition_variable quiet_;  // notified when a function has ended
+
+  std::mutex leave_mutex_;  // held while the group is used; guards what follows
+  std::shared_ptr<Liveness> liveness_;
+  std::shared_ptr<Group> group_;  // NULL once the worker has left
+};
+
+// A function that runs, or is about to, for somebody.
+struct Worker::Inbound {
+  std::shared_ptr<Worker> worker;
+  int32_t from = -1;
+  Header header;
+  std::shared_ptr<Parcel> parcel;
+  std::atomic<bool> cancelled = false;
+
+  static thread_local Inbound* running;  // of this thread
+};
+
+// A reference: this worker's claim (fork) on a value. Whoever drops the last handle tells the owner.
+class Ref {
+ public:
+  // `confirmed`: the owner knows of the fork already.
+  Ref(std::shared_ptr<Worker> worker, const Passed& passed, bool confirmed);
+  ~Ref();
+  Ref(const Ref&) = delete;
+  Ref& operator=(const Ref&) = delete;
+
+  int32_t owner() const { return passed_.owner; }
+  const Id& value() const { return passed_.value; }
+  const Worker& worker() const { return *worker_; }
+  const std::shared_ptr<Worker>& shared_worker() const { return worker_; }
+
+  // Calls `ready` once the owner has confirmed the claim (NULL) or could not; at once, if that is known.
+  void when_confirmed(std::function<void(const Error* error)> ready);
+  void confirm(const Error* error);
+
+ private:
+  const std::shared_ptr<Worker> worker_;
+  const Passed passed_;
+  std::mutex mutex_;
+  bool settled_;
+  std::optional<Error> failure_;
+  std::vector<std::function<void(const Error*)>> waiting_;
+};
+
+}  // namespace backplane::core::rpc

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "backplane/sdk/worker.hpp"
+
+namespace backplane::process_group {
+namespace {
+
+constexpr uint64_t kFrameTag = 1;
+constexpr uint64_t kPartTags = uint64_t{1} << 48;  // plus number * kMostParts + part
+constexpr int64_t kSliceNs = 20'000'000;           // how long one flight is waited for while others queue
+
+uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kMostParts + part) & (kPartTags - 1)); }
+
+// A message that was received: the frame's bytes, or a copy of its parts, and those that travelled alone.
+struct Arrival {
+  std::string frame;
+  std::vector<std::unique_ptr<std::byte[]>> alone;
+  std::vector<std::byte*> parts;
+  std::vector<bp_result> results;
+};
+
+}  // namespace
+
+Agent::Agent(const sdk::Context& context) : inner_(context.inner), core_(context.host), host_(context.host) {
+  const int64_t waiters = context.options.integer("num_send_recv_threads");
+  try {
+    threads_.push_back(sdk::start_thread([this] { listen(); }));
+    for (int64_t i = 0; i < waiters; ++i) threads_.push_back(sdk::start_thread([this] { wait(); }));
+  } catch (...) {
+    abort(sdk::Failure(BP_CANCELLED, "the agent could not start"));
+    throw;
+  }
+}
+
+Agent::~Agent() { abort(sdk::Failure(BP_CANCELLED, "this worker has left")); }
+
+std::unique_ptr<sdk::Work> Agent::start(uint32_t kind, int32_t peer, uint64_t tag, void* data, uint64_t bytes,
+                                        bp_result* result) {
+  bp_op op = {};
+  op.struct_size = sizeof(bp_op);
+  op.kind = kind;
+  op.dtype = BP_U8;
+  op.peer = peer;
+  op.tag = tag;
+  op.timeout_ns = BP_NO_TIMEOUT;
+  op.result = result;
+  (kind == BP_SEND ? op.input : op.output) = {data, bytes, BP_HOST, 0};
+  return inner_.submit(op);
+}
+
+void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
+  if (const auto why = cause()) throw sdk::Failure(*why);
+  struct Departure {
+    sdk::RpcMessage message;
+    std::string frame;
+  };
+  const uint64_t number = last_number_.fetch_add(1) + 1;
+  std::vector<Part> parts;
+  std::string frame = encode(number, message.payload(), message.buffers(), &parts);
+  const auto departure = std::make_shared<Departure>(Departure{std::move(message), std::move(frame)});
+  Flight flight;
+  if (timeout_ns >= 0) flight.limit = Clock::now() + std::chrono::nanoseconds(timeout_ns);
+  const uint64_t id = departure->message.id();
+  flight.ended = [this, to, id, departure](const sdk::Failure* failure) {
+    if (failure != nullptr && !cause()) core_.failed(to, id, *failure);
+  };
+  try {
+    auto work = start(BP_SEND, to, kFrameTag, departure->frame.data(), departure->frame.size(), nullptr);
+    if (work) flight.works.push_back(std::move(work));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].offset != 0) continue;
+      void* const data =
+          i == 0 ? const_cast<char*>(departure->message.payload().data()) : departure->message.buffers()[i - 1].data;
+      work = start(BP_SEND, to, tag_of(number, i), data, parts[i].bytes, nullptr);
+      if (work) flight.works.push_back(std::move(work));
+    }
+  } catch (const sdk::Failure& failure) {
+    if (flight.works.empty()) throw;
+    for (const auto& work : flight.works) work->cancel();
+    flight.ended = [this, to, id, departure, failure](const sdk::Failure*) { core_.failed(to, id, failure); };
+  }
+  if (!flight.works.empty()) add(std::move(flight));
+}
+
+void Agent::listen() {
+  std::string frame(kFrameSize, '\0');
+  int32_t from = -1;
+  uint64_t bytes = 0;
+  while (receive_frame(&frame, &from, &bytes)) {
+    try {
+      take_in(from, std::string_view(frame).substr(0, bytes));
+    } catch (const std::exception& e) {
+      host_.log(BP_LOG_WARN, std::string("a message was dropped: ") + e.what());
+    }
+  }
+}
+
+// False when there is nobody left to hear from.
+bool Agent::receive_frame(std::string* frame, int32_t* from, uint64_t* bytes) {
+  bp_result result = {sizeof(bp_result), -1, 0};
+  try {
+    const auto work = start(BP_RECV, BP_ANY_SOURCE, kFrameTag, frame->data(), frame->size(), &result);
+    if (work) work->wait(BP_NO_TIMEOUT);
+  } catch (const sdk::Failure& failure) {
+    if (!cause()) host_.log(BP_LOG_DEBUG, std::string("nothing more is received: ") + failure.what());
+    return false;
+  }
+  *from = result.source;
+  *bytes = result.bytes;
+  return true;
+}
+
+void Agent::take_in(int32_t from, std::string_view bytes) {
+  const Frame frame = decode(bytes, core_.most_bytes());
+  const auto arrival = std::make_shared<Arrival>();
+  arrival->frame = bytes;
+  arrival->results.resize(frame.parts.size(), bp_result{sizeof(bp_result), -1, 0});
+  Flight flight;
+  for (size_t i = 0; i < frame.parts.size(); ++i) {
+    const Part& part = frame.parts[i];
+    if (part.offset != 0) {
+      arrival->parts.push_back(reinterpret_cast<std::byte*>(arrival->frame.data()) + part.offset);
+      continue;
+    }
+    arrival->alone.emplace_back(new std::byte[part.bytes]);  // not cleared
+    arrival->parts.push_back(arrival->alone.back().get());
+    auto work = start(BP_RECV, from, tag_of(frame.number, i), arrival->parts.back(), part.bytes, &arrival->results[i]);
+    if (work) flight.works.push_back(std::move(work));
+  }
+  flight.ended = [this, from, frame, arrival](const sdk::Failure* failure) {
+    if (failure != nullptr || cause()) return;  // the sender, or its death, tells of it
+    std::vector<bp_buffer> buffers;
+    for (size_t i = 0; i < frame.parts.size(); ++i) {
+      const Part& part = frame.parts[i];
+      if (part.offset == 0 && arrival->results[i].bytes != part.bytes) return;  // not what its frame said
+      if (i > 0) buffers.push_back({arrival->parts[i], part.bytes, BP_HOST, 0});
+    }
+    const std::string_view payload(reinterpret_cast<const char*>(arrival->parts[0]), frame.parts[0].bytes);
+    core_.received(from, payload, buffers, arrival);
+  };
+  if (flight.works.empty()) {
+    flight.ended(nullptr);
+  } else {
+    add(std::move(flight));
+  }
+}
+
+void Agent::add(Flight flight) {
+  const std::lock_guard lock(mutex_);
+  flights_.push_back(std::move(flight));
+  changed_.notify_one();
+}
+
+// The threads that wait take flights in turn. After abort all works end by themselves, and the queue empties.
+void Agent::wait() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return ended_ || !flights_.empty(); });
+    if (flights_.empty()) return;
+    Flight flight = std::move(flights_.front());
+    flights_.pop_front();
+    lock.unlock();
+    const bool over = drive(&flight, kSliceNs);
+    if (over) flight = {};  // without the lock: the message that it gives back may be the last word on something
+    lock.lock();
+    if (!over) flights_.push_back(std::move(flight));
+  }
+}
+
+bool Agent::drive(Flight* flight, int64_t slice_ns) {
+  const bool late = flight->limit && Clock::now() >= *flight->limit;
+  if (late) {
+    for (const auto& work : flight->works) work->cancel();
+  }
+  try {
+    while (!flight->works.empty()) {
+      if (!flight->works.back()->wait(slice_ns)) return false;
+      flight->works.pop_back();
+    }
+  } catch (const sdk::Failure& failure) {
+    flight->works.pop_back();
+    for (const auto& work : flight->works) work->cancel();
+    // The first failure is told once nothing uses the buffers any more.
+    flight->ended = [ended = std::move(flight->ended), failure](const sdk::Failure*) { ended(&failure); };
+    if (!flight->works.empty()) return false;
+  }
+  flight->ended(nullptr);
+  return true;
+}
+
+std::optional<sdk::Failure> Agent::cause() const {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+void Agent::abort(const sdk::Failure& why) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_.emplace(why);
+    changed_.notify_all();
+  }
+  inner_.abort(why);
+  for (std::thread& thread : threads_) thread.join();  // they deliver nothing more
+}
+
+}  // namespace backplane::process_group

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages over a process group's send and recv, whatever its backend. One thread receives frames from anybody; what is
+// in flight beside that is waited for by a few threads, in turn, so that a peer who does not come holds nobody up.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backplane/sdk/layer.hpp"
+#include "backplane/sdk/rpc.hpp"
+#include "frame.hpp"
+
+namespace backplane::process_group {
+
+class Agent final : public sdk::RpcAgent {
+ public:
+  explicit Agent(const sdk::Context& context);
+  ~Agent() override;
+
+  void send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) override;
+  void abort(const sdk::Failure& why) noexcept override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Operations under way, and what follows when all have ended: their failure, or none.
+  struct Flight {
+    std::vector<std::unique_ptr<sdk::Work>> works;
+    std::optional<Clock::time_point> limit;
+    std::function<void(const sdk::Failure* failure)> ended;
+  };
+
+  std::unique_ptr<sdk::Work> start(uint32_t kind, int32_t peer, uint64_t tag, void* data, uint64_t bytes,
+                                   bp_result* result);
+  void listen();
+  bool receive_frame(std::string* frame, int32_t* from, uint64_t* bytes);
+  void take_in(int32_t from, std::string_view bytes);
+  void add(Flight flight);
+  void wait();
+  // True once it has ended.
+  bool drive(Flight* flight, int64_t slice_ns);
+  std::optional<sdk::Failure> cause() const;
+
+  const sdk::Inner inner_;
+  const sdk::RpcHost core_;
+  const sdk::Host host_;
+  std::atomic<uint64_t> last_number_ = 0;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<Flight> flights_;
+  std::optional<sdk::Failure> ended_;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace backplane::process_group

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What stands in front of each message on the group: how large its payload and buffers are, and the number by which
+// those parts are known that follow as messages of their own. Small ones stand in the frame itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backplane/abi/op.h"
+
+namespace backplane::process_group {
+
+inline constexpr uint64_t kFrameSize = 64 << 10;  // the largest frame
+inline constexpr uint64_t kInlineSize = 8 << 10;  // a part beyond that travels alone
+inline constexpr uint64_t kMostParts = 4096;      // of a message, the payload among them
+
+// A part of a message: its payload (part 0) or a buffer.
+struct Part {
+  uint64_t bytes = 0;
+  uint64_t offset = 0;  // where it stands in the frame; 0: it travels alone
+};
+
+struct Frame {
+  uint64_t number = 0;
+  std::vector<Part> parts;
+};
+
+// The frame's bytes; fills in `parts`. Throws sdk::Failure if there are too many parts.
+std::string encode(uint64_t number, std::string_view payload, const std::vector<bp_buffer>& buffers,
+                   std::vector<Part>* parts);
+// Throws sdk::Failure if these bytes are no frame, or its message is larger than `most` bytes.
+Frame decode(std::string_view bytes, uint64_t most);
+
+}  // namespace backplane::process_group

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `process_group`: torch's PROCESS_GROUP agent, RPC over the sends and receives of any backend.
+#include <array>
+
+#include "agent.hpp"
+#include "backplane/sdk/sdk.hpp"
+
+namespace backplane::process_group {
+namespace {
+
+struct ProcessGroupRpc {
+  static constexpr const char* id = "process_group";
+  static constexpr const char* version = "1.0.0";
+  static constexpr const char* summary = "RPC over the messages of any process group";
+  static constexpr uint32_t kinds = BP_KIND_RPC;
+  // The group's backend answers for its peers, and is asked itself.
+  static constexpr uint32_t flags = BP_BACKEND_RPC_OVER_GROUP | sdk::kAuthenticates;
+  static constexpr std::array options = {
+      sdk::option({.type = BP_OPTION_INT,
+                   .key = "num_send_recv_threads",
+                   .default_value = "4",
+                   .help = "threads that wait for messages under way",
+                   .min = 1,
+                   .max = 256}),
+      sdk::option({.type = BP_OPTION_INT,
+                   .key = "num_worker_threads",
+                   .default_value = "16",
+                   .help = "functions that run at a time, not counting those that wait for calls of their own",
+                   .min = 1,
+                   .max = 4096})};
+  static constexpr std::array<bp_capability, 0> capabilities = {};
+  static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context) { return std::make_unique<Agent>(context); }
+};
+
+}  // namespace
+}  // namespace backplane::process_group
+
+BACKPLANE_PLUGIN("Backplane", backplane::process_group::ProcessGroupRpc)

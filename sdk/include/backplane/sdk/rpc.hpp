@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RPC agents (abi/ext/rpc.h) in C++: an agent is one class, and its description is that of backend.hpp with
+// kinds = BP_KIND_RPC, `capabilities` empty, and an init that makes the agent:
+//
+//     static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context);
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backend.hpp"
+#include "backplane/abi/ext/rpc.h"
+
+namespace backplane::sdk {
+
+// A message that this side has taken over: gives it back when it goes. Moved, not copied.
+class RpcMessage {
+ public:
+  explicit RpcMessage(const bp_rpc_message& message)
+      : message_(message), buffers_(message.buffers, message.buffers + message.buffer_count) {
+    message_.buffers = buffers_.data();
+  }
+  RpcMessage(RpcMessage&& other) noexcept
+      : message_(std::exchange(other.message_, bp_rpc_message{})), buffers_(std::move(other.buffers_)) {}
+  RpcMessage& operator=(RpcMessage&& other) noexcept {
+    std::swap(message_, other.message_);
+    std::swap(buffers_, other.buffers_);
+    return *this;
+  }
+  ~RpcMessage() {
+    if (message_.release != nullptr) message_.release(message_.owner);
+  }
+
+  uint64_t id() const { return message_.id; }
+  std::string_view payload() const {
+    return {static_cast<const char*>(message_.payload), static_cast<size_t>(message_.payload_size)};
+  }
+  const std::vector<bp_buffer>& buffers() const { return buffers_; }
+
+ private:
+  bp_rpc_message message_;
+  std::vector<bp_buffer> buffers_;
+};
+
+// What the core offers to an agent. Copyable; valid as long as the agent.
+class RpcHost {
+ public:
+  explicit RpcHost(const Host& host)
+      : host_(static_cast<const bp_rpc_host*>(host.get()->extension(host.get()->ctx, BP_EXT_RPC))) {
+    if (host_ == nullptr) throw Failure(BP_UNSUPPORTED, "this core has no remote procedure calls (" BP_EXT_RPC ")");
+  }
+
+  uint64_t most_bytes() const { return host_->most_bytes; }
+
+  // Delivers a message whose memory `keep` holds until the core needs it no more.
+  void received(int32_t from, std::string_view payload, const std::vector<bp_buffer>& buffers,
+                std::shared_ptr<void> keep) const {
+    bp_rpc_message message = {};
+    message.struct_size = sizeof(bp_rpc_message);
+    message.payload = payload.data();
+    message.payload_size = payload.size();
+    message.buffers = buffers.data();
+    message.buffer_count = static_cast<uint32_t>(buffers.size());
+    message.owner = new std::shared_ptr<void>(std::move(keep));
+    message.release = [](void* owner) { delete static_cast<std::shared_ptr<void>*>(owner); };
+    host_->received(host_->ctx, from, &message);
+  }
+  void failed(int32_t to, uint64_t id, const Failure& why) const {
+    if (id == 0) return;
+    bp_error err;
+    bp_error_init(&err);
+    bp_error_set(&err, why.status(), why.native_code(), why.peer_rank(), why.what());
+    host_->failed(host_->ctx, to, id, &err);
+  }
+
+ private:
+  const bp_rpc_host* host_;
+};
+
+// This worker's agent. The rules are those of bp_rpc_api.
+class RpcAgent {
+ public:
+  virtual ~RpcAgent() = default;
+  virtual void send(int32_t to, RpcMessage message, int64_t timeout_ns) = 0;
+  virtual void abort(const Failure& why) noexcept = 0;
+  virtual const void* extension(std::string_view) { return nullptr; }
+};
+
+namespace detail {
+
+inline RpcAgent& rpc_agent_of(void* self) { return *static_cast<RpcAgent*>(self); }
+
+inline int32_t rpc_send(void* self, int32_t to, const bp_rpc_message* message, int64_t timeout_ns, bp_error* err) {
+  return guarded(err, [self, to, message, timeout_ns] {
+    rpc_agent_of(self).send(to, RpcMessage(*message), timeout_ns);
+    return BP_OK;
+  });
+}
+inline void rpc_abort(void* self, const bp_error* why) noexcept { rpc_agent_of(self).abort(Failure(*why)); }
+inline void rpc_destroy(void* self) noexcept { delete &rpc_agent_of(self); }
+inline const void* rpc_extension(void* self, const char* id) noexcept {
+  try {
+    return id == nullptr ? nullptr : rpc_agent_of(self).extension(id);
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+inline constexpr bp_rpc_api kRpcApi = {sizeof(bp_rpc_api), 0, rpc_send, rpc_abort, rpc_destroy, rpc_extension};
+
+template <typename Description>
+int32_t init_rpc(const bp_backend*, const bp_init* init, bp_agent* agent, bp_error* err) {
+  return guarded(err, [init, agent] {
+    require_place(*init);
+    if (init->kind != BP_KIND_RPC) {
+      throw Failure(BP_INVALID, std::string(Description::id) + " makes RPC agents and nothing else");
+    }
+    std::unique_ptr<RpcAgent> made = Description::init(Context(*init));
+    agent->kind = BP_KIND_RPC;
+    agent->api = &kRpcApi;
+    agent->rank = init->rank;
+    agent->world_size = init->world_size;
+    agent->self = made.release();
+    return BP_OK;
+  });
+}
+
+template <typename Description>
+requires(Description::kinds == BP_KIND_RPC) struct Tables<Description> {
+  static constexpr auto options = pointers(Description::options);
+  static constexpr bp_backend backend = {
+      sizeof(bp_backend),
+      Description::kinds,
+      Description::flags,
+      static_cast<uint32_t>(Description::options.size()),
+      Description::id,
+      Description::version,
+      Description::summary,
+      options.data(),
+      nullptr,
+      0,
+      0,
+      &probe<Description>,
+      nullptr,
+      nullptr,
+      &init_rpc<Description>,
+  };
+};
+
+}  // namespace detail
+}  // namespace backplane::sdk

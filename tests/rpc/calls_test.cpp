@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+
+#include "rpc/workers.hpp"
+
+namespace backplane::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+struct Person {
+  std::string name;
+  int age = 0;
+  MSGPACK_DEFINE(name, age)
+};
+
+// Holds functions of the tests until it is opened.
+class Gate {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  bool wait(milliseconds most = seconds(30)) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, most, [this] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+std::shared_ptr<Gate> gate;
+std::shared_ptr<Gate> told;
+std::atomic<int> touched = 0;
+
+int nested(int depth) {
+  const rpc::Worker worker = rpc::current();
+  const int next = (worker.rank() + 1) % worker.world_size();
+  return depth == 0 ? 0 : 1 + worker.rpc_sync<int>(next, "nested", depth - 1);
+}
+
+[[maybe_unused]] const bool registered = [] {
+  rpc::register_function("add", [](int a, int b) { return a + b; });
+  rpc::register_function("older", [](Person person, int years) {
+    person.age += years;
+    return person;
+  });
+  rpc::register_function("double", [](const rpc::Array<float>& values) {
+    for (float& value : values) value *= 2;
+    return values;
+  });
+  rpc::register_function("sum", [](const std::vector<int64_t>& values) {
+    return std::accumulate(values.begin(), values.end(), int64_t{0});
+  });
+  rpc::register_function("touch", [](int by) { touched += by; });
+  rpc::register_function("throw", [] { throw std::runtime_error("the cat is out"); });
+  rpc::register_function("wait", [] {
+    const auto held = gate;
+    const auto heard = told;
+    for (int i = 0; i < 3000 && !rpc::cancelled(); ++i) {
+      if (held->wait(milliseconds(10))) return 1;
+    }
+    if (rpc::cancelled()) heard->open();
+    return 0;
+  });
+  rpc::register_function("nested", nested);
+  return true;
+}();
+
+class CallsTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, CallsTest, testing::ValuesIn(built_backends()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(CallsTest, CarryValuesThereAndBack) {
+  in_world(GetParam(), 3, [](const rpc::Worker& worker) {
+    for (int to = 0; to < worker.world_size(); ++to) {
+      EXPECT_EQ(worker.rpc_sync<int>(to, "add", 1, to), 1 + to);
+    }
+    const auto older = worker.rpc_sync<Person>("worker2", "older", Person{"Ada", 36}, 1);
+    EXPECT_EQ(older.name + std::to_string(older.age), "Ada37");
+    const std::vector<int64_t> numbers = {1, 2, int64_t{1} << 40};
+    EXPECT_EQ(worker.rpc_sync<int64_t>("worker0", "sum", numbers), (int64_t{1} << 40) + 3);
+    worker.rpc_sync("worker1", "touch", 1);
+  });
+  EXPECT_EQ(touched.exchange(0), 3);
+}
+
+TEST_P(CallsTest, CarryArraysOfAnySize) {
+  in_world(GetParam(), 2, [](const rpc::Worker& worker) {
+    for (const size_t size : {0, 1, 1000, 5000, 300000}) {
+      const rpc::Array<float> ones(std::vector<float>(size, 1.0F));
+      std::vector<rpc::Future<rpc::Array<float>>> answers;
+      for (int i = 0; i < 4; ++i) {
+        for (int to = 0; to < 2; ++to) answers.push_back(worker.rpc_async<rpc::Array<float>>(to, "double", ones));
+      }
+      for (const auto& answer : answers) {
+        const rpc::Array<float> twos = answer.wait();
+        ASSERT_EQ(twos.size(), size);
+        EXPECT_EQ(std::accumulate(twos.begin(), twos.end(), 0.0), 2.0 * static_cast<double>(size));
+      }
+      EXPECT_EQ(std::accumulate(ones.begin(), ones.end(), 0.0), static_cast<double>(size));
+    }
+  });
+}
+
+TEST_P(CallsTest, FromManyThreadsAllEnd) {
+  in_world(GetParam(), 2, [](const rpc::Worker& worker) {
+    on_ranks(4, [&worker](int thread) {
+      std::vector<rpc::Future<int>> answers;
+      for (int i = 0; i < 100; ++i) answers.push_back(worker.rpc_async<int>(1 - worker.rank(), "add", thread, i));
+      for (int i = 0; i < 100; ++i) EXPECT_EQ(answers[static_cast<size_t>(i)].wait(), thread + i);
+    });
+  });
+}
+
+TEST_P(CallsTest, NestDeeperThanThePool) {
+  in_world(
+      GetParam(), 2,
+      [](const rpc::Worker& worker) {
+        std::vector<rpc::Future<int>> answers;
+        for (int i = 0; i < 4; ++i) answers.push_back(worker.rpc_async<int>(1 - worker.rank(), "nested", 16));
+        for (const auto& answer : answers) EXPECT_EQ(answer.wait(), 16);
+      },
+      "process_group?num_worker_threads=1");
+}
+
+// What follows is the core's, the same over every backend.
+
+TEST(RpcCallsTest, FailuresNameWorkerFunctionAndText) {
+  in_world("inproc", 2, [](const rpc::Worker& worker) {
+    const int other = 1 - worker.rank();
+    std::string text;
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "throw"); }, &text), Status::kInternal);
+    EXPECT_EQ(text, "'throw' on worker '" + worker_name(other) + "' (rank " + std::to_string(other) +
+                        ") failed: the cat is out");
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "ad", 1, 2); }, &text), Status::kInvalid);
+    EXPECT_NE(text.find("no function 'ad' is registered there"), std::string::npos) << text;
+    EXPECT_NE(text.find("add"), std::string::npos) << text;
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "add", 1); }), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "add", 1, 2, 3); }), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "add", "one", 2); }), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "double", 1); }), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync<std::string>(other, "add", 1, 2); }), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync("nobody", "add", 1, 2); }, &text), Status::kInvalid);
+    EXPECT_NE(text.find("worker0, worker1"), std::string::npos) << text;
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync(7, "add", 1, 2); }), Status::kInvalid);
+  });
+}
+
+TEST(RpcCallsTest, TimeoutsAndCancelsAreToldToTheCallee) {
+  for (const bool cancel : {false, true}) {
+    gate = std::make_shared<Gate>();
+    told = std::make_shared<Gate>();
+    in_world("inproc", 2, [cancel](const rpc::Worker& worker) {
+      if (worker.rank() != 0) return;
+      std::string text;
+      const auto call = worker.rpc_async<int>({"worker1", cancel ? seconds(60) : milliseconds(50)}, "wait");
+      if (cancel) call.cancel();
+      EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), cancel ? Status::kCancelled : Status::kTimeout);
+      EXPECT_NE(text.find("'wait' on worker 'worker1' (rank 1)"), std::string::npos) << text;
+      EXPECT_EQ(text.find("within 0.05 s") != std::string::npos, !cancel) << text;
+      // A cancel may overtake its call's start, of which then nothing is heard.
+      if (!cancel) {
+        EXPECT_TRUE(told->wait());
+      }
+    });
+  }
+}
+
+TEST(RpcCallsTest, ThenRunsWhenTheCallHasEnded) {
+  gate = std::make_shared<Gate>();
+  told = std::make_shared<Gate>();
+  in_world("inproc", 2, [](const rpc::Worker& worker) {
+    if (worker.rank() != 0) return;
+    const auto call = worker.rpc_async<int>("worker1", "wait");
+    const auto next = call.then([](const rpc::Future<int>& done) { return done.wait() + 41; });
+    const auto last = next.then([](const rpc::Future<int>& done) {
+      if (done.wait() == 42) throw std::runtime_error("enough");
+    });
+    EXPECT_FALSE(call.wait_for(milliseconds(1)));
+    gate->open();
+    EXPECT_EQ(next.wait(), 42);
+    EXPECT_THROW(last.wait(), std::runtime_error);
+    EXPECT_EQ(call.then([](const rpc::Future<int>& done) { return done.done(); }).wait(), true);
+  });
+}
+
+TEST(RpcCallsTest, GracefulShutdownWaitsForWhatCallsCall) {
+  static std::atomic<int> ended = 0;
+  rpc::register_function("chain", [](int left) {
+    if (left > 0) {
+      const rpc::Worker worker = rpc::current();
+      worker.rpc_async((worker.rank() + 1) % worker.world_size(), "chain", left - 1);  // nobody waits for it
+    }
+    ++ended;
+  });
+  in_world("inproc", 3, [](const rpc::Worker& worker) { worker.rpc_async(worker.rank(), "chain", 50); });
+  EXPECT_EQ(ended, 3 * 51);
+}
+
+TEST(RpcCallsTest, ShutdownWithoutGraceEndsWhatIsUnderWay) {
+  gate = std::make_shared<Gate>();
+  told = std::make_shared<Gate>();
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
+    if (rank == 0) {
+      const auto call = worker.rpc_async<int>("worker1", "wait");
+      worker.shutdown(false);
+      EXPECT_EQ(failure_of([&call] { call.wait(); }), Status::kCancelled);
+      EXPECT_EQ(failure_of([&worker] { worker.rpc_sync<int>("worker1", "add", 1, 2); }), Status::kCancelled);
+      gate->open();
+    } else {
+      gate->wait();
+      worker.shutdown(false);
+    }
+    EXPECT_TRUE(worker.shutdown().empty());  // twice is fine
+  });
+}
+
+TEST(RpcCallsTest, MetricsCountCalls) {
+  in_world("inproc", 2, [](const rpc::Worker& worker) {
+    if (worker.rank() != 0) return;
+    for (int i = 0; i < 5; ++i) worker.rpc_sync<int>("worker1", "add", i, i);
+    failure_of([&worker] { worker.rpc_sync("worker1", "throw"); });
+    const std::string json = worker.metrics();
+    EXPECT_NE(json.find("\"agent.client_active_calls\":0"), std::string::npos) << json;
+    EXPECT_NE(json.find("\"calls_sent\":6"), std::string::npos) << json;
+    EXPECT_NE(json.find("\"errors\":1"), std::string::npos) << json;
+    EXPECT_NE(json.find("\"round_trips\":{"), std::string::npos) << json;
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How workers join: torch.distributed.rpc's rules and errors, and its traps.
+#include "rpc/workers.hpp"
+
+namespace backplane::test {
+namespace {
+
+// The failure of each rank that joins with what `change` makes of its name and options.
+std::vector<std::string> failures(int world_size,
+                                  const std::function<void(int, std::string*, rpc::RpcOptions*)>& change) {
+  std::vector<std::string> texts(static_cast<size_t>(world_size));
+  const Store store = Store::inproc();
+  on_ranks(world_size, [&](int rank) {
+    std::string name = worker_name(rank);
+    rpc::RpcOptions options = rpc_options("inproc", store, rank, world_size);
+    change(rank, &name, &options);
+    failure_of([&] { rpc::Worker::join(name, options); }, &texts[static_cast<size_t>(rank)]);
+  });
+  return texts;
+}
+
+TEST(RpcJoinTest, WorkersKnowEachOther) {
+  in_world("inproc", 3, [](const rpc::Worker& worker) {
+    EXPECT_EQ(worker.get_worker_info().name, worker_name(worker.rank()));
+    EXPECT_EQ(worker.get_worker_info("worker2").id, 2);
+    EXPECT_EQ(worker.backend(), "process_group");
+    const auto all = worker.all_gather(worker.rank() * 10);
+    EXPECT_EQ(all, (std::map<std::string, int>{{"worker0", 0}, {"worker1", 10}, {"worker2", 20}}));
+  });
+}
+
+TEST(RpcJoinTest, NamesAreUnique) {
+  for (const std::string& text : failures(3, [](int rank, std::string*name, rpc::RpcOptions*) {
+         if (rank == 2) *name = "worker0";
+       })) {
+    EXPECT_EQ(text, "ranks 0 and 2 are both called 'worker0'; give each worker a name of its own");
+  }
+}
+
+TEST(RpcJoinTest, NamesAreWellFormed) {
+  for (const std::string& bad : {std::string(), std::string("a b"), std::string(128, 'x')}) {
+    for (const std::string& text : failures(2, [&bad](int rank, std::string*name, rpc::RpcOptions*) {
+           if (rank == 1) *name = bad;
+         })) {
+      EXPECT_EQ(text.find("rank 1 cannot join: the worker name '" + bad + "'"), 0U) << text;
+    }
+  }
+}
+
+TEST(RpcJoinTest, WhatOneCannotDoFailsOnAll) {
+  for (const std::string& text : failures(2, [](int rank, std::string*, rpc::RpcOptions*options) {
+         if (rank == 1) options->backend = "process_group?num_worker_thread=3";
+       })) {
+    EXPECT_EQ(text.find("rank 1 cannot join: "), 0U) << text;
+    EXPECT_NE(text.find("num_worker_threads"), std::string::npos) << text;
+  }
+  for (const std::string& text : failures(2, [](int rank, std::string*, rpc::RpcOptions*options) {
+         if (rank == 0) options->backend = "inproc";
+       })) {
+    EXPECT_NE(text.find("makes process groups, not RPC agents"), std::string::npos) << text;
+  }
+}
+
+TEST(RpcJoinTest, RanksMustBeThoseOfTheDefaultGroup) {
+  GroupOptions group = group_options("self", Store::inproc(), 0, 1);
+  init_process_group(group);
+  rpc::RpcOptions options;
+  options.backend = "process_group";
+  options.rank = 1;
+  std::string text;
+  EXPECT_EQ(failure_of([&options] { rpc::init_rpc("me", options); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "rank argument 1 doesn't match pg rank 0");
+  options.rank = 0;
+  options.world_size = 2;
+  EXPECT_EQ(failure_of([&options] { rpc::init_rpc("me", options); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "world_size argument 2 doesn't match pg size 1");
+  options.world_size = 1;
+  rpc::init_rpc("me", options);
+  EXPECT_EQ(failure_of([&options] { rpc::init_rpc("again", options); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "RPC is already initialized in this process; call shutdown first");
+  EXPECT_EQ(rpc::get_worker_info().name, "me");
+  rpc::shutdown();
+  EXPECT_EQ(failure_of([] { rpc::get_worker_info(); }), Status::kInvalid);
+  destroy_process_group();
+}
+
+TEST(RpcJoinTest, OptionsComeFromTheRegistry) {
+  const BackendType type = backend_type("PROCESS_GROUP");
+  EXPECT_EQ(type.repr(), "BackendType.PROCESS_GROUP");
+  const BackendOptions made =
+      construct_rpc_backend_options(type, std::chrono::seconds(5), "env://", {{"num_send_recv_threads", "8"}});
+  EXPECT_EQ(made["num_send_recv_threads"], "8");
+  EXPECT_EQ(made["num_worker_threads"], "16");
+  rpc::RpcOptions options = rpc_options("self", Store::inproc(), 0, 1, "");
+  options.options = made;
+  const rpc::Worker worker = rpc::Worker::join("me", options);
+  EXPECT_EQ(worker.backend(), "process_group");
+  worker.shutdown();
+  const Store store = Store::inproc();
+  std::string text;
+  EXPECT_EQ(failure_of([&] { init_backend(type, store, "me", 0, 1, made); }, &text), Status::kInvalid);
+  EXPECT_NE(text.find("process_group makes no process groups"), std::string::npos) << text;
+}
+
+TEST(RpcJoinTest, FunctionsHaveNamesOfTheirOwn) {
+  rpc::register_function("once", [] {});
+  EXPECT_EQ(failure_of([] { rpc::register_function("once", [] {}); }), Status::kInvalid);
+  EXPECT_EQ(failure_of([] { rpc::register_function("", [] {}); }), Status::kInvalid);
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <mutex>
+#include <random>
+
+#include "rpc/workers.hpp"
+#include "support/environment.hpp"
+
+namespace backplane::test {
+namespace {
+
+using std::chrono::seconds;
+
+// Counts how many live.
+struct Counted {
+  explicit Counted(int start) : value(start) { ++alive; }
+  ~Counted() { --alive; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+  std::mutex mutex;
+  int value;
+  static std::atomic<int> alive;
+};
+std::atomic<int> Counted::alive = 0;
+using CountedRef = rpc::RRef<rpc::Local<Counted>>;
+
+[[maybe_unused]] const bool registered = [] {
+  rpc::register_function("make", [](int start) { return rpc::Local<Counted>::make(start); });
+  rpc::register_function("fail to make", []() -> int { throw std::runtime_error("no clay"); });
+  rpc::register_function("grow", [](const CountedRef& ref, int by) {
+    Counted& counted = *ref.local_value();
+    const std::lock_guard lock(counted.mutex);
+    return counted.value += by;
+  });
+  rpc::register_function("same", [](const CountedRef& ref) { return ref; });
+  rpc::register_function("numbers", [](int count) { return std::vector<double>(static_cast<size_t>(count), 0.5); });
+  rpc::register_function("add there", [](const CountedRef& ref, int by) {  // wherever it is called
+    return rpc::rpc_sync<int>(ref.owner(), "grow", ref, by);
+  });
+  rpc::register_function("storm", [](const CountedRef& ref, int depth) {
+    if (depth == 0) return;
+    const rpc::Worker worker = rpc::current();
+    for (int step = 1; step <= 2; ++step) {
+      worker.rpc_async((worker.rank() + step) % worker.world_size(), "storm", ref, depth - 1);
+    }
+  });
+  return true;
+}();
+
+TEST(RpcReferencesTest, ValuesStayWithTheirOwner) {
+  in_world("inproc", 3, [](const rpc::Worker& worker) {
+    if (worker.rank() != 0) return;
+    const CountedRef ref = worker.remote<rpc::Local<Counted>>("worker1", "make", 1);
+    EXPECT_EQ(worker.rpc_sync<int>("worker1", "grow", ref, 1), 2);
+    EXPECT_EQ(worker.rpc_sync<int>("worker2", "add there", ref, 1), 3);  // a fork of a fork
+    const CountedRef back = worker.rpc_sync<CountedRef>("worker2", "same", ref);
+    EXPECT_EQ(worker.rpc_sync<int>("worker1", "grow", back, 0), 3);
+    EXPECT_EQ(failure_of([&ref] { ref.local_value(); }), Status::kInvalid);
+    const auto numbers = worker.remote<std::vector<double>>("worker2", "numbers", 100000);
+    EXPECT_EQ(bp_rref_owner(numbers.get()), 2);
+  });
+  EXPECT_EQ(Counted::alive, 0);
+}
+
+TEST(RpcReferencesTest, ToHereCopies) {
+  rpc::register_function("here", [] {
+    const rpc::Worker worker = rpc::current();
+    const auto numbers = worker.remote<std::vector<double>>("worker1", "numbers", 100000);
+    const auto failing = worker.remote<int>("worker1", "fail to make");
+    std::string text;
+    EXPECT_EQ(failure_of([&failing] { failing.to_here(); }, &text), Status::kInternal);
+    EXPECT_NE(text.find("no clay"), std::string::npos) << text;
+    const auto wrong = worker.remote<std::string>("worker1", "numbers", 3);
+    EXPECT_EQ(failure_of([&wrong] { wrong.to_here(); }), Status::kInvalid);
+    const auto own = worker.make_rref<int>(7);
+    EXPECT_TRUE(own.is_owner());
+    EXPECT_EQ(own.local_value() + own.to_here(), 14);
+    EXPECT_EQ(numbers.owner().name, "worker1");
+    return numbers.to_here() == std::vector<double>(100000, 0.5);
+  });
+  in_world("inproc", 2, [](const rpc::Worker& worker) {
+    if (worker.rank() == 0) {
+      EXPECT_TRUE(worker.rpc_sync<bool>(0, "here"));
+    }
+  });
+}
+
+TEST(RpcReferencesTest, LeaksAreReported) {
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
+    std::optional<CountedRef> kept;
+    if (rank == 0) kept = worker.remote<rpc::Local<Counted>>("worker1", "make", 1);
+    const auto leaks = worker.shutdown(true, seconds(30));
+    ASSERT_EQ(leaks.size(), rank == 1 ? 1U : 0U);
+    if (rank == 1) {
+      EXPECT_NE(leaks[0].find("(made by 'make') of worker 'worker1' is still referred to by 'worker0'"),
+                std::string::npos)
+          << leaks[0];
+    }
+  });
+  EXPECT_EQ(Counted::alive, 0);
+}
+
+// Forks of one value fly between four workers, and none is left.
+void storm(const std::string& backend) {
+  in_world(backend, 4, [](const rpc::Worker& worker) {
+    const CountedRef ref = worker.remote<rpc::Local<Counted>>((worker.rank() + 1) % 4, "make", 0);
+    for (int to = 0; to < 4; ++to) worker.rpc_async(to, "storm", ref, 5);
+  });
+  EXPECT_EQ(Counted::alive, 0);
+}
+
+class StormTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, StormTest, testing::ValuesIn(built_backends()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(StormTest, LeavesNoOwners) { storm(GetParam()); }
+
+#ifdef BACKPLANE_TEST_CHAOS
+TEST(RpcReferencesTest, ReorderedMessagesChangeNothing) {
+  const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=send chance 0.2: delay 1ms..5ms&seed=1");
+  storm("inproc");
+}
+#endif
+
+}  // namespace
+}  // namespace backplane::test

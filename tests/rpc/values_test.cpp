@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/values.hpp"
+
+#include <gtest/gtest.h>
+
+namespace backplane::core::rpc {
+namespace {
+
+constexpr Id kValue = {0, 1};
+constexpr Id kFirst = {0, 2};
+constexpr Id kSecond = {1, 1};
+
+TEST(RpcValuesTest, LiveAsLongAsTheirForks) {
+  Values values;
+  EXPECT_TRUE(values.create(kValue, kFirst, 0, "f"));
+  values.fork(kValue, kSecond, 1);
+  values.fork(kValue, kSecond, 1);  // told twice
+  values.drop(kValue, kFirst);
+  values.drop(kValue, kFirst);
+  EXPECT_EQ(values.size(), 1U);
+  ASSERT_EQ(values.claims().size(), 1U);
+  EXPECT_EQ(values.claims()[0].holders, std::vector<int32_t>{1});
+  values.drop(kValue, kSecond);
+  EXPECT_EQ(values.size(), 0U);
+  EXPECT_THROW(values.fork(kValue, kSecond, 1), Error);
+}
+
+TEST(RpcValuesTest, AreNotMadeIfTheyWereDroppedFirst) {
+  Values values;
+  values.drop(kValue, kFirst);
+  EXPECT_FALSE(values.create(kValue, kFirst, 0, "f"));
+  EXPECT_EQ(values.size(), 0U);
+}
+
+TEST(RpcValuesTest, GoWithTheLastHolderThatDies) {
+  Values values;
+  values.create(kValue, kFirst, 2, "f");
+  values.fork(kValue, kSecond, 1);
+  values.drop_all_of(2);
+  EXPECT_EQ(values.size(), 1U);
+  values.drop_all_of(1);
+  EXPECT_EQ(values.size(), 0U);
+}
+
+TEST(RpcValuesTest, TellWhoWaits) {
+  Values values;
+  values.create(kValue, kFirst, 0, "f");
+  std::string told;
+  values.when_ready(kValue, [&told](const std::shared_ptr<Value>&, const Error* error) { told = error->what(); });
+  EXPECT_THROW(values.wait(kValue, Deadline::after(0)), Error);
+  values.set(kValue, Error(BP_INTERNAL, "no"));
+  EXPECT_EQ(told, "no");
+  EXPECT_THROW(values.wait(kValue, Deadline::never()), Error);
+}
+
+TEST(RpcValuesTest, EndWithTheirWorker) {
+  Values values;
+  values.create(kValue, kFirst, 0, "f");
+  int32_t status = BP_OK;
+  values.when_ready(kValue, [&status](const std::shared_ptr<Value>&, const Error* error) { status = error->status(); });
+  values.close(Error(BP_CANCELLED, "left"));
+  EXPECT_EQ(status, BP_CANCELLED);
+  EXPECT_THROW(values.create(kValue, kFirst, 0, "f"), Error);
+}
+
+}  // namespace
+}  // namespace backplane::core::rpc

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Worlds of workers that are threads of the test.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "backplane/rpc.hpp"
+#include "support/groups.hpp"
+
+namespace backplane::test {
+
+inline std::string worker_name(int rank) { return "worker" + std::to_string(rank); }
+
+inline rpc::RpcOptions rpc_options(const std::string& group, const Store& store, int rank, int world_size,
+                                   const std::string& backend = "process_group") {
+  rpc::RpcOptions options;
+  options.backend = backend;
+  options.group = group;
+  options.store = store;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.timeout = std::chrono::seconds(60);
+  return options;
+}
+
+// Runs body(worker) for each of them, and shuts down gracefully: nobody must be left with references.
+inline void in_world(const std::string& group, int world_size, const std::function<void(const rpc::Worker&)>& body,
+                     const std::string& backend = "process_group") {
+  const Store store = Store::inproc();
+  on_ranks(world_size, [&](int rank) {
+    const rpc::Worker worker =
+        rpc::Worker::join(worker_name(rank), rpc_options(group, store, rank, world_size, backend));
+    try {
+      body(worker);
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << "rank " << rank << ": " << e.what();
+    }
+    EXPECT_EQ(worker.shutdown(true, std::chrono::seconds(60)), std::vector<std::string>());
+  });
+}
+
+}  // namespace backplane::test
