@@ -51,7 +51,7 @@ TEST(Nodes, TheStoreOutlivesTheRanksOfNodeZero) {
   Command first(node(0, port, {"--job-id", "late", "sh", "-c", "echo $RANK of node $GROUP_RANK; exec 1>&-"}));
   ASSERT_TRUE(eventually([&first] { return count_lines(first.out(), "[1] 1 of node 0") == 1; }));
   // A job of one node's ranks within the world of two: each rank asks for the next, the last for node 0's first.
-  const std::string rank = std::string("RANK=$((RANK - 2)) WORLD_SIZE=2 ") + BACKPLANE_TEST_RANK;
+  const std::string rank = "RANK=$((RANK - 2)) WORLD_SIZE=2 " BACKPLANE_TEST_RANK;
   const Outcome second = run(node(1, port, {"--job-id", "late", "sh", "-c", rank}));
   EXPECT_EQ(second.code, 0) << second.err;
   EXPECT_EQ(count_lines(second.out, "[2] word of 1"), 1U) << second.out;
