@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <latch>
 #include <list>
 #include <string>
@@ -54,7 +55,15 @@ void require_threads(int count) {
                      -1, error);
 }
 
+// From then on blocks up to this size come from the heap, and twice as much may lie idle at its end.
+constexpr size_t kKept = size_t{4} << 20;
+
 }  // namespace
+
+void keep_memory_for_messages() {
+  void* volatile block = std::malloc(kKept);  // volatile, so that the compiler leaves both calls where they are
+  std::free(block);
+}
 
 void require_resources(int io_threads) {
   require_descriptors(kDescriptors + kDescriptorsPerThread * io_threads);

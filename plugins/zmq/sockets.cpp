@@ -65,6 +65,7 @@ Sockets::Sockets(const Settings& settings, bool secure)
       listening_(context_, zmq::socket_type::router),
       dialling_(context_, zmq::socket_type::router),
       events_(context_, zmq::socket_type::pair) {
+  keep_memory_for_messages();
   configure(listening_, settings);
   listening_.set(zmq::sockopt::maxmsgsize, int64_t{settings.max_message_size} + (secure ? kCurveBytes : 0));
   if (secure) {
