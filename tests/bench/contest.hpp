@@ -18,11 +18,12 @@ using Action = std::function<void()>;
 
 // A program that holds contests.
 struct Arguments {
-  bool json = false;   // instead of the table
-  bool quick = false;  // a few calls of each, to see that everything runs
-  double seconds = 4;  // of each contest
+  bool json = false;    // instead of the table
+  bool quick = false;   // a few calls of each, to see that everything runs
+  double seconds = 4;   // of each contest
+  std::string options;  // of the backend, as in "poll=0s&io_threads=2"
 };
-// --json, --quick, --seconds N. Ends the process on wrong arguments and after --help.
+// --json, --quick, --seconds N, --options TEXT. Ends the process on wrong arguments and after --help.
 Arguments parse(int argc, char** argv);
 
 struct Subject {

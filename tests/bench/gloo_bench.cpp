@@ -51,9 +51,10 @@ class BareGloo {
   uint32_t tag_ = 0;
 };
 
-ProcessGroup make_group(int rank, const Store& store, const std::string& algorithm) {
+ProcessGroup make_group(int rank, const Store& store, const std::string& algorithm, const std::string& more) {
   GroupOptions options;
-  options.backend = std::string("gloo?address=") + kAddress + "&algorithm=" + algorithm;
+  options.backend =
+      std::string("gloo?address=") + kAddress + "&algorithm=" + algorithm + (more.empty() ? "" : "&" + more);
   options.store = store.with_prefix(algorithm);
   options.rank = rank;
   options.world_size = 2;
@@ -76,7 +77,7 @@ void body(int rank, const fs::path& directory, const Arguments& arguments) {
   std::vector<Outcome> outcomes;
   for (const Algorithm algorithm : {Algorithm::RING, Algorithm::BCUBE}) {
     const std::string name = algorithm == Algorithm::RING ? "ring" : "bcube";
-    ProcessGroup group = make_group(rank, store, name);
+    ProcessGroup group = make_group(rank, store, name, arguments.options);
     for (const Subject& subject : {Subject{name, 4, 10}, Subject{name, 64 << 10, 5}, Subject{name, 16 << 20, 1}}) {
       std::vector<float> data(subject.bytes / sizeof(float));
       const Action bare_call = [&bare, &data, algorithm] { bare.all_reduce(data, algorithm); };

@@ -109,7 +109,7 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
   Store store = Store::file((directory / "store").string());
   BarePair bare(rank, store);
   GroupOptions options;
-  options.backend = "zmq";
+  options.backend = arguments.options.empty() ? "zmq" : "zmq?" + arguments.options;
   options.store = store.with_prefix("group");
   options.rank = rank;
   options.world_size = 2;
