@@ -26,8 +26,9 @@ namespace {
 // Up to here the one step of the direct exchange beats all others, though it moves W/2 times as much between W ranks.
 constexpr uint64_t kDirectLimit = uint64_t{128} * 1024;  // bytes that a rank sends
 
-// Up to here latency counts, and bcube's 2*log2(W) steps beat the ring's 2*(W-1).
-constexpr uint64_t kBcubeLimit = uint64_t{64} * 1024;  // bytes
+// Up to here bcube's 2*log2(W) steps beat the ring's 2*(W-1), which move as much. Above, among 2 and 4 ranks, they tie,
+// or the ring's smaller pieces win (share/doc/performance.md).
+constexpr uint64_t kBcubeLimit = uint64_t{1} << 20;  // bytes
 
 // gloo takes the size of an element from a type.
 template <size_t Size>
