@@ -85,6 +85,8 @@ CudaTable linked_cuda() {
           cudaSetDevice,
           cudaMalloc,
           cudaFree,
+          cudaMallocHost,
+          cudaFreeHost,
           cudaMemcpyAsync,
           cudaMemsetAsync,
           cudaStreamCreateWithFlags,
@@ -105,7 +107,8 @@ CudaTable find_cuda(const Library& library) {
       library.find("cudaDriverGetVersion", table.driver_get_version) &&
       library.find("cudaGetDeviceCount", table.get_device_count) && library.find("cudaGetDevice", table.get_device) &&
       library.find("cudaSetDevice", table.set_device) && library.find("cudaMalloc", table.malloc) &&
-      library.find("cudaFree", table.free) && library.find("cudaMemcpyAsync", table.memcpy_async) &&
+      library.find("cudaFree", table.free) && library.find("cudaMallocHost", table.malloc_host) &&
+      library.find("cudaFreeHost", table.free_host) && library.find("cudaMemcpyAsync", table.memcpy_async) &&
       library.find("cudaMemsetAsync", table.memset_async) &&
       library.find("cudaStreamCreateWithFlags", table.stream_create) &&
       library.find("cudaStreamDestroy", table.stream_destroy) &&

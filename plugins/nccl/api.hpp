@@ -52,6 +52,8 @@ struct CudaTable {
   cudaError_t (*set_device)(int) = nullptr;
   cudaError_t (*malloc)(void**, size_t) = nullptr;
   cudaError_t (*free)(void*) = nullptr;
+  cudaError_t (*malloc_host)(void**, size_t) = nullptr;
+  cudaError_t (*free_host)(void*) = nullptr;
   cudaError_t (*memcpy_async)(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t) = nullptr;
   cudaError_t (*memset_async)(void*, int, size_t, cudaStream_t) = nullptr;
   cudaError_t (*stream_create)(cudaStream_t*, unsigned) = nullptr;

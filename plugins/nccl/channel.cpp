@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel.hpp"
 
+#include <cstring>
 #include <utility>
 
 namespace backplane::nccl {
@@ -28,7 +29,9 @@ bool Channel::finish_moved() {
   bool finished = false;
   while (!moving_.empty() && moving_.front().moved.passed()) {
     comm_.ready();  // what NCCL gave up has passed, too: then this throws
-    const std::shared_ptr<sdk::Completion> done = moving_.front().transfer.done;
+    const Transfer& t = moving_.front().transfer;
+    if (t.is_host && !is_sender_) std::memcpy(t.data, moving_.front().pinned.data(), t.bytes);
+    const std::shared_ptr<sdk::Completion> done = t.done;
     moving_.pop_front();
     done->finish();
     finished = true;
@@ -37,17 +40,20 @@ bool Channel::finish_moved() {
 }
 
 void Channel::issue() {
-  issued_.emplace(Moving{std::move(waiting_.front()), {}, {}});
+  issued_.emplace(Moving{std::move(waiting_.front()), {}, {}, {}});
   waiting_.pop_front();
   const Transfer& t = issued_->transfer;
   const OnDevice here(c_.api, c_.device);
   if (t.after) check(c_.api, c_.api.cuda.stream_wait_event(stream_.get(), t.after.get(), 0), "ordering a message");
   void* data = t.data;
   if (t.is_host) {
-    issued_->staged = DeviceBuffer(c_.pool, t.bytes);
+    issued_->staged = Piece(c_.pool, t.bytes);
+    issued_->pinned = Piece(c_.pool, t.bytes, Where::kHost);
     data = issued_->staged.data();
     if (is_sender_) {
-      check(c_.api, c_.api.cuda.memcpy_async(data, t.data, t.bytes, cudaMemcpyHostToDevice, stream_.get()),
+      std::byte* const pinned = issued_->pinned.data();
+      std::memcpy(pinned, t.data, t.bytes);
+      check(c_.api, c_.api.cuda.memcpy_async(data, pinned, t.bytes, cudaMemcpyHostToDevice, stream_.get()),
             "staging a message");
     }
   }
@@ -64,10 +70,11 @@ void Channel::enter_stream() {
   const Transfer& t = issued_->transfer;
   if (t.is_host && !is_sender_) {
     check(c_.api,
-          c_.api.cuda.memcpy_async(t.data, issued_->staged.data(), t.bytes, cudaMemcpyDeviceToHost, stream_.get()),
+          c_.api.cuda.memcpy_async(issued_->pinned.data(), issued_->staged.data(), t.bytes, cudaMemcpyDeviceToHost,
+                                   stream_.get()),
           "bringing back a message");
   }
-  issued_->moved = Event(c_.api, stream_.get());
+  issued_->moved = Event(c_.pool, stream_.get());
   moving_.push_back(std::move(*issued_));
   issued_.reset();
 }

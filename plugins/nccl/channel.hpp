@@ -29,7 +29,7 @@ class Channel {
   struct Config {
     const Api& api;
     int device;
-    DevicePool& pool;
+    Pool& pool;
     int max_ctas;
   };
 
@@ -46,7 +46,8 @@ class Channel {
  private:
   struct Moving {
     Transfer transfer;
-    DeviceBuffer staged;
+    Piece staged;  // host buffers: on the device ...
+    Piece pinned;  // ... and on the way there
     Event moved;
   };
   void issue();

@@ -64,16 +64,23 @@ struct Collectives::Launch {
     if (state.load() != State::kInStream) return state.load() == State::kDone;
     if (owner.c_.fate.decided() || !event.passed()) return false;
     owner.check_health();  // an operation that NCCL gave up has passed its event, too
-    if (owner.c_.fate.decided()) return false;
+    return !owner.c_.fate.decided() && finish();
+  }
+
+  // The event has passed: hands over the result. Of several that find it out, one does; false: another one is at it.
+  bool finish() {
+    if (finishing.exchange(true)) return false;
+    if (staging) staging->finish();
     state.store(State::kDone);
     return true;
   }
 
   Collectives& owner;
   std::atomic<State> state = State::kQueued;
+  std::atomic<bool> finishing = false;
   Call call;
   std::optional<Staging> staging;
-  DeviceBuffer copy;  // of an input in place
+  Piece copy;  // of an input in place
   cudaStream_t stream = nullptr;
   ncclRedOp_t made = ncclNumOps;
   Event event;
@@ -132,8 +139,9 @@ std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   }
   // By now it is in its stream, unless peers are still being connected.
   const auto until = Clock::now() + kLaunchTime;
-  while (advance() && launch->state.load() < Launch::State::kInStream && Clock::now() < until)
-    std::this_thread::yield();
+  for (int turn = 0; advance() && launch->state.load() < Launch::State::kInStream && Clock::now() < until; ++turn) {
+    if (turn > 64) std::this_thread::yield();
+  }
   if ((op.flags & BP_OP_SYNC) == 0) return std::make_unique<LaunchWork>(std::move(launch), c_.fate);
   if (launch->wait(op.timeout_ns)) return nullptr;
   c_.fate.decide(sdk::Failure(BP_TIMEOUT, "nccl: the other ranks did not take part in a collective in time"));
@@ -168,7 +176,7 @@ void Collectives::begin(Launch& launch) {
   launch.staging.emplace(c_.api, c_.pool, &launch.call.op, launch.stream);
   const bp_op& op = launch.call.op;
   const bool in_place = op.kind == BP_ALL_TO_ALL && op.input.data == op.output.data;
-  if (in_place) launch.copy = DeviceBuffer(c_.pool, op.input.count * bp_dtype_size(op.dtype));
+  if (in_place) launch.copy = Piece(c_.pool, op.input.count * bp_dtype_size(op.dtype));
   const Place place{c_.api, c_.rank, c_.size, launch.stream};
   c_.comm.issue([this, &launch, &op, &place](ncclComm_t comm) {
     start_collective(place, comm, op, launch.copy.data(), token_.data(), &launch.made);
@@ -183,7 +191,7 @@ void Collectives::enter(Launch& launch) {
     c_.comm.use([this, &launch](ncclComm_t comm) { c_.api.nccl.red_op_destroy(launch.made, comm); });
   }
   launch.staging->bring_back(launch.stream);
-  launch.event = Event(c_.api, launch.stream);
+  launch.event = Event(c_.pool, launch.stream);
   launch.state.store(Launch::State::kInStream);
 }
 
@@ -191,6 +199,11 @@ void Collectives::fail_locked(const sdk::Failure& why) {
   c_.fate.decide(why);
   for (const auto& launch : queue_) launch->state.store(Launch::State::kFailed);
   queue_.clear();
+}
+
+bool Collectives::launching() {
+  const std::lock_guard lock(mutex_);
+  return !queue_.empty();
 }
 
 bool Collectives::busy() {
@@ -210,7 +223,7 @@ void Collectives::look_once_more() {
     c_.comm.ready();
     for (const auto& entry : entered_) {
       const std::shared_ptr<Launch> launch = entry.lock();
-      if (launch && launch->event.passed()) launch->state.store(Launch::State::kDone);
+      if (launch && launch->event.passed()) launch->finish();
     }
   } catch (const sdk::Failure&) {
     // What NCCL gave up passes its event as well: then nothing can be said.

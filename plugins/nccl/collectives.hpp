@@ -28,7 +28,7 @@ class Collectives {
     int32_t rank;
     int32_t size;
     Fate& fate;
-    DevicePool& pool;
+    Pool& pool;
     Communicator& comm;
   };
 
@@ -39,6 +39,8 @@ class Collectives {
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
   // Launches what can be launched. True: something is still on its way into its stream. Any thread.
   bool advance();
+  // Is something still on its way into its stream? Any thread.
+  bool launching();
   // Is anything not known to be done? Any thread.
   bool busy();
   std::chrono::steady_clock::time_point last_submit();
@@ -56,7 +58,7 @@ class Collectives {
 
   const Config c_;
   Stream stream_;
-  DeviceBuffer token_;  // for barriers
+  Piece token_;  // for barriers
   std::mutex mutex_;
   std::deque<std::shared_ptr<Launch>> queue_;  // the first may have been issued
   std::chrono::steady_clock::time_point last_submit_;

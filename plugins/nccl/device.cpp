@@ -24,71 +24,92 @@ Stream::Stream(const Api& api, int device) : api_(api) {
 
 Stream::~Stream() { api_.cuda.stream_destroy(stream_); }
 
-Event::Event(const Api& api, cudaStream_t stream) : api_(&api) {
-  check(api, api.cuda.event_create(&event_, cudaEventDisableTiming), "making an event");
-  const cudaError_t result = api.cuda.event_record(event_, stream);
-  if (result == cudaSuccess) return;
-  reset();
-  check(api, result, "recording an event");
-}
-
-void Event::reset() {
-  if (event_ != nullptr) api_->cuda.event_destroy(std::exchange(event_, nullptr));
-}
-
-bool Event::passed() const {
-  const cudaError_t result = api_->cuda.event_query(event_);
-  if (result == cudaErrorNotReady) {
-    api_->cuda.get_last_error();
-    return false;
+Pool::~Pool() {
+  for (const cudaEvent_t event : idle_events_) api_.cuda.event_destroy(event);
+  for (const auto& [kind, data] : idle_) {
+    if (kind.first == Where::kHost) {
+      api_.cuda.free_host(data);
+    } else {
+      api_.cuda.free(data);
+    }
   }
-  check(*api_, result, "waiting for the device");
-  return true;
 }
 
-DevicePool::~DevicePool() {
-  for (const auto& [size, data] : idle_) api_.cuda.free(data);
-}
-
-void* DevicePool::take(uint64_t size) {
+void* Pool::take(Where where, uint64_t size) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = idle_.find(size);
-    if (found != idle_.end()) {
-      void* const data = found->second;
-      idle_.erase(found);
-      kept_ -= size;
-      return data;
-    }
+    const auto found = idle_.find({where, size});
+    if (found != idle_.end()) return idle_.extract(found).mapped();
   }
   const OnDevice here(api_, device_);
   void* data = nullptr;
-  check(api_, api_.cuda.malloc(&data, size), "allocating device memory to stage a buffer");
+  if (where == Where::kHost) {
+    check(api_, api_.cuda.malloc_host(&data, size), "allocating pinned memory to stage a buffer");
+  } else {
+    check(api_, api_.cuda.malloc(&data, size), "allocating device memory to stage a buffer");
+  }
   return data;
 }
 
-void DevicePool::give(void* data, uint64_t size) noexcept {
+void Pool::give(Where where, void* data, uint64_t size) noexcept {
   const std::lock_guard lock(mutex_);
-  if (kept_ + size > kMost) {
-    api_.cuda.free(data);
-    return;
+  idle_.emplace(std::pair(where, size), data);
+}
+
+cudaEvent_t Pool::take_event() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_events_.empty()) {
+      const cudaEvent_t event = idle_events_.back();
+      idle_events_.pop_back();
+      return event;
+    }
   }
-  idle_.emplace(size, data);
-  kept_ += size;
+  cudaEvent_t event = nullptr;
+  check(api_, api_.cuda.event_create(&event, cudaEventDisableTiming), "making an event");
+  return event;
+}
+
+void Pool::give_event(cudaEvent_t event) noexcept {
+  const std::lock_guard lock(mutex_);
+  idle_events_.push_back(event);
+}
+
+Event::Event(Pool& pool, cudaStream_t stream) : pool_(&pool), event_(pool.take_event()) {
+  const cudaError_t result = pool.api_.cuda.event_record(event_, stream);
+  if (result == cudaSuccess) return;
+  pool.give_event(std::exchange(event_, nullptr));
+  check(pool.api_, result, "recording an event");
+}
+
+Event::~Event() {
+  if (event_ != nullptr) pool_->give_event(event_);
+}
+
+bool Event::passed() const {
+  const CudaTable& cuda = pool_->api_.cuda;
+  const cudaError_t result = cuda.event_query(event_);
+  if (result == cudaErrorNotReady) {
+    cuda.get_last_error();
+    return false;
+  }
+  check(pool_->api_, result, "waiting for the device");
+  return true;
 }
 
 // Powers of two, so that pieces fit again.
-DeviceBuffer::DeviceBuffer(DevicePool& pool, uint64_t bytes)
-    : pool_(&pool), size_(std::bit_ceil(std::max<uint64_t>(bytes, 512))) {
-  data_ = pool.take(size_);
+Piece::Piece(Pool& pool, uint64_t bytes, Where where)
+    : pool_(&pool), where_(where), size_(std::bit_ceil(std::max<uint64_t>(bytes, 512))) {
+  data_ = pool.take(where, size_);
 }
 
-DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr) pool_->give(data_, size_);
+Piece::~Piece() {
+  if (data_ != nullptr) pool_->give(where_, data_, size_);
 }
 
-DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+Piece& Piece::operator=(Piece&& other) noexcept {
   std::swap(pool_, other.pool_);
+  std::swap(where_, other.where_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;

@@ -3,6 +3,7 @@
 // A device's things with C++ lifetimes: which device this thread uses, streams, events, memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -41,16 +42,44 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+// Where a piece of a pool is: on the device, or in pages of the host that the device reaches by itself. A copy between
+// the device and other memory of the host would hold up whoever asks for it until the stream has come to it.
+enum class Where { kDevice, kHost };
+
+// Memory and events that are used again and again: to allocate, and to free all the more, may make the device wait for
+// what it is doing, which may wait for a peer. So all of it is kept until the end. Any thread.
+class Pool {
+ public:
+  Pool(const Api& api, int device) : api_(api), device_(device) {}
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+ private:
+  friend class Event;
+  friend class Piece;
+  cudaEvent_t take_event();
+  void give_event(cudaEvent_t event) noexcept;
+  void* take(Where where, uint64_t size);
+  void give(Where where, void* data, uint64_t size) noexcept;
+
+  const Api& api_;
+  const int device_;
+  std::mutex mutex_;
+  std::multimap<std::pair<Where, uint64_t>, void*> idle_;
+  std::vector<cudaEvent_t> idle_events_;
+};
+
 // A point in a stream; empty until it is recorded.
 class Event {
  public:
   Event() = default;
-  // Marks what the stream holds now. This thread is on the stream's device.
-  Event(const Api& api, cudaStream_t stream);
-  ~Event() { reset(); }
-  Event(Event&& other) noexcept : api_(other.api_), event_(std::exchange(other.event_, nullptr)) {}
+  // Marks what the stream holds now. This thread is on the stream's device, which is the pool's.
+  Event(Pool& pool, cudaStream_t stream);
+  ~Event();
+  Event(Event&& other) noexcept { *this = std::move(other); }
   Event& operator=(Event&& other) noexcept {
-    std::swap(api_, other.api_);
+    std::swap(pool_, other.pool_);
     std::swap(event_, other.event_);
     return *this;
   }
@@ -60,45 +89,23 @@ class Event {
   bool passed() const;
 
  private:
-  void reset();
-  const Api* api_ = nullptr;
+  Pool* pool_ = nullptr;
   cudaEvent_t event_ = nullptr;
 };
 
-// Device memory that is used again and again: to allocate costs the device a stop. Any thread.
-class DevicePool {
- public:
-  DevicePool(const Api& api, int device) : api_(api), device_(device) {}
-  ~DevicePool();
-  DevicePool(const DevicePool&) = delete;
-  DevicePool& operator=(const DevicePool&) = delete;
-
- private:
-  friend class DeviceBuffer;
-  void* take(uint64_t size);
-  void give(void* data, uint64_t size) noexcept;
-  static constexpr uint64_t kMost = UINT64_C(256) << 20;  // bytes that are kept
-
-  const Api& api_;
-  const int device_;
-  std::mutex mutex_;
-  std::multimap<uint64_t, void*> idle_;  // by size
-  uint64_t kept_ = 0;
-};
-
 // A piece of a pool. Given back when nothing on the device uses it any more.
-class DeviceBuffer {
+class Piece {
  public:
-  DeviceBuffer() = default;
-  DeviceBuffer(DevicePool& pool, uint64_t bytes);
-  ~DeviceBuffer();
-  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  Piece() = default;
+  Piece(Pool& pool, uint64_t bytes, Where where = Where::kDevice);
+  ~Piece();
+  Piece(Piece&& other) noexcept { *this = std::move(other); }
+  Piece& operator=(Piece&& other) noexcept;
   std::byte* data() const { return static_cast<std::byte*>(data_); }
-  explicit operator bool() const { return data_ != nullptr; }
 
  private:
-  DevicePool* pool_ = nullptr;
+  Pool* pool_ = nullptr;
+  Where where_ = Where::kDevice;
   void* data_ = nullptr;
   uint64_t size_ = 0;
 };

@@ -104,17 +104,20 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
               }) {}
 
 Group::~Group() {
-  const bool is_broken = !fate_.decide(sdk::Failure(BP_CANCELLED, "the group was destroyed"));
-  for (int32_t peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && !is_broken) wire_.send(peer, {});
-  }
   poller_.stop();
   const sdk::Deadline deadline(kFarewell);
-  if (!is_broken) messages_.close(deadline.left_ns());
-  memory_.end();
-  if (!is_broken) comm_->close(deadline.left_ns());
-  comm_->abort();
-  wire_.close(is_broken ? 0 : deadline.left_ns());
+  if (fate_.decided()) {
+    if (!stopped_) stop_device();
+  } else {
+    for (int32_t peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) wire_.send(peer, {});
+    }
+    wire_.flush(deadline.left_ns());
+    messages_.close(deadline.left_ns());
+    memory_.end();
+    comm_->close(deadline.left_ns());
+  }
+  wire_.close(deadline.left_ns());
 }
 
 void Group::require_here(const bp_buffer& buffer) const {
@@ -137,7 +140,7 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   if (op.kind == BP_SEND || op.kind == BP_RECV) return messages_.submit(op);
   if (const int32_t lost = first_lost_.load(); lost >= 0) throw gone(lost, kVanished);
   std::unique_ptr<sdk::Work> work = collectives_.submit(op);
-  if (work) poller_.wake();
+  if (work && collectives_.launching()) poller_.wake();
   return work;
 }
 
@@ -154,10 +157,8 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
     return false;
   }
   if (fate_.decided()) {
-    // destroy writes its farewell; nothing is in flight then.
-    bool moved = wire_.progress(sleep);
     stop_device();
-    return moved;
+    return false;
   }
   bool moved = wire_.progress(sleep);
   moved |= messages_.progress();
@@ -169,7 +170,7 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
       fate_.decide(gone(peer, how_it_left(peer)));
       return true;
     }
-    if (busy) sleep.at_most(5'000'000);
+    sleep.at_most(busy ? 5'000'000 : 50'000'000);  // nobody tells when the next one begins
   }
   if (launching || messages_.busy()) sleep.at_most(sdk::Poller::kShortestPause);
   sleep.until_woken();

@@ -45,7 +45,7 @@ class Group final : public sdk::ProcessGroup {
   const bool stages_;
   const std::span<const bp_capability* const> capabilities_;
   Fate fate_;
-  DevicePool pool_;
+  Pool pool_;
   std::vector<bool> said_goodbye_;             // of the poller's thread, as the two below
   std::map<int32_t, Clock::time_point> gone_;  // peers whose connection has ended
   bool stopped_ = false;

@@ -8,9 +8,9 @@
 namespace backplane::nccl {
 namespace {
 
-class Piece final : public sdk::Allocation {
+class Allocated final : public sdk::Allocation {
  public:
-  Piece(const Api& api, int device, uint64_t bytes, std::shared_ptr<Registrations> registrations)
+  Allocated(const Api& api, int device, uint64_t bytes, std::shared_ptr<Registrations> registrations)
       : api_(api), device_(device), registrations_(std::move(registrations)) {
     const OnDevice here(api, device);
     if (api.nccl.mem_alloc != nullptr) {
@@ -20,7 +20,7 @@ class Piece final : public sdk::Allocation {
     }
     registrations_->enter(data_, bytes);
   }
-  ~Piece() override {
+  ~Allocated() override {
     registrations_->leave(data_);
     try {
       const OnDevice here(api_, device_);
@@ -81,7 +81,7 @@ std::unique_ptr<sdk::Allocation> DeviceMemory::allocate(uint64_t bytes, uint32_t
     throw sdk::Failure(BP_UNSUPPORTED, "this group of nccl is on device " + std::to_string(device_) + ", not on " +
                                            std::to_string(device));
   }
-  return std::make_unique<Piece>(api_, device_, bytes, registrations_);
+  return std::make_unique<Allocated>(api_, device_, bytes, registrations_);
 }
 
 }  // namespace backplane::nccl

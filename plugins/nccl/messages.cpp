@@ -2,6 +2,7 @@
 #include "messages.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -23,7 +24,7 @@ Transfer Messages::transfer(const bp_buffer& buffer, uint64_t bytes, void* strea
   Transfer made{buffer.data, bytes, buffer.memory == BP_HOST, {}, std::move(done)};
   if (!made.is_host && bytes > 0) {
     const OnDevice here(c_.api, c_.device);
-    made.after = Event(c_.api, static_cast<cudaStream_t>(stream));
+    made.after = Event(c_.pool, static_cast<cudaStream_t>(stream));
   }
   return made;
 }
@@ -144,7 +145,14 @@ bool Messages::fetch_own(uint64_t id, sdk::Receive* receive) {
     found->second.done->finish();
   } else {
     const uint64_t bytes = found->second.bytes;
-    copies_.push_back({std::move(found->second), incoming(*receive, bytes), {}});
+    Transfer to = incoming(*receive, bytes);
+    if (found->second.is_host && to.is_host) {
+      std::memcpy(to.data, found->second.data, bytes);
+      found->second.done->finish();
+      to.done->finish();
+    } else {
+      copies_.push_back({std::move(found->second), std::move(to), {}});
+    }
   }
   at(rank_).out.erase(found);
   wake_();
@@ -244,7 +252,7 @@ bool Messages::progress_copies() {
     check(c_.api,
           c_.api.cuda.memcpy_async(copy.to.data, copy.from.data, copy.from.bytes, cudaMemcpyDefault, copying_.get()),
           "copying a message to this rank itself");
-    copy.copied = Event(c_.api, copying_.get());
+    copy.copied = Event(c_.pool, copying_.get());
   }
   return std::erase_if(copies_, [](const Copy& copy) {
            if (!copy.copied.passed()) return false;

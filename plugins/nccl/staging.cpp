@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "staging.hpp"
 
+#include <cstring>
+
 namespace backplane::nccl {
 namespace {
 
@@ -11,43 +13,55 @@ bool within(const std::byte* part, uint64_t size, const std::byte* whole, uint64
 
 }  // namespace
 
-Staging::Staging(const Api& api, DevicePool& pool, bp_op* op, cudaStream_t stream) : api_(api) {
+Staging::Staging(const Api& api, Pool& pool, bp_op* op, cudaStream_t stream) : api_(api) {
   const uint64_t width = bp_dtype_size(op->dtype);
   const uint64_t in_bytes = op->input.count * width;
-  output_bytes_ = op->output.count * width;
+  output_bytes_ = op->output.memory == BP_HOST ? op->output.count * width : 0;
   auto* const in = static_cast<std::byte*>(op->input.data);
   auto* const out = static_cast<std::byte*>(op->output.data);
   const bool has_input = in_bytes > 0 && op->input.memory == BP_HOST;
-  const bool has_output = output_bytes_ > 0 && op->output.memory == BP_HOST;
-  if (!has_output) output_bytes_ = 0;
-  if (!has_input && !has_output) return;
-  const bool in_within_out = has_input && has_output && within(in, in_bytes, out, output_bytes_);
-  const bool out_within_in = has_input && has_output && !in_within_out && within(out, output_bytes_, in, in_bytes);
-  if (has_output && !out_within_in) {
-    output_ = DeviceBuffer(pool, output_bytes_);
-    device_output_ = output_.data();
+  const bool in_within_out = has_input && within(in, in_bytes, out, output_bytes_);
+  const bool out_within_in = has_input && !in_within_out && within(out, output_bytes_, in, in_bytes);
+  caller_output_ = out;
+  if (output_bytes_ > 0 && !out_within_in) {
+    output_ = twin(pool, output_bytes_);
+    device_output_ = output_.device.data();
+    host_output_ = output_.host.data();
     // What lies between the blocks of an output is the caller's.
-    if (in_within_out || op->out_displs != nullptr)
-      copy(device_output_, out, output_bytes_, cudaMemcpyHostToDevice, stream);
+    if (in_within_out || op->out_displs != nullptr) copy_in(output_, out, output_bytes_, stream);
   }
   if (in_within_out) {
-    op->input.data = output_.data() + (in - out);
+    op->input.data = device_output_ + (in - out);
   } else if (has_input) {
-    input_ = DeviceBuffer(pool, in_bytes);
-    copy(input_.data(), in, in_bytes, cudaMemcpyHostToDevice, stream);
-    op->input.data = input_.data();
-    if (out_within_in) device_output_ = input_.data() + (out - in);
+    input_ = twin(pool, in_bytes);
+    copy_in(input_, in, in_bytes, stream);
+    op->input.data = input_.device.data();
+    if (out_within_in) {
+      device_output_ = input_.device.data() + (out - in);
+      host_output_ = input_.host.data() + (out - in);
+    }
   }
-  host_output_ = out;
-  if (has_output) op->output.data = device_output_;
+  if (output_bytes_ > 0) op->output.data = device_output_;
+}
+
+Staging::Twin Staging::twin(Pool& pool, uint64_t bytes) const {
+  return {Piece(pool, bytes), Piece(pool, bytes, Where::kHost)};
+}
+
+void Staging::copy_in(const Twin& twin, const void* from, uint64_t bytes, cudaStream_t stream) const {
+  std::memcpy(twin.host.data(), from, bytes);
+  check(api_, api_.cuda.memcpy_async(twin.device.data(), twin.host.data(), bytes, cudaMemcpyHostToDevice, stream),
+        "staging a host buffer");
 }
 
 void Staging::bring_back(cudaStream_t stream) {
-  if (output_bytes_ > 0) copy(host_output_, device_output_, output_bytes_, cudaMemcpyDeviceToHost, stream);
+  if (output_bytes_ == 0) return;
+  check(api_, api_.cuda.memcpy_async(host_output_, device_output_, output_bytes_, cudaMemcpyDeviceToHost, stream),
+        "bringing back a host buffer");
 }
 
-void Staging::copy(void* to, const void* from, uint64_t bytes, cudaMemcpyKind kind, cudaStream_t stream) const {
-  check(api_, api_.cuda.memcpy_async(to, from, bytes, kind, stream), "staging a host buffer");
+void Staging::finish() const {
+  if (output_bytes_ > 0) std::memcpy(caller_output_, host_output_, output_bytes_);
 }
 
 }  // namespace backplane::nccl

@@ -78,7 +78,7 @@ void Wire::cut() {
   for (sdk::Descriptor& socket : sockets_) socket.reset();
 }
 
-void Wire::close(int64_t timeout_ns) {
+void Wire::flush(int64_t timeout_ns) {
   const sdk::Deadline deadline(timeout_ns);
   for (size_t peer = 0; peer < sockets_.size(); ++peer) {
     while (sockets_[peer] && has_to_write(peer) && !deadline.passed()) {
@@ -87,7 +87,6 @@ void Wire::close(int64_t timeout_ns) {
       if (!write_to(peer) && (item.revents & (POLLERR | POLLHUP)) != 0) break;
     }
   }
-  sdk::close_gently(sockets_, deadline.left_ns());
 }
 
 }  // namespace backplane::nccl

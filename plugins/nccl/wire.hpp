@@ -55,9 +55,10 @@ class Wire {
   bool progress(sdk::Poller::Sleep& sleep);
   // Cuts all connections, so that the others learn of it. The thread of progress.
   void cut();
-  // Writes what is queued, and waits until the peers have closed, too. Blocks up to timeout_ns; when progress has
-  // ended.
-  void close(int64_t timeout_ns);
+  // When progress has ended; both block up to timeout_ns. Writes what is queued:
+  void flush(int64_t timeout_ns);
+  // Waits until the peers have closed, too.
+  void close(int64_t timeout_ns) { sdk::close_gently(sockets_, timeout_ns); }
 
  private:
   struct Link {

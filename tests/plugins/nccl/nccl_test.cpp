@@ -111,6 +111,17 @@ TEST(Nccl, ReducesDeviceBuffersOfSeveralDevicesInOneProcess) {
   });
 }
 
+TEST(Nccl, DoesWithoutFunctionsOfNewerLibraries) {
+  on_devices(
+      2,
+      [](ProcessGroup& group, Device device) {
+        Memory<float> sum = filled<float>(group, device, 10, 1);
+        group.all_reduce(span(sum, device));
+        EXPECT_TRUE(all_are(sum, 2.0F));
+      },
+      std::string("nccl?library=") + BACKPLANE_NCCL_DOUBLE_OLD);
+}
+
 TEST(Nccl, PingPongsBetweenDevices) {
   on_devices(2, [](ProcessGroup& group, Device device) {
     Memory<float> ball = filled<float>(group, device, 1, 0);

@@ -61,6 +61,9 @@ cudaError_t cudaFree(void* data) {
   return cudaSuccess;
 }
 
+cudaError_t cudaMallocHost(void** data, size_t size) { return cudaMalloc(data, size); }
+cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind, cudaStream_t stream) {
   double_::stream_of(stream).add([to, from, size] { std::memcpy(to, from, size); });
   return cudaSuccess;
