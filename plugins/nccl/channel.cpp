@@ -33,6 +33,7 @@ bool Channel::finish_moved() {
     if (t.is_host && !is_sender_) std::memcpy(t.data, moving_.front().pinned.data(), t.bytes);
     const std::shared_ptr<sdk::Completion> done = t.done;
     moving_.pop_front();
+    alone_since_.reset();
     done->finish();
     finished = true;
   }
@@ -79,13 +80,34 @@ void Channel::enter_stream() {
   issued_.reset();
 }
 
-void Channel::fail(const sdk::Failure& why) noexcept {
+std::optional<std::chrono::steady_clock::time_point> Channel::waits_since() {
+  if (!busy()) return {};
+  if (!alone_since_) {
+    if (!moving_.empty() && moving_.front().transfer.after && !moving_.front().transfer.after.passed()) return {};
+    alone_since_ = std::chrono::steady_clock::now();
+  }
+  return alone_since_;
+}
+
+void Channel::look_once_more() noexcept {
   try {
     finish_moved();
   } catch (const sdk::Failure&) {
     // Then nothing of it is known to be done.
   }
-  comm_.abort();
+}
+
+bool Channel::is_still() noexcept {
+  try {
+    const OnDevice here(c_.api, c_.device);
+    if (!last_) last_ = Event(c_.pool, stream_.get());
+    return last_.passed();
+  } catch (const sdk::Failure&) {
+    return true;  // the device has failed: it does nothing any more
+  }
+}
+
+void Channel::fail(const sdk::Failure& why) noexcept {
   for (const Transfer& transfer : waiting_) transfer.done->fail(why);
   if (issued_) issued_->transfer.done->fail(why);
   for (const Moving& each : moving_) each.transfer.done->fail(why);

@@ -4,6 +4,7 @@
 // ends enter the same messages in the same order, so that a channel never waits for another one.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -39,8 +40,17 @@ class Channel {
   // Gets on with what was entered, as far as it goes. True if something happened. Throws what NCCL reports.
   bool progress();
   bool busy() const { return !waiting_.empty() || issued_ || !moving_.empty(); }
-  // Fails all that is not done, once the device has let go of it.
+  // Since when the first message has been waiting for the other end; nothing: there is none, or it waits for what the
+  // caller's stream held before it.
+  std::optional<std::chrono::steady_clock::time_point> waits_since();
+
+  // The end, one after the other: what is done by now stays done; the communicator is aborted; has the device let go of
+  // all buffers?; what is not done fails.
+  void look_once_more() noexcept;
+  void abort() noexcept { comm_.abort(); }
+  bool is_still() noexcept;
   void fail(const sdk::Failure& why) noexcept;
+  // The other end: in order.
   void close(int64_t timeout_ns) { comm_.close(timeout_ns); }
 
  private:
@@ -60,6 +70,8 @@ class Channel {
   std::deque<Transfer> waiting_;
   std::optional<Moving> issued_;  // the first of waiting_, being launched
   std::deque<Moving> moving_;
+  std::optional<std::chrono::steady_clock::time_point> alone_since_;  // what waits_since has seen of the first message
+  Event last_;                                                        // of the stream, after abort
   Communicator comm_;
 };
 

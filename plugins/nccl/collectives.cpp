@@ -37,7 +37,7 @@ class Backoff {
 
 // One operation, from submit to its end.
 struct Collectives::Launch {
-  enum class State { kQueued, kIssued, kInStream, kDone, kFailed };
+  enum class State { kQueued, kIssued, kInStream, kFinishing, kDone, kFailed };
 
   Launch(Collectives& its_owner, const bp_op& op) : owner(its_owner), call(op, its_owner.c_.size) {}
 
@@ -48,9 +48,8 @@ struct Collectives::Launch {
     Backoff backoff;
     while (!is_done()) {
       if (fate.decided()) {
-        fate.await_settled();
-        if (state.load() == State::kDone) return true;
-        throw fate.why();
+        if (!fate.await_settled(deadline.left_ns())) return false;
+        if (fail()) throw fate.why();
       }
       if (deadline.passed()) return false;
       backoff.pause();
@@ -60,30 +59,55 @@ struct Collectives::Launch {
   }
 
   bool is_done() {
-    if (state.load() == State::kQueued || state.load() == State::kIssued) owner.advance();
+    if (state.load() < State::kInStream) owner.advance();
     if (state.load() != State::kInStream) return state.load() == State::kDone;
-    if (owner.c_.fate.decided() || !event.passed()) return false;
+    if (owner.c_.fate.decided() || !has_passed()) return false;
     owner.check_health();  // an operation that NCCL gave up has passed its event, too
-    return !owner.c_.fate.decided() && finish();
+    if (owner.c_.fate.decided()) return false;
+    finish();
+    return state.load() == State::kDone;
   }
 
-  // The event has passed: hands over the result. Of several that find it out, one does; false: another one is at it.
-  bool finish() {
-    if (finishing.exchange(true)) return false;
+  // Is it known how it ended?
+  bool is_over() const { return state.load() == State::kDone || state.load() == State::kFailed; }
+
+  // Once it is in its stream. What the device reports instead ends the group.
+  bool has_passed() {
+    try {
+      return event.passed();
+    } catch (const sdk::Failure& why) {
+      owner.c_.fate.decide(why);
+      return false;
+    }
+  }
+
+  // For one that has passed its event. One thread does it, the others see that.
+  void finish() {
+    State expected = State::kInStream;
+    if (!state.compare_exchange_strong(expected, State::kFinishing)) return;
     if (staging) staging->finish();
     state.store(State::kDone);
-    return true;
+  }
+
+  // From now on its answer is that it failed, unless it is done or about to be: there is only one answer.
+  bool fail() {
+    State now = state.load();
+    while (now < State::kFinishing) {
+      if (state.compare_exchange_weak(now, State::kFailed)) return true;
+    }
+    return now == State::kFailed;
   }
 
   Collectives& owner;
   std::atomic<State> state = State::kQueued;
-  std::atomic<bool> finishing = false;
   Call call;
   std::optional<Staging> staging;
   Piece copy;  // of an input in place
   cudaStream_t stream = nullptr;
   ncclRedOp_t made = ncclNumOps;
+  Event before;  // what the caller's stream held
   Event event;
+  std::optional<Clock::time_point> alone_since;  // the poller's: when it had seen `before` pass
 };
 
 namespace {
@@ -94,7 +118,8 @@ class LaunchWork final : public sdk::Work {
   bool wait(int64_t timeout_ns) override { return launch_->wait(timeout_ns); }
   // One rank cannot leave a collective alone: the group ends.
   void cancel() noexcept override {
-    if (launch_->state.load() == Collectives::Launch::State::kFailed) return;
+    if (launch_->is_over()) return;
+    if (launch_->state.load() == Collectives::Launch::State::kInStream && launch_->is_done()) return;
     fate_.decide(sdk::Failure(BP_CANCELLED, "nccl: a collective was cancelled by this rank"));
   }
 
@@ -105,7 +130,7 @@ class LaunchWork final : public sdk::Work {
 
 bool is_over(const std::weak_ptr<Collectives::Launch>& entry) {
   const std::shared_ptr<Collectives::Launch> launch = entry.lock();
-  return !launch || launch->state.load() == Collectives::Launch::State::kDone;
+  return !launch || launch->is_over();
 }
 
 bool is_staged(const bp_op& op) {
@@ -134,7 +159,6 @@ std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   {
     const std::lock_guard lock(mutex_);
     while (!entered_.empty() && is_over(entered_.front())) entered_.pop_front();
-    last_submit_ = Clock::now();
     queue_.push_back(launch);
   }
   // By now it is in its stream, unless peers are still being connected.
@@ -154,7 +178,7 @@ bool Collectives::advance() {
   try {
     return advance_locked();
   } catch (const sdk::Failure& why) {
-    fail_locked(why);
+    c_.fate.decide(why);
     return false;
   }
 }
@@ -173,6 +197,7 @@ bool Collectives::advance_locked() {
 
 void Collectives::begin(Launch& launch) {
   const OnDevice here(c_.api, c_.device);
+  if (launch.stream != stream_.get()) launch.before = Event(c_.pool, launch.stream);
   launch.staging.emplace(c_.api, c_.pool, &launch.call.op, launch.stream);
   const bp_op& op = launch.call.op;
   const bool in_place = op.kind == BP_ALL_TO_ALL && op.input.data == op.output.data;
@@ -181,7 +206,8 @@ void Collectives::begin(Launch& launch) {
   c_.comm.issue([this, &launch, &op, &place](ncclComm_t comm) {
     start_collective(place, comm, op, launch.copy.data(), token_.data(), &launch.made);
   });
-  launch.state.store(Launch::State::kIssued);
+  Launch::State expected = Launch::State::kQueued;
+  launch.state.compare_exchange_strong(expected, Launch::State::kIssued);
 }
 
 // It is in the stream: what follows it there sees its result.
@@ -192,13 +218,8 @@ void Collectives::enter(Launch& launch) {
   }
   launch.staging->bring_back(launch.stream);
   launch.event = Event(c_.pool, launch.stream);
-  launch.state.store(Launch::State::kInStream);
-}
-
-void Collectives::fail_locked(const sdk::Failure& why) {
-  c_.fate.decide(why);
-  for (const auto& launch : queue_) launch->state.store(Launch::State::kFailed);
-  queue_.clear();
+  Launch::State expected = Launch::State::kIssued;
+  launch.state.compare_exchange_strong(expected, Launch::State::kInStream);
 }
 
 bool Collectives::launching() {
@@ -206,15 +227,24 @@ bool Collectives::launching() {
   return !queue_.empty();
 }
 
-bool Collectives::busy() {
+std::shared_ptr<Collectives::Launch> Collectives::first_unfinished() {
   const std::lock_guard lock(mutex_);
-  std::erase_if(entered_, is_over);
-  return !queue_.empty() || !entered_.empty();
+  while (!entered_.empty() && is_over(entered_.front())) entered_.pop_front();
+  for (const auto& entry : entered_) {
+    std::shared_ptr<Launch> launch = entry.lock();
+    if (launch && !launch->is_over() && !launch->has_passed()) return launch;
+  }
+  return queue_.empty() ? nullptr : queue_.front();
 }
 
-Clock::time_point Collectives::last_submit() {
-  const std::lock_guard lock(mutex_);
-  return last_submit_;
+std::optional<Clock::time_point> Collectives::waits_since() {
+  const std::shared_ptr<Launch> launch = first_unfinished();
+  if (!launch) return {};
+  if (!launch->alone_since) {
+    if (launch->state.load() >= Launch::State::kInStream && launch->before && !launch->before.passed()) return {};
+    launch->alone_since = Clock::now();
+  }
+  return launch->alone_since;
 }
 
 void Collectives::look_once_more() {
@@ -223,10 +253,28 @@ void Collectives::look_once_more() {
     c_.comm.ready();
     for (const auto& entry : entered_) {
       const std::shared_ptr<Launch> launch = entry.lock();
-      if (launch && launch->event.passed()) launch->finish();
+      if (launch && !launch->is_over() && launch->event.passed()) launch->finish();
     }
   } catch (const sdk::Failure&) {
     // What NCCL gave up passes its event as well: then nothing can be said.
+  }
+}
+
+bool Collectives::is_still() {
+  const std::lock_guard lock(mutex_);
+  try {
+    const OnDevice here(c_.api, c_.device);
+    for (const auto& entry : entered_) {
+      const std::shared_ptr<Launch> launch = entry.lock();
+      if (launch && !launch->is_over() && !launch->event.passed()) return false;
+    }
+    if (queue_.empty() || queue_.front()->state.load() != Launch::State::kIssued) return true;
+    // Some of it may be in the stream.
+    Launch& issued = *queue_.front();
+    if (!issued.event) issued.event = Event(c_.pool, issued.stream);
+    return issued.event.passed();
+  } catch (const sdk::Failure&) {
+    return true;  // the device has failed: it does nothing any more
   }
 }
 

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "backplane/sdk/process_group.hpp"
 #include "backplane/sdk/sockets.hpp"
@@ -41,18 +42,20 @@ class Collectives {
   bool advance();
   // Is something still on its way into its stream? Any thread.
   bool launching();
-  // Is anything not known to be done? Any thread.
-  bool busy();
-  std::chrono::steady_clock::time_point last_submit();
-  // Before the communicator is aborted: what the device has done by now stays done.
+  // Since when the first operation that is not done has been waiting for the other ranks; nothing: there is none, or it
+  // waits for what the caller's stream held before it. The poller's thread.
+  std::optional<std::chrono::steady_clock::time_point> waits_since();
+  // Before the communicator is aborted: what the device has done by now stays done. The poller's thread, as the next.
   void look_once_more();
+  // After that: has the device let go of all buffers?
+  bool is_still();
 
   struct Launch;
 
  private:
   bool advance_locked();
-  void fail_locked(const sdk::Failure& why);
   void check_health();
+  std::shared_ptr<Launch> first_unfinished();
   void begin(Launch& launch);
   void enter(Launch& launch);
 
@@ -61,7 +64,6 @@ class Collectives {
   Piece token_;  // for barriers
   std::mutex mutex_;
   std::deque<std::shared_ptr<Launch>> queue_;  // the first may have been issued
-  std::chrono::steady_clock::time_point last_submit_;
   std::deque<std::weak_ptr<Launch>> entered_;  // those in their streams, some of them done
 };
 

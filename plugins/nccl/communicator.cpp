@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "communicator.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -54,9 +55,13 @@ void Communicator::issue(const std::function<void(ncclComm_t)>& body) {
   check(api_, api_.nccl.group_end(), "starting an operation", comm_);
 }
 
-void Communicator::use(const std::function<void(ncclComm_t)>& body) {
+bool Communicator::use(const std::function<void(ncclComm_t)>& body) {
   const std::lock_guard lock(mutex_);
-  if (comm_ != nullptr) body(comm_);
+  ncclResult_t state = ncclInternalError;
+  if (comm_ == nullptr || api_.nccl.comm_get_async_error(comm_, &state) != ncclSuccess) return true;
+  if (state == ncclInProgress) return false;
+  if (state == ncclSuccess) body(comm_);
+  return true;
 }
 
 void Communicator::abort() noexcept {
@@ -66,17 +71,21 @@ void Communicator::abort() noexcept {
 
 void Communicator::close(int64_t timeout_ns) noexcept {
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (comm_ == nullptr) return;
-  ncclResult_t state = ncclSuccess;
-  if (api_.nccl.comm_get_async_error(comm_, &state) == ncclSuccess && state == ncclSuccess) {
-    state = api_.nccl.comm_finalize(comm_);
-    auto pause = std::chrono::microseconds(10);
-    while (state == ncclInProgress && std::chrono::steady_clock::now() < end) {
+  // The state that it comes to, or ncclInProgress if there is no time left.
+  const auto settled = [this, end] {
+    ncclResult_t state = ncclInProgress;
+    for (auto pause = std::chrono::microseconds(10);; pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
+      if (api_.nccl.comm_get_async_error(comm_, &state) != ncclSuccess) return ncclInternalError;
+      if (state != ncclInProgress || std::chrono::steady_clock::now() >= end) return state;
       std::this_thread::sleep_for(pause);
-      pause = std::min(2 * pause, std::chrono::microseconds(1000));
-      if (api_.nccl.comm_get_async_error(comm_, &state) != ncclSuccess) break;
     }
+  };
+  ncclResult_t state = settled();
+  if (state == ncclSuccess) {
+    state = api_.nccl.comm_finalize(comm_);
+    if (state == ncclInProgress) state = settled();
   }
   if (state == ncclSuccess) {
     api_.nccl.comm_destroy(std::exchange(comm_, nullptr));

@@ -31,8 +31,10 @@ class Communicator {
   void abort() noexcept;
   // Ends it in order: what is under way comes to its end, but for no longer than timeout_ns. Then aborts.
   void close(int64_t timeout_ns) noexcept;
-  // Calls `body` with the communicator, unless it has ended. For what returns at once. Any thread.
-  void use(const std::function<void(ncclComm_t)>& body);
+  // Calls `body` with the communicator for what belongs to no operation (a registration), while NCCL does nothing with
+  // it. Of one that has ended or failed nothing is left to change: true, without a call. False: NCCL is at it, try
+  // again later. Any thread.
+  bool use(const std::function<void(ncclComm_t)>& body);
 
  private:
   const Api& api_;

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fate.hpp"
 
-#include <chrono>
+#include <algorithm>
 
 namespace backplane::nccl {
 
+using Clock = std::chrono::steady_clock;
+
 bool Fate::decide(const sdk::Failure& why) {
-  const std::lock_guard lock(mutex_);
-  if (why_) return false;
-  why_.emplace(why);
-  decided_.store(true, std::memory_order_release);
+  {
+    const std::lock_guard lock(mutex_);
+    if (why_) return false;
+    why_.emplace(why);
+    patient_until_ = Clock::now() + std::chrono::nanoseconds(kPatience);
+    decided_.store(true, std::memory_order_release);
+  }
+  wake_();
   return true;
 }
 
@@ -28,9 +34,14 @@ void Fate::settle() {
   changed_.notify_all();
 }
 
-void Fate::await_settled() const {
+bool Fate::await_settled(int64_t timeout_ns) const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::nanoseconds(kPatience), [this] { return settled_; });
+  auto until = patient_until_;
+  if (timeout_ns >= 0) {
+    until = std::min(until, Clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kPatience)));
+  }
+  if (changed_.wait_until(lock, until, [this] { return settled_; })) return true;
+  return Clock::now() >= patient_until_;
 }
 
 }  // namespace backplane::nccl

@@ -4,9 +4,13 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "backplane/sdk/failure.hpp"
 
@@ -17,6 +21,9 @@ class Fate {
  public:
   static constexpr int64_t kPatience = 400'000'000;  // nanoseconds; abort has 500 ms until all is terminal
 
+  // `wake`: has the poller stop the device. Called by decide.
+  explicit Fate(std::function<void()> wake) : wake_(std::move(wake)) {}
+
   // Only the first one counts. False: it was decided before.
   bool decide(const sdk::Failure& why);
   bool decided() const { return decided_.load(std::memory_order_acquire); }
@@ -25,14 +32,17 @@ class Fate {
 
   // The device touches no buffer any more.
   void settle();
-  // Waits for that, no longer than kPatience: a library that does not stop must not hold up the program.
-  void await_settled() const;
+  // For when it is decided: waits up to timeout_ns (BP_NO_TIMEOUT: as long as it takes) until it is settled, or
+  // kPatience is over since the decision: a library that does not stop must not hold up the program. False: neither.
+  bool await_settled(int64_t timeout_ns) const;
 
  private:
+  const std::function<void()> wake_;
   std::atomic<bool> decided_ = false;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::optional<sdk::Failure> why_;
+  std::chrono::steady_clock::time_point patient_until_;
   bool settled_ = false;
 };
 

@@ -96,7 +96,7 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
       comm_(connect(context, api_, device_)),
       memory_(api_, device_, *comm_),
       collectives_({api_, device_, rank_, size_, fate_, pool_, *comm_}),
-      messages_({api_, device_, pool_, max_ctas(context)}, rank_, size_, wire_, [this] { poller_.wake(); }),
+      messages_({api_, device_, pool_, max_ctas(context)}, rank_, size_, fate_, wire_, [this] { poller_.wake(); }),
       poller_([this](sdk::Poller::Sleep& sleep) { return progress(sleep); },
               [this](const sdk::Failure& why) {
                 fate_.decide(why);
@@ -144,10 +144,7 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   return work;
 }
 
-void Group::abort(const sdk::Failure& why) noexcept {
-  fate_.decide(why);
-  poller_.wake();
-}
+void Group::abort(const sdk::Failure& why) noexcept { fate_.decide(why); }
 
 const void* Group::extension(std::string_view id) { return id == BP_EXT_MEMORY ? memory_.table() : nullptr; }
 
@@ -158,19 +155,19 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
   }
   if (fate_.decided()) {
     stop_device();
-    return false;
+    return true;
   }
   bool moved = wire_.progress(sleep);
   moved |= messages_.progress();
   const bool launching = collectives_.advance();
   if (!gone_.empty() && !moved) {
-    const auto& [peer, since] = *gone_.begin();
-    const bool busy = collectives_.busy();
-    if (busy && Clock::now() > std::max(since, collectives_.last_submit()) + kGrace) {
+    const auto& [peer, left_at] = *gone_.begin();
+    const auto since = collectives_.waits_since();
+    if (since && Clock::now() > std::max(left_at, *since) + kGrace) {
       fate_.decide(gone(peer, how_it_left(peer)));
       return true;
     }
-    sleep.at_most(busy ? 5'000'000 : 50'000'000);  // nobody tells when the next one begins
+    sleep.at_most(since ? 5'000'000 : 50'000'000);  // nobody tells when the next one begins
   }
   if (launching || messages_.busy()) sleep.at_most(sdk::Poller::kShortestPause);
   sleep.until_woken();
@@ -196,16 +193,22 @@ void Group::end_of(int32_t peer) {
   if (!said_goodbye_[static_cast<size_t>(peer)]) first_lost_.compare_exchange_strong(none, peer);
 }
 
-// Ends what is in flight, on the device and off it.
-void Group::stop_device() {
+// Ends what is in flight, on the device and off it. All communicators go together, so that no kernel waits behind one
+// that is stopped later; what they had in flight fails when the device has let go of the buffers.
+void Group::stop_device() noexcept {
   stopped_ = true;
+  wire_.cut();  // the others learn of it at once
   collectives_.look_once_more();
+  messages_.look_once_more();
   api_.nccl.group_start();
   comm_->abort();
-  messages_.fail(fate_.why());
+  messages_.abort();
   api_.nccl.group_end();
+  while (!(collectives_.is_still() && messages_.is_still()) && !fate_.await_settled(0)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  messages_.fail(fate_.why());
   fate_.settle();
-  wire_.cut();
 }
 
 }  // namespace backplane::nccl

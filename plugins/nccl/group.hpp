@@ -36,7 +36,7 @@ class Group final : public sdk::ProcessGroup {
   bool progress(sdk::Poller::Sleep& sleep);
   void end_of(int32_t peer);
   const char* how_it_left(int32_t peer) const;
-  void stop_device();
+  void stop_device() noexcept;
 
   const Api& api_;
   const int device_;
@@ -44,7 +44,7 @@ class Group final : public sdk::ProcessGroup {
   const int32_t size_;
   const bool stages_;
   const std::span<const bp_capability* const> capabilities_;
-  Fate fate_;
+  Fate fate_{[this] { poller_.wake(); }};
   Pool pool_;
   std::vector<bool> said_goodbye_;             // of the poller's thread, as the two below
   std::map<int32_t, Clock::time_point> gone_;  // peers whose connection has ended

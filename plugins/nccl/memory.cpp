@@ -2,77 +2,100 @@
 #include "memory.hpp"
 
 #include <string>
+#include <utility>
 
 #include "device.hpp"
 
 namespace backplane::nccl {
 namespace {
 
-class Allocated final : public sdk::Allocation {
+class DeviceAllocation final : public sdk::Allocation {
  public:
-  Allocated(const Api& api, int device, uint64_t bytes, std::shared_ptr<Registrations> registrations)
-      : api_(api), device_(device), registrations_(std::move(registrations)) {
-    const OnDevice here(api, device);
-    if (api.nccl.mem_alloc != nullptr) {
-      check(api, api.nccl.mem_alloc(&data_, bytes), "allocating device memory");
-    } else {
-      check(api, api.cuda.malloc(&data_, bytes), "allocating device memory");
-    }
-    registrations_->enter(data_, bytes);
-  }
-  ~Allocated() override {
-    registrations_->leave(data_);
-    try {
-      const OnDevice here(api_, device_);
-      if (api_.nccl.mem_alloc != nullptr) {
-        api_.nccl.mem_free(data_);
-      } else {
-        api_.cuda.free(data_);
-      }
-    } catch (const sdk::Failure&) {
-      // The device is gone, and its memory with it.
-    }
-  }
+  DeviceAllocation(std::shared_ptr<Allocations> pieces, uint64_t bytes)
+      : allocations_(std::move(pieces)), data_(allocations_->allocate(bytes)) {}
+  ~DeviceAllocation() override { allocations_->release(data_); }
   void* data() const override { return data_; }
 
  private:
-  const Api& api_;
-  const int device_;
-  const std::shared_ptr<Registrations> registrations_;
-  void* data_ = nullptr;
+  const std::shared_ptr<Allocations> allocations_;
+  void* const data_;
 };
 
 }  // namespace
 
-// A registration that fails costs time, nothing else.
-void Registrations::enter(void* data, uint64_t bytes) {
+void* Allocations::take(uint64_t bytes) const {
+  const OnDevice here(api_, device_);
+  void* data = nullptr;
+  if (api_.nccl.mem_alloc != nullptr) {
+    check(api_, api_.nccl.mem_alloc(&data, bytes), "allocating device memory");
+  } else {
+    check(api_, api_.cuda.malloc(&data, bytes), "allocating device memory");
+  }
+  return data;
+}
+
+void Allocations::give(void* data) const noexcept {
+  try {
+    const OnDevice here(api_, device_);
+    if (api_.nccl.mem_alloc != nullptr) {
+      api_.nccl.mem_free(data);
+    } else {
+      api_.cuda.free(data);
+    }
+  } catch (const sdk::Failure&) {
+    // The device is gone, and its memory with it.
+  }
+}
+
+// Registering costs time if it fails, or is left out because NCCL is just launching; nothing else.
+void* Allocations::allocate(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr || api_.nccl.comm_register == nullptr) return;
-  comm_->use([this, data, bytes](ncclComm_t comm) {
-    void* handle = nullptr;
-    if (api_.nccl.comm_register(comm, data, bytes, &handle) == ncclSuccess) handles_[data] = handle;
+  sweep();
+  void* const data = take(bytes);
+  try {
+    Entry& entry = allocations_[data];
+    if (comm_ == nullptr || api_.nccl.comm_register == nullptr) return data;
+    comm_->use([this, data, bytes, &entry](ncclComm_t comm) {
+      if (api_.nccl.comm_register(comm, data, bytes, &entry.handle) != ncclSuccess) entry.handle = nullptr;
+    });
+  } catch (...) {
+    allocations_.erase(data);
+    give(data);
+    throw;
+  }
+  return data;
+}
+
+void Allocations::release(void* data) noexcept {
+  const std::lock_guard lock(mutex_);
+  allocations_[data].is_released = true;
+  sweep();
+}
+
+void Allocations::sweep() noexcept {
+  std::erase_if(allocations_, [this](const auto& item) {
+    const Entry& entry = item.second;
+    if (!entry.is_released) return false;
+    if (entry.handle != nullptr && comm_ != nullptr &&
+        !comm_->use([this, handle = entry.handle](ncclComm_t comm) { api_.nccl.comm_deregister(comm, handle); })) {
+      return false;
+    }
+    give(item.first);
+    return true;
   });
 }
 
-void Registrations::leave(void* data) noexcept {
+// What NCCL still knows then, it forgets with the communicator.
+void Allocations::end() noexcept {
   const std::lock_guard lock(mutex_);
-  const auto found = handles_.find(data);
-  if (found == handles_.end()) return;
-  if (comm_ != nullptr) {
-    comm_->use([this, found](ncclComm_t comm) { api_.nccl.comm_deregister(comm, found->second); });
+  if (comm_ == nullptr) return;
+  for (auto& [data, entry] : allocations_) {
+    if (entry.handle == nullptr) continue;
+    comm_->use([this, handle = entry.handle](ncclComm_t comm) { api_.nccl.comm_deregister(comm, handle); });
+    entry.handle = nullptr;
   }
-  handles_.erase(found);
-}
-
-void Registrations::end() noexcept {
-  const std::lock_guard lock(mutex_);
-  if (comm_ != nullptr) {
-    comm_->use([this](ncclComm_t comm) {
-      for (const auto& [data, handle] : handles_) api_.nccl.comm_deregister(comm, handle);
-    });
-  }
-  handles_.clear();
   comm_ = nullptr;
+  sweep();
 }
 
 std::unique_ptr<sdk::Allocation> DeviceMemory::allocate(uint64_t bytes, uint32_t memory, int32_t device) {
@@ -81,7 +104,7 @@ std::unique_ptr<sdk::Allocation> DeviceMemory::allocate(uint64_t bytes, uint32_t
     throw sdk::Failure(BP_UNSUPPORTED, "this group of nccl is on device " + std::to_string(device_) + ", not on " +
                                            std::to_string(device));
   }
-  return std::make_unique<Allocated>(api_, device_, bytes, registrations_);
+  return std::make_unique<DeviceAllocation>(allocations_, bytes);
 }
 
 }  // namespace backplane::nccl

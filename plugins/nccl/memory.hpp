@@ -13,34 +13,43 @@
 
 namespace backplane::nccl {
 
-// What outlives the group, because its memory may.
-class Registrations {
+// The pieces that were given out. Outlives the group, because they may. Any thread.
+class Allocations {
  public:
-  Registrations(const Api& api, Communicator& comm) : api_(api), comm_(&comm) {}
-  void enter(void* data, uint64_t bytes);
-  void leave(void* data) noexcept;
+  Allocations(const Api& api, int device, Communicator& comm) : api_(api), device_(device), comm_(&comm) {}
+  void* allocate(uint64_t bytes);
+  // Frees it; if NCCL knows it and is just launching, when memory is next asked for or given back, or at the end.
+  void release(void* data) noexcept;
   void end() noexcept;
 
  private:
+  struct Entry {
+    void* handle = nullptr;  // NCCL's; null: it does not know this entry
+    bool is_released = false;
+  };
+  void* take(uint64_t bytes) const;
+  void give(void* data) const noexcept;
+  void sweep() noexcept;
+
   const Api& api_;
+  const int device_;
   std::mutex mutex_;
-  Communicator* comm_;
-  std::map<void*, void*> handles_;
+  Communicator* comm_;  // null: ended
+  std::map<void*, Entry> allocations_;
 };
 
 class DeviceMemory final : public sdk::MemoryPool {
  public:
   DeviceMemory(const Api& api, int device, Communicator& comm)
-      : api_(api), device_(device), registrations_(std::make_shared<Registrations>(api, comm)) {}
+      : device_(device), allocations_(std::make_shared<Allocations>(api, device, comm)) {}
   ~DeviceMemory() override { end(); }
   // Before the communicator ends: what was given out goes on as memory.
-  void end() noexcept { registrations_->end(); }
+  void end() noexcept { allocations_->end(); }
   std::unique_ptr<sdk::Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) override;
 
  private:
-  const Api& api_;
   const int device_;
-  const std::shared_ptr<Registrations> registrations_;
+  const std::shared_ptr<Allocations> allocations_;
 };
 
 }  // namespace backplane::nccl

@@ -7,11 +7,42 @@
 #include <utility>
 
 namespace backplane::nccl {
+namespace {
 
-Messages::Messages(const Channel::Config& config, int32_t rank, int32_t world_size, Wire& wire,
+// A message's. A library that does not stop holds it up no longer than Fate allows.
+class MessageWork final : public sdk::Work {
+ public:
+  MessageWork(std::shared_ptr<sdk::Completion> done, std::function<void()> cancel, const Fate& fate)
+      : done_(std::move(done)), cancel_(std::move(cancel)), fate_(fate) {}
+  bool wait(int64_t timeout_ns) override {
+    const sdk::Deadline deadline(timeout_ns);
+    for (;;) {
+      const int64_t left = deadline.left_ns();
+      if (done_->wait(left < 0 ? kTurn : std::min(left, kTurn))) return true;
+      if (fate_.decided() && fate_.await_settled(0)) done_->fail(fate_.why());
+      if (deadline.passed()) return done_->wait(0);
+    }
+  }
+  void cancel() noexcept override { cancel_(); }
+
+ private:
+  static constexpr int64_t kTurn = 50'000'000;  // nanoseconds
+  const std::shared_ptr<sdk::Completion> done_;
+  const std::function<void()> cancel_;
+  const Fate& fate_;
+};
+
+sdk::Failure nonsense(int32_t peer, const char* what) {
+  return {BP_PEER_LOST, "nccl: rank " + std::to_string(peer) + what, peer};
+}
+
+}  // namespace
+
+Messages::Messages(const Channel::Config& config, int32_t rank, int32_t world_size, const Fate& fate, Wire& wire,
                    std::function<void()> wake)
     : c_(config),
       rank_(rank),
+      fate_(fate),
       wire_(wire),
       wake_(std::move(wake)),
       peers_(static_cast<size_t>(world_size)),
@@ -27,6 +58,10 @@ Transfer Messages::transfer(const bp_buffer& buffer, uint64_t bytes, void* strea
     made.after = Event(c_.pool, static_cast<cudaStream_t>(stream));
   }
   return made;
+}
+
+std::unique_ptr<sdk::Work> Messages::work(std::shared_ptr<sdk::Completion> done, std::function<void()> cancel) const {
+  return std::make_unique<MessageWork>(std::move(done), std::move(cancel), fate_);
 }
 
 std::unique_ptr<sdk::Work> Messages::send(const bp_op& op) {
@@ -47,7 +82,7 @@ std::unique_ptr<sdk::Work> Messages::send(const bp_op& op) {
   }
   wake_();
   if (bytes == 0) return nullptr;
-  return std::make_unique<sdk::CompletionWork>(std::move(done), [this, peer = op.peer, id] { cancel_send(peer, id); });
+  return work(std::move(done), [this, peer = op.peer, id] { cancel_send(peer, id); });
 }
 
 std::unique_ptr<sdk::Work> Messages::send_to_self(uint64_t tag, Transfer mine) {
@@ -66,25 +101,25 @@ std::unique_ptr<sdk::Work> Messages::send_to_self(uint64_t tag, Transfer mine) {
   }
   mailbox_.announce(rank_, tag, bytes, id, [this, id](sdk::Receive* receive) { return fetch_own(id, receive); });
   wake_();
-  return std::make_unique<sdk::CompletionWork>(std::move(done), [this, id] { cancel_send(rank_, id); });
+  return work(std::move(done), [this, id] { cancel_send(rank_, id); });
 }
 
 std::unique_ptr<sdk::Work> Messages::recv(const bp_op& op) {
   const uint64_t bytes = op.output.count * bp_dtype_size(op.dtype);
-  auto done = std::make_shared<sdk::Completion>();
-  Transfer mine = transfer(op.output, bytes, op.stream, done);
+  auto done = std::make_shared<Incoming>();
+  Transfer mine = transfer(op.output, bytes, op.stream, nullptr);
+  done->is_host = mine.is_host;
+  done->after = std::move(mine.after);
   {
     const std::lock_guard lock(mutex_);
     if (failed_) throw *failed_;
-    receives_.emplace(done.get(), std::pair(mine.is_host, std::move(mine.after)));
   }
   mailbox_.take({op.peer, op.tag, op.output.data, bytes, op.result, done, 0});
   wake_();
-  // Once a message is found for it, it is soon done: then there is nothing to cancel.
-  return std::make_unique<sdk::CompletionWork>(done, [this, which = done.get()] {
-    if (!mailbox_.cancel(which)) return;
-    const std::lock_guard lock(mutex_);
-    receives_.erase(which);
+  // Once a message is found for it, it is soon done, unless the sender withdraws that.
+  return work(done, [this, done] {
+    done->is_cancelled.store(true);
+    mailbox_.cancel(done.get());
   });
 }
 
@@ -97,7 +132,9 @@ void Messages::arrived(int32_t peer, const Frame& frame) {
     case FrameKind::kAnnounce: {
       {
         const std::lock_guard lock(mutex_);
-        at(peer).in.emplace(frame.id, std::nullopt);
+        if (frame.size == 0 || !at(peer).in.emplace(frame.id, Announced{frame.size, {}}).second) {
+          throw nonsense(peer, " announced a message that cannot be");
+        }
       }
       return mailbox_.announce(peer, frame.tag, frame.size, frame.id,
                                [this, peer, id = frame.id](sdk::Receive* receive) { return fetch(peer, id, receive); });
@@ -117,8 +154,7 @@ void Messages::arrived(int32_t peer, const Frame& frame) {
     case FrameKind::kWithdraw:
       return withdrawn(peer, frame.id);
     default:
-      throw sdk::Failure(BP_PEER_LOST, "nccl: rank " + std::to_string(peer) + " sent a frame that makes no sense",
-                         peer);
+      throw nonsense(peer, " sent a frame that makes no sense");
   }
 }
 
@@ -131,7 +167,7 @@ bool Messages::fetch(int32_t peer, uint64_t id, sdk::Receive* receive) {
   if (receive == nullptr) {
     at(peer).in.erase(found);
   } else {
-    found->second = *receive;
+    found->second.receive = *receive;
   }
   wake_();
   return true;
@@ -159,15 +195,9 @@ bool Messages::fetch_own(uint64_t id, sdk::Receive* receive) {
   return true;
 }
 
-// mutex_ is held.
-Transfer Messages::incoming(sdk::Receive receive, uint64_t bytes) {
-  Transfer made{receive.data, bytes, true, {}, receive.received};
-  const auto found = receives_.find(receive.received.get());
-  if (found == receives_.end()) return made;
-  made.is_host = found->second.first;
-  made.after = std::move(found->second.second);
-  receives_.erase(found);
-  return made;
+Transfer Messages::incoming(const sdk::Receive& receive, uint64_t bytes) {
+  auto& done = static_cast<Incoming&>(*receive.received);
+  return {receive.data, bytes, done.is_host, std::move(done.after), receive.received};
 }
 
 void Messages::begin_send(int32_t peer, uint64_t id) {
@@ -190,11 +220,12 @@ void Messages::begin_recv(int32_t peer, const Frame& frame) {
   const std::lock_guard lock(mutex_);
   Peer& from = at(peer);
   const auto found = from.in.find(frame.id);
-  if (found == from.in.end() || !found->second || (!from.receiving && frame.has_channel == 0)) {
-    throw sdk::Failure(BP_PEER_LOST, "nccl: rank " + std::to_string(peer) + " began a message that nobody took", peer);
+  if (found == from.in.end() || !found->second.receive || found->second.size != frame.size ||
+      (!from.receiving && frame.has_channel == 0)) {
+    throw nonsense(peer, " began a message that nobody took");
   }
   if (!from.receiving) from.receiving = std::make_unique<Channel>(c_, false, frame.channel);
-  from.receiving->enter(incoming(std::move(*found->second), frame.size));
+  from.receiving->enter(incoming(*found->second.receive, found->second.size));
   from.in.erase(found);
 }
 
@@ -205,10 +236,13 @@ void Messages::withdrawn(int32_t peer, uint64_t id) {
     const std::lock_guard lock(mutex_);
     const auto found = at(peer).in.find(id);
     if (found == at(peer).in.end()) return;
-    receive = std::move(found->second);
+    receive = std::move(found->second.receive);
     at(peer).in.erase(found);
   }
-  if (receive) mailbox_.restore(std::move(*receive));
+  if (!receive) return;
+  const std::shared_ptr<sdk::Completion> done = receive->received;
+  mailbox_.restore(std::move(*receive));
+  if (static_cast<Incoming&>(*done).is_cancelled.load()) mailbox_.cancel(done.get());
 }
 
 void Messages::cancel_send(int32_t peer, uint64_t id) {
@@ -224,20 +258,32 @@ void Messages::cancel_send(int32_t peer, uint64_t id) {
   wake_();
 }
 
+void Messages::each_channel(const std::function<void(int32_t peer, Channel& channel)>& body) const {
+  for (size_t peer = 0; peer < peers_.size(); ++peer) {
+    if (peers_[peer].sending) body(static_cast<int32_t>(peer), *peers_[peer].sending);
+    if (peers_[peer].receiving) body(static_cast<int32_t>(peer), *peers_[peer].receiving);
+  }
+}
+
 bool Messages::progress() {
   bool moved = progress_copies();
-  for (Peer& peer : peers_) {
-    moved |= progress_channel(peer, peer.sending);
-    moved |= progress_channel(peer, peer.receiving);
-  }
+  each_channel([this, &moved](int32_t peer, Channel& channel) { moved |= progress_channel(peer, channel); });
   return moved;
 }
 
-bool Messages::progress_channel(Peer& peer, std::unique_ptr<Channel>& channel) {
-  if (!channel || !channel->busy()) return false;
-  const bool moved = channel->progress();
-  if (!moved && peer.lost && Clock::now() > peer.lost_at + kGrace) channel->fail(*peer.lost);
-  return moved;
+bool Messages::progress_channel(int32_t rank, Channel& channel) {
+  if (!channel.busy()) return false;
+  const Peer& peer = at(rank);
+  try {
+    if (channel.progress()) return true;
+  } catch (const sdk::Failure& why) {
+    if (peer.lost) throw sdk::Failure(*peer.lost);  // which NCCL noticed, too
+    throw sdk::Failure(why.status(), std::string(why.what()) + " (a message with rank " + std::to_string(rank) + ")",
+                       why.status() == BP_PEER_LOST ? rank : -1, why.native_code());
+  }
+  const auto since = peer.lost ? channel.waits_since() : std::nullopt;
+  if (since && Clock::now() > std::max(peer.lost_at, *since) + kGrace) throw sdk::Failure(*peer.lost);
+  return false;
 }
 
 bool Messages::progress_copies() {
@@ -262,10 +308,11 @@ bool Messages::progress_copies() {
          }) > 0;
 }
 
-bool Messages::busy() const {
-  return !copies_.empty() || std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-    return (peer.sending && peer.sending->busy()) || (peer.receiving && peer.receiving->busy());
-  });
+bool Messages::busy() {
+  bool is_busy = false;
+  each_channel([&is_busy](int32_t, Channel& channel) { is_busy |= channel.busy(); });
+  const std::lock_guard lock(mutex_);
+  return is_busy || !copies_.empty();
 }
 
 void Messages::lost(int32_t peer, const sdk::Failure& why) {
@@ -277,14 +324,34 @@ void Messages::lost(int32_t peer, const sdk::Failure& why) {
     gone.lost.emplace(why);
     gone.lost_at = Clock::now();
     for (const auto& [id, transfer] : gone.out) failing.push_back(transfer.done);
-    for (const auto& [id, receive] : gone.in) {
-      if (receive) failing.push_back(receive->received);
+    for (const auto& [id, announced] : gone.in) {
+      if (announced.receive) failing.push_back(announced.receive->received);
     }
     gone.out.clear();
     gone.in.clear();
   }
   for (const auto& completion : failing) completion->fail(why);
   mailbox_.drop_peer(peer, why, peers_.size() - 1);
+}
+
+void Messages::look_once_more() noexcept {
+  each_channel([](int32_t, Channel& channel) { channel.look_once_more(); });
+}
+
+void Messages::abort() noexcept {
+  each_channel([](int32_t, Channel& channel) { channel.abort(); });
+}
+
+bool Messages::is_still() noexcept {
+  bool is_still = true;
+  each_channel([&is_still](int32_t, Channel& channel) { is_still = is_still && channel.is_still(); });
+  const std::lock_guard lock(mutex_);
+  try {
+    for (const Copy& copy : copies_) is_still = is_still && (!copy.copied || copy.copied.passed());
+  } catch (const sdk::Failure&) {
+    // The device has failed: it does nothing any more.
+  }
+  return is_still;
 }
 
 void Messages::fail(const sdk::Failure& why) {
@@ -295,31 +362,26 @@ void Messages::fail(const sdk::Failure& why) {
     failed_.emplace(why);
     for (Peer& peer : peers_) {
       for (const auto& [id, transfer] : peer.out) failing.push_back(transfer.done);
-      for (const auto& [id, receive] : peer.in) {
-        if (receive) failing.push_back(receive->received);
+      for (const auto& [id, announced] : peer.in) {
+        if (announced.receive) failing.push_back(announced.receive->received);
       }
       peer.out.clear();
       peer.in.clear();
-      if (peer.sending) peer.sending->fail(why);
-      if (peer.receiving) peer.receiving->fail(why);
     }
     for (const Copy& copy : copies_) {
       failing.push_back(copy.from.done);
       failing.push_back(copy.to.done);
     }
     copies_.clear();
-    receives_.clear();
   }
+  each_channel([&why](int32_t, Channel& channel) { channel.fail(why); });
   for (const auto& completion : failing) completion->fail(why);
   mailbox_.close(why, why);
 }
 
 void Messages::close(int64_t timeout_ns) {
   const sdk::Deadline deadline(timeout_ns);
-  for (Peer& peer : peers_) {
-    if (peer.sending) peer.sending->close(deadline.left_ns());
-    if (peer.receiving) peer.receiving->close(deadline.left_ns());
-  }
+  each_channel([&deadline](int32_t, Channel& channel) { channel.close(deadline.left_ns()); });
 }
 
 }  // namespace backplane::nccl

@@ -7,7 +7,9 @@
 // Messages are ordered after what the caller's stream held at submit; what follows them there has to wait for the Work.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,35 +19,53 @@
 #include "backplane/sdk/mailbox.hpp"
 #include "backplane/sdk/process_group.hpp"
 #include "channel.hpp"
+#include "fate.hpp"
 #include "wire.hpp"
 
 namespace backplane::nccl {
 
 class Messages {
  public:
-  Messages(const Channel::Config& config, int32_t rank, int32_t world_size, Wire& wire, std::function<void()> wake);
+  Messages(const Channel::Config& config, int32_t rank, int32_t world_size, const Fate& fate, Wire& wire,
+           std::function<void()> wake);
 
   // A BP_SEND or BP_RECV; null: it is done. The Work must not outlive this object. Any thread, does not block.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
 
   // The poller's thread, all of these:
   void arrived(int32_t peer, const Frame& frame);
-  // Gets on with the channels. True if something happened.
+  // Gets on with the channels. True if something happened. Throws what ends the group: NCCL's errors, and the loss of a
+  // peer whose channel holds a message kGrace later. That channel cannot be stopped alone: its kernel may wait behind
+  // others of the caller's stream that only the end of all communicators stops.
   bool progress();
-  // Nothing more comes from this peer. What is in the channels still has kGrace.
+  // Nothing more comes from this peer.
   void lost(int32_t peer, const sdk::Failure& why);
+  // Is a message in a channel?
+  bool busy();
+  // The end, as in Channel.
+  void look_once_more() noexcept;
+  void abort() noexcept;
+  bool is_still() noexcept;
   void fail(const sdk::Failure& why);
   void close(int64_t timeout_ns);
-  // Is a message in a channel?
-  bool busy() const;
 
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kGrace = std::chrono::milliseconds(250);
 
+  struct Announced {
+    uint64_t size;                        // bytes
+    std::optional<sdk::Receive> receive;  // set: that has taken it
+  };
+  // What a receive needs beside what the mailbox keeps. The completion of each sdk::Receive here is one.
+  struct Incoming : public sdk::Completion {
+    bool is_host = false;
+    Event after;
+    std::atomic<bool> is_cancelled = false;
+  };
   struct Peer {
-    std::map<uint64_t, Transfer> out;                    // announced, by id; not begun
-    std::map<uint64_t, std::optional<sdk::Receive>> in;  // announced here, by the peer's id; set: taken by a receive
+    std::map<uint64_t, Transfer> out;  // announced, by id; not begun
+    std::map<uint64_t, Announced> in;  // announced here, by the peer's id
     std::optional<sdk::Failure> lost;
     // Of the poller's thread:
     std::unique_ptr<Channel> sending;
@@ -56,6 +76,7 @@ class Messages {
   std::unique_ptr<sdk::Work> send(const bp_op& op);
   std::unique_ptr<sdk::Work> recv(const bp_op& op);
   Transfer transfer(const bp_buffer& buffer, uint64_t bytes, void* stream, std::shared_ptr<sdk::Completion> done) const;
+  std::unique_ptr<sdk::Work> work(std::shared_ptr<sdk::Completion> done, std::function<void()> cancel) const;
   std::unique_ptr<sdk::Work> send_to_self(uint64_t tag, Transfer transfer);
   bool fetch(int32_t peer, uint64_t id, sdk::Receive* receive);
   bool fetch_own(uint64_t id, sdk::Receive* receive);
@@ -63,21 +84,21 @@ class Messages {
   void begin_recv(int32_t peer, const Frame& frame);
   void withdrawn(int32_t peer, uint64_t id);
   void cancel_send(int32_t peer, uint64_t id);
-  Transfer incoming(sdk::Receive receive, uint64_t bytes);
+  static Transfer incoming(const sdk::Receive& receive, uint64_t bytes);
   bool progress_copies();
-  bool progress_channel(Peer& peer, std::unique_ptr<Channel>& channel);
+  bool progress_channel(int32_t rank, Channel& channel);
+  void each_channel(const std::function<void(int32_t peer, Channel& channel)>& body) const;
   Peer& at(int32_t peer) { return peers_[static_cast<size_t>(peer)]; }
   void tell(int32_t peer, FrameKind kind, uint64_t id);
 
   const Channel::Config c_;
   const int32_t rank_;
+  const Fate& fate_;
   Wire& wire_;
   const std::function<void()> wake_;
   sdk::Mailbox mailbox_;  // its lock may be held while mutex_ is taken, never the other way round
   std::mutex mutex_;
   std::vector<Peer> peers_;
-  // What a receive needs beside what the mailbox keeps: is it host memory, and after what.
-  std::map<const sdk::Completion*, std::pair<bool, Event>> receives_;
   uint64_t next_id_ = 0;
   std::optional<sdk::Failure> failed_;
   // Messages of this rank to itself: both ends, and the point in the stream where they are copied.

@@ -284,5 +284,67 @@ TEST(Nccl, KeepsDeadlinesWhileTheDeviceHangs) {
   });
 }
 
+TEST(Nccl, GivesOutMemoryWhileNcclLaunches) {
+  const ScopedVariable slow("BACKPLANE_DOUBLE_SLOW", "300");
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    group.barrier();
+    CallOptions async;
+    async.async_op = true;
+    Work work = group.all_reduce(span(memory, device), ReduceOp::kSum, async);
+    filled<float>(group, device, 8, 1);  // given back at once
+    work.wait();
+    EXPECT_TRUE(all_are<float>(memory, 2));
+  });
+}
+
+TEST(Nccl, SaysThatARankHasLeft) {
+  for (int round = 0; round < 3; ++round) {
+    on_devices(2, [](ProcessGroup& group, Device device) {
+      Memory<float> memory = filled<float>(group, device, 4, static_cast<float>(group.rank()));
+      if (group.rank() == 1) {
+        group.send(span(memory, device), 0, 1);
+        return;
+      }
+      group.recv(span(memory, device), 1, 1);
+      EXPECT_TRUE(all_are<float>(memory, 1));
+      std::string text;
+      EXPECT_EQ(failure_of([&] { group.recv(span(memory, device), 1, 2); }, &text), Status::kPeerLost);
+      EXPECT_TRUE(contains(text, "has left the group")) << text;
+    });
+  }
+}
+
+// Its message is in a channel, behind a collective that only the end of the group stops.
+TEST(Nccl, EndsWhenAPeerOfAMessageIsLost) {
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    group.barrier();
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CallOptions async;
+    async.async_op = true;
+    async.stream = stream;
+    const Buffer nothing(memory.data(), 0, dtype_of<float>, device);
+    if (group.rank() == 1) {
+      Work received = group.recv(span(memory, device), 0, 1, async);
+      group.recv(nothing, 0, 2);
+      group.send(nothing, 0, 3);
+      group.recv(nothing, 0, 4);
+      group.abort("the test says so");
+      EXPECT_EQ(failure_of([&] { received.wait(); }), Status::kCancelled);
+    } else {
+      Work sum = group.all_reduce(span(memory, device), ReduceOp::kSum, async);
+      Work sent = group.send(span(memory, device), 1, 1, async);
+      group.send(nothing, 1, 2);
+      group.recv(nothing, 1, 3);  // ready has come before it
+      group.send(nothing, 1, 4);  // and goes after begin
+      EXPECT_EQ(failure_of([&] { sum.wait(); }), Status::kPeerLost);
+      EXPECT_EQ(failure_of([&] { sent.wait(); }), Status::kPeerLost);
+    }
+    cudaStreamDestroy(stream);
+  });
+}
+
 }  // namespace
 }  // namespace backplane::test

@@ -4,6 +4,7 @@
 #include <nccl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -43,25 +44,37 @@ class Comm {
     if (id_fd >= 0) ::close(std::exchange(id_fd, -1));
   }
 
-  // Something takes effect in the background: the first to ask is told to ask again.
-  void begin() { in_progress_.store(true); }
+  // Something takes effect in the background: the first to ask are told to ask again.
+  void begin() { in_progress_.store(setting("BACKPLANE_DOUBLE_SLOW", 1)); }
 
   ncclResult_t state() {
     if (const ncclResult_t error = error_.load(); error != ncclSuccess) return error;
     if (!segment_.complete()) return ncclInProgress;
     drop_id();
-    return in_progress_.exchange(false) ? ncclInProgress : ncclSuccess;
+    return in_progress_.load() > 0 && in_progress_.fetch_sub(1) > 0 ? ncclInProgress : ncclSuccess;
   }
 
-  void abort() {
+  // May operations be started? Not while something takes effect.
+  bool ready() { return error_.load() == ncclSuccess && segment_.complete() && in_progress_.load() <= 0; }
+
+  // All that is launched stops as soon as its stream comes to it.
+  void stop() {
     const std::lock_guard lock(mutex_);
     stop_.store(true);
     changed_.notify_all();
   }
+  // Waits for the streams to have come that far. What a real library waits for is not bounded; here it is told.
+  void await_stopped() {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, std::chrono::seconds(5), [this] { return turn_ == launched_; })) return;
+    violated("ncclCommAbort waits for a stream that does not come to the communicator's operations");
+  }
 
   // What was launched together, at its turn: a communicator does one thing after the other, whatever the streams.
   void launch(const std::shared_ptr<Comm>& self, Stream& stream, std::vector<Operation> operations) {
+    std::unique_lock lock(mutex_);
     const uint64_t turn = launched_++;
+    lock.unlock();
     const auto number = static_cast<int64_t>(turn) + 1;
     if (fails_with_ != ncclSuccess && number == fails_at_) error_.store(fails_with_);
     const bool stalls = number == setting("BACKPLANE_DOUBLE_STALL", 0);
@@ -86,7 +99,7 @@ class Comm {
   }
 
   Segment segment_;
-  std::atomic<bool> in_progress_ = true;
+  std::atomic<int64_t> in_progress_ = 1;
   std::atomic<ncclResult_t> error_ = ncclSuccess;
   std::atomic<bool> stop_ = false;
   ncclResult_t fails_with_ = ncclSuccess;
@@ -104,7 +117,7 @@ std::map<uint64_t, int>& ids() {
   return *map;
 }
 
-// What this thread has called since ncclGroupStart.
+// What this thread has called since ncclGroupStart: operations, and ncclCommAbort.
 struct Called {
   std::shared_ptr<Comm> comm;
   cudaStream_t stream;
@@ -112,8 +125,10 @@ struct Called {
 };
 thread_local int group_depth = 0;
 thread_local std::vector<Called> called;
+thread_local std::vector<std::shared_ptr<Comm>> aborted;
 
 ncclResult_t launch_all() {
+  for (const auto& comm : std::exchange(aborted, {})) comm->await_stopped();
   const std::vector<Called> all = std::exchange(called, {});
   std::map<std::pair<Comm*, cudaStream_t>, std::vector<Operation>> messages;
   for (const Called& each : all) {
@@ -142,6 +157,7 @@ namespace {
 
 ncclResult_t call(ncclComm_t comm, cudaStream_t stream, Operation operation) {
   Comm& c = *comm->comm;
+  if (!c.ready()) return ncclInvalidArgument;
   if (size_of(operation.dtype) == 0 || (operation.peer < 0 || operation.peer >= c.size)) return ncclInvalidArgument;
   if (operation.count == 0) return ncclSuccess;
   if (operation.op >= ncclNumOps) {
@@ -211,6 +227,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (!comm->comm->ready()) return ncclInvalidArgument;
   comm->comm->begin();
   return ncclInProgress;
 }
@@ -221,9 +238,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  comm->comm->abort();
+  comm->comm->stop();
+  aborted.push_back(comm->comm);
   delete comm;
-  return ncclSuccess;
+  return group_depth > 0 ? ncclSuccess : launch_all();
 }
 
 ncclResult_t ncclGroupStart() {
@@ -291,11 +309,15 @@ ncclResult_t ncclMemFree(void* data) {
   cudaFree(data);
   return ncclSuccess;
 }
-ncclResult_t ncclCommRegister(const ncclComm_t, void* data, size_t, void** handle) {
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t, void** handle) {
+  if (!comm->comm->ready()) violated("ncclCommRegister while the communicator is at work");
   *handle = data;
   return ncclSuccess;
 }
-ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*) {
+  if (!comm->comm->ready()) violated("ncclCommDeregister while the communicator is at work");
+  return ncclSuccess;
+}
 #endif
 
 }  // extern "C"

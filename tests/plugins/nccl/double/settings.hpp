@@ -9,9 +9,11 @@
 //   BACKPLANE_DOUBLE_DRIVER=N          the driver's version (13000); 0: there is none
 //   BACKPLANE_DOUBLE_FAIL=RESULT@N     each communicator reports this ncclResult_t once it was given N operations
 //   BACKPLANE_DOUBLE_STALL=N           each communicator's operation N (from 1) hangs until it is aborted
+//   BACKPLANE_DOUBLE_SLOW=N            an operation takes effect once its communicator was asked N times (1)
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -20,6 +22,12 @@ namespace backplane::nccl_double {
 inline int64_t setting(const char* name, int64_t otherwise) {
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoll(text, nullptr, 10);
+}
+
+// Ends the process: who calls like that would get undefined behaviour, or hang, from the real library.
+[[noreturn]] inline void violated(const char* rule) {
+  std::fprintf(stderr, "double of NCCL: %s\n", rule);
+  std::abort();
 }
 
 }  // namespace backplane::nccl_double

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Parts of nccl over the double, where a peer plays that keeps no rules.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "fate.hpp"
+#include "messages.hpp"
+#include "wire.hpp"
+
+namespace backplane::nccl {
+namespace {
+
+int32_t status_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const sdk::Failure& failure) {
+    return failure.status();
+  }
+  return BP_OK;
+}
+
+TEST(NcclFate, WakesWhoeverStopsTheDeviceAndWaitsForThat) {
+  int woken = 0;
+  Fate fate([&woken] { ++woken; });
+  EXPECT_TRUE(fate.decide({BP_TIMEOUT, "first"}));
+  EXPECT_FALSE(fate.decide({BP_CANCELLED, "second"}));
+  EXPECT_EQ(woken, 1);
+  EXPECT_FALSE(fate.await_settled(0));
+  fate.settle();
+  EXPECT_TRUE(fate.await_settled(0));
+  EXPECT_EQ(status_of([&fate] { fate.throw_if_decided(); }), BP_TIMEOUT);
+}
+
+// Rank 0 of two; this test is rank 1.
+class NcclMessages : public testing::Test {
+ protected:
+  static std::vector<sdk::Descriptor> sockets() {
+    int pair[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    ::close(pair[0]);
+    std::vector<sdk::Descriptor> made(2);
+    made[1] = sdk::Descriptor(pair[1]);
+    return made;
+  }
+
+  std::unique_ptr<sdk::Work> receive(std::vector<std::byte>& buffer) {
+    bp_op op{};
+    op.kind = BP_RECV;
+    op.dtype = BP_U8;
+    op.peer = 1;
+    op.tag = 5;
+    op.output = {buffer.data(), buffer.size(), BP_HOST, 0};
+    op.timeout_ns = BP_NO_TIMEOUT;
+    return messages_.submit(op);
+  }
+  int32_t arrives(Frame frame) {
+    return status_of([this, &frame] { messages_.arrived(1, frame); });
+  }
+
+  const Api& api_ = open_api(BACKPLANE_NCCL_DOUBLE);
+  Pool pool_{api_, 0};
+  Fate fate_{[] {}};
+  Wire wire_{sockets(), {}};
+  Messages messages_{{api_, 0, pool_, 0}, 0, 2, fate_, wire_, [] {}};
+};
+
+TEST_F(NcclMessages, TakesNoOtherSizeThanWasAnnounced) {
+  std::vector<std::byte> buffer(16);
+  const std::unique_ptr<sdk::Work> work = receive(buffer);
+  EXPECT_EQ(arrives({FrameKind::kAnnounce, 0, 5, 1, 16, {}}), BP_OK);
+  Frame begin{FrameKind::kBegin, 1, 0, 1, 1 << 20, Communicator::new_id(api_)};
+  EXPECT_EQ(arrives(begin), BP_PEER_LOST);
+  EXPECT_FALSE(work->wait(0));
+  begin.size = 16;
+  EXPECT_EQ(arrives(begin), BP_OK);
+  messages_.fail({BP_CANCELLED, "the test is over"});
+}
+
+TEST_F(NcclMessages, RefusesAnnouncementsThatCannotBe) {
+  EXPECT_EQ(arrives({FrameKind::kAnnounce, 0, 5, 1, 0, {}}), BP_PEER_LOST);
+  EXPECT_EQ(arrives({FrameKind::kAnnounce, 0, 5, 2, 8, {}}), BP_OK);
+  EXPECT_EQ(arrives({FrameKind::kAnnounce, 0, 5, 2, 16, {}}), BP_PEER_LOST);
+  EXPECT_EQ(arrives({FrameKind::kBegin, 1, 0, 2, 8, {}}), BP_PEER_LOST);
+  EXPECT_EQ(arrives({static_cast<FrameKind>(77), 0, 0, 0, 0, {}}), BP_PEER_LOST);
+}
+
+TEST_F(NcclMessages, CancelsAReceiveWhoseMessageIsWithdrawn) {
+  std::vector<std::byte> buffer(16);
+  const std::unique_ptr<sdk::Work> work = receive(buffer);
+  EXPECT_EQ(arrives({FrameKind::kAnnounce, 0, 5, 1, 16, {}}), BP_OK);
+  work->cancel();
+  EXPECT_FALSE(work->wait(0));
+  EXPECT_EQ(arrives({FrameKind::kWithdraw, 0, 0, 1, 0, {}}), BP_OK);
+  EXPECT_EQ(status_of([&work] { work->wait(0); }), BP_CANCELLED);
+}
+
+}  // namespace
+}  // namespace backplane::nccl
