@@ -76,7 +76,7 @@ int nested(int depth) {
 }();
 
 class CallsTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, CallsTest, testing::ValuesIn(built_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, CallsTest, testing::ValuesIn(rpc_ways()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(CallsTest, CarryValuesThereAndBack) {
@@ -129,7 +129,7 @@ TEST_P(CallsTest, NestDeeperThanThePool) {
         for (int i = 0; i < 4; ++i) answers.push_back(worker.rpc_async<int>(1 - worker.rank(), "nested", 16));
         for (const auto& answer : answers) EXPECT_EQ(answer.wait(), 16);
       },
-      "process_group?num_worker_threads=1");
+      "?num_worker_threads=1");
 }
 
 // What follows is the core's, the same over every backend.

@@ -6,8 +6,8 @@
 
 #include <array>
 
+#include "rpc/workers.hpp"
 #include "support/environment.hpp"
-#include "support/groups.hpp"
 
 namespace backplane::test {
 namespace {
@@ -23,7 +23,7 @@ pid_t spawn(const std::vector<std::string>& words) {
 
 class RpcDeathTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, RpcDeathTest, testing::ValuesIn([] {
-                           std::vector<std::string> backends = built_backends();
+                           std::vector<std::string> backends = rpc_ways();
                            backends.erase(backends.begin());  // inproc joins no processes
                            return backends;
                          }()),
@@ -39,7 +39,9 @@ TEST_P(RpcDeathTest, IsNamedAndSurvived) {
   std::array<pid_t, 3> pids{};
   for (int rank = 0; rank < 3; ++rank) {
     const ScopedVariable own("RANK", std::to_string(rank));
-    pids[static_cast<size_t>(rank)] = spawn({BACKPLANE_TEST_MORTAL, std::to_string(rank), "process_group", GetParam()});
+    const bool agent = GetParam() == "tensorpipe";
+    pids[static_cast<size_t>(rank)] = spawn({BACKPLANE_TEST_MORTAL, std::to_string(rank),
+                                             agent ? "tensorpipe" : "process_group", agent ? "gloo" : GetParam()});
   }
   for (int rank = 0; rank < 3; ++rank) {
     int status = -1;

@@ -92,7 +92,8 @@ TEST(RpcJoinTest, OptionsComeFromTheRegistry) {
       construct_rpc_backend_options(type, std::chrono::seconds(5), "env://", {{"num_send_recv_threads", "8"}});
   EXPECT_EQ(made["num_send_recv_threads"], "8");
   EXPECT_EQ(made["num_worker_threads"], "16");
-  rpc::RpcOptions options = rpc_options("self", Store::inproc(), 0, 1, "");
+  rpc::RpcOptions options = rpc_options("self", Store::inproc(), 0, 1);
+  options.backend.clear();
   options.options = made;
   const rpc::Worker worker = rpc::Worker::join("me", options);
   EXPECT_EQ(worker.backend(), "process_group");

@@ -113,7 +113,7 @@ void storm(const std::string& backend) {
 }
 
 class StormTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, StormTest, testing::ValuesIn(built_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, StormTest, testing::ValuesIn(rpc_ways()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(StormTest, LeavesNoOwners) { storm(GetParam()); }

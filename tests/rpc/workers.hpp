@@ -13,11 +13,22 @@ namespace backplane::test {
 
 inline std::string worker_name(int rank) { return "worker" + std::to_string(rank); }
 
-inline rpc::RpcOptions rpc_options(const std::string& group, const Store& store, int rank, int world_size,
-                                   const std::string& backend = "process_group") {
+// What messages can travel over: process groups of these backends, or agents of their own.
+inline std::vector<std::string> rpc_ways() {
+  std::vector<std::string> ways = built_backends();
+#ifdef BACKPLANE_TEST_TENSORPIPE
+  ways.emplace_back("tensorpipe");
+#endif
+  return ways;
+}
+
+// `agent`: options of the agent, "?num_worker_threads=1".
+inline rpc::RpcOptions rpc_options(const std::string& way, const Store& store, int rank, int world_size,
+                                   const std::string& agent = "") {
   rpc::RpcOptions options;
-  options.backend = backend;
-  options.group = group;
+  const bool own = way == "tensorpipe";
+  options.backend = (own ? way : "process_group") + agent;
+  options.group = own ? "inproc" : way;
   options.store = store;
   options.rank = rank;
   options.world_size = world_size;
@@ -26,12 +37,11 @@ inline rpc::RpcOptions rpc_options(const std::string& group, const Store& store,
 }
 
 // Runs body(worker) for each of them, and shuts down gracefully: nobody must be left with references.
-inline void in_world(const std::string& group, int world_size, const std::function<void(const rpc::Worker&)>& body,
-                     const std::string& backend = "process_group") {
+inline void in_world(const std::string& way, int world_size, const std::function<void(const rpc::Worker&)>& body,
+                     const std::string& agent = "") {
   const Store store = Store::inproc();
   on_ranks(world_size, [&](int rank) {
-    const rpc::Worker worker =
-        rpc::Worker::join(worker_name(rank), rpc_options(group, store, rank, world_size, backend));
+    const rpc::Worker worker = rpc::Worker::join(worker_name(rank), rpc_options(way, store, rank, world_size, agent));
     try {
       body(worker);
     } catch (const std::exception& e) {

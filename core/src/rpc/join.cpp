@@ -32,7 +32,9 @@ void check_name(const std::string& name) {
 bool viable(Registry& registry, const char* id) {
   try {
     if (!registry.registered(id)) return false;
-    probe(registry.lookup(id));
+    const Member& member = registry.lookup(id);
+    check_security(member);
+    probe(member);
     return true;
   } catch (const Error& e) {
     log(BP_LOG_INFO, "rpc: {} is not viable here: {}", id, e.what());

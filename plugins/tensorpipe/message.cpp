@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "message.hpp"
+
+#include <cstring>
+
+namespace backplane::tensorpipe_plugin {
+namespace {
+
+// In front of the buffers' sizes, in the message's metadata.
+struct Head {
+  Token token;
+  int32_t from = -1;
+  uint32_t buffers = 0;
+};
+
+bool is_tensor(uint64_t bytes) { return bytes >= kTensorSize; }
+
+[[noreturn]] void refuse(const char* what) {
+  throw sdk::Failure(BP_INVALID, std::string("a message was refused: ") + what);
+}
+
+}  // namespace
+
+tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from) {
+  const auto& buffers = message.buffers();
+  if (buffers.size() > kMostBuffers) {
+    throw sdk::Failure(BP_INVALID,
+                       "a message has " + std::to_string(buffers.size()) + " buffers; pack them into fewer");
+  }
+  tensorpipe::Message out;
+  const Head head = {receiver, from, static_cast<uint32_t>(buffers.size())};
+  out.metadata.assign(reinterpret_cast<const char*>(&head), sizeof(head));
+  out.payloads.push_back({const_cast<char*>(message.payload().data()), message.payload().size(), ""});
+  for (const bp_buffer& buffer : buffers) {
+    if (buffer.memory != BP_HOST) {
+      throw sdk::Failure(BP_UNSUPPORTED, "this build of TensorPipe carries host memory only; copy the buffer there");
+    }
+    out.metadata.append(reinterpret_cast<const char*>(&buffer.count), sizeof(buffer.count));
+    if (is_tensor(buffer.count)) {
+      out.tensors.push_back({tensorpipe::CpuBuffer{buffer.data}, static_cast<size_t>(buffer.count), {}, ""});
+    } else if (buffer.count > 0) {
+      out.payloads.push_back({buffer.data, static_cast<size_t>(buffer.count), ""});
+    }
+  }
+  return out;
+}
+
+std::byte* Arrival::allocate(uint64_t bytes) {
+  memory_.emplace_back(new std::byte[bytes]);  // not cleared
+  return memory_.back().get();
+}
+
+Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most) {
+  Head head;
+  const std::string& metadata = descriptor.metadata;
+  if (metadata.size() < sizeof(head)) refuse("it does not say from whom it is");
+  std::memcpy(&head, metadata.data(), sizeof(head));
+  if (head.token != own) refuse("its sender does not know this worker's token, so it is none of this job");
+  if (head.from < 0 || head.from >= world_size || head.buffers > kMostBuffers ||
+      metadata.size() != sizeof(head) + head.buffers * sizeof(uint64_t) || descriptor.payloads.empty()) {
+    refuse("its description makes no sense");
+  }
+  from_ = head.from;
+  uint64_t total = 0;
+  for (const auto& payload : descriptor.payloads) {
+    if (payload.length > most - total) refuse("it is too large");
+    total += payload.length;
+    allocation_.payloads.push_back({allocate(payload.length)});
+  }
+  for (const auto& tensor : descriptor.tensors) {
+    if (tensor.length > most - total) refuse("it is too large");
+    total += tensor.length;
+    allocation_.tensors.push_back({tensorpipe::CpuBuffer{allocate(tensor.length)}});
+  }
+  payload_ = {static_cast<const char*>(allocation_.payloads[0].data), descriptor.payloads[0].length};
+  size_t payload = 1;
+  size_t tensor = 0;
+  for (uint32_t i = 0; i < head.buffers; ++i) {
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, metadata.data() + sizeof(head) + i * sizeof(bytes), sizeof(bytes));
+    void* data = nullptr;
+    if (is_tensor(bytes)) {
+      if (tensor >= descriptor.tensors.size() || descriptor.tensors[tensor].length != bytes) refuse("sizes disagree");
+      data = allocation_.tensors[tensor++].buffer.unwrap<tensorpipe::CpuBuffer>().ptr;
+    } else if (bytes > 0) {
+      if (payload >= descriptor.payloads.size() || descriptor.payloads[payload].length != bytes) {
+        refuse("sizes disagree");
+      }
+      data = allocation_.payloads[payload++].data;
+    }
+    buffers_.push_back({data, bytes, BP_HOST, 0});
+  }
+}
+
+}  // namespace backplane::tensorpipe_plugin

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Our messages as TensorPipe's: the payload and small buffers are payloads, in its words, which travel with the
+// descriptor; large buffers are tensors, which its channels carry.
+#pragma once
+
+#include <tensorpipe/tensorpipe.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backplane/sdk/rpc.hpp"
+
+namespace backplane::tensorpipe_plugin {
+
+inline constexpr uint64_t kTensorSize = 32 << 10;  // the smallest tensor
+inline constexpr uint64_t kMostBuffers = 65536;
+
+// What proves to a worker that it is meant, and by whom: it has put the token into the job's store.
+using Token = std::array<char, 16>;
+
+tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from);
+
+// A message that is being received, and the memory for it.
+class Arrival {
+ public:
+  // Throws sdk::Failure if it is none of ours, or larger than `most` bytes.
+  Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most);
+
+  int32_t from() const { return from_; }
+  const tensorpipe::Allocation& allocation() const { return allocation_; }
+  std::string_view payload() const { return payload_; }
+  const std::vector<bp_buffer>& buffers() const { return buffers_; }
+
+ private:
+  std::byte* allocate(uint64_t bytes);
+
+  int32_t from_ = -1;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  tensorpipe::Allocation allocation_;
+  std::string_view payload_;
+  std::vector<bp_buffer> buffers_;
+};
+
+}  // namespace backplane::tensorpipe_plugin

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_maps.hpp"
+
+#include <gtest/gtest.h>
+
+#include "backplane/sdk/failure.hpp"
+
+namespace backplane::tensorpipe_plugin {
+namespace {
+
+// The sentence that it is refused with.
+std::string refusal(const std::vector<WorkerDevices>& workers) {
+  try {
+    check_device_maps(workers);
+  } catch (const sdk::Failure& failure) {
+    EXPECT_EQ(failure.status(), BP_INVALID);
+    return failure.what();
+  }
+  return "";
+}
+
+std::string refusal_of_text(const std::string& text) {
+  try {
+    parse_device_maps(text);
+  } catch (const sdk::Failure& failure) {
+    EXPECT_EQ(failure.status(), BP_INVALID);
+    return failure.what();
+  }
+  return "";
+}
+
+TEST(DeviceMapsTest, AreReadAndWritten) {
+  const std::string text = "host:1:0=1,1=0;worker2:0=3";
+  const DeviceMaps maps = parse_device_maps(text);
+  EXPECT_EQ(maps, (DeviceMaps{{"host:1", {{0, 1}, {1, 0}}}, {"worker2", {{0, 3}}}}));
+  EXPECT_EQ(format_device_maps(maps), text);
+  EXPECT_TRUE(parse_device_maps("").empty());
+}
+
+TEST(DeviceMapsTest, AreOneToOneAndWellFormed) {
+  EXPECT_NE(refusal_of_text("w:0=1,1=1").find("not one-to-one"), std::string::npos);
+  EXPECT_NE(refusal_of_text("w:0=1,0=2").find("not one-to-one"), std::string::npos);
+  EXPECT_NE(refusal_of_text("w:0=1;w:1=0").find("named twice"), std::string::npos);
+  for (const char* bad : {"w", ":0=1", "w:0", "w:x=1", "w:0=-1", "w:0=1=2", "w:99999999999=0"}) {
+    EXPECT_NE(refusal_of_text(bad), "") << bad;
+  }
+}
+
+TEST(DeviceMapsTest, StayWithinWhatIsThere) {
+  EXPECT_EQ(refusal({{"a", 2, {{"b", {{1, 0}}}}}, {"b", 1, {}}}), "");
+  EXPECT_EQ(refusal({{"a", 2, {{"c", {{0, 0}}}}}, {"b", 1, {}}}),
+            "device_maps: worker a maps to worker c, which there is not");
+  EXPECT_EQ(refusal({{"a", 1, {{"b", {{1, 0}}}}}, {"b", 1, {}}}), "device_maps: worker a maps its device 1, but has 1");
+  EXPECT_EQ(refusal({{"a", 2, {{"b", {{1, 1}}}}}, {"b", 1, {}}}),
+            "device_maps: worker a maps to device 1 of worker b, which has 1");
+  EXPECT_EQ(refusal({{"a", 0, {}}, {"b", 0, {}}}), "");  // nobody has any
+}
+
+TEST(DeviceMapsTest, AreReversedForWhoIsCalled) {
+  const std::vector<WorkerDevices> workers = {
+      {"a", 2, {{"b", {{0, 1}, {1, 0}}}}}, {"b", 2, {{"a", {{0, 0}}}}}, {"c", 4, {{"b", {{3, 1}}}}}};
+  EXPECT_EQ(reverse_device_maps(workers, "b"), (DeviceMaps{{"a", {{1, 0}, {0, 1}}}, {"c", {{1, 3}}}}));
+  EXPECT_EQ(reverse_device_maps(workers, "a"), (DeviceMaps{{"b", {{0, 0}}}}));
+  EXPECT_TRUE(reverse_device_maps(workers, "c").empty());
+}
+
+}  // namespace
+}  // namespace backplane::tensorpipe_plugin
