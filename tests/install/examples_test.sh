@@ -48,6 +48,10 @@ for backend in "$@"; do
   grep -F "4 ranks over $backend" "$work/$backend" || fail "digits does not say that it ran over $backend"
   diff <(grep ^epoch "$work/self") <(grep ^epoch "$work/$backend") ||
     fail "4 ranks over $backend learn otherwise than one alone"
+  over "$backend" 4 "$bin/master_worker" | grep -F "together their last element is 3000" ||
+    fail "master_worker over $backend"
+  over "$backend" 3 "$bin/parameter_server" --require-accuracy 90 | grep -F "2 workers pushed" ||
+    fail "parameter_server over $backend"
 done
 
 if BACKPLANE_BACKEND=self run_ranks 1 "$bin/digits" --data /nowhere/digits.csv 2>"$work/missing"; then

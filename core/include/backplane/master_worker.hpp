@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Master-worker mode: rank 0 drives the others. Buffers live on the workers; the master makes them, runs functions on
+// them and collectives between them, in one order, and gets results and errors. torch.distributed's init_master_worker
+// as a mode of RPC.
+//
+//     backplane::register_command("scale", [](backplane::Distributed<float> x, float by) {
+//       for (float& value : x.local()) value *= by;
+//     });
+//     if (auto master = backplane::init_master_worker()) {  // the workers stay in there until the master has ended
+//       auto x = master->make<float>(1000, 1.0F);
+//       master->run("scale", x, 2.0F);
+//       master->all_reduce(x);
+//       std::vector<float> sum = master->read(x, 1);
+//     }
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "backplane/distributed.hpp"
+#include "backplane/rpc.hpp"
+
+namespace backplane {
+namespace detail {
+
+// A worker's side: its buffers, and whose turn it is. The master's: whether it has ended.
+class CommandState {
+ public:
+  static CommandState& own() {
+    static CommandState* const instance = new CommandState;  // threads may use it while the process ends
+    return *instance;
+  }
+
+  void start(const ProcessGroup& workers) {
+    const std::lock_guard lock(mutex_);
+    workers_.emplace(workers);
+    buffers_.clear();
+    next_ = 0;
+    ended_ = false;
+  }
+  // Blocks until command `number` may begin: all before it have ended.
+  void begin(uint64_t number) {
+    const rpc::detail::Waiting waiting;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this, number] { return next_ == number; });
+  }
+  void finish() {
+    const std::lock_guard lock(mutex_);
+    ++next_;
+    changed_.notify_all();
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  // On the master: blocks until end.
+  void hold() {
+    const rpc::detail::Waiting waiting;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_; });
+  }
+
+  std::vector<std::byte>& buffer(uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    const auto found = buffers_.find(id);
+    if (found == buffers_.end()) fail(Status::kInvalid, "there is no such buffer on this worker; it was dropped");
+    return found->second;
+  }
+  void make(uint64_t id, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    buffers_[id].resize(bytes);
+  }
+  void drop(uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    buffers_.erase(id);
+  }
+  ProcessGroup& workers() { return *workers_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<ProcessGroup> workers_;
+  std::map<uint64_t, std::vector<std::byte>> buffers_;
+  uint64_t next_ = 0;
+  bool ended_ = false;
+};
+
+// A command's place in the order, for as long as it runs.
+class Turn {
+ public:
+  explicit Turn(uint64_t number) { CommandState::own().begin(number); }
+  ~Turn() { CommandState::own().finish(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+};
+
+template <typename Function, typename R, typename... Parameters>
+auto in_turn(Function function, std::type_identity<std::tuple<Parameters...>>, std::type_identity<R>) {
+  return [function = std::move(function)](uint64_t number, const Parameters&... arguments) -> R {
+    const Turn turn(number);
+    return function(arguments...);
+  };
+}
+
+}  // namespace detail
+
+// N elements on each worker; the master and its functions hand this name of them around.
+template <Element T>
+struct Distributed {
+  uint64_t id = 0;
+  uint64_t count = 0;  // N
+
+  // On a worker: its elements.
+  std::span<T> local() const {
+    std::vector<std::byte>& bytes = detail::CommandState::own().buffer(id);
+    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  MSGPACK_DEFINE(id, count)
+};
+
+// A function that a master may run on workers, under a name of its own, registered on all ranks before
+// init_master_worker. Arguments and results are those of rpc::register_function.
+template <typename Function>
+void register_command(const std::string& name, Function function) {
+  using Signature = rpc::detail::Signature<Function>;
+  rpc::register_function(name, detail::in_turn(std::move(function), std::type_identity<typename Signature::Arguments>(),
+                                               std::type_identity<typename Signature::Result>()));
+}
+
+// The workers, as the master sees them. They are ranks 1 to workers(); commands begin on each in the order in which
+// they were given. Those that return futures do so at once. What goes wrong on a worker is an Error with its rank; a
+// worker that died is named by all that waits for it.
+class Master {
+ public:
+  Master(rpc::Worker self, ProcessGroup group)
+      : self_(std::move(self)), group_(std::move(group)), numbers_(static_cast<size_t>(self_.world_size())) {}
+  Master(Master&&) = default;
+  Master& operator=(Master&&) = delete;
+  // Lets the workers go, without a word about what failed.
+  ~Master() {
+    if (self_.get() == nullptr) return;
+    try {
+      shutdown();
+    } catch (const Error&) {
+      // There is nobody to tell.
+    }
+  }
+
+  int workers() const { return self_.world_size() - 1; }
+
+  // Runs a command on one worker, or on all.
+  template <typename R = void, typename... Arguments>
+  rpc::Future<R> run_on(int worker, const std::string& command, const Arguments&... arguments) {
+    return self_.rpc_async<R>({worker, Timeout::zero()}, command, numbers_[static_cast<size_t>(worker)]++,
+                              arguments...);
+  }
+  template <typename R = void, typename... Arguments>
+  std::vector<rpc::Future<R>> run(const std::string& command, const Arguments&... arguments) {
+    std::vector<rpc::Future<R>> ends;
+    for (int worker = 1; worker <= workers(); ++worker) ends.push_back(run_on<R>(worker, command, arguments...));
+    return ends;
+  }
+  // The same, and waits: results by worker.
+  template <typename R, typename... Arguments>
+  std::vector<R> ask(const std::string& command, const Arguments&... arguments) {
+    std::vector<R> results;
+    for (const auto& end : run<R>(command, arguments...)) results.push_back(end.wait());
+    return results;
+  }
+
+  template <Element T>
+  Distributed<T> make(uint64_t count, T value = T()) {
+    const Distributed<T> made{++last_id_, count};
+    run("backplane.make", made.id, count * sizeof(T), bytes_of(value));
+    return made;
+  }
+  template <Element T>
+  void drop(const Distributed<T>& buffer) {
+    run("backplane.drop", buffer.id);
+  }
+  // Blocks until it is there.
+  template <Element T>
+  void write(const Distributed<T>& buffer, int worker, const std::vector<T>& values) {
+    if (values.size() != buffer.count) detail::fail(Status::kInvalid, "write: the buffer has another size");
+    run_on(worker, "backplane.write", buffer.id, as_bytes(values)).wait();
+  }
+  template <Element T>
+  std::vector<T> read(const Distributed<T>& buffer, int worker) {
+    const auto bytes = run_on<rpc::Array<uint8_t>>(worker, "backplane.read", buffer.id).wait();
+    std::vector<T> values(bytes.size() / sizeof(T));
+    if (bytes.size() > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  // Between the workers, in place. `root` is a worker.
+  template <Element T>
+  std::vector<rpc::Future<void>> all_reduce(const Distributed<T>& buffer, ReduceOp op = ReduceOp::kSum) {
+    return run("backplane.all_reduce", buffer.id, type_of<T>(), static_cast<uint32_t>(op));
+  }
+  template <Element T>
+  std::vector<rpc::Future<void>> broadcast(const Distributed<T>& buffer, int root) {
+    return run("backplane.broadcast", buffer.id, type_of<T>(), root - 1);
+  }
+  template <Element T>
+  std::vector<rpc::Future<void>> reduce(const Distributed<T>& buffer, int root, ReduceOp op = ReduceOp::kSum) {
+    return run("backplane.reduce", buffer.id, type_of<T>(), root - 1, static_cast<uint32_t>(op));
+  }
+
+  // Waits for all commands and lets the workers go. Twice is fine.
+  void shutdown() {
+    if (std::exchange(ended_, true)) return;
+    detail::CommandState::own().end();
+    self_.shutdown();
+    if (is_initialized()) destroy_process_group();
+  }
+
+ private:
+  template <Element T>
+  static uint32_t type_of() {
+    return static_cast<uint32_t>(dtype_of<T>);
+  }
+  template <typename T>
+  static std::vector<uint8_t> bytes_of(const T& value) {
+    std::vector<uint8_t> bytes(sizeof(T));
+    std::memcpy(bytes.data(), &value, sizeof(T));
+    return bytes;
+  }
+  template <typename T>
+  static rpc::Array<uint8_t> as_bytes(const std::vector<T>& values) {
+    auto* const data = reinterpret_cast<uint8_t*>(const_cast<T*>(values.data()));
+    return rpc::Array<uint8_t>(data, values.size() * sizeof(T));
+  }
+
+  rpc::Worker self_;
+  ProcessGroup group_;
+  std::vector<uint64_t> numbers_;  // of each worker's next command
+  uint64_t last_id_ = 0;
+  bool ended_ = false;
+};
+
+namespace detail {
+
+inline Buffer whole(uint64_t id, uint32_t dtype) {
+  std::vector<std::byte>& bytes = CommandState::own().buffer(id);
+  return Buffer(bytes.data(), bytes.size() / bp_dtype_size(dtype), static_cast<DType>(dtype));
+}
+
+inline void register_commands() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    register_command("backplane.make", [](uint64_t id, uint64_t bytes, const std::vector<uint8_t>& value) {
+      CommandState::own().make(id, bytes);
+      std::vector<std::byte>& made = CommandState::own().buffer(id);
+      for (uint64_t at = 0; at < bytes; at += value.size()) std::memcpy(made.data() + at, value.data(), value.size());
+    });
+    register_command("backplane.drop", [](uint64_t id) { CommandState::own().drop(id); });
+    register_command("backplane.write", [](uint64_t id, const rpc::Array<uint8_t>& values) {
+      std::vector<std::byte>& bytes = CommandState::own().buffer(id);
+      if (bytes.size() != values.size()) fail(Status::kInvalid, "write: the buffer has another size");
+      if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+    });
+    register_command("backplane.read", [](uint64_t id) {
+      const std::vector<std::byte>& bytes = CommandState::own().buffer(id);
+      const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
+      return rpc::Array<uint8_t>(std::vector<uint8_t>(data, data + bytes.size()));
+    });
+    register_command("backplane.all_reduce", [](uint64_t id, uint32_t dtype, uint32_t op) {
+      CommandState::own().workers().all_reduce(whole(id, dtype), static_cast<ReduceOp>(op));
+    });
+    register_command("backplane.broadcast", [](uint64_t id, uint32_t dtype, int root) {
+      CommandState::own().workers().broadcast(whole(id, dtype), root);
+    });
+    register_command("backplane.reduce", [](uint64_t id, uint32_t dtype, int root, uint32_t op) {
+      const Buffer buffer = whole(id, dtype);
+      ProcessGroup& workers = CommandState::own().workers();
+      workers.reduce(buffer, workers.rank() == root ? buffer : Buffer(), root, static_cast<ReduceOp>(op));
+    });
+    rpc::register_function("backplane.hold", [] { CommandState::own().hold(); });
+  });
+}
+
+}  // namespace detail
+
+// Called by all ranks of a job of at least two, in which there is neither a default group nor a worker yet. Rank 0 gets
+// its Master; on the others it returns nothing, once the master has ended. `options` are those of the process group
+// (its backend carries the collectives), `agent` the RPC backend's name with options. Throws on a worker whose master
+// died.
+inline std::optional<Master> init_master_worker(const GroupOptions& options = {}, const std::string& agent = "") {
+  detail::register_commands();
+  ProcessGroup group = init_process_group(options);
+  if (group.world_size() < 2) detail::fail(Status::kInvalid, "init_master_worker needs a master and a worker");
+  std::vector<int> ranks(static_cast<size_t>(group.world_size() - 1));
+  std::iota(ranks.begin(), ranks.end(), 1);
+  ProcessGroup workers = group.new_group(ranks, "workers");
+  detail::CommandState::own().start(workers);
+  rpc::RpcOptions joining;
+  joining.backend = agent;
+  const rpc::Worker self =
+      rpc::init_rpc(group.rank() == 0 ? "master" : "worker" + std::to_string(group.rank()), joining);
+  if (group.rank() == 0) return Master(self, group);
+  self.rpc_sync({0, Timeout::zero()}, "backplane.hold");  // a master that dies fails it, by name
+  self.shutdown();
+  destroy_process_group();
+  return std::nullopt;
+}
+
+}  // namespace backplane
