@@ -17,6 +17,8 @@ namespace {
 
 constexpr const char* kWord = "the secret of this test, 42";
 
+std::string lines(std::string text, size_t count) { return text.append(count, '\n'); }
+
 class SecretTest : public testing::Test {
  protected:
   SecretTest() {
@@ -62,20 +64,20 @@ TEST_F(SecretTest, OneNewlineAtTheEndDoesNotCount) {
   const auto bare = environment_secret();
   ASSERT_TRUE(bare);
   EXPECT_EQ(secret_variable(), "BACKPLANE_SECRET_FILE");
-  file(std::string(kWord) + "\n", 0400);
+  file(lines(kWord, 1), 0400);
   EXPECT_TRUE(same(*bare, *environment_secret()));
-  file(std::string(kWord) + "\n\n");
+  file(lines(kWord, 2));
   EXPECT_FALSE(same(*bare, *environment_secret()));
 }
 
 TEST_F(SecretTest, SizesFrom16To1024) {
-  file(std::string(15, 'x') + "\n");
+  file(lines(std::string(15, 'x'), 1));
   expect_refused("has 15 bytes; give it 16 to 1024");
   file("");
   expect_refused("has 0 bytes");
   file(std::string(16, 'x'));
   EXPECT_TRUE(environment_secret());
-  file(std::string(1024, 'x') + "\n");
+  file(lines(std::string(1024, 'x'), 1));
   EXPECT_TRUE(environment_secret());
   file(std::string(1025, 'x'));
   expect_refused("has more than 1024 bytes");

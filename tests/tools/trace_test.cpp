@@ -85,6 +85,10 @@ TEST_P(TraceCommand, PutsTheTracesOfSurvivorsTogether) {
   for (const std::string& answer : job.ask({0, 1, 2}, "all_reduce")) EXPECT_EQ(answer, "sum 3");
   const std::string loss = job.name(1) + " is lost: its process ended";
   job.tell({0, 2}, "all_reduce");
+  EXPECT_TRUE(eventually([&job] {
+    const json trace = traced({"--store", "127.0.0.1:" + job.port()});
+    return event(trace, 0, 2).is_object() && event(trace, 2, 2).is_object();
+  }));
   job[1].kill();
   job.hear({0, 2});
   await_dumps({0, 2});
