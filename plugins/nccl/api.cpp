@@ -83,6 +83,7 @@ CudaTable linked_cuda() {
           cudaGetDeviceCount,
           cudaGetDevice,
           cudaSetDevice,
+          cudaDeviceGetAttribute,
           cudaMalloc,
           cudaFree,
           cudaMallocHost,
@@ -106,7 +107,8 @@ CudaTable find_cuda(const Library& library) {
       library.find("cudaGetLastError", table.get_last_error) &&
       library.find("cudaDriverGetVersion", table.driver_get_version) &&
       library.find("cudaGetDeviceCount", table.get_device_count) && library.find("cudaGetDevice", table.get_device) &&
-      library.find("cudaSetDevice", table.set_device) && library.find("cudaMalloc", table.malloc) &&
+      library.find("cudaSetDevice", table.set_device) &&
+      library.find("cudaDeviceGetAttribute", table.device_get_attribute) && library.find("cudaMalloc", table.malloc) &&
       library.find("cudaFree", table.free) && library.find("cudaMallocHost", table.malloc_host) &&
       library.find("cudaFreeHost", table.free_host) && library.find("cudaMemcpyAsync", table.memcpy_async) &&
       library.find("cudaMemsetAsync", table.memset_async) &&

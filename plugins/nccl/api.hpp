@@ -50,6 +50,7 @@ struct CudaTable {
   cudaError_t (*get_device_count)(int*) = nullptr;
   cudaError_t (*get_device)(int*) = nullptr;
   cudaError_t (*set_device)(int) = nullptr;
+  cudaError_t (*device_get_attribute)(int*, cudaDeviceAttr, int) = nullptr;
   cudaError_t (*malloc)(void**, size_t) = nullptr;
   cudaError_t (*free)(void*) = nullptr;
   cudaError_t (*malloc_host)(void**, size_t) = nullptr;

@@ -12,10 +12,11 @@
 
 namespace backplane::nccl {
 
-// What NCCL reduces.
+// What NCCL reduces; the last two (of 8 bits) since 2.24, on devices of compute capability 9.0 or more.
 constexpr uint64_t kReducedDtypes = BP_BIT(BP_I8) | BP_BIT(BP_U8) | BP_BIT(BP_I32) | BP_BIT(BP_U32) | BP_BIT(BP_I64) |
                                     BP_BIT(BP_U64) | BP_BIT(BP_F16) | BP_BIT(BP_F32) | BP_BIT(BP_F64) |
                                     BP_BIT(BP_BF16) | BP_BIT(BP_F8E4M3) | BP_BIT(BP_F8E5M2);
+constexpr uint64_t kF8Dtypes = BP_BIT(BP_F8E4M3) | BP_BIT(BP_F8E5M2);
 constexpr uint64_t kReduceOps =
     BP_BIT(BP_SUM) | BP_BIT(BP_PROD) | BP_BIT(BP_MIN) | BP_BIT(BP_MAX) | BP_BIT(BP_AVG) | BP_BIT(BP_PREMUL_SUM);
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "backplane/sdk/failure.hpp"
+
 namespace backplane::nccl {
 
 OnDevice::OnDevice(const Api& api, int device) : api_(api) {
@@ -17,21 +19,33 @@ OnDevice::~OnDevice() {
   if (changed_) api_.cuda.set_device(before_);
 }
 
-Stream::Stream(const Api& api, int device) : api_(api) {
+Stream::Stream(const Api& api, int device) : api_(api), device_(device) {
   const OnDevice here(api, device);
   check(api, api.cuda.stream_create(&stream_, cudaStreamNonBlocking), "making a stream");
 }
 
-Stream::~Stream() { api_.cuda.stream_destroy(stream_); }
+Stream::~Stream() {
+  try {
+    const OnDevice here(api_, device_);
+    api_.cuda.stream_destroy(stream_);
+  } catch (const sdk::Failure&) {
+    // The device is gone, and the stream with it.
+  }
+}
 
 Pool::~Pool() {
-  for (const cudaEvent_t event : idle_events_) api_.cuda.event_destroy(event);
-  for (const auto& [kind, data] : idle_) {
-    if (kind.first == Where::kHost) {
-      api_.cuda.free_host(data);
-    } else {
-      api_.cuda.free(data);
+  try {
+    const OnDevice here(api_, device_);
+    for (const cudaEvent_t event : idle_events_) api_.cuda.event_destroy(event);
+    for (const auto& [kind, data] : idle_) {
+      if (kind.first == Where::kHost) {
+        api_.cuda.free_host(data);
+      } else {
+        api_.cuda.free(data);
+      }
     }
+  } catch (const sdk::Failure&) {
+    // The device is gone, and all of it.
   }
 }
 

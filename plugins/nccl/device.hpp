@@ -39,6 +39,7 @@ class Stream {
 
  private:
   const Api& api_;
+  const int device_;
   cudaStream_t stream_ = nullptr;
 };
 

@@ -69,6 +69,13 @@ void await_ready(const sdk::Context& context, Communicator& comm, const sdk::Dea
   }
 }
 
+bool reduces_f8(const Api& api, int device) {
+  int major = 0;
+  check(api, api.cuda.device_get_attribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+        "asking for the compute capability of the device");
+  return api.nccl_version >= 22400 && major >= 9;
+}
+
 int max_ctas(const sdk::Context& context) { return static_cast<int>(context.options.integer("max_ctas")); }
 
 std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& api, int device) {
@@ -81,13 +88,13 @@ std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& ap
 
 }  // namespace
 
-Group::Group(const sdk::Context& context, std::span<const bp_capability* const> device_only)
+Group::Group(const sdk::Context& context, Offer offer)
     : api_(open_api(context.options.text("library"))),
       device_(chosen_device(context, api_)),
       rank_(context.rank),
       size_(context.world_size),
       stages_(context.options.boolean("stage")),
-      capabilities_(stages_ ? std::span<const bp_capability* const>{} : device_only),
+      capabilities_(offer(stages_, reduces_f8(api_, device_))),
       pool_(api_, device_),
       said_goodbye_(static_cast<size_t>(context.world_size)),
       wire_(
@@ -156,6 +163,10 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
   if (fate_.decided()) {
     stop_device();
     return true;
+  }
+  if (!is_on_device_) {  // and it stays there: to go back to device 0 would make a context there
+    check(api_, api_.cuda.set_device(device_), "choosing the device");
+    is_on_device_ = true;
   }
   bool moved = wire_.progress(sleep);
   moved |= messages_.progress();

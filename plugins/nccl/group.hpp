@@ -18,8 +18,11 @@ namespace backplane::nccl {
 
 class Group final : public sdk::ProcessGroup {
  public:
-  // Blocks until all ranks have come. `device_only`: what it can do if host buffers are not staged.
-  Group(const sdk::Context& context, std::span<const bp_capability* const> device_only);
+  // What the group can do; empty: all that the backend declares.
+  using Offer = std::span<const bp_capability* const> (*)(bool stages, bool reduces_f8);
+
+  // Blocks until all ranks have come.
+  Group(const sdk::Context& context, Offer offer);
   ~Group() override;
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
@@ -46,8 +49,9 @@ class Group final : public sdk::ProcessGroup {
   const std::span<const bp_capability* const> capabilities_;
   Fate fate_{[this] { poller_.wake(); }};
   Pool pool_;
-  std::vector<bool> said_goodbye_;             // of the poller's thread, as the two below
+  std::vector<bool> said_goodbye_;             // of the poller's thread, as the three below
   std::map<int32_t, Clock::time_point> gone_;  // peers whose connection has ended
+  bool is_on_device_ = false;
   bool stopped_ = false;
   std::atomic<int32_t> first_lost_ = -1;  // the first peer that went without a word
   Wire wire_;

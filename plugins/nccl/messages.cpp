@@ -187,7 +187,7 @@ bool Messages::fetch_own(uint64_t id, sdk::Receive* receive) {
       found->second.done->finish();
       to.done->finish();
     } else {
-      copies_.push_back({std::move(found->second), std::move(to), {}});
+      copies_.push_back({std::move(found->second), std::move(to), {}, {}});
     }
   }
   at(rank_).out.erase(found);
@@ -291,21 +291,30 @@ bool Messages::progress_copies() {
   if (copies_.empty()) return false;
   const OnDevice here(c_.api, c_.device);
   for (Copy& copy : copies_) {
-    if (copy.copied) continue;
-    for (const Transfer* end : {&copy.from, &copy.to}) {
-      if (end->after) check(c_.api, c_.api.cuda.stream_wait_event(copying_.get(), end->after.get(), 0), "ordering");
-    }
-    check(c_.api,
-          c_.api.cuda.memcpy_async(copy.to.data, copy.from.data, copy.from.bytes, cudaMemcpyDefault, copying_.get()),
-          "copying a message to this rank itself");
-    copy.copied = Event(c_.pool, copying_.get());
+    if (!copy.copied) begin(copy);
   }
   return std::erase_if(copies_, [](const Copy& copy) {
            if (!copy.copied.passed()) return false;
+           if (copy.to.is_host) std::memcpy(copy.to.data, copy.pinned.data(), copy.from.bytes);
            copy.from.done->finish();
            copy.to.done->finish();
            return true;
          }) > 0;
+}
+
+// At least one end is on the device.
+void Messages::begin(Copy& copy) {
+  const auto& [from, to, pinned, copied] = copy;
+  for (const Transfer* const end : {&from, &to}) {
+    if (end->after) check(c_.api, c_.api.cuda.stream_wait_event(copying_.get(), end->after.get(), 0), "ordering");
+  }
+  if (from.is_host || to.is_host) copy.pinned = Piece(c_.pool, from.bytes, Where::kHost);
+  if (from.is_host) std::memcpy(pinned.data(), from.data, from.bytes);
+  check(c_.api,
+        c_.api.cuda.memcpy_async(to.is_host ? pinned.data() : to.data, from.is_host ? pinned.data() : from.data,
+                                 from.bytes, cudaMemcpyDefault, copying_.get()),
+        "copying a message to this rank itself");
+  copy.copied = Event(c_.pool, copying_.get());
 }
 
 bool Messages::busy() {

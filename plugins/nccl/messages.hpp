@@ -63,6 +63,13 @@ class Messages {
     Event after;
     std::atomic<bool> is_cancelled = false;
   };
+  // A message of this rank to itself: both ends, and the point in the stream where it is copied.
+  struct Copy {
+    Transfer from;
+    Transfer to;
+    Piece pinned;  // if one of them is host memory, which the device does not reach
+    Event copied;
+  };
   struct Peer {
     std::map<uint64_t, Transfer> out;  // announced, by id; not begun
     std::map<uint64_t, Announced> in;  // announced here, by the peer's id
@@ -86,6 +93,7 @@ class Messages {
   void cancel_send(int32_t peer, uint64_t id);
   static Transfer incoming(const sdk::Receive& receive, uint64_t bytes);
   bool progress_copies();
+  void begin(Copy& copy);
   bool progress_channel(int32_t rank, Channel& channel);
   void each_channel(const std::function<void(int32_t peer, Channel& channel)>& body) const;
   Peer& at(int32_t peer) { return peers_[static_cast<size_t>(peer)]; }
@@ -101,12 +109,6 @@ class Messages {
   std::vector<Peer> peers_;
   uint64_t next_id_ = 0;
   std::optional<sdk::Failure> failed_;
-  // Messages of this rank to itself: both ends, and the point in the stream where they are copied.
-  struct Copy {
-    Transfer from;
-    Transfer to;
-    Event copied;
-  };
   std::vector<Copy> copies_;
   Stream copying_;
 };

@@ -8,20 +8,20 @@
 namespace backplane::nccl {
 namespace {
 
-constexpr auto capabilities_in(uint64_t memory) {
+constexpr auto capabilities_in(uint64_t memory, uint64_t dtypes) {
   return std::array{
       sdk::moves(BP_BARRIER),
       sdk::moves(BP_BROADCAST, BP_ALL_DTYPES, memory),
-      sdk::reduces(BP_REDUCE, kReducedDtypes, kReduceOps, memory),
-      sdk::reduces(BP_ALL_REDUCE, kReducedDtypes, kReduceOps, memory),
+      sdk::reduces(BP_REDUCE, dtypes, kReduceOps, memory),
+      sdk::reduces(BP_ALL_REDUCE, dtypes, kReduceOps, memory),
       sdk::moves(BP_GATHER, BP_ALL_DTYPES, memory),
       sdk::moves(BP_GATHERV, BP_ALL_DTYPES, memory),
       sdk::moves(BP_SCATTER, BP_ALL_DTYPES, memory),
       sdk::moves(BP_SCATTERV, BP_ALL_DTYPES, memory),
       sdk::moves(BP_ALL_GATHER, BP_ALL_DTYPES, memory),
       sdk::moves(BP_ALL_GATHERV, BP_ALL_DTYPES, memory),
-      sdk::reduces(BP_REDUCE_SCATTER, kReducedDtypes, kReduceOps, memory),
-      sdk::reduces(BP_REDUCE_SCATTERV, kReducedDtypes, kReduceOps, memory),
+      sdk::reduces(BP_REDUCE_SCATTER, dtypes, kReduceOps, memory),
+      sdk::reduces(BP_REDUCE_SCATTERV, dtypes, kReduceOps, memory),
       sdk::moves(BP_ALL_TO_ALL, BP_ALL_DTYPES, memory),
       sdk::moves(BP_ALL_TO_ALLV, BP_ALL_DTYPES, memory),
       sdk::moves(BP_SEND, BP_ALL_DTYPES, memory),
@@ -29,9 +29,21 @@ constexpr auto capabilities_in(uint64_t memory) {
   };
 }
 
-// Of a group that stages no host buffers.
-constexpr auto kDeviceOnly = capabilities_in(BP_BIT(BP_CUDA));
-constexpr auto kDeviceOnlyPointers = sdk::pointers(kDeviceOnly);
+constexpr uint64_t kBoth = BP_BIT(BP_HOST) | BP_BIT(BP_CUDA);
+constexpr uint64_t kDevice = BP_BIT(BP_CUDA);
+
+// What is less than all of it.
+constexpr auto kWithoutF8 = capabilities_in(kBoth, kReducedDtypes & ~kF8Dtypes);
+constexpr auto kOnDevice = capabilities_in(kDevice, kReducedDtypes);
+constexpr auto kOnDeviceWithoutF8 = capabilities_in(kDevice, kReducedDtypes & ~kF8Dtypes);
+constexpr auto kWithoutF8Pointers = sdk::pointers(kWithoutF8);
+constexpr auto kOnDevicePointers = sdk::pointers(kOnDevice);
+constexpr auto kOnDeviceWithoutF8Pointers = sdk::pointers(kOnDeviceWithoutF8);
+
+std::span<const bp_capability* const> offer(bool stages, bool reduces_f8) {
+  if (stages) return reduces_f8 ? std::span<const bp_capability* const>{} : kWithoutF8Pointers;
+  return reduces_f8 ? kOnDevicePointers : kOnDeviceWithoutF8Pointers;
+}
 
 struct Nccl {
   static constexpr const char* id = "nccl";
@@ -66,11 +78,11 @@ struct Nccl {
                    .default_value = "",
                    .help = "NCCL's file; empty: BACKPLANE_NCCL_LIBRARY, else libnccl.so.2"}),
   };
-  static constexpr auto capabilities = capabilities_in(BP_BIT(BP_HOST) | BP_BIT(BP_CUDA));
+  static constexpr auto capabilities = capabilities_in(kBoth, kReducedDtypes);
 
   static void probe(const sdk::Host&) { count_devices(open_api("")); }
   static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
-    return std::make_unique<Group>(context, kDeviceOnlyPointers);
+    return std::make_unique<Group>(context, offer);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 
 #include "backplane/multigpu.hpp"
 #include "support/environment.hpp"
@@ -51,6 +52,12 @@ Memory<T> filled(ProcessGroup& group, Device device, uint64_t count, T value) {
 template <Element T>
 bool all_are(const Memory<T>& memory, T value) {
   return std::all_of(memory.begin(), memory.end(), [value](T each) { return each == value; });
+}
+
+CallOptions async() {
+  CallOptions options;
+  options.async_op = true;
+  return options;
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -145,6 +152,7 @@ TEST(Nccl, TakesItsPlaceInTheCallersStream) {
     Memory<int32_t> before = filled<int32_t>(group, device, kCount, group.rank() + 1);
     Memory<int32_t> after = filled<int32_t>(group, device, kCount, 0);
     cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaSetDevice(device.ordinal), cudaSuccess);
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     group.barrier();  // both are there, so that no launch has to wait for a peer
     cudaMemcpyAsync(data.data(), before.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
@@ -250,6 +258,7 @@ TEST(Nccl, OrdersOnTheRegisteredStream) {
     Memory<int32_t> before = filled<int32_t>(group, device, kCount, 5);
     Memory<int32_t> after = filled<int32_t>(group, device, kCount, 0);
     cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaSetDevice(device.ordinal), cudaSuccess);
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     register_stream(stream, device);
     cudaMemcpyAsync(data.data(), before.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
@@ -284,6 +293,72 @@ TEST(Nccl, KeepsDeadlinesWhileTheDeviceHangs) {
   });
 }
 
+TEST(Nccl, KeepsDeadlinesWhileStagedBuffersWait) {
+  const ScopedVariable stall("BACKPLANE_DOUBLE_STALL", "2");
+  on_devices(
+      2,
+      [](ProcessGroup& group, Device) {
+        std::vector<float> host(100'000, 1);
+        group.all_reduce(host);
+        CallOptions options;
+        options.timeout = std::chrono::milliseconds(200);
+        EXPECT_EQ(failure_of([&] { group.all_reduce(host, ReduceOp::kSum, options); }), Status::kTimeout);
+      },
+      nccl("stage=true"));
+}
+
+// What is kept for a receive ends with it, however it ends: the next one may have its address.
+TEST(Nccl, ReceivesIntoBothMemories) {
+  on_devices(
+      2,
+      [](ProcessGroup& group, Device device) {
+        Memory<float> memory = filled<float>(group, device, 4, static_cast<float>(group.rank()));
+        std::vector<float> host(4, 7);
+        const int other = 1 - group.rank();
+        for (int round = 0; round < 5; ++round) {
+          if (group.rank() == 0) {
+            group.send(std::vector<float>(), other, 1);
+            group.send(host, other, 2);
+            group.send(span(memory, device), other, 3);
+          } else {
+            group.recv(host, other, 1);
+            std::vector<float> short_one(2);
+            EXPECT_EQ(failure_of([&] { group.recv(short_one, other, 2); }), Status::kInvalid);
+            group.recv(span(memory, device), other, 3);
+            EXPECT_TRUE(all_are<float>(memory, 0));
+          }
+        }
+        Work sent = group.send(host, group.rank(), 4, async());
+        group.recv(span(memory, device), group.rank(), 4);
+        sent.wait();
+        EXPECT_TRUE(all_are<float>(memory, 7));
+        sent = group.send(span(memory, device), group.rank(), 5, async());
+        std::vector<float> back(4);
+        group.recv(back, group.rank(), 5);
+        sent.wait();
+        EXPECT_EQ(back, host);
+      },
+      nccl("stage=true"));
+}
+
+TEST(Nccl, ReducesF8WhereDevicesCan) {
+  const auto status = [] {
+    std::optional<Status> found;  // none: it worked
+    on_devices(1, [&found](ProcessGroup& group, Device device) {
+      Memory<uint8_t> memory = filled<uint8_t>(group, device, 4, 0);
+      try {
+        group.all_reduce(Buffer(memory.data(), 4, DType::kF8E4M3, device));
+      } catch (const Error& e) {
+        found = e.status();
+      }
+    });
+    return found;
+  };
+  EXPECT_EQ(status(), std::nullopt);
+  const ScopedVariable old("BACKPLANE_DOUBLE_CC", "80");
+  EXPECT_EQ(status(), Status::kUnsupported);
+}
+
 TEST(Nccl, GivesOutMemoryWhileNcclLaunches) {
   const ScopedVariable slow("BACKPLANE_DOUBLE_SLOW", "300");
   on_devices(2, [](ProcessGroup& group, Device device) {
@@ -298,21 +373,30 @@ TEST(Nccl, GivesOutMemoryWhileNcclLaunches) {
   });
 }
 
-TEST(Nccl, SaysThatARankHasLeft) {
-  for (int round = 0; round < 3; ++round) {
-    on_devices(2, [](ProcessGroup& group, Device device) {
-      Memory<float> memory = filled<float>(group, device, 4, static_cast<float>(group.rank()));
-      if (group.rank() == 1) {
-        group.send(span(memory, device), 0, 1);
-        return;
-      }
-      group.recv(span(memory, device), 1, 1);
-      EXPECT_TRUE(all_are<float>(memory, 1));
-      std::string text;
+TEST(Nccl, GoesOnWhenARankHasLeft) {
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, 4, static_cast<float>(group.rank()));
+    Memory<float> ones = filled<float>(group, device, 4, 1);
+    Work sum = group.all_reduce(span(ones, device), ReduceOp::kSum, async());
+    if (group.rank() == 1) {
+      sum.wait();
+      group.send(span(memory, device), 0, 1);
+      return;
+    }
+    group.recv(span(memory, device), 1, 1);
+    EXPECT_TRUE(all_are<float>(memory, 1));
+    std::string text;
+    for (int i = 0; i < 2; ++i) {
       EXPECT_EQ(failure_of([&] { group.recv(span(memory, device), 1, 2); }, &text), Status::kPeerLost);
       EXPECT_TRUE(contains(text, "has left the group")) << text;
-    });
-  }
+    }
+    // The collective was done before that, though nobody has asked; the group goes on.
+    Work own = group.send(span(memory, device), 0, 3, async());
+    group.recv(span(memory, device), 0, 3);
+    own.wait();
+    sum.wait();
+    EXPECT_TRUE(all_are<float>(ones, 2));
+  });
 }
 
 // Its message is in a channel, behind a collective that only the end of the group stops.
@@ -321,6 +405,7 @@ TEST(Nccl, EndsWhenAPeerOfAMessageIsLost) {
     Memory<float> memory = filled<float>(group, device, 4, 1);
     group.barrier();
     cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaSetDevice(device.ordinal), cudaSuccess);
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     CallOptions async;
     async.async_op = true;

@@ -3,10 +3,14 @@
 // The functions of the CUDA runtime that the plugin calls.
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <system_error>
 
 #include "settings.hpp"
@@ -19,7 +23,43 @@ namespace {
 int device_count() { return static_cast<int>(double_::setting("BACKPLANE_DOUBLE_DEVICES", 8)); }
 int driver_version() { return static_cast<int>(double_::setting("BACKPLANE_DOUBLE_DRIVER", 13000)); }
 
+std::mutex blocks_mutex;
+std::map<const std::byte*, double_::Block>& blocks() {
+  static auto* const map = new std::map<const std::byte*, double_::Block>;
+  return *map;
+}
+
+cudaError_t allocate(void** data, size_t size, bool is_host) {
+  *data = std::aligned_alloc(512, (size + 511) / 512 * 512);
+  if (*data == nullptr) return cudaErrorMemoryAllocation;
+  const std::lock_guard lock(blocks_mutex);
+  blocks()[static_cast<const std::byte*>(*data)] = {size, is_host, double_::current_device()};
+  return cudaSuccess;
+}
+
+cudaError_t release(void* data, bool is_host) {
+  if (data == nullptr) return cudaSuccess;
+  {
+    const std::lock_guard lock(blocks_mutex);
+    const auto found = blocks().find(static_cast<const std::byte*>(data));
+    if (found == blocks().end() || found->second.is_host != is_host) return cudaErrorInvalidValue;
+    blocks().erase(found);
+  }
+  std::free(data);
+  return cudaSuccess;
+}
+
 }  // namespace
+
+std::optional<double_::Block> double_::block_of(const void* data) {
+  const auto* const at = static_cast<const std::byte*>(data);
+  const std::lock_guard lock(blocks_mutex);
+  auto after = blocks().upper_bound(at);
+  if (after == blocks().begin()) return {};
+  const auto& [begin, block] = *--after;
+  if (at >= begin + block.size) return {};
+  return block;
+}
 
 extern "C" {
 
@@ -51,22 +91,31 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** data, size_t size) {
-  *data = std::aligned_alloc(512, (size + 511) / 512 * 512);
-  return *data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
-}
+cudaError_t cudaMalloc(void** data, size_t size) { return allocate(data, size, false); }
+cudaError_t cudaMallocHost(void** data, size_t size) { return allocate(data, size, true); }
 
-cudaError_t cudaFree(void* data) {
-  std::free(data);
+cudaError_t cudaFree(void* data) { return release(data, false); }
+cudaError_t cudaFreeHost(void* data) { return release(data, true); }
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrComputeCapabilityMajor) return cudaErrorInvalidValue;
+  *value = static_cast<int>(double_::setting("BACKPLANE_DOUBLE_CC", 90)) / 10;
   return cudaSuccess;
 }
 
-cudaError_t cudaMallocHost(void** data, size_t size) { return cudaMalloc(data, size); }
-cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
-
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
+  const auto target = double_::block_of(to);
+  const auto source = double_::block_of(from);
+  const bool to_device = target && !target->is_host;
+  const bool from_device = source && !source->is_host;
+  if (kind != cudaMemcpyDefault) {
+    const bool goes_to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    const bool comes_from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (goes_to_device != to_device || comes_from_device != from_device) return cudaErrorInvalidValue;
+  }
   double_::stream_of(stream).add([to, from, size] { std::memcpy(to, from, size); });
-  return cudaSuccess;
+  // The device does not reach ordinary memory: whoever asks waits until it was copied.
+  return target && source ? cudaSuccess : cudaStreamSynchronize(stream);
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t stream) {
@@ -104,6 +153,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (event->device != double_::device_of(stream)) return cudaErrorInvalidResourceHandle;
   double_::stream_of(stream).add([mark = event->mark, number = event->mark->record()] { mark->pass(number); });
   return cudaSuccess;
 }

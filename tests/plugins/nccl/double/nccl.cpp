@@ -35,6 +35,7 @@ class Comm {
 
   const int rank;
   const int size;
+  const int device = current_device();
   std::map<int, std::pair<ncclDataType_t, std::vector<std::byte>>> scalars;  // by ncclRedOp_t - ncclNumOps
   int next_op = 1;
   int id_fd = -1;  // of the process that made the id, until all ranks have come
@@ -157,7 +158,12 @@ namespace {
 
 ncclResult_t call(ncclComm_t comm, cudaStream_t stream, Operation operation) {
   Comm& c = *comm->comm;
-  if (!c.ready()) return ncclInvalidArgument;
+  if (!c.ready() || device_of(stream) != c.device) return ncclInvalidArgument;
+  for (const std::byte* const data : {operation.in, static_cast<const std::byte*>(operation.out)}) {
+    if (data != nullptr && operation.count > 0 && !block_of(data)) {
+      violated("an operation on memory that the device does not reach");
+    }
+  }
   if (size_of(operation.dtype) == 0 || (operation.peer < 0 || operation.peer >= c.size)) return ncclInvalidArgument;
   if (operation.count == 0) return ncclSuccess;
   if (operation.op >= ncclNumOps) {

@@ -6,6 +6,7 @@
 //
 // The environment says what it shall play:
 //   BACKPLANE_DOUBLE_DEVICES=N         how many devices there are (8)
+//   BACKPLANE_DOUBLE_CC=N              their compute capability (90)
 //   BACKPLANE_DOUBLE_DRIVER=N          the driver's version (13000); 0: there is none
 //   BACKPLANE_DOUBLE_FAIL=RESULT@N     each communicator reports this ncclResult_t once it was given N operations
 //   BACKPLANE_DOUBLE_STALL=N           each communicator's operation N (from 1) hangs until it is aborted

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace backplane::nccl_double {
@@ -49,17 +51,32 @@ class Stream {
 
 }  // namespace backplane::nccl_double
 
+namespace backplane::nccl_double {
+// The device that this thread has chosen.
+int& current_device();
+
+// What was allocated: device memory, or host memory that the device reaches.
+struct Block {
+  size_t size;
+  bool is_host;
+  int device;
+};
+// The block that this address lies in; nothing: it is ordinary memory of the host.
+std::optional<Block> block_of(const void* data);
+}  // namespace backplane::nccl_double
+
 // The types behind cudaStream_t and cudaEvent_t.
 struct CUstream_st {
   backplane::nccl_double::Stream stream;
+  const int device = backplane::nccl_double::current_device();
 };
 struct CUevent_st {
+  const int device = backplane::nccl_double::current_device();
   std::shared_ptr<backplane::nccl_double::Mark> mark = std::make_shared<backplane::nccl_double::Mark>();
 };
 
 namespace backplane::nccl_double {
-// The device that this thread has chosen.
-int& current_device();
 // The stream of a handle; null is the stream that each device has from the start.
 Stream& stream_of(CUstream_st* handle);
+inline int device_of(const CUstream_st* handle) { return handle == nullptr ? current_device() : handle->device; }
 }  // namespace backplane::nccl_double
