@@ -354,8 +354,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_flag("--registered", settings->registered,
                     "Measure each backend also with buffers that it has allocated (ProcessGroup::allocate)");
   command
-      ->add_option("--devices", settings->devices,
-                   "Measure with buffers on so many CUDA devices, rank i on number i modulo N, instead of on the host")
+      ->add_option(
+          "--devices", settings->devices,
+          "Measure with buffers on so many CUDA devices, rank i on number i modulo N, instead of on the host; the "
+          "backend has to take host buffers, too (nccl?stage=true)")
       ->check(CLI::Range(1, 1024))
       ->option_text("N")
       ->excludes("--check")

@@ -58,8 +58,9 @@ class GroupSubject final : public bench::Subject {
  private:
   Work perform(const bench::Step& step, const CallOptions& options) {
     const auto size = static_cast<uint64_t>(group_.world_size());
-    const auto in = [&](uint64_t blocks) { return Buffer(step.in, step.count * blocks, DType::kF32, device_); };
-    const auto out = [&](uint64_t blocks) { return Buffer(step.out, step.count * blocks, DType::kF32, device_); };
+    const Device device = step.is_ours ? Device::cpu() : device_;
+    const auto in = [&](uint64_t blocks) { return Buffer(step.in, step.count * blocks, DType::kF32, device); };
+    const auto out = [&](uint64_t blocks) { return Buffer(step.out, step.count * blocks, DType::kF32, device); };
     const bool at_root = group_.rank() == step.root;
     switch (step.op) {
       case bench::Op::kBarrier:

@@ -83,7 +83,7 @@ class Contest {
   // Rank 0's number on all ranks; a float must be able to tell it.
   uint64_t agree(double number) {
     float value = static_cast<float>(number);
-    subject_.run({Op::kBroadcast, &value, nullptr, 1, 0, 0});
+    subject_.run({Op::kBroadcast, &value, nullptr, 1, 0, 0, true});
     return static_cast<uint64_t>(value);
   }
 
@@ -91,7 +91,7 @@ class Contest {
   std::vector<float> slowest() {
     const size_t count = samples_.size();
     std::vector<float> all(count * static_cast<size_t>(subject_.size()));
-    subject_.run({Op::kAllGather, samples_.data(), all.data(), count, 0, 0});
+    subject_.run({Op::kAllGather, samples_.data(), all.data(), count, 0, 0, true});
     for (size_t i = 0; i < all.size(); ++i) samples_[i % count] = std::max(samples_[i % count], all[i]);
     return samples_;
   }
@@ -99,7 +99,9 @@ class Contest {
   uint64_t operations() const { return operations_; }
 
  private:
-  Step step(Op op) { return {op, buffers_.in(), buffers_.out(), row_.bytes / sizeof(float), 0, subject_.rank() ^ 1}; }
+  Step step(Op op) {
+    return {op, buffers_.in(), buffers_.out(), row_.bytes / sizeof(float), 0, subject_.rank() ^ 1, false};
+  }
   bool paired() const { return (subject_.rank() ^ 1) < subject_.size(); }
   bool even() const { return subject_.rank() % 2 == 0; }
 

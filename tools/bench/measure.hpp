@@ -27,6 +27,7 @@ struct Step {
   uint64_t count = 0;  // N
   int root = 0;
   int peer = 0;
+  bool is_ours = false;  // what ranks agree about: in this program's memory, not in the subject's
 };
 
 // What is measured: a process group of some library, as this rank sees it. Everything throws what is wrong.
