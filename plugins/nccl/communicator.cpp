@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backplane/sdk/failure.hpp"
+#include "backplane/sdk/worker.hpp"
 #include "device.hpp"
 
 namespace backplane::nccl {
@@ -17,6 +18,7 @@ Communicator::Communicator(const Api& api, int device, const ncclUniqueId& id, i
   config.blocking = 0;
   if (max_ctas > 0) config.maxCTAs = max_ctas;
   const OnDevice here(api, device);
+  const sdk::SignalsBlocked blocked;  // for the threads that NCCL starts
   const ncclResult_t result = api.nccl.comm_init_rank_config(&comm_, size, id, rank, &config);
   if (result == ncclSuccess || result == ncclInProgress) return;
   abort();
@@ -27,6 +29,7 @@ Communicator::~Communicator() { abort(); }
 
 ncclUniqueId Communicator::new_id(const Api& api) {
   ncclUniqueId id;
+  const sdk::SignalsBlocked blocked;  // for the thread that NCCL starts
   check(api, api.nccl.get_unique_id(&id), "making the id of a communicator");
   return id;
 }

@@ -78,8 +78,8 @@ bool reduces_f8(const Api& api, int device) {
 
 int max_ctas(const sdk::Context& context) { return static_cast<int>(context.options.integer("max_ctas")); }
 
-std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& api, int device) {
-  const sdk::Deadline deadline(context.timeout_ns);
+std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& api, int device,
+                                      const sdk::Deadline& deadline) {
   auto comm = std::make_unique<Communicator>(api, device, agree_on_id(context, api, deadline), context.rank,
                                              context.world_size, max_ctas(context));
   await_ready(context, *comm, deadline);
@@ -88,7 +88,9 @@ std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& ap
 
 }  // namespace
 
-Group::Group(const sdk::Context& context, Offer offer)
+Group::Group(const sdk::Context& context, Offer offer) : Group(context, offer, sdk::Deadline(context.timeout_ns)) {}
+
+Group::Group(const sdk::Context& context, Offer offer, const sdk::Deadline& deadline)
     : api_(open_api(context.options.text("library"))),
       device_(chosen_device(context, api_)),
       rank_(context.rank),
@@ -100,7 +102,7 @@ Group::Group(const sdk::Context& context, Offer offer)
       wire_(
           sdk::connect_all(context, context.options.text("address")),
           {[this](int32_t peer, const Frame& frame) { arrived(peer, frame); }, [this](int32_t peer) { end_of(peer); }}),
-      comm_(connect(context, api_, device_)),
+      comm_(connect(context, api_, device_, deadline)),
       memory_(api_, device_, *comm_),
       collectives_({api_, device_, rank_, size_, fate_, pool_, *comm_}),
       messages_({api_, device_, pool_, max_ctas(context)}, rank_, size_, fate_, wire_, [this] { poller_.wake(); }),

@@ -34,6 +34,7 @@ class Group final : public sdk::ProcessGroup {
   using Clock = std::chrono::steady_clock;
   static constexpr auto kGrace = std::chrono::milliseconds(250);
 
+  Group(const sdk::Context& context, Offer offer, const sdk::Deadline& deadline);
   void require_here(const bp_buffer& buffer) const;
   void arrived(int32_t peer, const Frame& frame);
   bool progress(sdk::Poller::Sleep& sleep);
