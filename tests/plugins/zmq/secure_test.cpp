@@ -152,7 +152,7 @@ TEST(ZmqSecureRanks, NoRankSpeaksForAnother) {
   eager.tag = 7;
   eager.size = 1;
   eager.target = 0;
-  two.say(eager.text() + "!");
+  two.say(eager.text().append("!"));
   EXPECT_EQ(zero.finish(receiving), BP_OK);
   EXPECT_EQ(byte[0], '!');
   EXPECT_NE(host.logged().find("in the name of another rank"), std::string::npos) << host.logged();
