@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent.hpp"
 
-#include <cstdlib>
-#include <cstring>
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "backplane/sdk/worker.hpp"
@@ -11,8 +11,9 @@ namespace backplane::process_group {
 namespace {
 
 constexpr uint64_t kFrameTag = 1;
-constexpr uint64_t kPartTags = uint64_t{1} << 48;  // plus number * kMostParts + part
-constexpr int64_t kSliceNs = 20'000'000;           // how long one flight is waited for while others queue
+constexpr uint64_t kPartTags = uint64_t{1} << 48;      // plus number * kMostParts + part
+constexpr int64_t kSliceNs = 20'000'000;               // how long all flights together are waited for
+constexpr auto kPause = std::chrono::milliseconds(1);  // after a message that could not be received
 
 uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kMostParts + part) & (kPartTags - 1)); }
 
@@ -55,16 +56,21 @@ std::unique_ptr<sdk::Work> Agent::start(uint32_t kind, int32_t peer, uint64_t ta
 
 void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   if (const auto why = cause()) throw sdk::Failure(*why);
+  {
+    const std::lock_guard lock(mutex_);
+    if (deaf_) throw sdk::Failure(*deaf_);
+  }
   struct Departure {
     sdk::RpcMessage message;
     std::string frame;
   };
   const uint64_t number = last_number_.fetch_add(1) + 1;
   std::vector<Part> parts;
-  std::string frame = encode(number, message.payload(), message.buffers(), &parts);
+  std::string frame = encode(number, timeout_ns, message.payload(), message.buffers(), &parts);
   const auto departure = std::make_shared<Departure>(Departure{std::move(message), std::move(frame)});
   Flight flight;
-  if (timeout_ns >= 0) flight.limit = Clock::now() + std::chrono::nanoseconds(timeout_ns);
+  flight.set_limit(timeout_ns);
+  flight.works.reserve(1 + parts.size());
   const uint64_t id = departure->message.id();
   flight.ended = [this, to, id, departure](const sdk::Failure* failure) {
     if (failure != nullptr && !cause()) core_.failed(to, id, *failure);
@@ -82,6 +88,7 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   } catch (const sdk::Failure& failure) {
     if (flight.works.empty()) throw;
     for (const auto& work : flight.works) work->cancel();
+    // Nothing goes before the transport needs it no more.
     flight.ended = [this, to, id, departure, failure](const sdk::Failure*) { core_.failed(to, id, failure); };
   }
   if (!flight.works.empty()) add(std::move(flight));
@@ -91,7 +98,25 @@ void Agent::listen() {
   std::string frame(kFrameSize, '\0');
   int32_t from = -1;
   uint64_t bytes = 0;
-  while (receive_frame(&frame, &from, &bytes)) {
+  for (;;) {
+    if (const auto failure = receive_frame(&frame, &from, &bytes)) {
+      if (cause()) return;
+      // One that was too long, say, is no reason to be deaf to the next.
+      const int32_t status = failure->status();
+      if (status == BP_INVALID || status == BP_TIMEOUT || status == BP_CANCELLED) {
+        host_.log(BP_LOG_WARN, std::string("a message was dropped: ").append(failure->what()));
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, kPause, [this] { return ended_.has_value(); });
+        continue;
+      }
+      host_.log(status == BP_PEER_LOST ? BP_LOG_INFO : BP_LOG_ERROR,
+                std::string("nothing more is received: ").append(failure->what()));
+      {
+        const std::lock_guard lock(mutex_);
+        deaf_.emplace(*failure);
+      }
+      return core_.lost(-1, *failure);
+    }
     try {
       take_in(from, std::string_view(frame).substr(0, bytes));
     } catch (const std::exception& e) {
@@ -100,19 +125,17 @@ void Agent::listen() {
   }
 }
 
-// False when there is nobody left to hear from.
-bool Agent::receive_frame(std::string* frame, int32_t* from, uint64_t* bytes) {
+std::unique_ptr<sdk::Failure> Agent::receive_frame(std::string* frame, int32_t* from, uint64_t* bytes) {
   bp_result result = {sizeof(bp_result), -1, 0};
   try {
     const auto work = start(BP_RECV, BP_ANY_SOURCE, kFrameTag, frame->data(), frame->size(), &result);
     if (work) work->wait(BP_NO_TIMEOUT);
   } catch (const sdk::Failure& failure) {
-    if (!cause()) host_.log(BP_LOG_DEBUG, std::string("nothing more is received: ") + failure.what());
-    return false;
+    return std::make_unique<sdk::Failure>(failure);
   }
   *from = result.source;
   *bytes = result.bytes;
-  return true;
+  return nullptr;
 }
 
 void Agent::take_in(int32_t from, std::string_view bytes) {
@@ -121,16 +144,27 @@ void Agent::take_in(int32_t from, std::string_view bytes) {
   arrival->frame = bytes;
   arrival->results.resize(frame.parts.size(), bp_result{sizeof(bp_result), -1, 0});
   Flight flight;
-  for (size_t i = 0; i < frame.parts.size(); ++i) {
-    const Part& part = frame.parts[i];
-    if (part.offset != 0) {
-      arrival->parts.push_back(reinterpret_cast<std::byte*>(arrival->frame.data()) + part.offset);
-      continue;
+  flight.set_limit(frame.timeout_ns);
+  flight.works.reserve(frame.parts.size());
+  try {
+    for (size_t i = 0; i < frame.parts.size(); ++i) {
+      const Part& part = frame.parts[i];
+      if (part.offset != 0) {
+        arrival->parts.push_back(reinterpret_cast<std::byte*>(arrival->frame.data()) + part.offset);
+        continue;
+      }
+      arrival->alone.emplace_back(new std::byte[part.bytes]);  // not cleared
+      arrival->parts.push_back(arrival->alone.back().get());
+      auto work =
+          start(BP_RECV, from, tag_of(frame.number, i), arrival->parts.back(), part.bytes, &arrival->results[i]);
+      if (work) flight.works.push_back(std::move(work));
     }
-    arrival->alone.emplace_back(new std::byte[part.bytes]);  // not cleared
-    arrival->parts.push_back(arrival->alone.back().get());
-    auto work = start(BP_RECV, from, tag_of(frame.number, i), arrival->parts.back(), part.bytes, &arrival->results[i]);
-    if (work) flight.works.push_back(std::move(work));
+  } catch (...) {
+    // The memory stays until the transport writes to it no more.
+    for (const auto& work : flight.works) work->cancel();
+    flight.ended = [arrival](const sdk::Failure*) {};
+    if (!flight.works.empty()) add(std::move(flight));
+    throw;
   }
   flight.ended = [this, from, frame, arrival](const sdk::Failure* failure) {
     if (failure != nullptr || cause()) return;  // the sender, or its death, tells of it
@@ -150,10 +184,22 @@ void Agent::take_in(int32_t from, std::string_view bytes) {
   }
 }
 
+void Agent::Flight::set_limit(int64_t timeout_ns) {
+  constexpr int64_t kFar = INT64_C(365) * 24 * 3600 * 1000000000;  // avoids overflow of the clock
+  if (timeout_ns >= 0) limit = Clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kFar));
+}
+
 void Agent::add(Flight flight) {
-  const std::lock_guard lock(mutex_);
-  flights_.push_back(std::move(flight));
-  changed_.notify_one();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ended_) {
+      flights_.push_back(std::move(flight));
+      changed_.notify_one();
+      return;
+    }
+  }
+  while (!drive(&flight, kSliceNs)) {  // nobody else waits any more, and abort has ended the works
+  }
 }
 
 // The threads that wait take flights in turn. After abort all works end by themselves, and the queue empties.
@@ -164,8 +210,10 @@ void Agent::wait() {
     if (flights_.empty()) return;
     Flight flight = std::move(flights_.front());
     flights_.pop_front();
+    // All that queue get their turn within a slice, so that those that are stuck hold up nobody for long.
+    const int64_t slice_ns = kSliceNs / static_cast<int64_t>(1 + flights_.size());
     lock.unlock();
-    const bool over = drive(&flight, kSliceNs);
+    const bool over = drive(&flight, slice_ns);
     if (over) flight = {};  // without the lock: the message that it gives back may be the last word on something
     lock.lock();
     if (!over) flights_.push_back(std::move(flight));

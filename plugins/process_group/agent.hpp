@@ -37,13 +37,14 @@ class Agent final : public sdk::RpcAgent {
   struct Flight {
     std::vector<std::unique_ptr<sdk::Work>> works;
     std::optional<Clock::time_point> limit;
+    void set_limit(int64_t timeout_ns);  // none if negative
     std::function<void(const sdk::Failure* failure)> ended;
   };
 
   std::unique_ptr<sdk::Work> start(uint32_t kind, int32_t peer, uint64_t tag, void* data, uint64_t bytes,
                                    bp_result* result);
   void listen();
-  bool receive_frame(std::string* frame, int32_t* from, uint64_t* bytes);
+  std::unique_ptr<sdk::Failure> receive_frame(std::string* frame, int32_t* from, uint64_t* bytes);
   void take_in(int32_t from, std::string_view bytes);
   void add(Flight flight);
   void wait();
@@ -60,6 +61,7 @@ class Agent final : public sdk::RpcAgent {
   std::condition_variable changed_;
   std::deque<Flight> flights_;
   std::optional<sdk::Failure> ended_;
+  std::optional<sdk::Failure> deaf_;  // why nothing is received any more
 
   std::vector<std::thread> threads_;
 };

@@ -17,11 +17,13 @@ struct Head {
   uint64_t magic = kMagic;
   uint64_t number = 0;
   uint64_t parts = 0;
+  int64_t timeout_ns = -1;
 };
+static_assert(sizeof(Head) + kMostParts * sizeof(Part) <= kFrameSize, "the largest table fits into a frame");
 
 }  // namespace
 
-std::string encode(uint64_t number, std::string_view payload, const std::vector<bp_buffer>& buffers,
+std::string encode(uint64_t number, int64_t timeout_ns, std::string_view payload, const std::vector<bp_buffer>& buffers,
                    std::vector<Part>* parts) {
   const uint64_t count = 1 + buffers.size();
   if (count > kMostParts) {
@@ -37,7 +39,7 @@ std::string encode(uint64_t number, std::string_view payload, const std::vector<
     end = aligned(end + part.bytes);
   }
   std::string frame(end, '\0');
-  const Head head = {kMagic, number, count};
+  const Head head = {kMagic, number, count, timeout_ns};
   std::memcpy(frame.data(), &head, sizeof(head));
   std::memcpy(frame.data() + sizeof(head), parts->data(), count * sizeof(Part));
   for (uint64_t i = 0; i < count; ++i) {
@@ -58,6 +60,7 @@ Frame decode(std::string_view bytes, uint64_t most) {
   }
   Frame frame;
   frame.number = head.number;
+  frame.timeout_ns = head.timeout_ns;
   frame.parts.resize(head.parts);
   std::memcpy(frame.parts.data(), bytes.data() + sizeof(head), head.parts * sizeof(Part));
   uint64_t total = 0;

@@ -15,7 +15,7 @@ namespace backplane::process_group {
 
 inline constexpr uint64_t kFrameSize = 64 << 10;  // the largest frame
 inline constexpr uint64_t kInlineSize = 8 << 10;  // a part beyond that travels alone
-inline constexpr uint64_t kMostParts = 4096;      // of a message, the payload among them
+inline constexpr uint64_t kMostParts = 4000;      // of a message, the payload among them; they fit the frame
 
 // A part of a message: its payload (part 0) or a buffer.
 struct Part {
@@ -25,11 +25,12 @@ struct Part {
 
 struct Frame {
   uint64_t number = 0;
+  int64_t timeout_ns = -1;  // after which its parts will not come any more; negative: never
   std::vector<Part> parts;
 };
 
 // The frame's bytes; fills in `parts`. Throws sdk::Failure if there are too many parts.
-std::string encode(uint64_t number, std::string_view payload, const std::vector<bp_buffer>& buffers,
+std::string encode(uint64_t number, int64_t timeout_ns, std::string_view payload, const std::vector<bp_buffer>& buffers,
                    std::vector<Part>* parts);
 // Throws sdk::Failure if these bytes are no frame, or its message is larger than `most` bytes.
 Frame decode(std::string_view bytes, uint64_t most);

@@ -28,7 +28,13 @@ struct ProcessGroupRpc {
                    .default_value = "16",
                    .help = "functions that run at a time, not counting those that wait for calls of their own",
                    .min = 1,
-                   .max = 4096})};
+                   .max = 4096}),
+      sdk::option({.type = BP_OPTION_INT,
+                   .key = "max_message_bytes",
+                   .default_value = "4294967296",
+                   .help = "the largest message that is sent or taken",
+                   .min = 65536,
+                   .max = INT64_C(1) << 40})};
   static constexpr std::array<bp_capability, 0> capabilities = {};
   static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context) { return std::make_unique<Agent>(context); }
 };

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include "rpc/workers.hpp"
 
@@ -38,6 +39,7 @@ class Gate {
 };
 
 std::shared_ptr<Gate> gate;
+std::shared_ptr<Gate> begun;
 std::shared_ptr<Gate> told;
 std::atomic<int> touched = 0;
 
@@ -65,6 +67,7 @@ int nested(int depth) {
   rpc::register_function("wait", [] {
     const auto held = gate;
     const auto heard = told;
+    begun->open();
     for (int i = 0; i < 3000 && !rpc::cancelled(); ++i) {
       if (held->wait(milliseconds(10))) return 1;
     }
@@ -158,25 +161,25 @@ TEST(RpcCallsTest, FailuresNameWorkerFunctionAndText) {
 TEST(RpcCallsTest, TimeoutsAndCancelsAreToldToTheCallee) {
   for (const bool cancel : {false, true}) {
     gate = std::make_shared<Gate>();
+    begun = std::make_shared<Gate>();
     told = std::make_shared<Gate>();
     in_world("inproc", 2, [cancel](const rpc::Worker& worker) {
       if (worker.rank() != 0) return;
       std::string text;
       const auto call = worker.rpc_async<int>({"worker1", cancel ? seconds(60) : milliseconds(50)}, "wait");
+      EXPECT_TRUE(begun->wait());  // or a cancel may overtake the call, of which then nothing is heard
       if (cancel) call.cancel();
       EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), cancel ? Status::kCancelled : Status::kTimeout);
       EXPECT_NE(text.find("'wait' on worker 'worker1' (rank 1)"), std::string::npos) << text;
       EXPECT_EQ(text.find("within 0.05 s") != std::string::npos, !cancel) << text;
-      // A cancel may overtake its call's start, of which then nothing is heard.
-      if (!cancel) {
-        EXPECT_TRUE(told->wait());
-      }
+      EXPECT_TRUE(told->wait());
     });
   }
 }
 
 TEST(RpcCallsTest, ThenRunsWhenTheCallHasEnded) {
   gate = std::make_shared<Gate>();
+  begun = std::make_shared<Gate>();
   told = std::make_shared<Gate>();
   in_world("inproc", 2, [](const rpc::Worker& worker) {
     if (worker.rank() != 0) return;
@@ -208,6 +211,7 @@ TEST(RpcCallsTest, GracefulShutdownWaitsForWhatCallsCall) {
 
 TEST(RpcCallsTest, ShutdownWithoutGraceEndsWhatIsUnderWay) {
   gate = std::make_shared<Gate>();
+  begun = std::make_shared<Gate>();
   told = std::make_shared<Gate>();
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
@@ -223,6 +227,79 @@ TEST(RpcCallsTest, ShutdownWithoutGraceEndsWhatIsUnderWay) {
       worker.shutdown(false);
     }
     EXPECT_TRUE(worker.shutdown().empty());  // twice is fine
+  });
+}
+
+TEST(RpcCallsTest, WhoLeavesWithoutGraceTellsItsCallers) {
+  gate = std::make_shared<Gate>();
+  begun = std::make_shared<Gate>();
+  told = std::make_shared<Gate>();
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
+    if (rank == 0) {
+      const auto call = worker.rpc_async<int>({"worker1", Timeout::zero()}, "wait");  // no timeout
+      if (!call.wait_for(seconds(20))) call.cancel();
+      std::string text;
+      EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kCancelled);
+      EXPECT_NE(text.find("it has shut down"), std::string::npos) << text;
+    } else {
+      begun->wait();
+    }
+    worker.shutdown(false);
+  });
+}
+
+TEST(RpcCallsTest, ShutdownBesideCallsOfOtherThreads) {
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
+    std::atomic<int> ended = 0;
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 2; ++i) {
+      callers.emplace_back([&worker, &ended, rank, i] {
+        try {
+          for (;;) {
+            worker.rpc_sync<int>({(rank + i) % 2, milliseconds(200)}, "add", 1, 2);
+            ++ended;
+          }
+        } catch (const Error&) {  // this worker has left, or the other one
+        }
+      });
+    }
+    while (ended < 20) std::this_thread::yield();
+    worker.shutdown(false);
+    for (std::thread& caller : callers) caller.join();
+  });
+}
+
+// As many buffers as a message can have, and more: a message that cannot be sent harms no other.
+TEST(RpcCallsTest, ManyBuffers) {
+  backplane::detail::call(
+      bp_rpc_register, "count buffers",
+      +[](void*, const bp_rpc_parcel* arguments, bp_rpc_value*, bp_error* err) -> int32_t {
+        return bp_error_set(err, BP_INVALID, bp_rpc_parcel_buffers(arguments), -1, "counted");
+      },
+      static_cast<void*>(nullptr));
+  in_world("inproc", 2, [](const rpc::Worker& worker) {
+    const int other = 1 - worker.rank();
+    char byte = 0;
+    for (const size_t count : {3999, 4094, 100000, 1}) {
+      const std::vector<bp_buffer> buffers(count, bp_buffer{&byte, 1, BP_HOST, 0});
+      bp_rpc_content content = {};
+      content.struct_size = sizeof(content);
+      content.buffers = buffers.data();
+      content.buffer_count = static_cast<uint32_t>(count);
+      std::string text;
+      const auto call = [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+        return bp_rpc_call(worker.get(), other, "count buffers", &content, seconds(20).count() * 1000000000, done, ctx,
+                           id, err);
+      };
+      const auto handle = std::shared_ptr<bp_rpc>(worker.get(), [](bp_rpc*) {});
+      EXPECT_EQ(failure_of([&] { rpc::Future<int>::start(handle, call).wait(); }, &text), Status::kInvalid) << text;
+      EXPECT_NE(text.find(count < 4000 ? "counted" : "buffers; pack them into fewer"), std::string::npos) << text;
+    }
+    EXPECT_EQ(worker.rpc_sync<int>({other, seconds(20)}, "add", 1, 2), 3);
   });
 }
 

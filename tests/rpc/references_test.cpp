@@ -58,7 +58,8 @@ TEST(RpcReferencesTest, ValuesStayWithTheirOwner) {
     EXPECT_EQ(worker.rpc_sync<int>("worker1", "grow", back, 0), 3);
     EXPECT_EQ(failure_of([&ref] { ref.local_value(); }), Status::kInvalid);
     const auto numbers = worker.remote<std::vector<double>>("worker2", "numbers", 100000);
-    EXPECT_EQ(bp_rref_owner(numbers.get()), 2);
+    EXPECT_EQ(numbers.owner().name, "worker2");
+    EXPECT_EQ(numbers.to_here().size(), 100000U);
   });
   EXPECT_EQ(Counted::alive, 0);
 }
@@ -101,6 +102,44 @@ TEST(RpcReferencesTest, LeaksAreReported) {
     }
   });
   EXPECT_EQ(Counted::alive, 0);
+}
+
+TEST(RpcReferencesTest, WhatALocalReferenceRefersToOutlivesTheWorker) {
+  {
+    const auto worker = rpc::Worker::join("me", rpc_options("self", Store::inproc(), 0, 1));
+    const CountedRef ref = worker.make_rref(rpc::Local<Counted>::make(5));
+    const rpc::Local<Counted>& counted = ref.local_value();
+    EXPECT_EQ(worker.shutdown(false).size(), 1U);
+    EXPECT_EQ(counted->value, 5);
+  }
+  EXPECT_EQ(Counted::alive, 0);
+}
+
+// Values are destroyed where they may call, not where messages arrive.
+struct LastWord {
+  explicit LastWord(rpc::Worker made_by) : worker(std::move(made_by)) {}
+  ~LastWord() {
+    try {
+      answer = worker.rpc_sync<int>({"worker0", seconds(10)}, "last word", 1);
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  }
+  LastWord(const LastWord&) = delete;
+  LastWord& operator=(const LastWord&) = delete;
+
+  rpc::Worker worker;
+  static std::atomic<int> answer;
+};
+std::atomic<int> LastWord::answer = 0;
+
+TEST(RpcReferencesTest, ValuesMayCallWhenTheyGo) {
+  rpc::register_function("last word", [](int word) { return word + 1; });
+  rpc::register_function("make last word", [] { return rpc::Local<LastWord>::make(rpc::current()); });
+  in_world("inproc", 2, [](const rpc::Worker& worker) {
+    if (worker.rank() == 0) worker.remote<rpc::Local<LastWord>>("worker1", "make last word");
+  });
+  EXPECT_EQ(LastWord::answer, 2);
 }
 
 // Forks of one value fly between four workers, and none is left.

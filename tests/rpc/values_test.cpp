@@ -32,6 +32,37 @@ TEST(RpcValuesTest, AreNotMadeIfTheyWereDroppedFirst) {
   EXPECT_EQ(values.size(), 0U);
 }
 
+TEST(RpcValuesTest, ForksThatWereDroppedFirstAreNotGiven) {
+  Values values;
+  values.create(kValue, kFirst, 0, "f");
+  values.drop(kValue, kSecond);
+  values.fork(kValue, kSecond, 1);
+  EXPECT_EQ(values.claims()[0].holders, std::vector<int32_t>{0});
+}
+
+TEST(RpcValuesTest, AreMadeOnce) {
+  Values values;
+  values.create(kValue, kFirst, 0, "f");
+  EXPECT_THROW(values.create(kValue, kSecond, 1, "g"), Error);
+}
+
+TEST(RpcValuesTest, GoToWhoTookTheLastFork) {
+  static int destroyed = 0;
+  const bp_rpc_value raw = {sizeof(bp_rpc_value), 0, nullptr, [](void*) { ++destroyed; }, nullptr};
+  Values values;
+  values.create(kValue, kFirst, 0, "f");
+  values.set(kValue, std::make_shared<Value>(raw));
+  auto gone = values.drop(kValue, kFirst);
+  EXPECT_EQ(destroyed, 0);
+  gone.reset();
+  EXPECT_EQ(destroyed, 1);
+  int32_t status = BP_OK;
+  values.create(kValue, kSecond, 0, "f");
+  values.when_ready(kValue, [&status](const std::shared_ptr<Value>&, const Error* error) { status = error->status(); });
+  values.drop(kValue, kSecond);
+  EXPECT_EQ(status, BP_INVALID);
+}
+
 TEST(RpcValuesTest, GoWithTheLastHolderThatDies) {
   Values values;
   values.create(kValue, kFirst, 2, "f");

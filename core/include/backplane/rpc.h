@@ -61,7 +61,10 @@ BP_API int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, i
  * to timeout_ns (0: BP_DEFAULT_TIMEOUT_NS). Workers that died are not waited for. Otherwise at once. In either case
  * calls in flight then end with BP_CANCELLED, nothing runs here any more, and values that this worker owns are gone.
  * *leaks (may be NULL), for bp_free, names each value of which others still had references, one a line. Twice is fine.
- * Not from within a function that a peer has called. */
+ * Functions that run here are told (bp_rpc_cancelled) and then waited for without limit: one that neither returns nor
+ * looks keeps shutdown from returning. Peers that do not leave, too, see their calls to this worker end with
+ * BP_CANCELLED, if they could be told within 0.2 s, else when those time out.
+ * Not from within a function that a peer has called, nor from a bp_rpc_done or a value's destroy. */
 BP_API int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err);
 
 /* Counters, as JSON for bp_free: those of torch's agents by their names ("agent.num_idle_threads" ...), and for each
@@ -90,7 +93,7 @@ typedef struct bp_rpc_value {
   uint32_t struct_size;
   uint32_t reserved;
   void* object;
-  void (*destroy)(void* object);
+  void (*destroy)(void* object); /* on a thread of the worker, or that which releases the last handle */
   /* Fills in *content, which is zero but for its struct_size. What it points to stays valid until content->release; the
    * object is kept until then. */
   int32_t (*encode)(void* object, bp_rpc_content* content, bp_error* err);
@@ -136,6 +139,10 @@ BP_API void bp_rpc_wait_end(void);
 BP_API void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx);
 
 /* ---- References ---------------------------------------------------------------------------------------------------
+ *
+ * A message that carries references and is lost on its way (its call ends with BP_PEER_LOST, and the receiver lives
+ * on) leaves the receiver's claims with the owners: those values stay until the receiver, or their owner, leaves. What
+ * could not be sent at all leaves nothing.
  */
 
 /* Calls a function of worker `to`, which keeps the result until the last reference is gone. Returns at once. */
@@ -147,7 +154,10 @@ BP_API int32_t bp_rref_owner(const bp_rref* ref); /* its rank */
 /* Asks the owner for the value, as soon as it is there, like bp_rpc_call. */
 BP_API int32_t bp_rref_fetch(bp_rref* ref, int64_t timeout_ns, bp_rpc_done done, void* ctx, uint64_t* id,
                              bp_error* err);
-/* The value itself, at its owner (elsewhere BP_INVALID), waiting until it is there. Valid as long as the handle. */
+/* A handle, to be released, of the worker that holds the reference. */
+BP_API int32_t bp_rref_worker(const bp_rref* ref, bp_rpc** rpc, bp_error* err);
+/* The value itself, at its owner (elsewhere BP_INVALID), waiting until it is there. Valid as long as the handle,
+ * also after shutdown. */
 BP_API int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error* err);
 BP_API void bp_rref_release(bp_rref* ref); /* does not block; the owner is told */
 

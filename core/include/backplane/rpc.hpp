@@ -161,12 +161,14 @@ class RRef {
   // Takes over a handle of the C API.
   explicit RRef(bp_rref* handle) : ref_(handle, bp_rref_release) {}
 
+  // The worker of this process that holds it.
+  Worker worker() const;
   WorkerInfo owner() const;
   bool is_owner() const;
   // A copy of the value, as soon as it is there. Throws what its function failed with.
   T to_here(Timeout timeout = kDefaultRpcTimeout) const;
   // The value itself, as soon as it is there; Status::kInvalid on others than its owner. It is valid as long as this
-  // reference. Functions that change it look after their own locks.
+  // reference, also after shutdown. Functions that change it look after their own locks.
   T& local_value(Timeout timeout = kDefaultRpcTimeout) const {
     void* object = nullptr;
     {
@@ -210,11 +212,12 @@ class Worker {
   // Returns at once.
   template <typename R = void, typename... Arguments>
   Future<R> rpc_async(const To& to, const std::string& function, Arguments&&... arguments) const {
+    const int id_of_callee = rank_of(to);  // before anything that would have to be given back
     detail::Packer packer;
     (packer.add(std::forward<Arguments>(arguments)), ...);
     const bp_rpc_content content = packer.content();
     return Future<R>::start(rpc_, [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
-      return bp_rpc_call(get(), rank_of(to), function.c_str(), &content, to.timeout.count(), done, ctx, id, err);
+      return bp_rpc_call(get(), id_of_callee, function.c_str(), &content, to.timeout.count(), done, ctx, id, err);
     });
   }
   template <typename R = void, typename... Arguments>
@@ -224,11 +227,12 @@ class Worker {
   // Returns at once; the callee owns the result. What goes wrong there is what asking for the value throws.
   template <typename R, typename... Arguments>
   RRef<R> remote(const To& to, const std::string& function, Arguments&&... arguments) const {
+    const int id_of_callee = rank_of(to);
     detail::Packer packer;
     (packer.add(std::forward<Arguments>(arguments)), ...);
     const bp_rpc_content content = packer.content();
     bp_rref* ref = nullptr;
-    backplane::detail::call(bp_rpc_remote, get(), rank_of(to), function.c_str(), &content, to.timeout.count(), &ref);
+    backplane::detail::call(bp_rpc_remote, get(), id_of_callee, function.c_str(), &content, to.timeout.count(), &ref);
     return RRef<R>(ref);
   }
   // A reference to a value of this worker's own.
@@ -246,14 +250,18 @@ class Worker {
     msgpack::sbuffer bytes;
     msgpack::pack(bytes, object);
     bp_objects* raw = nullptr;
-    backplane::detail::call(bp_rpc_all_gather, get(), static_cast<const void*>(bytes.data()),
-                            static_cast<uint64_t>(bytes.size()), timeout.count(), &raw);
+    {
+      const detail::Waiting waiting;
+      backplane::detail::call(bp_rpc_all_gather, get(), static_cast<const void*>(bytes.data()),
+                              static_cast<uint64_t>(bytes.size()), timeout.count(), &raw);
+    }
     const std::unique_ptr<bp_objects, decltype(&bp_objects_release)> objects(raw, bp_objects_release);
     std::map<std::string, T> all;
     for (int id = 0; id < static_cast<int>(bp_objects_count(raw)); ++id) {
       uint64_t size = 0;
       const auto* const data = static_cast<const char*>(bp_objects_get(raw, static_cast<uint64_t>(id), &size));
-      all.emplace(info(id).name, msgpack::unpack(data, size).get().template as<T>());
+      size_t offset = 0;
+      all.emplace(info(id).name, detail::unpack<T>(data, size, &offset));
     }
     return all;
   }
@@ -344,16 +352,22 @@ inline std::vector<std::string> shutdown(bool graceful = true, Timeout timeout =
 }
 
 template <typename T>
+Worker RRef<T>::worker() const {
+  bp_rpc* rpc = nullptr;
+  backplane::detail::call(bp_rref_worker, static_cast<const bp_rref*>(get()), &rpc);
+  return Worker(rpc);
+}
+template <typename T>
 WorkerInfo RRef<T>::owner() const {
-  return current().info(bp_rref_owner(get()));
+  return worker().info(bp_rref_owner(get()));
 }
 template <typename T>
 bool RRef<T>::is_owner() const {
-  return bp_rref_owner(get()) == current().rank();
+  return bp_rref_owner(get()) == worker().rank();
 }
 template <typename T>
 T RRef<T>::to_here(Timeout timeout) const {
-  return Future<T>::start(current().rpc_,
+  return Future<T>::start(worker().rpc_,
                           [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
                             return bp_rref_fetch(get(), timeout.count(), done, ctx, id, err);
                           })

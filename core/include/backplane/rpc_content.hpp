@@ -79,6 +79,23 @@ using backplane::detail::fail;
 using ParcelHandle = std::shared_ptr<bp_rpc_parcel>;
 inline ParcelHandle own(bp_rpc_parcel* parcel) { return {parcel, bp_rpc_parcel_release}; }
 
+// The next value in what a peer has sent. Looked through first: what it says to contain must be there, so that what is
+// allocated is bounded by the size of the message, whatever it says.
+template <typename T>
+T unpack(const char* data, size_t size, size_t* offset) {
+  msgpack::null_visitor look;
+  size_t end = *offset;
+  try {
+    if (!msgpack::parse(data, size, end, look)) fail(Status::kInvalid, "a received value is cut off or malformed");
+    const msgpack::unpack_limit limit(size, size, size, size, size, 64);
+    return msgpack::unpack(data, size, *offset, nullptr, nullptr, limit).get().template as<T>();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    fail(Status::kInvalid, std::string("a received value does not have the expected type: ") + e.what());
+  }
+}
+
 template <typename T>
 inline constexpr bool kIsLocal = false;
 template <typename T>
@@ -199,13 +216,7 @@ class Unpacker {
 
   template <typename T>
   T take_packed() {
-    // A container cannot have more elements than the message has bytes, since each takes at least one.
-    const msgpack::unpack_limit limit(size_, size_, size_, size_, size_, 64);
-    try {
-      return msgpack::unpack(payload_, size_, offset_, nullptr, nullptr, limit).get().as<T>();
-    } catch (const std::exception& e) {
-      fail(Status::kInvalid, std::string("a received value does not have the expected type: ") + e.what());
-    }
+    return unpack<T>(payload_, size_, &offset_);
   }
   bp_buffer next_buffer(size_t element) {
     bp_buffer buffer = {};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <set>
 
@@ -176,7 +177,7 @@ int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char*
     try {
       lines = worker->shutdown(graceful != 0, timeout_ns);
     } catch (const Error& error) {
-      if (error.status() == BP_INVALID) throw;  // it goes on
+      if (!worker->has_left()) throw;  // it goes on
       problem.emplace(error);
     }
     {
@@ -212,9 +213,11 @@ void bp_rpc_parcel_buffer(const bp_rpc_parcel* parcel, uint32_t index, bp_buffer
 }
 bp_rref* bp_rpc_parcel_ref(const bp_rpc_parcel* parcel, uint32_t index) {
   const auto& refs = parcel->parcel->refs();
-  return index < refs.size() ? new bp_rref{refs[index]} : nullptr;
+  return index < refs.size() ? new (std::nothrow) bp_rref{refs[index]} : nullptr;
 }
-bp_rpc_parcel* bp_rpc_parcel_retain(const bp_rpc_parcel* parcel) { return new bp_rpc_parcel{parcel->parcel}; }
+bp_rpc_parcel* bp_rpc_parcel_retain(const bp_rpc_parcel* parcel) {
+  return new (std::nothrow) bp_rpc_parcel{parcel->parcel};
+}
 void bp_rpc_parcel_release(bp_rpc_parcel* parcel) { delete parcel; }
 
 int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments, int64_t timeout_ns,
@@ -232,7 +235,7 @@ int32_t bp_rpc_cancelled(void) { return Worker::cancelled() ? 1 : 0; }
 void bp_rpc_wait_begin(void) { rpc::Pool::wait_begin(); }
 void bp_rpc_wait_end(void) { rpc::Pool::wait_end(); }
 void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx) {
-  rpc->worker->run([function, ctx] { function(ctx); });
+  if (guarded(nullptr, [=] { rpc->worker->run([function, ctx] { function(ctx); }); }) != BP_OK) function(ctx);
 }
 
 int32_t bp_rpc_remote(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments,
@@ -258,7 +261,14 @@ int32_t bp_rref_fetch(bp_rref* ref, int64_t timeout_ns, bp_rpc_done done, void* 
 int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error* err) {
   return guarded(err, [=] {
     const auto value = ref_of(ref).shared_worker()->local(*ref->ref, timeout_ns);
-    *object = value->object();  // the reference keeps it
+    ref->ref->hold(value);
+    *object = value->object();
+  });
+}
+int32_t bp_rref_worker(const bp_rref* ref, bp_rpc** rpc, bp_error* err) {
+  return guarded(err, [=] {
+    if (ref == nullptr) fail(BP_INVALID, "a reference is needed, not NULL");
+    *rpc = new bp_rpc{ref->ref->shared_worker()};
   });
 }
 void bp_rref_release(bp_rref* ref) { delete ref; }

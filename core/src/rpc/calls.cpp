@@ -3,7 +3,9 @@
 
 namespace backplane::core::rpc {
 
-Calls::~Calls() {
+Calls::~Calls() { stop(); }
+
+void Calls::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -17,8 +19,8 @@ uint64_t Calls::add(Call call, Deadline deadline) {
   if (closed_) throw Error(*closed_);
   const uint64_t number = ++last_;
   call.begun = Deadline::Clock::now();
+  if (!watch_.joinable()) watch_ = std::thread([this] { watch(); });
   if (!deadline.infinite()) {
-    if (!watch_.joinable()) watch_ = std::thread([this] { watch(); });
     const auto place = times_.emplace(deadline.at(), number).first;
     if (place == times_.begin()) changed_.notify_all();
   }
@@ -47,18 +49,27 @@ std::optional<Call> Calls::take(uint64_t number, int32_t to) {
   return call;
 }
 
-std::vector<Call> Calls::take_all_to(int32_t to) {
-  std::vector<Call> taken;
+void Calls::doom(Entry* entry, uint64_t number, const Error& why, Deadline deadline) {
+  if (entry->call.failure && !(deadline < entry->deadline)) return;
+  entry->call.failure.emplace(why);
+  if (!(deadline < entry->deadline)) return;
+  if (!entry->deadline.infinite()) times_.erase({entry->deadline.at(), number});
+  entry->deadline = deadline;
+  times_.emplace(deadline.at(), number);
+  changed_.notify_all();
+}
+
+void Calls::doom(uint64_t number, const Error& why, Deadline deadline) {
   const std::lock_guard lock(mutex_);
-  for (auto entry = calls_.begin(); entry != calls_.end();) {
-    const auto next = std::next(entry);
-    if (entry->second.call.to == to) {
-      taken.push_back(std::move(entry->second.call));
-      remove(entry);
-    }
-    entry = next;
+  const auto found = calls_.find(number);
+  if (found != calls_.end()) doom(&found->second, number, why, deadline);
+}
+
+void Calls::doom_all_to(int32_t to, const Error& why, Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [number, entry] : calls_) {
+    if (entry.call.to == to) doom(&entry, number, why, deadline);
   }
-  return taken;
 }
 
 std::vector<Call> Calls::close(const Error& why) {

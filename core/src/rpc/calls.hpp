@@ -34,6 +34,7 @@ struct Call {
   int64_t timeout_ns = 0;  // as given, for the text
   Deadline::Clock::time_point begun;
   Done done;
+  std::optional<Error> failure = {};  // what it fails with when its time is up; none: that it is
 };
 
 class Calls {
@@ -51,9 +52,13 @@ class Calls {
   std::optional<Call> take(uint64_t number);
   // The same, if it is one to this worker.
   std::optional<Call> take(uint64_t number, int32_t to);
-  std::vector<Call> take_all_to(int32_t to);
+  // The call fails with `why` at `deadline`, unless it has ended by then.
+  void doom(uint64_t number, const Error& why, Deadline deadline);
+  void doom_all_to(int32_t to, const Error& why, Deadline deadline);
   // Takes all, and refuses more.
   std::vector<Call> close(const Error& why);
+  // After close: waits for `expired` in progress, which is not called again. Not from within it.
+  void stop();
 
   struct Counts {
     uint64_t active = 0;
@@ -68,6 +73,7 @@ class Calls {
   };
   using Time = std::pair<Deadline::Clock::time_point, uint64_t>;
 
+  void doom(Entry* entry, uint64_t number, const Error& why, Deadline deadline);
   void remove(std::unordered_map<uint64_t, Entry>::iterator entry);
   void watch();
 
@@ -79,7 +85,7 @@ class Calls {
   uint64_t last_ = 0;
   std::optional<Error> closed_;
   bool stop_ = false;
-  std::thread watch_;  // started with the first call that has a deadline
+  std::thread watch_;  // started with the first call
 };
 
 }  // namespace backplane::core::rpc

@@ -11,6 +11,8 @@
 namespace backplane::core::rpc {
 namespace {
 
+constexpr size_t kLongestName = 255;
+
 struct Functions {
   std::mutex mutex;
   std::map<std::string, Function> by_name;
@@ -25,8 +27,8 @@ Functions& functions() {
 
 void register_function(const std::string& name, Function function) {
   const std::lock_guard lock(functions().mutex);
-  if (name.empty() || name.size() > 255) {
-    fail(BP_INVALID, "the name of a function has 1 to 255 bytes, not {}", name.size());
+  if (name.empty() || name.size() > kLongestName) {
+    fail(BP_INVALID, "the name of a function has 1 to {} bytes, not {}", kLongestName, name.size());
   }
   if (!functions().by_name.emplace(name, function).second) {
     fail(BP_INVALID, "function '{}' is registered already; give this one another name", name);
@@ -37,6 +39,8 @@ Function find_function(const std::string& name) {
   const std::lock_guard lock(functions().mutex);
   const auto found = functions().by_name.find(name);
   if (found != functions().by_name.end()) return found->second;
+  // A peer's word, of any length: nobody's name is like it.
+  if (name.size() > kLongestName) fail(BP_INVALID, "no function has a name of {} bytes", name.size());
   std::vector<std::string> names;
   for (const auto& [known, function] : functions().by_name) names.push_back(known);
   fail(BP_INVALID, "no function '{}' is registered there{}; register it before init_rpc on every worker", name,

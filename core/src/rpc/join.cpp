@@ -10,6 +10,7 @@
 #include "group/objects.hpp"
 #include "log.hpp"
 #include "registry/selection.hpp"
+#include "rpc/caught.hpp"
 #include "rpc/worker.hpp"
 
 namespace backplane::core::rpc {
@@ -61,15 +62,18 @@ void raise_first(const std::vector<Json>& all) {
   }
 }
 
-void check_names(const std::vector<std::string>& names) {
-  for (size_t rank = 0; rank < names.size(); ++rank) {
-    const auto first = std::find(names.begin(), names.end(), names[rank]) - names.begin();
-    if (static_cast<size_t>(first) == rank) continue;
+std::unordered_map<std::string, int32_t> ranks_of(const std::vector<std::string>& names) {
+  std::unordered_map<std::string, int32_t> ranks;
+  for (const std::string& name : names) {
+    const auto rank = static_cast<int32_t>(ranks.size());
+    const auto [first, is_new] = ranks.emplace(name, rank);
+    if (is_new) continue;
     throw Error(BP_INVALID,
-                fmt::format("ranks {} and {} are both called '{}'; give each worker a name of its own", first, rank,
-                            names[rank]),
-                static_cast<int32_t>(rank));
+                fmt::format("ranks {} and {} are both called '{}'; give each worker a name of its own", first->second,
+                            rank, name),
+                rank);
   }
+  return ranks;
 }
 
 // What all have chosen; those that leave it open take what all can do.
@@ -105,9 +109,10 @@ Json card_of(const WorkerConfig& config, const std::function<void(Json*)>& fill)
   try {
     check_name(config.name);
     fill(&card);
-  } catch (const Error& e) {
-    card["problem"] = e.what();
-    card["status"] = e.status();
+  } catch (...) {
+    const Error problem = caught();
+    card["problem"] = problem.what();
+    card["status"] = problem.status();
   }
   return card;
 }
@@ -118,6 +123,7 @@ Worker::Worker(WorkerConfig config)
     : global_ranks_(config.group->config().global_ranks),
       rank_(config.group->config().rank),
       rpc_timeout_ns_(config.rpc_timeout_ns),
+      watched_(config.group->liveness() && config.group->liveness()->watches()),
       metrics_(static_cast<size_t>(config.group->config().world_size)),
       calls_([this](uint64_t number) { expire(number); }),
       liveness_(config.group->liveness()),
@@ -128,8 +134,10 @@ std::shared_ptr<Worker> Worker::join(WorkerConfig config) {
   try {
     worker->agree_on_all(config);
     worker->start(config);
-  } catch (const Error& error) {
-    worker->close(Error(BP_CANCELLED, fmt::format("this worker could not join: {}", error.what())));
+  } catch (const std::exception& error) {
+    if (worker->begin_to_leave()) {
+      worker->close(Error(BP_CANCELLED, fmt::format("this worker could not join: {}", error.what())));
+    }
     throw;
   }
   return worker;
@@ -157,28 +165,35 @@ void Worker::agree_on_all(const WorkerConfig& config) {
   const std::vector<Json> all = exchange(*group_, mine, config.timeout_ns);
   raise_first(all);
   for (const Json& card : all) names_.push_back(card["name"]);
-  check_names(names_);
-  const std::string chosen = agree_on_backend(all);
-  if (member_ == nullptr) {
-    member_ = &config.registry->lookup(chosen);
-    options_ = make_options(*member_, {});
-  }
-  backend_ = member_->id;
+  ranks_ = ranks_of(names_);
+  backend_ = agree_on_backend(all);
 }
 
+// Told before anything waits for the others' transports, too.
 void Worker::start(const WorkerConfig& config) {
-  pool_ = std::make_unique<Pool>(pool_size(*options_));
+  const Json ready = card_of(config, [this, &config](Json*) {
+    if (member_ == nullptr) {
+      member_ = &config.registry->lookup(backend_);
+      Transport::check_kind(*member_);
+      check_security(*member_);
+      options_ = make_options(*member_, {});
+    }
+    pool_ = std::make_unique<Pool>(pool_size(*options_));
+  });
+  raise_first(exchange(*group_, ready, config.timeout_ns));
   const Json mine = card_of(config, [this, &config](Json*) {
     Transport::Sink* const sink = this;
-    transport_ = std::make_unique<Transport>(*member_, options_, *group_, config.name, config.timeout_ns, sink);
+    auto made = std::make_unique<Transport>(*member_, options_, *group_, config.name, config.timeout_ns, sink);
+    const std::lock_guard lock(mutex_);
+    transport_ = std::move(made);
   });
   raise_first(exchange(*group_, mine, config.timeout_ns));
   if (liveness_) liveness_->add(this);
 }
 
 int32_t Worker::find(const std::string& name) const {
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found != names_.end()) return static_cast<int32_t>(found - names_.begin());
+  const auto found = ranks_.find(name);
+  if (found != ranks_.end()) return found->second;
   fail(BP_INVALID, "there is no worker '{}'; there are {}", name, fmt::join(names_, ", "));
 }
 

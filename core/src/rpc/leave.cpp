@@ -6,6 +6,7 @@
 
 #include "group/objects.hpp"
 #include "log.hpp"
+#include "rpc/caught.hpp"
 #include "rpc/worker.hpp"
 
 namespace backplane::core::rpc {
@@ -46,42 +47,70 @@ Json json_of(const Histogram& histogram) {
 
 }  // namespace
 
-Worker::~Worker() { close(Error(BP_CANCELLED, "this worker has left")); }
+Worker::~Worker() {
+  if (begin_to_leave()) close(Error(BP_CANCELLED, "this worker has left"));
+}
 
 std::vector<std::string> Worker::all_gather(std::string_view object, int64_t timeout_ns) {
-  const std::lock_guard lock(leave_mutex_);
-  if (!group_) fail(BP_INVALID, "this worker has shut down");
-  return exchange_objects(*group_, BP_ALL_GATHER, 0, {object}, given_or_default(timeout_ns));
+  // Counted, so that whoever leaves meanwhile ends it.
+  class Gathering {
+   public:
+    explicit Gathering(Worker* worker) : worker_(*worker) {
+      const std::lock_guard lock(worker_.leave_mutex_);
+      if (!worker_.group_ || worker_.leaving_) fail(BP_INVALID, "this worker shuts down");
+      group_ = worker_.group_;
+      ++worker_.gathering_;
+    }
+    ~Gathering() {
+      const std::lock_guard lock(worker_.leave_mutex_);
+      --worker_.gathering_;
+    }
+    Gathering(const Gathering&) = delete;
+    Gathering& operator=(const Gathering&) = delete;
+    Group& group() const { return *group_; }
+
+   private:
+    Worker& worker_;
+    std::shared_ptr<Group> group_;
+  };
+  const Gathering gathering(this);
+  return exchange_objects(gathering.group(), BP_ALL_GATHER, 0, {object}, given_or_default(timeout_ns));
 }
 
 void Worker::on_loss(const Loss& loss) {
   for (size_t rank = 0; rank < global_ranks_.size(); ++rank) {
     if (global_ranks_[rank] != loss.rank) continue;
     const auto peer = static_cast<int32_t>(rank);
-    {
-      const std::lock_guard lock(mutex_);
-      lost_.emplace(peer, loss.text);
-    }
-    values_.drop_all_of(peer);
-    for (const Call& call : calls_.take_all_to(peer)) {
-      metrics_.peers[rank].errors.fetch_add(1, std::memory_order_relaxed);
-      const Error error = labelled(call, Error(BP_PEER_LOST, loss.text, peer));
-      call.done(nullptr, &error);
-    }
+    forget(peer, Error(BP_PEER_LOST, loss.text, peer));
   }
 }
 
-std::string Worker::loss_of(int32_t rank) const {
+// Runs nobody's code: it may be called under the locks of others. Calls are ended where they time out, and values
+// destroyed in the pool.
+void Worker::forget(int32_t peer, const Error& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    lost_.emplace(peer, why);
+    for (const auto& [key, inbound] : inbound_) {
+      if (key.first == peer) inbound->cancelled = true;
+    }
+  }
+  calls_.doom_all_to(peer, why, Deadline::after(0));
+  for (auto& gone : values_.drop_all_of(peer)) discard(std::move(gone));
+}
+
+std::optional<Error> Worker::loss_of(int32_t rank) const {
   const std::lock_guard lock(mutex_);
   const auto found = lost_.find(rank);
-  return found == lost_.end() ? std::string() : found->second;
+  return found == lost_.end() ? std::nullopt : std::optional<Error>(found->second);
 }
 
 bool Worker::quiet(uint64_t* begun) const {
   const Calls::Counts calls = calls_.counts();
   *begun = calls.begun + arrived_.load();
+  const Pool::Counts pool = pool_->counts();  // what callbacks do there counts, too
   const std::lock_guard lock(mutex_);
-  return calls.active == 0 && inbound_.empty();
+  return calls.active == 0 && inbound_.empty() && pool.queued == 0 && pool.idle == pool.threads;
 }
 
 // Ends when nobody has anything under way, and nobody has begun anything between two looks of all at all: a call that
@@ -109,6 +138,7 @@ void Worker::settle(Deadline deadline) {
       // Those who are left go on without the dead.
       const auto rest = group_->shrink(deadline.left_ns());
       group_->destroy();
+      const std::lock_guard lock(leave_mutex_);
       group_ = rest;
       was_quiet = false;
     }
@@ -119,15 +149,12 @@ std::vector<std::string> Worker::shutdown(bool graceful, int64_t timeout_ns) {
   if (pool_ && pool_->inside()) {
     fail(BP_INVALID, "shutdown waits for the functions that run here, and cannot be called from one of them");
   }
+  if (!begin_to_leave()) return {};
   std::optional<Error> problem;
-  {
-    const std::lock_guard lock(leave_mutex_);
-    if (!group_) return {};
-    try {
-      if (graceful) settle(Deadline::after(given_or_default(timeout_ns)));
-    } catch (const Error& error) {
-      problem.emplace(error);
-    }
+  try {
+    if (graceful) settle(Deadline::after(given_or_default(timeout_ns)));
+  } catch (...) {
+    problem.emplace(caught());
   }
   std::vector<std::string> leaks;
   for (const Values::Claim& claim : values_.claims()) {
@@ -141,31 +168,100 @@ std::vector<std::string> Worker::shutdown(bool graceful, int64_t timeout_ns) {
                                 names_[static_cast<size_t>(rank_)], holders));
     if (graceful) log(BP_LOG_WARN, "rpc: {}; drop all references before shutdown", leaks.back());
   }
+  if (!graceful || problem) say_goodbye();
   close(Error(BP_CANCELLED, fmt::format("worker '{}' has shut down", names_[static_cast<size_t>(rank_)])));
   if (problem) throw Error(*problem);
   return leaks;
 }
 
-void Worker::close(const Error& why) {
+// One thread leaves; others that want to wait for it. False if it has been done, or this thread is about it.
+bool Worker::begin_to_leave() {
+  std::unique_lock lock(leave_mutex_);
+  const auto self = std::this_thread::get_id();
+  if (leaving_ == self) return false;
+  left_.wait(lock, [this] { return !group_ || !leaving_; });
+  if (!group_) return false;
+  leaving_ = self;
+  return true;
+}
+
+bool Worker::has_left() {
   const std::lock_guard lock(leave_mutex_);
-  if (!group_) return;
-  if (liveness_) liveness_->remove(this);
-  if (transport_) transport_->abort(why);
+  return !group_;
+}
+
+// Those who do not leave together with this worker hear of it, if that can be done soon.
+void Worker::say_goodbye() {
+  constexpr auto kMost = std::chrono::milliseconds(200);
+  struct Underway {
+    std::mutex mutex;
+    std::condition_variable changed;
+    size_t left = 0;
+  };
+  const auto underway = std::make_shared<Underway>();
+  Header word;
+  word.kind = Kind::kLeave;
+  for (int32_t peer = 0; peer < static_cast<int32_t>(names_.size()); ++peer) {
+    if (peer == rank_ || loss_of(peer)) continue;
+    try {
+      Content content;
+      {
+        const std::lock_guard lock(underway->mutex);
+        ++underway->left;
+      }
+      content.owner = std::shared_ptr<void>(nullptr, [underway](void*) {
+        const std::lock_guard lock(underway->mutex);
+        --underway->left;
+        underway->changed.notify_all();
+      });
+      transmit(peer, word, std::move(content), 0, std::chrono::nanoseconds(kMost).count());
+    } catch (const std::exception& e) {
+      log(BP_LOG_DEBUG, "rpc: {}", e.what());
+    }
+  }
+  std::unique_lock lock(underway->mutex);
+  underway->changed.wait_for(lock, kMost, [&underway] { return underway->left == 0; });
+}
+
+// By the thread that leaves. No lock is held while it waits or anybody's code runs.
+void Worker::close(const Error& why) {
+  std::shared_ptr<Group> group;
+  std::shared_ptr<Liveness> liveness;
+  bool gathering = false;
   {
-    const std::lock_guard guard(mutex_);
+    const std::lock_guard lock(leave_mutex_);
+    group = group_;
+    liveness = liveness_;
+    gathering = gathering_ > 0;
+  }
+  if (liveness) liveness->remove(this);
+  {
+    const std::lock_guard lock(mutex_);
     closed_ = true;
     for (const auto& [key, inbound] : inbound_) inbound->cancelled = true;
   }
+  if (transport_) transport_->abort(why);
+  if (gathering) group->abort(why);
   for (const Call& call : calls_.close(why)) {
     const Error error = labelled(call, why);
     call.done(nullptr, &error);
   }
-  values_.close(why);
+  calls_.stop();
+  auto values = values_.close(why);  // functions that run may still use them
   if (pool_) pool_->stop();
-  transport_.reset();
-  group_->destroy();
+  values.clear();
+  std::unique_ptr<Transport> transport;
+  {
+    std::unique_lock lock(mutex_);
+    quiet_.wait(lock, [this] { return sending_ == 0; });
+    transport = std::move(transport_);
+  }
+  transport.reset();
+  group->destroy();
+  const std::lock_guard lock(leave_mutex_);
   group_.reset();
   liveness_.reset();
+  left_.notify_all();
 }
 
 std::string Worker::metrics_json() const {

@@ -3,7 +3,10 @@
 // Messages as the core holds them: what came, and what is to go out.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,7 +23,7 @@ class Ref;
 class Parcel {
  public:
   explicit Parcel(const bp_rpc_message& message)
-      : message_(message), buffers_(message.buffers, message.buffers + message.buffer_count) {}
+      : message_(known_part(message)), buffers_(message.buffers, message.buffers + message.buffer_count) {}
   ~Parcel() {
     if (message_.release != nullptr) message_.release(message_.owner);
   }
@@ -40,6 +43,13 @@ class Parcel {
   std::vector<std::shared_ptr<Ref>>& refs() { return refs_; }
 
  private:
+  // A shorter struct is an older agent's.
+  static bp_rpc_message known_part(const bp_rpc_message& given) {
+    bp_rpc_message known = {};
+    std::memcpy(&known, &given, std::min<size_t>(given.struct_size, sizeof(known)));
+    return known;
+  }
+
   const bp_rpc_message message_;
   const std::vector<bp_buffer> buffers_;
   std::string_view payload_;

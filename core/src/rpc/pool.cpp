@@ -18,7 +18,7 @@ bool Pool::inside() const { return own_pool == this; }
 
 bool Pool::is_crowded() const { return threads_.size() - waiting_ > size_; }
 
-bool Pool::add(std::function<void()> task) {
+bool Pool::add(std::function<void()>&& task) {
   const std::lock_guard lock(mutex_);
   if (stop_) return false;
   tasks_.push_back(std::move(task));
@@ -31,7 +31,7 @@ void Pool::take_place() {
     changed_.notify_one();
     return;
   }
-  if (stop_ || threads_.size() - waiting_ >= size_) return;
+  if (threads_.size() - waiting_ >= size_) return;
   join_retired();
   try {
     const auto self = threads_.emplace(threads_.end());
@@ -50,18 +50,18 @@ void Pool::join_retired() {
 void Pool::work(std::list<std::thread>::iterator self) {
   own_pool = this;
   std::unique_lock lock(mutex_);
-  while (stop_ || !is_crowded()) {
+  while (!is_crowded()) {
     ++idle_;
     changed_.wait(lock, [this] { return stop_ || !tasks_.empty() || is_crowded(); });
     --idle_;
-    if (tasks_.empty()) {
-      if (stop_) return;
-      continue;
+    if (!tasks_.empty()) {
+      perform(&lock);
+    } else if (stop_) {
+      break;
     }
-    perform(&lock);
   }
-  if (stop_) return;  // whoever stops it has the handles
   retired_.splice(retired_.end(), threads_, self);
+  if (stop_) changed_.notify_all();
 }
 
 void Pool::perform(std::unique_lock<std::mutex>* lock) {
@@ -74,16 +74,11 @@ void Pool::perform(std::unique_lock<std::mutex>* lock) {
 }
 
 void Pool::stop() {
-  std::list<std::thread> all;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    changed_.notify_all();
-    all.splice(all.end(), threads_);
-    all.splice(all.end(), retired_);
-  }
-  for (std::thread& thread : all) thread.join();
   std::unique_lock lock(mutex_);
+  stop_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return threads_.empty(); });
+  join_retired();
   while (!tasks_.empty()) perform(&lock);  // no thread was to be had for them
 }
 

@@ -21,9 +21,9 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Any thread, does not block. False once it has been stopped; the task does not run then.
-  bool add(std::function<void()> task);
-  // Waits until all that was added has run. Twice is fine. Not from within a task.
+  // Any thread, does not block. False once it has been stopped; the task is left alone then.
+  bool add(std::function<void()>&& task);
+  // Waits until all that was added has run, however long that takes. Twice is fine. Not from within a task.
   void stop();
 
   struct Counts {

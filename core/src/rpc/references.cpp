@@ -6,9 +6,15 @@
 #include <utility>
 
 #include "log.hpp"
+#include "rpc/caught.hpp"
 #include "rpc/worker.hpp"
 
 namespace backplane::core::rpc {
+namespace {
+
+constexpr int64_t kDropNs = INT64_C(30) * 1000000000;  // for the word that a fork is gone, before it is told again
+
+}  // namespace
 
 Ref::Ref(std::shared_ptr<Worker> worker, const Passed& passed, bool confirmed)
     : worker_(std::move(worker)), passed_(passed), settled_(confirmed) {
@@ -18,6 +24,12 @@ Ref::Ref(std::shared_ptr<Worker> worker, const Passed& passed, bool confirmed)
 Ref::~Ref() {
   worker_->metrics_.refs.fetch_sub(1, std::memory_order_relaxed);
   worker_->drop(passed_.owner, passed_.value, passed_.fork);
+  worker_->discard(std::move(held_));
+}
+
+void Ref::hold(std::shared_ptr<Value> value) {
+  const std::lock_guard lock(mutex_);
+  held_ = std::move(value);  // always the same
 }
 
 void Ref::when_confirmed(std::function<void(const Error* error)> ready) {
@@ -63,9 +75,8 @@ uint64_t Worker::fetch(const std::shared_ptr<Ref>& ref, int64_t timeout_ns, Done
   header.call = number;
   ref->when_confirmed([self = shared_from_this(), to = ref->owner(), header, timeout_ns](const Error* error) {
     if (error != nullptr) return self->end(header.call, *error);
-    const std::string loss = self->loss_of(to);
-    if (!loss.empty()) return self->end(header.call, Error(BP_PEER_LOST, loss, to));
-    self->transmit_or_fail(to, header, {}, timeout_ns);
+    if (const auto loss = self->loss_of(to)) return self->end(header.call, *loss);
+    if (self->calls_.has(header.call)) self->transmit_or_fail(to, header, {}, timeout_ns);
   });
   return number;
 }
@@ -80,21 +91,21 @@ std::shared_ptr<Value> Worker::local(const Ref& ref, int64_t timeout_ns) {
 
 // The owner is told again if a connection broke, but not for ever: it may have left.
 void Worker::drop(int32_t owner, const Id& value, const Id& fork, int attempts) {
-  if (owner == rank_) return values_.drop(value, fork);
-  if (!loss_of(owner).empty()) return;
+  if (owner == rank_) return discard(values_.drop(value, fork));
+  if (loss_of(owner)) return;
   Header word;
   word.kind = Kind::kDrop;
   word.value = value;
   word.fork = fork;
   try {
     request(
-        owner, std::move(word), {}, 0,
+        owner, std::move(word), {}, kDropNs,
         [weak = weak_from_this(), owner, value, fork, attempts](const std::shared_ptr<Parcel>&, const Error* error) {
           const auto self = weak.lock();
           if (error == nullptr || error->status() == BP_CANCELLED || attempts <= 1 || !self) return;
           self->run([self, owner, value, fork, attempts] { self->drop(owner, value, fork, attempts - 1); });
         });
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     log(BP_LOG_DEBUG, "rpc: a reference was dropped after its worker had left: {}", e.what());
   }
 }
@@ -107,13 +118,18 @@ void Worker::receive_refs(const Header& header, Parcel* parcel) {
 
 void Worker::serve_reference(int32_t from, const Header& header) {
   if (header.kind == Kind::kFork) {
-    const std::string loss = loss_of(header.holder);
-    if (!loss.empty()) throw Error(BP_PEER_LOST, loss, header.holder);
+    require_peer(header.holder);
+    if (header.fork.maker != from) fail(BP_INVALID, "a reference is passed on under somebody else's number");
     values_.fork(header.value, header.fork, header.holder);
+    // Afterwards, so that either this or the one who tells of the loss sees the other.
+    if (const auto loss = loss_of(header.holder)) {
+      drop(rank_, header.value, header.fork);
+      throw Error(*loss);
+    }
     return reply(from, header.call, {});
   }
   if (header.kind == Kind::kDrop) {
-    values_.drop(header.value, header.fork);
+    drop(rank_, header.value, header.fork);
     return reply(from, header.call, {});
   }
   values_.when_ready(header.value, [self = shared_from_this(), from, call = header.call](
@@ -122,8 +138,8 @@ void Worker::serve_reference(int32_t from, const Header& header) {
     self->run([self, from, call, value] {
       try {
         self->reply(from, call, Value::encode(value));
-      } catch (const Error& e) {
-        self->reply_error(from, call, e);
+      } catch (...) {
+        self->reply_error(from, call, caught());
       }
     });
   });

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "log.hpp"
+#include "rpc/caught.hpp"
 #include "rpc/worker.hpp"
 
 namespace backplane::core::rpc {
@@ -23,6 +24,18 @@ struct Copy {
 };
 
 }  // namespace
+
+Worker::Sending::Sending(Worker* worker) : worker_(*worker) {
+  const std::lock_guard lock(worker_.mutex_);
+  if (worker_.closed_ || !worker_.transport_) fail(BP_CANCELLED, "this worker has left, or not yet joined");
+  ++worker_.sending_;
+}
+
+Worker::Sending::~Sending() {
+  const std::lock_guard lock(worker_.mutex_);
+  --worker_.sending_;
+  worker_.quiet_.notify_all();
+}
 
 // One message's references on their way to the owners' books.
 struct Worker::Passing {
@@ -69,9 +82,8 @@ uint64_t Worker::request(int32_t to, Header header, Content content, int64_t tim
   const uint64_t number = calls_.add({to, header.kind, header.function, timeout_ns, {}, std::move(done)}, deadline);
   header.call = number;
   metrics_.peers[static_cast<size_t>(to)].calls_sent.fetch_add(1, std::memory_order_relaxed);
-  const std::string loss = loss_of(to);
-  if (!loss.empty()) {
-    end(number, Error(BP_PEER_LOST, loss, to));
+  if (const auto loss = loss_of(to)) {
+    end(number, *loss);
     return number;
   }
   if (content.refs.empty()) {
@@ -81,6 +93,7 @@ uint64_t Worker::request(int32_t to, Header header, Content content, int64_t tim
   pass_on(to, std::move(header), std::move(content),
           [self = shared_from_this(), to, number, timeout_ns](Header passed, Content sent, const Error* error) {
             if (error != nullptr) return self->end(number, *error);
+            if (!self->calls_.has(number)) return self->drop_forks(passed);  // it was cancelled meanwhile
             self->transmit_or_fail(to, std::move(passed), std::move(sent), timeout_ns);
           });
   return number;
@@ -90,9 +103,14 @@ void Worker::transmit_or_fail(int32_t to, Header header, Content content, int64_
   const uint64_t number = header.call;
   try {
     transmit(to, header, std::move(content), number, timeout_ns);
-  } catch (const Error& error) {
-    end(number, error);
+  } catch (...) {
+    drop_forks(header);
+    failed(to, number, caught());
   }
+}
+
+void Worker::drop_forks(const Header& header) {
+  for (const Passed& fork : header.refs) drop(fork.owner, fork.value, fork.fork);
 }
 
 void Worker::transmit(int32_t to, const Header& header, Content content, uint64_t id, int64_t timeout_ns) {
@@ -102,6 +120,10 @@ void Worker::transmit(int32_t to, const Header& header, Content content, uint64_
   package->owner = std::move(content.owner);
   uint64_t size = package->bytes.size();
   for (const bp_buffer& buffer : content.buffers) size += buffer.count;
+  const Sending sending(this);
+  if (size > sending->most_bytes()) {
+    fail(BP_INVALID, "the message has {} bytes, and max_message_bytes allows {}", size, sending->most_bytes());
+  }
   metrics_.peers[static_cast<size_t>(to)].bytes_sent.fetch_add(size, std::memory_order_relaxed);
   bp_rpc_message message = {};
   message.struct_size = sizeof(bp_rpc_message);
@@ -113,7 +135,7 @@ void Worker::transmit(int32_t to, const Header& header, Content content, uint64_
   message.release = [](void* owner) { delete static_cast<Package*>(owner); };
   message.owner = package.release();
   if (to == rank_) return loop_back(message);
-  transport_->send(to, message, timeout_ns == 0 ? BP_NO_TIMEOUT : timeout_ns);
+  sending->send(to, message, timeout_ns == 0 ? BP_NO_TIMEOUT : timeout_ns);
 }
 
 void Worker::loop_back(const bp_rpc_message& message) {
@@ -147,9 +169,7 @@ void Worker::pass_on(int32_t to, Header header, Content content,
       if (error != nullptr && !passing->error) passing->error.emplace(*error);
       if (--passing->left > 0) return;
     }
-    if (passing->error) {
-      for (const Passed& fork : passing->header.refs) self->drop(fork.owner, fork.value, fork.fork);
-    }
+    if (passing->error) self->drop_forks(passing->header);
     passing->next(std::move(passing->header), std::move(passing->content), passing->error ? &*passing->error : nullptr);
   };
   // By number: the last word may come while this goes through them.
@@ -166,7 +186,8 @@ void Worker::pass_on(int32_t to, Header header, Content content,
       try {
         self->request(fork.owner, std::move(word), {}, -1,
                       [ref, told](const std::shared_ptr<Parcel>&, const Error* failure) { told(failure); });
-      } catch (const Error& refused) {
+      } catch (...) {
+        const Error refused = caught();
         told(&refused);
       }
     });
@@ -178,9 +199,10 @@ void Worker::cancel(uint64_t number) { end(number, Error(BP_CANCELLED, "it was c
 void Worker::expire(uint64_t number) { end(number, Error(BP_TIMEOUT, "")); }
 
 // Ends a request that has not been answered; whoever was asked hears of it.
-void Worker::end(uint64_t number, const Error& error) {
+void Worker::end(uint64_t number, const Error& why) {
   const std::optional<Call> call = calls_.take(number);
   if (!call) return;
+  const Error& error = why.status() == BP_TIMEOUT && call->failure ? *call->failure : why;
   PeerMetrics& peer = metrics_.peers[static_cast<size_t>(call->to)];
   peer.errors.fetch_add(1, std::memory_order_relaxed);
   if (error.status() == BP_TIMEOUT) peer.timeouts.fetch_add(1, std::memory_order_relaxed);
@@ -191,7 +213,7 @@ void Worker::end(uint64_t number, const Error& error) {
     word.call = number;
     try {
       transmit(call->to, word, {}, 0, rpc_timeout_ns_);
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
       log(BP_LOG_DEBUG, "rpc: {} cannot be told of a call's end: {}", names_[static_cast<size_t>(call->to)], e.what());
     }
   }

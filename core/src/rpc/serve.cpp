@@ -4,13 +4,21 @@
 #include <utility>
 
 #include "log.hpp"
+#include "rpc/caught.hpp"
 #include "rpc/worker.hpp"
 
 namespace backplane::core::rpc {
 namespace {
 
-// Answers carry their call's number with this bit, so that the caller hears of one that was lost.
+// Answers carry their call's number with this bit, so that the caller hears of one that was lost, and which attempt it
+// is to tell of that.
 constexpr uint64_t kAnswer = uint64_t{1} << 63;
+constexpr int kAttemptShift = 60;
+constexpr uint64_t kAttempts = 3;
+constexpr uint64_t kNumbers = (uint64_t{1} << kAttemptShift) - 1;
+
+// How long a broken connection waits for the word of a death, so that everybody hears of it in the same words.
+constexpr int64_t kGraceNs = INT64_C(500) * 1000000;
 
 }  // namespace
 
@@ -20,13 +28,25 @@ std::shared_ptr<Worker> Worker::current() { return Inbound::running == nullptr ?
 bool Worker::cancelled() { return Inbound::running != nullptr && Inbound::running->cancelled.load(); }
 
 void Worker::run(std::function<void()> task) {
-  if (!pool_->add(task)) task();
+  if (!pool_->add(std::move(task))) task();  // NOLINT(bugprone-use-after-move): left alone if it is refused
+}
+
+void Worker::discard(std::shared_ptr<Value> gone) {
+  if (gone) run([gone = std::move(gone)]() mutable { gone.reset(); });
 }
 
 void Worker::received(int32_t from, const bp_rpc_message& message) {
-  auto parcel = std::make_shared<Parcel>(message);
-  metrics_.peers[static_cast<size_t>(from)].bytes_received.fetch_add(parcel->size(), std::memory_order_relaxed);
+  std::shared_ptr<Parcel> parcel;
   try {
+    parcel = std::make_shared<Parcel>(message);
+  } catch (const std::exception& e) {
+    if (message.release != nullptr) message.release(message.owner);
+    log(BP_LOG_ERROR, "rpc: a message was dropped: {}", e.what());
+    return;
+  }
+  try {
+    require_peer(from);
+    metrics_.peers[static_cast<size_t>(from)].bytes_received.fetch_add(parcel->size(), std::memory_order_relaxed);
     std::string_view bytes = parcel->bytes();
     Header header = decode(&bytes);
     parcel->set_payload(bytes);
@@ -34,34 +54,33 @@ void Worker::received(int32_t from, const bp_rpc_message& message) {
     receive_refs(header, parcel.get());
     handle(from, std::move(header), std::move(parcel));
   } catch (const std::exception& e) {
-    log(BP_LOG_WARN, "rpc: a message of worker '{}' was dropped: {}", names_[static_cast<size_t>(from)], e.what());
+    log(BP_LOG_WARN, "rpc: a message of rank {} was dropped: {}", from, e.what());
   }
 }
 
 void Worker::failed(int32_t to, uint64_t id, const Error& error) {
   if ((id & kAnswer) != 0) {
-    reply_error(to, id & ~kAnswer, Error(BP_PEER_LOST, fmt::format("its answer was lost: {}", error.what()), rank_));
-  } else if (error.status() == BP_PEER_LOST && liveness_ && liveness_->watches()) {
-    run([this, to, id, error] { end_by_loss(to, id, error); });
+    const uint64_t attempt = (id & ~kAnswer) >> kAttemptShift;
+    if (attempt >= kAttempts) return;
+    const Error told(BP_PEER_LOST, fmt::format("its answer was lost: {}", error.what()), rank_);
+    reply_error(to, id & kNumbers, told, attempt + 1);
+  } else if (error.status() == BP_PEER_LOST && watched_) {
+    calls_.doom(id, error, Deadline::after(kGraceNs));
   } else {
     end(id, error);
   }
 }
 
-// A connection that broke may be the first sign of a death, of which everybody shall hear in the same words: those end
-// the call meanwhile.
-void Worker::end_by_loss(int32_t to, uint64_t id, const Error& error) {
-  constexpr int64_t kGraceNs = INT64_C(500) * 1000000;
-  if (!calls_.has(id)) return;
-  Pool::wait_begin();
-  liveness_->await_loss({global_ranks_[static_cast<size_t>(to)]}, -1, Deadline::after(kGraceNs));
-  Pool::wait_end();
-  end(id, error);
+void Worker::lost(int32_t peer, const Error& error) {
+  for (int32_t rank = 0; rank < static_cast<int32_t>(names_.size()); ++rank) {
+    if (rank != rank_ && (peer < 0 || peer == rank)) calls_.doom_all_to(rank, error, Deadline::after(kGraceNs));
+  }
 }
 
 void Worker::handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel) {
   if (header.kind == Kind::kReply || header.kind == Kind::kError) return on_answer(from, header, std::move(parcel));
   if (header.kind == Kind::kCancel) return on_cancel(from, header.call);
+  if (header.kind == Kind::kLeave) return forget(from, Error(BP_CANCELLED, "it has shut down", from));
   arrived_.fetch_add(1);
   metrics_.peers[static_cast<size_t>(from)].calls_received.fetch_add(1, std::memory_order_relaxed);
   const uint64_t call = header.call;
@@ -71,8 +90,8 @@ void Worker::handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel)
     } else {
       serve_reference(from, header);
     }
-  } catch (const Error& error) {
-    reply_error(from, call, error);
+  } catch (...) {
+    reply_error(from, call, caught());
   }
 }
 
@@ -84,14 +103,23 @@ void Worker::serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel) 
   inbound->parcel = std::move(parcel);
   if (inbound->header.kind == Kind::kRemote) {
     const Header& asked = inbound->header;
+    if (asked.value.maker != from || asked.fork.maker != from) {
+      fail(BP_INVALID, "a value is asked for under somebody else's number");
+    }
     const bool wanted = values_.create(asked.value, asked.fork, from, asked.function);
+    if (loss_of(from)) {  // told before the value was in the books
+      discard(values_.drop(asked.value, asked.fork));
+      return;
+    }
     reply(from, asked.call, {});
     if (!wanted) return;
   }
   {
     const std::lock_guard lock(mutex_);
     if (closed_) fail(BP_CANCELLED, "this worker has left");
-    inbound_[{from, inbound->header.call}] = inbound;
+    if (!inbound_.emplace(std::pair(from, inbound->header.call), inbound).second) {
+      fail(BP_INVALID, "a call has the number of another one");
+    }
   }
   run([this, inbound] { perform(inbound); });
 }
@@ -104,8 +132,8 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
   try {
     if (inbound->cancelled) fail(BP_CANCELLED, "its caller waits no more");
     value = invoke(inbound);
-  } catch (const Error& e) {
-    error.emplace(e);
+  } catch (...) {
+    error.emplace(caught());
   }
   Inbound::running = before;
   metrics_.peers[static_cast<size_t>(inbound->from)].run_times.add((Deadline::Clock::now() - begun).count());
@@ -142,8 +170,8 @@ void Worker::answer(const std::shared_ptr<Inbound>& inbound, const Error* error,
   if (error != nullptr) return reply_error(to, call, *error);
   try {
     reply(to, call, Value::encode(value));
-  } catch (const Error& e) {
-    reply_error(to, call, e);
+  } catch (...) {
+    reply_error(to, call, caught());
   }
 }
 
@@ -154,8 +182,10 @@ void Worker::reply(int32_t to, uint64_t call, Content content) {
   const auto finish = [self = shared_from_this(), to, call](const Header& passed, Content sent, const Error* error) {
     if (error != nullptr) return self->reply_error(to, call, *error);
     try {
-      self->transmit(to, passed, std::move(sent), call | kAnswer, self->rpc_timeout_ns_);
-    } catch (const Error& e) {
+      self->transmit(to, passed, std::move(sent), (call & kNumbers) | kAnswer, self->rpc_timeout_ns_);
+    } catch (...) {
+      const Error e = caught();
+      self->drop_forks(passed);
       self->reply_error(to, call, Error(e.status(), fmt::format("its answer could not be sent: {}", e.what())));
     }
   };
@@ -163,15 +193,15 @@ void Worker::reply(int32_t to, uint64_t call, Content content) {
   pass_on(to, std::move(header), std::move(content), finish);
 }
 
-void Worker::reply_error(int32_t to, uint64_t call, const Error& error) {
+void Worker::reply_error(int32_t to, uint64_t call, const Error& error, uint64_t attempt) {
   Header header;
   header.kind = Kind::kError;
   header.call = call;
   header.status = error.status();
   header.function = error.what();
   try {
-    transmit(to, header, {}, 0, rpc_timeout_ns_);
-  } catch (const Error& e) {
+    transmit(to, header, {}, (call & kNumbers) | kAnswer | attempt << kAttemptShift, rpc_timeout_ns_);
+  } catch (const std::exception& e) {
     log(BP_LOG_DEBUG, "rpc: worker '{}' cannot be told of an error: {}", names_[static_cast<size_t>(to)], e.what());
   }
 }

@@ -8,13 +8,27 @@
 namespace backplane::core::rpc {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 40;
+constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // unless the backend has an option for it
+
+uint64_t most_bytes_of(const BackendOptions& options) {
+  for (const auto& [key, value] : options.values()) {
+    if (key == "max_message_bytes") return std::stoull(value);
+  }
+  return kMostBytes;
+}
 
 void report_received(void* ctx, int32_t from, const bp_rpc_message* message) {
   static_cast<Transport::Sink*>(ctx)->received(from, *message);
 }
 void report_failed(void* ctx, int32_t to, uint64_t id, const bp_error* err) {
-  static_cast<Transport::Sink*>(ctx)->failed(to, id, Error(err->status, err->text, err->peer_rank, err->native_code));
+  guarded(nullptr, [=] {
+    static_cast<Transport::Sink*>(ctx)->failed(to, id, Error(err->status, err->text, err->peer_rank, err->native_code));
+  });
+}
+void report_lost(void* ctx, int32_t peer, const bp_error* err) {
+  guarded(nullptr, [=] {
+    static_cast<Transport::Sink*>(ctx)->lost(peer, Error(err->status, err->text, err->peer_rank, err->native_code));
+  });
 }
 
 }  // namespace
@@ -31,7 +45,7 @@ Transport::Transport(const Member& member, const std::shared_ptr<const BackendOp
     : member_(member), sink_(*sink), options_(options) {
   check_kind(member);
   const GroupConfig& config = group.config();
-  offered_ = {sizeof(bp_rpc_host), 0, &sink_, report_received, report_failed, kMostBytes};
+  offered_ = {sizeof(bp_rpc_host), 0, &sink_, report_received, report_failed, most_bytes_of(*options), report_lost};
   if ((member.backend->flags & BP_BACKEND_RPC_OVER_GROUP) != 0) make_inner(group, timeout_ns);
   host_ = std::make_unique<Host>(fmt::format("{} {}", member.id, name),
                                  make_prefix_store(config.store, "rpc/agent/")->view());
@@ -68,6 +82,10 @@ void Transport::check(const Group& group) const {
   }
   const GroupConfig& config = group.config();
   if (agent_.rank == config.rank && agent_.world_size == config.world_size) return;
+  bp_error why;
+  bp_error_init(&why);
+  bp_error_set(&why, BP_INVALID, 0, -1, "the agent is of another place");
+  api->abort(agent_.self, &why);
   api->destroy(agent_.self);
   if (agent_.rank != config.rank) {
     fail(BP_INVALID, "rank argument {} doesn't match pg rank {}", config.rank, agent_.rank);

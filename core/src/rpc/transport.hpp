@@ -24,6 +24,7 @@ class Transport {
     virtual ~Sink() = default;
     virtual void received(int32_t from, const bp_rpc_message& message) = 0;
     virtual void failed(int32_t to, uint64_t id, const Error& error) = 0;
+    virtual void lost(int32_t peer, const Error& error) = 0;
   };
 
   // BP_INVALID unless the backend makes RPC agents.
@@ -38,6 +39,8 @@ class Transport {
 
   // Takes the message over, also if it throws. Not to this worker itself. Any thread; does not block.
   void send(int32_t to, const bp_rpc_message& message, int64_t timeout_ns);
+  // The largest message, in bytes.
+  uint64_t most_bytes() const { return offered_.most_bytes; }
   // Nothing is delivered afterwards. Twice is fine.
   void abort(const Error& why);
 

@@ -1,15 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/values.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace backplane::core::rpc {
+namespace {
+
+constexpr size_t kMostRemembered = 1 << 16;  // drops that came before their forks
+
+void tell_gone(const std::vector<Values::Ready>& waiting, const Error& why) {
+  for (const Values::Ready& ready : waiting) ready(nullptr, &why);
+}
+Error gone_error() { return Error(BP_INVALID, "the value that is referred to is gone from its owner"); }
+
+}  // namespace
 
 bool Values::create(const Id& value, const Id& fork, int32_t holder, const std::string& function) {
   const std::lock_guard lock(mutex_);
   if (closed_) throw Error(*closed_);
   if (dropped_early_.erase(fork) > 0) return false;
-  Owned& owned = values_[value];
+  const auto [place, is_new] = values_.try_emplace(value);
+  if (!is_new) fail(BP_INVALID, "there is a value of this number already");
+  Owned& owned = place->second;
   owned.function = function;
   owned.forks.emplace(fork, holder);
   return true;
@@ -18,7 +32,7 @@ bool Values::create(const Id& value, const Id& fork, int32_t holder, const std::
 Values::Owned& Values::find(const Id& value) {
   if (closed_) throw Error(*closed_);
   const auto found = values_.find(value);
-  if (found == values_.end()) fail(BP_INVALID, "the value that is referred to is gone from its owner");
+  if (found == values_.end()) throw gone_error();
   return found->second;
 }
 
@@ -41,35 +55,61 @@ void Values::settle(const Id& value, std::shared_ptr<Value> made, const std::opt
 
 void Values::fork(const Id& value, const Id& fork, int32_t holder) {
   const std::lock_guard lock(mutex_);
-  find(value).forks.emplace(fork, holder);
+  Owned& owned = find(value);
+  if (dropped_early_.erase(fork) == 0) owned.forks.emplace(fork, holder);
 }
 
-void Values::drop(const Id& value, const Id& fork) {
-  Owned gone;  // its destructor is the program's code
-  const std::lock_guard lock(mutex_);
-  const auto found = values_.find(value);
-  if (found == values_.end()) {
-    if (!closed_ && fork.number > 0) dropped_early_.insert(fork);
-    return;
-  }
-  found->second.forks.erase(fork);
-  if (!found->second.forks.empty()) return;
-  gone = std::move(found->second);
-  values_.erase(found);
+void Values::take_out(Owned* owned, std::vector<std::shared_ptr<Value>>* gone, std::vector<Ready>* waiting) {
+  if (owned->value) gone->push_back(std::move(owned->value));
+  std::move(owned->waiting.begin(), owned->waiting.end(), std::back_inserter(*waiting));
 }
 
-void Values::drop_all_of(int32_t holder) {
-  std::vector<Owned> gone;
-  const std::lock_guard lock(mutex_);
-  for (auto entry = values_.begin(); entry != values_.end();) {
-    const auto next = std::next(entry);
-    std::erase_if(entry->second.forks, [holder](const auto& fork) { return fork.second == holder; });
-    if (entry->second.forks.empty()) {
-      gone.push_back(std::move(entry->second));
-      values_.erase(entry);
+void Values::remember_drop(const Id& fork) {
+  if (!dropped_early_.insert(fork).second) return;
+  dropped_order_.push_back(fork);
+  if (dropped_order_.size() <= kMostRemembered) return;
+  dropped_early_.erase(dropped_order_.front());
+  dropped_order_.pop_front();
+}
+
+std::shared_ptr<Value> Values::drop(const Id& value, const Id& fork) {
+  std::vector<std::shared_ptr<Value>> gone;
+  std::vector<Ready> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return nullptr;
+    const auto found = values_.find(value);
+    if (found == values_.end() || found->second.forks.erase(fork) == 0) {
+      remember_drop(fork);
+      return nullptr;
     }
-    entry = next;
+    if (!found->second.forks.empty()) return nullptr;
+    take_out(&found->second, &gone, &waiting);
+    values_.erase(found);
+    changed_.notify_all();
   }
+  tell_gone(waiting, gone_error());
+  return gone.empty() ? nullptr : gone.front();
+}
+
+std::vector<std::shared_ptr<Value>> Values::drop_all_of(int32_t holder) {
+  std::vector<std::shared_ptr<Value>> gone;
+  std::vector<Ready> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto entry = values_.begin(); entry != values_.end();) {
+      const auto next = std::next(entry);
+      std::erase_if(entry->second.forks, [holder](const auto& fork) { return fork.second == holder; });
+      if (entry->second.forks.empty()) {
+        take_out(&entry->second, &gone, &waiting);
+        values_.erase(entry);
+      }
+      entry = next;
+    }
+    changed_.notify_all();
+  }
+  tell_gone(waiting, gone_error());
+  return gone;
 }
 
 void Values::when_ready(const Id& value, Ready ready) {
@@ -119,18 +159,20 @@ size_t Values::size() const {
   return values_.size();
 }
 
-void Values::close(const Error& why) {
-  Table gone;
+std::vector<std::shared_ptr<Value>> Values::close(const Error& why) {
+  std::vector<std::shared_ptr<Value>> gone;
+  std::vector<Ready> waiting;
   {
     const std::lock_guard lock(mutex_);
     if (!closed_) closed_.emplace(why);
-    gone.swap(values_);
+    for (auto& [id, owned] : values_) take_out(&owned, &gone, &waiting);
+    values_.clear();
     dropped_early_.clear();
+    dropped_order_.clear();
     changed_.notify_all();
   }
-  for (const auto& [id, owned] : gone) {
-    for (const Ready& ready : owned.waiting) ready(nullptr, &why);
-  }
+  tell_gone(waiting, why);
+  return gone;
 }
 
 }  // namespace backplane::core::rpc

@@ -3,11 +3,13 @@
 // The values that this worker owns, and who holds a claim (a fork) on each of them: torch's RRef protocol. A value
 // lives until its last fork is dropped. All messages about forks may come twice and in any order: a fork is given only
 // with the word of somebody who holds one, so that the value is there; dropping it again does nothing; and a drop that
-// overtakes the making of the value is remembered.
+// overtakes the making of its fork is remembered. Whoever takes a value out of here destroys it, which is the program's
+// code, where that may run.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,14 +31,16 @@ class Values {
   // A value that is there, or (NULL) why it will not be.
   using Ready = std::function<void(const std::shared_ptr<Value>& value, const Error* error)>;
 
-  // A value that `function` will make, with its first fork. False if that has been dropped already.
+  // A value that `function` will make, with its first fork. False if that has been dropped already. BP_INVALID if there
+  // is such a value.
   bool create(const Id& value, const Id& fork, int32_t holder, const std::string& function);
   void set(const Id& value, std::shared_ptr<Value> made);
   void set(const Id& value, const Error& failure);
-  // BP_INVALID if there is no such value.
+  // BP_INVALID if there is no such value. Nothing if the fork has been dropped already.
   void fork(const Id& value, const Id& fork, int32_t holder);
-  void drop(const Id& value, const Id& fork);
-  void drop_all_of(int32_t holder);
+  // What goes with its last fork; who waits for it is told.
+  std::shared_ptr<Value> drop(const Id& value, const Id& fork);
+  std::vector<std::shared_ptr<Value>> drop_all_of(int32_t holder);
 
   // Calls `ready` once the value is there; at once, if it is.
   void when_ready(const Id& value, Ready ready);
@@ -50,7 +54,8 @@ class Values {
   };
   std::vector<Claim> claims() const;
   size_t size() const;
-  void close(const Error& why);  // drops all
+  // Takes all, and refuses more; who waits is told.
+  std::vector<std::shared_ptr<Value>> close(const Error& why);
 
  private:
   struct Owned {
@@ -63,6 +68,9 @@ class Values {
   };
   using Table = std::map<Id, Owned>;
 
+  // Takes the value out of an entry that goes; with mutex_ held.
+  static void take_out(Owned* owned, std::vector<std::shared_ptr<Value>>* gone, std::vector<Ready>* waiting);
+  void remember_drop(const Id& fork);
   void settle(const Id& value, std::shared_ptr<Value> made, const std::optional<Error>& failure);
   Owned& find(const Id& value);
 
@@ -70,6 +78,7 @@ class Values {
   std::condition_variable changed_;
   Table values_;
   std::set<Id> dropped_early_;
+  std::deque<Id> dropped_order_;  // the oldest are forgotten
   std::optional<Error> closed_;
 };
 

@@ -36,6 +36,7 @@ enum class Kind : uint8_t {
   kReply = 6,   // a result
   kError = 7,   // status, text
   kCancel = 8,  // the sender waits no more for what it asked for with this number
+  kLeave = 9,   // the sender leaves without grace: it answers nothing more, and drops all its references
 };
 
 struct Header {

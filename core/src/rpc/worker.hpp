@@ -3,8 +3,9 @@
 // A worker: calls others over a Transport, and runs functions for them.
 //
 // Threads. What arrives is handled on the transport's: answers end calls, words about references change tables, both
-// without blocking; functions and the encoding of values go to the pool. Sends never block. No lock is held while
-// anything is sent or anybody's code runs.
+// without blocking; functions, the encoding of values and their destruction go to the pool. Sends never block. No lock
+// is held while anything is sent or anybody's code runs. Whoever sends counts as doing so (Sending), and the transport
+// outlives that.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -74,6 +77,9 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
 
   // Runs it on a thread of the pool; here, if that has ended.
   void run(std::function<void()> task);
+  // Destroys a value there.
+  void discard(std::shared_ptr<Value> gone);
+  bool has_left();
 
   // The worker whose function this thread runs, and whether its caller waits no more.
   static std::shared_ptr<Worker> current();
@@ -83,6 +89,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   friend class Ref;
   struct Inbound;
   struct Passing;
+  class Sending;
 
   explicit Worker(WorkerConfig config);
 
@@ -104,11 +111,12 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   // Gives `to` forks of its own of the references in content, then goes on with them in the header, or with an error.
   void pass_on(int32_t to, Header header, Content content,
                std::function<void(Header header, Content content, const Error* error)> next);
+  void drop_forks(const Header& header);  // of a message that was never sent
 
   // serve.cpp
   void received(int32_t from, const bp_rpc_message& message) override;
   void failed(int32_t to, uint64_t id, const Error& error) override;
-  void end_by_loss(int32_t to, uint64_t id, const Error& error);
+  void lost(int32_t peer, const Error& error) override;
   void handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel);
   void serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel);
   void perform(const std::shared_ptr<Inbound>& inbound);
@@ -116,7 +124,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void on_answer(int32_t from, const Header& header, std::shared_ptr<Parcel> parcel);
   void on_cancel(int32_t from, uint64_t call);
   void reply(int32_t to, uint64_t call, Content content);
-  void reply_error(int32_t to, uint64_t call, const Error& error);
+  void reply_error(int32_t to, uint64_t call, const Error& error, uint64_t attempt = 0);
   std::shared_ptr<Value> invoke(const std::shared_ptr<Inbound>& inbound);
 
   // references.cpp
@@ -127,15 +135,20 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
 
   // leave.cpp
   void on_loss(const Loss& loss) override;
-  std::string loss_of(int32_t rank) const;
+  void forget(int32_t peer, const Error& why);
+  std::optional<Error> loss_of(int32_t rank) const;
   void settle(Deadline deadline);
   bool quiet(uint64_t* begun) const;
+  bool begin_to_leave();
+  void say_goodbye();
   void close(const Error& why);
 
   const std::vector<int32_t> global_ranks_;
   const int32_t rank_;
   const int64_t rpc_timeout_ns_;
+  const bool watched_;  // deaths are noticed
   std::vector<std::string> names_;
+  std::unordered_map<std::string, int32_t> ranks_;  // by name
   std::string backend_;
   const Member* member_ = nullptr;
   std::shared_ptr<const BackendOptions> options_;
@@ -143,19 +156,37 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   Values values_;
   Calls calls_;
   std::unique_ptr<Pool> pool_;
-  std::unique_ptr<Transport> transport_;
   std::atomic<uint64_t> next_id_ = 0;
   std::atomic<uint64_t> arrived_ = 0;  // requests, ever
 
   mutable std::mutex mutex_;  // guards what follows
   std::map<std::pair<int32_t, uint64_t>, std::shared_ptr<Inbound>> inbound_;
-  std::map<int32_t, std::string> lost_;
+  std::map<int32_t, Error> lost_;
   bool closed_ = false;
-  std::condition_variable quiet_;  // notified when a function has ended
+  std::unique_ptr<Transport> transport_;
+  size_t sending_ = 0;             // threads that use the transport
+  std::condition_variable quiet_;  // notified when a function or a send has ended
 
-  std::mutex leave_mutex_;  // held while the group is used; guards what follows
+  std::mutex leave_mutex_;  // guards what follows
+  std::condition_variable left_;
   std::shared_ptr<Liveness> liveness_;
   std::shared_ptr<Group> group_;  // NULL once the worker has left
+  size_t gathering_ = 0;          // threads in all_gather
+  std::optional<std::thread::id> leaving_;
+};
+
+// A use of the transport, which does not end meanwhile. Throws BP_CANCELLED if it has.
+class Worker::Sending {
+ public:
+  explicit Sending(Worker* worker);
+  ~Sending();
+  Sending(const Sending&) = delete;
+  Sending& operator=(const Sending&) = delete;
+
+  Transport* operator->() const { return worker_.transport_.get(); }
+
+ private:
+  Worker& worker_;
 };
 
 // A function that runs, or is about to, for somebody.
@@ -186,6 +217,8 @@ class Ref {
   // Calls `ready` once the owner has confirmed the claim (NULL) or could not; at once, if that is known.
   void when_confirmed(std::function<void(const Error* error)> ready);
   void confirm(const Error* error);
+  // The value, at its owner, stays as long as this claim, whatever becomes of the owner's books.
+  void hold(std::shared_ptr<Value> value);
 
  private:
   const std::shared_ptr<Worker> worker_;
@@ -194,6 +227,7 @@ class Ref {
   bool settled_;
   std::optional<Error> failure_;
   std::vector<std::function<void(const Error*)>> waiting_;
+  std::shared_ptr<Value> held_;
 };
 
 }  // namespace backplane::core::rpc

@@ -6,8 +6,11 @@
 //     static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context);
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,7 +27,7 @@ namespace backplane::sdk {
 class RpcMessage {
  public:
   explicit RpcMessage(const bp_rpc_message& message)
-      : message_(message), buffers_(message.buffers, message.buffers + message.buffer_count) {
+      : message_(known_part(message)), buffers_(message_.buffers, message_.buffers + message_.buffer_count) {
     message_.buffers = buffers_.data();
   }
   RpcMessage(RpcMessage&& other) noexcept
@@ -45,6 +48,13 @@ class RpcMessage {
   const std::vector<bp_buffer>& buffers() const { return buffers_; }
 
  private:
+  // A shorter struct is an older core's.
+  static bp_rpc_message known_part(const bp_rpc_message& given) {
+    bp_rpc_message known = {};
+    std::memcpy(&known, &given, std::min<size_t>(given.struct_size, sizeof(known)));
+    return known;
+  }
+
   bp_rpc_message message_;
   std::vector<bp_buffer> buffers_;
 };
@@ -54,7 +64,10 @@ class RpcHost {
  public:
   explicit RpcHost(const Host& host)
       : host_(static_cast<const bp_rpc_host*>(host.get()->extension(host.get()->ctx, BP_EXT_RPC))) {
-    if (host_ == nullptr) throw Failure(BP_UNSUPPORTED, "this core has no remote procedure calls (" BP_EXT_RPC ")");
+    if (host_ == nullptr || host_->struct_size < sizeof(bp_rpc_host) || host_->received == nullptr ||
+        host_->failed == nullptr || host_->lost == nullptr) {
+      throw Failure(BP_UNSUPPORTED, "this core has no remote procedure calls (" BP_EXT_RPC ")");
+    }
   }
 
   uint64_t most_bytes() const { return host_->most_bytes; }
@@ -74,13 +87,23 @@ class RpcHost {
   }
   void failed(int32_t to, uint64_t id, const Failure& why) const {
     if (id == 0) return;
-    bp_error err;
-    bp_error_init(&err);
-    bp_error_set(&err, why.status(), why.native_code(), why.peer_rank(), why.what());
+    const bp_error err = report_of(why);
     host_->failed(host_->ctx, to, id, &err);
+  }
+  // peer -1: everybody.
+  void lost(int32_t peer, const Failure& why) const {
+    const bp_error err = report_of(why);
+    host_->lost(host_->ctx, peer, &err);
   }
 
  private:
+  static bp_error report_of(const Failure& why) {
+    bp_error err;
+    bp_error_init(&err);
+    bp_error_set(&err, why.status(), why.native_code(), why.peer_rank(), why.what());
+    return err;
+  }
+
   const bp_rpc_host* host_;
 };
 

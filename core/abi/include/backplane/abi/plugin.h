@@ -28,7 +28,7 @@ enum {
   BP_KIND_LAYER = 4          /* a process group that wraps another one (bp_init.inner) */
 };
 
-/* Properties of a backend; a mask. */
+/* Properties of a backend; a mask. 256 is BP_BACKEND_RPC_OVER_GROUP (ext/rpc.h). */
 enum {
   BP_BACKEND_TAGS = 1,         /* send and recv match tags */
   BP_BACKEND_ANY_SOURCE = 2,   /* recv accepts BP_ANY_SOURCE */
@@ -81,8 +81,8 @@ typedef struct bp_init {
   uint32_t kind;                /* the kind of agent asked for, one of BP_KIND_PROCESS_GROUP ... */
   int64_t timeout_ns;           /* time allowed for init itself */
   const int32_t* global_ranks;  /* world_size elements: each member's rank in the job's first group */
-  const struct bp_agent* inner; /* layers: the group to wrap, valid until the layer's destroy has returned; the layer
-                                   does not destroy it. NULL otherwise */
+  const struct bp_agent* inner; /* layers, and agents with BP_BACKEND_RPC_OVER_GROUP: the group to wrap or send over,
+                                   valid until their destroy has returned; they do not destroy it. NULL otherwise */
 } bp_init;
 
 /* What init makes. Filled in by the plugin; the struct itself belongs to the core. */

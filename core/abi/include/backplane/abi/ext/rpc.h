@@ -12,15 +12,18 @@
  * bp_init.inner, made for this agent alone and valid until its destroy has returned. It is aborted only by the agent.
  *
  * MESSAGES have a payload, which is small as a rule, and buffers out of band, which need not be. They arrive whole or
- * not at all, each at most once, in any order, and with any bytes: an agent interprets nothing. Buffers may be of
- * device memory only where both agents agreed on that; where a buffer arrives is the receiving agent's choice.
+ * not at all, each at most once, in any order, and with any bytes: an agent interprets nothing. Whoever is given a
+ * message looks at no more of it than struct_size says; what is missing is zero. Buffers may be of device memory only
+ * where both agents agreed on that; where a buffer arrives is the receiving agent's choice.
  *
  * OWNERSHIP. Whoever takes a message over calls `release(owner)` once, when it needs payload and buffers no more: the
- * agent those it sends, the core those it is given. Until then they stay as they are, and valid.
+ * agent those it sends, the core those it is given. Until then they stay valid: what is sent as it is; what was
+ * received belongs to the core, which may write to it. Buffers that were received are aligned to 16 bytes if possible;
+ * the core copies what is not aligned enough for its use.
  *
  * CONNECTIONS that break are the agent's to replace: it reports the messages of which it does not know that they
- * arrived
- * (`failed`) and connects anew for the next ones, for as long as the peer lives.
+ * arrived (`failed`) and connects anew for the next ones, for as long as the peer lives. What it cannot replace it
+ * reports as `lost`.
  */
 #ifndef BACKPLANE_ABI_EXT_RPC_H
 #define BACKPLANE_ABI_EXT_RPC_H
@@ -36,7 +39,7 @@ extern "C" {
 
 #define BP_EXT_RPC "backplane.rpc/1"
 
-/* Of bp_backend.flags, beside those of plugin.h: the agent sends over bp_init.inner. */
+/* Of bp_backend.flags, whose other bits are in plugin.h: the agent sends over bp_init.inner. */
 enum { BP_BACKEND_RPC_OVER_GROUP = 256 };
 
 /* A message. The struct and the array are valid during the call that hands it over; what they point to until release.
@@ -47,8 +50,9 @@ typedef struct bp_rpc_message {
   uint64_t id; /* the sender's, for `failed`; 0: nobody asks. Not sent */
   const void* payload;
   uint64_t payload_size;        /* bytes */
-  const bp_buffer* buffers;     /* buffer_count; their counts are bytes */
-  void (*release)(void* owner); /* [any], does not block; NULL: nothing is to be done */
+  const bp_buffer* buffers;     /* buffer_count (NULL if that is 0); their counts are bytes */
+  void (*release)(void* owner); /* [any]; NULL: nothing is to be done. It may run destructors of the program's: call it
+                                   without locks */
   void* owner;
 } bp_rpc_message;
 
@@ -58,8 +62,9 @@ typedef struct bp_rpc_api {
   uint32_t reserved;
 
   /* Takes a message over, also if it fails, and sends it to worker `to` (never the worker itself). BP_OK: it is on its
-   * way. If it does not arrive, or may not have, `failed` says so; the agent may give up after timeout_ns
-   * (BP_NO_TIMEOUT: never). [any], also from within `received`; does not block. */
+   * way. If it does not arrive, or may not have, `failed` says so, perhaps before this returns; the agent may give up
+   * after timeout_ns (negative, BP_NO_TIMEOUT: never). An error: nothing of it has been sent. [any], also from within
+   * `received` and `failed`, and beside abort; does not block. */
   int32_t (*send)(void* self, int32_t to, const bp_rpc_message* message, int64_t timeout_ns, bp_error* err);
 
   /* Ends all that is in flight. Within half a second, without waiting for any peer, every message that was taken over
@@ -91,6 +96,10 @@ typedef struct bp_rpc_host {
   /* The largest message (payload and buffers together, bytes) that the core takes: refuse what says to be larger before
    * allocating for it. */
   uint64_t most_bytes;
+
+  /* Nothing is heard from `peer` any more (-1: from anybody), nor will be: calls to it end. [any]; does not block for
+   * long. */
+  void (*lost)(void* ctx, int32_t peer, const bp_error* err);
 } bp_rpc_host;
 
 #ifdef __cplusplus
@@ -118,6 +127,7 @@ BP_RPC_AT(bp_rpc_host, ctx, 8);
 BP_RPC_AT(bp_rpc_host, received, 16);
 BP_RPC_AT(bp_rpc_host, failed, 24);
 BP_RPC_AT(bp_rpc_host, most_bytes, 32);
+BP_RPC_AT(bp_rpc_host, lost, 40);
 #undef BP_RPC_AT
 
 #ifdef __cplusplus
