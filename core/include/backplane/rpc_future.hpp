@@ -50,6 +50,9 @@ class FutureState {
   void finish(Value value) {
     end([&value, this] { value_.emplace(std::move(value)); });
   }
+  void fail(const bp_error& error) {
+    end([&error, this] { error_ = error; });
+  }
   void fail(std::exception_ptr failure) {
     end([&failure, this] { failure_ = std::move(failure); });
   }
@@ -70,6 +73,7 @@ class FutureState {
   }
   // Of one that is done.
   T get() {
+    if (error_) throw Error(*error_);
     if (failure_) std::rethrow_exception(failure_);
     if constexpr (std::is_void_v<T>) {
       return;
@@ -120,7 +124,8 @@ class FutureState {
   bool done_ = false;
   ParcelHandle parcel_;
   std::optional<Value> value_;
-  std::exception_ptr failure_;
+  std::optional<bp_error> error_;  // of the call: each who waits throws an exception of its own
+  std::exception_ptr failure_;     // of a function given to `then`
   std::vector<std::function<void()>> callbacks_;
 };
 
@@ -170,7 +175,7 @@ class Future {
   static void ended(void* ctx, bp_rpc_parcel* result, const bp_error* err) {
     const std::unique_ptr<std::shared_ptr<State>> state(static_cast<std::shared_ptr<State>*>(ctx));
     if (result == nullptr) {
-      (*state)->fail(std::make_exception_ptr(Error(*err)));
+      (*state)->fail(*err);
     } else {
       (*state)->finish(detail::own(result));
     }
