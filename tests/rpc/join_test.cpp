@@ -27,6 +27,15 @@ TEST(RpcJoinTest, WorkersKnowEachOther) {
     EXPECT_EQ(worker.backend(), "process_group");
     const auto all = worker.all_gather(worker.rank() * 10);
     EXPECT_EQ(all, (std::map<std::string, int>{{"worker0", 0}, {"worker1", 10}, {"worker2", 20}}));
+    // What others send is of another type.
+    const auto mixed = [&worker] {
+      if (worker.rank() == 0) {
+        worker.all_gather(1);
+      } else {
+        worker.all_gather(std::string("one"));
+      }
+    };
+    EXPECT_EQ(failure_of(mixed), Status::kInvalid);
   });
 }
 
