@@ -61,6 +61,12 @@ void set_buffers(Options& options, uint32_t dtype, void* input, void* output, si
 // Ranks agree on `seq`; gloo's tags have 32 bits, enough to tell apart what is in flight.
 uint32_t tag_of(const bp_op& op) { return static_cast<uint32_t>(op.seq); }
 
+// Those of one algorithm never match another's: ranks with unequal counts may have chosen differently, and would take
+// each other's blocks for sums.
+uint32_t tag_of(const bp_op& op, Algorithm algorithm) {
+  return static_cast<uint32_t>(op.seq << 2 | static_cast<uint64_t>(algorithm));
+}
+
 uint64_t bytes_of(const bp_op& op, const bp_buffer& buffer) { return buffer.count * bp_dtype_size(op.dtype); }
 
 char* bytes_at(const bp_buffer& buffer) { return static_cast<char*>(buffer.data); }
@@ -144,7 +150,7 @@ void Collectives::all_reduce(const bp_op& op) {
               op.output.count);
   options.setAlgorithm(algorithm == Algorithm::kBcube ? Kind::BCUBE : Kind::RING);
   options.setReduceFunction(reduction(host_, op.dtype, op.reduce_op));
-  options.setTag(tag_of(op));
+  options.setTag(tag_of(op, algorithm));
   ::gloo::allreduce(options);
 }
 
@@ -152,7 +158,7 @@ void Collectives::all_reduce_directly(const bp_op& op) {
   const uint64_t bytes = bytes_of(op, op.input);
   const auto world = static_cast<uint64_t>(mesh_->size);
   const auto rank = static_cast<uint64_t>(mesh_->rank);
-  const uint64_t slot = ::gloo::Slot::build(::gloo::kAllreduceSlotPrefix, tag_of(op));
+  const uint64_t slot = ::gloo::Slot::build(::gloo::kAllreduceSlotPrefix, tag_of(op, Algorithm::kDirect));
   const std::unique_ptr<char[]> blocks(new char[bytes * world]);  // what each rank has
   const auto mine = mesh_->createUnboundBuffer(op.input.data, bytes);
   const auto all = mesh_->createUnboundBuffer(blocks.get(), bytes * world);
