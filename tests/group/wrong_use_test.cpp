@@ -43,8 +43,7 @@ TEST_P(MismatchTest, CountsThatDifferBetweenRanks) {
   for (const std::string& text : texts) expect_words(text, {sentence});
 }
 
-// Also where much data travels in slices of the same size whatever the whole, and where the count decides on the
-// algorithm.
+// Also where much data travels in slices of the same size whatever the whole.
 TEST_P(MismatchTest, LargeCountsThatDifferBetweenRanks) {
   constexpr size_t kMega = size_t{1} << 18;  // floats of a MiB
   struct Counts {
