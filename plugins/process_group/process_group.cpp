@@ -35,7 +35,6 @@ struct ProcessGroupRpc {
                    .help = "the largest message that is sent or taken",
                    .min = 65536,
                    .max = INT64_C(1) << 40})};
-  static constexpr std::array<bp_capability, 0> capabilities = {};
   static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context) { return std::make_unique<Agent>(context); }
 };
 
