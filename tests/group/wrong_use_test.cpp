@@ -43,7 +43,8 @@ TEST_P(MismatchTest, CountsThatDifferBetweenRanks) {
   for (const std::string& text : texts) expect_words(text, {sentence});
 }
 
-// Also where much data travels in slices of the same size whatever the whole.
+// Also where the count decides on the algorithm, and where much data travels in slices of the same size whatever the
+// whole.
 TEST_P(MismatchTest, LargeCountsThatDifferBetweenRanks) {
   constexpr size_t kMega = size_t{1} << 18;  // floats of a MiB
   struct Counts {
@@ -51,8 +52,9 @@ TEST_P(MismatchTest, LargeCountsThatDifferBetweenRanks) {
     size_t fewer;
     size_t more;
   };
-  for (const Counts& counts : {Counts{2, kMega, 2 * kMega}, Counts{2, 2 * kMega, 4 * kMega},
-                               Counts{2, 4 * kMega, 4 * kMega + 1}, Counts{3, 4 * kMega, 8 * kMega}}) {
+  for (const Counts& counts :
+       {Counts{2, kMega / 8, kMega / 4}, Counts{2, kMega, 2 * kMega}, Counts{2, 2 * kMega, 4 * kMega},
+        Counts{2, 4 * kMega, 4 * kMega + 1}, Counts{3, 4 * kMega, 8 * kMega}}) {
     const Store store = Store::inproc();
     on_ranks(counts.world, [this, &store, &counts](int rank) {
       GroupOptions options = group_options(GetParam(), store, rank, counts.world, std::chrono::seconds(60));

@@ -14,18 +14,24 @@ namespace {
 // How long operations that were asked to end may take before the whole agent is aborted.
 constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
 
+// Of the messages of collective #seq. Those of one algorithm never match another's: ranks that give different counts
+// may have chosen differently, and would take each other's partial sums for their own.
+uint64_t tag_of(uint64_t seq, Algorithm algorithm) {
+  return BP_TAG_INTERNAL | static_cast<uint64_t>(algorithm) << 48 | seq;
+}
+
 // One run of a schedule. A round's messages are started together, and before the round ahead of it has ended if they
 // touch nothing that this one still does; the destructor leaves none in flight.
 class Exchange {
  public:
-  Exchange(Agent& agent, const bp_op& op, const void* input, std::byte* scratch, uint64_t seq, Deadline deadline)
+  Exchange(Agent& agent, const bp_op& op, const void* input, std::byte* scratch, uint64_t tag, Deadline deadline)
       : agent_(agent),
         op_(op),
         element_(op.kind == BP_BARRIER ? 1 : dtype_size(op.dtype)),
         input_(static_cast<const std::byte*>(input)),
         output_(static_cast<std::byte*>(op.output.data)),
         scratch_(scratch),
-        tag_(BP_TAG_INTERNAL | seq),
+        tag_(tag),
         deadline_(deadline) {}
   ~Exchange() { drain(); }
   Exchange(const Exchange&) = delete;
@@ -261,7 +267,8 @@ void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t wo
                     Deadline deadline) {
   const bp_op& op = valid.op;
   const Problem problem = problem_of(valid, rank, world_size);
-  const Schedule schedule = make_schedule(choose_algorithm(problem), problem);
+  const Algorithm algorithm = choose_algorithm(problem);
+  const Schedule schedule = make_schedule(algorithm, problem);
   const bool scaled = reduces(op.kind) && op.reduce_op == BP_PREMUL_SUM;
   const uint64_t scaled_bytes = scaled ? op.input.count * problem.element_size : 0;
   std::unique_ptr<Scratch> memory = agent.borrow_scratch(schedule.scratch_count * problem.element_size + scaled_bytes);
@@ -271,7 +278,7 @@ void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t wo
     input = memory->bytes();
   }
   try {
-    Exchange exchange(agent, op, input, memory->bytes() + scaled_bytes, seq, deadline);
+    Exchange exchange(agent, op, input, memory->bytes() + scaled_bytes, tag_of(seq, algorithm), deadline);
     exchange.run(schedule);
   } catch (...) {
     if (agent.wedged()) static_cast<void>(memory.release());  // the backend may still use it
