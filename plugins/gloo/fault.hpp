@@ -30,7 +30,7 @@ inline int64_t remaining_ns(Clock::time_point deadline) {
 // How often a blocked call looks at what cannot wake it: the fault, the host's abort flag.
 inline constexpr std::chrono::milliseconds kWatchInterval{50};
 
-// The first cause of a group's end. Any thread.
+// Why a group has ended: what this rank met first, until an abort says otherwise. Any thread.
 class Fault {
  public:
   bool raised() const noexcept { return raised_.load(std::memory_order_acquire); }
@@ -39,6 +39,15 @@ class Fault {
   void raise(const sdk::Failure& why) noexcept {
     const std::lock_guard lock(mutex_);
     if (cause_) return;
+    cause_.emplace(why);
+    raised_.store(true, std::memory_order_release);
+  }
+
+  // What the host says counts more: a rank whose connection ended first may only have followed another one.
+  void overrule(const sdk::Failure& why) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (overruled_) return;
+    overruled_ = true;
     cause_.emplace(why);
     raised_.store(true, std::memory_order_release);
   }
@@ -53,6 +62,7 @@ class Fault {
  private:
   mutable std::mutex mutex_;
   std::atomic<bool> raised_ = false;
+  bool overruled_ = false;
   std::optional<sdk::Failure> cause_;
 };
 

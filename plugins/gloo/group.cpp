@@ -147,7 +147,7 @@ void Group::run(const bp_op& op, Clock::time_point deadline) {
 }
 
 void Group::abort(const sdk::Failure& why) noexcept {
-  watch_->fault.raise(why);
+  watch_->fault.overrule(why);
   workers_.abort(why);
   if (transport_) transport_->hang_up();
 }

@@ -179,6 +179,22 @@ TEST(PeerLost, EndsACollectiveThatNeedsIt) {
   });
 }
 
+// The connection that ended first was not that of the rank that the core knows to be lost.
+TEST(PeerLost, IsWhomTheAbortNames) {
+  on_group(2, [](Agent& agent, int32_t rank) {
+    if (rank == 1) return;
+    bp_op op = make_op(BP_BARRIER);
+    op.flags = BP_OP_SYNC;
+    bp_error err = fresh_error();
+    EXPECT_EQ(agent.run(op, &err), BP_PEER_LOST);
+    EXPECT_EQ(err.peer_rank, 1) << err.text;
+    const bp_error why = why_error();
+    agent.api().abort(agent.self(), &why);
+    EXPECT_EQ(agent.run(op, &err), BP_PEER_LOST);
+    EXPECT_EQ(err.peer_rank, 7) << err.text;
+  });
+}
+
 TEST(PeerLost, EndsAReceiveFromAnyOnceNobodyIsLeft) {
   on_group(3, [](Agent& agent, int32_t rank) {
     if (rank != 0) return;
