@@ -5,7 +5,9 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -27,6 +29,9 @@ int device_count() {
   return devices;
 }
 
+constexpr int64_t kStoreTimeoutNs = 10'000'000'000;  // for a card that is known to be there
+constexpr std::chrono::seconds kRetry(1);
+
 std::string key_of(int32_t rank) { return "worker/" + std::to_string(rank); }
 
 }  // namespace
@@ -38,16 +43,20 @@ Agent::Agent(const sdk::Context& context)
       name_(context.name),
       endpoint_(make_endpoint(context.name, context.options.text("address"), context.options.text("transports"),
                               context.options.text("channels"), context.host)),
-      peers_(static_cast<size_t>(context.world_size)),
-      maps_(parse_device_maps(context.options.text("device_maps"))) {
+      maps_(parse_device_maps(context.options.text("device_maps"))),
+      peers_(static_cast<size_t>(context.world_size)) {
   if (getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
     throw sdk::Failure(BP_RESOURCE, "the system gives no random bytes");
   }
   try {
-    listen(endpoint_.addresses());
-    listening_ = sdk::start_thread([this] { keep_listening(); });
+    listen();
+    thread_ = sdk::start_thread([this] { tend(); });
     std::vector<WorkerDevices> workers;
-    for (int32_t rank = 0; rank < context.world_size; ++rank) workers.push_back(learn(rank, context.timeout_ns));
+    for (int32_t rank = 0; rank < context.world_size; ++rank) {
+      const Card card = learn(rank, context.timeout_ns);
+      peers_[static_cast<size_t>(rank)].token = card.token;
+      workers.push_back(card.devices);
+    }
     check_device_maps(workers);
     reverse_ = reverse_device_maps(workers, context.name);
   } catch (...) {
@@ -64,69 +73,71 @@ bool Agent::over() const {
 }
 
 // Token, URL, name, number of devices, maps: one a line, but for the token, which comes first.
-void Agent::tell() {
+void Agent::tell(const tensorpipe::Listener& listener) {
   std::string card(token_.data(), token_.size());
-  {
-    const std::lock_guard lock(mutex_);
-    card.append(listener_->url(endpoint_.first)).append("\n").append(name_).append("\n");
-  }
+  card.append(listener.url(endpoint_.first)).append("\n").append(name_).append("\n");
   card.append(std::to_string(device_count())).append("\n").append(format_device_maps(maps_)).append("\n");
   host_.store_set(key_of(rank_), card);
 }
 
-WorkerDevices Agent::learn(int32_t rank, int64_t timeout_ns) {
-  const std::string card = host_.store_get(key_of(rank), timeout_ns);
-  Peer& peer = peers_[static_cast<size_t>(rank)];
-  const std::lock_guard lock(peer.mutex);
-  if (card.size() < peer.token.size()) throw sdk::Failure(BP_INVALID, "a worker has left a broken card", rank);
-  std::copy_n(card.begin(), peer.token.size(), peer.token.begin());
-  std::istringstream lines(card.substr(peer.token.size()));
-  WorkerDevices worker;
+Agent::Card Agent::learn(int32_t rank, int64_t timeout_ns) {
+  const std::string text = host_.store_get(key_of(rank), timeout_ns);
+  Card card;
+  if (text.size() < card.token.size()) throw sdk::Failure(BP_INVALID, "a worker has left a broken card", rank);
+  std::copy_n(text.begin(), card.token.size(), card.token.begin());
+  std::istringstream lines(text.substr(card.token.size()));
   std::string count;
   std::string maps;
-  std::getline(lines, peer.url);
-  std::getline(lines, worker.name);
+  std::getline(lines, card.url);
+  std::getline(lines, card.devices.name);
   std::getline(lines, count);
   std::getline(lines, maps);
-  worker.count = std::atoi(count.c_str());
-  worker.maps = parse_device_maps(maps);
-  return worker;
+  card.devices.count = std::atoi(count.c_str());
+  card.devices.maps = parse_device_maps(maps);
+  return card;
 }
 
 void Agent::send(int32_t to, sdk::RpcMessage message, int64_t) {
-  if (over()) throw sdk::Failure(BP_CANCELLED, "this worker has left");
-  Peer& peer = peers_[static_cast<size_t>(to)];
   const auto kept = std::make_shared<sdk::RpcMessage>(std::move(message));
   Pipe pipe;
   {
-    const std::lock_guard lock(peer.mutex);
+    const std::lock_guard lock(mutex_);
+    if (over_) throw sdk::Failure(BP_CANCELLED, "this worker has left");
+    Peer& peer = peers_[static_cast<size_t>(to)];
     pipe = peer.pipe;
-    if (!pipe) peer.backlog.push_back(kept);
-    if (!pipe && std::exchange(peer.connecting, true)) return;  // whoever makes it sends this, too
+    if (!pipe) {
+      peer.backlog.push_back(kept);
+      if (std::exchange(peer.wanted, true)) return;
+      wanted_.push_back(to);
+      changed_.notify_all();
+      return;
+    }
   }
-  if (pipe) return write(to, pipe, kept);
-  connect(to);
+  write(to, pipe, kept);
 }
 
-// One thread makes the pipe, so that none is made in vain: TensorPipe's listener fails for good when one goes away
-// while it is being accepted.
+// One at a time to each, so that none is made in vain: TensorPipe's listener fails for good when one goes away while it
+// is being accepted.
 void Agent::connect(int32_t to) {
-  Peer& peer = peers_[static_cast<size_t>(to)];
   Pipe pipe;
   std::optional<sdk::Failure> failure;
   try {
-    learn(to, 0);  // it may listen elsewhere by now
-    pipe = endpoint_.context->connect(peer.url, tensorpipe::PipeOptions().remoteName(std::to_string(to)));
+    const std::string url = learn(to, kStoreTimeoutNs).url;  // it may listen elsewhere by now
+    pipe = endpoint_.context->connect(url, tensorpipe::PipeOptions().remoteName(std::to_string(to)));
   } catch (const sdk::Failure& e) {
     failure.emplace(BP_PEER_LOST, std::string("its address is not to be had: ") + e.what(), to);
+  } catch (const std::exception& e) {
+    failure.emplace(BP_INTERNAL, std::string("TensorPipe makes no pipe to it: ") + e.what(), to);
   }
   std::vector<Kept> backlog;
   {
-    const std::lock_guard lock(peer.mutex);
-    peer.connecting = false;
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    peer.wanted = false;
     peer.pipe = pipe;
     backlog.swap(peer.backlog);
   }
+  if (pipe) watch(to, pipe);
   for (const Kept& message : backlog) {
     if (failure) {
       core_.failed(to, message->id(), *failure);
@@ -137,60 +148,105 @@ void Agent::connect(int32_t to) {
 }
 
 void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
-  Peer& peer = peers_[static_cast<size_t>(to)];
-  Token token;
-  {
-    const std::lock_guard lock(peer.mutex);
-    token = peer.token;
-  }
   tensorpipe::Message out;
   try {
-    out = to_tensorpipe(*message, token, rank_);
+    out = to_tensorpipe(*message, peers_[static_cast<size_t>(to)].token, rank_);
   } catch (const sdk::Failure& failure) {
     return core_.failed(to, message->id(), failure);
   }
+  if (message->id() == 0) {
+    const std::lock_guard lock(mutex_);
+    peers_[static_cast<size_t>(to)].unread.push_back(message);
+  }
   pipe->write(std::move(out), [this, to, message, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error) {
     if (!error) return;
-    if (const Pipe broken = weak.lock()) forget(peers_[static_cast<size_t>(to)], broken);
+    if (const Pipe broken = weak.lock()) forget(to, broken);
     if (!over()) core_.failed(to, message->id(), failure_of(error, to));
   });
 }
 
-// The next message makes a new one.
-void Agent::forget(Peer& peer, const Pipe& pipe) {
-  Pipe broken;
-  {
-    const std::lock_guard lock(peer.mutex);
-    if (peer.pipe == pipe) broken = std::exchange(peer.pipe, nullptr);
-  }
-  if (broken) broken->close();
+// A pipe that this worker has made is read for receipts and for its end. That a message was written says only that the
+// kernel has it: if the pipe breaks, any call that has not been answered may have been lost with it.
+void Agent::watch(int32_t to, const Pipe& pipe) {
+  pipe->readDescriptor(
+      [this, to, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error, const tensorpipe::Descriptor& descriptor) {
+        const Pipe same = weak.lock();
+        if (!same) return;
+        if (!error && descriptor.payloads.empty() && descriptor.tensors.empty()) {
+          take_receipt(to);
+          same->read({}, [](const tensorpipe::Error&) {});
+          return watch(to, same);
+        }
+        if (!forget(to, same) || over()) return;
+        core_.lost(to, error ? failure_of(error, to) : sdk::Failure(BP_INTERNAL, "it sends what is no receipt", to));
+      });
 }
 
-void Agent::listen(const std::vector<std::string>& urls) {
-  const std::shared_ptr<tensorpipe::Listener> listener = endpoint_.context->listen(urls);
+void Agent::take_receipt(int32_t to) {
+  Kept read;  // given back without the lock
+  const std::lock_guard lock(mutex_);
+  std::deque<Kept>& unread = peers_[static_cast<size_t>(to)].unread;
+  if (unread.empty()) return;
+  read.swap(unread.front());
+  unread.pop_front();
+}
+
+// The next message makes a new one. False: it was forgotten before.
+bool Agent::forget(int32_t to, const Pipe& pipe) {
+  std::deque<Kept> unread;
   {
     const std::lock_guard lock(mutex_);
-    if (over_) return listener->close();
-    listener_ = listener;
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    if (peer.pipe != pipe) return false;
+    peer.pipe = nullptr;  // the caller has it, too
+    unread.swap(peer.unread);
   }
-  tell();
+  pipe->close();
+  return true;
+}
+
+void Agent::listen() {
+  const std::shared_ptr<tensorpipe::Listener> listener = endpoint_.context->listen(endpoint_.addresses());
+  std::shared_ptr<tensorpipe::Listener> last;
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_) return;
+    last = std::exchange(listener_, listener);
+  }
+  tell(*listener);
   accept(listener);
 }
 
+bool Agent::listen_again() {
+  try {
+    listen();
+    return true;
+  } catch (const std::exception& e) {
+    if (!over()) host_.log(BP_LOG_WARN, std::string("nobody can connect for now: ") + e.what());
+    return false;
+  }
+}
+
 // A listener that is made on one of TensorPipe's threads has no address yet, hence a thread of our own.
-void Agent::keep_listening() {
+void Agent::tend() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return over_ || deaf_; });
+    changed_.wait(lock, [this] { return over_ || deaf_ || !wanted_.empty(); });
     if (over_) return;
-    deaf_ = false;
-    lock.unlock();
-    try {
-      listen(endpoint_.addresses());
-    } catch (const std::exception& e) {
-      if (!over()) host_.log(BP_LOG_ERROR, std::string("nobody can connect any more: ") + e.what());
+    if (std::exchange(deaf_, false)) {
+      lock.unlock();
+      const bool listens = listen_again();
+      lock.lock();
+      if (listens) continue;
+      deaf_ = true;
+      changed_.wait_for(lock, kRetry, [this] { return over_; });
+    } else {
+      const int32_t to = wanted_.front();
+      wanted_.pop_front();
+      lock.unlock();
+      connect(to);
+      lock.lock();
     }
-    lock.lock();
   }
 }
 
@@ -212,37 +268,45 @@ void Agent::accept(const std::shared_ptr<tensorpipe::Listener>& listener) {
       if (!over_) incoming_.insert(pipe);
     }
     accept(same);
-    read(pipe);
+    read(pipe, -1);
   });
 }
 
-void Agent::drop(const Pipe& pipe) {
+// With a pipe from a worker that is known go the answers that were on it.
+void Agent::drop(const Pipe& pipe, int32_t from, const sdk::Failure& why) {
   {
     const std::lock_guard lock(mutex_);
     incoming_.erase(pipe);
   }
   pipe->close();
+  if (from >= 0 && !over()) core_.lost(from, why);
 }
 
-void Agent::read(const Pipe& pipe) {
+// `from`: who has sent the message before on this pipe, -1 if there was none.
+void Agent::read(const Pipe& pipe, int32_t from) {
   // Weak, because a pipe keeps its callbacks.
-  pipe->readDescriptor([this, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error,
-                                                          const tensorpipe::Descriptor& descriptor) {
+  pipe->readDescriptor([this, from, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error,
+                                                                const tensorpipe::Descriptor& descriptor) {
     const Pipe same = weak.lock();
     if (!same) return;
-    if (error) return drop(same);
+    if (error) return drop(same, from, failure_of(error, from));
     std::shared_ptr<Arrival> arrival;
     try {
       arrival = std::make_shared<Arrival>(descriptor, token_, static_cast<int32_t>(peers_.size()), core_.most_bytes());
+    } catch (const sdk::Failure& e) {
+      host_.log(BP_LOG_WARN, e.what());
+      return drop(same, e.peer_rank() >= 0 ? e.peer_rank() : from, e);
     } catch (const std::exception& e) {
       host_.log(BP_LOG_WARN, e.what());
-      return drop(same);
+      return drop(same, from, sdk::Failure(BP_RESOURCE, e.what(), from));
     }
-    same->read(arrival->allocation(), [this, arrival](const tensorpipe::Error& failed) {
+    same->read(arrival->allocation(), [this, arrival, weak](const tensorpipe::Error& failed) {
       if (failed || over()) return;
       core_.received(arrival->from(), arrival->payload(), arrival->buffers(), arrival);
+      if (!arrival->wants_receipt()) return;
+      if (const Pipe whole = weak.lock()) whole->write({}, [](const tensorpipe::Error&) {});
     });
-    read(same);
+    read(same, arrival->from());
   });
 }
 
@@ -252,12 +316,23 @@ void Agent::abort(const sdk::Failure&) noexcept {
     if (std::exchange(over_, true)) return;
     changed_.notify_all();
   }
-  if (listening_.joinable()) listening_.join();
+  if (thread_.joinable()) thread_.join();
   endpoint_.context->close();
   endpoint_.context->join();  // all callbacks have run
+  // Given back without the lock: messages may run destructors of the program's.
+  std::vector<Kept> unsent;
+  std::set<Pipe> pipes;
+  std::shared_ptr<tensorpipe::Listener> listener;
   const std::lock_guard lock(mutex_);
-  incoming_.clear();
-  listener_.reset();
+  for (Peer& peer : peers_) {
+    std::move(peer.backlog.begin(), peer.backlog.end(), std::back_inserter(unsent));
+    peer.backlog.clear();
+    std::move(peer.unread.begin(), peer.unread.end(), std::back_inserter(unsent));
+    peer.unread.clear();
+    if (peer.pipe) pipes.insert(std::move(peer.pipe));
+  }
+  pipes.merge(incoming_);
+  listener.swap(listener_);
 }
 
 }  // namespace backplane::tensorpipe_plugin

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One pipe to each worker for what is sent to it, made with the first message and again after it broke; pipes that
-// others have made are only read from. Everything runs on TensorPipe's threads.
+// others have made are only read from. Messages run on TensorPipe's threads; pipes and listeners are made on one of the
+// agent's own, because that waits for the store.
 #pragma once
 
 #include <condition_variable>
@@ -35,24 +36,31 @@ class Agent final : public sdk::RpcAgent {
   using Kept = std::shared_ptr<sdk::RpcMessage>;
 
   struct Peer {
-    std::mutex mutex;  // guards the rest; never held while TensorPipe is called, which may run our callbacks
-    std::string url;
+    Token token = {};           // set once, by the constructor
+    Pipe pipe;                  // none: the next message has one made
+    bool wanted = false;        // the agent's thread has been asked for a pipe
+    std::vector<Kept> backlog;  // messages for it
+    std::deque<Kept> unread;    // of those that want a receipt
+  };
+  struct Card {
     Token token = {};
-    Pipe pipe;
-    bool connecting = false;    // somebody is making a pipe
-    std::vector<Kept> backlog;  // messages for the pipe that is being made
+    std::string url;
+    WorkerDevices devices;
   };
 
-  void tell();
-  WorkerDevices learn(int32_t rank, int64_t timeout_ns);
+  void tell(const tensorpipe::Listener& listener);
+  Card learn(int32_t rank, int64_t timeout_ns);
+  void tend();
   void connect(int32_t to);
   void write(int32_t to, const Pipe& pipe, const Kept& message);
-  void forget(Peer& peer, const Pipe& pipe);
-  void listen(const std::vector<std::string>& urls);
-  void keep_listening();
+  void watch(int32_t to, const Pipe& pipe);
+  bool forget(int32_t to, const Pipe& pipe);
+  void take_receipt(int32_t to);
+  void listen();
+  bool listen_again();
   void accept(const std::shared_ptr<tensorpipe::Listener>& listener);
-  void read(const Pipe& pipe);
-  void drop(const Pipe& pipe);
+  void read(const Pipe& pipe, int32_t from);
+  void drop(const Pipe& pipe, int32_t from, const sdk::Failure& why);
   bool over() const;
 
   const sdk::RpcHost core_;
@@ -61,18 +69,21 @@ class Agent final : public sdk::RpcAgent {
   Token token_ = {};
   const std::string name_;
   Endpoint endpoint_;
-  std::deque<Peer> peers_;
   const DeviceMaps maps_;
   DeviceMaps reverse_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  // Guards what follows. Never held while TensorPipe is called, nor while one of its objects is destroyed: either may
+  // run callbacks of other threads on this one.
+  mutable std::mutex mutex_;
+  std::vector<Peer> peers_;
+  std::deque<int32_t> wanted_;  // to whom pipes are to be made
   std::shared_ptr<tensorpipe::Listener> listener_;
   std::set<Pipe> incoming_;
   std::condition_variable changed_;
   bool deaf_ = false;  // the listener has failed
   bool over_ = false;
 
-  std::thread listening_;
+  std::thread thread_;
 };
 
 }  // namespace backplane::tensorpipe_plugin

@@ -21,10 +21,12 @@ struct Transport {
   std::function<std::shared_ptr<tensorpipe::transport::Context>()> make;
   std::function<std::string(const std::string& address)> listen;
 };
+// Basic always: two workers that have no other channel in common end their processes over the first large buffer.
+enum class Use { kAlways, kUnlessOthersAreNamed, kIfNamed };
 struct Channel {
   const char* name;
   int64_t priority;
-  bool usual;  // or only if it is named
+  Use use;
   std::function<std::shared_ptr<tensorpipe::channel::Context>(const std::string& address)> make;
 };
 
@@ -62,10 +64,11 @@ const std::vector<Transport>& all_transports() {
 
 const std::vector<Channel>& all_channels() {
   static const auto* const all = new std::vector<Channel> {
-    {"basic", 1000, true, [](const std::string&) { return tensorpipe::channel::basic::create(); }},
-        {"mpt", 1100, false, make_mpt},
+    {"basic", 1000, Use::kAlways, [](const std::string&) { return tensorpipe::channel::basic::create(); }},
+        {"mpt", 1100, Use::kIfNamed, make_mpt},
 #if TENSORPIPE_HAS_CMA_CHANNEL
-        {"cma", 1200, true, [](const std::string&) { return tensorpipe::channel::cma::create(); }},
+        {"cma", 1200, Use::kUnlessOthersAreNamed,
+         [](const std::string&) { return tensorpipe::channel::cma::create(); }},
 #endif
   };
   return *all;
@@ -132,7 +135,8 @@ Endpoint make_endpoint(const std::string& name, const std::string& address, cons
   if (listeners.empty()) throw sdk::Failure(BP_UNSUPPORTED, "no transport of TensorPipe is viable here");
   for (const Channel& each : all_channels()) {
     const bool named = contains(wanted_channels, each.name);
-    if (wanted_channels.empty() ? !each.usual : !named) continue;
+    const bool usual = each.use == Use::kAlways || (each.use != Use::kIfNamed && wanted_channels.empty());
+    if (!named && !usual) continue;
     auto made = each.make(address);
     if (!usable(made && made->isViable(), named, "channel", each.name, host)) continue;
     endpoint.context->registerChannel(each.priority, each.name, std::move(made));

@@ -13,8 +13,8 @@ bool says_end_of_peer(const std::string& text) {
   std::string lower = text;
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   constexpr std::array kWords = {
-      "eof",         "end of file",  "econnreset",         "connection reset",   "epipe",
-      "broken pipe", "econnrefused", "connection refused", "connection aborted", "not connected"};
+      "eof",          "end of file",        "econnreset",         "connection reset", "epipe",     "broken pipe",
+      "econnrefused", "connection refused", "connection aborted", "not connected",    "timed out", "unreachable"};
   return std::any_of(kWords.begin(), kWords.end(),
                      [&lower](const char* words) { return lower.find(words) != std::string::npos; });
 }

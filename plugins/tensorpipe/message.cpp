@@ -11,12 +11,15 @@ struct Head {
   Token token;
   int32_t from = -1;
   uint32_t buffers = 0;
+  uint64_t wants_receipt = 0;
 };
 
 bool is_tensor(uint64_t bytes) { return bytes >= kTensorSize; }
 
-[[noreturn]] void refuse(const char* what) {
-  throw sdk::Failure(BP_INVALID, std::string("a message was refused: ") + what);
+// `from`: -1 as long as that is not proven.
+[[noreturn]] void refuse(const std::string& what, int32_t from) {
+  const std::string whose = from < 0 ? "a message" : "a message of rank " + std::to_string(from);
+  throw sdk::Failure(BP_INVALID, whose + " was refused: " + what, from);
 }
 
 }  // namespace
@@ -28,7 +31,7 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
                        "a message has " + std::to_string(buffers.size()) + " buffers; pack them into fewer");
   }
   tensorpipe::Message out;
-  const Head head = {receiver, from, static_cast<uint32_t>(buffers.size())};
+  const Head head = {receiver, from, static_cast<uint32_t>(buffers.size()), message.id() == 0 ? 1U : 0U};
   out.metadata.assign(reinterpret_cast<const char*>(&head), sizeof(head));
   out.payloads.push_back({const_cast<char*>(message.payload().data()), message.payload().size(), ""});
   for (const bp_buffer& buffer : buffers) {
@@ -53,23 +56,27 @@ std::byte* Arrival::allocate(uint64_t bytes) {
 Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most) {
   Head head;
   const std::string& metadata = descriptor.metadata;
-  if (metadata.size() < sizeof(head)) refuse("it does not say from whom it is");
+  if (metadata.size() < sizeof(head)) refuse("it does not say from whom it is", -1);
   std::memcpy(&head, metadata.data(), sizeof(head));
-  if (head.token != own) refuse("its sender does not know this worker's token, so it is none of this job");
-  if (head.from < 0 || head.from >= world_size || head.buffers > kMostBuffers ||
-      metadata.size() != sizeof(head) + head.buffers * sizeof(uint64_t) || descriptor.payloads.empty()) {
-    refuse("its description makes no sense");
-  }
+  if (head.token != own) refuse("its sender does not know this worker's token, so it is none of this job", -1);
+  if (head.from < 0 || head.from >= world_size) refuse("its sender is no worker", -1);
   from_ = head.from;
+  wants_receipt_ = head.wants_receipt != 0;
+  if (head.buffers > kMostBuffers || metadata.size() != sizeof(head) + head.buffers * sizeof(uint64_t) ||
+      descriptor.payloads.empty()) {
+    refuse("its description makes no sense", from_);
+  }
   uint64_t total = 0;
+  const auto add = [this, most, &total](uint64_t length) {
+    if (length > most - total) refuse("it is larger than max_message_bytes allows: " + std::to_string(most), from_);
+    total += length;
+  };
   for (const auto& payload : descriptor.payloads) {
-    if (payload.length > most - total) refuse("it is too large");
-    total += payload.length;
+    add(payload.length);
     allocation_.payloads.push_back({allocate(payload.length)});
   }
   for (const auto& tensor : descriptor.tensors) {
-    if (tensor.length > most - total) refuse("it is too large");
-    total += tensor.length;
+    add(tensor.length);
     allocation_.tensors.push_back({tensorpipe::CpuBuffer{allocate(tensor.length)}});
   }
   payload_ = {static_cast<const char*>(allocation_.payloads[0].data), descriptor.payloads[0].length};
@@ -80,11 +87,13 @@ Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int
     std::memcpy(&bytes, metadata.data() + sizeof(head) + i * sizeof(bytes), sizeof(bytes));
     void* data = nullptr;
     if (is_tensor(bytes)) {
-      if (tensor >= descriptor.tensors.size() || descriptor.tensors[tensor].length != bytes) refuse("sizes disagree");
+      if (tensor >= descriptor.tensors.size() || descriptor.tensors[tensor].length != bytes) {
+        refuse("its sizes disagree", from_);
+      }
       data = allocation_.tensors[tensor++].buffer.unwrap<tensorpipe::CpuBuffer>().ptr;
     } else if (bytes > 0) {
       if (payload >= descriptor.payloads.size() || descriptor.payloads[payload].length != bytes) {
-        refuse("sizes disagree");
+        refuse("its sizes disagree", from_);
       }
       data = allocation_.payloads[payload++].data;
     }

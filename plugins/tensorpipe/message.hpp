@@ -24,15 +24,20 @@ inline constexpr uint64_t kMostBuffers = 65536;
 // What proves to a worker that it is meant, and by whom: it has put the token into the job's store.
 using Token = std::array<char, 16>;
 
+// Messages that nobody asks about (id 0) are a worker's last words, as a rule. Their receiver confirms them along the
+// same pipe, with an empty message, so that the sender does not close it before they were read: TensorPipe gives up
+// what has arrived with what has not.
 tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from);
 
 // A message that is being received, and the memory for it.
 class Arrival {
  public:
-  // Throws sdk::Failure if it is none of ours, or larger than `most` bytes.
+  // Throws sdk::Failure (BP_INVALID) if it is none of ours, or larger than `most` bytes; its peer_rank is the sender,
+  // if that is proven.
   Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most);
 
   int32_t from() const { return from_; }
+  bool wants_receipt() const { return wants_receipt_; }
   const tensorpipe::Allocation& allocation() const { return allocation_; }
   std::string_view payload() const { return payload_; }
   const std::vector<bp_buffer>& buffers() const { return buffers_; }
@@ -41,6 +46,7 @@ class Arrival {
   std::byte* allocate(uint64_t bytes);
 
   int32_t from_ = -1;
+  bool wants_receipt_ = false;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   tensorpipe::Allocation allocation_;
   std::string_view payload_;

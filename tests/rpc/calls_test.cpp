@@ -230,13 +230,22 @@ TEST(RpcCallsTest, ShutdownWithoutGraceEndsWhatIsUnderWay) {
   });
 }
 
-TEST(RpcCallsTest, WhoLeavesWithoutGraceTellsItsCallers) {
+// Agents have a hand in it.
+class LeavingTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, LeavingTest, testing::ValuesIn([] {
+                           std::vector<std::string> ways = {"inproc"};
+                           if (rpc_ways().back() == "tensorpipe") ways.emplace_back("tensorpipe");
+                           return ways;
+                         }()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(LeavingTest, WhoLeavesWithoutGraceTellsItsCallers) {
   gate = std::make_shared<Gate>();
   begun = std::make_shared<Gate>();
   told = std::make_shared<Gate>();
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
-    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2));
     if (rank == 0) {
       const auto call = worker.rpc_async<int>({"worker1", Timeout::zero()}, "wait");  // no timeout
       if (!call.wait_for(seconds(20))) call.cancel();
@@ -250,10 +259,10 @@ TEST(RpcCallsTest, WhoLeavesWithoutGraceTellsItsCallers) {
   });
 }
 
-TEST(RpcCallsTest, ShutdownBesideCallsOfOtherThreads) {
+TEST_P(LeavingTest, ShutdownBesideCallsOfOtherThreads) {
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
-    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2));
     std::atomic<int> ended = 0;
     std::vector<std::thread> callers;
     for (int i = 0; i < 2; ++i) {

@@ -4,18 +4,29 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <future>
+#include <numeric>
+
 #include "rpc/workers.hpp"
 
 namespace backplane::test {
 namespace {
 
-// Connects to "...uv://127.0.0.1:port" and leaves without a word. False if nobody listens there.
-bool knock(const std::string& card) {
+// Where the worker listens that has left this card: "...uv://127.0.0.1:port".
+sockaddr_in address_in(const std::string& card) {
   const size_t colon = card.find(':', card.find("uv://") + 5);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(std::stoi(card.substr(colon + 1))));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+std::string card_key(int rank) { return "group/rpc/0/rpc/agent/worker/" + std::to_string(rank); }
+
+// Connects there and leaves without a word. False if nobody listens.
+bool knock(const std::string& card) {
+  const sockaddr_in address = address_in(card);
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   const bool open = ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   ::close(socket);
@@ -62,22 +73,101 @@ TEST(RpcTensorPipeTest, StrangersWhoComeAndGoLockNobodyOut) {
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("tensorpipe", store, rank, 3));
     if (rank == 0) {
       EXPECT_EQ(worker.rpc_sync<int>(1, "one"), 1);
-      const std::string key = "group/rpc/0/rpc/agent/worker/1";
-      EXPECT_TRUE(knock(store.get(key)));
-      for (int i = 0; i < 2; ++i) knock(store.get(key));  // the listener may be about to be replaced
+      EXPECT_TRUE(knock(store.get(card_key(1))));
+      for (int i = 0; i < 2; ++i) knock(store.get(card_key(1)));  // the listener may be about to be replaced
     }
     worker.all_gather(0);
     // Who comes while the listener is being replaced fails, and is told; not for long.
     int got = 0;
     for (int i = 0; i < 1000 && got == 0; ++i) {
       try {
-        got = worker.rpc_sync<int>((rank + 1) % 3, "one");
+        got = worker.rpc_sync<int>((rank + 2) % 3, "one");  // nobody has a pipe to it yet
       } catch (const Error& e) {
         EXPECT_EQ(e.status(), Status::kPeerLost) << e.what();
       }
     }
     EXPECT_EQ(got, 1);
     worker.shutdown();
+  });
+}
+
+// Ends all connections of this process to the worker that has left this card, as a network might.
+int cut(const std::string& card) {
+  const sockaddr_in address = address_in(card);
+  int count = 0;
+  for (int fd = 3; fd < 4096; ++fd) {
+    sockaddr_in peer = {};
+    socklen_t size = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || size != sizeof(peer)) continue;
+    if (peer.sin_family != AF_INET || peer.sin_port != address.sin_port) continue;
+    count += ::shutdown(fd, SHUT_RDWR) == 0 ? 1 : 0;
+  }
+  return count;
+}
+
+// Also those whose message had been sent long ago; and the next one finds a new connection.
+TEST(RpcTensorPipeTest, BrokenConnectionsEndTheCallsOnThem) {
+  static std::promise<void>* runs = nullptr;
+  static std::promise<void>* over = nullptr;
+  rpc::register_function("hold on", [] {
+    const std::future<void> end = over->get_future();
+    runs->set_value();
+    end.wait();
+  });
+  std::promise<void> began;
+  std::promise<void> ended;
+  runs = &began;
+  over = &ended;
+  Store store = Store::inproc();
+  on_ranks(2, [&](int rank) {
+    const auto worker =
+        rpc::Worker::join(worker_name(rank), rpc_options("tensorpipe", store, rank, 2, "?transports=uv"));
+    if (rank == 0) {
+      const auto call = worker.rpc_async<void>({1, Timeout::zero()}, "hold on");  // no timeout
+      began.get_future().wait();
+      EXPECT_GT(cut(store.get(card_key(1))), 0);
+      EXPECT_TRUE(call.wait_for(std::chrono::seconds(20)));
+      std::string text;
+      EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kPeerLost);
+      EXPECT_NE(text.find("the connection to rank 1 broke"), std::string::npos) << text;
+      EXPECT_EQ(worker.rpc_sync<int>(1, "one"), 1);
+      ended.set_value();
+    }
+    EXPECT_TRUE(worker.shutdown().empty());
+  });
+}
+
+// On either way: as an argument, and as a result.
+TEST(RpcTensorPipeTest, RefusedMessagesEndTheCallsOnThem) {
+  rpc::register_function("length", [](const std::string& text) { return text.size(); });
+  rpc::register_function("text", [](size_t length) { return std::string(length, 'x'); });
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker = rpc::Worker::join(
+        worker_name(rank), rpc_options("tensorpipe", store, rank, 2, rank == 1 ? "?max_message_bytes=65536" : ""));
+    const size_t large = 1 << 20;
+    const auto call = rank == 0 ? worker.rpc_async<size_t>({1, Timeout::zero()}, "length", std::string(large, 'x'))
+                                : worker.rpc_async<size_t>({0, Timeout::zero()}, "text", large);
+    EXPECT_TRUE(call.wait_for(std::chrono::seconds(20)));
+    std::string text;
+    const Status status = failure_of([&call] { call.wait(); }, &text);
+    EXPECT_TRUE(status == Status::kPeerLost || status == Status::kInvalid) << text;
+    EXPECT_TRUE(text.find("broke") != std::string::npos ||
+                text.find("a message of rank 0 was refused") != std::string::npos)
+        << text;
+    EXPECT_TRUE(worker.shutdown().empty());
+  });
+}
+
+TEST(RpcTensorPipeTest, WorkersOfOtherChannelsHaveOneInCommon) {
+  rpc::register_function("sum of array",
+                         [](const rpc::Array<int>& array) { return std::accumulate(array.begin(), array.end(), 0); });
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker = rpc::Worker::join(
+        worker_name(rank), rpc_options("tensorpipe", store, rank, 2, rank == 0 ? "?channels=mpt" : "?channels=basic"));
+    EXPECT_EQ(worker.rpc_sync<int>(1 - rank, "sum of array", rpc::Array<int>(std::vector<int>(100000, 1))), 100000);
+    EXPECT_TRUE(worker.shutdown().empty());
   });
 }
 

@@ -20,6 +20,8 @@ TEST(TensorPipeFaultTest, EndsAreKnownByTypeAndByText) {
   // The uv transport's own words.
   EXPECT_TRUE(
       says_end_of_peer("EOF: end of file (this error originated at tensorpipe/transport/uv/connection_impl.cc)"));
+  EXPECT_TRUE(says_end_of_peer("ETIMEDOUT: connection timed out"));
+  EXPECT_TRUE(says_end_of_peer("EHOSTUNREACH: host is unreachable"));
   EXPECT_FALSE(says_end_of_peer("out of memory"));
 }
 
