@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "backplane/rpc.hpp"
@@ -59,7 +60,7 @@ int survive(const rpc::Worker& worker) {
 }  // namespace
 
 int main(int, char** arguments) {
-  const int rank = std::stoi(arguments[1]);
+  const int rank = std::stoi(std::getenv("RANK"));
   rpc::register_function("two", [] { return 2; });
   rpc::register_function("hang", [] {
     ::pause();
@@ -68,8 +69,8 @@ int main(int, char** arguments) {
   rpc::register_function("die", [] { ::raise(SIGKILL); });
   rpc::register_function("hold", [](const rpc::RRef<int>& ref) { new rpc::RRef<int>(ref); });
   rpc::RpcOptions options;
-  options.backend = arguments[2];
-  options.group = arguments[3];
+  options.backend = arguments[1];
+  options.group = arguments[2];
   const rpc::Worker worker = rpc::init_rpc(rank == 2 ? "mortal" : "worker" + std::to_string(rank), options);
   if (rank == 2) {
     worker.all_gather(0);

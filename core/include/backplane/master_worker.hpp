@@ -15,15 +15,20 @@
 //     }
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -49,20 +54,37 @@ class CommandState {
     const std::lock_guard lock(mutex_);
     workers_.emplace(workers);
     buffers_.clear();
+    skipped_.clear();
     next_ = 0;
     ended_ = false;
   }
-  // Blocks until command `number` may begin: all before it have ended.
+  // Blocks until command `number` may begin: all before it have ended, or will never run. Throws Status::kCancelled if
+  // it is not to run itself.
   void begin(uint64_t number) {
     const rpc::detail::Waiting waiting;
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this, number] { return next_ == number; });
+    for (;;) {
+      if (ended_ || number < next_ || skipped_.count(number) > 0 || rpc::cancelled()) {
+        pass_over(number);
+        fail(Status::kCancelled, "the master waits for this command no more");
+      }
+      if (!running_ && number == next_) break;
+      changed_.wait_for(lock, kLook);  // nothing wakes it for a cancel
+    }
+    running_ = true;
   }
   void finish() {
     const std::lock_guard lock(mutex_);
+    running_ = false;
     ++next_;
-    changed_.notify_all();
+    advance();
   }
+  // Command `number` will not come, or need not run any more. One that runs, or has, is left alone.
+  void skip(uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    pass_over(number);
+  }
+  // On a worker: commands that have not begun never will. On the master: lets hold go.
   void end() {
     const std::lock_guard lock(mutex_);
     ended_ = true;
@@ -92,11 +114,25 @@ class CommandState {
   ProcessGroup& workers() { return *workers_; }
 
  private:
+  static constexpr std::chrono::milliseconds kLook{100};
+
+  void pass_over(uint64_t number) {
+    if (number < next_ || (running_ && number == next_)) return;
+    skipped_.insert(number);
+    if (!running_) advance();
+  }
+  void advance() {
+    while (skipped_.erase(next_) > 0) ++next_;
+    changed_.notify_all();
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<ProcessGroup> workers_;
   std::map<uint64_t, std::vector<std::byte>> buffers_;
+  std::set<uint64_t> skipped_;  // of those from next_ on
   uint64_t next_ = 0;
+  bool running_ = false;  // command next_ is
   bool ended_ = false;
 };
 
@@ -143,12 +179,15 @@ void register_command(const std::string& name, Function function) {
 }
 
 // The workers, as the master sees them. They are ranks 1 to workers(); commands begin on each in the order in which
-// they were given. Those that return futures do so at once. What goes wrong on a worker is an Error with its rank; a
-// worker that died is named by all that waits for it.
+// they were given. Those that return futures do so at once, or, when kMostOpen commands of a worker have not ended,
+// when the first of them has. What goes wrong on a worker is an Error with its rank; a worker that died is named by all
+// that waits for it. For one thread.
 class Master {
  public:
+  static constexpr size_t kMostOpen = 64;
+
   Master(rpc::Worker self, ProcessGroup group)
-      : self_(std::move(self)), group_(std::move(group)), numbers_(static_cast<size_t>(self_.world_size())) {}
+      : self_(std::move(self)), group_(std::move(group)), lines_(static_cast<size_t>(self_.world_size())) {}
   Master(Master&&) = default;
   Master& operator=(Master&&) = delete;
   // Lets the workers go, without a word about what failed.
@@ -156,18 +195,28 @@ class Master {
     if (self_.get() == nullptr) return;
     try {
       shutdown();
-    } catch (const Error&) {
+    } catch (...) {
       // There is nobody to tell.
     }
   }
 
   int workers() const { return self_.world_size() - 1; }
 
-  // Runs a command on one worker, or on all.
+  // Runs a command on one worker, or on all. One that is cancelled before its turn never runs.
   template <typename R = void, typename... Arguments>
   rpc::Future<R> run_on(int worker, const std::string& command, const Arguments&... arguments) {
-    return self_.rpc_async<R>({worker, Timeout::zero()}, command, numbers_[static_cast<size_t>(worker)]++,
-                              arguments...);
+    Line& line = line_of(worker);
+    while (line.open.size() >= kMostOpen) {
+      line.open.front().wait();
+      line.open.pop_front();
+    }
+    const auto future =
+        self_.rpc_async<R>({worker, Timeout::zero()}, command, line.next, arguments...);  // throws: none was spent
+    const uint64_t number = line.next++;
+    line.open.push_back(future.then([self = self_, worker, number](const rpc::Future<R>& ended) {
+      if (has_failed(ended)) skip(self, worker, number, kTries);
+    }));
+    return future;
   }
   template <typename R = void, typename... Arguments>
   std::vector<rpc::Future<R>> run(const std::string& command, const Arguments&... arguments) {
@@ -186,18 +235,18 @@ class Master {
   template <Element T>
   Distributed<T> make(uint64_t count, T value = T()) {
     const Distributed<T> made{++last_id_, count};
-    run("backplane.make", made.id, count * sizeof(T), bytes_of(value));
+    watch(run("backplane.make", made.id, count * sizeof(T), bytes_of(value)));
     return made;
   }
   template <Element T>
   void drop(const Distributed<T>& buffer) {
-    run("backplane.drop", buffer.id);
+    watch(run("backplane.drop", buffer.id));
   }
   // Blocks until it is there.
   template <Element T>
-  void write(const Distributed<T>& buffer, int worker, const std::vector<T>& values) {
+  void write(const Distributed<T>& buffer, int worker, std::vector<T> values) {
     if (values.size() != buffer.count) detail::fail(Status::kInvalid, "write: the buffer has another size");
-    run_on(worker, "backplane.write", buffer.id, as_bytes(values)).wait();
+    run_on(worker, "backplane.write", buffer.id, as_bytes(std::move(values))).wait();
   }
   template <Element T>
   std::vector<T> read(const Distributed<T>& buffer, int worker) {
@@ -220,15 +269,75 @@ class Master {
     return run("backplane.reduce", buffer.id, type_of<T>(), root - 1, static_cast<uint32_t>(op));
   }
 
-  // Waits for all commands and lets the workers go. Twice is fine.
+  // Waits for all commands and lets the workers go. Throws what a make or drop failed with, or the leaving itself; then
+  // the workers are gone as well. Twice is fine.
   void shutdown() {
     if (std::exchange(ended_, true)) return;
+    for (Line& line : lines_) {
+      for (const auto& end : line.open) end.wait();
+    }
+    watch({});
     detail::CommandState::own().end();
-    self_.shutdown();
-    if (is_initialized()) destroy_process_group();
+    attempt([this] { self_.shutdown(); });
+    attempt([] {
+      if (is_initialized()) destroy_process_group();
+    });
+    if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
+  // The commands that one worker was given.
+  struct Line {
+    uint64_t next = 0;
+    std::deque<rpc::Future<void>> open;  // those that may not have ended
+  };
+  static constexpr int kTries = 3;
+
+  Line& line_of(int worker) {
+    if (worker < 1 || worker > workers()) {
+      detail::fail(Status::kInvalid,
+                   "there is no worker " + std::to_string(worker) + "; they are 1 to " + std::to_string(workers()));
+    }
+    return lines_[static_cast<size_t>(worker)];
+  }
+  template <typename R>
+  static bool has_failed(const rpc::Future<R>& ended) {
+    try {
+      ended.wait();
+      return false;
+    } catch (const std::exception&) {
+      return true;
+    }
+  }
+  // A command that failed may never have come to its turn: the next ones must not wait for it.
+  static void skip(const rpc::Worker& self, int worker, uint64_t number, int tries) {
+    try {
+      self.rpc_async(worker, "backplane.skip", number)
+          .then([self, worker, number, tries](const rpc::Future<void>& ended) {
+            if (tries > 1 && has_failed(ended)) skip(self, worker, number, tries - 1);
+          });
+    } catch (const Error&) {
+      // This worker is leaving, or that one has gone.
+    }
+  }
+  template <typename Function>
+  void attempt(const Function& function) {
+    try {
+      function();
+    } catch (...) {
+      if (!failure_) failure_ = std::current_exception();
+    }
+  }
+  // Commands whose futures the caller does not get. The first failure is kept for shutdown.
+  void watch(const std::vector<rpc::Future<void>>& ends) {
+    watched_.insert(watched_.end(), ends.begin(), ends.end());
+    std::erase_if(watched_, [this](const auto& end) {
+      if (!end.done()) return false;
+      attempt([&end] { end.wait(); });
+      return true;
+    });
+  }
+
   template <Element T>
   static uint32_t type_of() {
     return static_cast<uint32_t>(dtype_of<T>);
@@ -240,14 +349,16 @@ class Master {
     return bytes;
   }
   template <typename T>
-  static rpc::Array<uint8_t> as_bytes(const std::vector<T>& values) {
-    auto* const data = reinterpret_cast<uint8_t*>(const_cast<T*>(values.data()));
-    return rpc::Array<uint8_t>(data, values.size() * sizeof(T));
+  static rpc::Array<uint8_t> as_bytes(std::vector<T> values) {
+    auto kept = std::make_shared<std::vector<T>>(std::move(values));
+    return rpc::Array<uint8_t>(reinterpret_cast<uint8_t*>(kept->data()), kept->size() * sizeof(T), kept);
   }
 
   rpc::Worker self_;
   ProcessGroup group_;
-  std::vector<uint64_t> numbers_;  // of each worker's next command
+  std::vector<Line> lines_;  // by rank
+  std::vector<rpc::Future<void>> watched_;
+  std::exception_ptr failure_;
   uint64_t last_id_ = 0;
   bool ended_ = false;
 };
@@ -289,6 +400,7 @@ inline void register_commands() {
       ProcessGroup& workers = CommandState::own().workers();
       workers.reduce(buffer, workers.rank() == root ? buffer : Buffer(), root, static_cast<ReduceOp>(op));
     });
+    rpc::register_function("backplane.skip", [](uint64_t number) { CommandState::own().skip(number); });
     rpc::register_function("backplane.hold", [] { CommandState::own().hold(); });
   });
 }
@@ -312,8 +424,15 @@ inline std::optional<Master> init_master_worker(const GroupOptions& options = {}
   const rpc::Worker self =
       rpc::init_rpc(group.rank() == 0 ? "master" : "worker" + std::to_string(group.rank()), joining);
   if (group.rank() == 0) return Master(self, group);
-  self.rpc_sync({0, Timeout::zero()}, "backplane.hold");  // a master that dies fails it, by name
-  self.shutdown();
+  try {
+    self.rpc_sync({0, Timeout::zero()}, "backplane.hold");  // a master that dies fails it, by name
+    self.shutdown();
+  } catch (...) {
+    detail::CommandState::own().end();
+    self.shutdown(false);
+    destroy_process_group();
+    throw;
+  }
   destroy_process_group();
   return std::nullopt;
 }

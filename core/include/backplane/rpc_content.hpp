@@ -24,7 +24,8 @@ namespace backplane::rpc {
 
 // Elements that travel as they lie in memory: not serialised, and where the transport can, not copied. Copies share the
 // elements. As an argument it may be written to by the function, which has its own copy; the caller's stays busy, and
-// must not be written to, until the call has ended.
+// must not be written to, until the transport has let go of it: at the end of a call that succeeded, some time after
+// one that timed out or was cancelled.
 template <Element T>
 class Array {
  public:
@@ -37,7 +38,8 @@ class Array {
     size_ = kept->size();
     keep_ = std::move(kept);
   }
-  // Elements that `keep` keeps alive; without it they must live until every call that carries them has ended.
+  // Elements that `keep` keeps alive until the transport has let go of them. Without it they must live as long as the
+  // worker does, or be in calls that succeed only.
   Array(T* data, uint64_t size, std::shared_ptr<void> keep = {}) : data_(data), size_(size), keep_(std::move(keep)) {}
 
   T* data() const { return data_; }

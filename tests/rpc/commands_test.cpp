@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Master-worker mode between processes; what is checked is in commands.cpp.
+#include "rpc/processes.hpp"
+#include "rpc/workers.hpp"
+
+namespace backplane::test {
+namespace {
+
+TEST(MasterWorkerTest, CommandsThatFailHoldUpNoOther) {
+  const std::string backend = rpc_ways().back() == "tensorpipe" ? "gloo" : rpc_ways().back();
+  const std::vector<int> statuses = run_ranks(3, {BACKPLANE_TEST_COMMANDS, backend});
+  for (const int status : statuses) EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks that are processes.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "backplane/store.hpp"
+#include "support/environment.hpp"
+
+namespace backplane::test {
+
+inline pid_t spawn(const std::vector<std::string>& words) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  pid_t pid = -1;
+  EXPECT_EQ(posix_spawn(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ), 0);
+  return pid;
+}
+
+// Runs `words` as each rank of a job of their own; the status of each (waitpid).
+inline std::vector<int> run_ranks(int count, const std::vector<std::string>& words) {
+  const StoreServer server("127.0.0.1", 0, "ranks");
+  const ScopedVariable address("MASTER_ADDR", "127.0.0.1");
+  const ScopedVariable port("MASTER_PORT", std::to_string(server.port()));
+  const ScopedVariable world("WORLD_SIZE", std::to_string(count));
+  const ScopedVariable hosted("BACKPLANE_STORE_HOSTED", "1");
+  const ScopedVariable job("BACKPLANE_JOB_ID", "ranks");
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < count; ++rank) {
+    const ScopedVariable own("RANK", std::to_string(rank));
+    pids.push_back(spawn(words));
+  }
+  std::vector<int> statuses;
+  for (const pid_t pid : pids) {
+    statuses.push_back(-1);
+    waitpid(pid, &statuses.back(), 0);
+  }
+  return statuses;
+}
+
+}  // namespace backplane::test
