@@ -14,10 +14,11 @@ namespace {
 // How long operations that were asked to end may take before the whole agent is aborted.
 constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
 
-// Of the messages of collective #seq. Those of one algorithm never match another's: ranks that give different counts
-// may have chosen differently, and would take each other's partial sums for their own.
-uint64_t tag_of(uint64_t seq, Algorithm algorithm) {
-  return BP_TAG_INTERNAL | static_cast<uint64_t>(algorithm) << 48 | seq;
+// Of the messages of collective #seq. Those of one algorithm never match another's where the backend looks at tags:
+// ranks that give different counts may have chosen differently, and would take each other's partial sums for their own.
+// Nor do those of another operation.
+uint64_t tag_of(uint64_t seq, Algorithm algorithm, uint32_t kind) {
+  return BP_TAG_INTERNAL | uint64_t{kind} << 51 | static_cast<uint64_t>(algorithm) << 48 | seq;
 }
 
 // One run of a schedule. A round's messages are started together, and before the round ahead of it has ended if they
@@ -278,7 +279,7 @@ void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t wo
     input = memory->bytes();
   }
   try {
-    Exchange exchange(agent, op, input, memory->bytes() + scaled_bytes, tag_of(seq, algorithm), deadline);
+    Exchange exchange(agent, op, input, memory->bytes() + scaled_bytes, tag_of(seq, algorithm, op.kind), deadline);
     exchange.run(schedule);
   } catch (...) {
     if (agent.wedged()) static_cast<void>(memory.release());  // the backend may still use it
