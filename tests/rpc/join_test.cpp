@@ -2,6 +2,7 @@
 //
 // How workers join: torch.distributed.rpc's rules and errors, and its traps.
 #include "rpc/workers.hpp"
+#include "support/environment.hpp"
 
 namespace backplane::test {
 namespace {
@@ -37,6 +38,14 @@ TEST(RpcJoinTest, WorkersKnowEachOther) {
     };
     EXPECT_EQ(failure_of(mixed), Status::kInvalid);
   });
+}
+
+TEST(RpcJoinTest, TheEnvironmentChoosesWhatIsLeftOpen) {
+  const auto leave_open = [](int, std::string*, rpc::RpcOptions* options) { options->backend.clear(); };
+  const ScopedVariable nobody("BACKPLANE_RPC_BACKEND", "nobody");
+  for (const std::string& text : failures(2, leave_open)) {
+    EXPECT_NE(text.find("'nobody'"), std::string::npos) << text;
+  }
 }
 
 TEST(RpcJoinTest, NamesAreUnique) {

@@ -53,8 +53,9 @@ struct To {
 
 // What is left out comes from the environment, as in GroupOptions.
 struct RpcOptions {
-  std::string backend = {};  // "tensorpipe", "process_group?num_send_recv_threads=8"; else tensorpipe if it is viable
-  std::string group = {};    // backend of the process group in which the workers meet (GroupOptions::backend)
+  // "tensorpipe", "process_group?num_send_recv_threads=8"; else BACKPLANE_RPC_BACKEND, else tensorpipe if it is viable.
+  std::string backend = {};
+  std::string group = {};  // backend of the process group in which the workers meet (GroupOptions::backend)
   std::string init_method = {};
   int rank = -1;
   int world_size = -1;

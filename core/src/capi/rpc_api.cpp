@@ -7,6 +7,7 @@
 #include "backplane/rpc.h"
 #include "capi/handles.hpp"
 #include "capi/world.hpp"
+#include "registry/selection.hpp"
 #include "rpc/worker.hpp"
 
 using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
@@ -77,7 +78,7 @@ std::shared_ptr<Worker> join(const bp_rpc_config& config) {
   rpc::WorkerConfig made;
   made.name = config.name == nullptr ? "" : config.name;
   made.registry = &registry_of(config.registry);
-  made.backend = config.backend == nullptr ? "" : config.backend;
+  made.backend = requested_or(config.backend, "BACKPLANE_RPC_BACKEND");
   if (config.options != nullptr) made.options = config.options->options;
   made.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
   made.rpc_timeout_ns = config.rpc_timeout_ns < 0 ? BP_DEFAULT_RPC_TIMEOUT_NS : config.rpc_timeout_ns;

@@ -115,9 +115,14 @@ std::vector<SelectionPart> parse_layers(std::string_view text) {
 }
 
 std::string selected_backend(const char* requested) {
+  const std::string selected = requested_or(requested, "BACKPLANE_BACKEND");
+  return selected.empty() ? "auto" : selected;
+}
+
+std::string requested_or(const char* requested, const char* variable) {
   if (requested != nullptr && *requested != '\0') return requested;
-  const char* environment = std::getenv("BACKPLANE_BACKEND");
-  return environment != nullptr && *environment != '\0' ? environment : "auto";
+  const char* const environment = std::getenv(variable);
+  return environment != nullptr ? environment : "";
 }
 
 }  // namespace backplane::core

@@ -35,6 +35,8 @@ std::vector<SelectionPart> parse_layers(std::string_view text);
 
 // `requested`, or else BACKPLANE_BACKEND, or else "auto".
 std::string selected_backend(const char* requested);
+// `requested`, or else what the environment has under `variable`; empty if neither says anything.
+std::string requested_or(const char* requested, const char* variable);
 
 // ASCII letters in lower case: backend names are case-insensitive.
 std::string lower(std::string_view text);
