@@ -85,8 +85,10 @@ Sockets::Sockets(const Settings& settings, bool secure)
   // received: the last words of a rank that left. Long before this time is over the rank has been given up.
   dialling_.set(zmq::sockopt::reconnect_ivl, milliseconds(kNeverReconnect));
   dialling_.set(zmq::sockopt::connect_timeout, milliseconds(settings.connect_timeout));
-  constexpr int kWatched = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  // A retry is a failure here, and the only word about a connection for which there was no descriptor.
+  constexpr int kWatched = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
+                           ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                           ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
   if (zmq_socket_monitor(dialling_.handle(), kEvents, kWatched) != 0) throw zmq::error_t();
   events_.set(zmq::sockopt::linger, 0);
   events_.connect(kEvents);
