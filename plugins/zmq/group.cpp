@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "interface.hpp"
+#include "place.hpp"
 
 namespace backplane::zmq_plugin {
 namespace {
@@ -27,22 +28,6 @@ TimePoint deadline_after(int64_t timeout_ns) {
 std::string owner_key(const std::string& public_key) { return "zmq/key/" + public_key; }
 
 std::string key_of(int32_t rank) { return "zmq/" + std::to_string(rank); }
-
-// "<TCP endpoint> <IPC endpoint or -> <public key or ->": what others have to know to dial this rank.
-std::string where_it_listens(const Sockets& sockets) {
-  const auto word = [](const std::string& text) { return text.empty() ? " -" : " " + text; };
-  return sockets.endpoint() + word(sockets.local_endpoint()) + word(sockets.public_key());
-}
-
-// Which endpoint of such a line to dial, and the public key of whoever listens there.
-std::pair<std::string, std::string> way_to(const std::string& line, bool ipc) {
-  std::istringstream words(line);
-  std::string remote;
-  std::string local;
-  std::string key;
-  words >> remote >> local >> key;
-  return {ipc && local.starts_with(local_prefix()) ? local : remote, key};
-}
 
 // What rank 0 has put into the store.
 std::string entry_of_rank_0(const sdk::Context& context) {
@@ -71,11 +56,7 @@ uint64_t agree_on_token(const sdk::Context& context, const std::string& address)
   std::string host_of_0;
   entry >> token >> reach >> host_of_0;
   if (host_of_0 != host && (reach == "loopback" || is_loopback(address))) {
-    const std::string who = reach == "loopback" ? "rank 0" : "rank " + std::to_string(context.rank);
-    throw sdk::Failure(BP_INVALID, "zmq: rank 0 and rank " + std::to_string(context.rank) +
-                                       " are on different hosts, but " + who +
-                                       " listens on a loopback address; give every rank the option iface (as in " +
-                                       "zmq?iface=eth0) or address");
+    refuse_loopback(context.rank, 0, reach == "loopback" ? 0 : context.rank);
   }
   return token;
 }
@@ -104,7 +85,7 @@ ZmqGroup::ZmqGroup(const sdk::Context& context)
       sockets_(settings_, context.host.secure()) {
   // The key first: whoever finds the endpoint may be dialled by this rank, and asks for the key.
   if (sockets_.secure()) host_.store_set(owner_key(sockets_.public_key()), std::to_string(context.rank));
-  host_.store_set(key_of(context.rank), where_it_listens(sockets_));
+  host_.store_set(key_of(context.rank), format_place(sockets_));
   protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_,
                                          agree_on_token(context, settings_.address), sockets_, releases_);
   driver_ = std::make_unique<Driver>(
@@ -234,9 +215,9 @@ TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
     }
     lock.lock();
     if (line.empty()) continue;
-    const auto [address, public_key] = way_to(line, settings_.ipc);
-    if (public_key.size() == kCurveKeySize) keys_[public_key] = rank;
-    protocol_->resolve(rank, address, public_key);
+    const Place place = parse_place(line, settings_.ipc);
+    if (place.public_key.size() == kCurveKeySize) keys_[place.public_key] = rank;
+    protocol_->resolve(rank, place.endpoint, place.public_key);
   }
   catch_up();
   return protocol_->unresolved().empty() ? TimePoint::max() : next_look_up_;

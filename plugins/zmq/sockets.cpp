@@ -22,9 +22,10 @@ constexpr std::chrono::hours kNeverReconnect(24);
 constexpr int kBacklog = 4096;
 
 // libzmq wants routing ids that do not begin with a zero byte.
-std::string route_to(int32_t rank) {
-  std::string route(1 + sizeof rank, 'r');
+std::string route_to(int32_t rank, uint32_t dial) {
+  std::string route(1 + sizeof rank + sizeof dial, 'r');
   std::memcpy(route.data() + 1, &rank, sizeof rank);
+  std::memcpy(route.data() + 1 + sizeof rank, &dial, sizeof dial);
   return route;
 }
 
@@ -132,26 +133,27 @@ std::vector<int> Sockets::descriptors() {
 
 void Sockets::dial(int32_t rank, const std::string& endpoint, const std::string& public_key) {
   if (secure()) dialling_.set(zmq::sockopt::curve_serverkey, public_key);  // of the next connection
-  const std::string route = route_to(rank);
+  const std::string route = route_to(rank, ++dials_);
   dialling_.set(zmq::sockopt::connect_routing_id, route);
   dialling_.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
   dialling_.connect(endpoint);
   ranks_[endpoint] = rank;
-  endpoints_[rank] = endpoint;
+  dialled_[rank] = {endpoint, route};
 }
 
 void Sockets::hang_up(int32_t rank) {
-  const auto found = endpoints_.find(rank);
-  if (found == endpoints_.end()) return;
+  const auto found = dialled_.find(rank);
+  if (found == dialled_.end()) return;
   // Fails if libzmq has dropped the connection by itself.
-  zmq_disconnect(dialling_.handle(), found->second.c_str());
-  ranks_.erase(found->second);
-  endpoints_.erase(found);
+  zmq_disconnect(dialling_.handle(), found->second.endpoint.c_str());
+  ranks_.erase(found->second.endpoint);
+  dialled_.erase(found);
 }
 
 Sent Sockets::begin(int32_t rank) {
-  const std::string route = route_to(rank);
-  zmq::message_t frame(route.data(), route.size());
+  const auto found = dialled_.find(rank);
+  if (found == dialled_.end()) return Sent::kGone;
+  zmq::message_t frame(found->second.route.data(), found->second.route.size());
   if (send(frame, dialling_, ZMQ_SNDMORE)) return Sent::kYes;
   return zmq_errno() == EAGAIN ? Sent::kFull : Sent::kGone;
 }
@@ -175,6 +177,14 @@ bool Sockets::receive_from(zmq::socket_t& socket, Inbound& message) {
     more = frame.more();
     if (message.frames < 3) ++message.frames;
   }
+  return true;
+}
+
+bool Sockets::receive(zmq::message_t& route, std::vector<zmq::message_t>& frames) {
+  frames.clear();
+  if (!zmq_plugin::receive(route, listening_)) return false;
+  bool more = route.more();
+  while (more && zmq_plugin::receive(frames.emplace_back(), listening_)) more = frames.back().more();
   return true;
 }
 
@@ -204,7 +214,7 @@ void Sockets::shut_down() { context_.close(); }
 
 int32_t Sockets::rank_of(const zmq::message_t& route) {
   int32_t rank = -1;
-  if (route.size() == 1 + sizeof rank) std::memcpy(&rank, route.data<char>() + 1, sizeof rank);
+  if (route.size() == 1 + sizeof rank + sizeof(uint32_t)) std::memcpy(&rank, route.data<char>() + 1, sizeof rank);
   return rank;
 }
 

@@ -2,8 +2,8 @@
 //
 // The two sockets of a rank: one ROUTER that listens, for all and for those of the same host apart, and is only read
 // from (but for answers along the same connection), one ROUTER that dials each peer when it is first needed and is only
-// written to (but for those answers). A connection is dialled once; when it breaks it stays broken, because behind a
-// new one would be another process.
+// written to (but for those answers). A connection that breaks stays broken until it is dialled anew: behind it may be
+// another process, and only the caller knows what is lost with it.
 //
 // Nothing here blocks but shut_down(). Not thread-safe: guarded by the group's mutex.
 #pragma once
@@ -68,6 +68,8 @@ class Sockets {
 
   // The next message from the ranks that dialled this one; false if there is none.
   bool receive(Inbound& message) { return receive_from(listening_, message); }
+  // The same with all its frames, for messages of any number of them.
+  bool receive(zmq::message_t& route, std::vector<zmq::message_t>& frames);
   // The next answer from a rank that this one dialled.
   bool receive_reply(Inbound& message) { return receive_from(dialling_, message); }
   // The rank whose connection has broken, or could not be made.
@@ -95,7 +97,12 @@ class Sockets {
   std::string endpoint_;
   std::string local_endpoint_;
   std::unordered_map<std::string, int32_t> ranks_;  // by endpoint
-  std::unordered_map<int32_t, std::string> endpoints_;
+  struct Dialled {
+    std::string endpoint;
+    std::string route;  // another one each time: libzmq may still have the last one's
+  };
+  std::unordered_map<int32_t, Dialled> dialled_;
+  uint32_t dials_ = 0;
 };
 
 }  // namespace backplane::zmq_plugin

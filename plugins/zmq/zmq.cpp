@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `zmq` and the names by which its predecessors knew it: sends and receives over libzmq between processes, on one
-// machine or many. The core completes the collectives.
+// machine or many. The core completes the collectives. `zmq` is an RPC agent, too, with connections of its own.
+#include "backplane/sdk/rpc.hpp"
 #include "group.hpp"
+#include "rpc_agent.hpp"
 
 namespace backplane::zmq_plugin {
 namespace {
@@ -21,6 +23,11 @@ struct Common {
 
 struct Zmq : Common {
   static constexpr const char* id = "zmq";
+  static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP | BP_KIND_RPC;
+  static constexpr std::array options = sdk::joined(kOptions, sdk::kRpcOptions);
+  static std::unique_ptr<sdk::RpcAgent> init_rpc(const sdk::Context& context) {
+    return std::make_unique<RpcAgent>(context);
+  }
   static constexpr const char* summary = "TCP through libzmq, between processes and machines";
 };
 

@@ -16,9 +16,9 @@ INSTANTIATE_TEST_SUITE_P(Backends, RpcDeathTest, testing::ValuesIn([] {
                          [](const auto& info) { return info.param; });
 
 TEST_P(RpcDeathTest, IsNamedAndSurvived) {
-  const bool agent = GetParam() == "tensorpipe";
+  const bool agent = is_own_agent(GetParam());
   const std::vector<int> statuses =
-      run_ranks(3, {BACKPLANE_TEST_MORTAL, agent ? "tensorpipe" : "process_group", agent ? "gloo" : GetParam()});
+      run_ranks(3, {BACKPLANE_TEST_MORTAL, agent ? GetParam() : "process_group", agent ? "gloo" : GetParam()});
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_TRUE(WIFEXITED(statuses[rank]) && WEXITSTATUS(statuses[rank]) == 0)
         << "rank " << rank << ": status " << statuses[rank];

@@ -3,8 +3,11 @@
 // Worlds of workers that are threads of the test.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "backplane/rpc.hpp"
 #include "support/groups.hpp"
@@ -13,20 +16,34 @@ namespace backplane::test {
 
 inline std::string worker_name(int rank) { return "worker" + std::to_string(rank); }
 
+// Agents with connections of their own.
+inline std::vector<std::string> own_agents() {
+  std::vector<std::string> agents;
+#ifdef BACKPLANE_TEST_TENSORPIPE
+  agents.emplace_back("tensorpipe");
+#endif
+#ifdef BACKPLANE_TEST_zmq
+  agents.emplace_back("ZMQ");
+#endif
+  return agents;
+}
+
 // What messages can travel over: process groups of these backends, or agents of their own.
 inline std::vector<std::string> rpc_ways() {
   std::vector<std::string> ways = built_backends();
-#ifdef BACKPLANE_TEST_TENSORPIPE
-  ways.emplace_back("tensorpipe");
-#endif
+  for (std::string& agent : own_agents()) ways.push_back(std::move(agent));
   return ways;
+}
+inline bool is_own_agent(const std::string& way) {
+  const std::vector<std::string> agents = own_agents();
+  return std::find(agents.begin(), agents.end(), way) != agents.end();
 }
 
 // `agent`: options of the agent, "?num_worker_threads=1".
 inline rpc::RpcOptions rpc_options(const std::string& way, const Store& store, int rank, int world_size,
                                    const std::string& agent = "") {
   rpc::RpcOptions options;
-  const bool own = way == "tensorpipe";
+  const bool own = is_own_agent(way);
   options.backend = (own ? way : "process_group") + agent;
   options.group = own ? "inproc" : way;
   options.store = store;

@@ -90,7 +90,7 @@ int32_t init(const bp_backend*, const bp_init* init, bp_agent* agent, bp_error* 
 }
 
 template <typename Description>
-struct Tables {
+struct GroupTables {
   static constexpr auto options = pointers(Description::options);
   static constexpr auto capabilities = pointers(Description::capabilities);
   static constexpr bp_backend backend = {
@@ -111,6 +111,10 @@ struct Tables {
       &init<Description>,
   };
 };
+
+// Of a backend of any kind; rpc.hpp has those that make RPC agents, too.
+template <typename Description>
+struct Tables : GroupTables<Description> {};
 
 template <size_t N>
 constexpr void copy_text(char (&target)[N], const char* text) {

@@ -4,6 +4,8 @@
 // the schema: every declared key is there and well-formed.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -29,6 +31,16 @@ struct OptionSpec {
 constexpr bp_option option(const OptionSpec& spec) {
   return {sizeof(bp_option),  spec.type, spec.flags,   0,        spec.key,
           spec.default_value, spec.help, spec.choices, spec.min, spec.max};
+}
+
+// Two schemas as one.
+template <size_t N, size_t M>
+constexpr std::array<bp_option, N + M> joined(const std::array<bp_option, N>& first,
+                                              const std::array<bp_option, M>& second) {
+  std::array<bp_option, N + M> all{};
+  for (size_t i = 0; i < N; ++i) all[i] = first[i];
+  for (size_t i = 0; i < M; ++i) all[N + i] = second[i];
+  return all;
 }
 
 // The values, by key. Asking for an undeclared key is a bug of the backend and throws.

@@ -4,6 +4,12 @@
 // kinds = BP_KIND_RPC, `capabilities` empty, and an init that makes the agent:
 //
 //     static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context);
+//
+// A backend that makes process groups as well has both kinds, its `init` makes a group, and beside it is
+//
+//     static std::unique_ptr<sdk::RpcAgent> init_rpc(const sdk::Context& context);
+//
+// Its options begin with those that every agent has: sdk::joined(sdk::kRpcOptions, ...).
 #pragma once
 
 #include <algorithm>
@@ -22,6 +28,21 @@
 #include "backplane/abi/ext/rpc.h"
 
 namespace backplane::sdk {
+
+// Options that the core reads of every agent.
+inline constexpr std::array kRpcOptions = {
+    option({.type = BP_OPTION_INT,
+            .key = "num_worker_threads",
+            .default_value = "16",
+            .help = "RPC: functions that run at a time, not counting those that wait for calls of their own",
+            .min = 1,
+            .max = 4096}),
+    option({.type = BP_OPTION_INT,
+            .key = "max_message_bytes",
+            .default_value = "4294967296",
+            .help = "RPC: the largest message that is sent or taken",
+            .min = 65536,
+            .max = INT64_C(1) << 40})};
 
 // A message that this side has taken over: gives it back when it goes. Moved, not copied.
 class RpcMessage {
@@ -139,13 +160,25 @@ inline const void* rpc_extension(void* self, const char* id) noexcept {
 inline constexpr bp_rpc_api kRpcApi = {sizeof(bp_rpc_api), 0, rpc_send, rpc_abort, rpc_destroy, rpc_extension};
 
 template <typename Description>
-int32_t init_rpc(const bp_backend*, const bp_init* init, bp_agent* agent, bp_error* err) {
+std::unique_ptr<RpcAgent> make_rpc_agent(const bp_init& init) {
+  if constexpr (Description::kinds == BP_KIND_RPC) {
+    return Description::init(Context(init));
+  } else {
+    return Description::init_rpc(Context(init));
+  }
+}
+
+template <typename Description>
+int32_t init_rpc(const bp_backend* backend, const bp_init* init, bp_agent* agent, bp_error* err) {
+  if constexpr (Description::kinds != BP_KIND_RPC) {
+    if (init->kind != BP_KIND_RPC) return detail::init<Description>(backend, init, agent, err);
+  }
   return guarded(err, [init, agent] {
     require_place(*init);
     if (init->kind != BP_KIND_RPC) {
       throw Failure(BP_INVALID, std::string(Description::id) + " makes RPC agents and nothing else");
     }
-    std::unique_ptr<RpcAgent> made = Description::init(Context(*init));
+    std::unique_ptr<RpcAgent> made = make_rpc_agent<Description>(*init);
     agent->kind = BP_KIND_RPC;
     agent->api = &kRpcApi;
     agent->rank = init->rank;
@@ -175,6 +208,15 @@ requires(Description::kinds == BP_KIND_RPC) struct Tables<Description> {
       nullptr,
       &init_rpc<Description>,
   };
+};
+
+template <typename Description>
+requires(Description::kinds == (BP_KIND_PROCESS_GROUP | BP_KIND_RPC)) struct Tables<Description> {
+  static constexpr bp_backend backend = [] {
+    bp_backend both = GroupTables<Description>::backend;
+    both.init = &init_rpc<Description>;
+    return both;
+  }();
 };
 
 }  // namespace detail

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What only the agent over libzmq does; cuts_test.cpp has how it survives broken connections.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "rpc/workers.hpp"
+#include "support/environment.hpp"
+
+namespace backplane::test {
+namespace {
+
+[[maybe_unused]] const bool registered = [] {
+  rpc::register_function("backwards", [](std::vector<int> numbers) {
+    std::reverse(numbers.begin(), numbers.end());
+    return numbers;
+  });
+  return true;
+}();
+
+// The key of a worker as the job's store has it, "-" if there is none.
+std::string key_of(Store store, int rank) {
+  const std::string card = store.get("group/rpc/0/rpc/agent/zmq/" + std::to_string(rank));
+  return card.substr(card.rfind(' ') + 1);
+}
+
+void call_all(const rpc::Worker& worker) {
+  for (int to = 0; to < worker.world_size(); ++to) {
+    EXPECT_EQ(worker.rpc_sync<std::vector<int>>(to, "backwards", std::vector<int>{1, 2, to}),
+              (std::vector<int>{to, 2, 1}));
+  }
+}
+
+TEST(RpcZmqTest, WorkersKnowEachOtherByKeysWhereTheJobHasASecret) {
+  const std::string file = std::filesystem::temp_directory_path() / ("rpc-secret-" + std::to_string(::getpid()));
+  for (const bool secure : {false, true}) {
+    std::ofstream(file) << "s3cretWordOfThisTestThatNobodyPrints\n";
+    ::chmod(file.c_str(), 0600);
+    const ScopedVariable secret("BACKPLANE_SECRET_FILE", secure ? std::optional(file) : std::nullopt);
+    const Store store = Store::inproc();
+    on_ranks(3, [&store, secure](int rank) {
+      const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("ZMQ", store, rank, 3));
+      EXPECT_EQ(worker.backend(), "zmq");
+      call_all(worker);
+      EXPECT_EQ(key_of(store, rank).size(), secure ? 40U : 1U);
+      worker.shutdown();
+    });
+    std::filesystem::remove(file);
+  }
+}
+
+TEST(RpcZmqTest, TakesLocalSockets) { in_world("ZMQ", 2, call_all, "?transport=ipc"); }
+
+}  // namespace
+}  // namespace backplane::test
