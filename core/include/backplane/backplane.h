@@ -226,7 +226,8 @@ BP_API int32_t bp_group_run(bp_group* group, const bp_op* op, bp_error* err);
 /* The same without waiting. The buffers, and op->result if it is given, must stay valid until the request
  * is terminal. */
 BP_API int32_t bp_group_submit(bp_group* group, const bp_op* op, bp_request** request, bp_error* err);
-/* Several operations at once: requests[i] belongs to ops[i]. All or nothing. */
+/* Several operations at once: requests[i] belongs to ops[i]. All or nothing. A backend may start messages
+ * of a batch together; each of them may then be done only when all that go to (or come from) the same peer are. */
 BP_API int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, uint64_t count, bp_request** requests,
                                      bp_error* err);
 
@@ -234,6 +235,12 @@ BP_API int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, u
 BP_API int32_t bp_request_test(bp_request* request, bp_error* err);
 /* Waits up to timeout_ns (BP_NO_TIMEOUT: until the operation's own deadline). BP_AGAIN: still in flight. */
 BP_API int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err);
+/* Has `stream` (cudaStream_t, of the buffers' device) wait for the operation: what is put into it from now on runs
+ * after the operation. Does not wait until the operation is done, if its backend works in streams (nccl), but until it
+ * is in one: while peers are being connected, and a message until its other end is there. Elsewhere the same as
+ * waiting. The buffers stay busy until the request is terminal, and only bp_request_test and bp_request_wait tell of a
+ * failure that comes later: streams go on then. */
+BP_API int32_t bp_request_order(bp_request* request, void* stream, bp_error* err);
 /* What a recv that is done has received (zeros and source -1 for other kinds); *result has its struct_size set. */
 BP_API void bp_request_result(bp_request* request, bp_result* result);
 /* Asks the operation to end with BP_CANCELLED. A collective that is cancelled breaks its group. */

@@ -61,6 +61,13 @@ class Work {
   bool wait_for(Timeout timeout) {
     return !request_ || detail::call(bp_request_wait, request_.get(), timeout.count()) == BP_OK;
   }
+  // Has `stream` (cudaStream_t, of the buffers' device) wait for the operation in the host's stead: what is put into it
+  // from now on runs after the operation. Waits only until the operation is in a stream itself (a message: until its
+  // other end is there); where the backend knows no streams, until it is done. A failure that comes later is told by
+  // wait, which must come before the buffers end.
+  void order(void* stream) {
+    if (request_) detail::call(bp_request_order, request_.get(), stream);
+  }
   // Asks it to end with Status::kCancelled. Cancelling a collective breaks the group.
   void cancel() {
     if (request_) bp_request_cancel(request_.get());

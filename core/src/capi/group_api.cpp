@@ -137,6 +137,9 @@ int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err) 
   const int32_t status = guarded(err, [=, &done] { done = request->request->wait(Deadline::after(timeout_ns)); });
   return status == BP_OK && !done ? BP_AGAIN : status;
 }
+int32_t bp_request_order(bp_request* request, void* stream, bp_error* err) {
+  return guarded(err, [=] { request->request->order(stream); });
+}
 void bp_request_result(bp_request* request, bp_result* result) {
   const bp_result received = request->request->result();
   result->source = received.source;

@@ -52,6 +52,12 @@ const bp_memory_api* Agent::memory() const {
   return whole && table->release != nullptr ? table : nullptr;
 }
 
+const bp_device_api* Agent::device() const {
+  if (stages_.size() > 1) return nullptr;
+  const auto* table = static_cast<const bp_device_api*>(api_->extension(self_, BP_EXT_DEVICE));
+  return table != nullptr && BP_HAS(table, order) && table->order != nullptr ? table : nullptr;
+}
+
 std::unique_ptr<Scratch> Agent::borrow_scratch(uint64_t size) {
   {
     const std::lock_guard lock(scratch_mutex_);

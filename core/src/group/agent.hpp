@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backplane/abi/ext/device.h"
 #include "backplane/abi/ext/memory.h"
 #include "group/stage.hpp"
 
@@ -66,6 +67,8 @@ class Agent {
 
   // Memory that its operations reach directly, NULL if it has none to give.
   const bp_memory_api* memory() const;
+  // What it can do with its device's streams, NULL if it has none, or there are layers, whose works are their own.
+  const bp_device_api* device() const;
 
   // The agent keeps what came back last, unless it is large: the system's fresh pages cost more than most of what is
   // done in them. Any thread.

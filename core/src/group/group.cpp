@@ -169,12 +169,21 @@ std::vector<std::shared_ptr<Request>> Group::submit(const bp_op* const* ops, siz
   for (size_t i = 0; i < count; ++i) plans.push_back(plan(*ops[i]));
   std::vector<std::shared_ptr<Request>> requests;
   try {
-    for (Plan& p : plans) requests.push_back(start_request(&p));
+    for (size_t i = 0; i < count; ++i) {
+      const bool more = i + 1 < count && begins_together(plans[i], plans[i + 1]);
+      requests.push_back(start_request(&plans[i], more ? BP_OP_MORE : 0));
+    }
   } catch (...) {
     give_up(requests);
     throw;
   }
   return requests;
+}
+
+// Two that follow each other in a batch: may the backend be told?
+bool Group::begins_together(const Plan& one, const Plan& next) {
+  const bool are_messages = !collective(one.valid.op.kind) && !collective(next.valid.op.kind);
+  return are_messages && one.agent == next.agent && one.agent->device() != nullptr;
 }
 
 // Ends requests whose caller will not learn of them; afterwards their buffers are free.
@@ -186,8 +195,8 @@ void Group::give_up(const std::vector<std::shared_ptr<Request>>& requests) {
   }
 }
 
-std::shared_ptr<Request> Group::start_request(Plan* plan) {
-  const uint64_t entry = number(plan, 0);
+std::shared_ptr<Request> Group::start_request(Plan* plan, uint64_t flags) {
+  const uint64_t entry = number(plan, flags);
   Started started;
   started.group = shared_from_this();
   started.agent = plan->agent;

@@ -146,9 +146,10 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   // Waits for a backend's work until the deadline; then makes it end, if need be by aborting the whole group, and
   // answers BP_TIMEOUT. Never BP_AGAIN. Releases nothing.
   int32_t finish_work(Agent& agent, bp_work* work, Deadline deadline, const ValidOp& valid, bp_error* err);
-  std::shared_ptr<Request> start_request(Plan* plan);
+  std::shared_ptr<Request> start_request(Plan* plan, uint64_t flags);
   std::shared_ptr<Request> start_native(Started started);
   std::shared_ptr<Request> start_task(Started started);
+  static bool begins_together(const Plan& one, const Plan& next);
   void give_up(const std::vector<std::shared_ptr<Request>>& requests);
   // Waits for all of them; did they end in time?
   static bool all_end(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline);

@@ -57,23 +57,45 @@ void NativeRequest::hand_out_result() const {
 
 bp_result NativeRequest::result() { return started_.result && settled() ? *started_.result : Request::result(); }
 
-void NativeRequest::advance(Deadline deadline) {
-  {
-    std::unique_lock lock(driver_mutex_);
-    const auto left = [this] { return !driven_; };
-    if (deadline.infinite()) {
-      driver_left_.wait(lock, left);
-    } else if (!driver_left_.wait_until(lock, deadline.at(), left)) {
-      return;  // the other thread will settle it
-    }
-    driven_ = true;
+bool NativeRequest::take_over(Deadline deadline) {
+  std::unique_lock lock(driver_mutex_);
+  const auto left = [this] { return !driven_; };
+  if (deadline.infinite()) {
+    driver_left_.wait(lock, left);
+  } else if (!driver_left_.wait_until(lock, deadline.at(), left)) {
+    return false;
   }
-  if (!settled()) drive(deadline);
+  driven_ = true;
+  return true;
+}
+
+void NativeRequest::leave() {
   {
     const std::lock_guard lock(driver_mutex_);
     driven_ = false;
   }
   driver_left_.notify_all();
+}
+
+void NativeRequest::advance(Deadline deadline) {
+  if (!take_over(deadline)) return;  // the other thread will settle it
+  if (!settled()) drive(deadline);
+  leave();
+}
+
+void NativeRequest::order(void* stream) {
+  take_over(Deadline::never());
+  const bool is_ordered = !settled() && order_by_backend(stream);
+  leave();
+  if (!is_ordered) wait(Deadline::never());
+}
+
+bool NativeRequest::order_by_backend(void* stream) {
+  const bp_device_api* const device = started_.agent->device();
+  if (device == nullptr) return false;
+  bp_error err;
+  bp_error_init(&err);
+  return device->order(device->ctx, work_, stream, started_.deadline.left_ns(), &err) == BP_OK;
 }
 
 void NativeRequest::drive(Deadline deadline) {

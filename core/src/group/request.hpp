@@ -28,6 +28,9 @@ class Request {
   bool test();
   // Waits until `deadline` or the operation's own, whichever is sooner. False: still in flight.
   bool wait(Deadline deadline);
+  // Returns when what is put into `stream` from now on runs after the operation: which the stream itself waits for
+  // where the backend can have it do so, and the host elsewhere. Throws what it failed with by now.
+  virtual void order(void*) { wait(Deadline::never()); }
   // Asks it to end with BP_CANCELLED.
   virtual void cancel() = 0;
   // Of a recv that is done.
@@ -67,11 +70,16 @@ class NativeRequest final : public Request {
  public:
   // `work` NULL: it is done already.
   NativeRequest(Started started, bp_work* work);
+  void order(void* stream) override;
   void cancel() override;
   bp_result result() override;
 
  private:
   void advance(Deadline deadline) override;
+  // From true on until leave, nobody else drives the backend for this request. False: somebody else still does.
+  bool take_over(Deadline deadline);
+  void leave();
+  bool order_by_backend(void* stream);
   void end(int32_t status, const bp_error& err);
   void hand_out_result() const;
   void drive(Deadline deadline);

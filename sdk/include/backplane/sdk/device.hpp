@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// "backplane.device/1" with C++ types, for groups whose operations run in streams of a device.
+//
+//     const void* extension(std::string_view id) override { return id == BP_EXT_DEVICE ? device_.table() : nullptr; }
+//
+// where device_ is a DeviceTable of the group's own, and submit returns StreamWorks.
+#pragma once
+
+#include "backplane/abi/ext/device.h"
+#include "process_group.hpp"
+
+namespace backplane::sdk {
+
+class StreamWork : public Work {
+ public:
+  // Has `stream` wait for the operation, as abi/ext/device.h says. False: not within timeout_ns. Throws BP_UNSUPPORTED
+  // if it does not end in a stream, or what it failed with. Never called beside wait.
+  virtual bool order(void* stream, int64_t timeout_ns) = 0;
+};
+
+class DeviceTable {
+ public:
+  DeviceTable() : table_{sizeof(bp_device_api), 0, this, order, copy_any} {}
+  virtual ~DeviceTable() = default;
+  DeviceTable(const DeviceTable&) = delete;
+  DeviceTable& operator=(const DeviceTable&) = delete;
+
+  // Copies between the device's memory and the host's, or within either; blocks until that is done. Throws. From any
+  // thread.
+  virtual void copy(void* to, const void* from, uint64_t bytes) = 0;
+
+  // What the group's extension() answers. Valid as long as this object.
+  const bp_device_api* table() const { return &table_; }
+
+ private:
+  static int32_t order(void*, bp_work* work, void* stream, int64_t timeout_ns, bp_error* err) noexcept {
+    return guarded(err, [work, stream, timeout_ns] {
+      auto* const streamed = dynamic_cast<StreamWork*>(&detail::work_of(work));
+      if (streamed == nullptr) throw Failure(BP_UNSUPPORTED, "this operation does not end in a stream");
+      return streamed->order(stream, timeout_ns) ? BP_OK : BP_AGAIN;
+    });
+  }
+  static int32_t copy_any(void* ctx, void* to, const void* from, uint64_t bytes, bp_error* err) noexcept {
+    return guarded(err, [ctx, to, from, bytes] {
+      static_cast<DeviceTable*>(ctx)->copy(to, from, bytes);
+      return BP_OK;
+    });
+  }
+
+  const bp_device_api table_;
+};
+
+}  // namespace backplane::sdk
