@@ -64,6 +64,19 @@ TEST(ChoiceTest, NothingForAll) {
             fmt::format("{} auto found no backend that all 2 ranks can use; not", BP_UNSUPPORTED).substr(0, 52));
 }
 
+// Memory of devices is served by whatever all ranks can use, each on a device of its own.
+TEST(ChoiceTest, DevicesBesideTheHost) {
+  const auto on = [](const std::string& device, const std::string& place = "here") {
+    return View{{{"gloo", ""}, {"nccl", "", true, device}}, place};
+  };
+  EXPECT_EQ(told({on("0"), on("1")})[0], "gloo: 2 ranks, all of which can use it; nccl for memory of devices");
+  EXPECT_EQ(told({on("0"), on("0", "there")})[0], "gloo: 2 ranks, all of which can use it; nccl for memory of devices");
+  EXPECT_EQ(told({on("0"), on("0")})[0], "gloo: 2 ranks, all of which can use it") << "one device for two";
+  const View none = {{{"gloo", ""}, {"nccl", "no device was named for this rank"}}, "here"};
+  EXPECT_EQ(told({on("0"), none})[0], "gloo: 2 ranks, all of which can use it");
+  EXPECT_EQ(told({on("0"), {{{"gloo", ""}}}})[0], "gloo: 2 ranks, all of which can use it");
+}
+
 constexpr const char* kTuning = R"({"format": "backplane-tuning/1", "measured": [
   {"ranks": 2, "operation": "all_reduce", "bytes": 1024, "us": {"shm": 9000, "gloo": 190}},
   {"ranks": 2, "operation": "all_reduce", "bytes": 4, "us": {"shm": 1.6, "gloo": 180, "zmq": 95.4}},
@@ -142,7 +155,7 @@ TEST(ChoiceTest, NoTableAtAll) {
 // The registry of the process: what is built in is for one process, so none of it is a candidate.
 TEST(ChoiceTest, CandidatesJoinProcesses) {
   Registry registry;
-  for (const Candidate& each : candidates(registry)) {
+  for (const Candidate& each : candidates(registry, -1)) {
     EXPECT_NE(each.id, "self");
     EXPECT_NE(each.id, "inproc");
   }

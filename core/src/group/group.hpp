@@ -30,6 +30,8 @@
 
 namespace backplane::core {
 
+struct Choice;  // registry/choice.hpp
+
 // Collectives of one kind on host memory, of so many bytes of a rank's part.
 struct SizeRange {
   uint32_t kind = 0;
@@ -171,6 +173,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::shared_ptr<Group> start_shrunk(const std::vector<int32_t>& ranks, uint64_t number, Deadline deadline);
   void choose_late(Deadline deadline);
   void choose_backends(Deadline deadline);
+  Choice choose_one(const ChosenBackend& part, size_t number, Deadline deadline) const;
   static void add_exemptions(const ChosenBackend& chosen, const std::vector<Exemption>& exemptions,
                              std::vector<ChosenBackend>* backends);
   void start_agent(const ChosenBackend& backend, Deadline deadline);

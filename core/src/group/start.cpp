@@ -130,24 +130,42 @@ void Group::choose_late(Deadline deadline) {
   }
 }
 
+// What one `auto` of the selection, its part `number`, stands for.
+Choice Group::choose_one(const ChosenBackend& part, size_t number, Deadline deadline) const {
+  if (config_.world_size > 1 || !part.choose_from->registered("self")) {
+    const auto store = make_prefix_store(store_, fmt::format("auto{}/", number));
+    return agree_on_backend(*store, config_.rank, config_.world_size, candidates(*part.choose_from, config_.device),
+                            shared_place(), config_.rank == 0 ? tuning_text() : "", deadline);
+  }
+  Choice choice = {"self", "self: the world has one rank"};
+  if (config_.device >= 0) choice.for_devices = choose_for_devices(candidates(*part.choose_from, config_.device));
+  if (!choice.for_devices.empty()) choice.reason += fmt::format("; {} for memory of devices", choice.for_devices);
+  return choice;
+}
+
 // What `auto` stands for in this group, and in those made from it.
 void Group::choose_backends(Deadline deadline) {
   bool chosen = false;
   std::vector<ChosenBackend> beside;
+  constexpr const char* kNone = "auto found no backend for memory of devices that all ranks can use: {}";
   for (size_t i = 0; i < config_.backends.size(); ++i) {
     ChosenBackend& backend = config_.backends[i];
     if (backend.member != nullptr) continue;
-    Choice choice = {"self", "self: the world has one rank"};
-    if (config_.world_size > 1 || !backend.choose_from->registered("self")) {
-      const auto store = make_prefix_store(store_, fmt::format("auto{}/", i));
-      choice = agree_on_backend(*store, config_.rank, config_.world_size, candidates(*backend.choose_from),
-                                shared_place(), config_.rank == 0 ? tuning_text() : "", deadline);
-    }
+    Choice choice = choose_one(backend, i, deadline);
     log(BP_LOG_INFO, "auto chose {}", choice.reason);
+    if (backend.memory == BP_CUDA) {
+      if (choice.for_devices.empty()) fail(BP_UNSUPPORTED, kNone, choice.reason);
+      choice.id = choice.for_devices;
+    }
     const Member& member = backend.choose_from->lookup(choice.id);
     backend.options = make_options(member, backend.given);
     backend.member = &member;
     add_exemptions(backend, choice.exemptions, &beside);
+    if (!backend.memory && !choice.for_devices.empty() && choice.for_devices != choice.id) {
+      const Member& other = backend.choose_from->lookup(choice.for_devices);
+      beside.push_back({BP_CUDA, &other, make_options(other, {}), nullptr, {}});
+      backend.memory = BP_HOST;
+    }
     chosen = true;
   }
   config_.backends.insert(config_.backends.end(), beside.begin(), beside.end());

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -28,6 +29,18 @@ bool joins_processes(const Member& member) {
   const uint32_t flags = member.backend->flags;
   return (member.backend->kinds & BP_KIND_PROCESS_GROUP) != 0 &&
          (flags & (BP_BACKEND_ONE_PROCESS | BP_BACKEND_LOCAL)) == 0;
+}
+
+bool serves_devices(const bp_backend& backend) {
+  const auto* const end = backend.capabilities + backend.capability_count;
+  return std::any_of(backend.capabilities, end,
+                     [](const bp_capability* each) { return (each->memory & BP_BIT(BP_CUDA)) != 0; });
+}
+
+// Ordinals count the devices that a process may see.
+std::string device_name(int32_t device) {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return fmt::format("{} of {}", device, visible == nullptr ? "all" : visible);
 }
 
 size_t place(const std::string& id) {
@@ -75,14 +88,23 @@ std::vector<std::string> able_to_share(const std::vector<Candidate>& mine, const
   return able;
 }
 
+// Two ranks on one device are nothing that a backend for devices can use.
+std::string device_objection(Store& store, const Candidate& mine, const std::string& place, Deadline deadline) {
+  if (!mine.objection.empty() || mine.device.empty()) return mine.objection;
+  if (store.add(fmt::format("on/{}/{}/{}", mine.id, place, mine.device), 1, deadline) == 1) return "";
+  return "its device is another rank's, too";
+}
+
 // When all have spoken. An empty id: nothing will do, for this reason.
 Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mine, const std::string& place,
               Deadline deadline) {
   std::string passed_over;
+  std::string for_devices;
   std::vector<std::string> usable;
   for (const Candidate& each : mine) {
     if (each.objection.empty() && store.add(count_key(each.id, place), 0, deadline) == world_size) {
       usable.push_back(each.id);
+      if (for_devices.empty() && !each.device.empty()) for_devices = each.id;
     } else if (usable.empty()) {
       passed_over += fmt::format("; not {}: {}", each.id, why_not(store, each.id, deadline));
     }
@@ -100,12 +122,13 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   if (!evidence.empty()) reason += fmt::format("; {}", evidence);
   const std::vector<Exemption> exemptions = table.exemptions(id, able_to_share(mine, id, usable), world_size);
   if (!exemptions.empty()) reason += fmt::format("; {}", describe(exemptions));
-  return {id, reason + passed_over, exemptions};
+  if (!for_devices.empty()) reason += fmt::format("; {} for memory of devices", for_devices);
+  return {id, reason + passed_over, exemptions, for_devices};
 }
 
-// A choice in the store: its backend, how many exemptions there are, they, and the reason, which is the rest.
+// A choice in the store: its backends, how many exemptions there are, they, and the reason, which is the rest.
 std::string encode(const Choice& choice) {
-  std::string text = fmt::format("{}\n{}\n", choice.id, choice.exemptions.size());
+  std::string text = fmt::format("{}\n{}\n{}\n", choice.id, choice.for_devices, choice.exemptions.size());
   for (const Exemption& each : choice.exemptions) {
     text += fmt::format("{} {} {} {}\n", each.operation, each.from, each.end, each.id);
   }
@@ -116,6 +139,7 @@ Choice decode(const std::string& text) {
   std::istringstream in(text);
   Choice choice;
   std::getline(in, choice.id);
+  std::getline(in, choice.for_devices);
   size_t count = 0;
   in >> count;
   for (size_t i = 0; i < count && in; ++i) {
@@ -139,7 +163,13 @@ void check_security(const Member& member) {
        member.id, variable);
 }
 
-std::vector<Candidate> candidates(Registry& registry) {
+std::string choose_for_devices(const std::vector<Candidate>& mine) {
+  const auto found = std::find_if(mine.begin(), mine.end(),
+                                  [](const Candidate& each) { return !each.device.empty() && each.objection.empty(); });
+  return found == mine.end() ? "" : found->id;
+}
+
+std::vector<Candidate> candidates(Registry& registry, int32_t device) {
   std::vector<std::string> ids = registry.known();
   std::stable_sort(ids.begin(), ids.end(),
                    [](const std::string& a, const std::string& b) { return place(a) < place(b); });
@@ -149,8 +179,10 @@ std::vector<Candidate> candidates(Registry& registry) {
       const Member& member = registry.lookup(id);
       if (!joins_processes(member)) continue;
       check_security(member);
+      if (serves_devices(*member.backend) && device < 0) fail(BP_UNSUPPORTED, "no device was named for this rank");
       probe(member);
       found.push_back({id, "", (member.backend->flags & BP_BACKEND_AUTONOMOUS) != 0});
+      if (serves_devices(*member.backend)) found.back().device = device_name(device);
     } catch (const Error& e) {
       found.push_back({id, e.what()});
     }
@@ -171,10 +203,11 @@ Choice agree_on_backend(Store& store, int32_t rank, int32_t world_size, const st
   store.add(here_key(place), 1, deadline);
   if (rank == 0 && !tuning.empty()) store.set(kTuningKey, tuning, deadline);
   for (const Candidate& each : mine) {
-    if (each.objection.empty()) {
+    const std::string objection = device_objection(store, each, place, deadline);
+    if (objection.empty()) {
       store.add(count_key(each.id, place), 1, deadline);
     } else {
-      store.compare_set(objection_key(each.id), "", fmt::format("rank {}: {}", rank, each.objection), deadline);
+      store.compare_set(objection_key(each.id), "", fmt::format("rank {}: {}", rank, objection), deadline);
     }
   }
   if (store.add("done", 1, deadline) == world_size) {

@@ -18,10 +18,12 @@ struct Candidate {
   std::string id;
   std::string objection;      // why this rank cannot use it; empty: it can
   bool is_autonomous = true;  // makes progress without being waited for
+  std::string device = {};    // set: it serves memory of devices, and would use this one, which no two ranks may share
 };
 
-// All that join processes, the preferred ones first. Loads and probes each.
-std::vector<Candidate> candidates(Registry& registry);
+// All that join processes, the preferred ones first. Loads and probes each. `device`: ordinal of the one that this rank
+// computes on, -1: none.
+std::vector<Candidate> candidates(Registry& registry, int32_t device);
 
 // Processes with the same one can share memory: they have the kernel, its process ids and the user in common.
 std::string shared_place();
@@ -30,7 +32,11 @@ struct Choice {
   std::string id;
   std::string reason;                      // one sentence for people
   std::vector<Exemption> exemptions = {};  // what others serve, by the tuning table
+  std::string for_devices = {};            // what serves the memory of devices; empty: nothing that all can use
 };
+
+// The same for a world of one rank, which has `id` already: its memory of devices.
+std::string choose_for_devices(const std::vector<Candidate>& mine);
 
 // Called by all ranks with a store of their own for it, each with what it sees. Waits until all have said so. Throws
 // BP_UNSUPPORTED, the same on all, if there is nothing that all can use. Rank 0's tuning table (tuning.hpp; its text,
