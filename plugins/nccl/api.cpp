@@ -74,6 +74,7 @@ void find_nccl(const Library& library, NcclTable& table) {
     table.comm_register = nullptr;
     table.comm_deregister = nullptr;
   }
+  library.find("ncclAlltoAll", table.all_to_all);
 }
 
 CudaTable linked_cuda() {
@@ -92,6 +93,7 @@ CudaTable linked_cuda() {
           cudaMemsetAsync,
           cudaStreamCreateWithFlags,
           cudaStreamDestroy,
+          cudaStreamSynchronize,
           cudaStreamWaitEvent,
           cudaEventCreateWithFlags,
           cudaEventDestroy,
@@ -114,6 +116,7 @@ CudaTable find_cuda(const Library& library) {
       library.find("cudaMemsetAsync", table.memset_async) &&
       library.find("cudaStreamCreateWithFlags", table.stream_create) &&
       library.find("cudaStreamDestroy", table.stream_destroy) &&
+      library.find("cudaStreamSynchronize", table.stream_synchronize) &&
       library.find("cudaStreamWaitEvent", table.stream_wait_event) &&
       library.find("cudaEventCreateWithFlags", table.event_create) &&
       library.find("cudaEventDestroy", table.event_destroy) && library.find("cudaEventRecord", table.event_record) &&

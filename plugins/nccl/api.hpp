@@ -40,6 +40,8 @@ struct NcclTable {
   decltype(&ncclMemFree) mem_free = nullptr;
   decltype(&ncclCommRegister) comm_register = nullptr;
   decltype(&ncclCommDeregister) comm_deregister = nullptr;
+  ncclResult_t (*all_to_all)(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                             cudaStream_t stream) = nullptr;  // ncclAlltoAll, which older headers lack
 };
 
 // The C functions; some have C++ overloads of the same name.
@@ -59,6 +61,7 @@ struct CudaTable {
   cudaError_t (*memset_async)(void*, int, size_t, cudaStream_t) = nullptr;
   cudaError_t (*stream_create)(cudaStream_t*, unsigned) = nullptr;
   cudaError_t (*stream_destroy)(cudaStream_t) = nullptr;
+  cudaError_t (*stream_synchronize)(cudaStream_t) = nullptr;
   cudaError_t (*stream_wait_event)(cudaStream_t, cudaEvent_t, unsigned) = nullptr;
   cudaError_t (*event_create)(cudaEvent_t*, unsigned) = nullptr;
   cudaError_t (*event_destroy)(cudaEvent_t) = nullptr;

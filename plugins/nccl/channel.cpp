@@ -27,55 +27,74 @@ bool Channel::progress() {
 
 bool Channel::finish_moved() {
   bool finished = false;
-  while (!moving_.empty() && moving_.front().moved.passed()) {
+  while (!moving_.empty() && moving_.front().moved->passed()) {
     comm_.ready();  // what NCCL gave up has passed, too: then this throws
-    const Transfer& t = moving_.front().transfer;
-    if (t.is_host && !is_sender_) std::memcpy(t.data, moving_.front().pinned.data(), t.bytes);
-    const std::shared_ptr<sdk::Completion> done = t.done;
+    const Launch launch = std::move(moving_.front());
     moving_.pop_front();
     alone_since_.reset();
-    done->finish();
+    for (const Moving& each : launch.messages) {
+      const Transfer& t = each.transfer;
+      if (t.is_host && !is_sender_) std::memcpy(t.data, each.pinned.data(), t.bytes);
+      t.done->finish();
+    }
     finished = true;
   }
   return finished;
 }
 
+// The first that waits, and those of its batch behind it.
+void Channel::take_waiting() {
+  issued_.emplace();
+  const std::shared_ptr<const Event> after = waiting_.front().after;
+  do {
+    issued_->messages.push_back({std::move(waiting_.front()), {}, {}});
+    waiting_.pop_front();
+  } while (after && !waiting_.empty() && waiting_.front().after == after);
+}
+
+void Channel::prepare(Moving& moving) {
+  const Transfer& t = moving.transfer;
+  if (t.after) check(c_.api, c_.api.cuda.stream_wait_event(stream_.get(), t.after->get(), 0), "ordering a message");
+  if (!t.is_host) return;
+  moving.staged = Piece(c_.pool, t.bytes);
+  moving.pinned = Piece(c_.pool, t.bytes, Where::kHost);
+  if (!is_sender_) return;
+  std::memcpy(moving.pinned.data(), t.data, t.bytes);
+  check(c_.api,
+        c_.api.cuda.memcpy_async(moving.staged.data(), moving.pinned.data(), t.bytes, cudaMemcpyHostToDevice,
+                                 stream_.get()),
+        "staging a message");
+}
+
 void Channel::issue() {
-  issued_.emplace(Moving{std::move(waiting_.front()), {}, {}, {}});
-  waiting_.pop_front();
-  const Transfer& t = issued_->transfer;
+  take_waiting();
   const OnDevice here(c_.api, c_.device);
-  if (t.after) check(c_.api, c_.api.cuda.stream_wait_event(stream_.get(), t.after.get(), 0), "ordering a message");
-  void* data = t.data;
-  if (t.is_host) {
-    issued_->staged = Piece(c_.pool, t.bytes);
-    issued_->pinned = Piece(c_.pool, t.bytes, Where::kHost);
-    data = issued_->staged.data();
-    if (is_sender_) {
-      std::byte* const pinned = issued_->pinned.data();
-      std::memcpy(pinned, t.data, t.bytes);
-      check(c_.api, c_.api.cuda.memcpy_async(data, pinned, t.bytes, cudaMemcpyHostToDevice, stream_.get()),
-            "staging a message");
+  for (Moving& each : issued_->messages) prepare(each);
+  comm_.issue([this](ncclComm_t comm) {
+    for (const Moving& each : issued_->messages) {
+      const uint64_t bytes = each.transfer.bytes;
+      check(c_.api,
+            is_sender_ ? c_.api.nccl.send(each.data(), bytes, ncclUint8, 1, comm, stream_.get())
+                       : c_.api.nccl.recv(each.data(), bytes, ncclUint8, 0, comm, stream_.get()),
+            is_sender_ ? "send" : "recv", comm);
     }
-  }
-  comm_.issue([this, data, &t](ncclComm_t comm) {
-    check(c_.api,
-          is_sender_ ? c_.api.nccl.send(data, t.bytes, ncclUint8, 1, comm, stream_.get())
-                     : c_.api.nccl.recv(data, t.bytes, ncclUint8, 0, comm, stream_.get()),
-          is_sender_ ? "send" : "recv", comm);
   });
 }
 
 void Channel::enter_stream() {
   const OnDevice here(c_.api, c_.device);
-  const Transfer& t = issued_->transfer;
-  if (t.is_host && !is_sender_) {
+  for (const Moving& each : issued_->messages) {
+    const Transfer& t = each.transfer;
+    if (!t.is_host || is_sender_) continue;
     check(c_.api,
-          c_.api.cuda.memcpy_async(issued_->pinned.data(), issued_->staged.data(), t.bytes, cudaMemcpyDeviceToHost,
+          c_.api.cuda.memcpy_async(each.pinned.data(), each.staged.data(), t.bytes, cudaMemcpyDeviceToHost,
                                    stream_.get()),
           "bringing back a message");
   }
-  issued_->moved = Event(c_.pool, stream_.get());
+  issued_->moved = std::make_shared<const Event>(c_.pool, stream_.get());
+  for (const Moving& each : issued_->messages) {
+    if (!each.transfer.is_host) each.transfer.done->enter(issued_->moved);
+  }
   moving_.push_back(std::move(*issued_));
   issued_.reset();
 }
@@ -83,7 +102,8 @@ void Channel::enter_stream() {
 std::optional<std::chrono::steady_clock::time_point> Channel::waits_since() {
   if (!busy()) return {};
   if (!alone_since_) {
-    if (!moving_.empty() && moving_.front().transfer.after && !moving_.front().transfer.after.passed()) return {};
+    const Event* const after = moving_.empty() ? nullptr : moving_.front().messages.front().transfer.after.get();
+    if (after != nullptr && !after->passed()) return {};
     alone_since_ = std::chrono::steady_clock::now();
   }
   return alone_since_;
@@ -109,8 +129,10 @@ bool Channel::is_still() noexcept {
 
 void Channel::fail(const sdk::Failure& why) noexcept {
   for (const Transfer& transfer : waiting_) transfer.done->fail(why);
-  if (issued_) issued_->transfer.done->fail(why);
-  for (const Moving& each : moving_) each.transfer.done->fail(why);
+  if (issued_) moving_.push_back(std::move(*issued_));
+  for (const Launch& launch : moving_) {
+    for (const Moving& each : launch.messages) each.transfer.done->fail(why);
+  }
   waiting_.clear();
   issued_.reset();
   moving_.clear();

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One direction between two ranks: a communicator of the two and a stream, in which one message follows the other. Both
-// ends enter the same messages in the same order, so that a channel never waits for another one.
+// ends enter the same messages in the same order, so that a channel never waits for another one. Messages of a batch
+// that wait at the same time go as one group of NCCL, whatever the other end makes of them: NCCL matches sends and
+// receives of two ranks by their order alone.
 #pragma once
 
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "backplane/sdk/completion.hpp"
 #include "communicator.hpp"
@@ -15,13 +20,31 @@
 
 namespace backplane::nccl {
 
+// The end of a message and, before that, the point in a stream that stands for it. Any thread.
+class MessageEnd : public sdk::Completion {
+ public:
+  void enter(std::shared_ptr<const Event> point) {
+    const std::lock_guard lock(mutex_);
+    point_ = std::move(point);
+  }
+  std::shared_ptr<const Event> point() const {  // null: it is in no stream yet, or is host memory at this end
+    const std::lock_guard lock(mutex_);
+    return point_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Event> point_;
+};
+
 // A message at one end.
 struct Transfer {
   void* data = nullptr;  // the caller's
   uint64_t bytes = 0;
   bool is_host = false;  // stage it
-  Event after;           // what the caller's stream held when the message was submitted
-  std::shared_ptr<sdk::Completion> done;
+  // What the caller's stream held when the message was submitted: one for all messages of a batch.
+  std::shared_ptr<const Event> after;
+  std::shared_ptr<MessageEnd> done;
 };
 
 // Used by one thread.
@@ -58,8 +81,15 @@ class Channel {
     Transfer transfer;
     Piece staged;  // host buffers: on the device ...
     Piece pinned;  // ... and on the way there
-    Event moved;
+    void* data() const { return transfer.is_host ? staged.data() : transfer.data; }
   };
+  // Messages that are one for NCCL.
+  struct Launch {
+    std::vector<Moving> messages;
+    std::shared_ptr<const Event> moved;
+  };
+  void take_waiting();
+  void prepare(Moving& moving);
   void issue();
   void enter_stream();
   bool finish_moved();
@@ -68,8 +98,8 @@ class Channel {
   const bool is_sender_;
   Stream stream_;
   std::deque<Transfer> waiting_;
-  std::optional<Moving> issued_;  // the first of waiting_, being launched
-  std::deque<Moving> moving_;
+  std::optional<Launch> issued_;  // the first of waiting_, being launched
+  std::deque<Launch> moving_;
   std::optional<std::chrono::steady_clock::time_point> alone_since_;  // what waits_since has seen of the first message
   Event last_;                                                        // of the stream, after abort
   Communicator comm_;

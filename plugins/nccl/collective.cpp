@@ -161,6 +161,9 @@ class Start {
       from = static_cast<const std::byte*>(copy);
     }
     const uint64_t each = op_.input.count / static_cast<uint64_t>(p_.size);
+    if (op_.kind == BP_ALL_TO_ALL && p_.api.nccl.all_to_all != nullptr) {
+      return ok(p_.api.nccl.all_to_all(from, out(), each * width_, ncclUint8, comm_, p_.stream), "all_to_all");
+    }
     for (int32_t r = 0; r < p_.size; ++r) {
       const std::byte* const mine = from + displ(op_.in_displs, each, r) * width_;
       std::byte* const theirs = out() + displ(op_.out_displs, each, r) * width_;

@@ -49,12 +49,33 @@ struct Collectives::Launch {
     while (!is_done()) {
       if (fate.decided()) {
         if (!fate.await_settled(deadline.left_ns())) return false;
-        if (fail()) throw fate.why();
+        if (fail()) {
+          if (!failure) failure.emplace(fate.why());  // from now on, whatever an abort says later
+          throw sdk::Failure(*failure);
+        }
       }
       if (deadline.passed()) return false;
       backoff.pause();
       if (backoff.is_long()) owner.check_health();
     }
+    return true;
+  }
+
+  // Like sdk::StreamWork::order.
+  bool order(cudaStream_t after, int64_t timeout_ns) {
+    if (ends_on_host) throw sdk::Failure(BP_UNSUPPORTED, "nccl: staged buffers do not end in a stream");
+    const sdk::Deadline deadline(timeout_ns);
+    Backoff backoff;
+    while (state.load() < State::kInStream) {
+      if (deadline.passed()) return false;
+      owner.advance();
+      owner.c_.fate.throw_if_decided();
+      backoff.pause();
+    }
+    if (state.load() == State::kFailed) throw owner.c_.fate.why();
+    const OnDevice here(owner.c_.api, owner.c_.device);
+    check(owner.c_.api, owner.c_.api.cuda.stream_wait_event(after, event.get(), 0),
+          "having a stream wait for a collective");
     return true;
   }
 
@@ -104,18 +125,23 @@ struct Collectives::Launch {
   std::optional<Staging> staging;
   Piece copy;  // of an input in place
   cudaStream_t stream = nullptr;
+  bool ends_on_host = false;  // staged
   ncclRedOp_t made = ncclNumOps;
   Event before;  // what the caller's stream held
   Event event;
+  std::optional<sdk::Failure> failure;           // what was answered
   std::optional<Clock::time_point> alone_since;  // the poller's: when it had seen `before` pass
 };
 
 namespace {
 
-class LaunchWork final : public sdk::Work {
+class LaunchWork final : public sdk::StreamWork {
  public:
   LaunchWork(std::shared_ptr<Collectives::Launch> launch, Fate& fate) : launch_(std::move(launch)), fate_(fate) {}
   bool wait(int64_t timeout_ns) override { return launch_->wait(timeout_ns); }
+  bool order(void* stream, int64_t timeout_ns) override {
+    return launch_->order(static_cast<cudaStream_t>(stream), timeout_ns);
+  }
   // One rank cannot leave a collective alone: the group ends.
   void cancel() noexcept override {
     if (launch_->is_over()) return;
@@ -152,6 +178,7 @@ std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   c_.fate.throw_if_decided();
   if (is_empty(op)) return nullptr;
   auto launch = std::make_shared<Launch>(*this, op);
+  launch->ends_on_host = is_staged(op) && op.kind != BP_BARRIER;
   // A barrier among device operations belongs into their stream.
   launch->stream = is_staged(op) && (op.kind != BP_BARRIER || op.stream == nullptr)
                        ? stream_.get()

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <optional>
 
-#include "backplane/sdk/process_group.hpp"
+#include "backplane/sdk/device.hpp"
 #include "backplane/sdk/sockets.hpp"
 #include "communicator.hpp"
 #include "device.hpp"

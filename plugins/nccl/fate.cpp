@@ -7,11 +7,18 @@ namespace backplane::nccl {
 
 using Clock = std::chrono::steady_clock;
 
-bool Fate::decide(const sdk::Failure& why) {
+bool Fate::decide(const sdk::Failure& why) { return set(why, false); }
+
+void Fate::overrule(const sdk::Failure& why) { set(why, true); }
+
+bool Fate::set(const sdk::Failure& why, bool overrules) {
   {
     const std::lock_guard lock(mutex_);
-    if (why_) return false;
+    const bool is_first = !why_;
+    if (!is_first && (!overrules || overruled_)) return false;
+    overruled_ = overrules;
     why_.emplace(why);
+    if (!is_first) return false;
     patient_until_ = Clock::now() + std::chrono::nanoseconds(kPatience);
     decided_.store(true, std::memory_order_release);
   }

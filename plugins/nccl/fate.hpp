@@ -26,6 +26,9 @@ class Fate {
 
   // Only the first one counts. False: it was decided before.
   bool decide(const sdk::Failure& why);
+  // An abort: what the core says counts more than what this rank met first, since a peer whose connection ended may
+  // only have followed another one. Only the first of these counts.
+  void overrule(const sdk::Failure& why);
   bool decided() const { return decided_.load(std::memory_order_acquire); }
   sdk::Failure why() const;
   void throw_if_decided() const;
@@ -37,11 +40,14 @@ class Fate {
   bool await_settled(int64_t timeout_ns) const;
 
  private:
+  bool set(const sdk::Failure& why, bool overrules);
+
   const std::function<void()> wake_;
   std::atomic<bool> decided_ = false;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::optional<sdk::Failure> why_;
+  bool overruled_ = false;
   std::chrono::steady_clock::time_point patient_until_;
   bool settled_ = false;
 };

@@ -56,10 +56,25 @@ sdk::Failure gone(int32_t peer, const char* how) {
   return {BP_PEER_LOST, "nccl: rank " + std::to_string(peer) + how, peer};
 }
 
-void await_ready(const sdk::Context& context, Communicator& comm, const sdk::Deadline& deadline) {
+// The connections to the other ranks, on a network of their own choice.
+std::vector<sdk::Descriptor> connect_all(const sdk::Context& context) {
+  const std::string& address = context.options.text("address");
+  try {
+    return sdk::connect_all(context, address);
+  } catch (const sdk::Failure& why) {
+    if (why.status() != BP_PEER_LOST && why.status() != BP_TIMEOUT && why.status() != BP_INVALID) throw;
+    throw sdk::Failure(why.status(),
+                       std::string("nccl: ") + why.what() + "; rank " + std::to_string(context.rank) + " listens at " +
+                           address + ": on several hosts each rank needs its option address, one that the others reach",
+                       why.peer_rank(), why.native_code());
+  }
+}
+
+void await_ready(const sdk::Context& context, const Wire& wire, Communicator& comm, const sdk::Deadline& deadline) {
   for (auto pause = std::chrono::microseconds(20); !comm.ready();
        pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
     if (context.host.abort_requested()) throw sdk::Failure(BP_CANCELLED, "nccl: the group is being aborted");
+    if (const int32_t peer = wire.lost(); peer >= 0) throw gone(peer, kVanished);
     if (deadline.passed()) {
       throw sdk::Failure(BP_TIMEOUT,
                          "nccl: all ranks are there, but NCCL did not connect them in the time allowed for init; "
@@ -78,11 +93,13 @@ bool reduces_f8(const Api& api, int device) {
 
 int max_ctas(const sdk::Context& context) { return static_cast<int>(context.options.integer("max_ctas")); }
 
-std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& api, int device,
+std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& api, int device, const Wire& wire,
                                       const sdk::Deadline& deadline) {
+  context.host.log(BP_LOG_INFO, "nccl: NCCL " + nccl_version_text(api.nccl_version) + " from " + api.library +
+                                    ", device " + std::to_string(device) + " of " + std::to_string(count_devices(api)));
   auto comm = std::make_unique<Communicator>(api, device, agree_on_id(context, api, deadline), context.rank,
                                              context.world_size, max_ctas(context));
-  await_ready(context, *comm, deadline);
+  await_ready(context, wire, *comm, deadline);
   return comm;
 }
 
@@ -99,10 +116,9 @@ Group::Group(const sdk::Context& context, Offer offer, const sdk::Deadline& dead
       capabilities_(offer(stages_, reduces_f8(api_, device_))),
       pool_(api_, device_),
       said_goodbye_(static_cast<size_t>(context.world_size)),
-      wire_(
-          sdk::connect_all(context, context.options.text("address")),
-          {[this](int32_t peer, const Frame& frame) { arrived(peer, frame); }, [this](int32_t peer) { end_of(peer); }}),
-      comm_(connect(context, api_, device_, deadline)),
+      wire_(connect_all(context), {[this](int32_t peer, const Frame& frame) { arrived(peer, frame); },
+                                   [this](int32_t peer) { end_of(peer); }}),
+      comm_(connect(context, api_, device_, wire_, deadline)),
       memory_(api_, device_, *comm_),
       collectives_({api_, device_, rank_, size_, fate_, pool_, *comm_}),
       messages_({api_, device_, pool_, max_ctas(context)}, rank_, size_, fate_, wire_, [this] { poller_.wake(); }),
@@ -153,9 +169,12 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   return work;
 }
 
-void Group::abort(const sdk::Failure& why) noexcept { fate_.decide(why); }
+void Group::abort(const sdk::Failure& why) noexcept { fate_.overrule(why); }
 
-const void* Group::extension(std::string_view id) { return id == BP_EXT_MEMORY ? memory_.table() : nullptr; }
+const void* Group::extension(std::string_view id) {
+  if (id == BP_EXT_DEVICE) return memory_.device_table();
+  return id == BP_EXT_MEMORY ? memory_.table() : nullptr;
+}
 
 bool Group::progress(sdk::Poller::Sleep& sleep) {
   if (stopped_) {

@@ -4,8 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "device.hpp"
-
 namespace backplane::nccl {
 namespace {
 
@@ -96,6 +94,12 @@ void Allocations::end() noexcept {
   }
   comm_ = nullptr;
   sweep();
+}
+
+void DeviceMemory::copy(void* to, const void* from, uint64_t bytes) {
+  const OnDevice here(api_, device_);
+  check(api_, api_.cuda.memcpy_async(to, from, bytes, cudaMemcpyDefault, copying_.get()), "copying device memory");
+  check(api_, api_.cuda.stream_synchronize(copying_.get()), "copying device memory");
 }
 
 std::unique_ptr<sdk::Allocation> DeviceMemory::allocate(uint64_t bytes, uint32_t memory, int32_t device) {

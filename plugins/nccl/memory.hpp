@@ -8,8 +8,10 @@
 #include <memory>
 #include <mutex>
 
+#include "backplane/sdk/device.hpp"
 #include "backplane/sdk/memory.hpp"
 #include "communicator.hpp"
+#include "device.hpp"
 
 namespace backplane::nccl {
 
@@ -38,17 +40,25 @@ class Allocations {
   std::map<void*, Entry> allocations_;
 };
 
-class DeviceMemory final : public sdk::MemoryPool {
+class DeviceMemory final : public sdk::MemoryPool, public sdk::DeviceTable {
  public:
+  using sdk::MemoryPool::table;
   DeviceMemory(const Api& api, int device, Communicator& comm)
-      : device_(device), allocations_(std::make_shared<Allocations>(api, device, comm)) {}
+      : api_(api),
+        device_(device),
+        copying_(api, device),
+        allocations_(std::make_shared<Allocations>(api, device, comm)) {}
   ~DeviceMemory() override { end(); }
   // Before the communicator ends: what was given out goes on as memory.
   void end() noexcept { allocations_->end(); }
   std::unique_ptr<sdk::Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) override;
+  const bp_device_api* device_table() const { return DeviceTable::table(); }
+  void copy(void* to, const void* from, uint64_t bytes) override;
 
  private:
+  const Api& api_;
   const int device_;
+  const Stream copying_;
   const std::shared_ptr<Allocations> allocations_;
 };
 

@@ -10,10 +10,11 @@ namespace backplane::nccl {
 namespace {
 
 // A message's. A library that does not stop holds it up no longer than Fate allows.
-class MessageWork final : public sdk::Work {
+class MessageWork final : public sdk::StreamWork {
  public:
-  MessageWork(std::shared_ptr<sdk::Completion> done, std::function<void()> cancel, const Fate& fate)
-      : done_(std::move(done)), cancel_(std::move(cancel)), fate_(fate) {}
+  MessageWork(const Channel::Config& config, bool is_host, std::shared_ptr<MessageEnd> done,
+              std::function<void()> cancel, const Fate& fate)
+      : c_(config), is_host_(is_host), done_(std::move(done)), cancel_(std::move(cancel)), fate_(fate) {}
   bool wait(int64_t timeout_ns) override {
     const sdk::Deadline deadline(timeout_ns);
     for (;;) {
@@ -24,10 +25,29 @@ class MessageWork final : public sdk::Work {
     }
   }
   void cancel() noexcept override { cancel_(); }
+  // Nobody tells when it enters a stream; when it ends, everybody is told.
+  bool order(void* stream, int64_t timeout_ns) override {
+    if (is_host_) throw sdk::Failure(BP_UNSUPPORTED, "nccl: a message in host memory does not end in a stream");
+    const sdk::Deadline deadline(timeout_ns);
+    for (;;) {
+      if (wait(0)) return true;
+      if (const std::shared_ptr<const Event> point = done_->point()) {
+        const OnDevice here(c_.api, c_.device);
+        check(c_.api, c_.api.cuda.stream_wait_event(static_cast<cudaStream_t>(stream), point->get(), 0),
+              "having a stream wait for a message");
+        return true;
+      }
+      if (deadline.passed()) return false;
+      if (done_->wait(kLook)) return true;
+    }
+  }
 
  private:
   static constexpr int64_t kTurn = 50'000'000;  // nanoseconds
-  const std::shared_ptr<sdk::Completion> done_;
+  static constexpr int64_t kLook = 100'000;
+  const Channel::Config& c_;
+  const bool is_host_;
+  const std::shared_ptr<MessageEnd> done_;
   const std::function<void()> cancel_;
   const Fate& fate_;
 };
@@ -50,24 +70,38 @@ Messages::Messages(const Channel::Config& config, int32_t rank, int32_t world_si
 
 std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) { return op.kind == BP_SEND ? send(op) : recv(op); }
 
-Transfer Messages::transfer(const bp_buffer& buffer, uint64_t bytes, void* stream,
-                            std::shared_ptr<sdk::Completion> done) const {
+Transfer Messages::transfer(const bp_op& op, const bp_buffer& buffer, std::shared_ptr<MessageEnd> done) {
+  const uint64_t bytes = buffer.count * bp_dtype_size(op.dtype);
   Transfer made{buffer.data, bytes, buffer.memory == BP_HOST, {}, std::move(done)};
-  if (!made.is_host && bytes > 0) {
-    const OnDevice here(c_.api, c_.device);
-    made.after = Event(c_.pool, static_cast<cudaStream_t>(stream));
-  }
+  if (!made.is_host && bytes > 0) made.after = point_of(op);
   return made;
 }
 
-std::unique_ptr<sdk::Work> Messages::work(std::shared_ptr<sdk::Completion> done, std::function<void()> cancel) const {
-  return std::make_unique<MessageWork>(std::move(done), std::move(cancel), fate_);
+// What its stream holds by now. Nothing has come into it since the message before it in a batch.
+std::shared_ptr<const Event> Messages::point_of(const bp_op& op) {
+  const std::thread::id thread = std::this_thread::get_id();
+  const std::lock_guard lock(mutex_);
+  const bool goes_on = batch_.point && batch_.thread == thread && batch_.stream == op.stream && batch_.next == op.seq;
+  std::shared_ptr<const Event> point = goes_on ? batch_.point : nullptr;
+  batch_.point = nullptr;
+  if (!point) {
+    const OnDevice here(c_.api, c_.device);
+    point = std::make_shared<const Event>(c_.pool, static_cast<cudaStream_t>(op.stream));
+  }
+  if ((op.flags & BP_OP_MORE) != 0) batch_ = {thread, op.stream, op.seq + 1, point};
+  return point;
+}
+
+std::unique_ptr<sdk::Work> Messages::work(bool is_host, std::shared_ptr<MessageEnd> done,
+                                          std::function<void()> cancel) const {
+  return std::make_unique<MessageWork>(c_, is_host, std::move(done), std::move(cancel), fate_);
 }
 
 std::unique_ptr<sdk::Work> Messages::send(const bp_op& op) {
-  const uint64_t bytes = op.input.count * bp_dtype_size(op.dtype);
-  auto done = std::make_shared<sdk::Completion>();
-  Transfer mine = transfer(op.input, bytes, op.stream, done);
+  auto done = std::make_shared<MessageEnd>();
+  Transfer mine = transfer(op, op.input, done);
+  const uint64_t bytes = mine.bytes;
+  const bool is_host = mine.is_host;
   if (op.peer == rank_) return send_to_self(op.tag, std::move(mine));
   uint64_t id = 0;
   {
@@ -82,7 +116,7 @@ std::unique_ptr<sdk::Work> Messages::send(const bp_op& op) {
   }
   wake_();
   if (bytes == 0) return nullptr;
-  return work(std::move(done), [this, peer = op.peer, id] { cancel_send(peer, id); });
+  return work(is_host, std::move(done), [this, peer = op.peer, id] { cancel_send(peer, id); });
 }
 
 std::unique_ptr<sdk::Work> Messages::send_to_self(uint64_t tag, Transfer mine) {
@@ -90,8 +124,9 @@ std::unique_ptr<sdk::Work> Messages::send_to_self(uint64_t tag, Transfer mine) {
     mailbox_.deliver(rank_, tag, {});
     return nullptr;
   }
-  std::shared_ptr<sdk::Completion> done = mine.done;
+  std::shared_ptr<MessageEnd> done = mine.done;
   const uint64_t bytes = mine.bytes;
+  const bool is_host = mine.is_host;
   uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -101,23 +136,22 @@ std::unique_ptr<sdk::Work> Messages::send_to_self(uint64_t tag, Transfer mine) {
   }
   mailbox_.announce(rank_, tag, bytes, id, [this, id](sdk::Receive* receive) { return fetch_own(id, receive); });
   wake_();
-  return work(std::move(done), [this, id] { cancel_send(rank_, id); });
+  return work(is_host, std::move(done), [this, id] { cancel_send(rank_, id); });
 }
 
 std::unique_ptr<sdk::Work> Messages::recv(const bp_op& op) {
-  const uint64_t bytes = op.output.count * bp_dtype_size(op.dtype);
   auto done = std::make_shared<Incoming>();
-  Transfer mine = transfer(op.output, bytes, op.stream, nullptr);
+  Transfer mine = transfer(op, op.output, nullptr);
   done->is_host = mine.is_host;
   done->after = std::move(mine.after);
   {
     const std::lock_guard lock(mutex_);
     if (failed_) throw *failed_;
   }
-  mailbox_.take({op.peer, op.tag, op.output.data, bytes, op.result, done, 0});
+  mailbox_.take({op.peer, op.tag, mine.data, mine.bytes, op.result, done, 0});
   wake_();
   // Once a message is found for it, it is soon done, unless the sender withdraws that.
-  return work(done, [this, done] {
+  return work(mine.is_host, done, [this, done] {
     done->is_cancelled.store(true);
     mailbox_.cancel(done.get());
   });
@@ -196,8 +230,8 @@ bool Messages::fetch_own(uint64_t id, sdk::Receive* receive) {
 }
 
 Transfer Messages::incoming(const sdk::Receive& receive, uint64_t bytes) {
-  auto& done = static_cast<Incoming&>(*receive.received);
-  return {receive.data, bytes, done.is_host, std::move(done.after), receive.received};
+  auto done = std::static_pointer_cast<Incoming>(receive.received);
+  return {receive.data, bytes, done->is_host, std::move(done->after), done};
 }
 
 void Messages::begin_send(int32_t peer, uint64_t id) {
@@ -294,7 +328,7 @@ bool Messages::progress_copies() {
     if (!copy.copied) begin(copy);
   }
   return std::erase_if(copies_, [](const Copy& copy) {
-           if (!copy.copied.passed()) return false;
+           if (!copy.copied->passed()) return false;
            if (copy.to.is_host) std::memcpy(copy.to.data, copy.pinned.data(), copy.from.bytes);
            copy.from.done->finish();
            copy.to.done->finish();
@@ -306,7 +340,7 @@ bool Messages::progress_copies() {
 void Messages::begin(Copy& copy) {
   const auto& [from, to, pinned, copied] = copy;
   for (const Transfer* const end : {&from, &to}) {
-    if (end->after) check(c_.api, c_.api.cuda.stream_wait_event(copying_.get(), end->after.get(), 0), "ordering");
+    if (end->after) check(c_.api, c_.api.cuda.stream_wait_event(copying_.get(), end->after->get(), 0), "ordering");
   }
   if (from.is_host || to.is_host) copy.pinned = Piece(c_.pool, from.bytes, Where::kHost);
   if (from.is_host) std::memcpy(pinned.data(), from.data, from.bytes);
@@ -314,7 +348,10 @@ void Messages::begin(Copy& copy) {
         c_.api.cuda.memcpy_async(to.is_host ? pinned.data() : to.data, from.is_host ? pinned.data() : from.data,
                                  from.bytes, cudaMemcpyDefault, copying_.get()),
         "copying a message to this rank itself");
-  copy.copied = Event(c_.pool, copying_.get());
+  copy.copied = std::make_shared<const Event>(c_.pool, copying_.get());
+  for (const Transfer* const end : {&from, &to}) {
+    if (!end->is_host) end->done->enter(copy.copied);
+  }
 }
 
 bool Messages::busy() {
@@ -356,7 +393,7 @@ bool Messages::is_still() noexcept {
   each_channel([&is_still](int32_t, Channel& channel) { is_still = is_still && channel.is_still(); });
   const std::lock_guard lock(mutex_);
   try {
-    for (const Copy& copy : copies_) is_still = is_still && (!copy.copied || copy.copied.passed());
+    for (const Copy& copy : copies_) is_still = is_still && (!copy.copied || copy.copied->passed());
   } catch (const sdk::Failure&) {
     // The device has failed: it does nothing any more.
   }

@@ -14,10 +14,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
+#include "backplane/sdk/device.hpp"
 #include "backplane/sdk/mailbox.hpp"
-#include "backplane/sdk/process_group.hpp"
 #include "channel.hpp"
 #include "fate.hpp"
 #include "wire.hpp"
@@ -58,9 +59,9 @@ class Messages {
     std::optional<sdk::Receive> receive;  // set: that has taken it
   };
   // What a receive needs beside what the mailbox keeps. The completion of each sdk::Receive here is one.
-  struct Incoming : public sdk::Completion {
+  struct Incoming : public MessageEnd {
     bool is_host = false;
-    Event after;
+    std::shared_ptr<const Event> after;
     std::atomic<bool> is_cancelled = false;
   };
   // A message of this rank to itself: both ends, and the point in the stream where it is copied.
@@ -68,7 +69,7 @@ class Messages {
     Transfer from;
     Transfer to;
     Piece pinned;  // if one of them is host memory, which the device does not reach
-    Event copied;
+    std::shared_ptr<const Event> copied;
   };
   struct Peer {
     std::map<uint64_t, Transfer> out;  // announced, by id; not begun
@@ -82,8 +83,9 @@ class Messages {
 
   std::unique_ptr<sdk::Work> send(const bp_op& op);
   std::unique_ptr<sdk::Work> recv(const bp_op& op);
-  Transfer transfer(const bp_buffer& buffer, uint64_t bytes, void* stream, std::shared_ptr<sdk::Completion> done) const;
-  std::unique_ptr<sdk::Work> work(std::shared_ptr<sdk::Completion> done, std::function<void()> cancel) const;
+  Transfer transfer(const bp_op& op, const bp_buffer& buffer, std::shared_ptr<MessageEnd> done);
+  std::shared_ptr<const Event> point_of(const bp_op& op);
+  std::unique_ptr<sdk::Work> work(bool is_host, std::shared_ptr<MessageEnd> done, std::function<void()> cancel) const;
   std::unique_ptr<sdk::Work> send_to_self(uint64_t tag, Transfer transfer);
   bool fetch(int32_t peer, uint64_t id, sdk::Receive* receive);
   bool fetch_own(uint64_t id, sdk::Receive* receive);
@@ -110,6 +112,12 @@ class Messages {
   uint64_t next_id_ = 0;
   std::optional<sdk::Failure> failed_;
   std::vector<Copy> copies_;
+  struct Batch {  // that is being submitted
+    std::thread::id thread;
+    void* stream = nullptr;
+    uint64_t next = 0;                   // bp_op.seq
+    std::shared_ptr<const Event> point;  // null: none
+  } batch_;
   Stream copying_;
 };
 

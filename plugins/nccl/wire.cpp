@@ -9,9 +9,25 @@
 #include <utility>
 
 namespace backplane::nccl {
+namespace {
+
+// So many that came from one peer are taken before others have their turn; those of a batch mostly come together.
+constexpr int kMostFrames = 64;
+
+}  // namespace
 
 Wire::Wire(std::vector<sdk::Descriptor> sockets, Handlers handlers)
     : handlers_(std::move(handlers)), sockets_(std::move(sockets)), links_(sockets_.size()) {}
+
+int32_t Wire::lost() const {
+  for (size_t peer = 0; peer < sockets_.size(); ++peer) {
+    char next = 0;
+    if (!sockets_[peer]) continue;
+    const ssize_t got = ::recv(sockets_[peer].get(), &next, 1, MSG_PEEK);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return static_cast<int32_t>(peer);
+  }
+  return -1;
+}
 
 void Wire::send(int32_t peer, const Frame& frame) {
   const std::lock_guard lock(mutex_);
@@ -22,7 +38,7 @@ bool Wire::progress(sdk::Poller::Sleep& sleep) {
   bool busy = false;
   for (size_t peer = 0; peer < sockets_.size(); ++peer) {
     if (sockets_[peer]) busy |= write_to(peer);
-    if (sockets_[peer]) busy |= read_from(peer);
+    for (int i = 0; i < kMostFrames && sockets_[peer] && read_from(peer); ++i) busy = true;
     if (sockets_[peer]) {
       sleep.watch(sockets_[peer].get(), static_cast<short>(has_to_write(peer) ? POLLIN | POLLOUT : POLLIN));
     }

@@ -49,6 +49,8 @@ class Wire {
 
   Wire(std::vector<sdk::Descriptor> sockets, Handlers handlers);
 
+  // A peer whose connection has ended with nothing left to read, -1: none. Before the first progress.
+  int32_t lost() const;
   // Any thread, does not block. Wake the poller afterwards.
   void send(int32_t peer, const Frame& frame);
   // Reads and writes what can be, and calls the handlers; true if anything has moved. Watches the sockets. One thread.

@@ -3,6 +3,7 @@
 // Parts of nccl over the double, where a peer plays that keeps no rules.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <utility>
@@ -34,6 +35,38 @@ TEST(NcclFate, WakesWhoeverStopsTheDeviceAndWaitsForThat) {
   fate.settle();
   EXPECT_TRUE(fate.await_settled(0));
   EXPECT_EQ(status_of([&fate] { fate.throw_if_decided(); }), BP_TIMEOUT);
+}
+
+TEST(NcclFate, IsWhatTheFirstAbortSays) {
+  int woken = 0;
+  Fate fate([&woken] { ++woken; });
+  fate.decide({BP_PEER_LOST, "rank 1 has ended its connection", 1});
+  fate.overrule({BP_PEER_LOST, "rank 2 was killed", 2});
+  fate.overrule({BP_CANCELLED, "the group was destroyed"});
+  EXPECT_FALSE(fate.decide({BP_TIMEOUT, "late"}));
+  EXPECT_EQ(fate.why().peer_rank(), 2);
+  EXPECT_EQ(woken, 1);
+}
+
+// While NCCL connects nobody reads, and what a peer has said before it left is left for later.
+TEST(NcclWire, SeesWhoIsGone) {
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+  std::vector<sdk::Descriptor> sockets(3);
+  sockets[2] = sdk::Descriptor(pair[0]);
+  sdk::Descriptor peer(pair[1]);
+  Wire wire(std::move(sockets), {});
+  EXPECT_EQ(wire.lost(), -1);
+  ASSERT_EQ(::send(peer.get(), "x", 1, 0), 1);
+  EXPECT_EQ(wire.lost(), -1);
+  peer.reset();
+  EXPECT_EQ(wire.lost(), -1);
+
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+  sockets = std::vector<sdk::Descriptor>(3);
+  sockets[2] = sdk::Descriptor(pair[0]);
+  ::close(pair[1]);
+  EXPECT_EQ(Wire(std::move(sockets), {}).lost(), 2);
 }
 
 // Rank 0 of two; this test is rank 1.

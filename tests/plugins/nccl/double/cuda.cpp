@@ -39,12 +39,15 @@ cudaError_t allocate(void** data, size_t size, bool is_host) {
 
 cudaError_t release(void* data, bool is_host) {
   if (data == nullptr) return cudaSuccess;
+  int device = 0;
   {
     const std::lock_guard lock(blocks_mutex);
     const auto found = blocks().find(static_cast<const std::byte*>(data));
     if (found == blocks().end() || found->second.is_host != is_host) return cudaErrorInvalidValue;
+    device = found->second.device;
     blocks().erase(found);
   }
+  double_::synchronize(device);
   std::free(data);
   return cudaSuccess;
 }

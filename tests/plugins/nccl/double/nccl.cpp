@@ -50,13 +50,23 @@ class Comm {
 
   ncclResult_t state() {
     if (const ncclResult_t error = error_.load(); error != ncclSuccess) return error;
-    if (!segment_.complete()) return ncclInProgress;
+    if (!segment_.complete() || (finalized_.load() && !idle())) return ncclInProgress;
     drop_id();
     return in_progress_.load() > 0 && in_progress_.fetch_sub(1) > 0 ? ncclInProgress : ncclSuccess;
   }
 
   // May operations be started? Not while something takes effect.
   bool ready() { return error_.load() == ncclSuccess && segment_.complete() && in_progress_.load() <= 0; }
+
+  void finalize() {
+    finalized_.store(true);
+    begin();
+  }
+  bool finalized() const { return finalized_.load(); }
+  bool idle() {
+    const std::lock_guard lock(mutex_);
+    return turn_ == launched_;
+  }
 
   // All that is launched stops as soon as its stream comes to it.
   void stop() {
@@ -103,6 +113,7 @@ class Comm {
   std::atomic<int64_t> in_progress_ = 1;
   std::atomic<ncclResult_t> error_ = ncclSuccess;
   std::atomic<bool> stop_ = false;
+  std::atomic<bool> finalized_ = false;
   ncclResult_t fails_with_ = ncclSuccess;
   int64_t fails_at_ = 0;
   uint64_t launched_ = 0;
@@ -117,6 +128,8 @@ std::map<uint64_t, int>& ids() {
   static auto* const map = new std::map<uint64_t, int>;
   return *map;
 }
+
+std::atomic<uint64_t> message_launches = 0;  // groups of sends and receives, each of them for one communicator
 
 // What this thread has called since ncclGroupStart: operations, and ncclCommAbort.
 struct Called {
@@ -142,6 +155,7 @@ ncclResult_t launch_all() {
   for (const Called& each : all) {
     const auto found = messages.find({each.comm.get(), each.stream});
     if (found == messages.end()) continue;
+    ++message_launches;
     each.comm->launch(each.comm, stream_of(each.stream), std::move(found->second));
     messages.erase(found);
   }
@@ -160,9 +174,10 @@ ncclResult_t call(ncclComm_t comm, cudaStream_t stream, Operation operation) {
   Comm& c = *comm->comm;
   if (!c.ready() || device_of(stream) != c.device) return ncclInvalidArgument;
   for (const std::byte* const data : {operation.in, static_cast<const std::byte*>(operation.out)}) {
-    if (data != nullptr && operation.count > 0 && !block_of(data)) {
-      violated("an operation on memory that the device does not reach");
-    }
+    if (data == nullptr || operation.count == 0) continue;
+    const auto block = block_of(data);
+    if (!block) violated("an operation on memory that the device does not reach");
+    if (!block->is_host && block->device != c.device) violated("an operation on memory of another device");
   }
   if (size_of(operation.dtype) == 0 || (operation.peer < 0 || operation.peer >= c.size)) return ncclInvalidArgument;
   if (operation.count == 0) return ncclSuccess;
@@ -182,6 +197,8 @@ std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
 }  // namespace
 
 extern "C" {
+
+uint64_t double_message_launches() { return message_launches.load(); }
 
 ncclResult_t ncclGetVersion(int* version) {
   *version = NCCL_VERSION_CODE;
@@ -234,11 +251,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (!comm->comm->ready()) return ncclInvalidArgument;
-  comm->comm->begin();
+  comm->comm->finalize();
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!comm->comm->finalized() || !comm->comm->idle()) violated("ncclCommDestroy before ncclCommFinalize is done");
   delete comm;
   return ncclSuccess;
 }
@@ -308,6 +326,11 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
 }
 
 #ifndef BACKPLANE_DOUBLE_OLD  // what an older library lacks
+ncclResult_t ncclAlltoAll(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                          cudaStream_t stream) {
+  if (in == out) violated("ncclAlltoAll in place");
+  return call(comm, stream, {Kind::kAllToAll, bytes(in), bytes(out), count, dtype, ncclSum, 0});
+}
 ncclResult_t ncclMemAlloc(void** data, size_t size) {
   return cudaMalloc(data, size) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }

@@ -80,7 +80,7 @@ class Collective {
  private:
   // Everybody shows a piece, everybody takes from the pieces what it needs.
   bool each_piece() {
-    const int blocks = o_.kind == Kind::kReduceScatter ? size_ : 1;
+    const int blocks = o_.kind == Kind::kReduceScatter || o_.kind == Kind::kAllToAll ? size_ : 1;
     const uint64_t most = kSlot / width_;
     for (int block = 0; block < blocks; ++block) {
       for (uint64_t at = 0; at < o_.count; at += most) {
@@ -110,6 +110,9 @@ class Collective {
       case Kind::kBroadcast:
         std::memcpy(out, segment_.slot(o_.peer), count * width_);
         return;
+      case Kind::kAllToAll:
+        if (rank_ != block) return;
+        [[fallthrough]];
       case Kind::kAllGather:
         for (int r = 0; r < size_; ++r) {
           std::memcpy(out + static_cast<uint64_t>(r) * o_.count * width_, segment_.slot(r), count * width_);

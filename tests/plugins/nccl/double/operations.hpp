@@ -15,7 +15,7 @@
 
 namespace backplane::nccl_double {
 
-enum class Kind : uint64_t { kAllReduce = 1, kReduce, kBroadcast, kAllGather, kReduceScatter, kSend, kRecv };
+enum class Kind : uint64_t { kAllReduce = 1, kReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv };
 
 struct Operation {
   Kind kind;

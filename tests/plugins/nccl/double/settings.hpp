@@ -11,12 +11,16 @@
 //   BACKPLANE_DOUBLE_FAIL=RESULT@N     each communicator reports this ncclResult_t once it was given N operations
 //   BACKPLANE_DOUBLE_STALL=N           each communicator's operation N (from 1) hangs until it is aborted
 //   BACKPLANE_DOUBLE_SLOW=N            an operation takes effect once its communicator was asked N times (1)
+//
+// double_message_launches() tells how many groups of sends and receives there were in this process.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+
+extern "C" uint64_t double_message_launches();
 
 namespace backplane::nccl_double {
 

@@ -5,7 +5,10 @@
 #include <signal.h>
 
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
 namespace backplane::nccl_double {
 
@@ -77,12 +80,51 @@ int& current_device() {
   return device;
 }
 
+namespace {
+
+std::mutex devices_mutex;
+struct Device {
+  std::optional<Stream> null;     // which it has from the start, and whose thread begins when it is used
+  std::set<CUstream_st*> others;  // that were made
+};
+Device& device_at(int number) {
+  static auto* const devices = new std::map<int, Device>;  // they never end
+  return (*devices)[number];
+}
+
+}  // namespace
+
 Stream& stream_of(CUstream_st* handle) {
   if (handle != nullptr) return handle->stream;
-  static std::mutex mutex;
-  static auto* const null_streams = new std::map<int, Stream>;  // they never end, as the devices do not
-  const std::lock_guard lock(mutex);
-  return (*null_streams)[current_device()];
+  const std::lock_guard lock(devices_mutex);
+  std::optional<Stream>& null = device_at(current_device()).null;
+  if (!null) null.emplace();
+  return *null;
+}
+
+void synchronize(int device) {
+  std::vector<std::shared_ptr<Mark>> marks;
+  const auto mark = [&marks](Stream& stream) {
+    marks.push_back(std::make_shared<Mark>());
+    stream.add([each = marks.back(), number = marks.back()->record()] { each->pass(number); });
+  };
+  {
+    const std::lock_guard lock(devices_mutex);
+    Device& it = device_at(device);
+    if (it.null) mark(*it.null);
+    for (CUstream_st* const each : it.others) mark(each->stream);
+  }
+  for (const auto& each : marks) each->await(1);
 }
 
 }  // namespace backplane::nccl_double
+
+CUstream_st::CUstream_st() {
+  const std::lock_guard lock(backplane::nccl_double::devices_mutex);
+  backplane::nccl_double::device_at(device).others.insert(this);
+}
+
+CUstream_st::~CUstream_st() {
+  const std::lock_guard lock(backplane::nccl_double::devices_mutex);
+  backplane::nccl_double::device_at(device).others.erase(this);
+}

@@ -61,12 +61,16 @@ struct Block {
   bool is_host;
   int device;
 };
+// Waits until all streams of a device have done what they hold now.
+void synchronize(int device);
 // The block that this address lies in; nothing: it is ordinary memory of the host.
 std::optional<Block> block_of(const void* data);
 }  // namespace backplane::nccl_double
 
 // The types behind cudaStream_t and cudaEvent_t.
 struct CUstream_st {
+  CUstream_st();
+  ~CUstream_st();
   backplane::nccl_double::Stream stream;
   const int device = backplane::nccl_double::current_device();
 };
