@@ -94,6 +94,14 @@ std::vector<std::string> keys_of(const bp_backend& backend) {
   return keys;
 }
 
+// torch begins some of its options with an underscore (_transports), and no backend does.
+KeyValues without_underscores(KeyValues given) {
+  for (auto& [key, value] : given) {
+    if (key.starts_with('_')) key.erase(0, 1);
+  }
+  return given;
+}
+
 void refuse_unknown(const bp_backend& backend, const KeyValues& given) {
   const std::vector<std::string> keys = keys_of(backend);
   for (auto entry = given.begin(); entry != given.end(); ++entry) {
@@ -132,18 +140,19 @@ OptionValue read_option(const bp_option& option, std::string_view text) {
 }
 
 KeyValues complete_options(const bp_backend& backend, const KeyValues& given) {
-  refuse_unknown(backend, given);
+  const KeyValues plain = without_underscores(given);
+  refuse_unknown(backend, plain);
   KeyValues complete;
   for (uint32_t i = 0; i < backend.option_count; ++i) {
     const bp_option& option = *backend.options[i];
     const std::string key = option.key;
-    const auto entry = std::find_if(given.begin(), given.end(), [&key](const auto& e) { return e.first == key; });
-    if (entry == given.end() && (option.flags & BP_OPTION_REQUIRED) != 0) {
+    const auto entry = std::find_if(plain.begin(), plain.end(), [&key](const auto& e) { return e.first == key; });
+    if (entry == plain.end() && (option.flags & BP_OPTION_REQUIRED) != 0) {
       fail(BP_INVALID, "{} needs the option '{}': {}", backend.id, key, option.help);
     }
     const char* fallback = option.default_value == nullptr ? "" : option.default_value;
-    const std::string text = entry == given.end() ? fallback : entry->second;
-    if (entry == given.end() && text.empty()) {
+    const std::string text = entry == plain.end() ? fallback : entry->second;
+    if (entry == plain.end() && text.empty()) {
       complete.emplace_back(key, "");  // "not given" has one spelling for every type
       continue;
     }

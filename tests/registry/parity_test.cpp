@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// torch.distributed.rpc's backend registry, its two agents and what they do wrong, line by line: what holds here is
+// tested here, or where the line says.
+//
+//   the five calls, BackendValue's pair of handlers           backend_type_test.cpp
+//   already registered; options of another backend's type;
+//   rank and world_size that do not match the group           backend_type_test.cpp, rpc/join_test.cpp
+//   members that go stale when another one is registered      backend_type_test.cpp RegisteringTwiceIsAnError
+//   keywords that nobody knows are swallowed                  backend_type_test.cpp UnknownKeywordsAreNamed
+//   names: their form, that they are unique, told to all      rpc/join_test.cpp
+//   rpc_sync, rpc_async, errors with the remote text,
+//   timeouts and cancels that reach the callee, metrics,
+//   all_gather, graceful shutdown                             rpc/calls_test.cpp, rpc/join_test.cpp
+//   remote, RRef, forks, owners told before, reordering       rpc/references_test.cpp
+//   nested calls exhaust the pool                             rpc/calls_test.cpp NestDeeperThanThePool
+//   a failed init leaves other ranks hanging                  rpc/refusal_test.cpp WhoCannotStartKeepsNobodyWaiting
+//   a broken pipe is never replaced                           rpc/cuts_test.cpp
+//   uv's end of file is not typed                             plugins/tensorpipe/fault_test.cpp
+//   device maps: names, one-to-one, ranges, reverse           plugins/tensorpipe/device_maps_test.cpp
+//
+// A store of the wrong type, which torch refuses at run time, does not compile here.
+#include "rpc/workers.hpp"
+
+namespace backplane::test {
+namespace {
+
+class ParityTest : public testing::Test {
+ protected:
+  static bool has(const char* name) { return backend_registered(name); }
+  static BackendOptions options_of(const char* name, const Keywords& keywords = {}) {
+    return construct_rpc_backend_options(backend_type(name), Timeout(BP_DEFAULT_RPC_TIMEOUT_NS), "env://", keywords);
+  }
+};
+
+// torch: DEFAULT_NUM_SEND_RECV_THREADS is 4, DEFAULT_NUM_WORKER_THREADS 16, and a call waits for 60 s.
+TEST_F(ParityTest, Defaults) {
+  EXPECT_EQ(options_of("PROCESS_GROUP")["num_send_recv_threads"], "4");
+  EXPECT_EQ(BP_DEFAULT_RPC_TIMEOUT_NS, INT64_C(60) * 1000000000);
+  for (const char* agent : {"PROCESS_GROUP", "TENSORPIPE", "ZMQ"}) {
+    if (!has(agent)) continue;
+    EXPECT_EQ(options_of(agent)["num_worker_threads"], "16") << agent;
+  }
+}
+
+// torch's handler of TENSORPIPE's options drops device_maps, so that they never reach the agent, and takes _transports
+// and _channels.
+TEST_F(ParityTest, TensorPipesOptionsReachItsAgent) {
+  if (!has("TENSORPIPE")) GTEST_SKIP() << "it is not built";
+  const BackendOptions made = options_of("TENSORPIPE", {{"device_maps", "you:0=0"}, {"_transports", "uv"}});
+  EXPECT_EQ(made["device_maps"], "you:0=0");
+  EXPECT_EQ(made["transports"], "uv");
+  const auto given_twice = [] { options_of("TENSORPIPE", {{"_transports", "uv"}, {"transports", "shm"}}); };
+  std::string text;
+  EXPECT_EQ(failure_of(given_twice, &text), Status::kInvalid);
+  EXPECT_EQ(text, "option 'transports' of tensorpipe is given twice");
+  rpc::RpcOptions options = rpc_options("inproc", Store::inproc(), 0, 1);
+  options.backend.clear();
+  options.options = made;
+  EXPECT_EQ(failure_of([&options] { rpc::Worker::join("me", options); }, &text), Status::kInvalid);
+  EXPECT_NE(text.find("maps to worker you, which there is not"), std::string::npos) << text;
+}
+
+// torch takes the smallest of no devices' numbers when a map is empty, and fails.
+TEST_F(ParityTest, AnEmptyDeviceMapIsNone) {
+  if (!has("TENSORPIPE")) GTEST_SKIP() << "it is not built";
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    rpc::RpcOptions options = rpc_options("inproc", store, rank, 2);
+    options.backend = "tensorpipe?device_maps=" + worker_name(1 - rank) + ":";
+    const auto worker = rpc::Worker::join(worker_name(rank), options);
+    EXPECT_EQ(worker.world_size(), 2);
+    worker.shutdown();
+  });
+}
+
+// torch's PROCESS_GROUP sends with tags, and receives from anybody; over a backend that cannot, it fails at the first
+// call.
+TEST_F(ParityTest, ProcessGroupNeedsTagsAndAnySource) {
+  const bp_backend& plain = backend_type("self").descriptor();
+  BackendHandlers handlers;  // as `self`, but with no flags
+  for (uint32_t i = 0; i < plain.capability_count; ++i) handlers.capabilities.push_back(*plain.capabilities[i]);
+  handlers.init = [](const bp_init& init, const std::any&, bp_agent* agent) {
+    const bp_backend* const self = &backend_type("self").descriptor();
+    bp_error err;
+    bp_error_init(&err);
+    if (self->init(self, &init, agent, &err) != BP_OK) throw std::runtime_error(err.text);
+  };
+  register_backend("untagged", handlers);
+  rpc::RpcOptions options = rpc_options("untagged", Store::inproc(), 0, 1);
+  std::string text;
+  EXPECT_EQ(failure_of([&options] { rpc::Worker::join("me", options); }, &text), Status::kUnsupported);
+  EXPECT_NE(text.find("process_group needs a group whose backend matches tags and receives from anyone, which untagged "
+                      "does not"),
+            std::string::npos)
+      << text;
+}
+
+}  // namespace
+}  // namespace backplane::test
