@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <utility>
 
 #include "backplane/sdk/worker.hpp"
@@ -60,16 +61,29 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
     const std::lock_guard lock(mutex_);
     if (deaf_) throw sdk::Failure(*deaf_);
   }
+  for (const bp_buffer& buffer : message.buffers()) {
+    if (buffer.memory == BP_HOST) continue;
+    throw sdk::Failure(BP_UNSUPPORTED, "process_group carries host memory only; copy the buffer there");
+  }
   struct Departure {
     sdk::RpcMessage message;
     std::string frame;
   };
-  const uint64_t number = last_number_.fetch_add(1) + 1;
-  std::vector<Part> parts;
-  std::string frame = encode(number, timeout_ns, message.payload(), message.buffers(), &parts);
+  Frame head;
+  head.number = last_number_.fetch_add(1) + 1;
+  head.id = message.id();
+  head.timeout_ns = timeout_ns;
+  std::string frame = encode(&head, message.payload(), message.buffers());
+  const std::vector<Part>& parts = head.parts;
+  const uint64_t number = head.number;
   const auto departure = std::make_shared<Departure>(Departure{std::move(message), std::move(frame)});
   Flight flight;
   flight.set_limit(timeout_ns);
+  if (std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.offset == 0; })) {
+    flight.number = number;  // before its receiver can refuse it
+    const std::lock_guard lock(mutex_);
+    in_parts_.emplace(number, std::nullopt);
+  }
   flight.works.reserve(1 + parts.size());
   const uint64_t id = departure->message.id();
   flight.ended = [this, to, id, departure](const sdk::Failure* failure) {
@@ -86,12 +100,15 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
       if (work) flight.works.push_back(std::move(work));
     }
   } catch (const sdk::Failure& failure) {
-    if (flight.works.empty()) throw;
+    if (flight.works.empty()) {
+      forget(flight.number);
+      throw;
+    }
     for (const auto& work : flight.works) work->cancel();
-    // Nothing goes before the transport needs it no more.
-    flight.ended = [this, to, id, departure, failure](const sdk::Failure*) { core_.failed(to, id, failure); };
+    flight.failure.emplace(failure);
   }
-  if (!flight.works.empty()) add(std::move(flight));
+  if (flight.works.empty()) return finish(&flight);
+  add(std::move(flight));
 }
 
 void Agent::listen() {
@@ -139,7 +156,61 @@ std::unique_ptr<sdk::Failure> Agent::receive_frame(std::string* frame, int32_t* 
 }
 
 void Agent::take_in(int32_t from, std::string_view bytes) {
-  const Frame frame = decode(bytes, core_.most_bytes());
+  Frame frame;
+  try {
+    decode(bytes, core_.most_bytes(), &frame);
+    if (frame.refusal != 0) return on_refused(from, frame, bytes);
+    receive_parts(from, frame, bytes);
+  } catch (const std::bad_alloc&) {
+    refuse(from, frame, sdk::Failure(BP_RESOURCE, "its receiver has no memory for it", from));
+    throw;
+  } catch (const sdk::Failure& why) {
+    refuse(from, frame, why);
+    throw;
+  }
+}
+
+// Tells the sender, who otherwise waits for an answer, and for somebody to receive the parts.
+void Agent::refuse(int32_t to, const Frame& frame, const sdk::Failure& why) {
+  if (frame.number == 0 || frame.refusal != 0 || cause()) return;
+  Frame head;
+  head.number = frame.number;
+  head.id = frame.id;
+  head.refusal = why.status();
+  const auto word = std::make_shared<std::string>(encode(&head, why.what(), {}));
+  try {
+    Flight flight;
+    auto work = start(BP_SEND, to, kFrameTag, word->data(), word->size(), nullptr);
+    if (work) flight.works.push_back(std::move(work));
+    flight.ended = [word](const sdk::Failure*) {};
+    if (!flight.works.empty()) add(std::move(flight));
+  } catch (const std::exception& e) {
+    host_.log(BP_LOG_WARN, std::string("the sender of a refused message cannot be told: ").append(e.what()));
+  }
+}
+
+void Agent::on_refused(int32_t by, const Frame& frame, std::string_view bytes) {
+  const Part& part = frame.parts[0];
+  const std::string why = part.offset == 0 ? "" : std::string(bytes.substr(part.offset, part.bytes));
+  const sdk::Failure refusal(frame.refusal, "its receiver refused it: " + why, by);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = in_parts_.find(frame.number);
+    if (found != in_parts_.end()) {  // whoever waits for its parts cancels them, and tells the core
+      found->second.emplace(refusal);
+      return;
+    }
+  }
+  core_.failed(by, frame.id, refusal);
+}
+
+std::optional<sdk::Failure> Agent::refusal_of(uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = in_parts_.find(number);
+  return found == in_parts_.end() ? std::nullopt : found->second;
+}
+
+void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view bytes) {
   const auto arrival = std::make_shared<Arrival>();
   arrival->frame = bytes;
   arrival->results.resize(frame.parts.size(), bp_result{sizeof(bp_result), -1, 0});
@@ -167,11 +238,14 @@ void Agent::take_in(int32_t from, std::string_view bytes) {
     throw;
   }
   flight.ended = [this, from, frame, arrival](const sdk::Failure* failure) {
-    if (failure != nullptr || cause()) return;  // the sender, or its death, tells of it
+    if (cause()) return;
+    if (failure != nullptr) return refuse(from, frame, *failure);
     std::vector<bp_buffer> buffers;
     for (size_t i = 0; i < frame.parts.size(); ++i) {
       const Part& part = frame.parts[i];
-      if (part.offset == 0 && arrival->results[i].bytes != part.bytes) return;  // not what its frame said
+      if (part.offset == 0 && arrival->results[i].bytes != part.bytes) {
+        return refuse(from, frame, sdk::Failure(BP_INVALID, "a part of it was not as long as its frame said"));
+      }
       if (i > 0) buffers.push_back({arrival->parts[i], part.bytes, BP_HOST, 0});
     }
     const std::string_view payload(reinterpret_cast<const char*>(arrival->parts[0]), frame.parts[0].bytes);
@@ -222,7 +296,7 @@ void Agent::wait() {
 
 bool Agent::drive(Flight* flight, int64_t slice_ns) {
   const bool late = flight->limit && Clock::now() >= *flight->limit;
-  if (late) {
+  if (late || (flight->number != 0 && refusal_of(flight->number))) {
     for (const auto& work : flight->works) work->cancel();
   }
   try {
@@ -234,11 +308,23 @@ bool Agent::drive(Flight* flight, int64_t slice_ns) {
     flight->works.pop_back();
     for (const auto& work : flight->works) work->cancel();
     // The first failure is told once nothing uses the buffers any more.
-    flight->ended = [ended = std::move(flight->ended), failure](const sdk::Failure*) { ended(&failure); };
+    if (!flight->failure) flight->failure.emplace(failure);
     if (!flight->works.empty()) return false;
   }
-  flight->ended(nullptr);
+  finish(flight);
   return true;
+}
+
+// A receiver's refusal says more than the failure of what was cancelled for it.
+void Agent::finish(Flight* flight) {
+  if (const auto refusal = refusal_of(flight->number)) flight->failure.emplace(*refusal);
+  forget(flight->number);
+  flight->ended(flight->failure ? &*flight->failure : nullptr);
+}
+
+void Agent::forget(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  in_parts_.erase(number);
 }
 
 std::optional<sdk::Failure> Agent::cause() const {

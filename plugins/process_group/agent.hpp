@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,9 +36,11 @@ class Agent final : public sdk::RpcAgent {
 
   // Operations under way, and what follows when all have ended: their failure, or none.
   struct Flight {
+    uint64_t number = 0;  // of a message that is sent in parts, which its receiver may refuse
     std::vector<std::unique_ptr<sdk::Work>> works;
     std::optional<Clock::time_point> limit;
-    void set_limit(int64_t timeout_ns);  // none if negative
+    void set_limit(int64_t timeout_ns);   // none if negative
+    std::optional<sdk::Failure> failure;  // the first
     std::function<void(const sdk::Failure* failure)> ended;
   };
 
@@ -46,10 +49,16 @@ class Agent final : public sdk::RpcAgent {
   void listen();
   std::unique_ptr<sdk::Failure> receive_frame(std::string* frame, int32_t* from, uint64_t* bytes);
   void take_in(int32_t from, std::string_view bytes);
+  void receive_parts(int32_t from, const Frame& frame, std::string_view bytes);
+  void refuse(int32_t to, const Frame& frame, const sdk::Failure& why);
+  void on_refused(int32_t by, const Frame& frame, std::string_view bytes);
+  std::optional<sdk::Failure> refusal_of(uint64_t number) const;
   void add(Flight flight);
   void wait();
   // True once it has ended.
   bool drive(Flight* flight, int64_t slice_ns);
+  void finish(Flight* flight);
+  void forget(uint64_t number);
   std::optional<sdk::Failure> cause() const;
 
   const sdk::Inner inner_;
@@ -60,6 +69,7 @@ class Agent final : public sdk::RpcAgent {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Flight> flights_;
+  std::map<uint64_t, std::optional<sdk::Failure>> in_parts_;  // messages that are sent so, and why if they were refused
   std::optional<sdk::Failure> ended_;
   std::optional<sdk::Failure> deaf_;  // why nothing is received any more
 

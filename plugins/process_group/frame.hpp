@@ -25,14 +25,17 @@ struct Part {
 
 struct Frame {
   uint64_t number = 0;
+  uint64_t id = 0;          // the core's, of the message
+  int32_t refusal = 0;      // not 0: the status with which the receiver refused that message; the payload says why
   int64_t timeout_ns = -1;  // after which its parts will not come any more; negative: never
   std::vector<Part> parts;
 };
 
-// The frame's bytes; fills in `parts`. Throws sdk::Failure if there are too many parts.
-std::string encode(uint64_t number, int64_t timeout_ns, std::string_view payload, const std::vector<bp_buffer>& buffers,
-                   std::vector<Part>* parts);
-// Throws sdk::Failure if these bytes are no frame, or its message is larger than `most` bytes.
-Frame decode(std::string_view bytes, uint64_t most);
+// The frame's bytes, for a message with this payload and these buffers; fills in `frame->parts`. Throws sdk::Failure if
+// there are too many parts.
+std::string encode(Frame* frame, std::string_view payload, const std::vector<bp_buffer>& buffers);
+// Throws sdk::Failure if these bytes are no frame, or its message is larger than `most` bytes; then the frame says
+// which message that was (id 0: unknown).
+void decode(std::string_view bytes, uint64_t most, Frame* frame);
 
 }  // namespace backplane::process_group

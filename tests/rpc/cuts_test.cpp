@@ -107,7 +107,7 @@ void begin(const rpc::Worker& worker, const std::vector<std::byte>& bytes, Endin
 }
 
 class RpcCutsTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Agents, RpcCutsTest, testing::Values("ZMQ"),
+INSTANTIATE_TEST_SUITE_P(Agents, RpcCutsTest, testing::ValuesIn(own_agents()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(RpcCutsTest, EachCallEndsOnce) {

@@ -137,28 +137,6 @@ TEST(RpcTensorPipeTest, BrokenConnectionsEndTheCallsOnThem) {
   });
 }
 
-// On either way: as an argument, and as a result.
-TEST(RpcTensorPipeTest, RefusedMessagesEndTheCallsOnThem) {
-  rpc::register_function("length", [](const std::string& text) { return text.size(); });
-  rpc::register_function("text", [](size_t length) { return std::string(length, 'x'); });
-  const Store store = Store::inproc();
-  on_ranks(2, [&store](int rank) {
-    const auto worker = rpc::Worker::join(
-        worker_name(rank), rpc_options("tensorpipe", store, rank, 2, rank == 1 ? "?max_message_bytes=65536" : ""));
-    const size_t large = 1 << 20;
-    const auto call = rank == 0 ? worker.rpc_async<size_t>({1, Timeout::zero()}, "length", std::string(large, 'x'))
-                                : worker.rpc_async<size_t>({0, Timeout::zero()}, "text", large);
-    EXPECT_TRUE(call.wait_for(std::chrono::seconds(20)));
-    std::string text;
-    const Status status = failure_of([&call] { call.wait(); }, &text);
-    EXPECT_TRUE(status == Status::kPeerLost || status == Status::kInvalid) << text;
-    EXPECT_TRUE(text.find("broke") != std::string::npos ||
-                text.find("a message of rank 0 was refused") != std::string::npos)
-        << text;
-    EXPECT_TRUE(worker.shutdown().empty());
-  });
-}
-
 TEST(RpcTensorPipeTest, WorkersOfOtherChannelsHaveOneInCommon) {
   rpc::register_function("sum of array",
                          [](const rpc::Array<int>& array) { return std::accumulate(array.begin(), array.end(), 0); });

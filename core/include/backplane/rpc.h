@@ -122,9 +122,9 @@ BP_API void bp_rpc_parcel_release(bp_rpc_parcel* parcel);
  * once, on a thread of the worker or the caller's; must not block. */
 typedef void (*bp_rpc_done)(void* ctx, bp_rpc_parcel* result, const bp_error* err);
 
-/* Calls a function of worker `to`. timeout_ns 0: none, and then a message that the receiver refuses, because its
- * agent's max_message_bytes is smaller than the one here, leaves the call to be cancelled; negative: the worker's
- * default. Returns at once; if it returns an error `done` is not called. *id (may be NULL) is for bp_rpc_cancel. */
+/* Calls a function of worker `to`. timeout_ns 0: none; negative: the worker's default. What is larger than either
+ * worker's max_message_bytes, as arguments or as a result, ends the call with BP_INVALID.
+ * Returns at once; if it returns an error `done` is not called. *id (may be NULL) is for bp_rpc_cancel. */
 BP_API int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments,
                            int64_t timeout_ns, bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err);
 /* Ends a call with BP_CANCELLED and tells the callee, as a timeout does: what does not run yet never will, what runs

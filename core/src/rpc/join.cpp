@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "group/objects.hpp"
@@ -52,11 +53,18 @@ std::vector<Json> exchange(Group& group, const Json& mine, int64_t timeout_ns) {
   return all;
 }
 
-// The first problem that anybody has is everybody's.
+// The first problem that anybody has is everybody's; one that only follows from another's comes last.
 void raise_first(const std::vector<Json>& all) {
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const std::string problem = all[rank].value("problem", "");
-    if (problem.empty()) continue;
+  const auto find = [&all](bool following) {
+    return std::find_if(all.begin(), all.end(), [following](const Json& card) {
+      return !card.value("problem", "").empty() && (card.value("status", BP_INTERNAL) == BP_CANCELLED) == following;
+    });
+  };
+  auto found = find(false);
+  if (found == all.end()) found = find(true);
+  if (found != all.end()) {
+    const auto rank = static_cast<size_t>(found - all.begin());
+    const std::string problem = all[rank]["problem"];
     throw Error(all[rank].value("status", BP_INTERNAL), fmt::format("rank {} cannot join: {}", rank, problem),
                 static_cast<int32_t>(rank));
   }
@@ -117,6 +125,44 @@ Json card_of(const WorkerConfig& config, const std::function<void(Json*)>& fill)
   return card;
 }
 
+// While a worker's transport starts, it may wait for those of others. If one of them fails, this ends the waiting of
+// all.
+class Beginning {
+ public:
+  // `starting`: what the transport uses of the store.
+  Beginning(const std::shared_ptr<Store>& store, std::shared_ptr<Store> starting, int64_t timeout_ns)
+      : store_(store), watched_(store->view()), starting_(std::move(starting)), timeout_ns_(timeout_ns) {
+    watch_ = std::thread([this] {
+      try {
+        starting_->interrupt(BP_CANCELLED, watched_->get(kKey, Deadline::after(timeout_ns_)));
+      } catch (const std::exception&) {  // nobody has failed
+      }
+    });
+  }
+  ~Beginning() {
+    watched_->interrupt(BP_CANCELLED, "all is well");
+    watch_.join();
+  }
+  Beginning(const Beginning&) = delete;
+  Beginning& operator=(const Beginning&) = delete;
+
+  void tell(const std::string& problem) {
+    try {
+      store_->set(kKey, problem, Deadline::after(timeout_ns_));
+    } catch (const std::exception& e) {
+      log(BP_LOG_WARN, "rpc: the others cannot be told of a failure: {}", e.what());
+    }
+  }
+
+ private:
+  static constexpr const char* kKey = "rpc/failure";
+  const std::shared_ptr<Store> store_;
+  const std::shared_ptr<Store> watched_;
+  const std::shared_ptr<Store> starting_;
+  const int64_t timeout_ns_;
+  std::thread watch_;
+};
+
 }  // namespace
 
 Worker::Worker(WorkerConfig config)
@@ -171,21 +217,32 @@ void Worker::agree_on_all(const WorkerConfig& config) {
 
 // Told before anything waits for the others' transports, too.
 void Worker::start(const WorkerConfig& config) {
-  const Json ready = card_of(config, [this, &config](Json*) {
+  const Json ready = card_of(config, [this, &config](Json* card) {
     if (member_ == nullptr) {
       member_ = &config.registry->lookup(backend_);
       Transport::check_kind(*member_);
       check_security(*member_);
       options_ = make_options(*member_, {});
     }
+    Transport::check_group(*member_, *group_);
+    (*card)["most_bytes"] = Transport::most_bytes(*options_);
     pool_ = std::make_unique<Pool>(pool_size(*options_));
   });
-  raise_first(exchange(*group_, ready, config.timeout_ns));
+  const std::vector<Json> all = exchange(*group_, ready, config.timeout_ns);
+  raise_first(all);
+  for (const Json& card : all) most_bytes_.push_back(card["most_bytes"]);
   const Json mine = card_of(config, [this, &config](Json*) {
     Transport::Sink* const sink = this;
-    auto made = std::make_unique<Transport>(*member_, options_, *group_, config.name, config.timeout_ns, sink);
-    const std::lock_guard lock(mutex_);
-    transport_ = std::move(made);
+    const std::shared_ptr<Store> store = group_->config().store->view();
+    Beginning beginning(group_->config().store, store, config.timeout_ns);
+    try {
+      auto made = std::make_unique<Transport>(*member_, options_, *group_, store, config.name, config.timeout_ns, sink);
+      const std::lock_guard lock(mutex_);
+      transport_ = std::move(made);
+    } catch (...) {
+      beginning.tell(caught().what());
+      throw;
+    }
   });
   raise_first(exchange(*group_, mine, config.timeout_ns));
   if (liveness_) liveness_->add(this);

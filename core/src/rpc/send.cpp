@@ -121,9 +121,14 @@ void Worker::transmit(int32_t to, const Header& header, Content content, uint64_
   uint64_t size = package->bytes.size();
   for (const bp_buffer& buffer : content.buffers) size += buffer.count;
   const Sending sending(this);
-  if (size > sending->most_bytes()) {
-    fail(BP_INVALID, "the message has {} bytes, and max_message_bytes allows {}", size, sending->most_bytes());
-  }
+  const auto limit = [this, size](int32_t rank) {
+    const uint64_t most = most_bytes_[static_cast<size_t>(rank)];
+    if (size <= most) return;
+    fail(BP_INVALID, "the message has {} bytes, and max_message_bytes of worker '{}' (rank {}) allows {}", size,
+         names_[static_cast<size_t>(rank)], rank, most);
+  };
+  limit(rank_);
+  limit(to);
   metrics_.peers[static_cast<size_t>(to)].bytes_sent.fetch_add(size, std::memory_order_relaxed);
   bp_rpc_message message = {};
   message.struct_size = sizeof(bp_rpc_message);
@@ -143,6 +148,10 @@ void Worker::loop_back(const bp_rpc_message& message) {
   copy->bytes.assign(static_cast<const char*>(message.payload), message.payload_size);
   std::vector<bp_buffer> buffers(message.buffers, message.buffers + message.buffer_count);
   for (bp_buffer& buffer : buffers) {
+    if (buffer.memory != BP_HOST) {
+      message.release(message.owner);
+      fail(BP_UNSUPPORTED, "a worker's calls of its own functions carry host memory only; copy the buffer there");
+    }
     const auto* const data = static_cast<const std::byte*>(buffer.data);
     buffer.data = copy->buffers.emplace_back(data, data + buffer.count).data();
   }

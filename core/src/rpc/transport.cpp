@@ -10,11 +10,16 @@ namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // unless the backend has an option for it
 
-uint64_t most_bytes_of(const BackendOptions& options) {
-  for (const auto& [key, value] : options.values()) {
-    if (key == "max_message_bytes") return std::stoull(value);
+// The group's own backend for host memory.
+const ChosenBackend& backend_of(const Group& group, const Member& agent) {
+  const std::vector<ChosenBackend>& all = group.config().backends;
+  const auto chosen = std::find_if(all.begin(), all.end(), [](const ChosenBackend& each) {
+    return each.only.empty() && (!each.memory || *each.memory == BP_HOST);
+  });
+  if (chosen == all.end()) {
+    fail(BP_INVALID, "{} sends host memory, for which this group has no backend", agent.id);
   }
-  return kMostBytes;
+  return *chosen;
 }
 
 void report_received(void* ctx, int32_t from, const bp_rpc_message* message) {
@@ -40,15 +45,33 @@ void Transport::check_kind(const Member& member) {
        member.id);
 }
 
+void Transport::check_group(const Member& member, const Group& group) {
+  if ((member.backend->flags & BP_BACKEND_RPC_OVER_GROUP) == 0) return;
+  constexpr uint32_t kNeeded = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
+  const Member& below = *backend_of(group, member).member;
+  if ((below.backend->flags & kNeeded) == kNeeded) return;
+  fail(
+      BP_UNSUPPORTED,
+      "{} needs a group whose backend matches tags and receives from anyone, which {} does not; choose another one for "
+      "the group, as zmq, or an agent with connections of its own",
+      member.id, below.id);
+}
+
+uint64_t Transport::most_bytes(const BackendOptions& options) {
+  for (const auto& [key, value] : options.values()) {
+    if (key == "max_message_bytes") return std::stoull(value);
+  }
+  return kMostBytes;
+}
+
 Transport::Transport(const Member& member, const std::shared_ptr<const BackendOptions>& options, const Group& group,
-                     const std::string& name, int64_t timeout_ns, Sink* sink)
+                     const std::shared_ptr<Store>& store, const std::string& name, int64_t timeout_ns, Sink* sink)
     : member_(member), sink_(*sink), options_(options) {
   check_kind(member);
   const GroupConfig& config = group.config();
-  offered_ = {sizeof(bp_rpc_host), 0, &sink_, report_received, report_failed, most_bytes_of(*options), report_lost};
-  if ((member.backend->flags & BP_BACKEND_RPC_OVER_GROUP) != 0) make_inner(group, timeout_ns);
-  host_ = std::make_unique<Host>(fmt::format("{} {}", member.id, name),
-                                 make_prefix_store(config.store, "rpc/agent/")->view());
+  offered_ = {sizeof(bp_rpc_host), 0, &sink_, report_received, report_failed, most_bytes(*options), report_lost};
+  if ((member.backend->flags & BP_BACKEND_RPC_OVER_GROUP) != 0) make_inner(group, store, timeout_ns);
+  host_ = std::make_unique<Host>(fmt::format("{} {}", member.id, name), make_prefix_store(store, "rpc/agent/"));
   host_->offer(BP_EXT_RPC, &offered_);
   std::vector<bp_key_value> values;
   for (const auto& [key, value] : options->values()) values.push_back({key.c_str(), value.c_str()});
@@ -95,29 +118,19 @@ void Transport::check(const Group& group) const {
 
 // The group's own backend once more, so that the loss of a worker, which breaks the group, leaves the messages among
 // the others alone.
-void Transport::make_inner(const Group& group, int64_t timeout_ns) {
+void Transport::make_inner(const Group& group, const std::shared_ptr<Store>& store, int64_t timeout_ns) {
   const GroupConfig& config = group.config();
-  const auto chosen = std::find_if(config.backends.begin(), config.backends.end(), [](const ChosenBackend& each) {
-    return each.only.empty() && (!each.memory || *each.memory == BP_HOST);
-  });
-  if (chosen == config.backends.end()) {
-    fail(BP_INVALID, "{} sends host memory, for which this group has no backend", member_.id);
-  }
-  constexpr uint32_t kNeeded = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
-  offered_.inner_flags = chosen->member->backend->flags;
-  if ((offered_.inner_flags & kNeeded) != kNeeded) {
-    fail(BP_UNSUPPORTED, "{} needs a backend that matches tags and receives from anyone; {} does not", member_.id,
-         chosen->member->id);
-  }
+  const ChosenBackend& chosen = backend_of(group, member_);
+  offered_.inner_flags = chosen.member->backend->flags;
   AgentConfig agent;
   agent.name = config.name + ".rpc";
   agent.rank = config.rank;
   agent.world_size = config.world_size;
   agent.device = config.device;
   agent.global_ranks = config.global_ranks;
-  agent.store = make_prefix_store(config.store, "rpc/inner/")->view();
+  agent.store = make_prefix_store(store, "rpc/inner/");
   agent.timeout_ns = timeout_ns;
-  inner_ = std::make_unique<core::Agent>(Chosen{chosen->member, chosen->options}, config.layers, agent);
+  inner_ = std::make_unique<core::Agent>(Chosen{chosen.member, chosen.options}, config.layers, agent);
 }
 
 Transport::~Transport() {

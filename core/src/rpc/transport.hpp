@@ -29,23 +29,26 @@ class Transport {
 
   // BP_INVALID unless the backend makes RPC agents.
   static void check_kind(const Member& member);
+  // What can be known before anybody waits for anybody: BP_INVALID or BP_UNSUPPORTED if the agent needs a group, and
+  // cannot send over one like this.
+  static void check_group(const Member& member, const Group& group);
+  // The largest message that is sent or taken with these options, in bytes.
+  static uint64_t most_bytes(const BackendOptions& options);
 
-  // Runs the init handler. `name`: this worker's. Throws core::Error.
+  // Runs the init handler. `name`: this worker's. `store`: the group's; interrupting it ends this. Throws core::Error.
   Transport(const Member& member, const std::shared_ptr<const BackendOptions>& options, const Group& group,
-            const std::string& name, int64_t timeout_ns, Sink* sink);
+            const std::shared_ptr<Store>& store, const std::string& name, int64_t timeout_ns, Sink* sink);
   ~Transport();
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
   // Takes the message over, also if it throws. Not to this worker itself. Any thread; does not block.
   void send(int32_t to, const bp_rpc_message& message, int64_t timeout_ns);
-  // The largest message, in bytes.
-  uint64_t most_bytes() const { return offered_.most_bytes; }
   // Nothing is delivered afterwards. Twice is fine.
   void abort(const Error& why);
 
  private:
-  void make_inner(const Group& group, int64_t timeout_ns);
+  void make_inner(const Group& group, const std::shared_ptr<Store>& store, int64_t timeout_ns);
   void check(const Group& group) const;
 
   const Member& member_;

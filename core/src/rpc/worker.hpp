@@ -152,6 +152,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   std::string backend_;
   const Member* member_ = nullptr;
   std::shared_ptr<const BackendOptions> options_;
+  std::vector<uint64_t> most_bytes_;  // of a message to each worker
   Metrics metrics_;
   Values values_;
   Calls calls_;

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Nobody waits for what another worker will not take, or for a worker that cannot start.
+#include "rpc/workers.hpp"
+
+namespace backplane::test {
+namespace {
+
+[[maybe_unused]] const bool registered = [] {
+  rpc::register_function("size of", [](const rpc::Array<uint8_t>& bytes) { return bytes.size(); });
+  rpc::register_function("so many", [](size_t size) { return rpc::Array<uint8_t>(std::vector<uint8_t>(size)); });
+  return true;
+}();
+
+class RpcRefusalTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, RpcRefusalTest, testing::ValuesIn(rpc_ways()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(RpcRefusalTest, WhatAWorkerDoesNotTakeIsNotSent) {
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const char* const limit = rank == 1 ? "?max_message_bytes=65536" : "";
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2, limit));
+    const rpc::To other(1 - rank, Timeout::zero());  // without a timeout, a call that nobody ends hangs
+    std::string text;
+    if (rank == 0) {
+      const rpc::Array<uint8_t> large(std::vector<uint8_t>(100000));
+      EXPECT_EQ(failure_of([&] { worker.rpc_sync<size_t>(other, "size of", large); }, &text), Status::kInvalid);
+      EXPECT_NE(text.find("max_message_bytes of worker 'worker1' (rank 1) allows 65536"), std::string::npos) << text;
+    } else {
+      const auto ask = [&] { worker.rpc_sync<rpc::Array<uint8_t>>(other, "so many", size_t{100000}); };
+      EXPECT_EQ(failure_of(ask, &text), Status::kInvalid);
+      EXPECT_NE(text.find("its answer could not be sent: the message has "), std::string::npos) << text;
+    }
+    EXPECT_EQ(worker.rpc_sync<size_t>(other, "size of", rpc::Array<uint8_t>(std::vector<uint8_t>(1000))), 1000U);
+    worker.shutdown();
+  });
+}
+
+TEST_P(RpcRefusalTest, DeviceMemoryIsNotTakenForHostMemory) {
+  in_world(GetParam(), 2, [](const rpc::Worker& worker) {
+    for (int to = 0; to < 2; ++to) {
+      char byte = 0;
+      const bp_buffer buffer = {&byte, 1, BP_CUDA, 0};
+      bp_rpc_content content = {};
+      content.struct_size = sizeof(content);
+      content.buffers = &buffer;
+      content.buffer_count = 1;
+      const auto call = [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+        return bp_rpc_call(worker.get(), to, "size of", &content, 0, done, ctx, id, err);
+      };
+      const auto handle = std::shared_ptr<bp_rpc>(worker.get(), [](bp_rpc*) {});
+      std::string text;
+      EXPECT_EQ(failure_of([&] { rpc::Future<size_t>::start(handle, call).wait(); }, &text), Status::kUnsupported);
+      EXPECT_NE(text.find("host memory only"), std::string::npos) << text;
+    }
+  });
+}
+
+struct Unable {
+  const char* way;
+  const char* options;
+  const char* problem;
+};
+
+TEST(RpcStartTest, WhoCannotStartKeepsNobodyWaiting) {
+  std::vector<Unable> all;
+  for (const std::string& agent : own_agents()) {
+    if (agent == "tensorpipe") all.push_back({"tensorpipe", "?transports=pigeon", "transports does not know 'pigeon'"});
+    if (agent == "ZMQ") all.push_back({"ZMQ", "?address=203.0.113.1", "cannot listen on 203.0.113.1"});
+  }
+  for (const Unable& unable : all) {
+    const Store store = Store::inproc();
+    on_ranks(3, [&](int rank) {
+      const rpc::RpcOptions options = rpc_options(unable.way, store, rank, 3, rank == 1 ? unable.options : "");
+      std::string text;
+      failure_of([&] { rpc::Worker::join(worker_name(rank), options); }, &text);
+      EXPECT_EQ(text.find("rank 1 cannot join: "), 0U) << text;
+      EXPECT_NE(text.find(unable.problem), std::string::npos) << text;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace backplane::test
