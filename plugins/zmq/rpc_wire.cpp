@@ -62,6 +62,7 @@ std::optional<RpcHeader> parse_header(const zmq::message_t& frame, const Token& 
   std::memcpy(&header, frame.data(), sizeof(header));
   if (header.magic != kRpcMagic || header.token != own) return std::nullopt;
   if (header.from < 0 || header.from >= world_size) return std::nullopt;
+  if (header.kind < RpcKind::kMessage || header.kind > RpcKind::kQuestion) return std::nullopt;
   const bool has_parts = header.kind == RpcKind::kMessage;
   if (has_parts ? header.parts == 0 || header.parts > kMostParts : header.parts != 0) return std::nullopt;
   return header;

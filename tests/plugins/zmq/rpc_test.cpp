@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The RPC agent by itself: peers that are gone, messages that nobody confirms, strangers.
+#include "rpc/sides.hpp"
+
+#include <sys/socket.h>
+
+#include <cstring>
+#include <zmq.hpp>
+
+#include "support/agents.hpp"
+
+namespace backplane::test {
+namespace {
+
+const bp_backend& agent() { return open_backend(ZMQ_PLUGIN, "zmq"); }
+
+// What the store says of a worker: its token, and the endpoint of its socket.
+struct Card {
+  explicit Card(const std::shared_ptr<core::Store>& store) {
+    const std::string text = store->get("zmq/1", core::Deadline::after(INT64_C(20'000'000'000)));
+    token = text.substr(0, 16);
+    const size_t begin = text.find("tcp://");
+    endpoint = text.substr(begin, text.find(' ', begin) - begin);
+  }
+  std::string token;
+  std::string endpoint;
+};
+
+// The head of a message as README.md describes it.
+std::string head(const std::string& token, int32_t from, uint32_t parts, uint64_t number, char kind = 1) {
+  std::string bytes(48, '\0');
+  std::memcpy(bytes.data(), "BPR1", 4);
+  bytes[4] = kind;
+  std::memcpy(bytes.data() + 8, &from, sizeof(from));
+  std::memcpy(bytes.data() + 12, &parts, sizeof(parts));
+  std::memcpy(bytes.data() + 16, token.data(), token.size());
+  std::memcpy(bytes.data() + 32, &number, sizeof(number));
+  return bytes;
+}
+std::string sizes(const std::vector<uint64_t>& of) {
+  return {reinterpret_cast<const char*>(of.data()), of.size() * sizeof(uint64_t)};
+}
+
+TEST(ZmqRpc, WhoIsGoneIsReported) {
+  Sides sides(agent(), {{"connect_timeout", "50ms"}});
+  ASSERT_EQ(sides.zero->send(1, 1, 100000), BP_OK);
+  EXPECT_TRUE(sides.one->has_received(1));
+  sides.one.reset();
+  ASSERT_EQ(sides.zero->send(1, 2, 100000), BP_OK);
+  EXPECT_EQ(sides.zero->failure(2).find("rank 1 is gone: nobody answers at tcp://127.0.0.1:"), 0U);
+  EXPECT_TRUE(sides.zero->hears_of_the_loss_of(1));
+  EXPECT_EQ(sides.zero->send(1, 3, 100000), BP_PEER_LOST);
+}
+
+TEST(ZmqRpc, WhatNobodyConfirmsInTimeIsReported) {
+  Sides sides(agent(), {});
+  sides.one.reset();
+  ASSERT_EQ(sides.zero->send(1, 1, 100, INT64_C(50'000'000)), BP_OK);
+  EXPECT_EQ(sides.zero->failure(1), "rank 1 did not confirm the message in time");
+}
+
+TEST(ZmqRpc, StrangersAreNotHeard) {
+  Sides sides(agent(), {});
+  const Card card(sides.store);
+  zmq::context_t context;
+  zmq::socket_t stranger(context, zmq::socket_type::dealer);
+  stranger.set(zmq::sockopt::linger, 1000);
+  stranger.connect(card.endpoint);
+  const std::string mine = card.token;
+  const std::string other(16, 'x');
+  const std::vector<std::vector<std::string>> messages = {
+      {""},
+      {"BPR1"},
+      {head(other, 0, 1, 1) + sizes({0})},
+      {head(mine, 0, 0, 1)},
+      {head(mine, 1, 1, 1) + sizes({0})},    // in the name of the receiver itself
+      {head(mine, 2, 1, 1) + sizes({0})},    // of nobody
+      {head(mine, -1, 1, 1) + sizes({0})},   // of nobody
+      {head(mine, 0, 100, 1) + sizes({0})},  // what is said to be there is not
+      {head(mine, 0, 1, 2)},
+      {head(mine, 0, 1, 3) + sizes({8000})},
+      {head(mine, 0, 1, 4) + sizes({100000}), "short"},
+      {head(mine, 0, 1, 5) + sizes({UINT64_MAX}), "short"},
+      {head(mine, 0, 1, 6) + sizes({0}), "more than was said"},
+      {head(mine, 0, UINT32_MAX, 7)},
+      {head(mine, 0, 0, 8, 4)},  // of no kind
+  };
+  for (const auto& frames : messages) {
+    for (size_t i = 0; i < frames.size(); ++i) {
+      stranger.send(zmq::buffer(frames[i]), i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  }
+  // Heard after all of these, which come along the same connection.
+  stranger.send(zmq::buffer(head(mine, 0, 1, 100) + sizes({0}) + std::string(8, '\0')), zmq::send_flags::none);
+  EXPECT_TRUE(sides.one->has_received(1));
+  ASSERT_EQ(sides.one->send(0, 1, 100000), BP_OK);
+  EXPECT_TRUE(sides.zero->has_received(1));
+}
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RPC agents by themselves, without the core's calls around them: what one is given, and what it tells its host.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backplane/abi/ext/rpc.h"
+#include "backplane/abi/process_group.h"
+#include "options/option_value.hpp"
+#include "plugin/builtins.hpp"
+#include "plugin/host.hpp"
+#include "store/store.hpp"
+
+namespace backplane::test {
+
+inline const bp_backend& builtin(const std::string& id) {
+  for (const bp_plugin* plugin : core::builtin_plugins()) {
+    for (uint32_t i = 0; i < plugin->backend_count; ++i) {
+      if (plugin->backends[i]->id == id) return *plugin->backends[i];
+    }
+  }
+  throw std::runtime_error(id + " is not built in");
+}
+
+// One of two workers. Over a group of inproc's, if its agent needs one.
+class Side {
+ public:
+  Side(const bp_backend& agent, const std::shared_ptr<core::Store>& store, int32_t rank,
+       const core::KeyValues& options = {}, uint64_t most_bytes = uint64_t{1} << 32)
+      : offered_{sizeof(bp_rpc_host), 0, this, received, failed, most_bytes, lost},
+        host_("rank " + std::to_string(rank), store) {
+    const bool over_group = (agent.flags & BP_BACKEND_RPC_OVER_GROUP) != 0;
+    if (over_group) offered_.inner_flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
+    host_.offer(BP_EXT_RPC, &offered_);
+    if (over_group) start(builtin("inproc"), BP_KIND_PROCESS_GROUP, rank, {}, &inner_);
+    start(agent, BP_KIND_RPC, rank, options, &agent_);
+  }
+  ~Side() {
+    bp_error why;
+    bp_error_init(&why);
+    bp_error_set(&why, BP_CANCELLED, 0, -1, "the test is over");
+    api().abort(agent_.self, &why);
+    api().destroy(agent_.self);
+    if (inner_.api != nullptr) static_cast<const bp_process_group_api*>(inner_.api)->destroy(inner_.self);
+    EXPECT_EQ(held_, 0) << "messages were not given back";
+  }
+  Side(const Side&) = delete;
+  Side& operator=(const Side&) = delete;
+
+  // A message of five bytes and a buffer.
+  int32_t send(int32_t to, uint64_t id, uint64_t bytes, int64_t timeout_ns = BP_NO_TIMEOUT) {
+    auto* const lent = new Lent{this, std::vector<std::byte>(bytes)};
+    {
+      const std::lock_guard lock(mutex_);
+      ++held_;
+    }
+    const bp_buffer buffer = {lent->memory.data(), bytes, BP_HOST, 0};
+    bp_rpc_message message = {sizeof(message), 1, id, "hello", 5, &buffer, give_back, lent};
+    bp_error err;
+    bp_error_init(&err);
+    return api().send(agent_.self, to, &message, timeout_ns, &err);
+  }
+  // Why a message of this worker's did not arrive; "" if that was not said within 20 s.
+  std::string failure(uint64_t id) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPatience, [this, id] { return failures_.contains(id); });
+    return failures_[id];
+  }
+  bool hears_of_the_loss_of(int32_t peer) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [this, peer] { return lost_.contains(peer); });
+  }
+  // Waits for so many messages; false if there are others, or none come within 20 s.
+  bool has_received(size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [this, count] { return received_ >= count; }) && received_ == count;
+  }
+
+ private:
+  static constexpr std::chrono::seconds kPatience{20};
+
+  struct Lent {
+    Side* side;
+    std::vector<std::byte> memory;
+  };
+
+  static Side& of(void* ctx) { return *static_cast<Side*>(ctx); }
+  static void give_back(void* owner) {
+    const std::unique_ptr<Lent> lent(static_cast<Lent*>(owner));
+    const std::lock_guard lock(lent->side->mutex_);
+    --lent->side->held_;
+  }
+  static void received(void* ctx, int32_t, const bp_rpc_message* message) {
+    message->release(message->owner);
+    const std::lock_guard lock(of(ctx).mutex_);
+    ++of(ctx).received_;
+    of(ctx).changed_.notify_all();
+  }
+  static void failed(void* ctx, int32_t, uint64_t id, const bp_error* err) {
+    const std::lock_guard lock(of(ctx).mutex_);
+    of(ctx).failures_[id] += err->text;
+    of(ctx).changed_.notify_all();
+  }
+  static void lost(void* ctx, int32_t peer, const bp_error*) {
+    const std::lock_guard lock(of(ctx).mutex_);
+    of(ctx).lost_.insert(peer);
+    of(ctx).changed_.notify_all();
+  }
+
+  const bp_rpc_api& api() const { return *static_cast<const bp_rpc_api*>(agent_.api); }
+  void start(const bp_backend& backend, uint32_t kind, int32_t rank, const core::KeyValues& options, bp_agent* agent) {
+    const core::KeyValues complete = core::complete_options(backend, options);
+    std::vector<bp_key_value> values;
+    for (const auto& [key, value] : complete) values.push_back({key.c_str(), value.c_str()});
+    const std::vector<int32_t> global_ranks = {0, 1};
+    const bp_init init = {sizeof(bp_init),
+                          rank,
+                          2,
+                          -1,
+                          "test",
+                          host_.table(),
+                          nullptr,
+                          values.data(),
+                          static_cast<uint32_t>(values.size()),
+                          kind,
+                          INT64_C(20'000'000'000),
+                          global_ranks.data(),
+                          inner_.api == nullptr ? nullptr : &inner_};
+    agent->struct_size = sizeof(bp_agent);
+    bp_error err;
+    bp_error_init(&err);
+    if (backend.init(&backend, &init, agent, &err) != BP_OK) throw std::runtime_error(err.text);
+  }
+
+  bp_rpc_host offered_;
+  core::Host host_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::map<uint64_t, std::string> failures_;
+  std::set<int32_t> lost_;
+  size_t received_ = 0;
+  int held_ = 0;  // messages that the agent has
+  bp_agent inner_ = {};
+  bp_agent agent_ = {};
+};
+
+// Both, which wait for each other.
+struct Sides {
+  Sides(const bp_backend& agent, const core::KeyValues& options, uint64_t most_bytes_of_1 = uint64_t{1} << 32)
+      : store(core::make_inproc_store()) {
+    std::thread other([&] { one = std::make_unique<Side>(agent, store, 1, options, most_bytes_of_1); });
+    zero = std::make_unique<Side>(agent, store, 0, options);
+    other.join();
+  }
+  std::shared_ptr<core::Store> store;
+  std::unique_ptr<Side> zero;
+  std::unique_ptr<Side> one;
+};
+
+}  // namespace backplane::test
