@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
-#include <sstream>
 #include <utility>
 
+#include "address.hpp"
 #include "backplane/sdk/worker.hpp"
 #include "fault.hpp"
 
@@ -32,33 +32,31 @@ int device_count() {
 constexpr int64_t kStoreTimeoutNs = 10'000'000'000;  // for a card that is known to be there
 constexpr std::chrono::seconds kRetry(1);
 
-std::string key_of(int32_t rank) { return "worker/" + std::to_string(rank); }
-
 }  // namespace
 
 Agent::Agent(const sdk::Context& context)
     : core_(context.host),
       host_(context.host),
       rank_(context.rank),
-      name_(context.name),
-      endpoint_(make_endpoint(context.name, context.options.text("address"), context.options.text("transports"),
-                              context.options.text("channels"), context.host)),
-      maps_(parse_device_maps(context.options.text("device_maps"))),
+      endpoint_(make_endpoint(context)),
       peers_(static_cast<size_t>(context.world_size)) {
-  if (getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
+  card_.host = host_identity();
+  card_.devices = {context.name, device_count(), parse_device_maps(context.options.text("device_maps"))};
+  if (getrandom(card_.token.data(), card_.token.size(), 0) != static_cast<ssize_t>(card_.token.size())) {
     throw sdk::Failure(BP_RESOURCE, "the system gives no random bytes");
   }
   try {
     listen();
-    thread_ = sdk::start_thread([this] { tend(); });
     std::vector<WorkerDevices> workers;
     for (int32_t rank = 0; rank < context.world_size; ++rank) {
-      const Card card = learn(rank, context.timeout_ns);
+      const Card card = parse_card(host_.store_get(card_key(rank), context.timeout_ns), rank);
+      if (rank != rank_) way_to(card_, card, rank);
       peers_[static_cast<size_t>(rank)].token = card.token;
       workers.push_back(card.devices);
     }
     check_device_maps(workers);
     reverse_ = reverse_device_maps(workers, context.name);
+    thread_ = sdk::start_thread([this] { tend(); });
   } catch (...) {
     abort(sdk::Failure(BP_CANCELLED, "the agent could not start"));
     throw;
@@ -72,29 +70,11 @@ bool Agent::over() const {
   return over_;
 }
 
-// Token, URL, name, number of devices, maps: one a line, but for the token, which comes first.
 void Agent::tell(const tensorpipe::Listener& listener) {
-  std::string card(token_.data(), token_.size());
-  card.append(listener.url(endpoint_.first)).append("\n").append(name_).append("\n");
-  card.append(std::to_string(device_count())).append("\n").append(format_device_maps(maps_)).append("\n");
-  host_.store_set(key_of(rank_), card);
-}
-
-Agent::Card Agent::learn(int32_t rank, int64_t timeout_ns) {
-  const std::string text = host_.store_get(key_of(rank), timeout_ns);
-  Card card;
-  if (text.size() < card.token.size()) throw sdk::Failure(BP_INVALID, "a worker has left a broken card", rank);
-  std::copy_n(text.begin(), card.token.size(), card.token.begin());
-  std::istringstream lines(text.substr(card.token.size()));
-  std::string count;
-  std::string maps;
-  std::getline(lines, card.url);
-  std::getline(lines, card.devices.name);
-  std::getline(lines, count);
-  std::getline(lines, maps);
-  card.devices.count = std::atoi(count.c_str());
-  card.devices.maps = parse_device_maps(maps);
-  return card;
+  for (const std::string& transport : endpoint_.transports) {
+    (transport == "uv" ? card_.uv : card_.shm) = listener.url(transport);
+  }
+  host_.store_set(card_key(rank_), format_card(card_));
 }
 
 void Agent::send(int32_t to, sdk::RpcMessage message, int64_t) {
@@ -122,10 +102,13 @@ void Agent::connect(int32_t to) {
   Pipe pipe;
   std::optional<sdk::Failure> failure;
   try {
-    const std::string url = learn(to, kStoreTimeoutNs).url;  // it may listen elsewhere by now
+    const Card card = parse_card(host_.store_get(card_key(to), kStoreTimeoutNs), to);  // it may listen elsewhere by now
+    const std::string& url = way_to(card_, card, to);
+    require_way(url, to);
     pipe = endpoint_.context->connect(url, tensorpipe::PipeOptions().remoteName(std::to_string(to)));
   } catch (const sdk::Failure& e) {
-    failure.emplace(BP_PEER_LOST, std::string("its address is not to be had: ") + e.what(), to);
+    const bool ours = e.status() == BP_RESOURCE || e.status() == BP_INVALID;
+    failure.emplace(ours ? e.status() : BP_PEER_LOST, std::string("it cannot be reached: ") + e.what(), to);
   } catch (const std::exception& e) {
     failure.emplace(BP_INTERNAL, std::string("TensorPipe makes no pipe to it: ") + e.what(), to);
   }
@@ -206,7 +189,9 @@ bool Agent::forget(int32_t to, const Pipe& pipe) {
 }
 
 void Agent::listen() {
-  const std::shared_ptr<tensorpipe::Listener> listener = endpoint_.context->listen(endpoint_.addresses());
+  std::vector<std::string> urls;
+  for (const auto& url : endpoint_.urls) urls.push_back(url());
+  const std::shared_ptr<tensorpipe::Listener> listener = endpoint_.context->listen(urls);
   std::shared_ptr<tensorpipe::Listener> last;
   {
     const std::lock_guard lock(mutex_);
@@ -292,7 +277,8 @@ void Agent::read(const Pipe& pipe, int32_t from) {
     if (error) return drop(same, from, failure_of(error, from));
     std::shared_ptr<Arrival> arrival;
     try {
-      arrival = std::make_shared<Arrival>(descriptor, token_, static_cast<int32_t>(peers_.size()), core_.most_bytes());
+      arrival =
+          std::make_shared<Arrival>(descriptor, card_.token, static_cast<int32_t>(peers_.size()), core_.most_bytes());
     } catch (const sdk::Failure& e) {
       host_.log(BP_LOG_WARN, e.what());
       return drop(same, e.peer_rank() >= 0 ? e.peer_rank() : from, e);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backplane/sdk/rpc.hpp"
+#include "card.hpp"
 #include "context.hpp"
 #include "device_maps.hpp"
 #include "message.hpp"
@@ -42,14 +43,7 @@ class Agent final : public sdk::RpcAgent {
     std::vector<Kept> backlog;  // messages for it
     std::deque<Kept> unread;    // of those that want a receipt
   };
-  struct Card {
-    Token token = {};
-    std::string url;
-    WorkerDevices devices;
-  };
-
   void tell(const tensorpipe::Listener& listener);
-  Card learn(int32_t rank, int64_t timeout_ns);
   void tend();
   void connect(int32_t to);
   void write(int32_t to, const Pipe& pipe, const Kept& message);
@@ -66,10 +60,8 @@ class Agent final : public sdk::RpcAgent {
   const sdk::RpcHost core_;
   const sdk::Host host_;
   const int32_t rank_;
-  Token token_ = {};
-  const std::string name_;
   Endpoint endpoint_;
-  const DeviceMaps maps_;
+  Card card_;  // its URLs are those of the last listener: for the constructor, and then for the agent's thread
   DeviceMaps reverse_;
 
   // Guards what follows. Never held while TensorPipe is called, nor while one of its objects is destroyed: either may

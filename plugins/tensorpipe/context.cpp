@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context.hpp"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,8 +10,10 @@
 #include <random>
 #include <sstream>
 
+#include "address.hpp"
 #include "backplane/sdk/failure.hpp"
 #include "backplane/sdk/worker.hpp"
+#include "card.hpp"
 
 namespace backplane::tensorpipe_plugin {
 namespace {
@@ -107,40 +110,79 @@ bool usable(bool viable, bool named, const char* what, const char* name, const s
   return false;
 }
 
-}  // namespace
+// Too few descriptors are an assertion of TensorPipe's, on a thread of its own.
+bool has_descriptors(const sdk::Context& context, bool named) {
+  constexpr int64_t kOthers = 128;
+  const int64_t needed = kShmDescriptorsPerPeer * (context.world_size - 1) + kOthers;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(needed)) return true;
+  const std::string text = "shared memory among " + std::to_string(context.world_size) + " workers takes " +
+                           std::to_string(needed) + " descriptors, and this process may have " +
+                           std::to_string(limit.rlim_cur) + "; raise its limit (ulimit -n)";
+  if (named) throw sdk::Failure(BP_RESOURCE, text);
+  context.host.log(BP_LOG_INFO, text);
+  return false;
+}
 
-Endpoint make_endpoint(const std::string& name, const std::string& address, const std::string& transports,
-                       const std::string& channels, const sdk::Host& host) {
-  const std::vector<std::string> wanted = split(transports);
-  const std::vector<std::string> wanted_channels = split(channels);
-  check_names("transports", wanted, all_transports());
-  check_names("channels", wanted_channels, all_channels());
-  const sdk::SignalsBlocked blocked;
-  Endpoint endpoint;
-  std::vector<std::function<std::string()>> listeners;
-  endpoint.context = std::make_shared<tensorpipe::Context>(tensorpipe::ContextOptions().name(name));
+bool add_transport(const sdk::Context& context, const std::string& name, bool named, const std::string& address,
+                   Endpoint* endpoint) {
   for (const Transport& each : all_transports()) {
-    if (!wanted.empty() && !contains(wanted, each.name)) continue;
+    if (each.name != name) continue;
+    const sdk::SignalsBlocked blocked;
     auto made = each.make();
-    if (!usable(made && made->isViable(), !wanted.empty(), "transport", each.name, host)) continue;
-    endpoint.context->registerTransport(each.priority, each.name, std::move(made));
-    listeners.push_back([&each, address] { return each.listen(address); });
-    if (endpoint.first.empty()) endpoint.first = each.name;
+    if (!usable(made && made->isViable(), named, "transport", each.name, context.host)) return false;
+    endpoint->context->registerTransport(each.priority, each.name, std::move(made));
+    endpoint->transports.push_back(each.name);
+    endpoint->urls.emplace_back([&each, address] { return each.listen(address); });
+    return true;
   }
-  endpoint.addresses = [listeners] {
-    std::vector<std::string> urls;
-    for (const auto& make : listeners) urls.push_back(make());
-    return urls;
-  };
-  if (listeners.empty()) throw sdk::Failure(BP_UNSUPPORTED, "no transport of TensorPipe is viable here");
+  return false;  // this build of TensorPipe has it not
+}
+
+// Does every worker have shared memory where this one has?
+bool all_share_memory(const sdk::Context& context, const std::string& place) {
+  for (int32_t rank = 0; rank < context.world_size; ++rank) {
+    if (context.host.store_get(place_key(rank), context.timeout_ns) != place) return false;
+  }
+  return true;
+}
+
+void add_transports(const sdk::Context& context, const std::string& address, Endpoint* endpoint) {
+  const std::vector<std::string> wanted = split(context.options.text("transports"));
+  check_names("transports", wanted, all_transports());
+  const bool open = wanted.empty();
+  const bool shm = (open || contains(wanted, "shm")) && has_descriptors(context, !open) &&
+                   add_transport(context, "shm", !open, "", endpoint);
+  const std::string place = shm ? host_identity() : "none";
+  context.host.store_set(place_key(context.rank), place);
+  const bool suffices = shm && context.options.text("address").empty() && all_share_memory(context, place);
+  if (open ? !suffices : contains(wanted, "uv")) add_transport(context, "uv", !open, address, endpoint);
+  if (endpoint->transports.empty()) throw sdk::Failure(BP_UNSUPPORTED, "no transport of TensorPipe is viable here");
+}
+
+void add_channels(const sdk::Context& context, const std::string& address, Endpoint* endpoint) {
+  const std::vector<std::string> wanted = split(context.options.text("channels"));
+  check_names("channels", wanted, all_channels());
+  const sdk::SignalsBlocked blocked;
   for (const Channel& each : all_channels()) {
-    const bool named = contains(wanted_channels, each.name);
-    const bool usual = each.use == Use::kAlways || (each.use != Use::kIfNamed && wanted_channels.empty());
+    const bool named = contains(wanted, each.name);
+    const bool usual = each.use == Use::kAlways || (each.use != Use::kIfNamed && wanted.empty());
     if (!named && !usual) continue;
     auto made = each.make(address);
-    if (!usable(made && made->isViable(), named, "channel", each.name, host)) continue;
-    endpoint.context->registerChannel(each.priority, each.name, std::move(made));
+    if (!usable(made && made->isViable(), named, "channel", each.name, context.host)) continue;
+    endpoint->context->registerChannel(each.priority, each.name, std::move(made));
   }
+}
+
+}  // namespace
+
+Endpoint make_endpoint(const sdk::Context& context) {
+  const std::string& named = context.options.text("address");
+  const std::string address = named.empty() ? "127.0.0.1" : checked_address(named);
+  Endpoint endpoint;
+  endpoint.context = std::make_shared<tensorpipe::Context>(tensorpipe::ContextOptions().name(context.name));
+  add_transports(context, address, &endpoint);
+  add_channels(context, address, &endpoint);
   return endpoint;
 }
 

@@ -10,19 +10,20 @@
 #include <string>
 #include <vector>
 
-#include "backplane/sdk/host.hpp"
+#include "backplane/sdk/backend.hpp"
 
 namespace backplane::tensorpipe_plugin {
 
 struct Endpoint {
   std::shared_ptr<tensorpipe::Context> context;
-  std::function<std::vector<std::string>()> addresses;  // URLs for a listener, others each time
-  std::string first;  // the transport over which pipes are begun; they change to the best that both have
+  std::vector<std::string> transports;
+  std::vector<std::function<std::string()>> urls;  // where to listen, by transport; elsewhere each time
 };
 
-// `transports`, `channels`: names with + or commas between them, empty: all that are viable here. Throws sdk::Failure:
-// BP_INVALID for an unknown name, BP_UNSUPPORTED for one that was named and is not viable.
-Endpoint make_endpoint(const std::string& name, const std::string& address, const std::string& transports,
-                       const std::string& channels, const sdk::Host& host);
+// By the options transports, channels and address. If they leave it open, workers that all share memory have no other
+// transport, so that none listens on a port. Waits for all workers to say whether they do, up to context.timeout_ns.
+// Throws sdk::Failure: BP_INVALID for an unknown name or a wrong address, BP_UNSUPPORTED for what was named and is not
+// viable, BP_RESOURCE if it takes more descriptors than there are.
+Endpoint make_endpoint(const sdk::Context& context);
 
 }  // namespace backplane::tensorpipe_plugin

@@ -6,7 +6,6 @@
 
 #include <tensorpipe/tensorpipe.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,14 +14,12 @@
 #include <vector>
 
 #include "backplane/sdk/rpc.hpp"
+#include "card.hpp"
 
 namespace backplane::tensorpipe_plugin {
 
 inline constexpr uint64_t kTensorSize = 32 << 10;  // the smallest tensor
 inline constexpr uint64_t kMostBuffers = 65536;
-
-// What proves to a worker that it is meant, and by whom: it has put the token into the job's store.
-using Token = std::array<char, 16>;
 
 // Messages that nobody asks about (id 0) are a worker's last words, as a rule. Their receiver confirms them along the
 // same pipe, with an empty message, so that the sender does not close it before they were read: TensorPipe gives up

@@ -2,6 +2,7 @@
 //
 // `tensorpipe`: torch's TENSORPIPE agent, over Debian's libtensorpipe.
 #include <array>
+#include <memory>
 
 #include "agent.hpp"
 #include "backplane/sdk/rpc.hpp"
@@ -18,18 +19,19 @@ struct TensorPipe {
   static constexpr uint32_t flags = 0;
   static constexpr std::array options = sdk::joined(
       sdk::kRpcOptions,
-      std::array{sdk::option({.key = "transports",
-                              .default_value = "",
-                              .help = "which of uv, shm, as in uv+shm; empty: all that are viable"}),
-                 sdk::option({.key = "channels",
-                              .default_value = "",
-                              .help = "which of basic, cma, mpt, as in basic+cma; empty: basic and cma if viable"}),
-                 sdk::option({.key = "device_maps",
-                              .default_value = "",
-                              .help = "which device here is which there: worker1:0=1,1=0;worker2:0=0"}),
-                 sdk::option({.key = "address",
-                              .default_value = "127.0.0.1",
-                              .help = "this worker's address, at which uv listens; others must reach it"})});
+      std::array{
+          sdk::option({.key = "transports",
+                       .default_value = "",
+                       .help = "which of uv, shm, as in uv+shm; empty: shm alone on one host, else both"}),
+          sdk::option({.key = "channels",
+                       .default_value = "",
+                       .help = "which of cma, mpt beside basic, as in cma+mpt; empty: cma if viable"}),
+          sdk::option({.key = "device_maps",
+                       .default_value = "",
+                       .help = "which device here is which there: worker1:0=1,1=0;worker2:0=0"}),
+          sdk::option({.key = "address",
+                       .default_value = "",
+                       .help = "this worker's address, at which uv listens; others must reach it; empty: 127.0.0.1"})});
   static constexpr std::array<bp_capability, 0> capabilities = {};
   static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context) { return std::make_unique<Agent>(context); }
 };

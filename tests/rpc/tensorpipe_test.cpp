@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <future>
 #include <numeric>
 
@@ -33,14 +35,84 @@ bool knock(const std::string& card) {
   return open;
 }
 
+[[maybe_unused]] const bool registered = [] {
+  rpc::register_function("one", [] { return 1; });
+  return true;
+}();
+
 TEST(RpcTensorPipeTest, IsTakenIfNobodyNamesAnother) {
-  const Store store = Store::inproc();
+  Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
     rpc::RpcOptions options = rpc_options("inproc", store, rank, 2);
     options.backend.clear();
     const auto worker = rpc::Worker::join(worker_name(rank), options);
     EXPECT_EQ(worker.backend(), "tensorpipe");
+    EXPECT_EQ(store.get(card_key(rank)).find("uv://"), std::string::npos);  // on one host nobody listens on a port
     worker.shutdown();
+  });
+}
+
+// What would fail on a thread of TensorPipe's, and end the process there, is seen before.
+TEST(RpcTensorPipeTest, WorkersThatCannotReachEachOtherDoNotStart) {
+  const auto refusal = [](const char* first, const char* second, Status status) {
+    const Store store = Store::inproc();
+    std::array<std::string, 2> texts;
+    on_ranks(2, [&](int rank) {
+      const auto options = rpc_options("tensorpipe", store, rank, 2, rank == 0 ? first : second);
+      std::string& text = texts[static_cast<size_t>(rank)];
+      EXPECT_EQ(failure_of([&] { rpc::Worker::join(worker_name(rank), options); }, &text), status) << text;
+    });
+    return texts[0] + "\n" + texts[1];
+  };
+  EXPECT_NE(refusal("?transports=uv", "?transports=shm", Status::kInvalid).find("no transport in common"),
+            std::string::npos);
+  // The other one does not wait in vain.
+  const std::string text = refusal("", "?address=192.0.2.1", Status::kInvalid);
+  EXPECT_NE(text.find("nothing can listen there"), std::string::npos) << text;
+}
+
+// More workers than descriptors allow to share memory meet on a port of the loopback address.
+TEST(RpcTensorPipeTest, DescriptorsDecideOnSharedMemory) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit little = {180, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &little), 0);
+  Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("tensorpipe", store, rank, 2));
+    EXPECT_NE(store.get(card_key(rank)).find("uv://127.0.0.1:"), std::string::npos);
+    EXPECT_EQ(worker.rpc_sync<int>(1 - rank, "one"), 1);
+    worker.shutdown();
+  });
+  std::string text;
+  const rpc::RpcOptions options = rpc_options("tensorpipe", Store::inproc(), 0, 2, "?transports=shm");
+  on_ranks(2, [&](int rank) {
+    rpc::RpcOptions own = options;
+    own.rank = rank;
+    EXPECT_EQ(failure_of([&] { rpc::Worker::join(worker_name(rank), own); }, rank == 0 ? &text : nullptr),
+              Status::kResource);
+  });
+  EXPECT_NE(text.find("ulimit -n"), std::string::npos) << text;
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST(RpcTensorPipeTest, AddressesThatLeadNowhereFailTheCall) {
+  Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker =
+        rpc::Worker::join(worker_name(rank), rpc_options("tensorpipe", store, rank, 2, "?transports=uv"));
+    if (rank == 0) {
+      const std::string card = store.get(card_key(1));
+      std::string wrong = card;
+      wrong.replace(wrong.find("127.0.0.1"), 9, "255.255.255.255");
+      store.set(card_key(1), wrong);
+      std::string text;
+      EXPECT_EQ(failure_of([&worker] { worker.rpc_sync<int>(1, "one"); }, &text), Status::kPeerLost);
+      EXPECT_NE(text.find("nothing leads to rank 1"), std::string::npos) << text;
+      store.set(card_key(1), card);
+      EXPECT_EQ(worker.rpc_sync<int>(1, "one"), 1);
+    }
+    EXPECT_TRUE(worker.shutdown().empty());
   });
 }
 
@@ -67,10 +139,10 @@ TEST(RpcTensorPipeTest, TakesTransportsAndChannelsByName) {
 }
 
 TEST(RpcTensorPipeTest, StrangersWhoComeAndGoLockNobodyOut) {
-  rpc::register_function("one", [] { return 1; });
   Store store = Store::inproc();
   on_ranks(3, [&store](int rank) {
-    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("tensorpipe", store, rank, 3));
+    const auto worker =
+        rpc::Worker::join(worker_name(rank), rpc_options("tensorpipe", store, rank, 3, "?transports=uv"));
     if (rank == 0) {
       EXPECT_EQ(worker.rpc_sync<int>(1, "one"), 1);
       EXPECT_TRUE(knock(store.get(card_key(1))));

@@ -27,7 +27,7 @@ typedef struct bp_rpc_config {
   int32_t is_default;      /* 1: it becomes the worker of the process; BP_INVALID if there is one already */
   const char* name;        /* [A-Za-z0-9_:-]{1,127}, unlike those of all other workers */
   const char* backend;     /* "process_group", "tensorpipe?num_worker_threads=4"; NULL: BACKPLANE_RPC_BACKEND, else
-                              tensorpipe if it is viable here, else process_group */
+                              tensorpipe if all are on one host that has it, else process_group */
   const char* init_method; /* as in bp_group_config */
   const char* group;       /* backend of the process group in which the workers meet, as in bp_group_config */
   bp_store* store;

@@ -10,6 +10,7 @@
 
 #include "group/objects.hpp"
 #include "log.hpp"
+#include "registry/choice.hpp"
 #include "registry/selection.hpp"
 #include "rpc/caught.hpp"
 #include "rpc/worker.hpp"
@@ -84,7 +85,7 @@ std::unordered_map<std::string, int32_t> ranks_of(const std::vector<std::string>
   return ranks;
 }
 
-// What all have chosen; those that leave it open take what all can do.
+// What all have chosen; those that leave it open take what all can do, and between hosts what needs no address named.
 std::string agree_on_backend(const std::vector<Json>& all) {
   std::string chosen;
   size_t by = 0;
@@ -100,7 +101,9 @@ std::string agree_on_backend(const std::vector<Json>& all) {
                 static_cast<int32_t>(rank));
   }
   if (!chosen.empty()) return chosen;
-  const bool all_can = std::all_of(all.begin(), all.end(), [](const Json& card) { return card["viable"].get<bool>(); });
+  const bool all_can = std::all_of(all.begin(), all.end(), [&all](const Json& card) {
+    return card["viable"].get<bool>() && card["place"] == all[0]["place"];
+  });
   return all_can ? kPreferred : kAlways;
 }
 
@@ -206,6 +209,7 @@ void Worker::agree_on_all(const WorkerConfig& config) {
       check_security(*member_);
     }
     (*card)["backend"] = member_ == nullptr ? "" : member_->id;
+    (*card)["place"] = shared_place();
     (*card)["viable"] = member_ == nullptr && viable(*config.registry, kPreferred);
   });
   const std::vector<Json> all = exchange(*group_, mine, config.timeout_ns);

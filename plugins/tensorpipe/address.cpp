@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "address.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "backplane/sdk/failure.hpp"
+#include "backplane/sdk/sockets.hpp"
+
+namespace backplane::tensorpipe_plugin {
+namespace {
+
+constexpr int kUvDescriptorsPerPipe = 4;
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+  bool wildcard = false;
+
+  int family() const { return storage.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+std::optional<SocketAddress> parse(const std::string& text, uint16_t port) {
+  SocketAddress address;
+  auto& ipv4 = reinterpret_cast<sockaddr_in&>(address.storage);
+  auto& ipv6 = reinterpret_cast<sockaddr_in6&>(address.storage);
+  if (inet_pton(AF_INET, text.c_str(), &ipv4.sin_addr) == 1) {
+    ipv4.sin_family = AF_INET;
+    ipv4.sin_port = htons(port);
+    address.size = sizeof(ipv4);
+    address.wildcard = ipv4.sin_addr.s_addr == INADDR_ANY;
+    return address;
+  }
+  if (inet_pton(AF_INET6, text.c_str(), &ipv6.sin6_addr) == 1) {
+    ipv6.sin6_family = AF_INET6;
+    ipv6.sin6_port = htons(port);
+    address.size = sizeof(ipv6);
+    address.wildcard = IN6_IS_ADDR_UNSPECIFIED(&ipv6.sin6_addr) != 0;
+    return address;
+  }
+  return std::nullopt;
+}
+
+// Of "uv://10.0.0.1:1234" or "uv://[fd00::1]:1234".
+std::optional<SocketAddress> parse_url(const std::string& url) {
+  const std::string place = url.substr(std::strlen("uv://"));
+  const size_t colon = place.rfind(':');
+  if (colon == std::string::npos) return std::nullopt;
+  const bool bracketed = place.front() == '[' && colon >= 2;
+  const std::string host = bracketed ? place.substr(1, colon - 2) : place.substr(0, colon);
+  return parse(host, static_cast<uint16_t>(std::strtoul(place.c_str() + colon + 1, nullptr, 10)));
+}
+
+std::string reason(int code) { return std::system_category().message(code); }
+
+void require_descriptors(int64_t count, int32_t peer) {
+  std::vector<sdk::Descriptor> tried;
+  while (count-- > 0) {
+    tried.emplace_back(eventfd(0, EFD_CLOEXEC));
+    if (tried.back()) continue;
+    const int code = errno;
+    throw sdk::Failure(BP_RESOURCE,
+                       "there are too few descriptors for a connection to rank " + std::to_string(peer) + " (" +
+                           reason(code) + "); raise this process's limit (ulimit -n)",
+                       peer, code);
+  }
+}
+
+}  // namespace
+
+std::string checked_address(const std::string& address) {
+  const std::string option = "the option address=" + address.substr(0, INET6_ADDRSTRLEN);
+  const std::optional<SocketAddress> parsed = parse(address, 0);
+  if (!parsed) throw sdk::Failure(BP_INVALID, option + " is not an IPv4 or IPv6 address; give one of this host");
+  if (parsed->wildcard) {
+    throw sdk::Failure(BP_INVALID, option + " would listen on every interface; give the address of one");
+  }
+  const sdk::Descriptor trial(::socket(parsed->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!trial || ::bind(trial.get(), parsed->get(), parsed->size) != 0) {
+    const int code = errno;
+    const bool wrong = code == EADDRNOTAVAIL || code == EAFNOSUPPORT || code == EINVAL;
+    throw sdk::Failure(wrong ? BP_INVALID : BP_RESOURCE,
+                       option + ": nothing can listen there (" + reason(code) + "); give an address of this host", -1,
+                       code);
+  }
+  return parsed->family() == AF_INET6 ? "[" + address + "]" : address;
+}
+
+bool is_loopback(const std::string& url) { return url.starts_with("uv://127.") || url.starts_with("uv://[::1]:"); }
+
+std::string host_identity() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::error_code unknown;
+  return boot + "/" + std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
+}
+
+void require_way(const std::string& url, int32_t peer) {
+  if (!url.starts_with("uv://")) return require_descriptors(kShmDescriptorsPerPeer / 2, peer);
+  require_descriptors(kUvDescriptorsPerPipe, peer);
+  const std::optional<SocketAddress> to = parse_url(url);
+  if (!to) throw sdk::Failure(BP_INVALID, "rank " + std::to_string(peer) + " says that it listens at " + url, peer);
+  // Of datagrams: the kernel looks for a route, and the other end hears nothing of it. A connection that went away
+  // again would break its listener.
+  const sdk::Descriptor trial(::socket(to->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (trial && ::connect(trial.get(), to->get(), to->size) == 0) return;
+  const int code = errno;
+  throw sdk::Failure(BP_PEER_LOST,
+                     "nothing leads to rank " + std::to_string(peer) + " at " + url + " (" + reason(code) + ")", peer,
+                     code);
+}
+
+}  // namespace backplane::tensorpipe_plugin

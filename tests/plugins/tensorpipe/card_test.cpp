@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "card.hpp"
+
+#include <gtest/gtest.h>
+
+#include "backplane/sdk/failure.hpp"
+
+namespace backplane::tensorpipe_plugin {
+namespace {
+
+Card card(const std::string& name, const std::string& host, const std::string& uv, const std::string& shm) {
+  return {{'!', '\n', '\0', 'x'}, host, uv, shm, {name, 2, {{"b", {{0, 1}}}}}};
+}
+
+std::string refusal(const Card& mine, const Card& other) {
+  try {
+    way_to(mine, other, 1);
+  } catch (const sdk::Failure& failure) {
+    EXPECT_EQ(failure.status(), BP_INVALID);
+    EXPECT_EQ(failure.peer_rank(), 1);
+    return failure.what();
+  }
+  return "";
+}
+
+TEST(TensorPipeCardTest, IsReadAndWritten) {
+  const Card written = card("a", "h", "uv://127.0.0.1:1", "");
+  const Card read = parse_card(format_card(written), 0);
+  EXPECT_EQ(read.token, written.token);
+  EXPECT_EQ(read.host, "h");
+  EXPECT_EQ(read.uv, written.uv);
+  EXPECT_EQ(read.shm, "");
+  EXPECT_EQ(read.devices.name, "a");
+  EXPECT_EQ(read.devices.count, 2);
+  EXPECT_EQ(read.devices.maps, written.devices.maps);
+  EXPECT_THROW(parse_card("h", 0), sdk::Failure);
+  EXPECT_THROW(parse_card(format_card(written).substr(0, format_card(written).size() - 1), 0), sdk::Failure);
+}
+
+TEST(TensorPipeCardTest, SharedMemoryIsTheWayWithinAHost) {
+  const Card a = card("a", "h", "uv://127.0.0.1:1", "shm://a");
+  EXPECT_EQ(way_to(a, card("b", "h", "uv://127.0.0.1:2", "shm://b"), 1), "shm://b");
+  EXPECT_EQ(way_to(a, card("b", "h", "uv://127.0.0.1:2", ""), 1), "uv://127.0.0.1:2");
+  EXPECT_EQ(way_to(card("a", "h", "uv://10.0.0.1:1", "shm://a"), card("b", "i", "uv://10.0.0.2:2", "shm://b"), 1),
+            "uv://10.0.0.2:2");
+}
+
+TEST(TensorPipeCardTest, WorkersWithoutAWayAreToldWhatHelps) {
+  const Card a = card("a", "h", "uv://127.0.0.1:1", "shm://a");
+  EXPECT_NE(refusal(a, card("b", "i", "uv://10.0.0.2:2", "")).find("but a listens on a loopback address"),
+            std::string::npos);
+  EXPECT_NE(refusal(card("a", "h", "uv://10.0.0.1:1", ""), card("b", "i", "uv://127.0.0.1:2", ""))
+                .find("but b listens on a loopback address"),
+            std::string::npos);
+  EXPECT_NE(refusal(card("a", "h", "uv://127.0.0.1:1", ""), card("b", "h", "", "shm://b"))
+                .find("no transport in common: uv here, shm there"),
+            std::string::npos);
+  EXPECT_NE(refusal(card("a", "h", "", "shm://a"), card("b", "i", "", "shm://b")).find("on different hosts"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace backplane::tensorpipe_plugin
