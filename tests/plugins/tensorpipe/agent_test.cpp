@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The agent by itself, over a store that hesitates.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "rpc/sides.hpp"
+#include "support/agents.hpp"
+
+namespace backplane::test {
+namespace {
+
+using core::Deadline;
+
+Deadline soon() { return Deadline::after(INT64_C(20'000'000'000)); }
+
+const bp_backend& agent() { return open_backend(TENSORPIPE_PLUGIN, "tensorpipe"); }
+
+// A store that refuses the next values that it is told to.
+class Hesitant final : public core::Store {
+ public:
+  explicit Hesitant(std::shared_ptr<core::Store> inner) : inner_(std::move(inner)) {}
+
+  void refuse(int count) { refused_ = count; }
+  bool has_refused() const { return refused_ <= 0; }
+
+  void set(std::string_view key, std::string_view value, Deadline deadline) override {
+    if (refused_ > 0 && refused_-- > 0) throw core::Error(BP_TIMEOUT, "the store hesitates");
+    inner_->set(key, value, deadline);
+  }
+  std::string get(std::string_view key, Deadline deadline) override { return inner_->get(key, deadline); }
+  int64_t add(std::string_view key, int64_t delta, Deadline deadline) override {
+    return inner_->add(key, delta, deadline);
+  }
+  void wait(const std::vector<std::string>& keys, Deadline deadline) override { inner_->wait(keys, deadline); }
+  bool check(const std::vector<std::string>& keys, Deadline deadline) override { return inner_->check(keys, deadline); }
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                          Deadline deadline) override {
+    return inner_->compare_set(key, expected, desired, deadline);
+  }
+  bool remove(std::string_view key, Deadline deadline) override { return inner_->remove(key, deadline); }
+  int64_t num_keys(Deadline deadline) override { return inner_->num_keys(deadline); }
+  std::unique_ptr<core::Membership> enroll(const core::Enrolment& enrolment,
+                                           std::function<void(const core::Loss&)> on_loss, Deadline deadline) override {
+    return inner_->enroll(enrolment, std::move(on_loss), deadline);
+  }
+  void interrupt(int32_t status, const std::string& why) override { inner_->interrupt(status, why); }
+  bool interrupted() const override { return inner_->interrupted(); }
+  std::shared_ptr<core::Store> view() override { return inner_->view(); }
+  std::string describe() const override { return inner_->describe(); }
+
+ private:
+  const std::shared_ptr<core::Store> inner_;
+  std::atomic<int> refused_ = 0;
+};
+
+// Connects to the worker that has left this card, and leaves in the middle of the handshake.
+void knock(const std::string& card) {
+  const size_t colon = card.find(':', card.find("uv://") + 5);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(card.substr(colon + 1))));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ::close(socket);
+}
+
+TEST(TensorPipeAgentTest, SendsWithoutWaitingForTheStore) {
+  Sides sides(agent(), {});
+  const std::string card = sides.store->get("worker/1", soon());
+  sides.store->remove("worker/1", soon());
+  ASSERT_EQ(sides.zero->send(1, 1, 100000), BP_OK);  // while nobody can tell where it is to go
+  sides.store->set("worker/1", card, soon());
+  EXPECT_TRUE(sides.one->has_received(1));
+}
+
+TEST(TensorPipeAgentTest, ListensAgainAfterTheStoreHesitated) {
+  const core::KeyValues options = {{"transports", "uv"}};
+  const auto store = std::make_shared<Hesitant>(core::make_inproc_store());
+  std::unique_ptr<Side> one;
+  std::thread other([&] { one = std::make_unique<Side>(agent(), store, 1, options); });
+  Side zero(agent(), store, 0, options);
+  other.join();
+  const std::string before = store->get("worker/1", soon());
+  store->refuse(1);
+  knock(before);
+  const Deadline limit = soon();
+  while (store->get("worker/1", limit) == before && !limit.passed()) std::this_thread::yield();
+  EXPECT_TRUE(store->has_refused());
+  ASSERT_EQ(zero.send(1, 1, 100000), BP_OK);
+  EXPECT_TRUE(one->has_received(1));
+}
+
+}  // namespace
+}  // namespace backplane::test
