@@ -7,6 +7,8 @@
 namespace backplane::nccl {
 namespace {
 
+constexpr uint64_t kMostBytes = UINT64_C(1) << 48;  // more than any device has
+
 class DeviceAllocation final : public sdk::Allocation {
  public:
   DeviceAllocation(std::shared_ptr<Allocations> pieces, uint64_t bytes)
@@ -22,6 +24,10 @@ class DeviceAllocation final : public sdk::Allocation {
 }  // namespace
 
 void* Allocations::take(uint64_t bytes) const {
+  // The library rounds up.
+  if (bytes > kMostBytes) {
+    throw sdk::Failure(BP_RESOURCE, "nccl: no device has " + std::to_string(bytes) + " bytes of memory");
+  }
   const OnDevice here(api_, device_);
   void* data = nullptr;
   if (api_.nccl.mem_alloc != nullptr) {

@@ -38,6 +38,7 @@ struct Settings {
   uint64_t seed = 0;
   double patience = 1;
   std::vector<std::string> options;
+  std::string buffers = "host";
   bool list = false;
 };
 
@@ -71,6 +72,7 @@ std::string reproduction(const Settings& settings) {
   std::string command = "backplane check";
   if (!settings.backend.empty()) command += " --backend " + quoted(settings.backend);
   for (const std::string& option : settings.options) command += " --option " + quoted(option);
+  if (settings.buffers != "host") command += " --buffers " + settings.buffers;
   if (settings.patience != 1) command += fmt::format(" --patience {:g}", settings.patience);
   return command;
 }
@@ -172,6 +174,7 @@ int check(const Settings& settings) {
   suite.level = level;
   suite.seed = settings.seed;
   suite.patience = settings.patience;
+  suite.on_device = settings.buffers == "device";
   suite.command = reproduction(settings);
   suite.filters = chosen_cases(settings.filters, level);
   suite.in_child = [](int32_t rank) {
@@ -235,6 +238,11 @@ void add_check(CLI::App& app, int& exit_code) {
       ->option_text("KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      ->add_option("--buffers", settings->buffers,
+                   "host; device: operations get memory of the backend's device, to and from which the check copies")
+      ->option_text("WHERE")
+      ->check(CLI::IsMember({"host", "device"}));
   command->add_option("--backend", settings->backend, "Which one, of a file with several")->option_text("ID");
   command->add_flag("--list", settings->list, "Show the cases and check nothing");
   command->callback([settings, &exit_code] {

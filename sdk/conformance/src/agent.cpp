@@ -74,9 +74,17 @@ bp_op recv_op(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result*
 
 bp_result make_result() { return {sizeof(bp_result), -1, 0}; }
 
-Pending::Pending(Agent* agent, const bp_op& op) : agent_(agent) {
+Pending::Pending(Agent* agent, const bp_op& given) : agent_(agent) {
+  bp_op op = given;
+  if (agent->twins()) twin_ = std::make_unique<Twin>(agent->twins(), &op);
+  if (twin_ && !twin_->ok()) {
+    submitted_.status = bp_error_set(&submitted_.error, BP_RESOURCE, 0, -1, "no memory of the device for the check");
+    twin_.reset();
+    return;
+  }
   submitted_.status = agent->api().submit(agent->self(), &op, &work_, &submitted_.error);
   if (submitted_.status != BP_OK) work_ = nullptr;
+  if (work_ == nullptr) submitted_ = ended(submitted_);
 }
 
 Pending::Pending(Pending&& other) noexcept { *this = std::move(other); }
@@ -85,27 +93,37 @@ Pending& Pending::operator=(Pending&& other) noexcept {
   std::swap(agent_, other.agent_);
   std::swap(work_, other.work_);
   std::swap(submitted_, other.submitted_);
+  std::swap(twin_, other.twin_);
   return *this;
 }
 
 Pending::~Pending() {
-  if (work_ == nullptr) return;
-  if (std::uncaught_exceptions() > 0) return;  // the body was left: the process ends with everything
-  finish(0);
+  if (work_ != nullptr && std::uncaught_exceptions() == 0) finish(0);
+  // A body that was left, or what does not end: the process ends with everything.
+  if (work_ != nullptr || submitted_.status == BP_AGAIN) static_cast<void>(twin_.release());
+}
+
+Outcome Pending::ended(Outcome outcome) {
+  if (outcome.status == BP_AGAIN || !twin_) return outcome;
+  if (outcome.ok() && !twin_->bring_back()) {
+    outcome.status = bp_error_set(&outcome.error, BP_RESOURCE, 0, -1, "the device's copy back failed");
+  }
+  twin_.reset();
+  return outcome;
 }
 
 Outcome Pending::test() {
   if (work_ == nullptr) return submitted_;
   Outcome outcome;
   outcome.status = agent_->api().work_test(agent_->self(), work_, &outcome.error);
-  return outcome;
+  return ended(outcome);
 }
 
 Outcome Pending::wait(Nanoseconds timeout) {
   if (work_ == nullptr) return submitted_;
   Outcome outcome;
   outcome.status = agent_->api().work_wait(agent_->self(), work_, timeout, &outcome.error);
-  return outcome;
+  return ended(outcome);
 }
 
 void Pending::cancel() {
@@ -163,6 +181,13 @@ Agent::Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink 
   agent_.struct_size = sizeof agent_;
   outcome.status = backend.init(&backend, &init, &agent_, &outcome.error);
   if (outcome.ok()) api_ = static_cast<const bp_process_group_api*>(agent_.api);
+  if (api_ == nullptr || !plan.on_device) return;
+  twins_ = std::make_shared<TwinMemory>(*api_, agent_.self);
+  if (twins_->usable()) return;
+  twins_.reset();
+  outcome.status = bp_error_set(&outcome.error, BP_UNSUPPORTED, 0, -1,
+                                "buffers on a device are to be checked, and this agent hands out none of its memory "
+                                "(" BP_EXT_MEMORY ", " BP_EXT_DEVICE ")");
 }
 
 Agent::~Agent() {
@@ -202,6 +227,7 @@ void Agent::close() {
     host_->request_abort();
     std::exchange(api_, nullptr)->destroy(agent_.self);
   }
+  twins_.reset();
   if (options_ != nullptr && backend_.destroy_options != nullptr) {
     backend_.destroy_options(&backend_, std::exchange(options_, nullptr));
   }

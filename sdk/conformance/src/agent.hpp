@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "host.hpp"
+#include "twin.hpp"
 
 namespace backplane::conformance {
 
@@ -36,6 +37,7 @@ struct Plan {
   std::map<std::string, std::string> options = {};  // replace the subject's values and the schema's defaults
   Nanoseconds timeout = 20 * kSecond;               // for init; scaled by the caller
   std::optional<bool> secure = {};                  // has the job a secret? Unset: as the environment says
+  bool on_device = false;  // operations get memory of the backend's device instead of the host's
 };
 
 // An operation with everything unset but its kind; timeout 20 s.
@@ -71,9 +73,13 @@ class Pending {
   void release();
 
  private:
+  // The end as the backend told it, with the output where the case looks for it.
+  Outcome ended(Outcome outcome);
+
   Agent* agent_ = nullptr;
   bp_work* work_ = nullptr;
   Outcome submitted_;
+  std::unique_ptr<Twin> twin_;  // as long as the operation is not terminal
 };
 
 class Agent {
@@ -91,6 +97,8 @@ class Agent {
   void* self() const { return agent_.self; }
   const bp_agent& raw() const { return agent_; }
   Host& host() { return *host_; }
+  // Null: buffers are what the cases make them.
+  const std::shared_ptr<TwinMemory>& twins() const { return twins_; }
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
 
@@ -119,6 +127,7 @@ class Agent {
   bp_options* options_ = nullptr;
   bp_agent agent_ = {};
   const bp_process_group_api* api_ = nullptr;
+  std::shared_ptr<TwinMemory> twins_;
 };
 
 // The values of a schema with some replaced, as the core would hand them over: durations in nanoseconds, bytes in

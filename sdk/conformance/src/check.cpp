@@ -61,7 +61,8 @@ class Suite {
 
  private:
   RunSettings run_settings(int32_t ranks) const {
-    return {ranks, (facts_.flags & BP_BACKEND_ONE_PROCESS) != 0, report_.seed, settings_.patience, settings_.in_child};
+    const bool one_process = (facts_.flags & BP_BACKEND_ONE_PROCESS) != 0;
+    return {ranks, one_process, report_.seed, settings_.patience, settings_.on_device, settings_.in_child};
   }
 
   void describe() {

@@ -68,6 +68,7 @@ void Rank::trouble(const std::string& what) {
 }
 
 void Rank::cell(uint32_t op, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool passed) {
+  if (run_.on_device && memory == BP_HOST) memory = BP_CUDA;
   run_.channel.send({Record::kCell,
                      id_,
                      {std::to_string(op), std::to_string(dtype), std::to_string(reduce_op), std::to_string(memory),
@@ -94,6 +95,7 @@ std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool g
   if (mine.rank == -1) mine.rank = id_;
   mine.timeout = scaled(mine.timeout);
   mine.options.insert(run_.options.begin(), run_.options.end());  // keeps what the plan says
+  mine.on_device = run_.on_device;
   const LogSink log = [this](uint32_t level, const char* text) {
     const std::lock_guard lock(mutex_);
     if (logged_.size() < kLogKept) logged_ += std::string(text) + "\n";

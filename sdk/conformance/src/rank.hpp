@@ -37,6 +37,7 @@ struct Run {
   const bp_backend* backend = nullptr;  // the one that is checked; null likewise, and in outsiders
   std::string backend_id;
   std::map<std::string, std::string> options;  // the subject's
+  bool on_device = false;                      // as in Settings
 };
 
 class Rank {

@@ -148,6 +148,7 @@ class Supervisor {
       setup.run.plugin = subject_.path.empty() ? subject_.entry : nullptr;
       setup.run.backend_id = subject_.backend;
       setup.run.options = subject_.options;
+      setup.run.on_device = settings_.on_device;
       if (network_ && !network_->join()) {
         const std::string why_not = say("the case's own network cannot be entered here: ", std::strerror(errno));
         setup.run.channel.send({Record::kSkip, members.front(), {why_not}});

@@ -24,7 +24,8 @@ struct RunSettings {
   bool one_process = false;  // all ranks as threads of one child
   uint64_t seed = 0;
   double patience = 1;
-  std::function<void(int32_t rank)> in_child = {};  // see Settings
+  bool on_device = false;                           // see Settings
+  std::function<void(int32_t rank)> in_child = {};  // likewise
 };
 
 Outcomes run_case(const Case& which, const Subject& subject, const RunSettings& settings);

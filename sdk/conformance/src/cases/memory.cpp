@@ -11,22 +11,25 @@
 
 namespace backplane::conformance {
 
-const bp_memory_api& memory_of(Rank& rank, Agent& agent) {
+Source memory_of(Rank& rank, Agent& agent) {
   const auto* api = static_cast<const bp_memory_api*>(agent.api().extension(agent.self(), BP_EXT_MEMORY));
   if (api == nullptr) rank.skip(say("the backend hands out no memory (", BP_EXT_MEMORY, ")"));
   rank.require(BP_HAS(api, release) && api->allocate != nullptr && api->release != nullptr,
                say("a table of ", BP_EXT_MEMORY, " with allocate and release"), "one without");
-  const Piece piece(*api, 1);
+  if (agent.twins()) return {*api, BP_CUDA, agent.twins()->device(), agent.twins()};
+  const Piece piece({*api}, 1);
   if (piece.outcome().status == BP_UNSUPPORTED) rank.skip(say("no host memory here: ", piece.outcome().text()));
-  return *api;
+  return {*api};
 }
 
-Piece::Piece(const bp_memory_api& api, uint64_t bytes, uint32_t memory) : release_(api.release), size_(bytes) {
-  outcome_.status = api.allocate(api.ctx, bytes, memory, 0, &allocation_, &data_, &outcome_.error);
+Piece::Piece(const Source& source, uint64_t bytes)
+    : release_(source.api.release), size_(bytes), copies_(source.copies) {
+  const bp_memory_api& api = source.api;
+  outcome_.status = api.allocate(api.ctx, bytes, source.memory, source.device, &allocation_, &data_, &outcome_.error);
   if (!outcome_.ok()) allocation_ = nullptr;
 }
 
-Piece::Piece(Rank& rank, const bp_memory_api& api, uint64_t bytes) : Piece(api, bytes) {
+Piece::Piece(Rank& rank, const Source& source, uint64_t bytes) : Piece(source, bytes) {
   rank.require_ok(outcome_, say("allocating ", bytes, " bytes"));
 }
 
@@ -36,6 +39,7 @@ Piece& Piece::operator=(Piece&& other) noexcept {
   std::swap(allocation_, other.allocation_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(copies_, other.copies_);
   std::swap(outcome_, other.outcome_);
   return *this;
 }
@@ -47,11 +51,18 @@ void Piece::release() {
 }
 
 void Piece::fill(uint64_t key) const {
-  for (uint64_t i = 0; i < size_; ++i) data()[i] = static_cast<std::byte>(key * 31 + i % 251);
+  std::vector<std::byte> bytes(copies_ ? size_ : 0);
+  std::byte* const to = copies_ ? bytes.data() : data();
+  for (uint64_t i = 0; i < size_; ++i) to[i] = static_cast<std::byte>(key * 31 + i % 251);
+  if (copies_) copies_->copy(data_, bytes.data(), size_);
 }
+
 int64_t Piece::first_wrong(uint64_t key) const {
+  std::vector<std::byte> bytes(copies_ ? size_ : 0);
+  if (copies_ && !copies_->copy(bytes.data(), data_, size_)) return 0;
+  const std::byte* const from = copies_ ? bytes.data() : data();
   for (uint64_t i = 0; i < size_; ++i) {
-    if (data()[i] != static_cast<std::byte>(key * 31 + i % 251)) return static_cast<int64_t>(i);
+    if (from[i] != static_cast<std::byte>(key * 31 + i % 251)) return static_cast<int64_t>(i);
   }
   return -1;
 }
@@ -66,7 +77,7 @@ namespace {
 
 void aligned_and_apart(Rank& rank) {
   const auto agent = rank.open();
-  const bp_memory_api& api = memory_of(rank, *agent);
+  const Source api = memory_of(rank, *agent);
   std::vector<Piece> pieces;
   for (const uint64_t bytes : {1, 63, 64, 4097, 100'000, 1 << 20, (1 << 20) + 1}) {
     for (int again = 0; again < 3; ++again) {
@@ -88,8 +99,8 @@ void aligned_and_apart(Rank& rank) {
 // What there is none of is refused with the status that tells why, and nothing else is the worse for it.
 void refusals(Rank& rank) {
   const auto agent = rank.open();
-  const bp_memory_api& api = memory_of(rank, *agent);
-  const Piece strange(api, 64, BP_MEMORY_COUNT + 7);
+  const Source api = memory_of(rank, *agent);
+  const Piece strange(Source{api.api, BP_MEMORY_COUNT + 7}, 64);
   rank.require(strange.outcome().status == BP_UNSUPPORTED, "BP_UNSUPPORTED for a kind of memory that does not exist",
                strange.outcome().text());
   check_report(rank, strange.outcome(), "allocating memory of a kind that does not exist");
@@ -108,7 +119,7 @@ void refusals(Rank& rank) {
 // One rank alone, while an operation is under way for which another one is late on purpose.
 void local(Rank& rank) {
   const auto agent = rank.open();
-  const bp_memory_api& api = memory_of(rank, *agent);
+  const Source api = memory_of(rank, *agent);
   std::vector<uint8_t> bytes = bytes_of(1, 1000);
   if (rank.id() == 1) {
     rank.ask("rank 0 has its memory");
@@ -133,7 +144,7 @@ void local(Rank& rank) {
 
 void outlives_the_group(Rank& rank) {
   auto agent = rank.open();
-  const bp_memory_api& api = memory_of(rank, *agent);
+  const Source api = memory_of(rank, *agent);
   Piece early(rank, api, 300'000);
   Piece late(rank, api, 300'000);
   early.fill(1);
@@ -144,9 +155,11 @@ void outlives_the_group(Rank& rank) {
   agent.reset();
   rank.meet();  // the others have gone, too
   rank.doing("using memory of a group that is destroyed");
-  require_kept(rank, late, 2, "after the group was destroyed");
-  late.fill(3);
-  require_kept(rank, late, 3, "after the group was destroyed");
+  if (!rank.run().on_device) {  // of which there is nobody left to copy
+    require_kept(rank, late, 2, "after the group was destroyed");
+    late.fill(3);
+    require_kept(rank, late, 3, "after the group was destroyed");
+  }
   late.release();
   const auto next = rank.open({.space = "next"});
   const Piece piece(rank, memory_of(rank, *next), 1000);
@@ -155,7 +168,7 @@ void outlives_the_group(Rank& rank) {
 
 void after_abort(Rank& rank) {
   const auto agent = rank.open();
-  const bp_memory_api& api = memory_of(rank, *agent);
+  const Source api = memory_of(rank, *agent);
   const Piece before(rank, api, 100'000);
   before.fill(1);
   rank.meet();
@@ -169,9 +182,10 @@ void after_abort(Rank& rank) {
 }
 
 void gives_back(Rank& rank) {
+  if (rank.run().on_device) rank.skip("what a process holds of a device's memory is not seen from here");
   if (has_sanitizer()) rank.skip("a sanitizer keeps memory that was given back");
   const auto agent = rank.open();
-  const bp_memory_api& api = memory_of(rank, *agent);
+  const Source api = memory_of(rank, *agent);
   constexpr uint64_t kSize = UINT64_C(4) << 20;
   constexpr int kTimes = 60;
   const auto once = [&rank, &api] { Piece(rank, api, kSize).fill(1); };
@@ -185,7 +199,7 @@ void gives_back(Rank& rank) {
 
 void any_thread(Rank& rank) {
   const auto agent = rank.open();
-  const bp_memory_api& api = memory_of(rank, *agent);
+  const Source api = memory_of(rank, *agent);
   struct Log {
     std::string wrong;
   };

@@ -4,24 +4,32 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "../case.hpp"
 
 namespace backplane::conformance {
 
-// The agent's table. Leaves the body, as a skip, if it has none or no memory of the host, and as a failure if it is not
-// whole.
-const bp_memory_api& memory_of(Rank& rank, Agent& agent);
+// An agent's table, and which memory of its is tried: the host's, or its device's.
+struct Source {
+  const bp_memory_api& api;
+  uint32_t memory = BP_HOST;
+  int32_t device = 0;
+  std::shared_ptr<TwinMemory> copies = nullptr;  // of a device: what copies there and back, until the agent is closed
+};
+
+// Leaves the body, as a skip, if there is no table or no such memory, and as a failure if the table is not whole.
+Source memory_of(Rank& rank, Agent& agent);
 
 // Memory of an agent's. Given back when it is destroyed, in a body that is being left, too.
 class Piece {
  public:
   Piece() = default;
   // Not ok() if there was none; from any thread.
-  Piece(const bp_memory_api& api, uint64_t bytes, uint32_t memory = BP_HOST);
+  Piece(const Source& source, uint64_t bytes);
   // Leaves the body if there is none.
-  Piece(Rank& rank, const bp_memory_api& api, uint64_t bytes);
+  Piece(Rank& rank, const Source& source, uint64_t bytes);
   Piece(Piece&& other) noexcept;
   Piece& operator=(Piece&& other) noexcept;
   ~Piece() { release(); }
@@ -31,7 +39,8 @@ class Piece {
   uint64_t size() const { return size_; }
   void release();
 
-  // Writes bytes that follow from the key; the first index at which some differ from them (-1: none does).
+  // Writes bytes that follow from the key; the first index at which some differ from them (-1: none does). Of a device:
+  // until the agent is closed.
   void fill(uint64_t key) const;
   int64_t first_wrong(uint64_t key) const;
 
@@ -40,6 +49,7 @@ class Piece {
   bp_allocation* allocation_ = nullptr;
   void* data_ = nullptr;
   uint64_t size_ = 0;
+  std::shared_ptr<TwinMemory> copies_;
   Outcome outcome_;
 };
 

@@ -124,7 +124,10 @@ CUstream_st::CUstream_st() {
   backplane::nccl_double::device_at(device).others.insert(this);
 }
 
+// With the last one the thread of the device's own ends, too, as if nothing had been done there.
 CUstream_st::~CUstream_st() {
   const std::lock_guard lock(backplane::nccl_double::devices_mutex);
-  backplane::nccl_double::device_at(device).others.erase(this);
+  backplane::nccl_double::Device& it = backplane::nccl_double::device_at(device);
+  it.others.erase(this);
+  if (it.others.empty()) it.null.reset();
 }

@@ -97,6 +97,7 @@ struct Settings {
   Level level = Level::kMust;
   std::vector<std::string> filters = {};    // "p2p", "p2p.tag-match", or with * and ?; empty: all
   uint64_t seed = 0;                        // 0: drawn
+  bool on_device = false;                   // operations get memory of the backend's device in place of the host's
   double patience = 1;                      // factor on all deadlines, for slow machines and instrumented builds
   std::string command = "backplane check";  // how `reproduce` begins
   std::function<void(const Progress&)> on_progress = {};

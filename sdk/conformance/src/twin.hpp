@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory of a device that stands in for the host buffers of operations, so that a backend of devices goes through the
+// same cases with them: what an operation reads is copied there before it starts, and its output back when it is done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backplane/abi/ext/device.h"
+#include "backplane/abi/ext/memory.h"
+
+namespace backplane::conformance {
+
+// What an agent has for them. Memory is used again and again and given back at the end, for to give it back may wait
+// until the device is done with everything. Any thread.
+class TwinMemory {
+ public:
+  // Not usable() if the agent hands out no memory of a device, or does not copy to and from it.
+  TwinMemory(const bp_process_group_api& api, void* self);
+  ~TwinMemory();
+  TwinMemory(const TwinMemory&) = delete;
+  TwinMemory& operator=(const TwinMemory&) = delete;
+
+  bool usable() const { return device_ >= 0; }
+  int32_t device() const { return device_; }
+  std::byte* take(uint64_t bytes);  // null: there is no more
+  void give(std::byte* data, uint64_t bytes);
+  bool copy(void* to, const void* from, uint64_t bytes) const;
+
+ private:
+  std::byte* allocate(uint64_t bytes, int32_t device);
+
+  const bp_memory_api* memory_ = nullptr;
+  void (*release_)(bp_allocation*) = nullptr;  // outlives the table
+  const bp_device_api* copies_ = nullptr;
+  int32_t device_ = -1;
+  std::mutex mutex_;
+  std::multimap<uint64_t, std::byte*> idle_;
+  std::vector<bp_allocation*> allocations_;
+};
+
+// The stand-ins of one operation.
+class Twin {
+ public:
+  // Replaces the buffers of *op. Not ok() if there was no memory for them.
+  Twin(std::shared_ptr<TwinMemory> memory, bp_op* op);
+  // When the operation is terminal.
+  ~Twin();
+  Twin(const Twin&) = delete;
+  Twin& operator=(const Twin&) = delete;
+
+  bool ok() const { return ok_; }
+  // When it is done: its output, to where the case looks for it. False: the device refused.
+  bool bring_back() const;
+
+ private:
+  // Host memory that one or both buffers lie in, and its stand-in.
+  struct Span {
+    std::byte* begin;
+    uint64_t bytes;
+    std::byte* twin;
+  };
+  void add(std::byte* begin, uint64_t bytes);
+  void move(bp_buffer* buffer) const;
+
+  const std::shared_ptr<TwinMemory> memory_;
+  std::vector<Span> spans_;
+  std::byte* output_ = nullptr;
+  std::byte* output_twin_ = nullptr;
+  uint64_t output_bytes_ = 0;
+  bool ok_ = true;
+};
+
+}  // namespace backplane::conformance
