@@ -12,9 +12,17 @@ for devices in 1 2; do
   BACKPLANE_DOUBLE_DEVICES=$devices "$work/gpu-check" --library "$3" --devices $devices --filter p2p.tag-match \
     --sizes 4 --output "$work/results.md" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   grep -q "2 ranks on $devices device" "$work/results.md"
-  grep -q "1 passed, 0 failed" "$work/results.md"
+  [ "$(grep -c "1 passed, 0 failed" "$work/results.md")" -eq 2 ] # staged, and in device memory
+  grep -Eq "NCCL \| 2\.[0-9]+\.[0-9]+ \(" "$work/results.md"
+  grep -Eq "launching all_reduce of 4 B: [0-9.]+ us by NCCL .*, [0-9.]+ us over backplane" "$work/results.md"
   grep -q "^2 .*all_reduce .*4 B" "$work/results.md"
 done
+
+if "$work/gpu-check" --library "$3" --devices all --output "$work/none.md" >"$work/log" 2>&1; then
+  echo "gpu-check took a word for a number of devices"
+  exit 1
+fi
+grep -q "wants a number" "$work/log"
 
 if BACKPLANE_DOUBLE_DRIVER=0 "$work/gpu-check" --library "$3" --devices 1 --output "$work/none.md" >"$work/log" 2>&1; then
   echo "gpu-check found a GPU without a driver"
