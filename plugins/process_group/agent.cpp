@@ -107,8 +107,8 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
     for (const auto& work : flight.works) work->cancel();
     flight.failure.emplace(failure);
   }
-  if (flight.works.empty()) return finish(&flight);
-  add(std::move(flight));
+  // What is sent already, as small messages are, needs no other thread.
+  if (!drive(&flight, 0)) add(std::move(flight));
 }
 
 void Agent::listen() {

@@ -75,6 +75,12 @@ int nested(int depth) {
     return 0;
   });
   rpc::register_function("nested", nested);
+  rpc::register_short_function("increment", [](int value) { return value + 1; });
+  rpc::register_short_function("halve", [](const rpc::Array<float>& values) {
+    for (float& value : values) value /= 2;
+    return values;
+  });
+  rpc::register_short_function("too long", [] { rpc::rpc_sync("worker0", "touch", 1); });
   return true;
 }();
 
@@ -133,6 +139,18 @@ TEST_P(CallsTest, NestDeeperThanThePool) {
         for (const auto& answer : answers) EXPECT_EQ(answer.wait(), 16);
       },
       "?num_worker_threads=1");
+}
+
+TEST_P(CallsTest, ShortFunctionsRunWhereCallsArrive) {
+  in_world(GetParam(), 2, [](const rpc::Worker& worker) {
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(worker.rpc_sync<int>(i % 2, "increment", i), i + 1);
+    const rpc::Array<float> ones(std::vector<float>(100000, 1.0F));
+    const auto halves = worker.rpc_sync<rpc::Array<float>>(1 - worker.rank(), "halve", ones);
+    EXPECT_EQ(std::accumulate(halves.begin(), halves.end(), 0.0), 50000);
+    std::string text;
+    EXPECT_EQ(failure_of([&worker] { worker.rpc_sync(1 - worker.rank(), "too long"); }, &text), Status::kInvalid);
+    EXPECT_NE(text.find("'too long' is registered as a short function"), std::string::npos) << text;
+  });
 }
 
 // What follows is the core's, the same over every backend.

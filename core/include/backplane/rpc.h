@@ -105,6 +105,10 @@ typedef int32_t (*bp_rpc_function)(void* ctx, const bp_rpc_parcel* arguments, bp
 
 /* For the whole process. BP_INVALID if there is one of that name. `ctx` is never destroyed. */
 BP_API int32_t bp_rpc_register(const char* name, bp_rpc_function function, void* ctx, bp_error* err);
+/* The same for a function that takes microseconds, waits for nothing and calls nobody (what it calls fails with
+ * BP_INVALID): it runs on the thread of the agent on which its call arrived, and its result is destroyed there, which
+ * spares waking a thread. Nothing else arrives meanwhile. */
+BP_API int32_t bp_rpc_register_short(const char* name, bp_rpc_function function, void* ctx, bp_error* err);
 
 /* Of a parcel; valid until it is released. Buffers may be written to. */
 BP_API const void* bp_rpc_parcel_payload(const bp_rpc_parcel* parcel, uint64_t* size);

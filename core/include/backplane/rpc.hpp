@@ -18,14 +18,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
-#include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "backplane/registry.hpp"
 #include "backplane/rpc_content.hpp"
+#include "backplane/rpc_functions.hpp"
 #include "backplane/rpc_future.hpp"
 #include "backplane/store.hpp"
 
@@ -64,92 +63,6 @@ struct RpcOptions {
   Timeout rpc_timeout = kDefaultRpcTimeout;    // of calls that name none
   Timeout timeout = kDefaultTimeout;           // of joining
 };
-
-namespace detail {
-
-// The value behind a reference, at its owner.
-template <typename T>
-struct Kept {
-  const std::type_info* type = &typeid(T);  // first, so that it is found whatever T is
-  T value;
-};
-
-template <typename T>
-int32_t encode(void* object, bp_rpc_content* content, bp_error* err) {
-  try {
-    if constexpr (kIsLocal<T>) {
-      return bp_error_set(err, BP_INVALID, 0, -1, "this value stays with its owner; send a reference to it instead");
-    } else {
-      auto packer = std::make_unique<Packer>();
-      packer->add(static_cast<Kept<T>*>(object)->value);
-      return Packer::hand_over(std::move(packer), content);
-    }
-  } catch (const std::exception& e) {
-    return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
-  }
-}
-
-template <typename T>
-bp_rpc_value keep(T value) {
-  return {sizeof(bp_rpc_value), 0, new Kept<T>{&typeid(T), std::move(value)},
-          [](void* object) { delete static_cast<Kept<T>*>(object); }, &encode<T>};
-}
-
-template <typename Function>
-struct Signature : Signature<decltype(&Function::operator())> {};
-template <typename R, typename... Parameters>
-struct Signature<R (*)(Parameters...)> {
-  using Result = R;
-  using Arguments = std::tuple<std::decay_t<Parameters>...>;
-};
-template <typename C, typename R, typename... Parameters>
-struct Signature<R (C::*)(Parameters...) const> : Signature<R (*)(Parameters...)> {};
-template <typename C, typename R, typename... Parameters>
-struct Signature<R (C::*)(Parameters...)> : Signature<R (*)(Parameters...)> {};
-
-template <typename... Arguments>
-std::tuple<Arguments...> take_all(Unpacker* from, std::type_identity<std::tuple<Arguments...>>) {
-  return std::tuple<Arguments...>{from->take<Arguments>()...};  // braces: in this order
-}
-
-template <typename Function>
-int32_t run(void* ctx, const bp_rpc_parcel* arguments, bp_rpc_value* result, bp_error* err) {
-  using Result = typename Signature<Function>::Result;
-  try {
-    Unpacker unpacker(own(bp_rpc_parcel_retain(arguments)));
-    auto given = take_all(&unpacker, std::type_identity<typename Signature<Function>::Arguments>());
-    unpacker.finish();
-    Function& function = *static_cast<Function*>(ctx);
-    if constexpr (std::is_void_v<Result>) {
-      std::apply(function, std::move(given));
-      *result = keep(std::monostate());
-    } else {
-      *result = keep<std::decay_t<Result>>(std::apply(function, std::move(given)));
-    }
-    return BP_OK;
-  } catch (const Error& e) {
-    return bp_error_set(err, static_cast<int32_t>(e.status()), e.native_code(), e.peer_rank(), e.what());
-  } catch (const std::exception& e) {
-    return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
-  } catch (...) {
-    return bp_error_set(err, BP_INTERNAL, 0, -1, "an exception of unknown type");
-  }
-}
-
-}  // namespace detail
-
-// Makes a function callable by all workers, under a name that is nobody else's in this process (Status::kInvalid).
-// Callables with one signature, which take their arguments by value or const reference. They run on threads of the
-// worker, several at a time, and may block and call others. What they throw reaches the caller as text.
-template <typename Function>
-void register_function(const std::string& name, Function function) {
-  auto kept = std::make_unique<Function>(std::move(function));
-  backplane::detail::call(bp_rpc_register, name.c_str(), &detail::run<Function>, static_cast<void*>(kept.get()));
-  kept.release();  // NOLINT(bugprone-unused-return-value): it can be called as long as the process lives
-}
-
-// Inside a function: does its caller wait no more, because of its timeout or a cancel?
-inline bool cancelled() { return bp_rpc_cancelled() != 0; }
 
 class Worker;
 Worker current();

@@ -103,8 +103,8 @@ class FutureState {
       set();
       done_ = true;
       callbacks.swap(callbacks_);
-      changed_.notify_all();
     }
+    changed_.notify_all();
     for (auto& callback : callbacks) run(std::move(callback));
   }
   void run(std::function<void()> callback) {

@@ -119,6 +119,11 @@ Done done_of(bp_rpc_done done, void* ctx) {
   };
 }
 
+void register_one(const char* name, bp_rpc_function function, void* ctx, bool is_short) {
+  if (name == nullptr || function == nullptr) fail(BP_INVALID, "a name and a function are needed, not NULL");
+  rpc::register_function(name, {function, ctx, is_short});
+}
+
 std::string joined(const std::vector<std::string>& lines) { return fmt::format("{}", fmt::join(lines, "\n")); }
 
 }  // namespace
@@ -195,10 +200,10 @@ int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err) {
 }
 
 int32_t bp_rpc_register(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
-  return guarded(err, [=] {
-    if (name == nullptr || function == nullptr) fail(BP_INVALID, "a name and a function are needed, not NULL");
-    rpc::register_function(name, {function, ctx});
-  });
+  return guarded(err, [=] { register_one(name, function, ctx, false); });
+}
+int32_t bp_rpc_register_short(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
+  return guarded(err, [=] { register_one(name, function, ctx, true); });
 }
 
 const void* bp_rpc_parcel_payload(const bp_rpc_parcel* parcel, uint64_t* size) {

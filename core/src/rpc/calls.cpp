@@ -21,11 +21,17 @@ uint64_t Calls::add(Call call, Deadline deadline) {
   call.begun = Deadline::Clock::now();
   if (!watch_.joinable()) watch_ = std::thread([this] { watch(); });
   if (!deadline.infinite()) {
-    const auto place = times_.emplace(deadline.at(), number).first;
-    if (place == times_.begin()) changed_.notify_all();
+    times_.emplace(deadline.at(), number);
+    wake_for(deadline.at());
   }
   calls_.emplace(number, Entry{std::move(call), deadline});
   return number;
+}
+
+// A call that ends in time leaves its alarm behind, so calls that follow each other need none of their own: to wake the
+// thread for each would take longer than a short call.
+void Calls::wake_for(Deadline::Clock::time_point time) {
+  if (time < alarm_) changed_.notify_all();
 }
 
 bool Calls::has(uint64_t number) const {
@@ -56,7 +62,7 @@ void Calls::doom(Entry* entry, uint64_t number, const Error& why, Deadline deadl
   if (!entry->deadline.infinite()) times_.erase({entry->deadline.at(), number});
   entry->deadline = deadline;
   times_.emplace(deadline.at(), number);
-  changed_.notify_all();
+  wake_for(deadline.at());
 }
 
 void Calls::doom(uint64_t number, const Error& why, Deadline deadline) {
@@ -90,12 +96,14 @@ Calls::Counts Calls::counts() const {
 void Calls::watch() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
+    alarm_ = Deadline::Clock::time_point::max();
     if (times_.empty()) {
       changed_.wait(lock);
       continue;
     }
     const Time first = *times_.begin();
     if (first.first > Deadline::Clock::now()) {
+      alarm_ = first.first;
       changed_.wait_until(lock, first.first);
       continue;
     }

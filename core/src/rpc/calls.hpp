@@ -75,6 +75,7 @@ class Calls {
 
   void doom(Entry* entry, uint64_t number, const Error& why, Deadline deadline);
   void remove(std::unordered_map<uint64_t, Entry>::iterator entry);
+  void wake_for(Deadline::Clock::time_point time);
   void watch();
 
   const std::function<void(uint64_t)> expired_;
@@ -82,6 +83,7 @@ class Calls {
   std::condition_variable changed_;
   std::unordered_map<uint64_t, Entry> calls_;
   std::set<Time> times_;
+  Deadline::Clock::time_point alarm_ = Deadline::Clock::time_point::max();  // until when the thread sleeps
   uint64_t last_ = 0;
   std::optional<Error> closed_;
   bool stop_ = false;

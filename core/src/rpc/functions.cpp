@@ -47,4 +47,10 @@ Function find_function(const std::string& name) {
        did_you_mean(name, names));
 }
 
+bool is_short_function(const std::string& name) {
+  const std::lock_guard lock(functions().mutex);
+  const auto found = functions().by_name.find(name);
+  return found != functions().by_name.end() && found->second.is_short;
+}
+
 }  // namespace backplane::core::rpc

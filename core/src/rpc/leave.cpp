@@ -73,6 +73,7 @@ std::vector<std::string> Worker::all_gather(std::string_view object, int64_t tim
     Worker& worker_;
     std::shared_ptr<Group> group_;
   };
+  require_may_wait();
   const Gathering gathering(this);
   return exchange_objects(gathering.group(), BP_ALL_GATHER, 0, {object}, given_or_default(timeout_ns));
 }
@@ -146,6 +147,7 @@ void Worker::settle(Deadline deadline) {
 }
 
 std::vector<std::string> Worker::shutdown(bool graceful, int64_t timeout_ns) {
+  require_may_wait();
   if (pool_ && pool_->inside()) {
     fail(BP_INVALID, "shutdown waits for the functions that run here, and cannot be called from one of them");
   }

@@ -58,6 +58,7 @@ void Worker::require_peer(int32_t to) const {
 }
 
 uint64_t Worker::call(int32_t to, const std::string& function, Content arguments, int64_t timeout_ns, Done done) {
+  require_may_wait();
   require_peer(to);
   Header header;
   header.function = function;
@@ -65,6 +66,7 @@ uint64_t Worker::call(int32_t to, const std::string& function, Content arguments
 }
 
 std::shared_ptr<Ref> Worker::remote(int32_t to, const std::string& function, Content arguments, int64_t timeout_ns) {
+  require_may_wait();
   require_peer(to);
   Header header;
   header.kind = Kind::kRemote;

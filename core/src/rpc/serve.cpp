@@ -27,6 +27,12 @@ thread_local Worker::Inbound* Worker::Inbound::running = nullptr;
 std::shared_ptr<Worker> Worker::current() { return Inbound::running == nullptr ? nullptr : Inbound::running->worker; }
 bool Worker::cancelled() { return Inbound::running != nullptr && Inbound::running->cancelled.load(); }
 
+void Worker::require_may_wait() {
+  if (Inbound::running == nullptr || !Inbound::running->is_short) return;
+  fail(BP_INVALID, "'{}' is registered as a short function, which calls nobody and does not wait; register it otherwise",
+       Inbound::running->header.function);
+}
+
 void Worker::run(std::function<void()> task) {
   if (!pool_->add(std::move(task))) task();  // NOLINT(bugprone-use-after-move): left alone if it is refused
 }
@@ -121,6 +127,9 @@ void Worker::serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel) 
       fail(BP_INVALID, "a call has the number of another one");
     }
   }
+  // A call to itself comes on the caller's thread, which may hold locks.
+  inbound->is_short = from != rank_ && is_short_function(inbound->header.function);
+  if (inbound->is_short) return perform(inbound);
   run([this, inbound] { perform(inbound); });
 }
 

@@ -2,8 +2,8 @@
 //
 // A worker: calls others over a Transport, and runs functions for them.
 //
-// Threads. What arrives is handled on the transport's: answers end calls, words about references change tables, both
-// without blocking; functions, the encoding of values and their destruction go to the pool. Sends never block. No lock
+// Threads. What arrives is handled on the transport's: answers end calls, words about references change tables, short
+// functions run, all without blocking; other functions, the encoding of values and their destruction go to the pool. Sends never block. No lock
 // is held while anything is sent or anybody's code runs. Whoever sends counts as doing so (Sending), and the transport
 // outlives that.
 #pragma once
@@ -84,6 +84,8 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   // The worker whose function this thread runs, and whether its caller waits no more.
   static std::shared_ptr<Worker> current();
   static bool cancelled();
+  // Throws BP_INVALID in a short function, on whose thread messages arrive.
+  static void require_may_wait();
 
  private:
   friend class Ref;
@@ -196,6 +198,7 @@ struct Worker::Inbound {
   int32_t from = -1;
   Header header;
   std::shared_ptr<Parcel> parcel;
+  bool is_short = false;  // it runs where its call has arrived
   std::atomic<bool> cancelled = false;
 
   static thread_local Inbound* running;  // of this thread
