@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "backplane/sdk/block.hpp"
 #include "backplane/sdk/worker.hpp"
 
 namespace backplane::process_group {
@@ -21,7 +22,7 @@ uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kM
 // A message that was received: the frame's bytes, or a copy of its parts, and those that travelled alone.
 struct Arrival {
   std::string frame;
-  std::vector<std::unique_ptr<std::byte[]>> alone;
+  std::vector<sdk::Block> alone;
   std::vector<std::byte*> parts;
   std::vector<bp_result> results;
 };
@@ -224,8 +225,7 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
         arrival->parts.push_back(reinterpret_cast<std::byte*>(arrival->frame.data()) + part.offset);
         continue;
       }
-      arrival->alone.emplace_back(new std::byte[part.bytes]);  // not cleared
-      arrival->parts.push_back(arrival->alone.back().get());
+      arrival->parts.push_back(arrival->alone.emplace_back(part.bytes).data());
       auto work =
           start(BP_RECV, from, tag_of(frame.number, i), arrival->parts.back(), part.bytes, &arrival->results[i]);
       if (work) flight.works.push_back(std::move(work));

@@ -48,10 +48,7 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
   return out;
 }
 
-std::byte* Arrival::allocate(uint64_t bytes) {
-  memory_.emplace_back(new std::byte[bytes]);  // not cleared
-  return memory_.back().get();
-}
+std::byte* Arrival::allocate(uint64_t bytes) { return memory_.emplace_back(bytes).data(); }
 
 Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most) {
   Head head;

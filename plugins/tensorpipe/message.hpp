@@ -8,11 +8,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "backplane/sdk/block.hpp"
 #include "backplane/sdk/rpc.hpp"
 #include "card.hpp"
 
@@ -44,7 +44,7 @@ class Arrival {
 
   int32_t from_ = -1;
   bool wants_receipt_ = false;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<sdk::Block> memory_;
   tensorpipe::Allocation allocation_;
   std::string_view payload_;
   std::vector<bp_buffer> buffers_;

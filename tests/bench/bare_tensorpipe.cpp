@@ -38,23 +38,23 @@ tensorpipe::Message message_of(uint8_t* data, size_t bytes) {
 
 // Gives back each message, out of the same memory each time.
 void echo(const std::shared_ptr<tensorpipe::Pipe>& pipe, const std::shared_ptr<std::vector<uint8_t>>& memory) {
-  pipe->readDescriptor([weak = std::weak_ptr(pipe), memory](const tensorpipe::Error& error,
-                                                            const tensorpipe::Descriptor& descriptor) {
-    const auto same = weak.lock();
-    if (!same || error) return;
-    const auto payload = std::make_shared<std::vector<char>>(descriptor.payloads[0].length);
-    const size_t bytes = descriptor.tensors.empty() ? 0 : descriptor.tensors[0].length;
-    if (memory->size() < bytes) memory->resize(bytes);
-    tensorpipe::Allocation allocation;
-    allocation.payloads.push_back({payload->data()});
-    if (bytes > 0) allocation.tensors.push_back({tensorpipe::CpuBuffer{memory->data()}});
-    same->read(allocation, [weak, payload, memory, bytes](const tensorpipe::Error& failed) {
-      const auto pipe_there = weak.lock();
-      if (!pipe_there || failed) return;
-      pipe_there->write(message_of(memory->data(), bytes), [memory](const tensorpipe::Error&) {});
-    });
-    echo(same, memory);
-  });
+  pipe->readDescriptor(
+      [weak = std::weak_ptr(pipe), memory](const tensorpipe::Error& error, const tensorpipe::Descriptor& descriptor) {
+        const auto same = weak.lock();
+        if (!same || error) return;
+        const auto payload = std::make_shared<std::vector<char>>(descriptor.payloads[0].length);
+        const size_t bytes = descriptor.tensors.empty() ? 0 : descriptor.tensors[0].length;
+        if (memory->size() < bytes) memory->resize(bytes);
+        tensorpipe::Allocation allocation;
+        allocation.payloads.push_back({payload->data()});
+        if (bytes > 0) allocation.tensors.push_back({tensorpipe::CpuBuffer{memory->data()}});
+        same->read(allocation, [weak, payload, memory, bytes](const tensorpipe::Error& failed) {
+          const auto pipe_there = weak.lock();
+          if (!pipe_there || failed) return;
+          pipe_there->write(message_of(memory->data(), bytes), [memory](const tensorpipe::Error&) {});
+        });
+        echo(same, memory);
+      });
 }
 
 }  // namespace

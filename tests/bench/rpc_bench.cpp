@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls against bare TensorPipe that sends the same there and back: "null" is a function without arguments, also one that
-// is registered as short, "echo" returns the array that it is given. --options names the agent: "tensorpipe" (the default,
-// both over shm), "tensorpipe?transports=uv" (both over uv), "process_group" (over the backend shm; TensorPipe over uv,
-// whose threads sleep while it has nothing to do).
+// Calls against bare TensorPipe that sends the same there and back: "null" is a function without arguments, also one
+// that is registered as short, "echo" returns the array that it is given. --options names the agent: "tensorpipe" (the
+// default, both over shm), "tensorpipe?transports=uv" (both over uv), "process_group" (over the backend shm; TensorPipe
+// over uv, whose threads sleep while it has nothing to do).
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>

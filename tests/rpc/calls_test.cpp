@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "rpc/workers.hpp"
@@ -74,6 +76,13 @@ int nested(int depth) {
     if (rpc::cancelled()) heard->open();
     return 0;
   });
+  rpc::register_function("deaf", [] {
+    const auto held = gate;
+    const auto heard = told;
+    begun->open();
+    held->wait();
+    heard->open();
+  });
   rpc::register_function("nested", nested);
   rpc::register_short_function("increment", [](int value) { return value + 1; });
   rpc::register_short_function("halve", [](const rpc::Array<float>& values) {
@@ -134,9 +143,16 @@ TEST_P(CallsTest, NestDeeperThanThePool) {
   in_world(
       GetParam(), 2,
       [](const rpc::Worker& worker) {
-        std::vector<rpc::Future<int>> answers;
-        for (int i = 0; i < 4; ++i) answers.push_back(worker.rpc_async<int>(1 - worker.rank(), "nested", 16));
-        for (const auto& answer : answers) EXPECT_EQ(answer.wait(), 16);
+        const char* const given = std::getenv("BACKPLANE_RPC_NESTED_CALLS");
+        const int calls = given == nullptr ? 64 : std::atoi(given);
+        const int depth = given == nullptr ? 16 : 64;
+        for (int done = 0; done < calls;) {
+          std::vector<rpc::Future<int>> answers;
+          for (int i = 0; i < 8 && done < calls; ++i, done += depth) {
+            answers.push_back(worker.rpc_async<int>(1 - worker.rank(), "nested", depth));
+          }
+          for (const auto& answer : answers) EXPECT_EQ(answer.wait(), depth);
+        }
       },
       "?num_worker_threads=1");
 }
@@ -245,6 +261,74 @@ TEST(RpcCallsTest, ShutdownWithoutGraceEndsWhatIsUnderWay) {
       worker.shutdown(false);
     }
     EXPECT_TRUE(worker.shutdown().empty());  // twice is fine
+  });
+}
+
+TEST(RpcCallsTest, ShutdownNamesWhatDoesNotEnd) {
+  gate = std::make_shared<Gate>();
+  begun = std::make_shared<Gate>();
+  told = std::make_shared<Gate>();
+  const Store store = Store::inproc();
+  Gate gone;
+  on_ranks(2, [&store, &gone](int rank) {
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
+    std::string text;
+    if (rank == 0) {
+      worker.rpc_async("worker1", "deaf");
+      EXPECT_TRUE(begun->wait());
+      EXPECT_EQ(failure_of([&worker] { worker.shutdown(true, milliseconds(50)); }, &text), Status::kTimeout);
+      EXPECT_NE(text.find("it waits for 'deaf' on 'worker1' for"), std::string::npos) << text;
+      gone.open();
+    } else {
+      EXPECT_TRUE(gone.wait());
+      EXPECT_EQ(failure_of([&worker] { worker.shutdown(false, milliseconds(1)); }, &text), Status::kTimeout);
+      EXPECT_NE(text.find("has left, but what runs there does not end: 'deaf' for 'worker0' runs for"),
+                std::string::npos)
+          << text;
+    }
+    EXPECT_TRUE(worker.shutdown().empty());  // it has left
+  });
+  gate->open();
+  EXPECT_TRUE(told->wait());
+}
+
+TEST(RpcCallsTest, TheFlightRecorderShowsWhichCallHangsWhere) {
+  gate = std::make_shared<Gate>();
+  begun = std::make_shared<Gate>();
+  told = std::make_shared<Gate>();
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
+    if (rank == 0) {
+      worker.rpc_sync<int>("worker1", "add", 1, 2);
+      failure_of([&worker] { worker.rpc_sync("worker1", "throw"); });
+      const auto call = worker.rpc_async<int>("worker1", "wait");
+      EXPECT_TRUE(begun->wait());
+      char* json = nullptr;
+      backplane::detail::call(bp_store_trace, store.get(), "rpc/0", int64_t{10'000'000'000}, &json);
+      const std::string text = backplane::detail::take(json);
+      const auto has = [&text](const std::string& function, const char* direction, const char* other,
+                               const char* state) {
+        const std::string entry = "\"direction\":\"" + std::string(direction) + "\",\"end_ns\":";
+        for (size_t at = text.find(entry); at != std::string::npos; at = text.find(entry, at + 1)) {
+          const std::string whole = text.substr(at, text.find('}', at) - at);
+          if (whole.find("\"function\":\"" + function + "\"") != std::string::npos &&
+              whole.find("\"state\":\"" + std::string(state) + "\"") != std::string::npos &&
+              whole.find("\"worker\":\"" + std::string(other) + "\"") != std::string::npos) {
+            return true;
+          }
+        }
+        return false;
+      };
+      EXPECT_TRUE(has("add", "out", "worker1", "done")) << text;
+      EXPECT_TRUE(has("add", "in", "worker0", "done")) << text;
+      EXPECT_TRUE(has("throw", "out", "worker1", "failed")) << text;
+      EXPECT_TRUE(has("wait", "out", "worker1", "in flight")) << text;
+      EXPECT_TRUE(has("wait", "in", "worker0", "running")) << text;
+      gate->open();
+      call.wait();
+    }
+    worker.shutdown(true, seconds(20));
   });
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A worker is killed: its callers hear of it, and who it was, within 2 s, and the others go on.
+#include <string>
+#include <vector>
+
 #include "rpc/processes.hpp"
 #include "rpc/workers.hpp"
 
@@ -15,16 +18,22 @@ INSTANTIATE_TEST_SUITE_P(Backends, RpcDeathTest, testing::ValuesIn([] {
                          }()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(RpcDeathTest, IsNamedAndSurvived) {
-  const bool agent = is_own_agent(GetParam());
-  const std::vector<int> statuses =
-      run_ranks(3, {BACKPLANE_TEST_MORTAL, agent ? GetParam() : "process_group", agent ? "gloo" : GetParam()});
+// Three processes, the last of which dies; the others say by their status whether all went well.
+void expect_survived(const std::string& way, const std::vector<std::string>& more) {
+  const bool agent = is_own_agent(way);
+  std::vector<std::string> words = {BACKPLANE_TEST_MORTAL, agent ? way : "process_group", agent ? "gloo" : way};
+  words.insert(words.end(), more.begin(), more.end());
+  const std::vector<int> statuses = run_ranks(3, words);
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_TRUE(WIFEXITED(statuses[rank]) && WEXITSTATUS(statuses[rank]) == 0)
         << "rank " << rank << ": status " << statuses[rank];
   }
   EXPECT_TRUE(WIFSIGNALED(statuses[2]) && WTERMSIG(statuses[2]) == SIGKILL);
 }
+
+TEST_P(RpcDeathTest, IsNamedAndSurvived) { expect_survived(GetParam(), {}); }
+
+TEST(MasterWorkerTest, TheDeathOfAWorkerIsNamedAndSurvived) { expect_survived(rpc_ways().back(), {"master"}); }
 
 }  // namespace
 }  // namespace backplane::test

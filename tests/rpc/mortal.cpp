@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A worker of three, the last of which dies in the middle of a call. The others say how they saw it, and go on.
+// A worker of three, the last of which dies in the middle of a call. The others say how they saw it, and go on. With
+// "master", rank 0 drives the others, and the last one dies of a command.
 #include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "backplane/master_worker.hpp"
 #include "backplane/rpc.hpp"
 
 using namespace backplane;  // NOLINT: a program
@@ -57,10 +61,55 @@ int survive(const rpc::Worker& worker) {
   return 0;
 }
 
+// What a command failed with; it must name worker 2.
+std::string problem_of(const rpc::Future<void>& command) {
+  try {
+    command.wait();
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    const bool named = e.status() == Status::kPeerLost && text.find("is lost: its process ended") != std::string::npos;
+    return named ? "" : text;
+  }
+  return "a command that needs the dead worker succeeded";
+}
+
+int drive(const GroupOptions& options, const std::string& agent) {
+  register_command("sum", [](Distributed<float> x) {
+    float sum = 0;
+    for (const float value : x.local()) sum += value;
+    return sum;
+  });
+  register_command("die", [] { ::raise(SIGKILL); });
+  std::optional<Master> master = init_master_worker(options, agent);
+  if (!master) return 0;
+  const auto x = master->make<float>(10, 1.0F);
+  if (master->ask<float>("sum", x) != std::vector<float>{10, 10}) return fail("a wrong sum");
+  const auto begun = Clock::now();
+  std::string problem = problem_of(master->run_on(2, "die"));
+  if (!problem.empty()) return fail(problem);
+  if (Clock::now() - begun > std::chrono::seconds(2)) return fail("the master heard of the death too late");
+  problem = problem_of(master->run_on(2, "die"));
+  if (!problem.empty()) return fail(problem);
+  // The other one has its buffers and goes on, but for what needs both.
+  const auto ends = master->all_reduce(x);
+  for (const auto& end : ends) {
+    problem = problem_of(end);
+    if (!problem.empty()) return fail(problem);
+  }
+  if (master->run_on<float>(1, "sum", x).wait() != 10) return fail("a wrong sum after the death");
+  master->shutdown();
+  return 0;
+}
+
 }  // namespace
 
-int main(int, char** arguments) {
+int main(int count, char** arguments) {
   const int rank = std::stoi(std::getenv("RANK"));
+  if (count > 3) {
+    GroupOptions options;
+    options.backend = arguments[2];
+    return drive(options, arguments[1]);
+  }
   rpc::register_function("two", [] { return 2; });
   rpc::register_function("hang", [] {
     ::pause();

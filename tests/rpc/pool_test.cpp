@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
+#include <memory>
 #include <thread>
 
 namespace backplane::core::rpc {
@@ -13,7 +15,8 @@ namespace {
 
 // Each task waits for one that it adds itself: with one thread, only growth gets it done.
 TEST(RpcPoolTest, GrowsWhileTasksWait) {
-  Pool pool(1);
+  const auto shared = std::make_shared<Pool>(1);
+  Pool& pool = *shared;
   constexpr int kDepth = 64;
   Pool::Counts deepest;
   std::function<void(int)> dive = [&pool, &dive, &deepest](int depth) {
@@ -36,13 +39,15 @@ TEST(RpcPoolTest, GrowsWhileTasksWait) {
     all.set_value();
   });
   all.get_future().wait();
+  EXPECT_TRUE(pool.stop());
   EXPECT_EQ(deepest.waiting, static_cast<size_t>(kDepth));
   EXPECT_EQ(deepest.threads, static_cast<size_t>(kDepth) + 1);
 }
 
 TEST(RpcPoolTest, StopsWhenAllHasRun) {
   std::atomic<int> ran = 0;
-  Pool pool(2);
+  const auto shared = std::make_shared<Pool>(2);
+  Pool& pool = *shared;
   for (int i = 0; i < 1000; ++i) pool.add([&ran] { ++ran; });
   pool.stop();
   EXPECT_EQ(ran, 1000);
@@ -52,7 +57,8 @@ TEST(RpcPoolTest, StopsWhenAllHasRun) {
 
 // A task waits for one that is queued behind it, while the pool is being stopped.
 TEST(RpcPoolTest, GrowsWhileItStops) {
-  Pool pool(1);
+  const auto shared = std::make_shared<Pool>(1);
+  Pool& pool = *shared;
   std::promise<void> running;
   std::promise<void> behind;
   pool.add([&] {
@@ -65,6 +71,28 @@ TEST(RpcPoolTest, GrowsWhileItStops) {
   });
   running.get_future().wait();
   pool.stop();
+}
+
+// A task that does not end is left alone, with what is behind it, and keeps the pool.
+TEST(RpcPoolTest, LeavesAloneWhatDoesNotEnd) {
+  auto pool = std::make_shared<Pool>(1);
+  const std::weak_ptr<Pool> seen = pool;
+  std::promise<void> running;
+  std::promise<void> let_go;
+  std::promise<void> behind;
+  pool->add([&running, &let_go] {
+    running.set_value();
+    let_go.get_future().wait();
+  });
+  pool->add([&behind] { behind.set_value(); });
+  running.get_future().wait();
+  EXPECT_FALSE(pool->stop(Deadline::after(1'000'000)));
+  EXPECT_FALSE(pool->stop(Deadline::after(0)));
+  pool.reset();
+  EXPECT_FALSE(seen.expired());
+  let_go.set_value();
+  behind.get_future().wait();
+  while (!seen.expired()) std::this_thread::yield();
 }
 
 }  // namespace

@@ -162,6 +162,24 @@ TEST(RpcReferencesTest, ReorderedMessagesChangeNothing) {
   const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=send chance 0.2: delay 1ms..5ms&seed=1");
   storm("inproc");
 }
+
+// Messages that never arrive, of all kinds, while references fly: calls fail, and no reference is left behind.
+TEST(RpcReferencesTest, LostMessagesLeaveNoReferences) {
+  // The first ones are those of the group in which the workers meet.
+  const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=send after 150 every 40 times 15: drop&seed=1");
+  const Store store = Store::inproc();
+  on_ranks(4, [&store](int rank) {
+    rpc::RpcOptions options = rpc_options("inproc", store, rank, 4);
+    options.rpc_timeout = std::chrono::milliseconds(300);
+    const rpc::Worker worker = rpc::Worker::join(worker_name(rank), options);
+    {
+      const CountedRef ref = worker.remote<rpc::Local<Counted>>((rank + 1) % 4, "make", 0);
+      for (int to = 0; to < 4; ++to) worker.rpc_async(to, "storm", ref, 5);
+    }
+    EXPECT_EQ(worker.shutdown(true, seconds(60)), std::vector<std::string>());
+  });
+  EXPECT_EQ(Counted::alive, 0);
+}
 #endif
 
 }  // namespace

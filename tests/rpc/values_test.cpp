@@ -84,6 +84,45 @@ TEST(RpcValuesTest, TellWhoWaits) {
   EXPECT_THROW(values.wait(kValue, Deadline::never()), Error);
 }
 
+TEST(RpcValuesTest, DoNotCallWhoWaitsNoMore) {
+  Values values;
+  values.create(kValue, kFirst, 0, "f");
+  std::string called;
+  for (uint64_t call = 1; call <= 3; ++call) {
+    values.when_ready(
+        kValue, [&called, call](const std::shared_ptr<Value>&, const Error*) { called += std::to_string(call); },
+        static_cast<int32_t>(call % 2), call);
+  }
+  values.stop_waiting(kValue, 1, 3);
+  values.stop_waiting(kValue, 1, 2);  // somebody else's
+  values.drop_all_of(0);              // asked for it, and made the value's only claim: all are told
+  EXPECT_EQ(called, "1");
+}
+
+TEST(RpcForksTest, WhatIsLostDoesNotCountWhenItComes) {
+  Forks forks;
+  const std::vector<Passed> message = {{0, kValue, kFirst}, {0, kValue, kSecond}};
+  EXPECT_EQ(forks.give_up(message).size(), 2U);
+  EXPECT_EQ(forks.give_up(message).size(), 2U);  // told twice
+  EXPECT_FALSE(forks.hold(message));
+}
+
+TEST(RpcForksTest, WhatHasComeIsNotLost) {
+  Forks forks;
+  const std::vector<Passed> message = {{0, kValue, kFirst}};
+  EXPECT_TRUE(forks.hold(message));
+  EXPECT_TRUE(forks.give_up(message).empty());
+  EXPECT_TRUE(forks.hold(message));
+}
+
+TEST(RpcForksTest, AnswersAreRememberedUntilTheyAreTaken) {
+  Forks forks;
+  forks.note_answer(1, 7, {{0, kValue, kFirst}});
+  EXPECT_TRUE(forks.take_answer(2, 7).empty());
+  EXPECT_EQ(forks.take_answer(1, 7).size(), 1U);
+  EXPECT_TRUE(forks.take_answer(1, 7).empty());
+}
+
 TEST(RpcValuesTest, EndWithTheirWorker) {
   Values values;
   values.create(kValue, kFirst, 0, "f");

@@ -248,6 +248,24 @@ TEST(TraceCommandFiles, NamesTheFirstDifferenceAndFewOfManyMissing) {
       << trace["remarks"];
 }
 
+TEST(TraceCommandFiles, ShowsCallsBetweenWorkers) {
+  const Workplace place;
+  json trace = json::parse(made_up(0, 2, "barrier"));
+  json call = {{"kind", "call"}, {"direction", "out"}, {"function", "f"}, {"peer", 1},     {"worker", "worker1"},
+               {"number", 7},    {"status", 0},        {"state", "done"}, {"begin_ns", 3}, {"end_ns", 4}};
+  trace["calls"].push_back(call);
+  call.update({{"direction", "in"}, {"number", 8}, {"state", "running"}, {"end_ns", 0}});
+  trace["calls"].push_back(call);
+  const std::string file = place.file("a.json");
+  std::ofstream(file) << trace.dump();
+  const json events = traced({file})["events"];
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[1]["operation"], "call 'f' on worker1 (rank 1)");
+  EXPECT_EQ(events[2]["operation"], "call 'f' for worker1 (rank 1)");
+  EXPECT_EQ(events[2]["state"], "running");
+  EXPECT_EQ(events[2]["number"], 8);
+}
+
 TEST(TraceCommandFiles, LeavesTheTerminalAlone) {
   const Workplace place;
   const std::string file = place.file("a.json");

@@ -29,6 +29,15 @@ std::string words(const Json& entry) {
   return text;
 }
 
+// "call 'f' on worker1 (rank 1)", "call 'f' for worker0 (rank 0)"
+std::string call_words(const Json& call) {
+  const std::string function = call.at("function").get<std::string>();
+  return fmt::format("{}{} {} {} (rank {})", call.at("kind").get<std::string>(),
+                     function.empty() ? "" : fmt::format(" '{}'", function),
+                     call.at("direction") == "in" ? "for" : "on", call.at("worker").get<std::string>(),
+                     call.at("peer").get<int>());
+}
+
 std::string milliseconds(int64_t ns) { return fmt::format("{:.3f}", static_cast<double>(ns) * 1e-6); }
 
 // By group, then by rank.
@@ -90,11 +99,14 @@ TracedRank read_trace(const Json& json, const std::string& origin) {
                     json.at("identity"),
                     json.at("broken"),
                     {}};
-    for (const Json& entry : json.at("entries")) {
+    const auto add = [&rank, to_wall](const Json& entry, std::string text, uint64_t number, bool collective) {
       const auto end = entry.at("end_ns").get<int64_t>();
-      rank.events.push_back({rank.group, rank.rank, words(entry), entry.at("seq"), !entry.contains("peer"),
-                             entry.at("state"), entry.at("begin_ns").get<int64_t>() + to_wall,
-                             end == 0 ? 0 : end + to_wall});
+      rank.events.push_back({rank.group, rank.rank, std::move(text), number, collective, entry.at("state"),
+                             entry.at("begin_ns").get<int64_t>() + to_wall, end == 0 ? 0 : end + to_wall});
+    };
+    for (const Json& entry : json.at("entries")) add(entry, words(entry), entry.at("seq"), !entry.contains("peer"));
+    if (json.contains("calls")) {
+      for (const Json& call : json["calls"]) add(call, call_words(call), call.at("number"), false);
     }
     return rank;
   } catch (const Json::exception& error) {

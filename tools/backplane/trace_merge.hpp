@@ -10,14 +10,14 @@
 
 namespace backplane::tool {
 
-// One operation of one rank. Times are nanoseconds of the wall clock.
+// One operation of one rank, or a call between workers. Times are nanoseconds of the wall clock.
 struct TraceEvent {
   std::string group;
   int rank = -1;
   std::string words;  // "all_reduce sum (f32 x 4)"
   uint64_t seq = 0;
   bool collective = true;
-  std::string state;  // "in flight", "done", "failed"
+  std::string state;  // "in flight", "done", "failed"; of a function for others also "queued", "running" ...
   int64_t begin_ns = 0;
   int64_t end_ns = 0;  // 0: in flight
 };

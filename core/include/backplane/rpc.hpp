@@ -181,7 +181,8 @@ class Worker {
   }
 
   // Graceful: called by all workers; waits until no calls are left anywhere. Returns the values of which others still
-  // had references, one sentence each; they are lost.
+  // had references, one sentence each; they are lost. Status::kTimeout says which calls were under way, or, if a
+  // function does not end although cancelled() says so, which; the worker has left then, too.
   std::vector<std::string> shutdown(bool graceful = true, Timeout timeout = kDefaultTimeout) const {
     char* leaks = nullptr;
     backplane::detail::call(bp_rpc_shutdown, get(), graceful ? 1 : 0, timeout.count(), &leaks);

@@ -116,6 +116,8 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
 
   // The flight recorder; `all`: as an array, with those of the groups made from this one.
   std::string trace_json(bool all = false) const;
+  // What it says of calls that go beside the group's operations: a JSON array. Any thread may ask.
+  void set_calls(std::function<std::string()> calls);
 
   // Handles of the C API; the last one to go destroys the group.
   void add_handle() { handles_.fetch_add(1); }
@@ -240,6 +242,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::optional<Verdict> verdict_;                                   // what the ranks agreed on, if they did
   std::unordered_map<Request*, std::shared_ptr<Request>> requests_;  // in flight
   std::vector<std::weak_ptr<Group>> children_;
+  std::function<std::string()> calls_;
   std::unique_ptr<Engine> engine_;
 };
 

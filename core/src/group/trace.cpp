@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "group/group.hpp"
 #include "reduce/combine.hpp"
 #include "store/rendezvous.hpp"
 
 namespace backplane::core {
+
+void Group::set_calls(std::function<std::string()> calls) {
+  const std::lock_guard lock(mutex_);
+  calls_ = std::move(calls);
+}
 
 std::string Group::trace_json(bool all) const {
   if (all) {
@@ -45,20 +51,26 @@ std::string Group::trace_json(bool all) const {
     item["end_ns"] = entry.end_ns;
     entries.push_back(std::move(item));
   }
+  std::function<std::string()> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    calls = calls_;
+  }
   timespec wall{};
   clock_gettime(CLOCK_REALTIME, &wall);
   const int64_t wall_ns = static_cast<int64_t>(wall.tv_sec) * 1000000000 + wall.tv_nsec;
-  return nlohmann::ordered_json{{"group", config_.name},
-                                {"key", config_.key},
-                                {"rank", config_.rank},
-                                {"world_size", config_.world_size},
-                                {"global_ranks", config_.global_ranks},
-                                {"identity", process_identity()},
-                                {"backend", backend_id(BP_HOST)},
-                                {"broken", cause()},
-                                {"clock", {{"monotonic_ns", monotonic_ns()}, {"realtime_ns", wall_ns}}},
-                                {"entries", std::move(entries)}}
-      .dump();
+  nlohmann::ordered_json trace{{"group", config_.name},
+                               {"key", config_.key},
+                               {"rank", config_.rank},
+                               {"world_size", config_.world_size},
+                               {"global_ranks", config_.global_ranks},
+                               {"identity", process_identity()},
+                               {"backend", backend_id(BP_HOST)},
+                               {"broken", cause()},
+                               {"clock", {{"monotonic_ns", monotonic_ns()}, {"realtime_ns", wall_ns}}},
+                               {"entries", std::move(entries)}};
+  if (calls) trace["calls"] = nlohmann::ordered_json::parse(calls());
+  return trace.dump();
 }
 
 }  // namespace backplane::core

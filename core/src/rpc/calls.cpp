@@ -34,9 +34,12 @@ void Calls::wake_for(Deadline::Clock::time_point time) {
   if (time < alarm_) changed_.notify_all();
 }
 
-bool Calls::has(uint64_t number) const {
+bool Calls::set_forks(uint64_t number, const std::vector<Passed>& forks) {
   const std::lock_guard lock(mutex_);
-  return calls_.contains(number);
+  const auto found = calls_.find(number);
+  if (found == calls_.end()) return false;
+  found->second.call.forks = forks;
+  return true;
 }
 
 void Calls::remove(std::unordered_map<uint64_t, Entry>::iterator entry) {
@@ -91,6 +94,15 @@ std::vector<Call> Calls::close(const Error& why) {
 Calls::Counts Calls::counts() const {
   const std::lock_guard lock(mutex_);
   return {calls_.size(), last_};
+}
+
+std::vector<Calls::Pending> Calls::pending() const {
+  std::vector<Pending> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, entry] : calls_) {
+    all.push_back({number, entry.call.to, entry.call.kind, entry.call.function, entry.call.begun});
+  }
+  return all;
 }
 
 void Calls::watch() {

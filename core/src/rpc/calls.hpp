@@ -34,6 +34,8 @@ struct Call {
   int64_t timeout_ns = 0;  // as given, for the text
   Deadline::Clock::time_point begun;
   Done done;
+  Id value = {};                      // kFetch
+  std::vector<Passed> forks = {};     // that its message carries
   std::optional<Error> failure = {};  // what it fails with when its time is up; none: that it is
 };
 
@@ -47,7 +49,8 @@ class Calls {
 
   // The number of a call. Throws the reason once it is closed.
   uint64_t add(Call call, Deadline deadline);
-  bool has(uint64_t number) const;
+  // What the message that is about to be sent carries. False if the call has ended.
+  bool set_forks(uint64_t number, const std::vector<Passed>& forks);
   // The call, if it is still there.
   std::optional<Call> take(uint64_t number);
   // The same, if it is one to this worker.
@@ -65,6 +68,15 @@ class Calls {
     uint64_t begun = 0;  // ever
   };
   Counts counts() const;
+
+  struct Pending {
+    uint64_t number = 0;
+    int32_t to = -1;
+    Kind kind = Kind::kCall;
+    std::string function;
+    Deadline::Clock::time_point begun;
+  };
+  std::vector<Pending> pending() const;
 
  private:
   struct Entry {

@@ -185,7 +185,8 @@ std::shared_ptr<Worker> Worker::join(WorkerConfig config) {
     worker->start(config);
   } catch (const std::exception& error) {
     if (worker->begin_to_leave()) {
-      worker->close(Error(BP_CANCELLED, fmt::format("this worker could not join: {}", error.what())));
+      worker->close(Error(BP_CANCELLED, fmt::format("this worker could not join: {}", error.what())),
+                    Deadline::after(BP_DEFAULT_TIMEOUT_NS));
     }
     throw;
   }
@@ -230,7 +231,7 @@ void Worker::start(const WorkerConfig& config) {
     }
     Transport::check_group(*member_, *group_);
     (*card)["most_bytes"] = Transport::most_bytes(*options_);
-    pool_ = std::make_unique<Pool>(pool_size(*options_));
+    pool_ = std::make_shared<Pool>(pool_size(*options_));
   });
   const std::vector<Json> all = exchange(*group_, ready, config.timeout_ns);
   raise_first(all);
@@ -250,6 +251,10 @@ void Worker::start(const WorkerConfig& config) {
   });
   raise_first(exchange(*group_, mine, config.timeout_ns));
   if (liveness_) liveness_->add(this);
+  group_->set_calls([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    return self ? self->calls_json() : "[]";
+  });
 }
 
 int32_t Worker::find(const std::string& name) const {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How workers leave, in peace or by dying, and what a worker has counted.
-#include <nlohmann/json.hpp>
+// How workers leave, in peace or by dying.
 #include <utility>
 
 #include "group/objects.hpp"
@@ -12,9 +11,8 @@
 namespace backplane::core::rpc {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr int64_t kLookNs = 1'000'000;  // between looks at whether this worker is quiet
+constexpr int64_t kLookNs = 1'000'000;       // between looks at whether this worker is quiet
+constexpr int64_t kGraceNs = 1'000'000'000;  // for functions that are told that their worker leaves, at least
 
 int64_t given_or_default(int64_t timeout_ns) { return timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : timeout_ns; }
 
@@ -31,24 +29,10 @@ std::vector<uint64_t> sum_over_all(Group& group, std::vector<uint64_t> numbers, 
   return numbers;
 }
 
-Json json_of(const Histogram& histogram) {
-  Json buckets = Json::array();
-  size_t last = 0;
-  for (size_t b = 0; b < Histogram::kBuckets; ++b) {
-    if (histogram.count(b) > 0) last = b + 1;
-  }
-  uint64_t count = 0;
-  for (size_t b = 0; b < last; ++b) {
-    buckets.push_back(histogram.count(b));
-    count += histogram.count(b);
-  }
-  return {{"count", count}, {"sum_us", histogram.sum_ns() / 1000}, {"below_us_powers_of_2", buckets}};
-}
-
 }  // namespace
 
 Worker::~Worker() {
-  if (begin_to_leave()) close(Error(BP_CANCELLED, "this worker has left"));
+  if (begin_to_leave()) close(Error(BP_CANCELLED, "this worker has left"), Deadline::after(BP_DEFAULT_TIMEOUT_NS));
 }
 
 std::vector<std::string> Worker::all_gather(std::string_view object, int64_t timeout_ns) {
@@ -123,8 +107,8 @@ void Worker::settle(Deadline deadline) {
     uint64_t begun = 0;
     while (!quiet(&begun)) {
       if (deadline.passed()) {
-        fail(BP_TIMEOUT, "worker '{}' still had calls under way when the time to shut down was over",
-             names_[static_cast<size_t>(rank_)]);
+        fail(BP_TIMEOUT, "worker '{}' still had calls under way when the time to shut down was over{}",
+             names_[static_cast<size_t>(rank_)], calls_under_way());
       }
       std::unique_lock lock(mutex_);
       quiet_.wait_for(lock, std::chrono::nanoseconds(kLookNs));
@@ -146,15 +130,44 @@ void Worker::settle(Deadline deadline) {
   }
 }
 
+std::string Worker::functions_that_run() const {
+  std::vector<std::string> lines;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, inbound] : inbound_) {
+    const std::chrono::duration<double> age = Deadline::Clock::now() - inbound->arrived;
+    lines.push_back(fmt::format("'{}' for '{}' {} for {:.1f} s", inbound->header.function,
+                                names_[static_cast<size_t>(key.first)], inbound->runs ? "runs" : "waits for a thread",
+                                age.count()));
+  }
+  if (lines.empty()) lines.emplace_back("a callback, or the end of a value");
+  return fmt::format("{}", fmt::join(lines, ", "));
+}
+
+// What there is to say of them, for the end of a sentence.
+std::string Worker::calls_under_way() const {
+  std::string text;
+  for (const Calls::Pending& call : calls_.pending()) {
+    const std::chrono::duration<double> age = Deadline::Clock::now() - call.begun;
+    text += fmt::format("; it waits for '{}' on '{}' for {:.1f} s", call.function, names_[static_cast<size_t>(call.to)],
+                        age.count());
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (inbound_.empty()) return text;
+  }
+  return fmt::format("{}; here {}", text, functions_that_run());
+}
+
 std::vector<std::string> Worker::shutdown(bool graceful, int64_t timeout_ns) {
   require_may_wait();
   if (pool_ && pool_->inside()) {
     fail(BP_INVALID, "shutdown waits for the functions that run here, and cannot be called from one of them");
   }
   if (!begin_to_leave()) return {};
+  const Deadline deadline = Deadline::after(given_or_default(timeout_ns));
   std::optional<Error> problem;
   try {
-    if (graceful) settle(Deadline::after(given_or_default(timeout_ns)));
+    if (graceful) settle(deadline);
   } catch (...) {
     problem.emplace(caught());
   }
@@ -171,7 +184,14 @@ std::vector<std::string> Worker::shutdown(bool graceful, int64_t timeout_ns) {
     if (graceful) log(BP_LOG_WARN, "rpc: {}; drop all references before shutdown", leaks.back());
   }
   if (!graceful || problem) say_goodbye();
-  close(Error(BP_CANCELLED, fmt::format("worker '{}' has shut down", names_[static_cast<size_t>(rank_)])));
+  const std::string& name = names_[static_cast<size_t>(rank_)];
+  const Deadline last = std::max(deadline, Deadline::after(kGraceNs));
+  if (!close(Error(BP_CANCELLED, fmt::format("worker '{}' has shut down", name)), last)) {
+    fail(BP_TIMEOUT,
+         "worker '{}' has left, but what runs there does not end: {}; functions that take long are to look at "
+         "cancelled() now and then",
+         name, functions_that_run());
+  }
   if (problem) throw Error(*problem);
   return leaks;
 }
@@ -226,7 +246,7 @@ void Worker::say_goodbye() {
 }
 
 // By the thread that leaves. No lock is held while it waits or anybody's code runs.
-void Worker::close(const Error& why) {
+bool Worker::close(const Error& why, Deadline deadline) {
   std::shared_ptr<Group> group;
   std::shared_ptr<Liveness> liveness;
   bool gathering = false;
@@ -250,8 +270,8 @@ void Worker::close(const Error& why) {
   }
   calls_.stop();
   auto values = values_.close(why);  // functions that run may still use them
-  if (pool_) pool_->stop();
-  values.clear();
+  const bool ended = !pool_ || pool_->stop(deadline);
+  values.clear();  // what a function still uses is held by its reference
   std::unique_ptr<Transport> transport;
   {
     std::unique_lock lock(mutex_);
@@ -264,33 +284,7 @@ void Worker::close(const Error& why) {
   group_.reset();
   liveness_.reset();
   left_.notify_all();
-}
-
-std::string Worker::metrics_json() const {
-  const Pool::Counts pool = pool_->counts();
-  size_t serving = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    serving = inbound_.size();
-  }
-  const uint64_t pending = calls_.counts().active;
-  Json json = {{"agent.num_pending_requests", pending},      {"agent.client_active_calls", pending},
-               {"agent.server_active_calls", serving},       {"agent.thread_pool_size", pool.threads},
-               {"agent.num_idle_threads", pool.idle},        {"agent.num_waiting_threads", pool.waiting},
-               {"agent.num_queued_tasks", pool.queued},      {"rref.num_owner_rrefs", values_.size()},
-               {"rref.num_user_rrefs", metrics_.refs.load()}};
-  for (size_t rank = 0; rank < names_.size(); ++rank) {
-    const PeerMetrics& peer = metrics_.peers[rank];
-    json["peers"][names_[rank]] = {{"calls_sent", peer.calls_sent.load()},
-                                   {"calls_received", peer.calls_received.load()},
-                                   {"bytes_sent", peer.bytes_sent.load()},
-                                   {"bytes_received", peer.bytes_received.load()},
-                                   {"errors", peer.errors.load()},
-                                   {"timeouts", peer.timeouts.load()},
-                                   {"round_trips", json_of(peer.round_trips)},
-                                   {"run_times", json_of(peer.run_times)}};
-  }
-  return json.dump();
+  return ended;
 }
 
 }  // namespace backplane::core::rpc

@@ -35,7 +35,8 @@ void Pool::take_place() {
   join_retired();
   try {
     const auto self = threads_.emplace(threads_.end());
-    *self = std::thread([this, self] { work(self); });
+    *self = std::thread([pool = shared_from_this(), self] { pool->work(self); });
+    if (left_alone_) self->detach();
   } catch (const std::exception& e) {
     threads_.pop_back();
     log(BP_LOG_WARN, "rpc: cannot start a thread for calls ({}); those there are go on", e.what());
@@ -60,7 +61,11 @@ void Pool::work(std::list<std::thread>::iterator self) {
       break;
     }
   }
-  retired_.splice(retired_.end(), threads_, self);
+  if (left_alone_) {
+    threads_.erase(self);
+  } else {
+    retired_.splice(retired_.end(), threads_, self);
+  }
   if (stop_) changed_.notify_all();
 }
 
@@ -73,13 +78,20 @@ void Pool::perform(std::unique_lock<std::mutex>* lock) {
   lock->lock();
 }
 
-void Pool::stop() {
+bool Pool::stop(Deadline deadline) {
   std::unique_lock lock(mutex_);
   stop_ = true;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return threads_.empty(); });
+  const auto ended = [this] { return threads_.empty(); };
+  if (deadline.infinite()) changed_.wait(lock, ended);
+  if (!deadline.infinite() && !changed_.wait_until(lock, deadline.at(), ended) && !left_alone_) {
+    left_alone_ = true;
+    for (std::thread& thread : threads_) thread.detach();
+  }
   join_retired();
+  if (!threads_.empty()) return false;
   while (!tasks_.empty()) perform(&lock);  // no thread was to be had for them
+  return true;
 }
 
 Pool::Counts Pool::counts() const {

@@ -9,22 +9,26 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <thread>
 
+#include "deadline.hpp"
+
 namespace backplane::core::rpc {
 
-class Pool {
+// Made shared: a thread that cannot be waited for keeps its pool. To be stopped by whoever has made it.
+class Pool : public std::enable_shared_from_this<Pool> {
  public:
   explicit Pool(size_t size) : size_(size) {}
-  ~Pool() { stop(); }
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   // Any thread, does not block. False once it has been stopped; the task is left alone then.
   bool add(std::function<void()>&& task);
-  // Waits until all that was added has run, however long that takes. Twice is fine. Not from within a task.
-  void stop();
+  // Waits until all that was added has run. False: at the deadline something still did, which is left alone with its
+  // thread, and what was added behind it runs when it ends. Twice is fine. Not from within a task.
+  bool stop(Deadline deadline = Deadline::never());
 
   struct Counts {
     size_t threads = 0;
@@ -56,6 +60,7 @@ class Pool {
   size_t idle_ = 0;
   size_t waiting_ = 0;
   bool stop_ = false;
+  bool left_alone_ = false;  // nobody joins the threads
 };
 
 }  // namespace backplane::core::rpc

@@ -3,6 +3,7 @@
 // References: torch's RRef protocol. A worker that hands a reference on first tells the owner of the fork that the
 // receiver will hold, and waits for its word; so the value cannot go while a fork is on its way. The receiver tells the
 // owner when it has dropped its fork. `values.hpp` is the owner's side.
+#include <algorithm>
 #include <utility>
 
 #include "log.hpp"
@@ -12,7 +13,9 @@
 namespace backplane::core::rpc {
 namespace {
 
-constexpr int64_t kDropNs = INT64_C(30) * 1000000000;  // for the word that a fork is gone, before it is told again
+// How long the answer to a word about forks may take before it is told again, and at least that long.
+constexpr int64_t kTellNs = INT64_C(30) * 1000000000;
+constexpr int64_t kTellSoonestNs = INT64_C(1) * 1000000000;
 
 }  // namespace
 
@@ -23,6 +26,7 @@ Ref::Ref(std::shared_ptr<Worker> worker, const Passed& passed, bool confirmed)
 
 Ref::~Ref() {
   worker_->metrics_.refs.fetch_sub(1, std::memory_order_relaxed);
+  worker_->forks_.let_go(passed_.fork);
   worker_->drop(passed_.owner, passed_.value, passed_.fork);
   worker_->discard(std::move(held_));
 }
@@ -72,12 +76,12 @@ uint64_t Worker::fetch(const std::shared_ptr<Ref>& ref, int64_t timeout_ns, Done
     (*kept)(std::move(value), error);
   };
   const Deadline deadline = deadline_of(&timeout_ns);
-  const uint64_t number = calls_.add({ref->owner(), header.kind, "", timeout_ns, {}, whole}, deadline);
+  const uint64_t number = calls_.add({ref->owner(), header.kind, "", timeout_ns, {}, whole, header.value}, deadline);
   header.call = number;
   ref->when_confirmed([self = shared_from_this(), to = ref->owner(), header, timeout_ns](const Error* error) {
     if (error != nullptr) return self->end(header.call, *error);
     if (const auto loss = self->loss_of(to)) return self->end(header.call, *loss);
-    if (self->calls_.has(header.call)) self->transmit_or_fail(to, header, {}, timeout_ns);
+    if (self->calls_.set_forks(header.call, {})) self->transmit_or_fail(to, header, {}, timeout_ns);
   });
   return number;
 }
@@ -91,28 +95,46 @@ std::shared_ptr<Value> Worker::local(const Ref& ref, int64_t timeout_ns) {
   return values_.wait(ref.value(), deadline_of(&timeout_ns));
 }
 
-// The owner is told again if a connection broke, but not for ever: it may have left.
-void Worker::drop(int32_t owner, const Id& value, const Id& fork, int attempts) {
-  if (owner == rank_) return discard(values_.drop(value, fork));
-  if (loss_of(owner)) return;
-  Header word;
-  word.kind = Kind::kDrop;
-  word.value = value;
-  word.fork = fork;
+// The other one is told again if a connection broke, but not for ever: it may have left.
+void Worker::tell(int32_t to, Header word, int attempts) {
+  if (loss_of(to)) return;
   try {
-    request(
-        owner, std::move(word), {}, kDropNs,
-        [weak = weak_from_this(), owner, value, fork, attempts](const std::shared_ptr<Parcel>&, const Error* error) {
-          const auto self = weak.lock();
-          if (error == nullptr || error->status() == BP_CANCELLED || attempts <= 1 || !self) return;
-          self->run([self, owner, value, fork, attempts] { self->drop(owner, value, fork, attempts - 1); });
-        });
+    Header sent = word;
+    const int64_t timeout_ns = rpc_timeout_ns_ == 0 ? kTellNs : std::clamp(rpc_timeout_ns_, kTellSoonestNs, kTellNs);
+    request(to, std::move(sent), {}, timeout_ns,
+            [weak = weak_from_this(), to, word = std::move(word), attempts](const std::shared_ptr<Parcel>&,
+                                                                            const Error* error) {
+              const auto self = weak.lock();
+              if (error == nullptr || error->status() == BP_CANCELLED || attempts <= 1 || !self) return;
+              self->run([self, to, word, attempts] { self->tell(to, word, attempts - 1); });
+            });
   } catch (const std::exception& e) {
     log(BP_LOG_DEBUG, "rpc: a reference was dropped after its worker had left: {}", e.what());
   }
 }
 
+void Worker::drop(int32_t owner, const Id& value, const Id& fork) {
+  if (owner == rank_) return discard(values_.drop(value, fork));
+  Header word;
+  word.kind = Kind::kDrop;
+  word.value = value;
+  word.fork = fork;
+  tell(owner, std::move(word));
+}
+
+// A message with these was not answered, and perhaps never arrived: its receiver, to whom they belong, drops those that
+// it has not got. Not those that went to this worker itself, which do not get lost.
+void Worker::give_up(int32_t receiver, std::vector<Passed> forks) {
+  if (receiver == rank_ || forks.empty()) return;
+  Header word;
+  word.kind = Kind::kLost;
+  word.refs = std::move(forks);
+  tell(receiver, std::move(word));
+}
+
 void Worker::receive_refs(const Header& header, Parcel* parcel) {
+  if (!brings_refs(header.kind) || header.refs.empty()) return;
+  if (!forks_.hold(header.refs)) fail(BP_CANCELLED, "its sender has given it up for lost");
   for (const Passed& ref : header.refs) {
     parcel->refs().push_back(std::make_shared<Ref>(shared_from_this(), ref, true));
   }
@@ -134,8 +156,15 @@ void Worker::serve_reference(int32_t from, const Header& header) {
     drop(rank_, header.value, header.fork);
     return reply(from, header.call, {});
   }
-  values_.when_ready(header.value, [self = shared_from_this(), from, call = header.call](
-                                       const std::shared_ptr<Value>& value, const Error* error) {
+  if (header.kind == Kind::kLost) {
+    for (const Passed& each : header.refs) {
+      if (each.fork.maker != from) fail(BP_INVALID, "a reference is given up under somebody else's number");
+    }
+    for (const Passed& each : forks_.give_up(header.refs)) drop(each.owner, each.value, each.fork);
+    return reply(from, header.call, {});
+  }
+  const auto ready = [self = shared_from_this(), from, call = header.call](const std::shared_ptr<Value>& value,
+                                                                           const Error* error) {
     if (error != nullptr) return self->reply_error(from, call, *error);
     self->run([self, from, call, value] {
       try {
@@ -144,7 +173,8 @@ void Worker::serve_reference(int32_t from, const Header& header) {
         self->reply_error(from, call, caught());
       }
     });
-  });
+  };
+  values_.when_ready(header.value, ready, from, header.call);
 }
 
 }  // namespace backplane::core::rpc

@@ -81,7 +81,7 @@ std::shared_ptr<Ref> Worker::remote(int32_t to, const std::string& function, Con
 
 uint64_t Worker::request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done) {
   const Deadline deadline = deadline_of(&timeout_ns);
-  const uint64_t number = calls_.add({to, header.kind, header.function, timeout_ns, {}, std::move(done)}, deadline);
+  const uint64_t number = calls_.add({to, header.kind, header.function, timeout_ns, {}, std::move(done), {}}, deadline);
   header.call = number;
   metrics_.peers[static_cast<size_t>(to)].calls_sent.fetch_add(1, std::memory_order_relaxed);
   if (const auto loss = loss_of(to)) {
@@ -95,7 +95,7 @@ uint64_t Worker::request(int32_t to, Header header, Content content, int64_t tim
   pass_on(to, std::move(header), std::move(content),
           [self = shared_from_this(), to, number, timeout_ns](Header passed, Content sent, const Error* error) {
             if (error != nullptr) return self->end(number, *error);
-            if (!self->calls_.has(number)) return self->drop_forks(passed);  // it was cancelled meanwhile
+            if (!self->calls_.set_forks(number, passed.refs)) return self->drop_forks(passed);  // it was cancelled
             self->transmit_or_fail(to, std::move(passed), std::move(sent), timeout_ns);
           });
   return number;
@@ -106,8 +106,9 @@ void Worker::transmit_or_fail(int32_t to, Header header, Content content, int64_
   try {
     transmit(to, header, std::move(content), number, timeout_ns);
   } catch (...) {
-    drop_forks(header);
-    failed(to, number, caught());
+    const Error error = caught();
+    if (calls_.set_forks(number, {})) drop_forks(header);
+    failed(to, number, error);
   }
 }
 
@@ -217,11 +218,15 @@ void Worker::end(uint64_t number, const Error& why) {
   PeerMetrics& peer = metrics_.peers[static_cast<size_t>(call->to)];
   peer.errors.fetch_add(1, std::memory_order_relaxed);
   if (error.status() == BP_TIMEOUT) peer.timeouts.fetch_add(1, std::memory_order_relaxed);
-  const bool ran = call->kind == Kind::kCall || call->kind == Kind::kRemote;
-  if (ran && (error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED)) {
+  record_.add(
+      {false, call->to, number, call->kind, call->function, call->begun, Deadline::Clock::now(), error.status()});
+  if (!call->forks.empty()) give_up(call->to, call->forks);
+  const bool asked = call->kind == Kind::kCall || call->kind == Kind::kRemote || call->kind == Kind::kFetch;
+  if (asked && (error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED)) {
     Header word;
     word.kind = Kind::kCancel;
     word.call = number;
+    word.value = call->value;
     try {
       transmit(call->to, word, {}, 0, rpc_timeout_ns_);
     } catch (const std::exception& e) {
@@ -235,7 +240,7 @@ void Worker::end(uint64_t number, const Error& why) {
 Error Worker::labelled(const Call& call, const Error& error) const {
   const char* what = "";
   if (call.kind == Kind::kFetch) what = "fetching a value";
-  if (call.kind == Kind::kFork || call.kind == Kind::kDrop) what = "passing on a reference";
+  if (call.kind == Kind::kFork || call.kind == Kind::kDrop || call.kind == Kind::kLost) what = "passing on a reference";
   const std::string whom = fmt::format("worker '{}' (rank {})", names_[static_cast<size_t>(call.to)], call.to);
   const std::string subject =
       call.function.empty() ? fmt::format("{} of {}", what, whom) : fmt::format("'{}' on {}", call.function, whom);

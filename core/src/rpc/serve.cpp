@@ -29,7 +29,8 @@ bool Worker::cancelled() { return Inbound::running != nullptr && Inbound::runnin
 
 void Worker::require_may_wait() {
   if (Inbound::running == nullptr || !Inbound::running->is_short) return;
-  fail(BP_INVALID, "'{}' is registered as a short function, which calls nobody and does not wait; register it otherwise",
+  fail(BP_INVALID,
+       "'{}' is registered as a short function, which calls nobody and does not wait; register it otherwise",
        Inbound::running->header.function);
 }
 
@@ -66,6 +67,7 @@ void Worker::received(int32_t from, const bp_rpc_message& message) {
 
 void Worker::failed(int32_t to, uint64_t id, const Error& error) {
   if ((id & kAnswer) != 0) {
+    give_up(to, forks_.take_answer(to, id & kNumbers));
     const uint64_t attempt = (id & ~kAnswer) >> kAttemptShift;
     if (attempt >= kAttempts) return;
     const Error told(BP_PEER_LOST, fmt::format("its answer was lost: {}", error.what()), rank_);
@@ -85,7 +87,7 @@ void Worker::lost(int32_t peer, const Error& error) {
 
 void Worker::handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel) {
   if (header.kind == Kind::kReply || header.kind == Kind::kError) return on_answer(from, header, std::move(parcel));
-  if (header.kind == Kind::kCancel) return on_cancel(from, header.call);
+  if (header.kind == Kind::kCancel) return on_cancel(from, header);
   if (header.kind == Kind::kLeave) return forget(from, Error(BP_CANCELLED, "it has shut down", from));
   arrived_.fetch_add(1);
   metrics_.peers[static_cast<size_t>(from)].calls_received.fetch_add(1, std::memory_order_relaxed);
@@ -138,6 +140,7 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
   std::shared_ptr<Value> value;
   std::optional<Error> error;
   const auto begun = Deadline::Clock::now();
+  inbound->runs = true;
   try {
     if (inbound->cancelled) fail(BP_CANCELLED, "its caller waits no more");
     value = invoke(inbound);
@@ -145,7 +148,11 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
     error.emplace(caught());
   }
   Inbound::running = before;
-  metrics_.peers[static_cast<size_t>(inbound->from)].run_times.add((Deadline::Clock::now() - begun).count());
+  const auto ended = Deadline::Clock::now();
+  metrics_.peers[static_cast<size_t>(inbound->from)].run_times.add((ended - begun).count());
+  const Header& asked = inbound->header;
+  record_.add({true, inbound->from, asked.call, asked.kind, asked.function, inbound->arrived, ended,
+               error ? error->status() : BP_OK});
   inbound->parcel.reset();
   if (inbound->header.kind == Kind::kRemote) {
     if (error) {
@@ -191,9 +198,11 @@ void Worker::reply(int32_t to, uint64_t call, Content content) {
   const auto finish = [self = shared_from_this(), to, call](const Header& passed, Content sent, const Error* error) {
     if (error != nullptr) return self->reply_error(to, call, *error);
     try {
+      self->forks_.note_answer(to, call & kNumbers, passed.refs);
       self->transmit(to, passed, std::move(sent), (call & kNumbers) | kAnswer, self->rpc_timeout_ns_);
     } catch (...) {
       const Error e = caught();
+      self->forks_.take_answer(to, call & kNumbers);
       self->drop_forks(passed);
       self->reply_error(to, call, Error(e.status(), fmt::format("its answer could not be sent: {}", e.what())));
     }
@@ -219,8 +228,10 @@ void Worker::on_answer(int32_t from, const Header& header, std::shared_ptr<Parce
   std::optional<Call> call = calls_.take(header.call, from);
   if (!call) return;  // it timed out or was cancelled
   PeerMetrics& peer = metrics_.peers[static_cast<size_t>(from)];
+  const auto now = Deadline::Clock::now();
+  record_.add({false, from, header.call, call->kind, call->function, call->begun, now, header.status});
   if (header.kind == Kind::kReply) {
-    peer.round_trips.add((Deadline::Clock::now() - call->begun).count());
+    peer.round_trips.add((now - call->begun).count());
     return call->done(std::move(parcel), nullptr);
   }
   peer.errors.fetch_add(1, std::memory_order_relaxed);
@@ -229,9 +240,11 @@ void Worker::on_answer(int32_t from, const Header& header, std::shared_ptr<Parce
   call->done(nullptr, &error);
 }
 
-void Worker::on_cancel(int32_t from, uint64_t call) {
+void Worker::on_cancel(int32_t from, const Header& header) {
+  values_.stop_waiting(header.value, from, header.call);
+  give_up(from, forks_.take_answer(from, header.call & kNumbers));
   const std::lock_guard lock(mutex_);
-  const auto found = inbound_.find({from, call});
+  const auto found = inbound_.find({from, header.call});
   if (found != inbound_.end()) found->second->cancelled = true;
 }
 

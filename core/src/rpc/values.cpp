@@ -8,19 +8,18 @@
 namespace backplane::core::rpc {
 namespace {
 
-constexpr size_t kMostRemembered = 1 << 16;  // drops that came before their forks
-
-void tell_gone(const std::vector<Values::Ready>& waiting, const Error& why) {
-  for (const Values::Ready& ready : waiting) ready(nullptr, &why);
-}
 Error gone_error() { return Error(BP_INVALID, "the value that is referred to is gone from its owner"); }
 
 }  // namespace
 
+void Values::tell_gone(const std::vector<Waiting>& waiting, const Error& why) {
+  for (const Waiting& each : waiting) each.ready(nullptr, &why);
+}
+
 bool Values::create(const Id& value, const Id& fork, int32_t holder, const std::string& function) {
   const std::lock_guard lock(mutex_);
   if (closed_) throw Error(*closed_);
-  if (dropped_early_.erase(fork) > 0) return false;
+  if (dropped_early_.remove(fork)) return false;
   const auto [place, is_new] = values_.try_emplace(value);
   if (!is_new) fail(BP_INVALID, "there is a value of this number already");
   Owned& owned = place->second;
@@ -40,7 +39,7 @@ void Values::set(const Id& value, std::shared_ptr<Value> made) { settle(value, s
 void Values::set(const Id& value, const Error& failure) { settle(value, nullptr, failure); }
 
 void Values::settle(const Id& value, std::shared_ptr<Value> made, const std::optional<Error>& failure) {
-  std::vector<Ready> waiting;
+  std::vector<Waiting> waiting;
   {
     const std::lock_guard lock(mutex_);
     const auto found = values_.find(value);
@@ -50,37 +49,29 @@ void Values::settle(const Id& value, std::shared_ptr<Value> made, const std::opt
     waiting.swap(found->second.waiting);
     changed_.notify_all();
   }
-  for (const Ready& ready : waiting) ready(made, failure ? &*failure : nullptr);
+  for (const Waiting& each : waiting) each.ready(made, failure ? &*failure : nullptr);
 }
 
 void Values::fork(const Id& value, const Id& fork, int32_t holder) {
   const std::lock_guard lock(mutex_);
   Owned& owned = find(value);
-  if (dropped_early_.erase(fork) == 0) owned.forks.emplace(fork, holder);
+  if (!dropped_early_.remove(fork)) owned.forks.emplace(fork, holder);
 }
 
-void Values::take_out(Owned* owned, std::vector<std::shared_ptr<Value>>* gone, std::vector<Ready>* waiting) {
+void Values::take_out(Owned* owned, std::vector<std::shared_ptr<Value>>* gone, std::vector<Waiting>* waiting) {
   if (owned->value) gone->push_back(std::move(owned->value));
   std::move(owned->waiting.begin(), owned->waiting.end(), std::back_inserter(*waiting));
 }
 
-void Values::remember_drop(const Id& fork) {
-  if (!dropped_early_.insert(fork).second) return;
-  dropped_order_.push_back(fork);
-  if (dropped_order_.size() <= kMostRemembered) return;
-  dropped_early_.erase(dropped_order_.front());
-  dropped_order_.pop_front();
-}
-
 std::shared_ptr<Value> Values::drop(const Id& value, const Id& fork) {
   std::vector<std::shared_ptr<Value>> gone;
-  std::vector<Ready> waiting;
+  std::vector<Waiting> waiting;
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return nullptr;
     const auto found = values_.find(value);
     if (found == values_.end() || found->second.forks.erase(fork) == 0) {
-      remember_drop(fork);
+      dropped_early_.add(fork);
       return nullptr;
     }
     if (!found->second.forks.empty()) return nullptr;
@@ -94,12 +85,13 @@ std::shared_ptr<Value> Values::drop(const Id& value, const Id& fork) {
 
 std::vector<std::shared_ptr<Value>> Values::drop_all_of(int32_t holder) {
   std::vector<std::shared_ptr<Value>> gone;
-  std::vector<Ready> waiting;
+  std::vector<Waiting> waiting;
   {
     const std::lock_guard lock(mutex_);
     for (auto entry = values_.begin(); entry != values_.end();) {
       const auto next = std::next(entry);
       std::erase_if(entry->second.forks, [holder](const auto& fork) { return fork.second == holder; });
+      std::erase_if(entry->second.waiting, [holder](const Waiting& each) { return each.asker == holder; });
       if (entry->second.forks.empty()) {
         take_out(&entry->second, &gone, &waiting);
         values_.erase(entry);
@@ -112,20 +104,31 @@ std::vector<std::shared_ptr<Value>> Values::drop_all_of(int32_t holder) {
   return gone;
 }
 
-void Values::when_ready(const Id& value, Ready ready) {
+void Values::when_ready(const Id& value, Ready ready, int32_t asker, uint64_t call) {
   std::shared_ptr<Value> made;
   std::optional<Error> failure;
   {
     const std::lock_guard lock(mutex_);
     Owned& owned = find(value);
     if (!owned.ready()) {
-      owned.waiting.push_back(std::move(ready));
+      owned.waiting.push_back({std::move(ready), asker, call});
       return;
     }
     made = owned.value;
     failure = owned.failure;
   }
   ready(made, failure ? &*failure : nullptr);
+}
+
+void Values::stop_waiting(const Id& value, int32_t asker, uint64_t call) {
+  std::vector<Waiting> waiting;  // goes without the lock
+  const std::lock_guard lock(mutex_);
+  const auto found = values_.find(value);
+  if (found == values_.end()) return;
+  for (Waiting& each : found->second.waiting) {
+    if (each.asker == asker && each.call == call) waiting.push_back({std::exchange(each.ready, nullptr), asker, call});
+  }
+  std::erase_if(found->second.waiting, [](const Waiting& each) { return !each.ready; });
 }
 
 std::shared_ptr<Value> Values::wait(const Id& value, Deadline deadline) {
@@ -161,14 +164,12 @@ size_t Values::size() const {
 
 std::vector<std::shared_ptr<Value>> Values::close(const Error& why) {
   std::vector<std::shared_ptr<Value>> gone;
-  std::vector<Ready> waiting;
+  std::vector<Waiting> waiting;
   {
     const std::lock_guard lock(mutex_);
     if (!closed_) closed_.emplace(why);
     for (auto& [id, owned] : values_) take_out(&owned, &gone, &waiting);
     values_.clear();
-    dropped_early_.clear();
-    dropped_order_.clear();
     changed_.notify_all();
   }
   tell_gone(waiting, why);

@@ -9,18 +9,17 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "deadline.hpp"
 #include "error.hpp"
+#include "rpc/forks.hpp"
 #include "rpc/parcel.hpp"
 #include "rpc/wire.hpp"
 
@@ -42,8 +41,10 @@ class Values {
   std::shared_ptr<Value> drop(const Id& value, const Id& fork);
   std::vector<std::shared_ptr<Value>> drop_all_of(int32_t holder);
 
-  // Calls `ready` once the value is there; at once, if it is.
-  void when_ready(const Id& value, Ready ready);
+  // Calls `ready` once the value is there; at once, if it is. `asker` and `call` are who waits for it.
+  void when_ready(const Id& value, Ready ready, int32_t asker = -1, uint64_t call = 0);
+  // That one waits no more, and is not called.
+  void stop_waiting(const Id& value, int32_t asker, uint64_t call);
   // Waits for it. Throws its failure, BP_TIMEOUT, or BP_CANCELLED once closed.
   std::shared_ptr<Value> wait(const Id& value, Deadline deadline);
 
@@ -58,27 +59,31 @@ class Values {
   std::vector<std::shared_ptr<Value>> close(const Error& why);
 
  private:
+  struct Waiting {
+    Ready ready;
+    int32_t asker;
+    uint64_t call;
+  };
   struct Owned {
     std::string function;
     std::shared_ptr<Value> value;
     std::optional<Error> failure;
     std::map<Id, int32_t> forks;  // to their holders
-    std::vector<Ready> waiting;
+    std::vector<Waiting> waiting;
     bool ready() const { return value != nullptr || failure.has_value(); }
   };
   using Table = std::map<Id, Owned>;
 
   // Takes the value out of an entry that goes; with mutex_ held.
-  static void take_out(Owned* owned, std::vector<std::shared_ptr<Value>>* gone, std::vector<Ready>* waiting);
-  void remember_drop(const Id& fork);
+  static void take_out(Owned* owned, std::vector<std::shared_ptr<Value>>* gone, std::vector<Waiting>* waiting);
+  static void tell_gone(const std::vector<Waiting>& waiting, const Error& why);
   void settle(const Id& value, std::shared_ptr<Value> made, const std::optional<Error>& failure);
   Owned& find(const Id& value);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Table values_;
-  std::set<Id> dropped_early_;
-  std::deque<Id> dropped_order_;  // the oldest are forgotten
+  RecentForks dropped_early_;
   std::optional<Error> closed_;
 };
 

@@ -64,7 +64,7 @@ constexpr size_t kPassedSize = 4 + 2 * 12;
 
 }  // namespace
 
-bool is_request(Kind kind) { return kind >= Kind::kCall && kind <= Kind::kDrop; }
+bool brings_refs(Kind kind) { return kind == Kind::kCall || kind == Kind::kRemote || kind == Kind::kReply; }
 
 std::string encode(const Header& header, uint64_t more) {
   std::string bytes;
@@ -91,7 +91,7 @@ Header decode(std::string_view* bytes) {
   Reader in(bytes);
   if (in.number<uint32_t>() != kMagic) fail(BP_INVALID, "this is no message between workers");
   const auto kind = in.number<uint8_t>();
-  if (kind < static_cast<uint8_t>(Kind::kCall) || kind > static_cast<uint8_t>(Kind::kLeave)) {
+  if (kind < static_cast<uint8_t>(Kind::kCall) || kind > static_cast<uint8_t>(Kind::kLost)) {
     fail(BP_INVALID, "a message is of the unknown kind {}", kind);
   }
   Header header;

@@ -35,8 +35,9 @@ enum class Kind : uint8_t {
   kDrop = 5,    // `fork` of `value` is gone
   kReply = 6,   // a result
   kError = 7,   // status, text
-  kCancel = 8,  // the sender waits no more for what it asked for with this number
+  kCancel = 8,  // the sender waits no more for what it asked for with this number, `value` if it was fetched
   kLeave = 9,   // the sender leaves without grace: it answers nothing more, and drops all its references
+  kLost = 10    // the message with these refs was not answered: if it has not come it never counts
 };
 
 struct Header {
@@ -47,10 +48,11 @@ struct Header {
   std::string function;  // kCall, kRemote; kError: the text
   Id value = {};
   Id fork = {};
-  std::vector<Passed> refs = {};  // kCall, kRemote, kReply
+  std::vector<Passed> refs = {};  // kCall, kRemote, kReply, kLost
 };
 
-bool is_request(Kind kind);
+// Does the receiver of such a message hold its refs?
+bool brings_refs(Kind kind);
 
 // The header's bytes, with room for `more` behind them.
 std::string encode(const Header& header, uint64_t more);

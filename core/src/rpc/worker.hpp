@@ -3,9 +3,9 @@
 // A worker: calls others over a Transport, and runs functions for them.
 //
 // Threads. What arrives is handled on the transport's: answers end calls, words about references change tables, short
-// functions run, all without blocking; other functions, the encoding of values and their destruction go to the pool. Sends never block. No lock
-// is held while anything is sent or anybody's code runs. Whoever sends counts as doing so (Sending), and the transport
-// outlives that.
+// functions run, all without blocking; other functions, the encoding of values and their destruction go to the pool.
+// Sends never block. No lock is held while anything is sent or anybody's code runs. Whoever sends counts as doing so
+// (Sending), and the transport outlives that.
 #pragma once
 
 #include <atomic>
@@ -24,10 +24,12 @@
 #include "group/group.hpp"
 #include "group/liveness.hpp"
 #include "rpc/calls.hpp"
+#include "rpc/forks.hpp"
 #include "rpc/functions.hpp"
 #include "rpc/metrics.hpp"
 #include "rpc/parcel.hpp"
 #include "rpc/pool.hpp"
+#include "rpc/record.hpp"
 #include "rpc/transport.hpp"
 #include "rpc/values.hpp"
 #include "rpc/wire.hpp"
@@ -73,7 +75,10 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   // leave.cpp
   std::vector<std::string> all_gather(std::string_view object, int64_t timeout_ns);
   std::vector<std::string> shutdown(bool graceful, int64_t timeout_ns);  // returns leaks
+
+  // report.cpp
   std::string metrics_json() const;
+  std::string calls_json() const;  // for the flight recorder: those that are under way, and the last that were
 
   // Runs it on a thread of the pool; here, if that has ended.
   void run(std::function<void()> task);
@@ -124,14 +129,16 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void perform(const std::shared_ptr<Inbound>& inbound);
   void answer(const std::shared_ptr<Inbound>& inbound, const Error* error, std::shared_ptr<Value> value);
   void on_answer(int32_t from, const Header& header, std::shared_ptr<Parcel> parcel);
-  void on_cancel(int32_t from, uint64_t call);
+  void on_cancel(int32_t from, const Header& header);
   void reply(int32_t to, uint64_t call, Content content);
   void reply_error(int32_t to, uint64_t call, const Error& error, uint64_t attempt = 0);
   std::shared_ptr<Value> invoke(const std::shared_ptr<Inbound>& inbound);
 
   // references.cpp
   Id next_id() { return {rank_, next_id_.fetch_add(1) + 1}; }
-  void drop(int32_t owner, const Id& value, const Id& fork, int attempts = 5);
+  void drop(int32_t owner, const Id& value, const Id& fork);
+  void give_up(int32_t receiver, std::vector<Passed> forks);
+  void tell(int32_t to, Header word, int attempts = 5);
   void receive_refs(const Header& header, Parcel* parcel);
   void serve_reference(int32_t from, const Header& header);
 
@@ -140,10 +147,13 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void forget(int32_t peer, const Error& why);
   std::optional<Error> loss_of(int32_t rank) const;
   void settle(Deadline deadline);
+  std::string calls_under_way() const;
+  std::string functions_that_run() const;
   bool quiet(uint64_t* begun) const;
   bool begin_to_leave();
   void say_goodbye();
-  void close(const Error& why);
+  // False: a function goes on.
+  bool close(const Error& why, Deadline deadline);
 
   const std::vector<int32_t> global_ranks_;
   const int32_t rank_;
@@ -156,9 +166,11 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   std::shared_ptr<const BackendOptions> options_;
   std::vector<uint64_t> most_bytes_;  // of a message to each worker
   Metrics metrics_;
+  Record record_;
+  Forks forks_;
   Values values_;
   Calls calls_;
-  std::unique_ptr<Pool> pool_;
+  std::shared_ptr<Pool> pool_;
   std::atomic<uint64_t> next_id_ = 0;
   std::atomic<uint64_t> arrived_ = 0;  // requests, ever
 
@@ -199,6 +211,8 @@ struct Worker::Inbound {
   Header header;
   std::shared_ptr<Parcel> parcel;
   bool is_short = false;  // it runs where its call has arrived
+  const Deadline::Clock::time_point arrived = Deadline::Clock::now();
+  std::atomic<bool> runs = false;  // not only waits for a thread
   std::atomic<bool> cancelled = false;
 
   static thread_local Inbound* running;  // of this thread
