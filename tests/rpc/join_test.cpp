@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How workers join: torch.distributed.rpc's rules and errors, and its traps.
+#include <thread>
+
 #include "rpc/workers.hpp"
 #include "support/environment.hpp"
 
@@ -126,6 +128,25 @@ TEST(RpcJoinTest, FunctionsHaveNamesOfTheirOwn) {
   rpc::register_function("once", [] {});
   EXPECT_EQ(failure_of([] { rpc::register_function("once", [] {}); }), Status::kInvalid);
   EXPECT_EQ(failure_of([] { rpc::register_function("", [] {}); }), Status::kInvalid);
+}
+
+TEST(RpcJoinTest, InitBackendTakesOptionsOfThatBackendAndTheirTimeout) {
+  rpc::register_function("until cancelled", [] {
+    while (!rpc::cancelled()) std::this_thread::yield();
+  });
+  const BackendType type = backend_type("process_group");
+  const auto init = [&type](const BackendOptions& options) {
+    return rpc::init_backend(type, Store::inproc(), "me", 0, 1, options);
+  };
+  std::string text;
+  EXPECT_EQ(failure_of([&init] { init(construct_rpc_backend_options(backend_type("inproc"))); }, &text),
+            Status::kInvalid);
+  EXPECT_EQ(text,
+            "`rpc_backend_options` must be options of BackendType.PROCESS_GROUP, these are of BackendType.INPROC");
+  const rpc::Worker worker = init(construct_rpc_backend_options(type, std::chrono::milliseconds(50)));
+  EXPECT_EQ(worker.backend(), "process_group");
+  EXPECT_EQ(failure_of([] { rpc::rpc_sync("me", "until cancelled"); }), Status::kTimeout);
+  rpc::shutdown();
 }
 
 }  // namespace

@@ -32,9 +32,11 @@ typedef struct bp_rpc_config {
   const char* group;       /* backend of the process group in which the workers meet, as in bp_group_config */
   bp_store* store;
   bp_registry* registry;
-  const bp_backend_options* options; /* instead of `backend`: what its options handler made */
+  const bp_backend_options* options; /* what an options handler made, whose backend counts; if `backend` is named, too,
+                                        BP_INVALID unless it is that one */
   int64_t timeout_ns;                /* of joining; 0: BP_DEFAULT_TIMEOUT_NS */
-  int64_t rpc_timeout_ns;            /* of calls that name none; 0: none; negative: BP_DEFAULT_RPC_TIMEOUT_NS */
+  int64_t rpc_timeout_ns;            /* of calls that name none; 0: none; negative: that of `options`, else
+                                        BP_DEFAULT_RPC_TIMEOUT_NS */
 } bp_rpc_config;
 
 /* Joins and waits for all workers. If the process has a default group, its ranks are the workers' ("rank argument R

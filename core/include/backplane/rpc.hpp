@@ -59,7 +59,7 @@ struct RpcOptions {
   int rank = -1;
   int world_size = -1;
   std::optional<Store> store = {};
-  std::optional<BackendOptions> options = {};  // instead of `backend`
+  std::optional<BackendOptions> options = {};  // of the backend, which need not be named then
   Timeout rpc_timeout = kDefaultRpcTimeout;    // of calls that name none
   Timeout timeout = kDefaultTimeout;           // of joining
 };
@@ -238,6 +238,19 @@ class Worker {
 // Joins and waits for all workers. Names are [A-Za-z0-9_:-]{1,127} and each worker's own.
 inline Worker init_rpc(const std::string& name, const RpcOptions& options = {}) {
   return Worker::join(name, options, true);
+}
+// The init handler of an RPC backend (registry.hpp's init_backend is that of process groups): joins like init_rpc, with
+// options of that backend, Status::kInvalid if they are another one's, and their timeout of calls.
+inline Worker init_backend(BackendType backend, const Store& store, const std::string& name, int rank, int world_size,
+                           const BackendOptions& options, Timeout timeout = kDefaultTimeout) {
+  RpcOptions joining;
+  joining.backend = backend.name();
+  joining.store = store;
+  joining.rank = rank;
+  joining.world_size = world_size;
+  joining.options = options;
+  joining.timeout = timeout;
+  return init_rpc(name, joining);
 }
 inline Worker current() {
   bp_rpc* rpc = nullptr;

@@ -10,7 +10,7 @@ namespace backplane::core {
 
 BackendOptions::BackendOptions(const Member& member, KeyValues values, int64_t rpc_timeout_ns,
                                const std::string& init_method)
-    : member_(member), values_(std::move(values)) {
+    : member_(member), values_(std::move(values)), rpc_timeout_ns_(rpc_timeout_ns) {
   const bp_backend& backend = *member.backend;
   if (backend.construct_options == nullptr) return;
   std::vector<bp_key_value> texts;

@@ -37,12 +37,14 @@ class BackendOptions {
   const Member& member() const { return member_; }
   const KeyValues& values() const { return values_; }
   const bp_options* native() const { return native_; }
+  int64_t rpc_timeout_ns() const { return rpc_timeout_ns_; }
   // One line of the options on which all ranks must agree.
   std::string fingerprint() const;
 
  private:
   const Member& member_;
   KeyValues values_;
+  const int64_t rpc_timeout_ns_;
   bp_options* native_ = nullptr;
 };
 
