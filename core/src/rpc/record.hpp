@@ -28,7 +28,9 @@ struct EndedCall {
 
 class Record {
  public:
+  // Words about references are not kept.
   void add(EndedCall call) {
+    if (call.kind != Kind::kCall && call.kind != Kind::kRemote && call.kind != Kind::kFetch) return;
     EndedCall gone;  // its text is freed without the lock
     const std::lock_guard lock(mutex_);
     calls_.push_back(std::move(call));
