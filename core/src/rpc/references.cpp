@@ -105,7 +105,7 @@ void Worker::tell(int32_t to, Header word, int attempts) {
             [weak = weak_from_this(), to, word = std::move(word), attempts](const std::shared_ptr<Parcel>&,
                                                                             const Error* error) {
               const auto self = weak.lock();
-              if (error == nullptr || error->status() == BP_CANCELLED || attempts <= 1 || !self) return;
+              if (error == nullptr || attempts <= 1 || !self) return;
               self->run([self, to, word, attempts] { self->tell(to, word, attempts - 1); });
             });
   } catch (const std::exception& e) {
