@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls against bare TensorPipe that sends the same there and back: "null" is a function without arguments, also one
-// that is registered as short, "echo" returns the array that it is given. --options names the agent: "tensorpipe" (the
-// default, both over shm), "tensorpipe?transports=uv" (both over uv), "process_group" (over the backend shm; TensorPipe
-// over uv, whose threads sleep while it has nothing to do).
+// Calls against bare TensorPipe that sends the same there and back: "null" is a function without arguments, "short" the
+// same registered as a short one, "echo" returns the array that it is given. --options names the agent: "tensorpipe"
+// (the default, both over shm), "tensorpipe?transports=uv" (both over uv), "process_group" (over the backend shm;
+// TensorPipe over uv, whose threads sleep while it has nothing to do).
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
@@ -48,7 +48,7 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
   const std::string transport = agent == "tensorpipe" ? "shm" : "uv";
   Store store = Store::file((directory / "store").string());
   rpc::register_function("null", [] {});
-  rpc::register_short_function("null, short", [] {});
+  rpc::register_short_function("short", [] {});
   rpc::register_function("echo", [](const rpc::Array<uint8_t>& data) { return data; });
   GroupOptions options;
   options.backend = "shm";
@@ -59,7 +59,7 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
   BareTensorPipe bare(rank, store, transport);
   const rpc::Worker worker = join(rank, store, agent);
   std::vector<Outcome> outcomes;
-  std::vector<Subject> subjects = {{"null", 0, 20, 1}, {"null, short", 0, 20, 1}};
+  std::vector<Subject> subjects = {{"null", 0, 20, 1}, {"short", 0, 20, 1}};
   for (const uint64_t bytes : {4 << 10, 1 << 20, 64 << 20}) {
     subjects.push_back({"echo", bytes, bytes > (1 << 16) ? 1 : 20, 1});
   }
