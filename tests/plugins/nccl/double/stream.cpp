@@ -119,9 +119,12 @@ void synchronize(int device) {
 
 }  // namespace backplane::nccl_double
 
+// The device's own stream is there with the first one, so that nothing has to be made when it is used.
 CUstream_st::CUstream_st() {
   const std::lock_guard lock(backplane::nccl_double::devices_mutex);
-  backplane::nccl_double::device_at(device).others.insert(this);
+  backplane::nccl_double::Device& it = backplane::nccl_double::device_at(device);
+  if (!it.null) it.null.emplace();
+  it.others.insert(this);
 }
 
 // With the last one the thread of the device's own ends, too, as if nothing had been done there.
