@@ -77,19 +77,28 @@ Transfer Messages::transfer(const bp_op& op, const bp_buffer& buffer, std::share
   return made;
 }
 
-// What its stream holds by now. Nothing has come into it since the message before it in a batch.
+// What its stream holds by now. Nothing has come into it since the message before it in a batch. CUDA is called without
+// the lock: it blocks while the stream's queue is full, and what empties that may have to come through here.
 std::shared_ptr<const Event> Messages::point_of(const bp_op& op) {
-  const std::thread::id thread = std::this_thread::get_id();
-  const std::lock_guard lock(mutex_);
-  const bool goes_on = batch_.point && batch_.thread == thread && batch_.stream == op.stream && batch_.next == op.seq;
-  std::shared_ptr<const Event> point = goes_on ? batch_.point : nullptr;
-  batch_.point = nullptr;
+  const Batch here = {std::this_thread::get_id(), op.stream, op.seq, nullptr};
+  std::shared_ptr<const Event> point = take_batch(here);
   if (!point) {
-    const OnDevice here(c_.api, c_.device);
+    const OnDevice on_device(c_.api, c_.device);
     point = std::make_shared<const Event>(c_.pool, static_cast<cudaStream_t>(op.stream));
   }
-  if ((op.flags & BP_OP_MORE) != 0) batch_ = {thread, op.stream, op.seq + 1, point};
+  if ((op.flags & BP_OP_MORE) != 0) {
+    const std::lock_guard lock(mutex_);
+    batch_ = {here.thread, here.stream, here.next + 1, point};
+  }
   return point;
+}
+
+// The point of the batch that goes on here, or null.
+std::shared_ptr<const Event> Messages::take_batch(const Batch& here) {
+  const std::lock_guard lock(mutex_);
+  const bool goes_on = batch_.thread == here.thread && batch_.stream == here.stream && batch_.next == here.next;
+  std::shared_ptr<const Event> point = std::exchange(batch_.point, nullptr);
+  return goes_on ? point : nullptr;
 }
 
 std::unique_ptr<sdk::Work> Messages::work(bool is_host, std::shared_ptr<MessageEnd> done,

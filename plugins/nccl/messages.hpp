@@ -51,6 +51,12 @@ class Messages {
   void close(int64_t timeout_ns);
 
  private:
+  struct Batch {
+    std::thread::id thread;
+    void* stream = nullptr;
+    uint64_t next = 0;                   // bp_op.seq
+    std::shared_ptr<const Event> point;  // null: none
+  };
   using Clock = std::chrono::steady_clock;
   static constexpr auto kGrace = std::chrono::milliseconds(250);
 
@@ -85,6 +91,7 @@ class Messages {
   std::unique_ptr<sdk::Work> recv(const bp_op& op);
   Transfer transfer(const bp_op& op, const bp_buffer& buffer, std::shared_ptr<MessageEnd> done);
   std::shared_ptr<const Event> point_of(const bp_op& op);
+  std::shared_ptr<const Event> take_batch(const Batch& here);
   std::unique_ptr<sdk::Work> work(bool is_host, std::shared_ptr<MessageEnd> done, std::function<void()> cancel) const;
   std::unique_ptr<sdk::Work> send_to_self(uint64_t tag, Transfer transfer);
   bool fetch(int32_t peer, uint64_t id, sdk::Receive* receive);
@@ -112,12 +119,7 @@ class Messages {
   uint64_t next_id_ = 0;
   std::optional<sdk::Failure> failed_;
   std::vector<Copy> copies_;
-  struct Batch {  // that is being submitted
-    std::thread::id thread;
-    void* stream = nullptr;
-    uint64_t next = 0;                   // bp_op.seq
-    std::shared_ptr<const Event> point;  // null: none
-  } batch_;
+  Batch batch_;  // that is being submitted
   Stream copying_;
 };
 

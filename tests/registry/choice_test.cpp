@@ -64,13 +64,13 @@ TEST(ChoiceTest, NothingForAll) {
             fmt::format("{} auto found no backend that all 2 ranks can use; not", BP_UNSUPPORTED).substr(0, 52));
 }
 
-// Memory of devices is served by whatever all ranks can use, each on a device of its own.
+// Memory of devices is served by whatever all ranks can use, each on a device of its own, on one host.
 TEST(ChoiceTest, DevicesBesideTheHost) {
   const auto on = [](const std::string& device, const std::string& place = "here") {
     return View{{{"gloo", ""}, {"nccl", "", true, device}}, place};
   };
   EXPECT_EQ(told({on("0"), on("1")})[0], "gloo: 2 ranks, all of which can use it; nccl for memory of devices");
-  EXPECT_EQ(told({on("0"), on("0", "there")})[0], "gloo: 2 ranks, all of which can use it; nccl for memory of devices");
+  EXPECT_EQ(told({on("0"), on("0", "there")})[0], "gloo: 2 ranks, all of which can use it") << "two hosts";
   EXPECT_EQ(told({on("0"), on("0")})[0], "gloo: 2 ranks, all of which can use it") << "one device for two";
   const View none = {{{"gloo", ""}, {"nccl", "no device was named for this rank"}}, "here"};
   EXPECT_EQ(told({on("0"), none})[0], "gloo: 2 ranks, all of which can use it");

@@ -114,6 +114,8 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
                             "BACKPLANE_PLUGIN_PATH on each host",
                             world_size, passed_over)};
   }
+  // Backends for devices do not find out by themselves by which address other hosts reach this one.
+  if (store.add(here_key(place), 0, deadline) != world_size) for_devices.clear();
   const TuningTable table = agreed_table(store, world_size, place, deadline);
   const std::string id = table.fastest(usable, world_size);
   const std::string evidence = table.evidence(id, usable, world_size);

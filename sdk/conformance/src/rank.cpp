@@ -67,6 +67,8 @@ void Rank::trouble(const std::string& what) {
   leave();
 }
 
+uint64_t Rank::memory() const { return BP_BIT(run_.on_device ? BP_CUDA : BP_HOST); }
+
 void Rank::cell(uint32_t op, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool passed) {
   if (run_.on_device && memory == BP_HOST) memory = BP_CUDA;
   run_.channel.send({Record::kCell,

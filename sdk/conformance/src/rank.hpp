@@ -61,6 +61,8 @@ class Rank {
   bool has_flag(uint32_t flag) const { return (backend().flags & flag) != 0; }
   // The backend's declaration of a native operation, or nullptr.
   const bp_capability* capability(uint32_t op) const;
+  // The bit of the memory that operations get, as in bp_capability.
+  uint64_t memory() const;
 
   // Numbers that are the same on all ranks, and numbers of this rank's own; both follow from the seed.
   std::mt19937_64& shared_random() { return shared_random_; }

@@ -18,7 +18,7 @@ std::vector<bp_op> one_of_each(Rank& rank, int32_t* memory, const std::vector<ui
   std::vector<bp_op> ops;
   for (uint32_t kind = 0; kind < BP_OP_COUNT; ++kind) {
     const bp_capability* can = rank.capability(kind);
-    if (can == nullptr || (can->memory != 0 && (can->memory & BP_BIT(BP_HOST)) == 0)) continue;
+    if (can == nullptr || (can->memory != 0 && (can->memory & rank.memory()) == 0)) continue;
     uint32_t dtype = 0;
     while (can->dtypes != 0 && (can->dtypes & BP_BIT(dtype)) == 0) ++dtype;
     bp_op op = make_op(kind, dtype);

@@ -100,7 +100,7 @@ bool make_meeting(const Rank& rank, bp_op& op, int32_t* memory) {
   }
   const bp_capability* reduce = rank.capability(BP_ALL_REDUCE);
   if (reduce == nullptr || (reduce->dtypes & BP_BIT(BP_I32)) == 0 || (reduce->reduce_ops & BP_BIT(BP_SUM)) == 0 ||
-      (reduce->memory & BP_BIT(BP_HOST)) == 0) {
+      (reduce->memory & rank.memory()) == 0) {
     return false;
   }
   op = make_op(BP_ALL_REDUCE, BP_I32);

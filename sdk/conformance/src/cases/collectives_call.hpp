@@ -93,7 +93,7 @@ class Collectives {
 
   Rank& rank() { return rank_; }
   Agent& agent() { return *agent_; }
-  // As the agent itself tells it, else the backend; null if the operation is not native for host memory.
+  // As the agent itself tells it, else the backend; null if the operation is not native for this check's memory.
   const bp_capability* native(uint32_t op) const;
   // Leaves the body, as a skip, if it is not.
   const bp_capability& require_native(uint32_t op);

@@ -39,14 +39,14 @@ const bp_capability* Collectives::native(uint32_t op) const {
   const bp_capability* const* all = narrowed ? agent.capabilities : backend.capabilities;
   const uint32_t count = narrowed ? agent.capability_count : backend.capability_count;
   for (uint32_t i = 0; i < count; ++i) {
-    if (all[i]->op == op && (op == BP_BARRIER || (all[i]->memory & BP_BIT(BP_HOST)) != 0)) return all[i];
+    if (all[i]->op == op && (op == BP_BARRIER || (all[i]->memory & rank_.memory()) != 0)) return all[i];
   }
   return nullptr;
 }
 
 const bp_capability& Collectives::require_native(uint32_t op) {
   const bp_capability* capability = native(op);
-  if (capability == nullptr) rank_.skip(say(op_name(op), " is not native for host memory"));
+  if (capability == nullptr) rank_.skip(say(op_name(op), " is not native for the memory of this check"));
   return *capability;
 }
 

@@ -7,9 +7,9 @@
  * itself.
  *
  * BATCHES. With BP_OP_MORE in its flags a send or recv is followed at once by another one of the same batch, from the
- * same thread and with the next `seq`, and the caller puts nothing into their streams between the two. A backend may
- * start those with one peer and in one direction together, so that each of them is done only when all of these are.
- * None may wait for the next one to be submitted: that may fail to come.
+ * same thread, and the caller puts nothing into their streams between the two; its `seq` is the next one unless other
+ * threads submit at the same time. A backend may start those with one peer and in one direction together, so that each
+ * of them is done only when all of these are. None may wait for the next one to be submitted: that may fail to come.
  */
 #ifndef BACKPLANE_ABI_EXT_DEVICE_H
 #define BACKPLANE_ABI_EXT_DEVICE_H
