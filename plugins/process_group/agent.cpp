@@ -317,14 +317,17 @@ bool Agent::drive(Flight* flight, int64_t slice_ns) {
 
 // A receiver's refusal says more than the failure of what was cancelled for it.
 void Agent::finish(Flight* flight) {
-  if (const auto refusal = refusal_of(flight->number)) flight->failure.emplace(*refusal);
-  forget(flight->number);
+  if (const auto refusal = forget(flight->number)) flight->failure.emplace(*refusal);
   flight->ended(flight->failure ? &*flight->failure : nullptr);
 }
 
-void Agent::forget(uint64_t number) {
+std::optional<sdk::Failure> Agent::forget(uint64_t number) {
   const std::lock_guard lock(mutex_);
-  in_parts_.erase(number);
+  const auto found = in_parts_.find(number);
+  if (found == in_parts_.end()) return std::nullopt;
+  const std::optional<sdk::Failure> refusal = found->second;
+  in_parts_.erase(found);
+  return refusal;
 }
 
 std::optional<sdk::Failure> Agent::cause() const {

@@ -58,7 +58,7 @@ class Agent final : public sdk::RpcAgent {
   // True once it has ended.
   bool drive(Flight* flight, int64_t slice_ns);
   void finish(Flight* flight);
-  void forget(uint64_t number);
+  std::optional<sdk::Failure> forget(uint64_t number);  // returns its refusal, if it has come
   std::optional<sdk::Failure> cause() const;
 
   const sdk::Inner inner_;

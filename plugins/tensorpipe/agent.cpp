@@ -218,19 +218,20 @@ void Agent::tend() {
   for (;;) {
     changed_.wait(lock, [this] { return over_ || deaf_ || !wanted_.empty(); });
     if (over_) return;
-    if (std::exchange(deaf_, false)) {
-      lock.unlock();
-      const bool listens = listen_again();
-      lock.lock();
-      if (listens) continue;
-      deaf_ = true;
-      changed_.wait_for(lock, kRetry, [this] { return over_; });
-    } else {
+    if (!wanted_.empty()) {
       const int32_t to = wanted_.front();
       wanted_.pop_front();
       lock.unlock();
       connect(to);
       lock.lock();
+    } else {
+      deaf_ = false;
+      lock.unlock();
+      const bool listens = listen_again();
+      lock.lock();
+      if (listens) continue;
+      deaf_ = true;
+      changed_.wait_for(lock, kRetry, [this] { return over_ || !wanted_.empty(); });
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <exception>
 #include <sstream>
 #include <utility>
 
@@ -113,7 +114,12 @@ void RpcAgent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   ++peer.last_number;
   if (peer.unconfirmed.empty()) peer.asked_at = now;
   peer.unconfirmed.push_back(kept);
-  if (!peer.dialled || !post(to, RpcKind::kMessage, kept)) return call_at(peer.dial_at);
+  try {
+    if (!peer.dialled || !post(to, RpcKind::kMessage, kept)) return call_at(peer.dial_at);
+  } catch (...) {
+    peer.unconfirmed.pop_back();  // else it would be sent once more
+    throw;
+  }
   if (due_ > now + kLook) call_at(now + kLook);
 }
 
@@ -129,6 +135,29 @@ void RpcAgent::wake() {
 }
 
 void RpcAgent::run() {
+  try {
+    serve();
+  } catch (const std::exception& e) {  // above all for want of memory
+    give_up(sdk::Failure(BP_RESOURCE, std::string("zmq: this worker's agent has ended: ").append(e.what())));
+  }
+}
+
+void RpcAgent::give_up(const sdk::Failure& why) {
+  News news;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ended_) ended_.emplace(why);
+    for (int32_t rank = 0; rank < static_cast<int32_t>(peers_.size()); ++rank) {
+      Peer& peer = peers_[static_cast<size_t>(rank)];
+      for (const Kept& message : peer.unconfirmed) news.failed.push_back({rank, message->message.id(), why});
+      peer.unconfirmed.clear();
+    }
+  }
+  news.lost.emplace_back(-1, why);
+  tell(news);
+}
+
+void RpcAgent::serve() {
   std::unique_lock lock(mutex_);
   while (!ended_) {
     News news;
@@ -182,8 +211,8 @@ bool RpcAgent::poll(TimePoint until) {
 void RpcAgent::abort(const sdk::Failure& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    ended_.emplace(why);
+    if (std::exchange(aborted_, true)) return;
+    if (!ended_) ended_.emplace(why);
     wake();
   }
   if (thread_.joinable()) thread_.join();

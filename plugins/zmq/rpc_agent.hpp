@@ -90,6 +90,8 @@ class RpcAgent final : public sdk::RpcAgent {
   void tell_place();
   void learn(int32_t rank, const sdk::Context& context);
   void run();
+  void serve();
+  void give_up(const sdk::Failure& why);
   void tell(const News& news);
   void sleep(TimePoint until);
   bool poll(TimePoint until);
@@ -125,6 +127,7 @@ class RpcAgent final : public sdk::RpcAgent {
   std::vector<Peer> peers_;
   std::unordered_map<std::string, int32_t> keys_;  // workers by their public keys
   std::optional<sdk::Failure> ended_;
+  bool aborted_ = false;
   TimePoint due_ = TimePoint::max();  // when keep_up has to look at the peers
   bool warned_ = false;
 

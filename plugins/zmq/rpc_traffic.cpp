@@ -62,6 +62,10 @@ void RpcAgent::take(std::vector<zmq::message_t> frames, News* news) {
     return host_.log(BP_LOG_WARN, "zmq: dropped a message that no worker of this job has sent (said once)");
   }
   Peer& peer = peers_[static_cast<size_t>(header->from)];
+  if (peer.gone) {  // it was out of reach, and lives
+    peer.gone.reset();
+    peer.failures = 0;
+  }
   confirm(&peer, header->received);
   if (header->kind == RpcKind::kReceipt) return;
   const TimePoint now = Clock::now();

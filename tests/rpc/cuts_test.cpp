@@ -119,6 +119,8 @@ TEST_P(RpcCutsTest, EachCallEndsOnce) {
   }();
   served = 0;
   std::deque<Ending> endings(static_cast<size_t>(calls));
+  const std::vector<std::byte> small(100);  // both are the agent's until the workers have left
+  const std::vector<std::byte> large(200000);
   int cuts = 0;
   const std::string agent = GetParam() == "tensorpipe" ? "?transports=uv&channels=basic" : "";
   in_world(
@@ -127,8 +129,6 @@ TEST_P(RpcCutsTest, EachCallEndsOnce) {
         if (worker.rank() != 0) return;
         Window window;
         std::mt19937 random(1);
-        const std::vector<std::byte> small(100);
-        const std::vector<std::byte> large(200000);
         for (int i = 0; i < calls; ++i) {
           window.enter();
           begin(worker, i % 50 == 0 ? large : small, &endings[static_cast<size_t>(i)], &window);

@@ -251,7 +251,12 @@ void Worker::start(const WorkerConfig& config) {
   });
   raise_first(exchange(*group_, mine, config.timeout_ns));
   if (liveness_) liveness_->add(this);
-  group_->set_calls([weak = weak_from_this()] {
+  show_calls(*group_);
+}
+
+// In the group's flight recorder.
+void Worker::show_calls(Group& group) {
+  group.set_calls([weak = weak_from_this()] {
     const auto self = weak.lock();
     return self ? self->calls_json() : "[]";
   });

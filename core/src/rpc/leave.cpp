@@ -122,6 +122,7 @@ void Worker::settle(Deadline deadline) {
       if (error.status() != BP_PEER_LOST) throw;
       // Those who are left go on without the dead.
       const auto rest = group_->shrink(deadline.left_ns());
+      show_calls(*rest);
       group_->destroy();
       const std::lock_guard lock(leave_mutex_);
       group_ = rest;

@@ -78,6 +78,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
 
   // report.cpp
   std::string metrics_json() const;
+  void show_calls(Group& group);
   std::string calls_json() const;  // for the flight recorder: those that are under way, and the last that were
 
   // Runs it on a thread of the pool; here, if that has ended.

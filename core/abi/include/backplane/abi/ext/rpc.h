@@ -97,8 +97,8 @@ typedef struct bp_rpc_host {
    * allocating for it. */
   uint64_t most_bytes;
 
-  /* Nothing is heard from `peer` any more (-1: from anybody), nor will be: calls to it end. [any]; does not block for
-   * long. */
+  /* Nothing is heard from `peer` any more (-1: from anybody), as far as the agent can tell: calls to it end. What comes
+   * from it later all the same is received. [any]; does not block for long. */
   void (*lost)(void* ctx, int32_t peer, const bp_error* err);
 } bp_rpc_host;
 
