@@ -95,7 +95,7 @@ int work(const std::string& backend) {
   many_at_once(&*master);
   buffers(&*master);
   // Nobody gets this one's futures; the failure comes to light at the end.
-  master->make<double>(uint64_t{1} << 59);
+  master->make<double>(uint64_t{1} << 60);  // more than any vector has
   failure_of([&master] { master->shutdown(); }, Status::kInternal);
   return 0;
 }
