@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,8 @@ double seconds_to_fail(const rpc::Future<int>& call, Clock::time_point begun, st
   return std::chrono::duration<double>(Clock::now() - begun).count();
 }
 
+std::promise<void> through;  // all_gather
+
 int survive(const rpc::Worker& worker) {
   const int other = 1 - worker.rank();
   // A value with the other survivor, which the dying one refers to as well.
@@ -47,8 +50,12 @@ int survive(const rpc::Worker& worker) {
   worker.rpc_sync("mortal", "hold", value);
   const auto hanging = worker.rpc_async<int>("mortal", "hang");
   worker.all_gather(0);
+  through.set_value();
   const auto begun = Clock::now();
-  if (worker.rank() == 0) worker.rpc_async("mortal", "die");
+  if (worker.rank() == 0) {
+    worker.rpc_sync(other, "be through");  // else the death could meet it in all_gather
+    worker.rpc_async("mortal", "die");
+  }
   std::string problem;
   const double took = seconds_to_fail(hanging, begun, &problem);
   if (!problem.empty()) return fail(problem);
@@ -116,6 +123,7 @@ int main(int count, char** arguments) {
     return 0;
   });
   rpc::register_function("die", [] { ::raise(SIGKILL); });
+  rpc::register_function("be through", [] { through.get_future().wait(); });
   rpc::register_function("hold", [](const rpc::RRef<int>& ref) { new rpc::RRef<int>(ref); });
   rpc::RpcOptions options;
   options.backend = arguments[1];
