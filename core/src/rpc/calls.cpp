@@ -74,10 +74,10 @@ void Calls::doom(uint64_t number, const Error& why, Deadline deadline) {
   if (found != calls_.end()) doom(&found->second, number, why, deadline);
 }
 
-void Calls::doom_all_to(int32_t to, const Error& why, Deadline deadline) {
+void Calls::doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_t last) {
   const std::lock_guard lock(mutex_);
   for (auto& [number, entry] : calls_) {
-    if (entry.call.to == to) doom(&entry, number, why, deadline);
+    if (entry.call.to == to && number <= last) doom(&entry, number, why, deadline);
   }
 }
 

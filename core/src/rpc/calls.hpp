@@ -57,7 +57,8 @@ class Calls {
   std::optional<Call> take(uint64_t number, int32_t to);
   // The call fails with `why` at `deadline`, unless it has ended by then.
   void doom(uint64_t number, const Error& why, Deadline deadline);
-  void doom_all_to(int32_t to, const Error& why, Deadline deadline);
+  // The same for all calls to a worker with numbers up to `last`.
+  void doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_t last = UINT64_MAX);
   // Takes all, and refuses more.
   std::vector<Call> close(const Error& why);
   // After close: waits for `expired` in progress, which is not called again. Not from within it.

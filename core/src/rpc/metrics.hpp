@@ -32,6 +32,7 @@ class Histogram {
 struct PeerMetrics {
   std::atomic<uint64_t> calls_sent = 0;
   std::atomic<uint64_t> calls_received = 0;
+  std::atomic<uint64_t> last_call = 0;  // the highest number of what it asked for
   std::atomic<uint64_t> bytes_sent = 0;
   std::atomic<uint64_t> bytes_received = 0;
   std::atomic<uint64_t> errors = 0;  // calls to it that failed, timeouts among them

@@ -81,16 +81,41 @@ void Worker::failed(int32_t to, uint64_t id, const Error& error) {
 
 void Worker::lost(int32_t peer, const Error& error) {
   for (int32_t rank = 0; rank < static_cast<int32_t>(names_.size()); ++rank) {
-    if (rank != rank_ && (peer < 0 || peer == rank)) calls_.doom_all_to(rank, error, Deadline::after(kGraceNs));
+    if (rank == rank_ || (peer >= 0 && peer != rank)) continue;
+    calls_.doom_all_to(rank, error, Deadline::after(kGraceNs));
+    tell_doubt(rank);
   }
+}
+
+// Its agent may have noticed nothing: answers that this worker had sent were its last on that connection.
+void Worker::tell_doubt(int32_t to) {
+  Header word;
+  word.kind = Kind::kDoubt;
+  word.call = metrics_.peers[static_cast<size_t>(to)].last_call.load();
+  if (word.call == 0 || loss_of(to)) return;
+  try {
+    transmit(to, word, {}, 0, rpc_timeout_ns_);
+  } catch (const std::exception& e) {
+    log(BP_LOG_DEBUG, "rpc: rank {} cannot be told of lost answers: {}", to, e.what());
+  }
+}
+
+void Worker::on_doubt(int32_t from, uint64_t last) {
+  const Error error(BP_PEER_LOST, "its answer may have been lost with a connection that broke", from);
+  calls_.doom_all_to(from, error, Deadline::after(kGraceNs), last);
 }
 
 void Worker::handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel) {
   if (header.kind == Kind::kReply || header.kind == Kind::kError) return on_answer(from, header, std::move(parcel));
   if (header.kind == Kind::kCancel) return on_cancel(from, header);
   if (header.kind == Kind::kLeave) return forget(from, Error(BP_CANCELLED, "it has shut down", from));
+  if (header.kind == Kind::kDoubt) return on_doubt(from, header.call);
   arrived_.fetch_add(1);
-  metrics_.peers[static_cast<size_t>(from)].calls_received.fetch_add(1, std::memory_order_relaxed);
+  PeerMetrics& peer = metrics_.peers[static_cast<size_t>(from)];
+  peer.calls_received.fetch_add(1, std::memory_order_relaxed);
+  for (uint64_t last = peer.last_call;
+       last < header.call && !peer.last_call.compare_exchange_weak(last, header.call);) {
+  }
   const uint64_t call = header.call;
   try {
     if (header.kind == Kind::kCall || header.kind == Kind::kRemote) {

@@ -91,7 +91,7 @@ Header decode(std::string_view* bytes) {
   Reader in(bytes);
   if (in.number<uint32_t>() != kMagic) fail(BP_INVALID, "this is no message between workers");
   const auto kind = in.number<uint8_t>();
-  if (kind < static_cast<uint8_t>(Kind::kCall) || kind > static_cast<uint8_t>(Kind::kLost)) {
+  if (kind < static_cast<uint8_t>(Kind::kCall) || kind > static_cast<uint8_t>(Kind::kDoubt)) {
     fail(BP_INVALID, "a message is of the unknown kind {}", kind);
   }
   Header header;

@@ -37,7 +37,8 @@ enum class Kind : uint8_t {
   kError = 7,   // status, text
   kCancel = 8,  // the sender waits no more for what it asked for with this number, `value` if it was fetched
   kLeave = 9,   // the sender leaves without grace: it answers nothing more, and drops all its references
-  kLost = 10    // the message with these refs was not answered: if it has not come it never counts
+  kLost = 10,   // the message with these refs was not answered: if it has not come it never counts
+  kDoubt = 11   // answers to the receiver's calls up to this number may have been lost with a connection
 };
 
 struct Header {

@@ -131,6 +131,8 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void answer(const std::shared_ptr<Inbound>& inbound, const Error* error, std::shared_ptr<Value> value);
   void on_answer(int32_t from, const Header& header, std::shared_ptr<Parcel> parcel);
   void on_cancel(int32_t from, const Header& header);
+  void tell_doubt(int32_t to);
+  void on_doubt(int32_t from, uint64_t last);
   void reply(int32_t to, uint64_t call, Content content);
   void reply_error(int32_t to, uint64_t call, const Error& error, uint64_t attempt = 0);
   std::shared_ptr<Value> invoke(const std::shared_ptr<Inbound>& inbound);
