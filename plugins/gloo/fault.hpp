@@ -46,9 +46,8 @@ class Fault {
   // What the host says counts more: a rank whose connection ended first may only have followed another one.
   void overrule(const sdk::Failure& why) noexcept {
     const std::lock_guard lock(mutex_);
-    if (overruled_) return;
-    overruled_ = true;
-    cause_.emplace(why);
+    if (verdict_) return;
+    verdict_.emplace(why);
     raised_.store(true, std::memory_order_release);
   }
 
@@ -56,14 +55,14 @@ class Fault {
   void check() const {
     if (!raised()) return;
     const std::lock_guard lock(mutex_);
-    throw sdk::Failure(*cause_);
+    throw sdk::Failure(verdict_ ? *verdict_ : *cause_);
   }
 
  private:
   mutable std::mutex mutex_;
   std::atomic<bool> raised_ = false;
-  bool overruled_ = false;
-  std::optional<sdk::Failure> cause_;
+  std::optional<sdk::Failure> cause_;    // stays: others may still read copies, which share its text
+  std::optional<sdk::Failure> verdict_;  // the host's
 };
 
 // What every wait of a group looks at.

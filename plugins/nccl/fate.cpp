@@ -14,10 +14,9 @@ void Fate::overrule(const sdk::Failure& why) { set(why, true); }
 bool Fate::set(const sdk::Failure& why, bool overrules) {
   {
     const std::lock_guard lock(mutex_);
-    const bool is_first = !why_;
-    if (!is_first && (!overrules || overruled_)) return false;
-    overruled_ = overrules;
-    why_.emplace(why);
+    const bool is_first = !why_ && !verdict_;
+    std::optional<sdk::Failure>& place = overrules ? verdict_ : why_;
+    if (!place && (overrules || is_first)) place.emplace(why);
     if (!is_first) return false;
     patient_until_ = Clock::now() + std::chrono::nanoseconds(kPatience);
     decided_.store(true, std::memory_order_release);
@@ -28,7 +27,7 @@ bool Fate::set(const sdk::Failure& why, bool overrules) {
 
 sdk::Failure Fate::why() const {
   const std::lock_guard lock(mutex_);
-  return why_.value();
+  return verdict_ ? *verdict_ : why_.value();
 }
 
 void Fate::throw_if_decided() const {

@@ -46,8 +46,8 @@ class Fate {
   std::atomic<bool> decided_ = false;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::optional<sdk::Failure> why_;
-  bool overruled_ = false;
+  std::optional<sdk::Failure> why_;      // stays: others may still read copies, which share its text
+  std::optional<sdk::Failure> verdict_;  // the core's
   std::chrono::steady_clock::time_point patient_until_;
   bool settled_ = false;
 };
