@@ -63,11 +63,11 @@ BP_API int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, i
  * to timeout_ns (0: BP_DEFAULT_TIMEOUT_NS). Workers that died are not waited for. Otherwise at once. In either case
  * calls in flight then end with BP_CANCELLED, nothing runs here any more, and values that this worker owns are gone.
  * *leaks (may be NULL), for bp_free, names each value of which others still had references, one a line. Twice is fine.
- * Functions that run here are told (bp_rpc_cancelled) and waited for until timeout_ns is over, at least 1 s: if one then
- * still runs, the worker has left and BP_TIMEOUT names it; it goes on alone, on its thread, and its result is nobody's.
- * Peers that do not leave, too, see their calls to this worker end with
- * BP_CANCELLED, if they could be told within 0.2 s, else when those time out.
- * Not from within a function that a peer has called, nor from a bp_rpc_done or a value's destroy. */
+ * Functions that run here are told (bp_rpc_cancelled) and waited for until timeout_ns is over, at least 1 s: if one
+ * then still runs, the worker has left and BP_TIMEOUT names it; it goes on alone, on its thread, and its result is
+ * nobody's. Peers that do not leave, too, see their calls to this worker end with BP_CANCELLED, if they could be told
+ * within 0.2 s, else when those time out. Not from within a function that a peer has called, nor from a bp_rpc_done or
+ * a value's destroy. */
 BP_API int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err);
 
 /* Counters, as JSON for bp_free: those of torch's agents by their names ("agent.num_idle_threads" ...), and for each
@@ -149,9 +149,10 @@ BP_API void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx);
 /* ---- References ---------------------------------------------------------------------------------------------------
  *
  * A message that carries references and is lost on its way leaves nothing behind: once its call has ended without an
- * answer, or the agent has said that the answer did not arrive, the receiver is told to give up its claims, unless it has
- * the message by then. A message that comes after that is not delivered. Only an agent that loses an answer and does not
- * say so, or a giver that leaves just then, makes those values stay until the receiver, or their owner, leaves.
+ * answer, or the agent has said that the answer did not arrive, the receiver is told to give up its claims, unless it
+ * has the message by then. A message that comes after that is not delivered. Only an agent that loses an answer and
+ * does not say so, or a giver that leaves just then, makes those values stay until the receiver, or their owner,
+ * leaves.
  */
 
 /* Calls a function of worker `to`, which keeps the result until the last reference is gone. Returns at once. */
