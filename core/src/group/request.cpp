@@ -45,6 +45,7 @@ bool Request::wait(Deadline deadline) {
 
 NativeRequest::NativeRequest(Started started, bp_work* work) : started_(std::move(started)), work_(work) {
   if (work_ != nullptr) return;
+  is_over_ = true;
   hand_out_result();
   settle(std::nullopt);
 }
@@ -83,16 +84,40 @@ void NativeRequest::advance(Deadline deadline) {
   leave();
 }
 
+// Beside a thread that drives the backend, but not beside its release of the work.
 void NativeRequest::order(void* stream) {
-  take_over(Deadline::never());
-  const bool is_ordered = !settled() && order_by_backend(stream);
-  leave();
+  bool is_ordered = false;
+  if (enter_order()) {
+    is_ordered = order_by_backend(stream);
+    leave_order();
+  }
   if (!is_ordered) wait(Deadline::never());
+}
+
+bool NativeRequest::enter_order() {
+  const std::lock_guard lock(driver_mutex_);
+  if (is_over_ || started_.agent->device() == nullptr) return false;
+  ++ordering_;
+  return true;
+}
+
+void NativeRequest::leave_order() {
+  {
+    const std::lock_guard lock(driver_mutex_);
+    --ordering_;
+  }
+  driver_left_.notify_all();
+}
+
+// No longer than a call of `order` takes for a work that is terminal.
+void NativeRequest::await_orders() {
+  std::unique_lock lock(driver_mutex_);
+  is_over_ = true;
+  driver_left_.wait(lock, [this] { return ordering_ == 0; });
 }
 
 bool NativeRequest::order_by_backend(void* stream) {
   const bp_device_api* const device = started_.agent->device();
-  if (device == nullptr) return false;
   bp_error err;
   bp_error_init(&err);
   return device->order(device->ctx, work_, stream, started_.deadline.left_ns(), &err) == BP_OK;
@@ -110,6 +135,7 @@ void NativeRequest::drive(Deadline deadline) {
 }
 
 void NativeRequest::end(int32_t status, const bp_error& err) {
+  await_orders();
   {
     const std::lock_guard lock(work_mutex_);
     started_.agent->api().work_release(started_.agent->self(), work_);

@@ -79,6 +79,10 @@ class NativeRequest final : public Request {
   // From true on until leave, nobody else drives the backend for this request. False: somebody else still does.
   bool take_over(Deadline deadline);
   void leave();
+  // From true on until leave_order, the work is not released. False: its end is known, or nothing orders streams.
+  bool enter_order();
+  void leave_order();
+  void await_orders();
   bool order_by_backend(void* stream);
   void end(int32_t status, const bp_error& err);
   void hand_out_result() const;
@@ -87,7 +91,9 @@ class NativeRequest final : public Request {
   const Started started_;
   std::mutex driver_mutex_;
   std::condition_variable driver_left_;
-  bool driven_ = false;    // a thread is in the backend's work_wait; guarded by driver_mutex_
+  bool driven_ = false;    // a thread is in the backend's work_wait; guarded by driver_mutex_, as the two below
+  int ordering_ = 0;       // threads that are in the backend's order
+  bool is_over_ = false;   // none may go there any more
   std::mutex work_mutex_;  // keeps cancel away from a work that is being released; held shortly
   bp_work* work_;
 };

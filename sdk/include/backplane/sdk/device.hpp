@@ -15,7 +15,7 @@ namespace backplane::sdk {
 class StreamWork : public Work {
  public:
   // Has `stream` wait for the operation, as abi/ext/device.h says. False: not within timeout_ns. Throws BP_UNSUPPORTED
-  // if it does not end in a stream, or what it failed with. Never called beside wait.
+  // if it does not end in a stream, or what it failed with. From any thread, also beside wait.
   virtual bool order(void* stream, int64_t timeout_ns) = 0;
 };
 

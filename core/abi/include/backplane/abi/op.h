@@ -101,7 +101,7 @@ typedef struct bp_op {
   int32_t peer;       /* rank in this group, or BP_ANY_SOURCE for recv */
   uint64_t tag;       /* send and recv */
   uint64_t seq;       /* collectives: the same on all ranks. send and recv: this rank's count, for logs only */
-  uint64_t flags;     /* BP_OP_SYNC */
+  uint64_t flags;     /* BP_OP_SYNC; BP_OP_MORE of ext/device.h, for backends with that extension alone */
   int64_t timeout_ns; /* time allowed from submit on, or BP_NO_TIMEOUT */
   bp_buffer input;
   bp_buffer output;

@@ -6,6 +6,10 @@
  * NOT THROUGH LAYERS. A layer's works are its own, so that the core asks only for the table of a backend that it calls
  * itself.
  *
+ * STREAMS. An operation on buffers of the device runs after what bp_op.stream held at submit. What is put into that
+ * stream later runs after a collective, once that is in the stream; a message runs beside its stream, and what is to
+ * follow it there needs `order`, as in any other stream.
+ *
  * BATCHES. With BP_OP_MORE in its flags a send or recv is followed at once by another one of the same batch, from the
  * same thread, and the caller puts nothing into their streams between the two; its `seq` is the next one unless other
  * threads submit at the same time. A backend may start those with one peer and in one direction together, so that each
@@ -30,11 +34,13 @@ typedef struct bp_device_api {
   void* ctx; /* first argument of the functions; owned by the backend */
 
   /* Has `stream` (cudaStream_t, of the group's device) wait for the operation of `work`: what is put into it from now
-   * on runs after the operation. Waits up to timeout_ns until the operation is where a stream can wait for it (a
-   * message: until its other end has been found), not until it is done. The buffers stay busy until the work is
-   * terminal, and a failure that comes later is told by work_wait alone: the stream goes on then, too. BP_AGAIN when
-   * that time is over; BP_UNSUPPORTED: this operation does not end in a stream (buffers of the host); any other: what
-   * the operation failed with. [one-at-a-time] per work, like work_wait; until destroy. */
+   * on runs after the operation. Waits up to timeout_ns, or until abort, until the operation is where a stream can wait
+   * for it, not until it is done: a message, until its other end has been found; a collective, until it is launched,
+   * for which no other rank is needed once one of its kind and size has been done in this group. The buffers stay busy
+   * until the work is terminal, and a failure that comes later is told by work_wait alone: the stream goes on then,
+   * too. BP_OK also if the operation is done. BP_AGAIN when that time is over; BP_UNSUPPORTED: this operation does not
+   * end in a stream (buffers of the host); any other: what the operation failed with. [any], also beside work_test and
+   * work_wait of the same work, but not beside work_release; until destroy. */
   int32_t (*order)(void* ctx, bp_work* work, void* stream, int64_t timeout_ns, bp_error* err);
 
   /* Copies between memory of this device (backplane.memory/1) and memory of the host, or within either. Not in any

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives of nccl, and memory of its devices.
+#include <array>
+#include <memory>
+
+#include "backplane/multigpu.hpp"
+#include "support.hpp"
+
+namespace backplane::test {
+namespace {
+
+TEST(Nccl, ReducesDeviceBuffersOfSeveralDevicesInOneProcess) {
+  on_devices(3, [](ProcessGroup& group, Device device) {
+    Memory<int64_t> sum = filled<int64_t>(group, device, 1000, group.rank() + 1);
+    EXPECT_TRUE(sum.native());
+    group.all_reduce(span(sum, device));
+    EXPECT_TRUE(all_are<int64_t>(sum, 6));
+    Memory<float> all = filled<float>(group, device, 3, -1);
+    Memory<float> mine = filled<float>(group, device, 1, static_cast<float>(group.rank()));
+    CallOptions async;
+    async.async_op = true;
+    group.all_gather(span(mine, device), span(all, device), async).wait();
+    EXPECT_TRUE(all[0] == 0 && all[1] == 1 && all[2] == 2);
+    group.barrier();
+  });
+}
+
+TEST(Nccl, AveragesAndWeighs) {
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    const auto rank = static_cast<float>(group.rank());
+    Memory<float> mean = filled<float>(group, device, 5, 1 + rank);
+    group.all_reduce(span(mean, device), ReduceOp::kAvg);
+    EXPECT_TRUE(all_are(mean, 1.5F));
+    Memory<int64_t> whole = filled<int64_t>(group, device, 5, -3 + 2 * group.rank());  // -4 / 2
+    group.all_reduce(span(whole, device), ReduceOp::kAvg);
+    EXPECT_TRUE(all_are<int64_t>(whole, -2));
+    Memory<float> weighed = filled<float>(group, device, 5, 1 + rank);
+    group.all_reduce_premul_sum(span(weighed, device), span(weighed, device), 10 * rank + 1);
+    EXPECT_TRUE(all_are(weighed, 1 * 1 + 2 * 11.0F));
+  });
+}
+
+TEST(Nccl, RefusesWhatOtherRanksDoNot) {
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    std::string text;
+    const auto differ = [&] {
+      if (group.rank() == 0) group.all_reduce(span(memory, device));
+      if (group.rank() == 1) group.broadcast(span(memory, device), 0);
+    };
+    EXPECT_EQ(failure_of(differ, &text), Status::kInvalid) << text;
+    EXPECT_TRUE(contains(text, "all_reduce") && contains(text, "broadcast")) << text;
+  });
+}
+
+TEST(Nccl, RefusesWhatIsNotOnItsDevice) {
+  on_devices(1, [](ProcessGroup& group, Device device) {
+    std::vector<float> host(4);
+    std::string text;
+    EXPECT_EQ(failure_of([&] { group.all_reduce(host); }, &text), Status::kUnsupported);
+    EXPECT_TRUE(contains(text, "nccl") && contains(text, "cpu memory")) << text;
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    EXPECT_EQ(failure_of([&] { group.all_reduce(span(memory, Device::cuda(5))); }, &text), Status::kInvalid);
+    EXPECT_TRUE(contains(text, "this buffer is on device 5")) << text;
+  });
+}
+
+TEST(Nccl, StagesHostBuffersWhenAsked) {
+  on_devices(
+      2,
+      [](ProcessGroup& group, Device) {
+        std::vector<double> host(5000, group.rank() + 0.5);
+        group.all_reduce(host);
+        EXPECT_EQ(host, std::vector<double>(5000, 2.0));
+      },
+      nccl("stage=true"));
+}
+
+TEST(Nccl, GivesOutMemoryWhileNcclLaunches) {
+  const ScopedVariable slow("BACKPLANE_DOUBLE_SLOW", "300");
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    group.barrier();
+    CallOptions async;
+    async.async_op = true;
+    Work work = group.all_reduce(span(memory, device), ReduceOp::kSum, async);
+    filled<float>(group, device, 8, 1);  // given back at once
+    work.wait();
+    EXPECT_TRUE(all_are<float>(memory, 2));
+  });
+}
+
+#ifdef BACKPLANE_TEST_gloo
+struct CudaFree {
+  void operator()(int32_t* data) const { cudaFree(data); }
+};
+using Numbers = std::unique_ptr<int32_t, CudaFree>;
+
+Numbers numbers_on(Device device, uint64_t count, int32_t value) {
+  void* data = nullptr;
+  EXPECT_EQ(cudaSetDevice(device.ordinal), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&data, count * 4), cudaSuccess);
+  Numbers numbers(static_cast<int32_t*>(data));
+  std::fill_n(numbers.get(), count, value);
+  return numbers;
+}
+
+TEST(Nccl, ReducesOverSeveralDevicesOfEachRank) {
+  const ScopedVariable library("BACKPLANE_NCCL_LIBRARY", kDouble);
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    ProcessGroup group = ProcessGroup::create(on_device("cpu:gloo,cuda:nccl", store, rank, 2, 2 * rank));
+    const std::array devices = {Device::cuda(2 * rank), Device::cuda(2 * rank + 1)};
+    std::vector<Numbers> data;
+    std::vector<Buffer> buffers;
+    std::vector<Numbers> gathered;
+    std::vector<Buffer> outs;
+    for (size_t i = 0; i < 2; ++i) {
+      data.push_back(numbers_on(devices[i], 100, 2 * rank + static_cast<int32_t>(i)));
+      buffers.emplace_back(data.back().get(), 100, DType::kI32, devices[i]);
+      gathered.push_back(numbers_on(devices[i], 400, -1));
+      outs.emplace_back(gathered.back().get(), 400, DType::kI32, devices[i]);
+    }
+    all_gather_multigpu(outs, buffers, group);
+    for (const Numbers& each : gathered) {
+      for (int k = 0; k < 4; ++k) EXPECT_EQ(each.get()[static_cast<uint64_t>(k) * 100], k);  // rank * 2 + i
+    }
+    all_reduce_multigpu(buffers, ReduceOp::kMax, group);
+    EXPECT_TRUE(data[0].get()[99] == 3 && data[1].get()[99] == 3);
+    data[1].get()[0] = 10 * (rank + 1);
+    broadcast_multigpu(buffers, 1, group, 1);
+    EXPECT_EQ(*data[0], 20);
+    EXPECT_EQ(*data[1], 20);
+    reduce_multigpu(buffers, 0, ReduceOp::kSum, group, 1);
+    EXPECT_EQ(*data[1], rank == 0 ? 80 : 20);
+    EXPECT_EQ(*data[0], 20);
+    // Other devices than before make another group; here the ranks bring different numbers of them.
+    std::vector<Buffer> others(rank == 0 ? 1 : 3, buffers[1]);
+    EXPECT_EQ(failure_of([&] { all_reduce_multigpu(others, ReduceOp::kSum, group); }), Status::kInvalid);
+    group.barrier();
+  });
+  clear_group_cache();
+}
+#endif
+
+}  // namespace
+}  // namespace backplane::test

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What nccl does in streams of the caller.
+#include "backplane/multigpu.hpp"
+#include "support.hpp"
+
+namespace backplane::test {
+namespace {
+
+TEST(Nccl, TakesItsPlaceInTheCallersStream) {
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    constexpr uint64_t kCount = 100'000;
+    Memory<int32_t> data = filled<int32_t>(group, device, kCount, 0);
+    Memory<int32_t> before = filled<int32_t>(group, device, kCount, group.rank() + 1);
+    Memory<int32_t> after = filled<int32_t>(group, device, kCount, 0);
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaSetDevice(device.ordinal), cudaSuccess);
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    group.barrier();  // both are there, so that no launch has to wait for a peer
+    cudaMemcpyAsync(data.data(), before.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
+    CallOptions options;
+    options.async_op = true;
+    options.stream = stream;
+    Work work = group.all_reduce(span(data, device), ReduceOp::kSum, options);
+    cudaMemcpyAsync(after.data(), data.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_TRUE(all_are<int32_t>(after, 3));
+    work.wait();
+    group.barrier();
+    cudaStreamDestroy(stream);
+  });
+}
+
+TEST(Nccl, OrdersOnTheRegisteredStream) {
+  on_devices(1, [](ProcessGroup& group, Device device) {
+    constexpr uint64_t kCount = 100'000;
+    Memory<int32_t> data = filled<int32_t>(group, device, kCount, 0);
+    Memory<int32_t> before = filled<int32_t>(group, device, kCount, 5);
+    Memory<int32_t> after = filled<int32_t>(group, device, kCount, 0);
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaSetDevice(device.ordinal), cudaSuccess);
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    register_stream(stream, device);
+    cudaMemcpyAsync(data.data(), before.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
+    group.all_reduce(span(data, device), span(after, device));
+    EXPECT_TRUE(all_are<int32_t>(after, 5));
+    register_stream(nullptr, device);
+    cudaStreamDestroy(stream);
+  });
+}
+
+TEST(Nccl, HasAStreamWaitForACollectiveInsteadOfTheHost) {
+  std::promise<void> ordered;
+  on_devices(2, [&ordered](ProcessGroup& group, Device device) {
+    Memory<int32_t> data = filled<int32_t>(group, device, 1000, group.rank() + 1);
+    Memory<int32_t> after = filled<int32_t>(group, device, 1000, 0);
+    const TestStream stream(device);
+    const TestStream later(device);
+    group.barrier();
+    if (group.rank() == 1) await(ordered);
+    Work work = group.all_reduce(span(data, device), ReduceOp::kSum, stream.async());
+    work.order(later.get());
+    later.copy(after, data);
+    if (group.rank() == 0) {
+      EXPECT_FALSE(work.is_completed());  // the other rank is not there yet
+      ordered.set_value();
+    }
+    ASSERT_EQ(cudaStreamSynchronize(later.get()), cudaSuccess);
+    EXPECT_TRUE(all_are<int32_t>(after, 3));
+    work.wait();
+    work.order(later.get());
+    group.barrier();
+  });
+}
+
+// The other thread is in wait, or about to be.
+TEST(Nccl, HasAStreamWaitBesideAThreadThatWaits) {
+  std::promise<void> ordered;
+  on_devices(2, [&ordered](ProcessGroup& group, Device device) {
+    Memory<int32_t> data = filled<int32_t>(group, device, 10, 1);
+    const TestStream stream(device);
+    const TestStream later(device);
+    group.barrier();
+    if (group.rank() == 1) await(ordered);
+    Work work = group.all_reduce(span(data, device), ReduceOp::kSum, stream.async());
+    std::promise<void> waiting;
+    auto waited = std::async(std::launch::async, [&work, &waiting] {
+      waiting.set_value();
+      work.wait();
+    });
+    await(waiting);
+    for (int i = 0; i < 100; ++i) work.order(later.get());
+    if (group.rank() == 0) {
+      EXPECT_FALSE(work.wait_for(std::chrono::milliseconds(1)));
+      ordered.set_value();
+    }
+    waited.get();
+    EXPECT_TRUE(all_are<int32_t>(data, 2));
+  });
+}
+
+TEST(Nccl, HasAStreamWaitForAMessageInsteadOfTheHost) {
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<int32_t> sum = filled<int32_t>(group, device, 10, 1);
+    Memory<int32_t> data = filled<int32_t>(group, device, 1000, group.rank());
+    Memory<int32_t> after = filled<int32_t>(group, device, 1000, 0);
+    const TestStream stream(device);
+    const TestStream later(device);
+    group.barrier();
+    if (group.rank() == 1) {  // the message waits in the stream, behind a collective that is still to come
+      Work summed = group.all_reduce(span(sum, device), ReduceOp::kSum, stream.async());
+      Work sent = group.send(span(data, device), 0, 1, stream.async());
+      sent.wait();
+      summed.wait();
+      return;
+    }
+    Work received = group.recv(span(data, device), 1, 1, stream.async());
+    received.order(later.get());
+    later.copy(after, data);
+    EXPECT_FALSE(received.is_completed());
+    group.all_reduce(span(sum, device));
+    ASSERT_EQ(cudaStreamSynchronize(later.get()), cudaSuccess);
+    EXPECT_TRUE(all_are<int32_t>(after, 1));
+    received.wait();
+  });
+}
+
+TEST(Nccl, HasTheHostWaitForWhatEndsOnIt) {
+  on_devices(
+      2,
+      [](ProcessGroup& group, Device) {
+        std::vector<float> host(100, 1);
+        Work sum = group.all_reduce(host, ReduceOp::kSum, async());
+        sum.order(nullptr);
+        EXPECT_EQ(host, std::vector<float>(100, 2));
+        Work sent = group.send(host, 1 - group.rank(), 0, async());
+        Work received = group.recv(host, 1 - group.rank(), 0, async());
+        received.order(nullptr);
+        sent.order(nullptr);
+        EXPECT_TRUE(received.is_completed() && sent.is_completed());
+      },
+      nccl("stage=true"));
+}
+
+}  // namespace
+}  // namespace backplane::test
