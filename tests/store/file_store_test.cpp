@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -122,6 +123,24 @@ TEST_F(FileStoreTest, DamageInTheMiddleIsAnError) {
   all[bytes.size() - 1] = bytes.back();
   replace(all);
   EXPECT_ERROR(BP_RESOURCE, "was damaged", make_file_store(path_)->check({"a"}, soon()));
+}
+
+// Each has ever longer pauses, in which the looks of the others are no news.
+TEST_F(FileStoreTest, ThreadsThatWaitDoNotKeepEachOtherAwake) {
+  const auto store = make_file_store(path_);
+  store->set("there", "1", Deadline::never());
+  std::vector<std::future<int64_t>> waits;
+  for (int i = 0; i < 4; ++i) {
+    waits.push_back(std::async(std::launch::async, [&store] {
+      rusage before = {};
+      rusage after = {};
+      ::getrusage(RUSAGE_THREAD, &before);
+      EXPECT_THROW(store->get("never there", Deadline::after(INT64_C(500'000'000))), Error);
+      ::getrusage(RUSAGE_THREAD, &after);
+      return after.ru_nvcsw - before.ru_nvcsw;
+    }));
+  }
+  for (auto& wait : waits) EXPECT_LT(wait.get(), 200);  // times that it slept
 }
 
 TEST_F(FileStoreTest, AProcessKilledWithTheLockReleasesIt) {

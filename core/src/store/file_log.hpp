@@ -30,6 +30,8 @@ class FileLog {
   void unlock() noexcept;
   // Is there something that catch_up has not read?
   bool grown() const;
+  // Bytes that have been read or appended: changes when the table does.
+  off_t applied() const { return offset_; }
   // Applies the records that came since the last call.
   void catch_up(Table& table);
   // Appends a change; call catch_up first. A failed append leaves nothing behind.

@@ -26,7 +26,8 @@ struct File {
   explicit File(const std::string& path) : log(path) {}
 
   std::mutex mutex;
-  std::condition_variable changed;  // a turn ended, or a handle was interrupted
+  std::condition_variable free;     // a turn ended, or a handle was interrupted
+  std::condition_variable changed;  // the table did, or a handle was interrupted
   bool taken = false;               // guarded by mutex: some thread has the turn
   // Only for the thread that has the turn, which does not hold the mutex meanwhile.
   FileLog log;
@@ -41,17 +42,21 @@ class Turn {
     std::unique_lock lock(file_.mutex);
     interruption_.check();
     while (file_.taken) {
-      if (!wait_on(file_.changed, lock, deadline_) && file_.taken) fail_busy();
+      if (!wait_on(file_.free, lock, deadline_) && file_.taken) fail_busy();
       interruption_.check();
     }
     file_.taken = true;
+    applied_ = file_.log.applied();
   }
 
   ~Turn() {
     if (locked_) file_.log.unlock();
+    // Only then: those that wait for keys take turns to look for them, and would wake each other for ever.
+    const bool changed = file_.log.applied() != applied_;
     const std::lock_guard lock(file_.mutex);
     file_.taken = false;
-    file_.changed.notify_all();
+    file_.free.notify_all();
+    if (changed) file_.changed.notify_all();
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -82,6 +87,7 @@ class Turn {
   const Interruption& interruption_;
   const Deadline deadline_;
   const Allowance allowance_;
+  off_t applied_ = 0;  // when it began
   bool locked_ = false;
 };
 
@@ -202,6 +208,7 @@ std::shared_ptr<Store> make_file_store(const std::string& path) {
   auto file = std::make_shared<File>(path);
   auto interruption = std::make_shared<Interruption>([file] {
     const std::lock_guard lock(file->mutex);
+    file->free.notify_all();
     file->changed.notify_all();
   });
   return std::make_shared<FileStore>(std::move(file), std::move(interruption));
