@@ -6,7 +6,6 @@
 #include <new>
 #include <utility>
 
-#include "backplane/sdk/block.hpp"
 #include "backplane/sdk/worker.hpp"
 
 namespace backplane::process_group {
@@ -22,14 +21,15 @@ uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kM
 // A message that was received: the frame's bytes, or a copy of its parts, and those that travelled alone.
 struct Arrival {
   std::string frame;
-  std::vector<sdk::Block> alone;
+  std::vector<std::shared_ptr<std::byte>> alone;
   std::vector<std::byte*> parts;
   std::vector<bp_result> results;
 };
 
 }  // namespace
 
-Agent::Agent(const sdk::Context& context) : inner_(context.inner), core_(context.host), host_(context.host) {
+Agent::Agent(const sdk::Context& context)
+    : inner_(context.inner), core_(context.host), host_(context.host), memory_(sdk::received_memory(context.options)) {
   const int64_t waiters = context.options.integer("num_send_recv_threads");
   try {
     threads_.push_back(sdk::start_thread([this] { listen(); }));
@@ -225,7 +225,7 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
         arrival->parts.push_back(reinterpret_cast<std::byte*>(arrival->frame.data()) + part.offset);
         continue;
       }
-      arrival->parts.push_back(arrival->alone.emplace_back(part.bytes).data());
+      arrival->parts.push_back(arrival->alone.emplace_back(memory_->take(part.bytes)).get());
       auto work =
           start(BP_RECV, from, tag_of(frame.number, i), arrival->parts.back(), part.bytes, &arrival->results[i]);
       if (work) flight.works.push_back(std::move(work));
@@ -344,6 +344,7 @@ void Agent::abort(const sdk::Failure& why) noexcept {
   }
   inner_.abort(why);
   for (std::thread& thread : threads_) thread.join();  // they deliver nothing more
+  memory_->close();
 }
 
 }  // namespace backplane::process_group

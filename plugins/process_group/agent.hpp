@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "backplane/sdk/block.hpp"
 #include "backplane/sdk/layer.hpp"
 #include "backplane/sdk/rpc.hpp"
 #include "frame.hpp"
@@ -64,6 +65,7 @@ class Agent final : public sdk::RpcAgent {
   const sdk::Inner inner_;
   const sdk::RpcHost core_;
   const sdk::Host host_;
+  const std::shared_ptr<sdk::BlockPool> memory_;
   std::atomic<uint64_t> last_number_ = 0;
 
   mutable std::mutex mutex_;  // guards what follows

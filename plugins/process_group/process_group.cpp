@@ -16,13 +16,14 @@ struct ProcessGroupRpc {
   static constexpr uint32_t kinds = BP_KIND_RPC;
   // The group's backend answers for its peers, and is asked itself.
   static constexpr uint32_t flags = BP_BACKEND_RPC_OVER_GROUP | sdk::kAuthenticates;
-  static constexpr std::array options =
-      sdk::joined(sdk::kRpcOptions, std::array{sdk::option({.type = BP_OPTION_INT,
-                                                            .key = "num_send_recv_threads",
-                                                            .default_value = "4",
-                                                            .help = "threads that wait for messages under way",
-                                                            .min = 1,
-                                                            .max = 256})});
+  static constexpr std::array options = sdk::joined(
+      sdk::kRpcOptions,
+      std::array{sdk::kReceivedMemoryOption, sdk::option({.type = BP_OPTION_INT,
+                                                          .key = "num_send_recv_threads",
+                                                          .default_value = "4",
+                                                          .help = "threads that wait for messages under way",
+                                                          .min = 1,
+                                                          .max = 256})});
   static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context) { return std::make_unique<Agent>(context); }
 };
 

@@ -38,6 +38,7 @@ Agent::Agent(const sdk::Context& context)
     : core_(context.host),
       host_(context.host),
       rank_(context.rank),
+      memory_(sdk::received_memory(context.options)),
       endpoint_(make_endpoint(context)),
       peers_(static_cast<size_t>(context.world_size)) {
   card_.host = host_identity();
@@ -278,8 +279,8 @@ void Agent::read(const Pipe& pipe, int32_t from) {
     if (error) return drop(same, from, failure_of(error, from));
     std::shared_ptr<Arrival> arrival;
     try {
-      arrival =
-          std::make_shared<Arrival>(descriptor, card_.token, static_cast<int32_t>(peers_.size()), core_.most_bytes());
+      arrival = std::make_shared<Arrival>(descriptor, card_.token, static_cast<int32_t>(peers_.size()),
+                                          core_.most_bytes(), memory_.get());
     } catch (const sdk::Failure& e) {
       host_.log(BP_LOG_WARN, e.what());
       return drop(same, e.peer_rank() >= 0 ? e.peer_rank() : from, e);
@@ -306,6 +307,7 @@ void Agent::abort(const sdk::Failure&) noexcept {
   if (thread_.joinable()) thread_.join();
   endpoint_.context->close();
   endpoint_.context->join();  // all callbacks have run
+  memory_->close();
   // Given back without the lock: messages may run destructors of the program's.
   std::vector<Kept> unsent;
   std::set<Pipe> pipes;

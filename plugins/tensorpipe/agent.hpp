@@ -60,6 +60,7 @@ class Agent final : public sdk::RpcAgent {
   const sdk::RpcHost core_;
   const sdk::Host host_;
   const int32_t rank_;
+  const std::shared_ptr<sdk::BlockPool> memory_;
   Endpoint endpoint_;
   Card card_;  // its URLs are those of the last listener: for the constructor, and then for the agent's thread
   DeviceMaps reverse_;

@@ -48,9 +48,8 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
   return out;
 }
 
-std::byte* Arrival::allocate(uint64_t bytes) { return memory_.emplace_back(bytes).data(); }
-
-Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most) {
+Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most,
+                 sdk::BlockPool* pool) {
   Head head;
   const std::string& metadata = descriptor.metadata;
   if (metadata.size() < sizeof(head)) refuse("it does not say from whom it is", -1);
@@ -68,6 +67,7 @@ Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int
     if (length > most - total) refuse("it is larger than max_message_bytes allows: " + std::to_string(most), from_);
     total += length;
   };
+  const auto allocate = [this, pool](uint64_t bytes) { return memory_.emplace_back(pool->take(bytes)).get(); };
   for (const auto& payload : descriptor.payloads) {
     add(payload.length);
     allocation_.payloads.push_back({allocate(payload.length)});

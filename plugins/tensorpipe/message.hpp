@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,7 +32,8 @@ class Arrival {
  public:
   // Throws sdk::Failure (BP_INVALID) if it is none of ours, or larger than `most` bytes; its peer_rank is the sender,
   // if that is proven.
-  Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most);
+  Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most,
+          sdk::BlockPool* pool);
 
   int32_t from() const { return from_; }
   bool wants_receipt() const { return wants_receipt_; }
@@ -40,11 +42,9 @@ class Arrival {
   const std::vector<bp_buffer>& buffers() const { return buffers_; }
 
  private:
-  std::byte* allocate(uint64_t bytes);
-
   int32_t from_ = -1;
   bool wants_receipt_ = false;
-  std::vector<sdk::Block> memory_;
+  std::vector<std::shared_ptr<std::byte>> memory_;
   tensorpipe::Allocation allocation_;
   std::string_view payload_;
   std::vector<bp_buffer> buffers_;

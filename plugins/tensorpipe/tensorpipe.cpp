@@ -20,6 +20,7 @@ struct TensorPipe {
   static constexpr std::array options = sdk::joined(
       sdk::kRpcOptions,
       std::array{
+          sdk::kReceivedMemoryOption,
           sdk::option({.key = "transports",
                        .default_value = "",
                        .help = "which of uv, shm, as in uv+shm; empty: shm alone on one host, else both"}),

@@ -45,7 +45,8 @@ void check(const rpc::Worker& worker, BareTensorPipe* bare, uint64_t bytes) {
 
 void body(int rank, const std::filesystem::path& directory, const Arguments& arguments) {
   const std::string agent = arguments.options.empty() ? "tensorpipe" : arguments.options;
-  const std::string transport = agent == "tensorpipe" ? "shm" : "uv";
+  const std::string transport =
+      agent.starts_with("tensorpipe") && agent.find("=uv") == std::string::npos ? "shm" : "uv";
   Store store = Store::file((directory / "store").string());
   rpc::register_function("null", [] {});
   rpc::register_short_function("short", [] {});

@@ -3,10 +3,17 @@
 
 #include <sys/mman.h>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <new>
 
 namespace backplane::sdk {
@@ -16,22 +23,112 @@ namespace backplane::sdk {
 // std::bad_alloc.
 class Block {
  public:
-  explicit Block(uint64_t bytes) {
+  explicit Block(uint64_t bytes) : size_(bytes) {
     constexpr uint64_t kHuge = uint64_t{2} << 20;
     const bool is_large = bytes >= 4 * kHuge;  // so that what is rounded up does not count
-    const uint64_t size = is_large ? (bytes + kHuge - 1) / kHuge * kHuge : bytes;
+    if (is_large) size_ = (bytes + kHuge - 1) / kHuge * kHuge;
     data_.reset(
-        static_cast<std::byte*>(is_large ? std::aligned_alloc(kHuge, size) : std::malloc(size == 0 ? 1 : size)));
+        static_cast<std::byte*>(is_large ? std::aligned_alloc(kHuge, size_) : std::malloc(bytes == 0 ? 1 : bytes)));
     if (!data_) throw std::bad_alloc();
-    if (is_large) ::madvise(data_.get(), size, MADV_HUGEPAGE);  // it is as good without, only slower
+    if (is_large) ::madvise(data_.get(), size_, MADV_HUGEPAGE);  // it is as good without, only slower
   }
   std::byte* data() const { return data_.get(); }
+  uint64_t size() const { return size_; }  // bytes; perhaps more than were asked for
 
  private:
   struct Free {
     void operator()(std::byte* data) const { std::free(data); }
   };
   std::unique_ptr<std::byte, Free> data_;
+  uint64_t size_;
+};
+
+// Large blocks that are used again: whoever receives the same sizes again and again touches no new memory. What is kept
+// has a limit, and goes with the pool. Any thread. Made shared: what was received may outlive whoever received it.
+class BlockPool : public std::enable_shared_from_this<BlockPool> {
+ public:
+  static constexpr uint64_t kSmallest = 256 << 10;  // bytes; malloc is good at what is smaller
+
+  explicit BlockPool(uint64_t most_bytes) : most_bytes_(most_bytes) {}
+  ~BlockPool() { close(); }
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
+  // At least `bytes`, for as long as somebody has the pointer. Throws std::bad_alloc.
+  std::shared_ptr<std::byte> take(uint64_t bytes) {
+    const auto lent = std::make_shared<Lent>();
+    if (bytes >= kSmallest) {
+      lent->home = shared_from_this();
+      find(bytes, &lent->block);
+    }
+    if (lent->block.empty()) lent->block.emplace_back(bytes);
+    return {lent, lent->block.front().data()};
+  }
+  // Frees what is kept, and what comes back from now on.
+  void close() {
+    Blocks gone;  // freed without the lock
+    const std::lock_guard lock(mutex_);
+    most_bytes_ = 0;
+    make_room(0, &gone);
+  }
+  uint64_t kept_bytes() const {
+    const std::lock_guard lock(mutex_);
+    return kept_bytes_;
+  }
+
+ private:
+  using Blocks = std::list<Block>;  // what comes back needs no memory
+
+  struct Lent {
+    Lent() = default;
+    ~Lent() {
+      if (home) home->give_back(&block);
+    }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+
+    Blocks block;  // one
+    std::shared_ptr<BlockPool> home;
+  };
+
+  // The latest, which may still be in the caches, of those of which little would be wasted.
+  void find(uint64_t bytes, Blocks* found) {
+    const std::lock_guard lock(mutex_);
+    for (auto block = kept_.begin(); block != kept_.end(); ++block) {
+      if (block->size() < bytes || block->size() - bytes > block->size() / 4) continue;
+      move_out(block, found);
+      return;
+    }
+  }
+  void give_back(Blocks* block) noexcept {
+    Blocks gone;
+    if (block->empty()) return;
+    const std::lock_guard lock(mutex_);
+    const uint64_t bytes = block->front().size();
+    if (bytes > most_bytes_) return;
+    make_room(bytes, &gone);
+#ifdef __SANITIZE_ADDRESS__
+    ASAN_POISON_MEMORY_REGION(block->front().data(), bytes);
+#endif
+    kept_.splice(kept_.begin(), *block);
+    kept_bytes_ += bytes;
+  }
+  // The oldest go.
+  void make_room(uint64_t bytes, Blocks* gone) {
+    while (kept_bytes_ > 0 && kept_bytes_ + bytes > most_bytes_) move_out(std::prev(kept_.end()), gone);
+  }
+  void move_out(Blocks::iterator block, Blocks* to) {
+    kept_bytes_ -= block->size();
+#ifdef __SANITIZE_ADDRESS__
+    ASAN_UNPOISON_MEMORY_REGION(block->data(), block->size());
+#endif
+    to->splice(to->end(), kept_, block);
+  }
+
+  mutable std::mutex mutex_;  // guards what follows
+  uint64_t most_bytes_;
+  uint64_t kept_bytes_ = 0;
+  Blocks kept_;  // the latest first
 };
 
 }  // namespace backplane::sdk

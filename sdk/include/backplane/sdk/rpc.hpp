@@ -26,6 +26,7 @@
 
 #include "backend.hpp"
 #include "backplane/abi/ext/rpc.h"
+#include "block.hpp"
 
 namespace backplane::sdk {
 
@@ -43,6 +44,18 @@ inline constexpr std::array kRpcOptions = {
             .help = "RPC: the largest message that is sent or taken",
             .min = 65536,
             .max = INT64_C(1) << 40})};
+
+// Of agents that receive into memory of their own, and its reader.
+inline constexpr bp_option kReceivedMemoryOption =
+    option({.type = BP_OPTION_INT,
+            .key = "keep_bytes",
+            .default_value = "134217728",
+            .help = "RPC: memory of large messages that is kept to receive the next ones into, bytes; 0: none",
+            .min = 0,
+            .max = INT64_C(1) << 40});
+inline std::shared_ptr<BlockPool> received_memory(const Options& options) {
+  return std::make_shared<BlockPool>(static_cast<uint64_t>(options.integer("keep_bytes")));
+}
 
 // A message that this side has taken over: gives it back when it goes. Moved, not copied.
 class RpcMessage {
