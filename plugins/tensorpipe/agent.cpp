@@ -156,7 +156,7 @@ void Agent::watch(int32_t to, const Pipe& pipe) {
       [this, to, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error, const tensorpipe::Descriptor& descriptor) {
         const Pipe same = weak.lock();
         if (!same) return;
-        if (!error && descriptor.payloads.empty() && descriptor.tensors.empty()) {
+        if (!error && descriptor.metadata.empty() && descriptor.payloads.empty() && descriptor.tensors.empty()) {
           take_receipt(to);
           same->read({}, [](const tensorpipe::Error&) {});
           return watch(to, same);

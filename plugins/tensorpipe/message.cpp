@@ -6,12 +6,13 @@
 namespace backplane::tensorpipe_plugin {
 namespace {
 
-// In front of the buffers' sizes, in the message's metadata.
+// In front of the buffers' sizes, in the message's metadata; behind these is the payload if it is small.
 struct Head {
   Token token;
   int32_t from = -1;
   uint32_t buffers = 0;
-  uint64_t wants_receipt = 0;
+  uint32_t wants_receipt = 0;
+  uint32_t inside = 0;  // 1: so it is
 };
 
 bool is_tensor(uint64_t bytes) { return bytes >= kTensorSize; }
@@ -31,9 +32,12 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
                        "a message has " + std::to_string(buffers.size()) + " buffers; pack them into fewer");
   }
   tensorpipe::Message out;
-  const Head head = {receiver, from, static_cast<uint32_t>(buffers.size()), message.id() == 0 ? 1U : 0U};
+  const std::string_view payload = message.payload();
+  const bool inside = payload.size() <= kInsideSize;
+  const Head head = {receiver, from, static_cast<uint32_t>(buffers.size()), message.id() == 0 ? 1U : 0U,
+                     inside ? 1U : 0U};
   out.metadata.assign(reinterpret_cast<const char*>(&head), sizeof(head));
-  out.payloads.push_back({const_cast<char*>(message.payload().data()), message.payload().size(), ""});
+  if (!inside) out.payloads.push_back({const_cast<char*>(payload.data()), payload.size(), ""});
   for (const bp_buffer& buffer : buffers) {
     if (buffer.memory != BP_HOST) {
       throw sdk::Failure(BP_UNSUPPORTED, "this build of TensorPipe carries host memory only; copy the buffer there");
@@ -45,6 +49,7 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
       out.payloads.push_back({buffer.data, static_cast<size_t>(buffer.count), ""});
     }
   }
+  if (inside) out.metadata.append(payload);
   return out;
 }
 
@@ -58,8 +63,11 @@ Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int
   if (head.from < 0 || head.from >= world_size) refuse("its sender is no worker", -1);
   from_ = head.from;
   wants_receipt_ = head.wants_receipt != 0;
-  if (head.buffers > kMostBuffers || metadata.size() != sizeof(head) + head.buffers * sizeof(uint64_t) ||
-      descriptor.payloads.empty()) {
+  const uint64_t head_size = sizeof(head) + head.buffers * sizeof(uint64_t);
+  const bool inside = head.inside != 0;
+  if (head.buffers > kMostBuffers || metadata.size() < head_size ||
+      (inside ? metadata.size() - head_size > kInsideSize
+              : metadata.size() != head_size || descriptor.payloads.empty())) {
     refuse("its description makes no sense", from_);
   }
   uint64_t total = 0;
@@ -67,6 +75,7 @@ Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int
     if (length > most - total) refuse("it is larger than max_message_bytes allows: " + std::to_string(most), from_);
     total += length;
   };
+  add(inside ? metadata.size() - head_size : 0);
   const auto allocate = [this, pool](uint64_t bytes) { return memory_.emplace_back(pool->take(bytes)).get(); };
   for (const auto& payload : descriptor.payloads) {
     add(payload.length);
@@ -76,8 +85,13 @@ Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int
     add(tensor.length);
     allocation_.tensors.push_back({tensorpipe::CpuBuffer{allocate(tensor.length)}});
   }
-  payload_ = {static_cast<const char*>(allocation_.payloads[0].data), descriptor.payloads[0].length};
-  size_t payload = 1;
+  if (inside) {
+    inside_ = metadata.substr(head_size);
+    payload_ = inside_;
+  } else {
+    payload_ = {static_cast<const char*>(allocation_.payloads[0].data), descriptor.payloads[0].length};
+  }
+  size_t payload = inside ? 0 : 1;
   size_t tensor = 0;
   for (uint32_t i = 0; i < head.buffers; ++i) {
     uint64_t bytes = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Our messages as TensorPipe's: the payload and small buffers are payloads, in its words, which travel with the
-// descriptor; large buffers are tensors, which its channels carry.
+// Our messages as TensorPipe's: a small payload lies in the descriptor itself, which spares both sides an operation;
+// larger ones and small buffers are payloads, in its words, which follow the descriptor; large buffers are tensors,
+// which its channels carry.
 #pragma once
 
 #include <tensorpipe/tensorpipe.h>
@@ -20,6 +21,7 @@
 namespace backplane::tensorpipe_plugin {
 
 inline constexpr uint64_t kTensorSize = 32 << 10;  // the smallest tensor
+inline constexpr uint64_t kInsideSize = 1 << 10;   // the largest payload in a descriptor
 inline constexpr uint64_t kMostBuffers = 65536;
 
 // Messages that nobody asks about (id 0) are a worker's last words, as a rule. Their receiver confirms them along the
@@ -45,6 +47,7 @@ class Arrival {
   int32_t from_ = -1;
   bool wants_receipt_ = false;
   std::vector<std::shared_ptr<std::byte>> memory_;
+  std::string inside_;  // the payload, if it was in the descriptor
   tensorpipe::Allocation allocation_;
   std::string_view payload_;
   std::vector<bp_buffer> buffers_;

@@ -19,19 +19,19 @@ bool Pool::inside() const { return own_pool == this; }
 bool Pool::is_crowded() const { return threads_.size() - waiting_ > size_; }
 
 bool Pool::add(std::function<void()>&& task) {
-  const std::lock_guard lock(mutex_);
-  if (stop_) return false;
-  tasks_.push_back(std::move(task));
-  take_place();
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return false;
+    tasks_.push_back(std::move(task));
+    if (!take_place()) return true;
+  }
+  changed_.notify_one();  // without the lock, which is what the thread needs first
   return true;
 }
 
-void Pool::take_place() {
-  if (idle_ >= tasks_.size()) {
-    changed_.notify_one();
-    return;
-  }
-  if (threads_.size() - waiting_ >= size_) return;
+bool Pool::take_place() {
+  if (idle_ >= tasks_.size()) return true;
+  if (threads_.size() - waiting_ >= size_) return false;
   join_retired();
   try {
     const auto self = threads_.emplace(threads_.end());
@@ -41,6 +41,7 @@ void Pool::take_place() {
     threads_.pop_back();
     log(BP_LOG_WARN, "rpc: cannot start a thread for calls ({}); those there are go on", e.what());
   }
+  return false;
 }
 
 void Pool::join_retired() {
@@ -103,7 +104,7 @@ void Pool::wait_begin() {
   if (own_pool == nullptr || waits++ > 0) return;
   const std::lock_guard lock(own_pool->mutex_);
   ++own_pool->waiting_;
-  if (!own_pool->tasks_.empty()) own_pool->take_place();
+  if (!own_pool->tasks_.empty() && own_pool->take_place()) own_pool->changed_.notify_one();
 }
 
 void Pool::wait_end() {
