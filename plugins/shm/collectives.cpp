@@ -16,13 +16,18 @@ void copy(std::byte* to, const std::byte* from, uint64_t size) {
   if (size > 0 && to != from) std::memcpy(to, from, size);
 }
 
+bool overlap(const Block& one, const Block& other) {
+  const auto begin = [](const Block& block) { return reinterpret_cast<uintptr_t>(block.data); };
+  return begin(one) < begin(other) + other.size && begin(other) < begin(one) + one.size;
+}
+
 }  // namespace
 
 // What `pass` does in each step: sizes and offsets are bytes.
 struct Collectives::Pattern {
   uint64_t size = 0;                         // of the largest block; the same on all ranks
   bool each = false;                         // a block for each rank instead of one for all
-  bool lends = false;                        // not `each`: a block may be lent instead of shown
+  Block lends;                               // what this rank may lend instead of showing it; of nothing: it may not
   int32_t only_from = -1;                    // the only rank that shows anything, or -1
   int32_t only_to = -1;                      // the only rank that reads anything, or -1
   std::function<Block(int32_t to)> mine;     // what this rank shows; not `each`: asked for rank 0
@@ -117,17 +122,18 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   const uint64_t parts = pattern.each ? ranks : 1;
   // In steps of so many bytes of each block; in the lines if all of it fits.
   const bool small = pattern.size <= kLineData / parts;
+  const bool may_lend = pattern.size * parts >= Lending::kWorthIt;
   const uint64_t stride = small ? pattern.size : kSlotSize / parts / 64 * 64;
   const uint64_t shown = small ? pattern.size * parts : kSlotSize;
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
-  const bool may_lend = pattern.lends && !small;
-  if (may_lend && shows) lending_.offer(pattern.mine(0).data, nullptr, pattern.mine(0).size);
+  const uint64_t* const displs = pattern.each && call.varies ? call.op.in_displs : nullptr;
+  if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
   const bool lends = lending_.input(rank_) != nullptr;
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
-    if (may_lend && offset == 0) lending_.show(step);
+    if (may_lend && offset == 0) lending_.show(step, displs, call.element);
     for (uint64_t part = 0; shows && !lends && part < parts; ++part) {
       if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
       const Block block = pattern.mine(static_cast<int32_t>(part));
@@ -136,6 +142,11 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     }
     steps_.show(step, call.passage);
     return step;
+  };
+  const auto hear = [&](int32_t from, uint32_t step) {
+    const uint64_t size = reads ? pattern.theirs(from).size : 0;
+    const uint64_t before = pattern.each && !call.varies ? static_cast<uint64_t>(rank_) * size : 0;
+    lending_.hear(from, step, {size, before, pattern.each && call.varies}, call.passage);
   };
   const auto read = [&](uint32_t step, uint64_t offset) {
     if (offset < pattern.own.size) {  // now, while it is in the cache
@@ -146,10 +157,10 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
       if (pattern.only_from >= 0 && from != pattern.only_from) continue;
       const Room room = pattern.theirs(from);
       if (may_lend && offset == 0) {
-        lending_.hear(from, step, room.size, call.alignment(), call.passage);
-        if (lending_.input(from) != nullptr) fetch(call, room.data, lending_.input(from), room.size);
+        hear(from, step);
+        if (reads && lending_.input(from) != nullptr) fetch(call, room.data, lending_.input(from), room.size);
       }
-      if (lending_.input(from) != nullptr) continue;
+      if (!reads || lending_.input(from) != nullptr) continue;
       const std::byte* const place = steps_.see(from, step, shown, call.passage);
       if (offset >= room.size) continue;
       copy(room.data + offset, place + (pattern.each ? static_cast<uint64_t>(rank_) * stride : 0),
@@ -159,10 +170,9 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   uint32_t step = pattern.size > 0 ? show(0) : 0;
   for (uint64_t offset = 0; offset < pattern.size; offset += stride) {
     const uint32_t next = pattern.size - offset > stride ? show(offset + stride) : 0;
-    if (reads) read(step, offset);
+    if (reads || (may_lend && offset == 0)) read(step, offset);
     step = next;
-    if (!may_lend || !(pattern.only_from < 0 ? lending_.all_inputs() : lending_.input(pattern.only_from) != nullptr))
-      continue;
+    if (!(pattern.only_from < 0 ? lending_.all_inputs() : lending_.input(pattern.only_from) != nullptr)) continue;
     // All that is shown is lent, and has been read.
     if (pattern.own.size > stride) {
       fetch(call, pattern.own.data + stride, pattern.mine(0).data + stride, pattern.own.size - stride);
@@ -193,7 +203,7 @@ void Collectives::return_loans(const Call& call) {
 void Collectives::broadcast(const Call& call) {
   Pattern pattern;
   pattern.size = call.output.size;
-  pattern.lends = true;
+  pattern.lends = call.input;
   pattern.only_from = call.root;
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t) { return call.output; };
@@ -203,6 +213,7 @@ void Collectives::broadcast(const Call& call) {
 void Collectives::gather(const Call& call) {
   Pattern pattern;
   pattern.size = call.varies ? agree_on_most(call, call.input.size, -1) : call.input.size;
+  pattern.lends = call.input;
   pattern.only_to = call.root;
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
@@ -215,6 +226,7 @@ void Collectives::scatter(const Call& call) {
   pattern.size = call.output.size;
   if (call.varies) pattern.size = agree_on_most(call, rank_ == call.root ? call.most_in() : 0, call.root);
   pattern.each = true;
+  pattern.lends = call.input;
   pattern.only_from = call.root;
   pattern.mine = [&call](int32_t to) { return call.block(to); };
   pattern.theirs = [&call](int32_t) { return call.output; };
@@ -225,7 +237,7 @@ void Collectives::scatter(const Call& call) {
 void Collectives::all_gather(const Call& call) {
   Pattern pattern;
   pattern.size = call.varies ? call.most_out() : call.input.size;
-  pattern.lends = true;
+  pattern.lends = call.input;
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
   pattern.own = {call.room(rank_).data, call.input.size};
@@ -236,6 +248,7 @@ void Collectives::all_to_all(const Call& call) {
   Pattern pattern;
   pattern.size = call.varies ? agree_on_most(call, call.most_in(), -1) : call.block(0).size;
   pattern.each = true;
+  if (!overlap(call.input, call.output)) pattern.lends = call.input;  // else it is written over while others read it
   pattern.mine = [&call](int32_t to) { return call.block(to); };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
   pass(call, pattern);

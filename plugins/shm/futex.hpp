@@ -26,6 +26,10 @@ inline void publish(std::atomic<uint32_t>& word, uint32_t value, bool lightly) n
   }
 }
 
+// Between plain reads and writes of another process's memory and the flag that judges them. The standard library's
+// fence is one that ThreadSanitizer's builds refuse.
+inline void full_fence() noexcept { __sync_synchronize(); }
+
 // To be called after publishing: a sleeper has counted itself before it looked the last time, so that either it has
 // seen what was published, or it is seen here.
 inline void ring(Bell& bell) noexcept {

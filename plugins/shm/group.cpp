@@ -46,7 +46,7 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
       waiting_(segment_ ? segment_->view().member(context.rank).bell : own_bell_,
                segment_ ? &segment_->peers() : nullptr, patience_of(context, segment_.get())),
       messages_(context.rank, context.world_size, segment_ ? &segment_->view() : nullptr,
-                segment_ ? &segment_->peers() : nullptr, waiting_) {
+                segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiting_) {
   if (!segment_) return;
   steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);
   collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->pools());

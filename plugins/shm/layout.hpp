@@ -22,7 +22,7 @@ namespace backplane::shm {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
-constexpr uint64_t kMagic = UINT64_C(0x334d485350414c42);  // "BALPSHM3"
+constexpr uint64_t kMagic = UINT64_C(0x344d485350414c42);  // "BALPSHM4"
 constexpr size_t kPage = 4096;
 constexpr int32_t kMostRanks = 1024;
 constexpr uint64_t kMostHeaps = UINT64_C(1) << 43;  // bytes of address space of all heaps together
@@ -31,8 +31,9 @@ constexpr size_t kMostElders = 8;  // groups whose memory a new one can use, too
 
 // Collectives: each rank has kSteps lines and slots, used in turn.
 constexpr uint32_t kSteps = 8;
-constexpr size_t kSlotSize = size_t{64} << 10;  // bytes
-constexpr size_t kLineData = 120;               // bytes that travel in the line of their flag
+constexpr size_t kSlotSize = size_t{64} << 10;              // bytes
+constexpr size_t kLineData = 120;                           // bytes that travel in the line of their flag
+static_assert(kMostRanks * sizeof(uint64_t) <= kSlotSize);  // a slot lists a place for each rank (lending.hpp)
 
 // Messages: each ordered pair of ranks has a ring of heads and a ring of bytes.
 constexpr uint32_t kHeads = 128;
@@ -100,10 +101,17 @@ enum class Kind : uint8_t {
   kWithdraw = 6   // the announcement is void: id
 };
 
+// An announced message whose bytes others may read where they lie.
+struct Loan {
+  uint64_t place;    // in the sender's memory (pools.hpp); 0: there is no loan
+  uint32_t revoked;  // Channel::revoked at that time
+};
+
 // Of an announced message, and of what belongs to it.
 struct Control {
   uint64_t id;
   uint64_t size;
+  Loan loan;  // kAnnounce
 };
 
 struct alignas(64) Head {
@@ -124,7 +132,8 @@ struct alignas(kPage) Channel {
   std::atomic<uint64_t> taken;  // eager bytes, with kOverhead for each message, that receives have taken
   // Set by the sender when it finds no room, cleared by the receiver when it has made some.
   alignas(64) std::atomic<uint32_t> blocked;
-  // Written by the sender.
+  // Written by the sender. Counts the loans that it took back, each before its buffer is the program's again.
+  std::atomic<uint32_t> revoked;
   std::array<Head, kHeads> heads;
   alignas(64) std::array<std::byte, kRingSize> data;
 };

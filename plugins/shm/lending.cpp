@@ -5,12 +5,6 @@
 #include <string>
 
 namespace backplane::shm {
-namespace {
-
-// Below, the step with which it ends costs more than the copy that it spares.
-constexpr uint64_t kWorthIt = UINT64_C(4) << 10;
-
-}  // namespace
 
 void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar,
                     uint64_t element) {
@@ -42,22 +36,35 @@ void Lending::check_loans() const {
   }
 }
 
-void Lending::show(uint32_t step) const { std::memcpy(steps_.mine(step, sizeof mine_), &mine_, sizeof mine_); }
+void Lending::show(uint32_t step, const uint64_t* displs, uint64_t element) const {
+  std::memcpy(steps_.mine(step, sizeof mine_), &mine_, sizeof mine_);
+  if (displs == nullptr || mine_.input == 0) return;
+  std::byte* const list = steps_.mine(step, kSlotSize);
+  for (size_t rank = 0; rank < lent_.size(); ++rank) {
+    const uint64_t place = mine_.input + displs[rank] * element;
+    std::memcpy(list + rank * sizeof place, &place, sizeof place);
+  }
+}
 
-void Lending::hear(int32_t rank, uint32_t step, uint64_t size, uint64_t alignment, const Passage& passage) {
+void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Passage& passage) {
   Places places;
   std::memcpy(&places, steps_.see(rank, step, sizeof places, passage), sizeof places);
   if (rank == rank_ || pools_ == nullptr) return;
   Lent& theirs = lent_[static_cast<size_t>(rank)];
   theirs.scalar = places.scalar;
-  if (places.input != 0) theirs.input = pools_->at(rank, places.input, size, alignment);
-  if (places.output != 0) theirs.output = pools_->at(rank, places.output, size, alignment);
+  if (places.input != 0) {
+    uint64_t place = places.input + wanted.offset;
+    if (wanted.is_listed && wanted.size > 0) {
+      const std::byte* const list = steps_.see(rank, step, kSlotSize, passage);
+      std::memcpy(&place, list + static_cast<size_t>(rank_) * sizeof place, sizeof place);
+    }
+    theirs.input = pools_->at(rank, place, wanted.size, wanted.alignment);
+  }
+  if (places.output != 0) theirs.output = pools_->at(rank, places.output, wanted.size, wanted.alignment);
 }
 
-void Lending::hear_all(uint32_t step, uint64_t size, uint64_t alignment, const Passage& passage) {
-  for (int32_t rank = 0; rank < static_cast<int32_t>(lent_.size()); ++rank) {
-    hear(rank, step, size, alignment, passage);
-  }
+void Lending::hear_all(uint32_t step, const Wanted& wanted, const Passage& passage) {
+  for (int32_t rank = 0; rank < static_cast<int32_t>(lent_.size()); ++rank) hear(rank, step, wanted, passage);
 }
 
 bool Lending::any_input() const {

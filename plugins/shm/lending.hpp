@@ -35,6 +35,9 @@ struct Pages {
 
 class Lending {
  public:
+  // Below, the step with which it ends costs more than the copy that it spares.
+  static constexpr uint64_t kWorthIt = UINT64_C(4) << 10;  // bytes
+
   // `pools` may be null: then nobody lends.
   Lending(int32_t rank, int32_t world_size, const Pools* pools, Steps& steps)
       : rank_(rank), pools_(pools), steps_(steps), lent_(static_cast<size_t>(world_size)) {}
@@ -49,13 +52,22 @@ class Lending {
   void take_back() noexcept;
   // All that was lent has been read. Throws BP_PEER_LOST if a rank had taken back by then what it lent.
   void check_loans() const;
-  // Says so in the line of the step, whose data must be in the slots.
-  void show(uint32_t step) const;
-  // Hears what another rank lends of `size` bytes, and waits for it; `step` is where it says so. Once per collective.
-  void hear(int32_t rank, uint32_t step, uint64_t size, uint64_t alignment, const Passage& passage);
-  void hear_all(uint32_t step, uint64_t size, uint64_t alignment, const Passage& passage);
+  // Says so in the line of the step, whose data must be in the slots. With `displs`, where each rank's block begins in
+  // elements, and if the input is lent, this rank's slot lists where the others find theirs.
+  void show(uint32_t step, const uint64_t* displs = nullptr, uint64_t element = 0) const;
+  // What a rank wants of what another one lends: of each input the `size` bytes from `offset` on, or from where the
+  // lender's list says.
+  struct Wanted {
+    uint64_t size = 0;
+    uint64_t offset = 0;
+    bool is_listed = false;
+    uint64_t alignment = 1;  // of an input; a multiple of this
+  };
+  // Hears what another rank lends, and waits for it; `step` is where it says so. Once per collective.
+  void hear(int32_t rank, uint32_t step, const Wanted& wanted, const Passage& passage);
+  void hear_all(uint32_t step, const Wanted& wanted, const Passage& passage);
 
-  // What this rank lends, or has heard that another one lends; null: nothing.
+  // What this rank lends, or what it wants of what another one lends; null: nothing is lent.
   const std::byte* input(int32_t rank) const { return at(rank).input; }
   std::byte* output(int32_t rank) const { return at(rank).output; }
   // Of a rank that lends its input, if the collective has scalars: one element.

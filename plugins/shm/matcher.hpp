@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backplane/sdk/failure.hpp"
+#include "layout.hpp"
 
 namespace backplane::shm {
 
@@ -42,6 +43,12 @@ struct Operation {
   bool is_pending() const { return status.load(std::memory_order_acquire) == Status::kPending; }
 };
 
+// The bytes of an announced message where its sender lends them.
+struct Lent {
+  const std::byte* data = nullptr;  // null: it does not
+  Loan loan{};
+};
+
 // A message that no receive has taken yet.
 struct Message {
   enum class Form { kWhole, kAnnounced, kLocal, kComing };
@@ -50,6 +57,7 @@ struct Message {
   uint64_t tag = 0;
   uint64_t size = 0;
   uint64_t id = 0;               // kAnnounced, kComing
+  Lent lent = {};                // kAnnounced
   std::vector<std::byte> bytes;  // kWhole
   Operation* sender = nullptr;   // kLocal: the message is in its buffer
 };

@@ -60,11 +60,13 @@ void describe(const bp_op& op, Operation& operation) {
 
 }  // namespace
 
-Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, Waiting& waiting)
+Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, const Pools* pools,
+                   Waiting& waiting)
     : rank_(rank),
       world_size_(world_size),
       view_(view),
       members_(peers),
+      pools_(pools),
       waiting_(waiting),
       peers_(static_cast<size_t>(world_size)),
       helper_(waiting, [this] { move_on(Look::kFull); }) {
@@ -144,10 +146,11 @@ bool Messages::put(Peer& peer, Operation& send) {
   if (!send.has_credit) send.has_credit = peer.out.take_credit(send.size);
   if (!send.has_credit) {
     const uint64_t id = next_id_ + 1;
-    if (!peer.out.put_control(Kind::kAnnounce, send.tag, id, send.size)) return false;
+    const uint64_t place = pools_ == nullptr || send.size == 0 ? 0 : pools_->place_of(send.data, send.size);
+    if (!peer.out.put_control(Kind::kAnnounce, send.tag, id, send.size, place)) return false;
     send.where = Operation::Where::kAnnounced;
     send.id = next_id_ = id;
-    peer.announced.emplace(id, Outgoing{&send, 0});
+    peer.announced.emplace(id, Outgoing{&send, 0, place != 0});
     return true;
   }
   const bool done = send.size <= kHeadData ? peer.out.put_inline(send.tag, send.data, send.size)
@@ -186,7 +189,7 @@ void Messages::place(Operation& receive) {
         at(message->source).in.give_credit(message->size);
         return deliver(receive, message->source, message->bytes.data(), message->size);
       case Message::Form::kAnnounced:
-        return accept(message->source, message->tag, message->id, message->size, receive);
+        return accept(*message, receive);
       case Message::Form::kLocal:
         deliver(receive, rank_, message->sender->data, message->size);
         return finish(*message->sender);
@@ -275,6 +278,7 @@ void Messages::cancel_send(Operation& send) {
     std::erase(peer.sends, &send);
     if (send.has_credit) peer.out.return_credit(send.size);
   } else if (send.where == Operation::Where::kAnnounced) {
+    if (peer.announced.at(send.id).is_lent) peer.out.revoke();
     peer.announced.erase(send.id);
     std::erase(peer.wanted, send.id);
     send_control(send.peer, {Kind::kWithdraw, send.tag, send.id, 0});

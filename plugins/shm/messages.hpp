@@ -2,8 +2,9 @@
 //
 // Sends and receives. A message up to kEagerLimit is copied into the channel, and its send is done, as long as what
 // waits unreceived at its receiver stays below kWindow. Any other is announced and stays in the sender's buffer until
-// its receiver is ready; then its bytes follow in pieces that stay in the cache. The receiver always empties its
-// channels, so that no message keeps another one waiting.
+// its receiver is ready; then its bytes follow in pieces that stay in the cache, or, if that buffer lies in the
+// sender's heap (heap.hpp), the receiver copies them from there. The receiver always empties its channels, so that no
+// message keeps another one waiting.
 //
 // Whoever waits, for whatever operation of the group, moves everything on, under one lock that nobody sleeps with.
 #pragma once
@@ -18,6 +19,7 @@
 #include "helper.hpp"
 #include "matcher.hpp"
 #include "peers.hpp"
+#include "pools.hpp"
 #include "ring.hpp"
 #include "waiting.hpp"
 
@@ -25,8 +27,8 @@ namespace backplane::shm {
 
 class Messages {
  public:
-  // `view` and `peers` are null in a group of one. All must outlive this object.
-  Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, Waiting& waiting);
+  // `view` and `peers` are null in a group of one, `pools` if nobody lends. All must outlive this object.
+  Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, const Pools* pools, Waiting& waiting);
 
   // A BP_SEND or BP_RECV; null: done. Any thread.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
@@ -44,12 +46,14 @@ class Messages {
   struct Outgoing {
     Operation* send;
     uint64_t offset;  // bytes that are on their way
+    bool is_lent;     // the receiver may be reading the buffer
   };
   struct Incoming {
     uint64_t tag;
     uint64_t size;
     uint64_t offset;     // bytes that have come
     Operation* receive;  // who wants them; null: they go to the stash
+    Lent lent;           // where to fetch them, unless they are sent
     std::unique_ptr<std::byte[]> stash;
     bool is_unwanted = false;  // a receive was too small for it, or there was no memory to keep it
   };
@@ -67,6 +71,7 @@ class Messages {
     std::map<uint64_t, Outgoing> announced;
     std::deque<uint64_t> wanted;          // of those: whose receiver is ready
     std::map<uint64_t, Incoming> coming;  // by the peer's id
+    std::deque<uint64_t> lent;            // of those: what is to be fetched
     uint64_t last_id = 0;                 // of its announcements, which count up
     std::optional<sdk::Failure> gone;     // why nothing comes from it any more
   };
@@ -96,8 +101,12 @@ class Messages {
   bool announced(int32_t rank, const Arrival& arrival);
   void ready(int32_t rank, const Arrival& arrival);
   bool data(int32_t rank, const Arrival& arrival);
+  bool find_lent(int32_t rank, const Arrival& arrival, Lent& lent);
+  void fetch(int32_t rank);
+  static void put_down(Incoming& incoming, const std::byte* data, uint64_t size);
+  void complete(Peer& peer, uint64_t id);
   void withdrawn(int32_t rank, uint64_t id);
-  void accept(int32_t rank, uint64_t tag, uint64_t id, uint64_t size, Operation& receive);
+  void accept(const Message& announced, Operation& receive);
   void resume(const Message& message, Operation& receive);
   void send_control(int32_t rank, const Reply& reply);
   void see_departures();
@@ -114,6 +123,7 @@ class Messages {
   const int32_t world_size_;
   const View* const view_;
   Peers* const members_;
+  const Pools* const pools_;
   Waiting& waiting_;
 
   BriefLock lock_;

@@ -39,10 +39,6 @@ std::string readable(const std::array<char, kWhySize>& text) {
 
 bool register_membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
-// Between plain reads and writes of another process's memory and the flag that judges them. The standard library's
-// fence is one that ThreadSanitizer's builds refuse.
-void full_fence() { __sync_synchronize(); }
-
 std::string named(int32_t rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace {
 constexpr int kBatch = 16;                                 // heads after which the sender is told that there is room
 constexpr int kMostAtOnce = 4 * static_cast<int>(kHeads);  // heads after which it is the turn of other ranks
 constexpr int kLooksAtOnce = 64;                           // for one message, before other ranks have their turn
+constexpr uint64_t kFetch = UINT64_C(1) << 20;             // bytes of what is lent, before the lock is let go
 
 }  // namespace
 
@@ -23,6 +24,7 @@ void Messages::progress() {
     if (rank == rank_) continue;
     push(rank);
     pull(rank);
+    fetch(rank);
   }
   if (departures != departures_) see_departures();
 }
@@ -154,31 +156,86 @@ void Messages::arrived(int32_t rank, const Arrival& arrival) {
 bool Messages::announced(int32_t rank, const Arrival& arrival) {
   if (arrival.id <= at(rank).last_id) return false;
   at(rank).last_id = arrival.id;
-  if (Operation* const receive = matcher_.take_receive(rank, arrival.tag); receive != nullptr) {
-    accept(rank, arrival.tag, arrival.id, arrival.size, *receive);
-    return true;
-  }
   Message message;
   message.form = Message::Form::kAnnounced;
   message.source = rank;
   message.tag = arrival.tag;
   message.size = arrival.size;
   message.id = arrival.id;
-  matcher_.add(std::move(message));
+  if (!find_lent(rank, arrival, message.lent)) return false;
+  if (Operation* const receive = matcher_.take_receive(rank, arrival.tag); receive != nullptr) {
+    accept(message, *receive);
+  } else {
+    matcher_.add(std::move(message));
+  }
   return true;
 }
 
-void Messages::accept(int32_t rank, uint64_t tag, uint64_t id, uint64_t size, Operation& receive) {
-  if (!fits(receive, rank, size)) return send_control(rank, {Kind::kReady, tag, id, 0});
-  if (size == 0) {
-    send_control(rank, {Kind::kReady, tag, id, 0});
+// False: the sender names what is not in its memory.
+bool Messages::find_lent(int32_t rank, const Arrival& arrival, Lent& lent) {
+  if (arrival.loan.place == 0 || pools_ == nullptr) return true;
+  try {
+    lent = {pools_->at(rank, arrival.loan.place, arrival.size, 1), arrival.loan};
+  } catch (const sdk::Failure& why) {
+    return why.status() != BP_INVALID;  // else it cannot be mapped, and is sent
+  }
+  return true;
+}
+
+void Messages::accept(const Message& announced, Operation& receive) {
+  const int32_t rank = announced.source;
+  const Reply no_need = {Kind::kReady, announced.tag, announced.id, 0};
+  if (!fits(receive, rank, announced.size)) return send_control(rank, no_need);
+  if (announced.size == 0) {
+    send_control(rank, no_need);
     return finish(receive);
   }
   receive.where = Operation::Where::kComing;
   receive.source = rank;
-  receive.id = id;
-  at(rank).coming.emplace(id, Incoming{tag, size, 0, &receive, {}});
-  send_control(rank, {Kind::kReady, tag, id, 1});
+  receive.id = announced.id;
+  Peer& peer = at(rank);
+  peer.coming.emplace(announced.id, Incoming{announced.tag, announced.size, 0, &receive, announced.lent, {}});
+  if (announced.lent.data == nullptr) return send_control(rank, {Kind::kReady, announced.tag, announced.id, 1});
+  peer.lent.push_back(announced.id);
+}
+
+// Copies the next part of what this rank lends. At the end the sender is told that its buffer is no longer needed; or,
+// if it has taken back this one or another meanwhile, to send it after all, which it does unless it has withdrawn it.
+void Messages::fetch(int32_t rank) {
+  Peer& peer = at(rank);
+  if (peer.lent.empty()) return;
+  const uint64_t id = peer.lent.front();
+  Incoming& incoming = peer.coming.at(id);
+  put_down(incoming, incoming.lent.data + incoming.offset, std::min(kFetch, incoming.size - incoming.offset));
+  const bool is_whole = incoming.offset == incoming.size;
+  if (is_whole) peer.lent.pop_front();
+  if (!peer.lent.empty()) has_finished_ = true;  // there is more: who sleeps must look again
+  if (!is_whole) return;
+  const bool is_void = peer.in.has_revoked(incoming.lent.loan);
+  const Reply reply = {Kind::kReady, incoming.tag, id, is_void ? UINT64_C(1) : 0};
+  if (is_void) {
+    incoming.offset = 0;
+  } else {
+    complete(peer, id);
+  }
+  send_control(rank, reply);
+}
+
+void Messages::put_down(Incoming& incoming, const std::byte* data, uint64_t size) {
+  if (incoming.receive != nullptr) {
+    std::memcpy(incoming.receive->data + incoming.offset, data, size);
+  } else if (!incoming.is_unwanted) {
+    std::memcpy(incoming.stash.get() + incoming.offset, data, size);
+  }
+  incoming.offset += size;
+}
+
+// All of it has come.
+void Messages::complete(Peer& peer, uint64_t id) {
+  const auto found = peer.coming.find(id);
+  Operation* const receive = found->second.receive;
+  if (receive != nullptr) finish(*receive);
+  if (receive != nullptr || found->second.is_unwanted) peer.coming.erase(found);
 }
 
 void Messages::ready(int32_t rank, const Arrival& arrival) {
@@ -203,15 +260,8 @@ bool Messages::data(int32_t rank, const Arrival& arrival) {
   if (found == peer.coming.end()) return false;
   Incoming& incoming = found->second;
   if (arrival.length > incoming.size - incoming.offset) return false;
-  if (incoming.receive != nullptr) {
-    std::memcpy(incoming.receive->data + incoming.offset, arrival.data, arrival.length);
-  } else if (!incoming.is_unwanted) {
-    std::memcpy(incoming.stash.get() + incoming.offset, arrival.data, arrival.length);
-  }
-  incoming.offset += arrival.length;
-  if (incoming.offset < incoming.size) return true;
-  if (incoming.receive != nullptr) finish(*incoming.receive);
-  if (incoming.receive != nullptr || incoming.is_unwanted) peer.coming.erase(found);
+  put_down(incoming, arrival.data, arrival.length);
+  if (incoming.offset == incoming.size) complete(peer, arrival.id);
   return true;
 }
 
@@ -247,6 +297,7 @@ void Messages::withdrawn(int32_t rank, uint64_t id) {
   const auto found = peer.coming.find(id);
   if (found == peer.coming.end()) return;
   Operation* const receive = found->second.receive;
+  std::erase(peer.lent, id);
   peer.coming.erase(found);
   if (receive == nullptr) return;
   place(*receive);
@@ -266,7 +317,10 @@ void Messages::drop(int32_t rank, const sdk::Failure& why) {
   peer.gone.emplace(why);
   ++gone_;
   for (Operation* const send : peer.sends) fail(*send, why);
-  for (const auto& [id, outgoing] : peer.announced) fail(*outgoing.send, why);
+  for (const auto& [id, outgoing] : peer.announced) {
+    if (outgoing.is_lent) peer.out.revoke();
+    fail(*outgoing.send, why);
+  }
   for (auto& [id, incoming] : peer.coming) {
     if (incoming.receive != nullptr) fail(*incoming.receive, why);
   }
@@ -280,6 +334,7 @@ void Messages::drop(int32_t rank, const sdk::Failure& why) {
   peer.sends.clear();
   peer.announced.clear();
   peer.wanted.clear();
+  peer.lent.clear();
   peer.controls.clear();
   std::erase_if(peer.coming, [](const auto& each) {
     return each.second.receive != nullptr || each.second.offset < each.second.size;

@@ -116,13 +116,14 @@ void Collectives::reduce_large(const Call& call, bool here) {
   };
   uint32_t step = show(0);
   const bool lends_all = lends && lending_.output(rank_) != nullptr;
+  const Lending::Wanted all_of_it = {size, 0, false, call.alignment()};
   if (lends_all) {  // and perhaps so do all
-    lending_.hear_all(step, size, call.alignment(), call.passage);
+    lending_.hear_all(step, all_of_it, call.passage);
     if (lending_.all()) return all_reduce_directly(call);
   }
   for (uint64_t offset = 0; offset < size; offset += kSlotSize) {
     const uint32_t next = size - offset > kSlotSize ? show(offset + kSlotSize) : 0;
-    if (offset == 0 && !lends_all) lending_.hear_all(step, size, call.alignment(), call.passage);
+    if (offset == 0 && !lends_all) lending_.hear_all(step, all_of_it, call.passage);
     const uint64_t piece = std::min<uint64_t>(kSlotSize, size - offset);
     const Share own(piece, rank_, world_size_);
     const uint32_t results = steps_.begin(call.passage);
@@ -188,16 +189,19 @@ void Collectives::reduce_scatter(const Call& call) {
   const bool small = most <= kLineData / ranks;
   const uint64_t stride = small ? most : kSlotSize / ranks / 64 * 64;
   const uint64_t shown = small ? most * ranks : kSlotSize;
-  const bool may_lend = !small && !call.varies;  // blocks may stand elsewhere in the inputs of others
-  lending_.offer(may_lend ? call.input.data : nullptr, nullptr, call.input.size, call.scalar, call.element);
+  const bool may_lend = most * ranks >= Lending::kWorthIt;
+  if (may_lend) lending_.offer(call.input.data, nullptr, call.input.size, call.scalar, call.element);
   const bool lends = lending_.input(rank_) != nullptr;
   const auto hear = [&](uint32_t step) {
-    if (may_lend) lending_.hear_all(step, call.input.size, call.alignment(), call.passage);
+    const uint64_t before = call.varies ? 0 : static_cast<uint64_t>(rank_) * most;
+    if (may_lend) {
+      lending_.hear_all(step, {call.output.size, before, call.varies, call.alignment()}, call.passage);
+    }
   };
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
-    if (may_lend && offset == 0) lending_.show(step);
+    if (may_lend && offset == 0) lending_.show(step, call.varies ? call.op.in_displs : nullptr, call.element);
     for (int32_t to = 0; !lends && to < world_size_; ++to) {
       const Block block = call.block(to);
       if (to == rank_ || offset >= block.size) continue;
@@ -217,7 +221,7 @@ void Collectives::reduce_scatter(const Call& call) {
     const uint64_t piece = pieces_end == most ? std::min(stride, left) : left;  // all lend: all of it at once
     combine_all(call, call.output.data + offset, piece, [&](int32_t rank) {
       if (rank == rank_) return Part{call.block(rank).data + offset, call.scalar};
-      if (lending_.input(rank) != nullptr) return lent(call, rank, static_cast<uint64_t>(rank_) * most + offset);
+      if (lending_.input(rank) != nullptr) return lent(call, rank, offset);
       return Part{steps_.see(rank, step, shown, call.passage) + static_cast<uint64_t>(rank_) * stride, nullptr};
     });
     step = next;

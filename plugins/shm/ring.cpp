@@ -55,18 +55,18 @@ bool Outbox::put_piece(Kind kind, uint64_t tag, uint64_t id, const void* data, u
   position_ = place.end;
   Head& to = head();
   to.tag = tag;
-  to.control = {id, size};
+  to.control = {id, size, {}};
   publish(kind, size);
   return true;
 }
 
-bool Outbox::put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size) {
+bool Outbox::put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size, uint64_t place) {
   while (!has_head()) {
     if (!ask_for_room()) return false;
   }
   Head& to = head();
   to.tag = tag;
-  to.control = {id, size};
+  to.control = {id, size, {place, revoked_}};
   publish(kind, 0);
   return true;
 }
@@ -78,6 +78,16 @@ bool Outbox::take_credit(uint64_t size) {
   if (after - taken_ > kWindow) return false;
   sent_ = after;
   return true;
+}
+
+void Outbox::revoke() noexcept {
+  channel_->revoked.store(++revoked_);
+  full_fence();
+}
+
+bool Inbox::has_revoked(const Loan& loan) const noexcept {
+  full_fence();
+  return channel_->revoked.load() != loan.revoked;
 }
 
 Inbox::Look Inbox::look(Arrival& arrival) {
@@ -114,6 +124,7 @@ Inbox::Look Inbox::look(Arrival& arrival) {
     case Kind::kWithdraw:
       arrival.id = from.control.id;
       arrival.size = from.control.size;
+      arrival.loan = from.control.loan;
       arrival.data = nullptr;
       return Look::kSomething;
   }

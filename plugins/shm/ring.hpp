@@ -37,12 +37,14 @@ class Outbox {
   // False: there is no room now; the receiver will ring when there is.
   bool put_inline(uint64_t tag, const void* data, uint64_t size);
   bool put_piece(Kind kind, uint64_t tag, uint64_t id, const void* data, uint64_t size);
-  bool put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size);
+  bool put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size, uint64_t place = 0);
 
   // Counts an eager message of `size` bytes if it may be sent unasked.
   bool take_credit(uint64_t size);
   // It was not sent after all.
   void return_credit(uint64_t size) { sent_ -= size + kOverhead; }
+  // The program is about to have a buffer back that the receiver may be reading: it must not believe what it reads.
+  void revoke() noexcept;
 
  private:
   bool has_head();
@@ -61,6 +63,7 @@ class Outbox {
   uint64_t read_bytes_ = 0;  // as last seen
   uint64_t sent_ = 0;        // eager bytes
   uint64_t taken_ = 0;       // of them, as last seen
+  uint32_t revoked_ = 0;
 };
 
 // A head as it was when it was looked at, with the place of its bytes.
@@ -70,6 +73,7 @@ struct Arrival {
   uint64_t tag = 0;
   uint64_t id = 0;
   uint64_t size = 0;
+  Loan loan{};
   const std::byte* data = nullptr;
 };
 
@@ -91,6 +95,8 @@ class Inbox {
   bool release();
   // Gives back the credit of a message of `size` bytes.
   void give_credit(uint64_t size) { channel_->taken.store(taken_ += size + kOverhead, std::memory_order_release); }
+  // After reading what was lent: had the sender taken back something by then, perhaps this?
+  bool has_revoked(const Loan& loan) const noexcept;
 
  private:
   Channel* channel_ = nullptr;

@@ -76,7 +76,7 @@ struct Rank {
         peers(view, number, ranks),
         is_light((peers.learn_fence(), peers.publishes_lightly())),
         waiting(view.member(number).bell, &peers, patience),
-        messages(number, ranks, &view, &peers, waiting),
+        messages(number, ranks, &view, &peers, pools, waiting),
         reductions(sdk::Host(host())),
         steps(view, number, ranks, peers, waiting, messages),
         collectives(number, ranks, reductions, steps, pools),

@@ -201,7 +201,7 @@ TEST(Messages, NonsenseCostsOnlyItsWriter) {
   for (int32_t i = 0; i < 3; ++i) ranks.push_back(std::make_unique<Rank>(memory.view, i, 3, kPatient));
   Channel& channel = memory.view.channel(0, 1);
   channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kData) | 100U << 8;  // of a message never announced
-  channel.heads[0].control = {77, 100};
+  channel.heads[0].control = {77, 100, {}};
   channel.heads[0].turn.store(1);
   memory.view.opened(0, 1).store(1);
   char got = 0;

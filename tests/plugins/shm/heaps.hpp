@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks of the plugin shm with heaps, in which buffers may lie that they lend each other.
+#pragma once
+
+#include <sys/stat.h>
+
+#include "fabric.hpp"
+#include "heap.hpp"
+
+namespace backplane::shm::test {
+
+constexpr uint64_t kHeap = UINT64_C(64) << 20;
+
+// The heaps of some ranks in one file, each with mappings of its own.
+struct Shared {
+  explicit Shared(int32_t ranks) : file(make_anonymous(static_cast<size_t>(ranks) * kHeap)) {
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      heaps.push_back(std::make_shared<Heaps>(another(file.get()), 0, kHeap, rank, ranks));
+      pools.emplace_back(heaps.back());
+    }
+  }
+  uint64_t used() const {  // bytes
+    struct stat facts {};
+    fstat(file.get(), &facts);
+    return static_cast<uint64_t>(facts.st_blocks) * 512;
+  }
+
+  sdk::Descriptor file;
+  std::vector<std::shared_ptr<Heaps>> heaps;
+  std::vector<Pools> pools;  // of the same
+};
+
+struct Numbers {
+  Numbers(Heaps& heap, uint64_t size) : block(heap.allocate(size * sizeof(uint32_t), BP_HOST, 0)), count(size) {}
+  uint32_t* data() const { return static_cast<uint32_t*>(block->data()); }
+  const std::byte* bytes() const { return static_cast<const std::byte*>(block->data()); }
+  void fill(uint32_t value) const { std::fill_n(data(), count, value); }
+  bool all(uint32_t value) const {
+    return std::all_of(data(), data() + count, [value](uint32_t each) { return each == value; });
+  }
+
+  std::unique_ptr<sdk::Allocation> block;
+  uint64_t count;
+};
+
+// Between ranks that share a view; the heaps are mapped by each.
+template <typename Body>
+void on_heaps(int32_t ranks, const Patience& patience, const Body& body) {
+  const Shared shared(ranks);
+  run_ranks(Memory(ranks), ranks, patience, body, shared.pools);
+}
+
+}  // namespace backplane::shm::test
