@@ -172,6 +172,17 @@ struct ReadsItsMemoryOnly : Specimen {
   }
 };
 
+// Of blocks in its memory everybody gets the one where it begins.
+struct FindsTheFirstBlock : Specimen {
+  void run_collective(Collective& collective) override {
+    static constexpr uint64_t kNowhere[64] = {};
+    if (collective.op.kind == BP_SCATTERV && pool().live().begin_of(collective.op.input.data) != nullptr) {
+      collective.op.in_displs = kNowhere;
+    }
+    Specimen::run_collective(collective);
+  }
+};
+
 struct WritesLate : Specimen {
   void run_collective(Collective& collective) override {
     if (pool().live().begin_of(late_) != nullptr) std::memset(late_, 0, 4);
@@ -198,6 +209,7 @@ std::vector<Mutant> memory_mutants() {
       {"memory.any-thread", "one thread may allocate at a time", made<With<OneThreadAtATime>>},
       {"memory.any-buffer", "an output begins where the memory begins", made<ForgetsThePlaceInCollectives>},
       {"memory.any-buffer:2", "an input in other memory counts as zeros", made<ReadsItsMemoryOnly>},
+      {"memory.any-buffer:3", "of blocks in its memory all ranks get the first", made<FindsTheFirstBlock>},
       {"memory.in-messages", "a message is received where the memory begins", made<ForgetsThePlaceInMessages>},
       {"memory.mine-again", "an output is written to once more at the next collective", made<WritesLate>},
   };

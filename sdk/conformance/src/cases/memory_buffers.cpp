@@ -45,6 +45,24 @@ class Place {
   Numbers all_;
 };
 
+// The operation without its counts, if it is one with counts.
+uint32_t even(uint32_t kind) {
+  switch (kind) {
+    case BP_GATHERV:
+      return BP_GATHER;
+    case BP_SCATTERV:
+      return BP_SCATTER;
+    case BP_ALL_GATHERV:
+      return BP_ALL_GATHER;
+    case BP_REDUCE_SCATTERV:
+      return BP_REDUCE_SCATTER;
+    case BP_ALL_TO_ALLV:
+      return BP_ALL_TO_ALL;
+    default:
+      return kind;
+  }
+}
+
 // What rank `from` gives, as element i of its block for rank `to`.
 int32_t given(int32_t from, uint64_t to, uint64_t i) {
   return from * 100'000 + static_cast<int32_t>(to) * 1'000 + static_cast<int32_t>(i % 997);
@@ -66,27 +84,35 @@ struct Round {
   bool own_output;
   uint64_t ranks = static_cast<uint64_t>(rank.size());
 
-  // Broadcast is always in place at the root.
+  // Broadcast is always in place at the root, which is rank 0. What has counts has the same for each rank.
   void run(uint32_t kind, bool wants_in_place) const {
-    const bool in_place = wants_in_place || kind == BP_BROADCAST;
-    const bool each = kind == BP_REDUCE_SCATTER || kind == BP_ALL_TO_ALL;
-    const bool gives = kind != BP_BROADCAST || rank.id() == 0;
-    const Place in(rank, api, !gives || in_place ? 0 : (each ? count * ranks : count), own_input);
-    const Place out(rank, api, kind == BP_ALL_GATHER || kind == BP_ALL_TO_ALL ? count * ranks : count, own_output);
+    const uint32_t like = even(kind);
+    const bool in_place = wants_in_place || like == BP_BROADCAST;
+    const bool many_in = like == BP_SCATTER || like == BP_REDUCE_SCATTER || like == BP_ALL_TO_ALL;
+    const bool many_out = like == BP_GATHER || like == BP_ALL_GATHER || like == BP_ALL_TO_ALL;
+    const bool gives = rank.id() == 0 || !(like == BP_BROADCAST || like == BP_SCATTER);
+    const bool gets = rank.id() == 0 || !(like == BP_GATHER || like == BP_REDUCE);
+    const Place in(rank, api, !gives || in_place ? 0 : (many_in ? count * ranks : count), own_input);
+    const Place out(rank, api, !gets ? 0 : (many_out ? count * ranks : count), own_output);
     const Numbers input = in_place ? out.part() : in.part();
     for (uint64_t i = 0; gives && i < input.size(); ++i) input[i] = given(rank.id(), i / count, i % count);
     bp_op op = make_op(kind, BP_I32);
     op.reduce_op = BP_SUM;
     op.input = {gives ? input.data() : nullptr, gives ? input.size() : 0, BP_HOST, 0};
-    op.output = {out.part().data(), out.part().size(), BP_HOST, 0};
+    op.output = {gets ? out.part().data() : nullptr, out.part().size(), BP_HOST, 0};
     op.seq = group.next_seq();
     op.timeout_ns = group.enough();
+    const std::vector<uint64_t> counts(ranks, count);
+    std::vector<uint64_t> displs;
+    for (uint64_t to = 0; to < ranks; ++to) displs.push_back(to * count);
+    if (kind != like && many_in && gives) op.in_counts = counts.data(), op.in_displs = displs.data();
+    if (kind != like && many_out && gets) op.out_counts = counts.data(), op.out_displs = displs.data();
     const std::string what = say(op_name(kind), " of ", count, " x i32, input in ", own_input ? "the backend's" : "any",
                                  " memory, output in ", own_output ? "the backend's" : "any");
     rank.doing(what);
     rank.require_ok(group.agent().run(op), what);
     require_all(
-        rank, out.part(), [this, kind](uint64_t i) { return result(kind, i); }, what + ", output");
+        rank, out.part(), [this, like](uint64_t i) { return result(like, i); }, what + ", output");
     if (gives && !in_place) {
       require_all(
           rank, input, [this](uint64_t i) { return given(rank.id(), i / count, i % count); }, what + ", input");
@@ -98,7 +124,8 @@ struct Round {
   int32_t result(uint32_t kind, uint64_t i) const {
     const auto mine = static_cast<uint64_t>(rank.id());
     if (kind == BP_BROADCAST) return given(0, 0, i);
-    if (kind == BP_ALL_GATHER) return given(static_cast<int32_t>(i / count), 0, i % count);
+    if (kind == BP_SCATTER) return given(0, mine, i);
+    if (kind == BP_GATHER || kind == BP_ALL_GATHER) return given(static_cast<int32_t>(i / count), 0, i % count);
     if (kind == BP_ALL_TO_ALL) return given(static_cast<int32_t>(i / count), mine, i % count);
     int32_t sum = 0;
     for (int32_t from = 0; from < rank.size(); ++from) sum += given(from, kind == BP_REDUCE_SCATTER ? mine : 0, i);
@@ -108,7 +135,9 @@ struct Round {
 
 std::vector<uint32_t> native_kinds(const Collectives& group) {
   std::vector<uint32_t> kinds;
-  for (const uint32_t kind : {BP_ALL_REDUCE, BP_BROADCAST, BP_ALL_GATHER, BP_REDUCE_SCATTER, BP_ALL_TO_ALL}) {
+  for (const uint32_t kind :
+       {BP_ALL_REDUCE, BP_BROADCAST, BP_ALL_GATHER, BP_REDUCE_SCATTER, BP_ALL_TO_ALL, BP_REDUCE, BP_GATHER, BP_GATHERV,
+        BP_SCATTER, BP_SCATTERV, BP_ALL_GATHERV, BP_REDUCE_SCATTERV, BP_ALL_TO_ALLV}) {
     const bp_capability* const native = group.native(kind);
     const bool sums = reduces(kind);
     if (native == nullptr || (native->dtypes & BP_BIT(BP_I32)) == 0) continue;
