@@ -54,6 +54,15 @@ class ChaosLayer final : public sdk::Layer {
     host_.log(BP_LOG_INFO, "this group meets faults on purpose; seed " + context.options.text("seed"));
   }
 
+  ~ChaosLayer() override {
+    if (const uint64_t passed = dispatcher_.passed()) {
+      host_.log(BP_LOG_INFO, std::to_string(passed) + " messages of rank " + std::to_string(rank_) +
+                                 " were passed by later ones to the same rank");
+    }
+  }
+  ChaosLayer(const ChaosLayer&) = delete;
+  ChaosLayer& operator=(const ChaosLayer&) = delete;
+
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     const std::optional<Fault> fault = faults_.judge(op);
     if (!fault) return dispatcher_.submit(op, 0);
@@ -62,6 +71,8 @@ class ChaosLayer final : public sdk::Layer {
     switch (rule.action) {
       case Action::kDelay:
         return dispatcher_.submit(op, fault->duration_ns);
+      case Action::kReorder:
+        return dispatcher_.let_pass(op, fault->duration_ns);
       case Action::kStall:
         dispatcher_.stall(fault->duration_ns);
         return dispatcher_.submit(op, 0);
@@ -85,7 +96,8 @@ class ChaosLayer final : public sdk::Layer {
   // Each fault as a warning until they are many; the one that ends the process always.
   void report(const bp_op& op, const Rule& rule) {
     constexpr uint64_t kMostWarnings = 100;
-    const bool rare = rule.action != Action::kDelay && warnings_.fetch_add(1) < kMostWarnings;
+    const bool rare =
+        rule.action != Action::kDelay && rule.action != Action::kReorder && warnings_.fetch_add(1) < kMostWarnings;
     host_.log(rare || rule.action == Action::kCrash ? BP_LOG_WARN : BP_LOG_DEBUG, tell(op, rule));
   }
 
@@ -104,7 +116,8 @@ class ChaosLayer final : public sdk::Layer {
 struct Chaos {
   static constexpr const char* id = "chaos";
   static constexpr const char* version = "1.0.0";
-  static constexpr const char* summary = "layer: delays, drops, errors, crashes and stalls by rule, to test programs";
+  static constexpr const char* summary =
+      "layer: delays, reorders, drops, errors, crashes and stalls by rule, to test programs";
   static constexpr uint32_t kinds = BP_KIND_LAYER;
   static constexpr uint32_t flags = BP_BACKEND_PUNCTUAL;
   static constexpr std::array options = {

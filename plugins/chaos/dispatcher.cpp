@@ -65,7 +65,9 @@ struct Dispatcher::Held {
 
   const OwnedOp op;
   const int64_t stream;
-  const int64_t due;  // kNever: dropped
+  bool loose = false;   // later ones of its stream may pass it
+  bool passed = false;  // and one has
+  const int64_t due;    // kNever: dropped
   State state = State::kHeld;
   bool cancelled = false;               // asked for while it was being handed on
   std::unique_ptr<sdk::Work> inner;     // kHandedOn; NULL: done
@@ -105,8 +107,33 @@ std::unique_ptr<sdk::Work> Dispatcher::submit(const bp_op& op, int64_t delay_ns)
     if (delay_ns > 0 || must_queue(stream_of(op), now)) {
       return hold(std::make_shared<Held>(op, world_size_, now + delay_ns));
     }
+    note_passed(op, nullptr);
   }
   return inner_.submit(op);
+}
+
+std::unique_ptr<sdk::Work> Dispatcher::let_pass(const bp_op& op, int64_t delay_ns) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) throw sdk::Failure(*aborted_);
+  auto held = std::make_shared<Held>(op, world_size_, now_ns() + delay_ns);
+  held->loose = true;
+  return hold(std::move(held));
+}
+
+uint64_t Dispatcher::passed() const {
+  const std::lock_guard lock(mutex_);
+  return passed_;
+}
+
+// A send is handed on; `until`: it has been held itself, and came before those behind it. The mutex is held.
+void Dispatcher::note_passed(const bp_op& by, const Held* until) {
+  if (by.kind != BP_SEND) return;
+  for (const std::shared_ptr<Held>& held : held_) {
+    if (held.get() == until) return;
+    if (!held->loose || held->passed || held->state != Held::State::kHeld || held->stream != by.peer) continue;
+    held->passed = true;
+    ++passed_;
+  }
 }
 
 std::unique_ptr<sdk::Work> Dispatcher::drop(const bp_op& op) {
@@ -147,7 +174,7 @@ std::unique_ptr<sdk::Work> Dispatcher::hold(std::shared_ptr<Held> held) {
 bool Dispatcher::must_queue(int64_t stream, int64_t now) const {
   if (now < stalled_until_) return true;
   return std::any_of(held_.begin(), held_.end(), [stream](const std::shared_ptr<Held>& held) {
-    return held->stream == stream && held->due != kNever;
+    return held->stream == stream && held->due != kNever && !held->loose;
   });
 }
 
@@ -156,7 +183,7 @@ std::shared_ptr<Dispatcher::Held> Dispatcher::next_due(int64_t now, int64_t* ear
   std::set<int64_t> blocked;  // streams with an older operation that is held back
   *earliest = kNever;
   for (const std::shared_ptr<Held>& held : held_) {
-    if (held->due == kNever || !blocked.insert(held->stream).second) continue;
+    if (held->due == kNever || (!held->loose && !blocked.insert(held->stream).second)) continue;
     const int64_t due = std::max(held->due, stalled_until_);
     if (due <= now) return held;
     *earliest = std::min(*earliest, due);
@@ -165,6 +192,7 @@ std::shared_ptr<Dispatcher::Held> Dispatcher::next_due(int64_t now, int64_t* ear
 }
 
 void Dispatcher::hand_on(const std::shared_ptr<Held>& held, std::unique_lock<std::mutex>* lock) {
+  note_passed(held->op.get(), held.get());
   held->state = Held::State::kBeingHandedOn;  // it keeps its place until the wrapped group has it
   lock->unlock();
   std::unique_ptr<sdk::Work> inner;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hands operations on to the wrapped group: at once, later, or never. What is held back keeps its order: collectives
-// among each other, sends to one peer, receives. A thread of its own, started when the first operation is held back,
-// hands on what is due, so that submit never blocks for it.
+// among each other, sends to one peer, receives; but for messages that may be passed. A thread of its own, started when
+// the first operation is held back, hands on what is due, so that submit never blocks for it.
 #pragma once
 
 #include <condition_variable>
@@ -28,6 +28,10 @@ class Dispatcher {
 
   // Hands `op` on after `delay_ns`, behind those of its order that are held back. Like ProcessGroup::submit.
   std::unique_ptr<sdk::Work> submit(const bp_op& op, int64_t delay_ns);
+  // Hands a send on after `delay_ns`; those behind it do not wait for it, nor it for those before.
+  std::unique_ptr<sdk::Work> let_pass(const bp_op& op, int64_t delay_ns);
+  // How many messages have been passed by later ones to the same rank.
+  uint64_t passed() const;
   // Never hands it on: it ends by cancel or abort.
   std::unique_ptr<sdk::Work> drop(const bp_op& op);
   // Nothing is handed on for so long.
@@ -42,6 +46,7 @@ class Dispatcher {
   std::unique_ptr<sdk::Work> hold(std::shared_ptr<Held> held);
   bool must_queue(int64_t stream, int64_t now) const;
   std::shared_ptr<Held> next_due(int64_t now, int64_t* earliest) const;
+  void note_passed(const bp_op& by, const Held* until);
   void hand_on(const std::shared_ptr<Held>& held, std::unique_lock<std::mutex>* lock);
   void run();
   bool wait(Held* held, int64_t timeout_ns);
@@ -49,11 +54,12 @@ class Dispatcher {
 
   const sdk::Inner inner_;
   const int32_t world_size_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::list<std::shared_ptr<Held>> held_;  // in the order of submission
   int64_t stalled_until_ = 0;              // CLOCK_MONOTONIC, nanoseconds
   std::optional<sdk::Failure> aborted_;
+  uint64_t passed_ = 0;
   bool ending_ = false;
   std::thread thread_;
 };

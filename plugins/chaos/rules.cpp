@@ -16,9 +16,10 @@ constexpr uint64_t kCollectives = (BP_BIT(BP_OP_COUNT) - 1) & ~kMessages;
 
 constexpr const char* kConditions =
     "any, a kind of operation (all_reduce, send, ..., collective, message; several joined by |), rank N, rank N-M, "
-    "peer N, after N, every N, times N, once, chance P (0 to 1) or P%";
+    "peer N, tag N, after N, every N, times N, once, chance P (0 to 1) or P%";
 constexpr const char* kActions =
-    "delay 5ms, delay 1ms..20ms, stall 3s, drop, error STATUS (timeout, cancelled, peer_lost, resource, internal, "
+    "delay 5ms, delay 1ms..20ms, reorder 5ms, stall 3s, drop, error STATUS (timeout, cancelled, peer_lost, resource, "
+    "internal, "
     "invalid or unsupported) or crash";
 
 struct Word {
@@ -135,6 +136,10 @@ class Parser {
       const Word& which = argument(word, "a rank");
       return once(word, &rule_.peer, number<int32_t>(which, which.text, 0, INT32_MAX));
     }
+    if (word.text == "tag") {
+      const Word& which = argument(word, "a tag");
+      return once(word, &rule_.tag, number<uint64_t>(which, which.text, 0, UINT64_MAX));
+    }
     if (word.text == "once") return once(word, &rule_.times, UINT64_C(1));
     if (word.text == "chance") {
       const Word& share = argument(word, "a probability");
@@ -188,6 +193,10 @@ class Parser {
       status(argument(word, "a status such as timeout"));
     } else if (word.text == "delay") {
       rule_.action = Action::kDelay;
+      durations(argument(word, "a duration such as 5ms"));
+    } else if (word.text == "reorder") {
+      if (rule_.kinds != BP_BIT(BP_SEND)) fail(word.at, "'reorder' is for messages; begin the rule with send");
+      rule_.action = Action::kReorder;
       durations(argument(word, "a duration such as 5ms"));
     } else if (word.text == "stall") {
       rule_.action = Action::kStall;
@@ -280,6 +289,7 @@ std::optional<Fault> Faults::judge(const bp_op& op) {
     const Rule& rule = counted->rule;
     if (rule.kinds != 0 && (rule.kinds & BP_BIT(op.kind)) == 0) continue;
     if (rule.peer && (!message || op.peer != *rule.peer)) continue;
+    if (rule.tag && (!message || op.tag != *rule.tag)) continue;
     const uint64_t count = counted->fitted.fetch_add(1) + 1;
     if (fault || !strikes(counted.get(), count)) continue;
     const double range = static_cast<double>(rule.most_ns - rule.least_ns);

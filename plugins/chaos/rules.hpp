@@ -24,7 +24,7 @@
 
 namespace backplane::chaos {
 
-enum class Action { kDelay, kStall, kDrop, kError, kCrash };
+enum class Action { kDelay, kReorder, kStall, kDrop, kError, kCrash };
 
 struct Rule {
   std::string text;    // as it was written, for logs and errors
@@ -33,12 +33,13 @@ struct Rule {
   std::optional<int32_t> first_rank;
   int32_t last_rank = 0;  // if first_rank is there
   std::optional<int32_t> peer;
+  std::optional<uint64_t> tag;
   std::optional<uint64_t> after;
   std::optional<uint64_t> every;  // at least 1
   std::optional<uint64_t> times;
   std::optional<double> chance;  // 0..1
   Action action = Action::kDrop;
-  int64_t least_ns = 0;  // delay, stall
+  int64_t least_ns = 0;  // delay, reorder, stall
   int64_t most_ns = 0;
   int32_t status = 0;  // error
 };
@@ -50,7 +51,7 @@ std::vector<Rule> parse_rules(std::string_view text, const std::string& source);
 // A fault that an operation meets.
 struct Fault {
   const Rule* rule = nullptr;
-  int64_t duration_ns = 0;  // delay, stall
+  int64_t duration_ns = 0;  // delay, reorder, stall
 };
 
 // The rules as they apply to one rank of one group, with their counters. Any thread. The n-th operation that a rule's

@@ -29,6 +29,8 @@ TEST(ChaosTest, WrongRulesAreToldWithTheirPlace) {
       {"chaos?rules=any: delay", "column 6: 'delay' needs a duration"},
       {"chaos?rules=any: delay 5", "column 12: '5' is not a duration"},
       {"chaos?rules=any: delay 5ms..1ms", "column 12: '5ms..1ms' ends before it begins"},
+      {"chaos?rules=message: reorder 5ms", "column 10: 'reorder' is for messages; begin the rule with send"},
+      {"chaos?rules=send tag: drop", "column 6: 'tag' needs a tag"},
       {"chaos?rules=any: error ok", "column 12: 'ok' is not a status; use timeout"},
       {"chaos?rules=any: drop it", "column 11: 'it' is more than the action needs"},
       {"chaos?file=/nonexistent", "cannot read the rules in /nonexistent: No such file"},

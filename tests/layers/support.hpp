@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups with layers around their backend, and what the library logs meanwhile.
+// Groups with layers around their backend.
 #pragma once
 
 #include <fstream>
 #include <iterator>
-#include <mutex>
 
 #include "support/environment.hpp"
 #include "support/groups.hpp"
+#include "support/scoped_log.hpp"
 
 namespace backplane::test {
 
@@ -40,27 +40,5 @@ inline std::string content(const std::filesystem::path& path) {
   EXPECT_TRUE(file.is_open()) << path;
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
-
-// Catches the log while it lives.
-class ScopedLog {
- public:
-  ScopedLog() { bp_set_log(&take, this); }
-  ~ScopedLog() { bp_set_log(nullptr, nullptr); }
-  ScopedLog(const ScopedLog&) = delete;
-  ScopedLog& operator=(const ScopedLog&) = delete;
-  std::string text() {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  static void take(void* self, uint32_t, const char* text) {
-    auto& log = *static_cast<ScopedLog*>(self);
-    const std::lock_guard lock(log.mutex_);
-    log.text_ += std::string(text) + "\n";
-  }
-  std::mutex mutex_;
-  std::string text_;
-};
 
 }  // namespace backplane::test

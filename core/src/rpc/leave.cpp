@@ -95,7 +95,8 @@ bool Worker::quiet(uint64_t* begun) const {
   *begun = calls.begun + arrived_.load();
   const Pool::Counts pool = pool_->counts();  // what callbacks do there counts, too
   const std::lock_guard lock(mutex_);
-  return calls.active == 0 && inbound_.empty() && pool.queued == 0 && pool.idle == pool.threads;
+  // Those that are being ended are looked for after those that have not been.
+  return calls.active == 0 && ending_ == 0 && inbound_.empty() && pool.queued == 0 && pool.idle == pool.threads;
 }
 
 // Ends when nobody has anything under way, and nobody has begun anything between two looks of all at all: a call that

@@ -212,6 +212,7 @@ void Worker::expire(uint64_t number) { end(number, Error(BP_TIMEOUT, "")); }
 
 // Ends a request that has not been answered; whoever was asked hears of it.
 void Worker::end(uint64_t number, const Error& why) {
+  const Ending ending(this);
   const std::optional<Call> call = calls_.take(number);
   if (!call) return;
   const Error& error = why.status() == BP_TIMEOUT && call->failure ? *call->failure : why;

@@ -250,6 +250,7 @@ void Worker::reply_error(int32_t to, uint64_t call, const Error& error, uint64_t
 }
 
 void Worker::on_answer(int32_t from, const Header& header, std::shared_ptr<Parcel> parcel) {
+  const Ending ending(this);
   std::optional<Call> call = calls_.take(header.call, from);
   if (!call) return;  // it timed out or was cancelled
   PeerMetrics& peer = metrics_.peers[static_cast<size_t>(from)];

@@ -44,7 +44,7 @@ struct WorkerConfig {
   std::shared_ptr<Group> group;  // of all workers; the worker's own, it destroys it
   Registry* registry = nullptr;
   std::string backend;                            // with options; empty: agreed on
-  std::shared_ptr<const BackendOptions> options;  // instead of `backend`
+  std::shared_ptr<const BackendOptions> options;  // instead of those in `backend`, which names theirs or nothing
   int64_t timeout_ns = 0;                         // of joining
   int64_t rpc_timeout_ns = 0;                     // of calls; 0: none
 };
@@ -98,6 +98,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   struct Inbound;
   struct Passing;
   class Sending;
+  class Ending;
 
   explicit Worker(WorkerConfig config);
 
@@ -176,6 +177,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   std::shared_ptr<Pool> pool_;
   std::atomic<uint64_t> next_id_ = 0;
   std::atomic<uint64_t> arrived_ = 0;  // requests, ever
+  std::atomic<size_t> ending_ = 0;     // threads that end requests
 
   mutable std::mutex mutex_;  // guards what follows
   std::map<std::pair<int32_t, uint64_t>, std::shared_ptr<Inbound>> inbound_;
@@ -202,6 +204,18 @@ class Worker::Sending {
   Sending& operator=(const Sending&) = delete;
 
   Transport* operator->() const { return worker_.transport_.get(); }
+
+ private:
+  Worker& worker_;
+};
+
+// A request is being ended: what it holds, as a reference, may go only then, and that may begin another one.
+class Worker::Ending {
+ public:
+  explicit Ending(Worker* worker) : worker_(*worker) { ++worker_.ending_; }
+  ~Ending() { --worker_.ending_; }
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
 
  private:
   Worker& worker_;
