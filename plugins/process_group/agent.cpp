@@ -87,8 +87,8 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   }
   flight.works.reserve(1 + parts.size());
   const uint64_t id = departure->message.id();
-  flight.ended = [this, to, id, departure](const sdk::Failure* failure) {
-    if (failure != nullptr && !cause()) core_.failed(to, id, *failure);
+  flight.ended = [this, to, number, id, departure](const sdk::Failure* failure) {
+    if (failure != nullptr && !cause()) tell_failed(to, number, id, *failure);
   };
   try {
     auto work = start(BP_SEND, to, kFrameTag, departure->frame.data(), departure->frame.size(), nullptr);
@@ -202,7 +202,18 @@ void Agent::on_refused(int32_t by, const Frame& frame, std::string_view bytes) {
       return;
     }
   }
-  core_.failed(by, frame.id, refusal);
+  tell_failed(by, frame.number, frame.id, refusal);
+}
+
+// Once: a message that was given up here may be refused there, too.
+void Agent::tell_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Failure& why) {
+  constexpr size_t kMost = 4096;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_.insert(number).second) return;
+    if (failed_.size() > kMost) failed_.erase(failed_.begin());
+  }
+  core_.failed(to, id, why);
 }
 
 std::optional<sdk::Failure> Agent::refusal_of(uint64_t number) const {
@@ -308,6 +319,7 @@ bool Agent::drive(Flight* flight, int64_t slice_ns) {
     flight->works.pop_back();
     for (const auto& work : flight->works) work->cancel();
     // The first failure is told once nothing uses the buffers any more.
+    if (!flight->failure && late) flight->failure.emplace(BP_TIMEOUT, "nobody received it in the time that it had");
     if (!flight->failure) flight->failure.emplace(failure);
     if (!flight->works.empty()) return false;
   }

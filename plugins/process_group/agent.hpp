@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,6 +61,7 @@ class Agent final : public sdk::RpcAgent {
   bool drive(Flight* flight, int64_t slice_ns);
   void finish(Flight* flight);
   std::optional<sdk::Failure> forget(uint64_t number);  // returns its refusal, if it has come
+  void tell_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Failure& why);
   std::optional<sdk::Failure> cause() const;
 
   const sdk::Inner inner_;
@@ -72,6 +74,7 @@ class Agent final : public sdk::RpcAgent {
   std::condition_variable changed_;
   std::deque<Flight> flights_;
   std::map<uint64_t, std::optional<sdk::Failure>> in_parts_;  // messages that are sent so, and why if they were refused
+  std::set<uint64_t> failed_;                                 // the last messages whose failure the core has been told
   std::optional<sdk::Failure> ended_;
   std::optional<sdk::Failure> deaf_;  // why nothing is received any more
 

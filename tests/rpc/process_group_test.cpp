@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The agent over a process group by itself: what one refuses, the other hears of.
+#include "../../plugins/process_group/frame.hpp"
+#include "backplane/sdk/layer.hpp"
 #include "rpc/sides.hpp"
 
 namespace backplane::test {
@@ -17,6 +19,65 @@ TEST(ProcessGroupAgentTest, WhoRefusesAMessageTellsItsSender) {
   }
   sides.zero->send(1, 10, 40000);
   EXPECT_TRUE(sides.one->has_received(2));
+}
+
+// A peer that takes what it likes of the group below.
+class Peer {
+ public:
+  explicit Peer(const std::shared_ptr<core::Store>& store)
+      : host_("rank 1", store),
+        agent_(start_agent(builtin("inproc"), BP_KIND_PROCESS_GROUP, 1, &host_, {}, nullptr)),
+        group_(&agent_) {}
+  ~Peer() { static_cast<const bp_process_group_api*>(agent_.api)->destroy(agent_.self); }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  std::string receive_frame() {
+    std::string frame(process_group::kFrameSize, '\0');
+    bp_result result = {sizeof(bp_result), -1, 0};
+    message(BP_RECV, &frame, &result);
+    frame.resize(result.bytes);
+    return frame;
+  }
+  void send_frame(process_group::Frame head, std::string_view payload) {
+    std::string frame = process_group::encode(&head, payload, {});
+    message(BP_SEND, &frame, nullptr);
+  }
+
+ private:
+  void message(uint32_t kind, std::string* bytes, bp_result* result) {
+    bp_op op = {};
+    op.struct_size = sizeof(op);
+    op.kind = kind;
+    op.dtype = BP_U8;
+    op.tag = 1;
+    op.timeout_ns = BP_NO_TIMEOUT;
+    op.result = result;
+    (kind == BP_SEND ? op.input : op.output) = {bytes->data(), bytes->size(), BP_HOST, 0};
+    if (const auto work = group_.submit(op)) work->wait(BP_NO_TIMEOUT);
+  }
+
+  core::Host host_;
+  bp_agent agent_;
+  const sdk::Inner group_;
+};
+
+TEST(ProcessGroupAgentTest, WhatFailedHereAndIsRefusedThereIsToldOnce) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  Side side(builtin("process_group"), store, 0);
+  other.join();
+  ASSERT_EQ(side.send(1, 7, 100000, 1'000'000), BP_OK);  // nobody receives its buffer
+  process_group::Frame frame;
+  process_group::decode(peer->receive_frame(), UINT64_MAX, &frame);
+  const std::string why = "nobody received it in the time that it had";
+  EXPECT_EQ(side.failure(7), why);
+  frame.refusal = BP_INVALID;
+  peer->send_frame(frame, "too late");
+  peer->send_frame({}, "after that");
+  EXPECT_TRUE(side.has_received(1));
+  EXPECT_EQ(side.failure(7), why);
 }
 
 }  // namespace

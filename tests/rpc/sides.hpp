@@ -38,6 +38,34 @@ inline const bp_backend& builtin(const std::string& id) {
   throw std::runtime_error(id + " is not built in");
 }
 
+// The agent of one of two ranks.
+inline bp_agent start_agent(const bp_backend& backend, uint32_t kind, int32_t rank, core::Host* host,
+                            const core::KeyValues& options, const bp_agent* inner) {
+  const core::KeyValues complete = core::complete_options(backend, options);
+  std::vector<bp_key_value> values;
+  for (const auto& [key, value] : complete) values.push_back({key.c_str(), value.c_str()});
+  const std::vector<int32_t> global_ranks = {0, 1};
+  const bp_init init = {sizeof(bp_init),
+                        rank,
+                        2,
+                        -1,
+                        "test",
+                        host->table(),
+                        nullptr,
+                        values.data(),
+                        static_cast<uint32_t>(values.size()),
+                        kind,
+                        INT64_C(20'000'000'000),
+                        global_ranks.data(),
+                        inner};
+  bp_agent agent = {};
+  agent.struct_size = sizeof(bp_agent);
+  bp_error err;
+  bp_error_init(&err);
+  if (backend.init(&backend, &init, &agent, &err) != BP_OK) throw std::runtime_error(err.text);
+  return agent;
+}
+
 // One of two workers. Over a group of inproc's, if its agent needs one.
 class Side {
  public:
@@ -48,8 +76,8 @@ class Side {
     const bool over_group = (agent.flags & BP_BACKEND_RPC_OVER_GROUP) != 0;
     if (over_group) offered_.inner_flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
     host_.offer(BP_EXT_RPC, &offered_);
-    if (over_group) start(builtin("inproc"), BP_KIND_PROCESS_GROUP, rank, {}, &inner_);
-    start(agent, BP_KIND_RPC, rank, options, &agent_);
+    if (over_group) inner_ = start_agent(builtin("inproc"), BP_KIND_PROCESS_GROUP, rank, &host_, {}, nullptr);
+    agent_ = start_agent(agent, BP_KIND_RPC, rank, &host_, options, over_group ? &inner_ : nullptr);
   }
   ~Side() {
     bp_error why;
@@ -85,6 +113,10 @@ class Side {
   bool hears_of_the_loss_of(int32_t peer) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatience, [this, peer] { return lost_.contains(peer); });
+  }
+  bool has_heard_of_the_loss_of(int32_t peer) {
+    const std::lock_guard lock(mutex_);
+    return lost_.contains(peer);
   }
   // Waits for so many messages; false if there are others, or none come within 20 s.
   bool has_received(size_t count) {
@@ -124,29 +156,6 @@ class Side {
   }
 
   const bp_rpc_api& api() const { return *static_cast<const bp_rpc_api*>(agent_.api); }
-  void start(const bp_backend& backend, uint32_t kind, int32_t rank, const core::KeyValues& options, bp_agent* agent) {
-    const core::KeyValues complete = core::complete_options(backend, options);
-    std::vector<bp_key_value> values;
-    for (const auto& [key, value] : complete) values.push_back({key.c_str(), value.c_str()});
-    const std::vector<int32_t> global_ranks = {0, 1};
-    const bp_init init = {sizeof(bp_init),
-                          rank,
-                          2,
-                          -1,
-                          "test",
-                          host_.table(),
-                          nullptr,
-                          values.data(),
-                          static_cast<uint32_t>(values.size()),
-                          kind,
-                          INT64_C(20'000'000'000),
-                          global_ranks.data(),
-                          inner_.api == nullptr ? nullptr : &inner_};
-    agent->struct_size = sizeof(bp_agent);
-    bp_error err;
-    bp_error_init(&err);
-    if (backend.init(&backend, &init, agent, &err) != BP_OK) throw std::runtime_error(err.text);
-  }
 
   bp_rpc_host offered_;
   core::Host host_;
