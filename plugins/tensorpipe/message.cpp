@@ -110,6 +110,9 @@ Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int
     }
     buffers_.push_back({data, bytes, BP_HOST, 0});
   }
+  if (payload != descriptor.payloads.size() || tensor != descriptor.tensors.size()) {
+    refuse("it brings more than it says", from_);
+  }
 }
 
 }  // namespace backplane::tensorpipe_plugin

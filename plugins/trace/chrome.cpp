@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backplane/sdk/layer.hpp"
+#include "statistics.hpp"
 
 namespace backplane::trace {
 namespace {
@@ -62,13 +63,33 @@ std::string metadata(const char* what, int32_t rank, uint64_t lane, const std::s
          ",\"tid\":" + std::to_string(lane) + ",\"args\":{\"name\":" + quoted(name) + "}}";
 }
 
+// Up to what stands inside "args".
+std::string head_of(const std::string& name, const char* category, const Event& event, uint64_t lane, int32_t rank,
+                    int64_t offset_ns) {
+  return "{\"ph\":\"X\",\"name\":" + quoted(name) + ",\"cat\":\"" + category + "\",\"pid\":" + std::to_string(rank) +
+         ",\"tid\":" + std::to_string(lane) + ",\"ts\":" + microseconds(event.begin_ns + offset_ns) +
+         ",\"dur\":" + microseconds(std::max<int64_t>(0, event.end_ns - event.begin_ns)) + ",\"args\":{";
+}
+
+std::string line_of_call(const Event& call, const std::string& function, uint64_t lane, int32_t rank,
+                         int64_t offset_ns) {
+  return head_of(function.empty() ? "(fetch)" : function, "call", call, lane, rank, offset_ns)
+      .append("\"number\":")
+      .append(std::to_string(call.seq))
+      .append(",\"direction\":")
+      .append(call.kind == kServedCall ? "\"in\"" : "\"out\"")
+      .append(",\"peer\":")
+      .append(std::to_string(call.other))
+      .append(",\"status\":\"")
+      .append(sdk::status_name(call.status))
+      .append("\"}}");
+}
+
 std::string line_of(const Event& event, uint64_t lane, int32_t rank, int64_t offset_ns) {
   const bool message = event.kind == BP_SEND || event.kind == BP_RECV;
-  std::string text = std::string("{\"ph\":\"X\",\"name\":\"") + sdk::op_name(event.kind) + "\",\"cat\":\"" +
-                     (message ? "message" : "collective") + "\",\"pid\":" + std::to_string(rank) +
-                     ",\"tid\":" + std::to_string(lane) + ",\"ts\":" + microseconds(event.begin_ns + offset_ns) +
-                     ",\"dur\":" + microseconds(std::max<int64_t>(0, event.end_ns - event.begin_ns)) +
-                     ",\"args\":{\"seq\":" + std::to_string(event.seq) + ",\"bytes\":" + std::to_string(event.bytes);
+  std::string text =
+      head_of(sdk::op_name(event.kind), message ? "message" : "collective", event, lane, rank, offset_ns) +
+      "\"seq\":" + std::to_string(event.seq) + ",\"bytes\":" + std::to_string(event.bytes);
   if (event.kind != BP_BARRIER) text += std::string(",\"dtype\":\"") + sdk::dtype_name(event.dtype) + "\"";
   if (event.other >= 0) text += std::string(message ? ",\"peer\":" : ",\"root\":") + std::to_string(event.other);
   return text + ",\"status\":\"" + sdk::status_name(event.status) + "\"}}";
@@ -88,7 +109,13 @@ std::string chrome_trace(const Events& events, const std::string& group, int32_t
   for (size_t lane = 0; lane < lane_count; ++lane) {
     text += ",\n" + metadata("thread_name", rank, first + lane, group + " " + std::to_string(lane));
   }
-  for (size_t i = 0; i < all.size(); ++i) text += ",\n" + line_of(all[i], first + lanes[i], rank, realtime_offset_ns);
+  const std::vector<std::string> names = events.names();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const uint64_t lane = first + lanes[i];
+    text += ",\n";
+    text += all[i].kind < BP_OP_COUNT ? line_of(all[i], lane, rank, realtime_offset_ns)
+                                      : line_of_call(all[i], names[all[i].dtype], lane, rank, realtime_offset_ns);
+  }
   return text + "\n]}\n";
 }
 

@@ -34,14 +34,17 @@ std::string seconds(uint64_t ns) {
   return text;
 }
 
+const char* name_of(uint32_t kind) {
+  return kind == kCall ? "call" : kind == kServedCall ? "served_call" : sdk::op_name(kind);
+}
+
 std::vector<Row> rows_of(const Statistics& statistics, const std::string& group, int32_t rank) {
   std::vector<Row> rows;
-  for (uint32_t kind = 0; kind < BP_OP_COUNT; ++kind) {
+  for (uint32_t kind = 0; kind < kKinds; ++kind) {
     Snapshot at = statistics.snapshot(kind);
     if (at.count == 0 && at.in_flight == 0) continue;
     rows.push_back(
-        {"group=\"" + escaped(group) + "\",rank=\"" + std::to_string(rank) + "\",op=\"" + sdk::op_name(kind) + "\"",
-         at});
+        {"group=\"" + escaped(group) + "\",rank=\"" + std::to_string(rank) + "\",op=\"" + name_of(kind) + "\"", at});
   }
   return rows;
 }

@@ -15,6 +15,14 @@
 
 namespace backplane::trace {
 
+// What is counted: kinds of operations, and calls between workers as both sides see them.
+inline constexpr uint32_t kCall = BP_OP_COUNT;
+inline constexpr uint32_t kServedCall = BP_OP_COUNT + 1;
+inline constexpr uint32_t kKinds = BP_OP_COUNT + 2;
+
+// An operation of a later version of the ABI is counted with the last kind.
+constexpr uint32_t known_kind(const bp_op& op) { return std::min<uint32_t>(op.kind, BP_OP_COUNT - 1); }
+
 // Buckets of durations in nanoseconds: eight per power of two, so that a quantile read from them is at most 1/8 too
 // large. The last takes everything from 2^42 ns (73 minutes) on.
 struct Buckets {
@@ -99,10 +107,9 @@ class Statistics {
     std::array<std::atomic<uint64_t>, Buckets::kCount> buckets = {};
   };
 
-  // An operation of a later version of the ABI is counted with the last kind.
-  Row& row(uint32_t kind) { return rows_[std::min<uint32_t>(kind, BP_OP_COUNT - 1)]; }
+  Row& row(uint32_t kind) { return rows_[kind]; }
 
-  std::array<Row, BP_OP_COUNT> rows_;
+  std::array<Row, kKinds> rows_;
 };
 
 }  // namespace backplane::trace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layer `trace`: how long operations take, as a text file for Prometheus and as a trace for Perfetto. See
+// The layer `trace`: how long operations and calls take, as a text file for Prometheus and as a trace for Perfetto. See
 // share/doc/layers.md.
 #include <time.h>
 
@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <optional>
 
+#include "backplane/abi/ext/calls.h"
 #include "backplane/sdk/layer.hpp"
 #include "backplane/sdk/sdk.hpp"
 #include "chrome.hpp"
@@ -27,7 +28,7 @@ int64_t now_ns(clockid_t clock) {
 // What is remembered of an operation until its end.
 struct Started {
   explicit Started(const bp_op& op)
-      : kind(op.kind),
+      : kind(known_kind(op)),
         dtype(op.dtype),
         other(op.kind == BP_SEND || op.kind == BP_RECV ? op.peer
               : rooted(op.kind)                        ? op.root
@@ -84,8 +85,8 @@ class TraceLayer final : public sdk::Layer {
   }
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
-    statistics_.start(op.kind);
     const Started started(op);
+    statistics_.start(started.kind);
     std::unique_ptr<sdk::Work> work;
     try {
       work = inner().submit(op);
@@ -103,6 +104,8 @@ class TraceLayer final : public sdk::Layer {
     return std::make_unique<sdk::ObservedWork<decltype(ended)>>(std::move(work), ended);
   }
 
+  const void* extension(std::string_view id) override { return id == BP_EXT_CALLS ? &calls_ : Layer::extension(id); }
+
   // What was measured until here is written soon: the program may not live to destroy the group.
   void abort(const sdk::Failure& why) noexcept override {
     inner().abort(why);
@@ -114,6 +117,15 @@ class TraceLayer final : public sdk::Layer {
   }
 
  private:
+  void end(const bp_call& call) {
+    const uint32_t kind = call.served != 0 ? kServedCall : kCall;
+    statistics_.start(kind);
+    statistics_.end(kind, call.status, 0, call.end_ns - call.begin_ns);
+    if (!events_) return;
+    events_->add(
+        {call.begin_ns, call.end_ns, call.number, 0, kind, events_->name(call.function), call.peer, call.status});
+  }
+
   void end(const Started& started, int32_t status) {
     const int64_t end_ns = now_ns(CLOCK_MONOTONIC);
     const bool arrived = started.result != nullptr && status == BP_OK;
@@ -157,6 +169,14 @@ class TraceLayer final : public sdk::Layer {
     if (status != BP_OK && !std::exchange(complained_, true)) host_.get()->log(host_.get()->ctx, BP_LOG_WARN, err.text);
   }
 
+  const bp_calls_api calls_ = {sizeof(bp_calls_api), 0, this, [](void* ctx, const bp_call* call) {
+                                 bp_error err;
+                                 bp_error_init(&err);
+                                 sdk::guarded(&err, [=] {
+                                   static_cast<TraceLayer*>(ctx)->end(*call);
+                                   return BP_OK;
+                                 });
+                               }};
   const sdk::Host host_;
   const std::string group_;
   const int32_t rank_;  // in the job

@@ -124,6 +124,23 @@ TEST(RpcJoinTest, OptionsComeFromTheRegistry) {
   EXPECT_NE(text.find("process_group makes no process groups"), std::string::npos) << text;
 }
 
+// Whoever gives them is told with all others, who would wait for him.
+TEST(RpcJoinTest, OptionsAreThoseOfTheBackendThatIsNamed) {
+  const auto refused = [](const std::string& backend, const std::string& other, const std::string& why) {
+    for (const std::string& text : failures(2, [&](int rank, std::string*, rpc::RpcOptions*options) {
+           options->backend = rank == 0 ? backend : "process_group";
+           if (rank == 0) options->options = construct_rpc_backend_options(backend_type(other));
+         })) {
+      EXPECT_EQ(text, "rank 0 cannot join: " + why);
+    }
+  };
+  refused("process_group", "inproc",
+          "`rpc_backend_options` must be options of BackendType.PROCESS_GROUP, these are of BackendType.INPROC");
+  refused("process_group?num_worker_threads=3", "process_group",
+          "process_group has options behind its name ('num_worker_threads=...') and `rpc_backend_options` beside it; "
+          "give one of both");
+}
+
 TEST(RpcJoinTest, FunctionsHaveNamesOfTheirOwn) {
   rpc::register_function("once", [] {});
   EXPECT_EQ(failure_of([] { rpc::register_function("once", [] {}); }), Status::kInvalid);
@@ -142,7 +159,8 @@ TEST(RpcJoinTest, InitBackendTakesOptionsOfThatBackendAndTheirTimeout) {
   EXPECT_EQ(failure_of([&init] { init(construct_rpc_backend_options(backend_type("inproc"))); }, &text),
             Status::kInvalid);
   EXPECT_EQ(text,
-            "`rpc_backend_options` must be options of BackendType.PROCESS_GROUP, these are of BackendType.INPROC");
+            "rank 0 cannot join: `rpc_backend_options` must be options of BackendType.PROCESS_GROUP, these are of "
+            "BackendType.INPROC");
   const rpc::Worker worker = init(construct_rpc_backend_options(type, std::chrono::milliseconds(50)));
   EXPECT_EQ(worker.backend(), "process_group");
   EXPECT_EQ(failure_of([] { rpc::rpc_sync("me", "until cancelled"); }), Status::kTimeout);

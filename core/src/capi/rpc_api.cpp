@@ -73,25 +73,14 @@ std::shared_ptr<Group> meet(const bp_rpc_config& config) {
   return create_group(group);
 }
 
-// What was made for the backend that is asked for.
-std::shared_ptr<const BackendOptions> options_for(const bp_rpc_config& config) {
-  auto options = config.options->options;
-  if (config.backend == nullptr) return options;
-  const Member& asked = registry_of(config.registry).lookup(config.backend);
-  if (&asked != &options->member()) {
-    fail(BP_INVALID, "`rpc_backend_options` must be options of BackendType.{}, these are of BackendType.{}", asked.name,
-         options->member().name);
-  }
-  return options;
-}
-
 std::shared_ptr<Worker> join(const bp_rpc_config& config) {
   if (config.struct_size < sizeof(bp_rpc_config)) fail(BP_INVALID, "bp_rpc_config.struct_size is too small");
   rpc::WorkerConfig made;
   made.name = config.name == nullptr ? "" : config.name;
   made.registry = &registry_of(config.registry);
-  made.backend = requested_or(config.backend, "BACKPLANE_RPC_BACKEND");
-  if (config.options != nullptr) made.options = options_for(config);
+  if (config.options != nullptr) made.options = config.options->options;
+  if (!made.options) made.backend = requested_or(config.backend, "BACKPLANE_RPC_BACKEND");
+  if (made.options && config.backend != nullptr) made.backend = config.backend;
   made.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
   const int64_t usual_ns = made.options ? made.options->rpc_timeout_ns() : BP_DEFAULT_RPC_TIMEOUT_NS;
   made.rpc_timeout_ns = config.rpc_timeout_ns < 0 ? usual_ns : config.rpc_timeout_ns;

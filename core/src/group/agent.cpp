@@ -58,6 +58,12 @@ const bp_device_api* Agent::device() const {
   return table != nullptr && BP_HAS(table, order) && table->order != nullptr ? table : nullptr;
 }
 
+const bp_calls_api* Agent::calls() const {
+  if (stages_.size() == 1) return nullptr;
+  const auto* table = static_cast<const bp_calls_api*>(api_->extension(self_, BP_EXT_CALLS));
+  return table != nullptr && BP_HAS(table, ended) && table->ended != nullptr ? table : nullptr;
+}
+
 std::unique_ptr<Scratch> Agent::borrow_scratch(uint64_t size) {
   {
     const std::lock_guard lock(scratch_mutex_);

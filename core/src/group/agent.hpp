@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backplane/abi/ext/calls.h"
 #include "backplane/abi/ext/device.h"
 #include "backplane/abi/ext/memory.h"
 #include "group/stage.hpp"
@@ -69,6 +70,8 @@ class Agent {
   const bp_memory_api* memory() const;
   // What it can do with its device's streams, NULL if it has none, or there are layers, whose works are their own.
   const bp_device_api* device() const;
+  // The layer that wants to hear of calls, NULL if none does.
+  const bp_calls_api* calls() const;
 
   // The agent keeps what came back last, unless it is large: the system's fresh pages cost more than most of what is
   // done in them. Any thread.

@@ -86,6 +86,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
 
   const GroupConfig& config() const { return config_; }
   bool member() const { return config_.rank >= 0; }
+  bool has_layers() const { return !config_.layers.empty(); }
   // Who tells of losses; NULL in a world of one.
   const std::shared_ptr<Liveness>& liveness() const { return liveness_; }
   // The backend that serves a kind of memory, "" if none.
@@ -118,6 +119,8 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::string trace_json(bool all = false) const;
   // What it says of calls that go beside the group's operations: a JSON array. Any thread may ask.
   void set_calls(std::function<std::string()> calls);
+  // Tells a layer that wants to hear of calls, if there is one. Any thread.
+  void show_call(const bp_call& call);
 
   // Handles of the C API; the last one to go destroys the group.
   void add_handle() { handles_.fetch_add(1); }

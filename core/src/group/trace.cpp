@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "group/group.hpp"
+#include "group/pass.hpp"
 #include "reduce/combine.hpp"
 #include "store/rendezvous.hpp"
 
@@ -11,6 +12,12 @@ namespace backplane::core {
 void Group::set_calls(std::function<std::string()> calls) {
   const std::lock_guard lock(mutex_);
   calls_ = std::move(calls);
+}
+
+void Group::show_call(const bp_call& call) {
+  const Presence presence(*this);
+  if (state_.load() == State::kDestroyed || agents_.empty()) return;
+  if (const bp_calls_api* const layer = agents_.front()->calls()) layer->ended(layer->ctx, &call);
 }
 
 std::string Group::trace_json(bool all) const {

@@ -107,6 +107,17 @@ std::string agree_on_backend(const std::vector<Json>& all) {
   return all_can ? kPreferred : kAlways;
 }
 
+// Were these made for the backend that is asked for?
+void check_options(const BackendOptions& options, const Member& asked, const SelectionPart& part) {
+  if (&asked != &options.member()) {
+    fail(BP_INVALID, "`rpc_backend_options` must be options of BackendType.{}, these are of BackendType.{}", asked.name,
+         options.member().name);
+  }
+  if (part.options.empty()) return;
+  fail(BP_INVALID, "{} has options behind its name ('{}=...') and `rpc_backend_options` beside it; give one of both",
+       asked.id, part.options.begin()->first);
+}
+
 size_t pool_size(const BackendOptions& options) {
   for (const auto& [key, value] : options.values()) {
     if (key == "num_worker_threads") return std::stoul(value);
@@ -195,15 +206,20 @@ std::shared_ptr<Worker> Worker::join(WorkerConfig config) {
 
 void Worker::agree_on_all(const WorkerConfig& config) {
   const Json mine = card_of(config, [this, &config](Json* card) {
-    if (config.options) {
-      options_ = config.options;
-      member_ = &options_->member();
-    } else if (!config.backend.empty()) {
+    if (!config.backend.empty()) {
       const std::vector<SelectionPart> parts = parse_selection(config.backend);
       if (parts.size() != 1 || parts[0].memory) fail(BP_INVALID, "'{}' is not one RPC backend", config.backend);
       member_ = &config.registry->lookup(parts[0].name);
-      Transport::check_kind(*member_);
-      options_ = make_options(*member_, parts[0].options);
+      if (config.options) {
+        check_options(*config.options, *member_, parts[0]);
+      } else {
+        Transport::check_kind(*member_);
+        options_ = make_options(*member_, parts[0].options);
+      }
+    }
+    if (config.options) {
+      options_ = config.options;
+      member_ = &options_->member();
     }
     if (member_ != nullptr) {
       Transport::check_kind(*member_);
@@ -254,8 +270,9 @@ void Worker::start(const WorkerConfig& config) {
   show_calls(*group_);
 }
 
-// In the group's flight recorder.
+// In the group's flight recorder, and to its layers.
 void Worker::show_calls(Group& group) {
+  record_.show_to(&group);
   group.set_calls([weak = weak_from_this()] {
     const auto self = weak.lock();
     return self ? self->calls_json() : "[]";

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The calls that have ended of late, for the flight recorder: those that this worker made, and those that it served.
+// The calls that have ended of late, for the flight recorder: those that this worker made, and those that it served. A
+// layer of the group in which the workers met may hear of each.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "deadline.hpp"
+#include "group/group.hpp"
 #include "rpc/wire.hpp"
 
 namespace backplane::core::rpc {
@@ -26,11 +29,21 @@ struct EndedCall {
   int32_t status = 0;
 };
 
+inline int64_t nanoseconds(Deadline::Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
 class Record {
  public:
+  // Whose layers hear of calls from now on.
+  void show_to(Group* group) {
+    const std::lock_guard lock(mutex_);
+    group_ = group->has_layers() ? group->weak_from_this() : std::weak_ptr<Group>();
+  }
   // Words about references are not kept.
   void add(EndedCall call) {
     if (call.kind != Kind::kCall && call.kind != Kind::kRemote && call.kind != Kind::kFetch) return;
+    show(call);
     EndedCall gone;  // its text is freed without the lock
     const std::lock_guard lock(mutex_);
     calls_.push_back(std::move(call));
@@ -46,7 +59,20 @@ class Record {
  private:
   static constexpr size_t kMost = 512;
 
-  mutable std::mutex mutex_;
+  void show(const EndedCall& call) const {
+    std::weak_ptr<Group> weak;
+    {
+      const std::lock_guard lock(mutex_);
+      weak = group_;
+    }
+    const std::shared_ptr<Group> group = weak.lock();
+    if (!group) return;
+    group->show_call({sizeof(bp_call), call.peer, call.served ? 1U : 0U, call.status, call.number,
+                      nanoseconds(call.begun), nanoseconds(call.ended), call.function.c_str()});
+  }
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::weak_ptr<Group> group_;
   std::deque<EndedCall> calls_;
 };
 

@@ -42,10 +42,6 @@ const char* name_of(Kind kind) {
   }
 }
 
-int64_t monotonic(Deadline::Clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
 }  // namespace
 
 std::string Worker::metrics_json() const {
@@ -87,7 +83,7 @@ std::string Worker::calls_json() const {
                    {"number", number},
                    {"state", "in flight"},
                    {"status", BP_AGAIN},
-                   {"begin_ns", monotonic(begun)},
+                   {"begin_ns", nanoseconds(begun)},
                    {"end_ns", 0}});
     return all.back();
   };
@@ -95,7 +91,7 @@ std::string Worker::calls_json() const {
     Json& entry = add(call.served, call.peer, call.number, call.kind, call.function, call.begun);
     entry["state"] = call.status == BP_OK ? "done" : "failed";
     entry["status"] = call.status;
-    entry["end_ns"] = monotonic(call.ended);
+    entry["end_ns"] = nanoseconds(call.ended);
   }
   for (const Calls::Pending& call : calls_.pending()) {
     add(false, call.to, call.number, call.kind, call.function, call.begun);

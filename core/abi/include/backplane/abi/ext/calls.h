@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * "backplane.calls/1", an extension of a process group, for layers: the remote procedure calls of the workers that have
+ * met in this group. Calls are not operations of a group and do not pass its layers; one that offers this table is told
+ * of each call when it has ended, by either side. The outermost that does hears of them; a layer that does not hands on
+ * the table of what it wraps.
+ */
+#ifndef BACKPLANE_ABI_EXT_CALLS_H
+#define BACKPLANE_ABI_EXT_CALLS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BP_EXT_CALLS "backplane.calls/1"
+
+/* A call that has ended. */
+typedef struct bp_call {
+  uint32_t struct_size;
+  int32_t peer;     /* rank in the group; may be the worker's own */
+  uint32_t served;  /* 1: made by the peer and served here, from its arrival on; 0: made here */
+  int32_t status;   /* how it ended */
+  uint64_t number;  /* the caller's: it and the caller's rank name the call on both sides */
+  int64_t begin_ns; /* CLOCK_MONOTONIC */
+  int64_t end_ns;
+  const char* function; /* its name; "" where a value is fetched from its owner. Valid during the call */
+} bp_call;
+
+typedef struct bp_calls_api {
+  uint32_t struct_size;
+  uint32_t reserved;
+  void* ctx; /* first argument of `ended`; owned by the layer */
+
+  /* [any], several at a time, until destroy, also after abort; does not block for long and calls nothing of the
+   * group's.
+   */
+  void (*ended)(void* ctx, const bp_call* call);
+} bp_calls_api;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
