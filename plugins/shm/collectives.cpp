@@ -152,8 +152,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     if (offset < pattern.own.size) {  // now, while it is in the cache
       copy(pattern.own.data + offset, pattern.mine(0).data + offset, std::min(stride, pattern.own.size - offset));
     }
-    for (int32_t i = 1; i < world_size_; ++i) {
-      const int32_t from = (rank_ + i) % world_size_;
+    for (const int32_t from : others_) {
       if (pattern.only_from >= 0 && from != pattern.only_from) continue;
       const Room room = pattern.theirs(from);
       if (may_lend && offset == 0) {

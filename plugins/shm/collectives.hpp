@@ -23,12 +23,13 @@ namespace backplane::shm {
 
 class Collectives {
  public:
-  // `pools` may be null.
+  // `pools` may be null. When all ranks have come.
   Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps, const Pools* pools)
       : rank_(rank),
         world_size_(world_size),
         reductions_(reductions),
         steps_(steps),
+        others_(reading_order(rank, steps.peers().sites())),
         lending_(rank, world_size, pools, steps) {}
 
   // Any collective, in a group of two ranks or more. Blocks. One at a time.
@@ -81,6 +82,7 @@ class Collectives {
   const int32_t world_size_;
   const Reductions& reductions_;
   Steps& steps_;
+  const std::vector<int32_t> others_;  // as this rank reads from them
   Lending lending_;
 };
 

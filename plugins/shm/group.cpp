@@ -15,6 +15,17 @@ Patience patience_of(const sdk::Context& context, Segment* segment) {
   return patience;
 }
 
+// One line about where the ranks are, of rank 0.
+void tell(const sdk::Context& context, const Peers& peers) {
+  if (context.rank != 0) return;
+  std::string text = std::to_string(context.world_size) + " ranks on one host, ";
+  text.append(std::to_string(peers.processors())).append(" processors");
+  const std::string parts = spread(peers.sites());
+  if (!parts.empty()) text.append(", ").append(parts);
+  if (peers.oversubscribed()) text.append("; more ranks than processors, so that they yield instead of polling");
+  context.host.log(BP_LOG_INFO, text);
+}
+
 // An operation with its count arrays and its scalar, for later.
 class Kept {
  public:
@@ -48,6 +59,7 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
       messages_(context.rank, context.world_size, segment_ ? &segment_->view() : nullptr,
                 segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiting_) {
   if (!segment_) return;
+  tell(context, segment_->peers());
   steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);
   collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->pools());
 }

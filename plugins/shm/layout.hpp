@@ -18,6 +18,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "topology.hpp"
+
 namespace backplane::shm {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
@@ -71,9 +73,10 @@ struct alignas(64) Member {
   alignas(64) Bell bell;
   alignas(64) std::atomic<uint32_t> state;  // State
   int32_t pid;
-  uint64_t born;                     // start time of the process, in ticks since boot
-  uint64_t pid_namespace;            // inode: process ids mean the same to ranks with the same one
-  std::array<uint64_t, 16> cpus;     // those that the rank may run on; a mask
+  uint64_t born;           // start time of the process, in ticks since boot
+  uint64_t pid_namespace;  // inode: process ids mean the same to ranks with the same one
+  Processors cpus;         // those that the rank may run on
+  Site site;
   std::atomic<uint32_t> broke_loan;  // 1: a collective failed, and with it what this rank had lent for others to read
   std::atomic<uint32_t> cpu;         // 1 + the one on which it last waited for long
   uint32_t has_membarrier;           // 1: registered for it

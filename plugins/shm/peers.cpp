@@ -50,6 +50,7 @@ bool Peers::enter() {
   mine.born = born(mine.pid);
   mine.pid_namespace = pid_namespace();
   mine.cpus = usable_cpus();
+  mine.site = Topology::of_host().site_of(mine.cpus);
   mine.has_membarrier = register_membarrier() ? 1 : 0;
   uint32_t absent = static_cast<uint32_t>(State::kAbsent);
   return mine.state.compare_exchange_strong(absent, static_cast<uint32_t>(State::kPresent));
@@ -149,14 +150,20 @@ bool Peers::shares_processor() noexcept {
   return false;
 }
 
-bool Peers::oversubscribed() const {
-  std::array<uint64_t, 16> all{};
+int Peers::processors() const {
+  Processors all{};
   for (int32_t rank = 0; rank < world_size_; ++rank) {
     for (size_t i = 0; i < all.size(); ++i) all[i] |= view_.member(rank).cpus[i];
   }
   int count = 0;
   for (const uint64_t mask : all) count += std::popcount(mask);
-  return count < world_size_;
+  return count;
+}
+
+std::vector<Site> Peers::sites() const {
+  std::vector<Site> all;
+  for (int32_t rank = 0; rank < world_size_; ++rank) all.push_back(view_.member(rank).site);
+  return all;
 }
 
 }  // namespace backplane::shm

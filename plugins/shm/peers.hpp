@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "backplane/sdk/failure.hpp"
 #include "futex.hpp"
@@ -58,8 +59,11 @@ class Peers {
   // before it gives up the processor.
   bool shares_processor() noexcept;
 
-  // True if there are fewer processors than ranks, as far as the ranks' affinities tell.
-  bool oversubscribed() const;
+  // Those that the ranks may run on, all together, as far as their affinities tell.
+  int processors() const;
+  bool oversubscribed() const { return processors() < world_size_; }
+  // Where each rank runs. When all have come.
+  std::vector<Site> sites() const;
 
  private:
   void depart(int32_t rank, State state) noexcept;

@@ -78,8 +78,8 @@ uint64_t pid_namespace() {
 
 uint64_t born(pid_t process) { return stat_of(process).born; }
 
-std::array<uint64_t, 16> usable_cpus() {
-  std::array<uint64_t, 16> mask{};
+Processors usable_cpus() {
+  Processors mask{};
   cpu_set_t set;
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return mask;

@@ -133,12 +133,15 @@ void Collectives::reduce_large(const Call& call, bool here) {
       return Part{steps_.see(rank, step, kSlotSize, call.passage) + own.begin, nullptr};
     });
     steps_.show(results, call.passage);
-    for (int32_t i = 0; here && i < world_size_; ++i) {
-      const int32_t rank = (rank_ + i) % world_size_;
+    const auto copy_out = [&](int32_t rank) {
       const Share share(piece, rank, world_size_);
       steps_.see(rank, results, 0, call.passage);
       const std::byte* const from = steps_.see(rank, step, kSlotSize, call.passage);
       std::memcpy(call.output.data + offset + share.begin, from + share.begin, share.size());
+    };
+    if (here) {
+      copy_out(rank_);
+      std::for_each(others_.begin(), others_.end(), copy_out);
     }
     step = next;
   }
@@ -155,8 +158,7 @@ void Collectives::all_reduce_directly(const Call& call) {
     const uint64_t begin = own.begin + from;
     const uint64_t end = own.begin + to;
     combine_all(call, call.output.data + begin, end - begin, [&](int32_t rank) { return lent(call, rank, begin); });
-    for (int32_t i = 1; i < world_size_; ++i) {
-      const int32_t rank = (rank_ + i) % world_size_;
+    for (const int32_t rank : others_) {
       const Pages theirs(lending_.output(rank), size);
       const uint64_t first = std::max(begin, theirs.begin);
       const uint64_t last = std::min(end, theirs.end);
