@@ -3,6 +3,7 @@
 // How workers join: torch.distributed.rpc's rules and errors, and its traps.
 #include <thread>
 
+#include "backplane/master_worker.hpp"
 #include "rpc/workers.hpp"
 #include "support/environment.hpp"
 
@@ -139,6 +140,12 @@ TEST(RpcJoinTest, OptionsAreThoseOfTheBackendThatIsNamed) {
   refused("process_group?num_worker_threads=3", "process_group",
           "process_group has options behind its name ('num_worker_threads=...') and `rpc_backend_options` beside it; "
           "give one of both");
+}
+
+TEST(RpcJoinTest, AMasterThatCannotStartLeavesNothingBehind) {
+  const GroupOptions alone = group_options("self", Store::inproc(), 0, 1);
+  EXPECT_EQ(failure_of([&alone] { init_master_worker(alone); }), Status::kInvalid);
+  EXPECT_FALSE(is_initialized());
 }
 
 TEST(RpcJoinTest, FunctionsHaveNamesOfTheirOwn) {

@@ -405,6 +405,23 @@ inline void register_commands() {
   });
 }
 
+// The worker of a rank of `group`, the default group, which is given up if that fails.
+inline rpc::Worker join_master(ProcessGroup& group, const std::string& agent) {
+  try {
+    if (group.world_size() < 2) fail(Status::kInvalid, "init_master_worker needs a master and a worker");
+    std::vector<int> ranks(static_cast<size_t>(group.world_size() - 1));
+    std::iota(ranks.begin(), ranks.end(), 1);
+    ProcessGroup workers = group.new_group(ranks, "workers");
+    CommandState::own().start(workers);
+    rpc::RpcOptions joining;
+    joining.backend = agent;
+    return rpc::init_rpc(group.rank() == 0 ? "master" : "worker" + std::to_string(group.rank()), joining);
+  } catch (...) {
+    destroy_process_group();
+    throw;
+  }
+}
+
 }  // namespace detail
 
 // Called by all ranks of a job of at least two, in which there is neither a default group nor a worker yet. Rank 0 gets
@@ -414,15 +431,7 @@ inline void register_commands() {
 inline std::optional<Master> init_master_worker(const GroupOptions& options = {}, const std::string& agent = "") {
   detail::register_commands();
   ProcessGroup group = init_process_group(options);
-  if (group.world_size() < 2) detail::fail(Status::kInvalid, "init_master_worker needs a master and a worker");
-  std::vector<int> ranks(static_cast<size_t>(group.world_size() - 1));
-  std::iota(ranks.begin(), ranks.end(), 1);
-  ProcessGroup workers = group.new_group(ranks, "workers");
-  detail::CommandState::own().start(workers);
-  rpc::RpcOptions joining;
-  joining.backend = agent;
-  const rpc::Worker self =
-      rpc::init_rpc(group.rank() == 0 ? "master" : "worker" + std::to_string(group.rank()), joining);
+  const rpc::Worker self = detail::join_master(group, agent);
   if (group.rank() == 0) return Master(self, group);
   try {
     self.rpc_sync({0, Timeout::zero()}, "backplane.hold");  // a master that dies fails it, by name
