@@ -19,8 +19,7 @@ constexpr const char* kConditions =
     "peer N, tag N, after N, every N, times N, once, chance P (0 to 1) or P%";
 constexpr const char* kActions =
     "delay 5ms, delay 1ms..20ms, reorder 5ms, stall 3s, drop, error STATUS (timeout, cancelled, peer_lost, resource, "
-    "internal, "
-    "invalid or unsupported) or crash";
+    "internal, invalid or unsupported) or crash";
 
 struct Word {
   std::string_view text;

@@ -118,12 +118,13 @@ class TraceLayer final : public sdk::Layer {
 
  private:
   void end(const bp_call& call) {
+    constexpr size_t kLongestName = 200;  // a peer may call what it likes
     const uint32_t kind = call.served != 0 ? kServedCall : kCall;
     statistics_.start(kind);
     statistics_.end(kind, call.status, 0, call.end_ns - call.begin_ns);
     if (!events_) return;
-    events_->add(
-        {call.begin_ns, call.end_ns, call.number, 0, kind, events_->name(call.function), call.peer, call.status});
+    events_->add({call.begin_ns, call.end_ns, call.number, 0, kind,
+                  events_->name(std::string_view(call.function).substr(0, kLongestName)), call.peer, call.status});
   }
 
   void end(const Started& started, int32_t status) {

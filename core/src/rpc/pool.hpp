@@ -47,9 +47,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
  private:
   void work(std::list<std::thread>::iterator self);
   void perform(std::unique_lock<std::mutex>* lock);  // the first task
-  bool take_place();                                 // true: wake one; else started if missing; with mutex_ held
-  void join_retired();                               // of those that have ended; with mutex_ held
-  bool is_crowded() const;                           // with mutex_ held
+  bool take_place();        // true: wake one; else it starts one that is missing. With mutex_ held
+  void join_retired();      // of those that have ended; with mutex_ held
+  bool is_crowded() const;  // with mutex_ held
 
   const size_t size_;
   mutable std::mutex mutex_;

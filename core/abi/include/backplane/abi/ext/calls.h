@@ -43,6 +43,25 @@ typedef struct bp_calls_api {
 } bp_calls_api;
 
 #ifdef __cplusplus
+#define BP_CALLS_AT(type, field, offset) static_assert(offsetof(type, field) == (offset), "the ABI has changed")
+#else
+#define BP_CALLS_AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), "the ABI has changed")
+#endif
+BP_CALLS_AT(bp_call, struct_size, 0);
+BP_CALLS_AT(bp_call, peer, 4);
+BP_CALLS_AT(bp_call, served, 8);
+BP_CALLS_AT(bp_call, status, 12);
+BP_CALLS_AT(bp_call, number, 16);
+BP_CALLS_AT(bp_call, begin_ns, 24);
+BP_CALLS_AT(bp_call, end_ns, 32);
+BP_CALLS_AT(bp_call, function, 40);
+BP_CALLS_AT(bp_calls_api, struct_size, 0);
+BP_CALLS_AT(bp_calls_api, reserved, 4);
+BP_CALLS_AT(bp_calls_api, ctx, 8);
+BP_CALLS_AT(bp_calls_api, ended, 16);
+#undef BP_CALLS_AT
+
+#ifdef __cplusplus
 }
 #endif
 
