@@ -179,6 +179,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     break;
   }
   return_loans(call);
+  if (shows && !lends) steps_.claim_next(pattern.size * parts);
 }
 
 void Collectives::check(const Call& call) const { steps_.check(call.passage); }

@@ -13,6 +13,7 @@
 
 #include "backplane/sdk/sdk.hpp"
 #include "backplane/sdk/worker.hpp"
+#include "brief_lock.hpp"
 #include "collectives.hpp"
 #include "meeting.hpp"
 #include "messages.hpp"
@@ -43,7 +44,7 @@ class Group final : public sdk::ProcessGroup {
   Messages messages_;
   std::optional<Steps> steps_;
   std::optional<Collectives> collectives_;
-  std::mutex running_;                  // held while a collective runs
+  BriefLock running_;                   // held while a collective runs, which hardly ever meets another one here
   std::optional<sdk::Failure> broken_;  // guarded by running_: a collective failed amid its steps
   std::atomic<uint64_t> queued_ = 0;    // collectives that the worker has or will have
   sdk::Workers workers_{1};             // last: its thread uses all of the above

@@ -8,6 +8,7 @@ namespace backplane::shm {
 
 void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar,
                     uint64_t element) {
+  may_lend_ = true;
   std::fill(lent_.begin(), lent_.end(), Lent{});
   mine_ = {};
   size_ = size;
@@ -27,7 +28,7 @@ void Lending::take_back() noexcept {
   if (pages.size() > 0) pools_->take_back(mine_.output, output + pages.begin, pages.size());
 }
 
-void Lending::check_loans() const {
+void Lending::check_lenders() const {
   for (int32_t rank = 0; rank < static_cast<int32_t>(lent_.size()); ++rank) {
     if (rank == rank_ || at(rank).input == nullptr || !steps_.peers().has_broken_loan(rank)) continue;
     throw sdk::Failure(BP_PEER_LOST,
@@ -52,6 +53,7 @@ void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Pass
   if (rank == rank_ || pools_ == nullptr) return;
   Lent& theirs = lent_[static_cast<size_t>(rank)];
   theirs.scalar = places.scalar;
+  may_lend_ = true;
   if (places.input != 0) {
     uint64_t place = places.input + wanted.offset;
     if (wanted.is_listed && wanted.size > 0) {

@@ -46,12 +46,17 @@ class Lending {
   // With a scalar (of an element of `element` bytes, 16 at most) others multiply the input that they read by it.
   void offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar = nullptr,
              uint64_t element = 0);
-  void offer_nothing() { offer(nullptr, nullptr, 0); }
+  void offer_nothing() {
+    if (may_lend_) offer(nullptr, nullptr, 0);
+    may_lend_ = false;
+  }
   // The collective has failed: others must not believe what they read in this rank's input, and the whole pages of this
   // rank's output are memory of this process alone (and hold zeros), whatever others still write where they were.
   void take_back() noexcept;
   // All that was lent has been read. Throws BP_PEER_LOST if a rank had taken back by then what it lent.
-  void check_loans() const;
+  void check_loans() const {
+    if (may_lend_) check_lenders();
+  }
   // Says so in the line of the step, whose data must be in the slots. With `displs`, where each rank's block begins in
   // elements, and if the input is lent, this rank's slot lists where the others find theirs.
   void show(uint32_t step, const uint64_t* displs = nullptr, uint64_t element = 0) const;
@@ -77,6 +82,8 @@ class Lending {
   bool all() const;
 
  private:
+  void check_lenders() const;
+
   using Scalar = std::array<std::byte, 16>;
   struct Lent {
     const std::byte* input = nullptr;
@@ -93,6 +100,7 @@ class Lending {
   const int32_t rank_;
   const Pools* const pools_;
   Steps& steps_;
+  bool may_lend_ = false;  // the collective is one that offers, and hears
   Places mine_;
   uint64_t size_ = 0;       // of what this rank lends
   std::vector<Lent> lent_;  // by rank

@@ -88,10 +88,17 @@ void Collectives::reduce_small(const Call& call, bool here) {
   stage(call, steps_.mine(step, size), call.input.data, size);
   steps_.show(step, call.passage);
   if (!here) return;
+  if (world_size_ == 2 && call.scalar == nullptr && !call.averages) {  // no need of room for what is in between
+    const std::byte* const theirs = steps_.see(1 - rank_, step, size, call.passage);
+    reductions_.combine(call.op.dtype, call.op.reduce_op, call.output.data, rank_ == 0 ? call.input.data : theirs,
+                        rank_ == 0 ? theirs : call.input.data, size / call.element);
+    return steps_.claim_next(size);
+  }
   combine_all(call, call.output.data, size, [&](int32_t rank) {
     return rank == rank_ ? Part{call.input.data, call.scalar}
                          : Part{steps_.see(rank, step, size, call.passage), nullptr};
   });
+  steps_.claim_next(size);
 }
 
 // Each piece takes two steps: all show it but for the share that is their own, and then each shows, in the same place,

@@ -29,7 +29,8 @@ class Steps {
   static constexpr uint32_t kLag = 4;  // a rank reads a step at latest before it shows the one kLag later
 
   Steps(const View& view, int32_t rank, int32_t world_size, Peers& peers, Waiting& waiting, Messages& messages)
-      : view_(view),
+      : lines_(&view.line(0, 0)),
+        slots_(view.slot(0, 0)),
         rank_(rank),
         world_size_(world_size),
         peers_(peers),
@@ -42,6 +43,9 @@ class Steps {
   // Where this rank puts what it shows, if that is up to `size` bytes; all ranks must name the same size.
   std::byte* mine(uint32_t step, uint64_t size) const { return place(rank_, step, size); }
   void show(uint32_t step, const Passage& passage);
+  // At the end of a collective in which this rank has filled `size` bytes of a slot: most are like the one before, so
+  // that the next step's place is taken from the caches of those who have read it long ago, beside what follows.
+  void claim_next(uint64_t size) const;
   // What another rank, or this one, shows. Waits for it. Throws BP_INVALID if that rank is in another collective,
   // BP_PEER_LOST, BP_TIMEOUT, or the cause of an abort.
   const std::byte* see(int32_t rank, uint32_t step, uint64_t size, const Passage& passage);
@@ -51,12 +55,15 @@ class Steps {
 
  private:
   std::byte* place(int32_t rank, uint32_t step, uint64_t size) const {
-    return size <= kLineData ? view_.line(rank, step).data.data() : view_.slot(rank, step);
+    return size <= kLineData ? line(rank, step).data.data() : slots_ + place_number(rank, step) * kSlotSize;
   }
+  Line& line(int32_t rank, uint32_t step) const { return lines_[place_number(rank, step)]; }
+  static size_t place_number(int32_t rank, uint32_t step) { return static_cast<size_t>(rank) * kSteps + step % kSteps; }
   static bool reached(uint32_t number, uint32_t step) { return static_cast<int32_t>(number - step) >= 0; }
   void await(int32_t rank, uint32_t step, const Passage& passage);
 
-  const View view_;
+  Line* const lines_;  // as View::line and View::slot have them
+  std::byte* const slots_;
   const int32_t rank_;
   const int32_t world_size_;
   Peers& peers_;

@@ -82,6 +82,9 @@ bool has_f16c() {
   }();
   return has;
 }
+bool is_small_float(uint32_t dtype) {
+  return dtype == BP_F16 || dtype == BP_BF16 || dtype == BP_F8E4M3 || dtype == BP_F8E5M2;
+}
 #endif
 
 }  // namespace
@@ -93,7 +96,7 @@ void combine_anywhere(uint32_t dtype, uint32_t reduce_op, void* out, const void*
 
 void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count) {
 #ifdef __x86_64__
-  if (has_f16c() && wide::combine(dtype, reduce_op, out, left, right, count)) return;
+  if (is_small_float(dtype) && has_f16c() && wide::combine(dtype, reduce_op, out, left, right, count)) return;
   if (has_avx2()) return combine_wide(dtype, reduce_op, out, left, right, count);
 #endif
   combine_anywhere(dtype, reduce_op, out, left, right, count);
