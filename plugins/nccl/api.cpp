@@ -85,6 +85,7 @@ CudaTable linked_cuda() {
           cudaGetDevice,
           cudaSetDevice,
           cudaDeviceGetAttribute,
+          cudaDeviceCanAccessPeer,
           cudaMalloc,
           cudaFree,
           cudaMallocHost,
@@ -110,10 +111,11 @@ CudaTable find_cuda(const Library& library) {
       library.find("cudaDriverGetVersion", table.driver_get_version) &&
       library.find("cudaGetDeviceCount", table.get_device_count) && library.find("cudaGetDevice", table.get_device) &&
       library.find("cudaSetDevice", table.set_device) &&
-      library.find("cudaDeviceGetAttribute", table.device_get_attribute) && library.find("cudaMalloc", table.malloc) &&
-      library.find("cudaFree", table.free) && library.find("cudaMallocHost", table.malloc_host) &&
-      library.find("cudaFreeHost", table.free_host) && library.find("cudaMemcpyAsync", table.memcpy_async) &&
-      library.find("cudaMemsetAsync", table.memset_async) &&
+      library.find("cudaDeviceGetAttribute", table.device_get_attribute) &&
+      library.find("cudaDeviceCanAccessPeer", table.device_can_access_peer) &&
+      library.find("cudaMalloc", table.malloc) && library.find("cudaFree", table.free) &&
+      library.find("cudaMallocHost", table.malloc_host) && library.find("cudaFreeHost", table.free_host) &&
+      library.find("cudaMemcpyAsync", table.memcpy_async) && library.find("cudaMemsetAsync", table.memset_async) &&
       library.find("cudaStreamCreateWithFlags", table.stream_create) &&
       library.find("cudaStreamDestroy", table.stream_destroy) &&
       library.find("cudaStreamSynchronize", table.stream_synchronize) &&
@@ -190,6 +192,27 @@ int count_devices(const Api& api) {
                      found + "CUDA does not start: " + api.cuda.get_error_string(result) + " (driver for CUDA " +
                          std::to_string(driver / 1000) + "." + std::to_string(driver / 10 % 100) + ")",
                      -1, result);
+}
+
+std::string remark_on_devices(const Api& api, int count) {
+  int pairs = 0;
+  int apart = 0;
+  for (int device = 0; device < count; ++device) {
+    for (int peer = 0; peer < device; ++peer) {
+      int there = 0;
+      int back = 0;
+      if (api.cuda.device_can_access_peer(&there, device, peer) != cudaSuccess ||
+          api.cuda.device_can_access_peer(&back, peer, device) != cudaSuccess) {
+        api.cuda.get_last_error();
+        return "";  // not known
+      }
+      ++pairs;
+      if (there == 0 || back == 0) ++apart;
+    }
+  }
+  if (apart == 0) return "";
+  return std::to_string(apart) + " of the " + std::to_string(pairs) +
+         " pairs of devices do not reach each other's memory (no peer access): there NCCL goes through the host's";
 }
 
 void check(const Api& api, cudaError_t result, const char* what) {

@@ -53,6 +53,7 @@ struct CudaTable {
   cudaError_t (*get_device)(int*) = nullptr;
   cudaError_t (*set_device)(int) = nullptr;
   cudaError_t (*device_get_attribute)(int*, cudaDeviceAttr, int) = nullptr;
+  cudaError_t (*device_can_access_peer)(int*, int, int) = nullptr;
   cudaError_t (*malloc)(void**, size_t) = nullptr;
   cudaError_t (*free)(void*) = nullptr;
   cudaError_t (*malloc_host)(void**, size_t) = nullptr;
@@ -86,6 +87,10 @@ const Api& open_api(const std::string& library);
 
 // How many devices there are. Throws BP_UNSUPPORTED with the exact reason: no driver, one that is too old, no device.
 int count_devices(const Api& api);
+
+// What people should know of these devices: which of them do not reach each other's memory, so that NCCL, which serves
+// them all the same, goes through the host's. Empty: nothing.
+std::string remark_on_devices(const Api& api, int count);
 
 // Throw what the libraries answer, unless it is success (NCCL: or "in progress"). `what` is what was tried.
 void check(const Api& api, cudaError_t result, const char* what);

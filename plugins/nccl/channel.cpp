@@ -5,6 +5,12 @@
 #include <utility>
 
 namespace backplane::nccl {
+namespace {
+
+// CUDA blocks whoever adds to a stream that holds some thousand things, and the poller has to stay free for an abort.
+constexpr size_t kMostLaunches = 64;  // in a stream, and messages in one of them
+
+}  // namespace
 
 Channel::Channel(const Config& config, bool is_sender, const ncclUniqueId& id)
     : c_(config),
@@ -14,7 +20,7 @@ Channel::Channel(const Config& config, bool is_sender, const ncclUniqueId& id)
 
 bool Channel::progress() {
   bool moved = false;
-  while ((issued_ || !waiting_.empty()) && comm_.ready()) {
+  while ((issued_ || (!waiting_.empty() && moving_.size() < kMostLaunches)) && comm_.ready()) {
     if (issued_) {
       enter_stream();
     } else {
@@ -49,12 +55,11 @@ void Channel::take_waiting() {
   do {
     issued_->messages.push_back({std::move(waiting_.front()), {}, {}});
     waiting_.pop_front();
-  } while (after && !waiting_.empty() && waiting_.front().after == after);
+  } while (after && !waiting_.empty() && waiting_.front().after == after && issued_->messages.size() < kMostLaunches);
 }
 
-void Channel::prepare(Moving& moving) {
+void Channel::stage(Moving& moving) {
   const Transfer& t = moving.transfer;
-  if (t.after) check(c_.api, c_.api.cuda.stream_wait_event(stream_.get(), t.after->get(), 0), "ordering a message");
   if (!t.is_host) return;
   moving.staged = Piece(c_.pool, t.bytes);
   moving.pinned = Piece(c_.pool, t.bytes, Where::kHost);
@@ -69,7 +74,10 @@ void Channel::prepare(Moving& moving) {
 void Channel::issue() {
   take_waiting();
   const OnDevice here(c_.api, c_.device);
-  for (Moving& each : issued_->messages) prepare(each);
+  const Event* const after = issued_->messages.front().transfer.after.get();
+  if (after != nullptr)
+    check(c_.api, c_.api.cuda.stream_wait_event(stream_.get(), after->get(), 0), "ordering a message");
+  for (Moving& each : issued_->messages) stage(each);
   comm_.issue([this](ncclComm_t comm) {
     for (const Moving& each : issued_->messages) {
       const uint64_t bytes = each.transfer.bytes;

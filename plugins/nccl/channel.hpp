@@ -89,7 +89,7 @@ class Channel {
     std::shared_ptr<const Event> moved;
   };
   void take_waiting();
-  void prepare(Moving& moving);
+  void stage(Moving& moving);
   void issue();
   void enter_stream();
   bool finish_moved();

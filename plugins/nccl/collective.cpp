@@ -68,6 +68,32 @@ class Start {
   Start(const Place& place, ncclComm_t comm, const bp_op& op)
       : p_(place), comm_(comm), op_(op), width_(bp_dtype_size(op.dtype)) {}
 
+  void copy_blocks(void* aside) const {
+    switch (op_.kind) {
+      case BP_GATHER:
+      case BP_GATHERV:
+        if (p_.rank == op_.root)
+          keep(in(), out() + displ(op_.out_displs, op_.input.count, p_.rank) * width_, op_.input.count);
+        return;
+      case BP_SCATTER:
+      case BP_SCATTERV:
+        if (p_.rank == op_.root)
+          keep(in() + displ(op_.in_displs, op_.output.count, p_.rank) * width_, out(), op_.output.count);
+        return;
+      case BP_ALL_TO_ALL:
+      case BP_ALL_TO_ALLV: {
+        if (aside != nullptr) keep(in(), static_cast<std::byte*>(aside), op_.input.count);
+        const uint64_t each = op_.input.count / static_cast<uint64_t>(p_.size);
+        if (is_native_all_to_all()) return;
+        keep(in() + displ(op_.in_displs, each, p_.rank) * width_, out() + displ(op_.out_displs, each, p_.rank) * width_,
+             count(op_.in_counts, each, p_.rank));
+        return;
+      }
+      default:
+        return;
+    }
+  }
+
   void run(void* copy, void* token, ncclRedOp_t* made) {
     switch (op_.kind) {
       case BP_BARRIER:
@@ -90,7 +116,7 @@ class Start {
         return scatter();
       case BP_ALL_TO_ALL:
       case BP_ALL_TO_ALLV:
-        return all_to_all(copy);
+        return all_to_all(copy == nullptr ? in() : static_cast<const std::byte*>(copy));
       default:
         return reduce(made);
     }
@@ -131,12 +157,7 @@ class Start {
     const uint64_t each = op_.input.count;
     if (p_.rank != op_.root) return send(in(), each, op_.root);
     for (int32_t r = 0; r < p_.size; ++r) {
-      std::byte* const to = out() + displ(op_.out_displs, each, r) * width_;
-      if (r == p_.rank) {
-        keep(in(), to, each);
-      } else {
-        recv(to, count(op_.out_counts, each, r), r);
-      }
+      if (r != p_.rank) recv(out() + displ(op_.out_displs, each, r) * width_, count(op_.out_counts, each, r), r);
     }
   }
 
@@ -144,35 +165,21 @@ class Start {
     const uint64_t each = op_.output.count;
     if (p_.rank != op_.root) return recv(out(), each, op_.root);
     for (int32_t r = 0; r < p_.size; ++r) {
-      const std::byte* const from = in() + displ(op_.in_displs, each, r) * width_;
-      if (r == p_.rank) {
-        keep(from, out(), each);
-      } else {
-        send(from, count(op_.in_counts, each, r), r);
-      }
+      if (r != p_.rank) send(in() + displ(op_.in_displs, each, r) * width_, count(op_.in_counts, each, r), r);
     }
   }
 
-  void all_to_all(void* copy) const {
-    const std::byte* from = in();
-    if (copy != nullptr) {
-      ok(p_.api.cuda.memcpy_async(copy, in(), op_.input.count * width_, cudaMemcpyDeviceToDevice, p_.stream),
-         "copying the input aside");
-      from = static_cast<const std::byte*>(copy);
-    }
+  bool is_native_all_to_all() const { return op_.kind == BP_ALL_TO_ALL && p_.api.nccl.all_to_all != nullptr; }
+
+  void all_to_all(const std::byte* from) const {
     const uint64_t each = op_.input.count / static_cast<uint64_t>(p_.size);
-    if (op_.kind == BP_ALL_TO_ALL && p_.api.nccl.all_to_all != nullptr) {
+    if (is_native_all_to_all()) {
       return ok(p_.api.nccl.all_to_all(from, out(), each * width_, ncclUint8, comm_, p_.stream), "all_to_all");
     }
     for (int32_t r = 0; r < p_.size; ++r) {
-      const std::byte* const mine = from + displ(op_.in_displs, each, r) * width_;
-      std::byte* const theirs = out() + displ(op_.out_displs, each, r) * width_;
-      if (r == p_.rank) {
-        keep(mine, theirs, count(op_.in_counts, each, r));
-      } else {
-        send(mine, count(op_.in_counts, each, r), r);
-        recv(theirs, count(op_.out_counts, each, r), r);
-      }
+      if (r == p_.rank) continue;
+      send(from + displ(op_.in_displs, each, r) * width_, count(op_.in_counts, each, r), r);
+      recv(out() + displ(op_.out_displs, each, r) * width_, count(op_.out_counts, each, r), r);
     }
   }
 
@@ -225,6 +232,8 @@ Call::Call(const bp_op& given, int32_t world_size) : op(given) {
 }
 
 bool is_empty(const bp_op& op) { return op.kind != BP_BARRIER && op.input.count == 0 && op.output.count == 0; }
+
+void copy_blocks(const Place& place, const bp_op& op, void* aside) { Start(place, nullptr, op).copy_blocks(aside); }
 
 void start_collective(const Place& place, ncclComm_t comm, const bp_op& op, void* copy, void* token,
                       ncclRedOp_t* made) {

@@ -200,26 +200,37 @@ std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   return nullptr;
 }
 
+// One thread at a time, and CUDA is called without the lock: it blocks while a stream's queue is full, and what empties
+// that may be the abort that comes through here.
 bool Collectives::advance() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (is_advancing_) return !queue_.empty();
+  is_advancing_ = true;
+  bool goes_on = true;
+  while (goes_on && !queue_.empty() && !c_.fate.decided()) {
+    Launch& launch = *queue_.front();
+    lock.unlock();
+    goes_on = try_launch(launch);
+    lock.lock();
+    if (!goes_on) break;
+    entered_.push_back(queue_.front());
+    queue_.pop_front();
+  }
+  is_advancing_ = false;
+  return !goes_on;
+}
+
+// False: NCCL is still at it, or it failed, and so does the group.
+bool Collectives::try_launch(Launch& launch) {
   try {
-    return advance_locked();
+    if (launch.state.load() == Launch::State::kQueued) begin(launch);
+    if (!c_.comm.ready()) return false;
+    enter(launch);
+    return true;
   } catch (const sdk::Failure& why) {
     c_.fate.decide(why);
     return false;
   }
-}
-
-bool Collectives::advance_locked() {
-  while (!queue_.empty() && !c_.fate.decided()) {
-    Launch& launch = *queue_.front();
-    if (launch.state.load() == Launch::State::kQueued) begin(launch);
-    if (!c_.comm.ready()) return true;
-    enter(launch);
-    entered_.push_back(queue_.front());
-    queue_.pop_front();
-  }
-  return false;
 }
 
 void Collectives::begin(Launch& launch) {
@@ -230,11 +241,13 @@ void Collectives::begin(Launch& launch) {
   const bool in_place = op.kind == BP_ALL_TO_ALL && op.input.data == op.output.data;
   if (in_place) launch.copy = Piece(c_.pool, op.input.count * bp_dtype_size(op.dtype));
   const Place place{c_.api, c_.rank, c_.size, launch.stream};
+  Launch::State expected = Launch::State::kQueued;
+  launch.state.compare_exchange_strong(expected,
+                                       Launch::State::kIssued);  // from now on some of it may be in the stream
+  copy_blocks(place, op, launch.copy.data());
   c_.comm.issue([this, &launch, &op, &place](ncclComm_t comm) {
     start_collective(place, comm, op, launch.copy.data(), token_.data(), &launch.made);
   });
-  Launch::State expected = Launch::State::kQueued;
-  launch.state.compare_exchange_strong(expected, Launch::State::kIssued);
 }
 
 // It is in the stream: what follows it there sees its result.
@@ -289,6 +302,7 @@ void Collectives::look_once_more() {
 
 bool Collectives::is_still() {
   const std::lock_guard lock(mutex_);
+  if (is_advancing_) return false;
   try {
     const OnDevice here(c_.api, c_.device);
     for (const auto& entry : entered_) {

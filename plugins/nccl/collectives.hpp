@@ -38,7 +38,8 @@ class Collectives {
 
   // A collective; null: it is done. The Work must not outlive this object. Any thread.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
-  // Launches what can be launched. True: something is still on its way into its stream. Any thread.
+  // Launches what can be launched, unless another thread is at it. True: something is still on its way into its stream.
+  // Any thread; blocks while the queue of a stream is full, so not the one that aborts.
   bool advance();
   // Is something still on its way into its stream? Any thread.
   bool launching();
@@ -53,7 +54,7 @@ class Collectives {
   struct Launch;
 
  private:
-  bool advance_locked();
+  bool try_launch(Launch& launch);
   void check_health();
   std::shared_ptr<Launch> first_unfinished();
   void begin(Launch& launch);
@@ -63,6 +64,7 @@ class Collectives {
   Stream stream_;
   Piece token_;  // for barriers
   std::mutex mutex_;
+  bool is_advancing_ = false;                  // a thread launches the first one
   std::deque<std::shared_ptr<Launch>> queue_;  // the first may have been issued
   std::deque<std::weak_ptr<Launch>> entered_;  // those in their streams, some of them done
 };

@@ -38,17 +38,28 @@ int chosen_device(const sdk::Context& context, const Api& api) {
   return static_cast<int>(device);
 }
 
+// Rank 0's, or why it has none: so that the others need not wait for it until their time is over.
 ncclUniqueId agree_on_id(const sdk::Context& context, const Api& api, const sdk::Deadline& deadline) {
   const std::string key = "nccl.id";
   ncclUniqueId id{};
+  std::string value;
   if (context.rank == 0) {
-    id = Communicator::new_id(api);
-    context.host.store_set(key, {id.internal, sizeof id.internal});
+    try {
+      id = Communicator::new_id(api);
+    } catch (const sdk::Failure& why) {
+      context.host.store_set(key, std::string("-") + why.what());
+      throw;
+    }
+    value.assign("+").append(id.internal, sizeof id.internal);
+    context.host.store_set(key, value);
     return id;
   }
-  const std::string value = sdk::detail::await_value(context, key, deadline, 0, "nccl: waiting for rank 0");
-  if (value.size() != sizeof id.internal) throw sdk::Failure(BP_INTERNAL, "nccl: rank 0 left an id that is damaged", 0);
-  std::memcpy(id.internal, value.data(), value.size());
+  value = sdk::detail::await_value(context, key, deadline, 0, "nccl: waiting for rank 0");
+  if (value.starts_with("-")) throw sdk::Failure(BP_PEER_LOST, "nccl: rank 0 could not start: " + value.substr(1), 0);
+  if (value.size() != 1 + sizeof id.internal) {
+    throw sdk::Failure(BP_INTERNAL, "nccl: rank 0 left an id that is damaged", 0);
+  }
+  std::memcpy(&id, value.data() + 1, sizeof id);
   return id;
 }
 
@@ -165,8 +176,25 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   if (op.kind == BP_SEND || op.kind == BP_RECV) return messages_.submit(op);
   if (const int32_t lost = first_lost_.load(); lost >= 0) throw gone(lost, kVanished);
   std::unique_ptr<sdk::Work> work = collectives_.submit(op);
-  if (work && collectives_.launching()) poller_.wake();
+  if (work && collectives_.launching()) launch_behind();
   return work;
+}
+
+// By a thread of its own: CUDA may block it until the group is aborted.
+void Group::launch_behind() noexcept {
+  const std::lock_guard lock(launcher_mutex_);
+  if (launcher_) return launcher_->wake();
+  const auto launch = [this, is_on_device = false](sdk::Poller::Sleep& sleep) mutable {
+    if (!std::exchange(is_on_device, true)) check(api_, api_.cuda.set_device(device_), "choosing the device");
+    if (collectives_.advance()) sleep.at_most(sdk::Poller::kShortestPause);
+    sleep.until_woken();
+    return false;
+  };
+  try {
+    launcher_.emplace(launch, [this](const sdk::Failure& why) { fate_.decide(why); });
+  } catch (const sdk::Failure& why) {
+    fate_.decide(why);
+  }
 }
 
 void Group::abort(const sdk::Failure& why) noexcept { fate_.overrule(why); }
@@ -191,7 +219,6 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
   }
   bool moved = wire_.progress(sleep);
   moved |= messages_.progress();
-  const bool launching = collectives_.advance();
   if (!gone_.empty() && !moved) {
     const auto& [peer, left_at] = *gone_.begin();
     const auto since = collectives_.waits_since();
@@ -201,7 +228,7 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
     }
     sleep.at_most(since ? 5'000'000 : 50'000'000);  // nobody tells when the next one begins
   }
-  if (launching || messages_.busy()) sleep.at_most(sdk::Poller::kShortestPause);
+  if (messages_.busy()) sleep.at_most(sdk::Poller::kShortestPause);
   sleep.until_woken();
   return moved;
 }

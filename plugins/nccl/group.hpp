@@ -7,6 +7,8 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 
 #include "backplane/sdk/sdk.hpp"
 #include "collectives.hpp"
@@ -41,6 +43,7 @@ class Group final : public sdk::ProcessGroup {
   void end_of(int32_t peer);
   const char* how_it_left(int32_t peer) const;
   void stop_device() noexcept;
+  void launch_behind() noexcept;
 
   const Api& api_;
   const int device_;
@@ -60,7 +63,9 @@ class Group final : public sdk::ProcessGroup {
   DeviceMemory memory_;
   Collectives collectives_;
   Messages messages_;
-  sdk::Poller poller_;  // last: its thread uses all of the above
+  sdk::Poller poller_;  // the last ones, for their threads use all of the above
+  std::mutex launcher_mutex_;
+  std::optional<sdk::Poller> launcher_;  // once a launch has not come to its end in submit
 };
 
 }  // namespace backplane::nccl

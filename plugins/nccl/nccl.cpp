@@ -80,7 +80,11 @@ struct Nccl {
   };
   static constexpr auto capabilities = capabilities_in(kBoth, kReducedDtypes);
 
-  static void probe(const sdk::Host&) { count_devices(open_api("")); }
+  static void probe(const sdk::Host& host) {
+    const Api& api = open_api("");
+    const std::string remark = remark_on_devices(api, count_devices(api));
+    if (!remark.empty()) host.log(BP_LOG_INFO, remark);
+  }
   static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
     return std::make_unique<Group>(context, offer);
   }

@@ -69,6 +69,12 @@ TEST(ChoiceTest, DevicesBesideTheHost) {
   const auto on = [](const std::string& device, const std::string& place = "here") {
     return View{{{"gloo", ""}, {"nccl", "", true, device}}, place};
   };
+  View remarkable = on("0");
+  remarkable.candidates[1].remark = "no peer access";
+  View other = remarkable;
+  other.candidates[1].device = "1";
+  EXPECT_EQ(told({remarkable, other})[0],
+            "gloo: 2 ranks, all of which can use it; nccl for memory of devices (no peer access)");
   EXPECT_EQ(told({on("0"), on("1")})[0], "gloo: 2 ranks, all of which can use it; nccl for memory of devices");
   EXPECT_EQ(told({on("0"), on("0", "there")})[0], "gloo: 2 ranks, all of which can use it") << "two hosts";
   EXPECT_EQ(told({on("0"), on("0")})[0], "gloo: 2 ranks, all of which can use it") << "one device for two";

@@ -2,6 +2,7 @@
 //
 // The child's side of ask(): loads a plugin, runs its code and answers on a pipe.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,12 +25,19 @@ struct Request {
   std::string backend;
 };
 
+// What a probe logs beside its answer.
+void keep_remarks(void* ctx, uint32_t level, const char* line) {
+  auto* const remarks = static_cast<std::string*>(ctx);
+  if (level == BP_LOG_INFO) *remarks += fmt::format("{}{}", remarks->empty() ? "" : "; ", line);
+}
+
 nlohmann::json answer(const Request& request) {
   bp_error err;
   bp_error_init(&err);
   std::string text;
   int32_t status = BP_OK;
   if (request.question == kProbe) {
+    bp_set_log(keep_remarks, &text);
     status = bp_registry_probe(nullptr, request.backend.c_str(), &err);
   } else {
     char* json = nullptr;

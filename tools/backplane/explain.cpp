@@ -17,6 +17,7 @@ namespace backplane::tool {
 namespace {
 
 constexpr const char* kRankCommand = "__explain";
+constexpr const char* kDevices = "--devices";
 constexpr std::chrono::seconds kPatience{30};
 constexpr std::string_view kSentence = "auto chose ";  // how the line begins that every group logs
 
@@ -25,13 +26,19 @@ Starts N ranks that make a group, and prints which backend they agreed on, why, 
 it. Where 'backplane bench --tune' has written a tuning table for this host (or BACKPLANE_TUNING_FILE names one), the
 fastest by that is chosen, and what was measured is told. BACKPLANE_LOG=info makes any program say the same.)";
 
-int ask_ranks(int ranks) {
+struct Question {
+  int ranks = 2;
+  bool devices = false;  // each rank has one, by its number on its host
+};
+
+int ask_ranks(const Question& question) {
   Job job;
-  job.ranks_per_node = ranks;
+  job.ranks_per_node = question.ranks;
   job.job_id = random_job_id();
   Plan plan;
   plan.path = "/proc/self/exe";
   plan.arguments = {"backplane", kRankCommand};
+  if (question.devices) plan.arguments.emplace_back(kDevices);
   plan.timeout = kPatience;
   plan.grace = std::chrono::seconds(1);
   Guard guard;  // forks, so it comes before any thread
@@ -39,7 +46,7 @@ int ask_ranks(int ranks) {
   return run_job(job, plan, signals, guard);
 }
 
-void answer() {
+void answer(bool with_device) {
   std::string reason;
   const auto listen = [](void* ctx, uint32_t level, const char* text) {
     const std::string_view line = text;
@@ -54,6 +61,9 @@ void answer() {
   GroupOptions options;
   options.backend = "auto";
   options.timeout = kPatience;
+  if (const char* const number = std::getenv("LOCAL_RANK"); with_device && number != nullptr) {
+    options.device = std::atoi(number);
+  }
   {
     const ProcessGroup group = ProcessGroup::create(options);
     if (group.rank() == 0) fmt::print("{}\n", reason);
@@ -64,12 +74,18 @@ void answer() {
 }  // namespace
 
 void add_explain(CLI::App& app, int& exit_code) {
-  auto ranks = std::make_shared<int>(2);
+  auto question = std::make_shared<Question>();
   CLI::App* command = app.add_subcommand("explain", "Say which backend 'auto' stands for on this machine, and why");
   command->footer(kFooter);
-  command->add_option("-n,--nproc", *ranks, "Ranks of the group")->check(CLI::Range(1, 4096))->option_text("N (2)");
-  command->callback([ranks, &exit_code] { exit_code = ask_ranks(*ranks); });
-  app.add_subcommand(kRankCommand)->group("")->callback(answer);
+  command->add_option("-n,--nproc", question->ranks, "Ranks of the group")
+      ->check(CLI::Range(1, 4096))
+      ->option_text("N (2)");
+  command->add_flag(kDevices, question->devices, "Ranks that compute on a GPU each: rank i on device i");
+  command->callback([question, &exit_code] { exit_code = ask_ranks(*question); });
+  auto with_device = std::make_shared<bool>(false);
+  CLI::App* rank = app.add_subcommand(kRankCommand)->group("");
+  rank->add_flag(kDevices, *with_device);
+  rank->callback([with_device] { answer(*with_device); });
 }
 
 }  // namespace backplane::tool

@@ -38,7 +38,7 @@ void probe_all(Json& list, double timeout) {
     if (backend["state"] != "available") continue;
     const Answer answer = ask(kProbe, backend["id"].get<std::string>(), "while probing", limit);
     backend["viable"] = answer.status == BP_OK;
-    if (answer.status != BP_OK) backend["viability"] = answer.text;
+    if (!answer.text.empty()) backend["viability"] = answer.text;
   }
 }
 
@@ -59,7 +59,8 @@ std::string backends_text(const Json& list, bool probed) {
           fmt::format("{}: {}", backend["state"].get<std::string>(), backend.value("reason", "no reason given")));
     }
     if (backend.contains("viability")) {
-      table.note(fmt::format("not viable: {}", backend["viability"].get<std::string>()));
+      const char* const what = backend["viable"].get<bool>() ? "viable" : "not viable";
+      table.note(fmt::format("{}: {}", what, backend["viability"].get<std::string>()));
     }
   }
   return table.text();

@@ -18,7 +18,7 @@ constexpr std::chrono::seconds kAnswerTime{10};
 
 struct Answer {
   int32_t status;    // what the C API returned, or BP_INTERNAL if the child did not get that far
-  std::string text;  // JSON or nothing if the status is BP_OK, else why not
+  std::string text;  // JSON, or of a probe its remarks, if the status is BP_OK; else why not
 };
 
 // `doing` ends the sentence about a child without an answer: "crashed with SIGSEGV while probing".

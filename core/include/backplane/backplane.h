@@ -131,7 +131,7 @@ BP_API int32_t bp_registry_list(bp_registry* registry, char** json, bp_error* er
 /* Everything about one backend (options, capabilities, file, versions), as JSON for bp_free. Loads its plugin. */
 BP_API int32_t bp_registry_info(bp_registry* registry, const char* name, char** json, bp_error* err);
 /* BP_OK if the backend is viable on this machine, else BP_UNSUPPORTED with its reason. Loads its plugin and runs its
- * probe in this process. */
+ * probe in this process; what that remarks about the machine is logged (BP_LOG_INFO). */
 BP_API int32_t bp_registry_probe(bp_registry* registry, const char* name, bp_error* err);
 /* What the core makes of one plugin file, wherever it lies: loads it as a lookup would, with the same checks, and
  * gives what bp_registry_info says of each of its backends, as a JSON array for bp_free. The error is the reason for

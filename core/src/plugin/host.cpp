@@ -64,7 +64,13 @@ struct HostCalls {
     return *host(ctx).store_;
   }
 
-  static void log(void* ctx, uint32_t level, const char* text) { write_log(level, host(ctx).name_ + ": " + text); }
+  static void log(void* ctx, uint32_t level, const char* text) {
+    Host& h = host(ctx);
+    write_log(level, fmt::format("{}: {}", h.name_, text));
+    if (level != BP_LOG_INFO || h.store_) return;
+    const std::lock_guard lock(h.remarks_mutex_);
+    h.remarks_ += fmt::format("{}{}", h.remarks_.empty() ? "" : "; ", text);
+  }
   static int32_t abort_requested(void* ctx) { return host(ctx).abort_requested() ? 1 : 0; }
 
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
@@ -111,6 +117,11 @@ Host::Host(std::string name, std::shared_ptr<Store> store)
       table_{sizeof(bp_host),   BP_ABI_MINOR,        this,           HostCalls::log,  HostCalls::abort_requested,
              HostCalls::set,    HostCalls::get,      HostCalls::add, HostCalls::wait, HostCalls::compare_set,
              HostCalls::remove, HostCalls::extension} {}
+
+std::string Host::remarks() const {
+  const std::lock_guard lock(remarks_mutex_);
+  return remarks_;
+}
 
 void Host::request_abort(const std::string& why) {
   aborting_.store(true, std::memory_order_release);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "backplane/abi/host.h"
@@ -28,6 +29,8 @@ class Host {
   void request_abort(const std::string& why);
   // Answers this extension with `table`, which outlives this object. Before the plugin sees the host.
   void offer(const char* id, const void* table) { offered_[id] = table; }
+  // Without a store, as in a probe: what the plugin has logged at BP_LOG_INFO by now.
+  std::string remarks() const;
   bool abort_requested() const {
     return aborting_.load(std::memory_order_acquire) || (store_ != nullptr && store_->interrupted());
   }
@@ -40,6 +43,8 @@ class Host {
   const bool secure_;
   std::map<std::string, const void*, std::less<>> offered_;
   std::atomic<bool> aborting_ = false;
+  mutable std::mutex remarks_mutex_;
+  std::string remarks_;  // parted by "; "
   const bp_host table_;
 };
 

@@ -43,14 +43,15 @@ std::shared_ptr<const BackendOptions> make_options(const Member& member, const K
                                           "env://");
 }
 
-void probe(const Member& member) {
+std::string probe(const Member& member) {
   const bp_backend& backend = *member.backend;
-  if (backend.probe == nullptr) return;
+  if (backend.probe == nullptr) return "";
   const Host host(member.id);
   bp_error err;
   bp_error_init(&err);
   const int32_t status = backend.probe(&backend, host.table(), &err);
   if (status != BP_OK) throw_report(status, err, "");
+  return host.remarks();
 }
 
 }  // namespace backplane::core

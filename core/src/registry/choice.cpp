@@ -95,6 +95,12 @@ std::string device_objection(Store& store, const Candidate& mine, const std::str
   return "its device is another rank's, too";
 }
 
+// What this rank was told of the machine, in brackets.
+std::string remark_on(const std::vector<Candidate>& mine, const std::string& id) {
+  const auto found = std::find_if(mine.begin(), mine.end(), [&id](const Candidate& each) { return each.id == id; });
+  return found == mine.end() || found->remark.empty() ? "" : fmt::format(" ({})", found->remark);
+}
+
 // When all have spoken. An empty id: nothing will do, for this reason.
 Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mine, const std::string& place,
               Deadline deadline) {
@@ -124,7 +130,8 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   if (!evidence.empty()) reason += fmt::format("; {}", evidence);
   const std::vector<Exemption> exemptions = table.exemptions(id, able_to_share(mine, id, usable), world_size);
   if (!exemptions.empty()) reason += fmt::format("; {}", describe(exemptions));
-  if (!for_devices.empty()) reason += fmt::format("; {} for memory of devices", for_devices);
+  if (!for_devices.empty())
+    reason += fmt::format("; {} for memory of devices{}", for_devices, remark_on(mine, for_devices));
   return {id, reason + passed_over, exemptions, for_devices};
 }
 
@@ -182,8 +189,8 @@ std::vector<Candidate> candidates(Registry& registry, int32_t device) {
       if (!joins_processes(member)) continue;
       check_security(member);
       if (serves_devices(*member.backend) && device < 0) fail(BP_UNSUPPORTED, "no device was named for this rank");
-      probe(member);
-      found.push_back({id, "", (member.backend->flags & BP_BACKEND_AUTONOMOUS) != 0});
+      const std::string remark = probe(member);
+      found.push_back({id, "", (member.backend->flags & BP_BACKEND_AUTONOMOUS) != 0, "", remark});
       if (serves_devices(*member.backend)) found.back().device = device_name(device);
     } catch (const Error& e) {
       found.push_back({id, e.what()});

@@ -19,6 +19,7 @@ struct Candidate {
   std::string objection;      // why this rank cannot use it; empty: it can
   bool is_autonomous = true;  // makes progress without being waited for
   std::string device = {};    // set: it serves memory of devices, and would use this one, which no two ranks may share
+  std::string remark = {};    // what its probe had to say about this machine
 };
 
 // All that join processes, the preferred ones first. Loads and probes each. `device`: ordinal of the one that this rank

@@ -74,8 +74,9 @@ class Registry {
 // The registry of the process.
 Registry& default_registry();
 
-// Is the backend viable here? Throws core::Error with the reason if not.
-void probe(const Member& member);
+// Is the backend viable here? Throws core::Error with the reason if not. What it remarks about this machine, if
+// anything.
+std::string probe(const Member& member);
 
 // BP_UNSUPPORTED if this process has a secret of its job (store/secret.hpp) and the backend could not tell its peers
 // from strangers.

@@ -181,13 +181,16 @@ Agent::Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink 
   agent_.struct_size = sizeof agent_;
   outcome.status = backend.init(&backend, &init, &agent_, &outcome.error);
   if (outcome.ok()) api_ = static_cast<const bp_process_group_api*>(agent_.api);
-  if (api_ == nullptr || !plan.on_device) return;
-  twins_ = std::make_shared<TwinMemory>(*api_, agent_.self);
-  if (twins_->usable()) return;
-  twins_.reset();
+  if (api_ == nullptr || !plan.on_device || use_twins()) return;
   outcome.status = bp_error_set(&outcome.error, BP_UNSUPPORTED, 0, -1,
                                 "buffers on a device are to be checked, and this agent hands out none of its memory "
                                 "(" BP_EXT_MEMORY ", " BP_EXT_DEVICE ")");
+}
+
+bool Agent::use_twins() {
+  if (!twins_) twins_ = std::make_shared<TwinMemory>(*api_, agent_.self);
+  if (!twins_->usable()) twins_.reset();
+  return twins_ != nullptr;
 }
 
 Agent::~Agent() {

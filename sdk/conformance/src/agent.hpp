@@ -97,6 +97,8 @@ class Agent {
   void* self() const { return agent_.self; }
   const bp_agent& raw() const { return agent_; }
   Host& host() { return *host_; }
+  // From now on operations get memory of the backend's device instead of the host's. False: it hands out none.
+  bool use_twins();
   // Null: buffers are what the cases make them.
   const std::shared_ptr<TwinMemory>& twins() const { return twins_; }
   int32_t rank() const { return rank_; }

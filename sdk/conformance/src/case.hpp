@@ -51,6 +51,7 @@ std::vector<Case> errors_cases();
 std::vector<Case> process_cases();
 std::vector<Case> determinism_cases();
 std::vector<Case> memory_cases();
+std::vector<Case> device_cases();
 
 const std::vector<Case>& all_cases();
 

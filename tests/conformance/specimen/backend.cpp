@@ -7,6 +7,7 @@ namespace backplane::specimen {
 namespace {
 
 constexpr uint64_t kAllReductions = BP_ALL_REDUCE_OPS;
+constexpr uint64_t kBoth = BP_BIT(BP_HOST) | BP_BIT(BP_CUDA);
 
 // What stands between the ABI and the group, so that the group's end can be overridden.
 class Shell final : public sdk::ProcessGroup {
@@ -92,22 +93,22 @@ struct Description {
                    .flags = BP_OPTION_SECRET | BP_OPTION_SAME_ON_ALL}),
   };
   static constexpr std::array capabilities = {
-      sdk::moves(BP_SEND),
-      sdk::moves(BP_RECV),
+      sdk::moves(BP_SEND, BP_ALL_DTYPES, kBoth),
+      sdk::moves(BP_RECV, BP_ALL_DTYPES, kBoth),
       sdk::moves(BP_BARRIER),
-      sdk::moves(BP_BROADCAST),
-      sdk::moves(BP_GATHER),
-      sdk::moves(BP_GATHERV),
-      sdk::moves(BP_SCATTER),
-      sdk::moves(BP_SCATTERV),
-      sdk::moves(BP_ALL_GATHER),
-      sdk::moves(BP_ALL_GATHERV),
-      sdk::moves(BP_ALL_TO_ALL),
-      sdk::moves(BP_ALL_TO_ALLV),
-      sdk::reduces(BP_REDUCE, BP_ALL_DTYPES, kAllReductions),
-      sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, kAllReductions),
-      sdk::reduces(BP_REDUCE_SCATTER, BP_ALL_DTYPES, kAllReductions),
-      sdk::reduces(BP_REDUCE_SCATTERV, BP_ALL_DTYPES, kAllReductions),
+      sdk::moves(BP_BROADCAST, BP_ALL_DTYPES, kBoth),
+      sdk::moves(BP_GATHER, BP_ALL_DTYPES, kBoth),
+      sdk::moves(BP_GATHERV, BP_ALL_DTYPES, kBoth),
+      sdk::moves(BP_SCATTER, BP_ALL_DTYPES, kBoth),
+      sdk::moves(BP_SCATTERV, BP_ALL_DTYPES, kBoth),
+      sdk::moves(BP_ALL_GATHER, BP_ALL_DTYPES, kBoth),
+      sdk::moves(BP_ALL_GATHERV, BP_ALL_DTYPES, kBoth),
+      sdk::moves(BP_ALL_TO_ALL, BP_ALL_DTYPES, kBoth),
+      sdk::moves(BP_ALL_TO_ALLV, BP_ALL_DTYPES, kBoth),
+      sdk::reduces(BP_REDUCE, BP_ALL_DTYPES, kAllReductions, kBoth),
+      sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, kAllReductions, kBoth),
+      sdk::reduces(BP_REDUCE_SCATTER, BP_ALL_DTYPES, kAllReductions, kBoth),
+      sdk::reduces(BP_REDUCE_SCATTERV, BP_ALL_DTYPES, kAllReductions, kBoth),
   };
 
   static void probe(const sdk::Host&) { (void)find_mutant(); }

@@ -277,6 +277,7 @@ void Specimen::work() {
     if (collectives_.empty()) return;
     const CollectivePtr collective = collectives_.front();
     collectives_.pop_front();
+    changed_.wait(lock, [this, &collective] { return stopping_ || aborted_ || all_done(collective->after); });
     lock.unlock();
     bp_error err;
     bp_error_init(&err);

@@ -63,5 +63,6 @@ std::vector<Mutant> all_mutants();
 [[gnu::weak]] std::vector<Mutant> process_mutants();
 [[gnu::weak]] std::vector<Mutant> determinism_mutants();
 [[gnu::weak]] std::vector<Mutant> memory_mutants();
+[[gnu::weak]] std::vector<Mutant> device_mutants();
 
 }  // namespace backplane::specimen

@@ -38,6 +38,10 @@ bool remove_one(Files& files, const typename Files::key_type& place, const Wante
 
 }  // namespace
 
+bool all_done(const std::vector<TaskPtr>& tasks) {
+  return std::all_of(tasks.begin(), tasks.end(), [](const TaskPtr& each) { return each->done; });
+}
+
 std::string Operation::text() const {
   std::string text = sends ? "send to " : "recv from ";
   text += peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(peer);

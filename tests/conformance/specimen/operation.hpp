@@ -21,9 +21,11 @@ namespace backplane::specimen {
 struct Task {
   virtual ~Task() = default;
   bool done = false;
-  std::optional<sdk::Failure> failure;  // valid once done
+  std::optional<sdk::Failure> failure;       // valid once done
+  std::vector<std::shared_ptr<Task>> after;  // what its stream held at submit: they are done before it begins
 };
 using TaskPtr = std::shared_ptr<Task>;
+bool all_done(const std::vector<TaskPtr>& tasks);
 
 struct Operation final : Task {
   bool sends = false;

@@ -26,6 +26,28 @@ OperationPtr Specimen::make_operation(const bp_op& op) {
   return operation;
 }
 
+// Those that wait for their turn in the stream do so in the order in which they were submitted.
+void Specimen::begin(const OperationPtr& operation) {
+  if (!operation->after.empty()) {
+    held_.push_back(operation);
+    return wake();
+  }
+  if (operation->sends) {
+    submit_send(operation);
+  } else {
+    submit_receive(operation);
+  }
+}
+
+void Specimen::begin_held() {
+  while (!held_.empty() && all_done(held_.front()->after)) {
+    const OperationPtr operation = held_.front();
+    held_.pop_front();
+    operation->after.clear();
+    begin(operation);
+  }
+}
+
 bool Specimen::eager(const Operation& send) {
   return send.size <= settings_->eager_limit && peer(send.peer).in_window + send.size + kOverhead <= settings_->window;
 }
@@ -124,6 +146,7 @@ void Specimen::credit(int32_t source, uint64_t size) {
 
 void Specimen::give_up(const OperationPtr& operation, const sdk::Failure& why) {
   if (operation->done) return;
+  if (std::erase(held_, operation) > 0) return fail(*operation, why);
   if (operation->sends) return give_up_send(operation, why);
   if (!matcher_.remove_receive(*operation)) {
     incoming_.erase(operation->id);
@@ -204,6 +227,7 @@ void Specimen::finish(Task& task) {
   if (task.done) return;
   task.done = true;
   changed_.notify_all();
+  if (!held_.empty()) wake();
 }
 
 void Specimen::fail(Task& task, const sdk::Failure& why) {

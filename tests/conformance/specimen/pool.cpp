@@ -59,8 +59,14 @@ void Live::wipe() const {
   for (const auto& [begin, size] : sizes_) std::memset(begin, 0, size);
 }
 
-std::unique_ptr<sdk::Allocation> Pool::allocate(uint64_t bytes, uint32_t memory, int32_t) {
-  if (memory != BP_HOST) throw sdk::Failure(BP_UNSUPPORTED, "the specimen has host memory only");
+void Copies::copy(void* to, const void* from, uint64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+std::unique_ptr<sdk::Allocation> Pool::allocate(uint64_t bytes, uint32_t memory, int32_t device) {
+  if (memory != BP_HOST && (memory != BP_CUDA || device != 0)) {
+    throw sdk::Failure(BP_UNSUPPORTED, "the specimen has memory of the host and of device 0 only");
+  }
   if (bytes > kMost) {
     throw sdk::Failure(BP_RESOURCE, "the specimen hands out no " + std::to_string(bytes) + " bytes at a time");
   }

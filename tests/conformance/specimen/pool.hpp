@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "backplane/sdk/device.hpp"
 #include "backplane/sdk/sdk.hpp"
 
 namespace backplane::specimen {
@@ -26,6 +27,7 @@ class Live {
   std::map<std::byte*, uint64_t> sizes_;  // bytes, by begin
 };
 
+// "Memory of the device", number 0, is memory of the host.
 class Pool : public sdk::MemoryPool {
  public:
   std::unique_ptr<sdk::Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) override;
@@ -33,6 +35,12 @@ class Pool : public sdk::MemoryPool {
 
  private:
   const std::shared_ptr<Live> live_ = std::make_shared<Live>();
+};
+
+// Its "backplane.device/1", but for what concerns operations.
+class Copies : public sdk::DeviceTable {
+ public:
+  void copy(void* to, const void* from, uint64_t bytes) override;
 };
 
 }  // namespace backplane::specimen

@@ -35,6 +35,7 @@ void Specimen::progress() {
 }
 
 void Specimen::serve(Lock& lock) {
+  begin_held();
   close_connections();
   std::vector<pollfd> polled = {{wake_, POLLIN, 0}};
   std::vector<int32_t> ranks;

@@ -10,16 +10,21 @@ namespace backplane::specimen {
 namespace {
 
 // A send, a receive or a collective in flight. The group outlives it.
-class SpecimenWork final : public sdk::Work {
+class SpecimenWork final : public sdk::StreamWork {
  public:
   SpecimenWork(Specimen& group, TaskPtr task) : group_(group), task_(std::move(task)) {}
   bool wait(int64_t timeout_ns) override { return group_.wait(*task_, timeout_ns); }
   void cancel() noexcept override { group_.cancel(task_); }
+  bool order(void*, int64_t timeout_ns) override { return group_.order(task_, timeout_ns); }
 
  private:
   Specimen& group_;
   TaskPtr task_;
 };
+
+bool on_device(const bp_op& op) {
+  return (op.input.count > 0 && op.input.memory == BP_CUDA) || (op.output.count > 0 && op.output.memory == BP_CUDA);
+}
 
 sdk::Failure late(const std::string& what, int64_t timeout_ns, int32_t peer) {
   return {BP_TIMEOUT, what + " was not done after " + std::to_string(static_cast<double>(timeout_ns) / 1e9) + " s",
@@ -28,6 +33,18 @@ sdk::Failure late(const std::string& what, int64_t timeout_ns, int32_t peer) {
 
 }  // namespace
 
+const void* Specimen::extension(std::string_view id) {
+  if (id == BP_EXT_DEVICE) return copies().table();
+  return id == BP_EXT_MEMORY ? pool().table() : nullptr;
+}
+
+bool Specimen::order(const TaskPtr& task, int64_t) {
+  const Lock lock(mutex_);
+  if (task->done && task->failure) throw sdk::Failure(*task->failure);
+  if (!task->done) stream_.push_back(task);
+  return true;
+}
+
 void Specimen::require_alive() const {
   if (aborted_) throw sdk::Failure(*aborted_);
 }
@@ -35,19 +52,18 @@ void Specimen::require_alive() const {
 std::unique_ptr<sdk::Work> Specimen::submit(const bp_op& op) {
   Lock lock(mutex_);
   require_alive();
+  std::erase_if(stream_, [](const TaskPtr& each) { return each->done; });
   TaskPtr task;
   std::string what;
   if (op.kind == BP_SEND || op.kind == BP_RECV) {
     const OperationPtr operation = make_operation(op);
     what = operation->text();
     task = operation;
-    if (operation->sends) {
-      submit_send(operation);
-    } else {
-      submit_receive(operation);
-    }
+    if (on_device(op)) operation->after = stream_;
+    begin(operation);
   } else {
     auto collective = std::make_shared<Collective>(op, world_size_);
+    if (on_device(op)) collective->after = stream_;
     what = operation_name(op.kind);
     task = collective;
     collectives_.push_back(std::move(collective));
@@ -105,7 +121,9 @@ void Specimen::abort(const sdk::Failure& why) noexcept {
   for (const auto& [id, receive] : incoming_) fail(*receive, about(*receive, why));
   for (const auto& [id, send] : waiting_sends_) fail(*send, about(*send, why));
   incoming_.clear();
+  for (const OperationPtr& each : held_) fail(*each, about(*each, why));
   waiting_sends_.clear();
+  held_.clear();
   for (Peer& each : peers_) {
     for (const Outgoing& out : each.outgoing) {
       if (out.send) fail(*out.send, about(*out.send, why));

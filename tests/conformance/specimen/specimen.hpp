@@ -95,12 +95,15 @@ class Specimen {
   virtual std::unique_ptr<sdk::Work> submit(const bp_op& op);
   virtual void abort(const sdk::Failure& why) noexcept;
   virtual void close() noexcept;
-  virtual const void* extension(std::string_view id) { return id == BP_EXT_MEMORY ? pool().table() : nullptr; }
+  virtual const void* extension(std::string_view id);
   virtual Pool& pool() { return pool_; }
+  virtual Copies& copies() { return copies_; }
 
   // What a work of this group does.
   virtual bool wait(Task& task, int64_t timeout_ns);
   virtual void cancel(const TaskPtr& task) noexcept;
+  // Has the device's stream, of which there is one, wait for the task.
+  virtual bool order(const TaskPtr& task, int64_t timeout_ns);
 
   // For collectives: messages of their own, from the collective's thread.
   virtual void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
@@ -128,6 +131,8 @@ class Specimen {
 
   // operations.cpp, all [lock]
   virtual OperationPtr make_operation(const bp_op& op);
+  void begin(const OperationPtr& operation);
+  void begin_held();  // those whose turn in the stream has come
   virtual void submit_send(const OperationPtr& send);
   virtual void submit_receive(const OperationPtr& receive);
   virtual bool eager(const Operation& send);  // may it be copied and be done at once?
@@ -197,8 +202,11 @@ class Specimen {
   std::map<uint64_t, OperationPtr> waiting_sends_;  // requested, by id
   std::map<uint64_t, OperationPtr> incoming_;       // receives whose message is on its way, by id
   std::deque<CollectivePtr> collectives_;           // not begun
+  std::vector<TaskPtr> stream_;                     // what operations on the device wait for
+  std::deque<OperationPtr> held_;                   // that do
   std::vector<std::byte> scratch_;
   Pool pool_;
+  Copies copies_;
 };
 
 }  // namespace backplane::specimen

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How groups of nccl end: aborts, deadlines, errors of NCCL, ranks that are gone.
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "support.hpp"
 
 namespace backplane::test {
@@ -137,6 +141,67 @@ TEST(Nccl, EndsWhenAPeerOfAMessageIsLost) {
       EXPECT_EQ(failure_of([&] { sent.wait(); }), Status::kPeerLost);
     }
     cudaStreamDestroy(stream);
+  });
+}
+
+// A thread waits for room in a stream, which only an abort makes.
+TEST(Nccl, AbortsWhileAThreadLaunchesIntoAFullStream) {
+  const ScopedVariable queue("BACKPLANE_DOUBLE_QUEUE", "8");
+  std::promise<void> aborted;
+  on_devices(2, [&aborted](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    group.barrier();
+    if (group.rank() == 1) return await(aborted);
+    std::atomic<int> submitted = 0;
+    auto launching = std::async(std::launch::async, [&] {
+      const TestStream stream(device);
+      std::vector<Work> works;
+      EXPECT_EQ(failure_of([&] {
+                  for (; submitted < 1000; ++submitted) {
+                    works.push_back(group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async()));
+                  }
+                }),
+                Status::kCancelled);
+      for (Work& work : works) EXPECT_EQ(failure_of([&] { work.wait(); }), Status::kCancelled);
+    });
+    while (submitted < 2) std::this_thread::yield();  // the next ones find no room
+    group.abort("the test says so");
+    launching.get();
+    EXPECT_LT(submitted, 1000);
+    aborted.set_value();
+  });
+}
+
+// More messages than a stream holds are under way, and stay there: the other end waits for a collective.
+TEST(Nccl, AbortsWhileMessagesFillAStream) {
+  constexpr uint64_t kMessages = 200;
+  const ScopedVariable queue("BACKPLANE_DOUBLE_QUEUE", "256");
+  const uint64_t before = double_message_launches();
+  std::atomic<int> submitted = 0;
+  on_devices(2, [before, &submitted](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, kMessages, 1);
+    const TestStream stream(device);
+    group.barrier();
+    std::vector<Work> works;
+    if (group.rank() == 1) works.push_back(group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async()));
+    for (uint64_t i = 0; i < kMessages; ++i) {
+      const Buffer one(memory.data() + i, 1, dtype_of<float>, device);
+      works.push_back(group.rank() == 0 ? group.send(one, 1, i, stream.async())
+                                        : group.recv(one, 0, i, stream.async()));
+    }
+    submitted.fetch_add(1);
+    while (submitted < 2) std::this_thread::yield();  // an abort would refuse the rest of the other rank's
+    while (double_message_launches() - before < 2 * 64) std::this_thread::yield();
+    group.abort("the test says so");
+    int failed = 0;
+    for (Work& work : works) {
+      try {
+        work.wait();  // a send whose bytes NCCL has taken is done
+      } catch (const Error&) {
+        ++failed;
+      }
+    }
+    EXPECT_GT(failed, 100);
   });
 }
 

@@ -29,3 +29,10 @@ if BACKPLANE_DOUBLE_DRIVER=0 "$work/gpu-check" --library "$3" --devices 1 --outp
   exit 1
 fi
 grep -q "no CUDA driver" "$work/log"
+
+# What the driver says of peer access is told, and NCCL taken all the same.
+export BACKPLANE_NCCL_LIBRARY="$3" BACKPLANE_DOUBLE_DEVICES=2 BACKPLANE_DOUBLE_PEERS=0
+"$2/bin/backplane" list --probe >"$work/log" 2>&1
+grep -q "  viable: nccl: 1 of the 1 pairs of devices do not reach" "$work/log" || { cat "$work/log"; exit 1; }
+"$2/bin/backplane" explain --devices >"$work/log" 2>&1
+grep -q "nccl for memory of devices (1 of the 1 pairs of devices do not reach" "$work/log" || { cat "$work/log"; exit 1; }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How groups of nccl start: what is missing, which device, who chooses it.
+#include <mutex>
+#include <optional>
+
 #include "support.hpp"
 
 namespace backplane::test {
@@ -91,6 +94,46 @@ TEST(Nccl, IsWhatAutoTakesForDevices) {
   const ScopedVariable no_driver("BACKPLANE_DOUBLE_DRIVER", "0");
   const ProcessGroup without = ProcessGroup::create(on_device("auto", Store::inproc(), 0, 1, 3));
   EXPECT_EQ(without.backend(Device::cuda(3)), "self");
+}
+
+// Lines of the log, as long as it lives.
+class LogLines {
+ public:
+  LogLines() { bp_set_log(add, this); }
+  ~LogLines() { bp_set_log(nullptr, nullptr); }
+  LogLines(const LogLines&) = delete;
+  LogLines& operator=(const LogLines&) = delete;
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  static void add(void* ctx, uint32_t, const char* line) {
+    auto* const lines = static_cast<LogLines*>(ctx);
+    const std::lock_guard lock(lines->mutex_);
+    lines->text_.append(line).append("\n");
+  }
+  std::mutex mutex_;
+  std::string text_;
+};
+
+// NCCL serves them all the same.
+TEST(Nccl, SaysWhichDevicesDoNotReachEachOther) {
+  const ScopedVariable library("BACKPLANE_NCCL_LIBRARY", kDouble);
+  const ScopedVariable devices("BACKPLANE_DOUBLE_DEVICES", "4");
+  const auto chosen = [] {
+    LogLines lines;
+    on_devices(
+        2, [](ProcessGroup& group, Device device) { EXPECT_EQ(group.backend(device), "nccl"); }, "auto");
+    return lines.text();
+  };
+  const std::string all = chosen();
+  EXPECT_TRUE(contains(all, "nccl for memory of devices\n")) << all;
+  const ScopedVariable peers("BACKPLANE_DOUBLE_PEERS", "3");
+  const std::string some = chosen();
+  EXPECT_TRUE(contains(some, "nccl for memory of devices (3 of the 6 pairs of devices do not reach each other"))
+      << some;
 }
 
 #ifdef BACKPLANE_TEST_gloo

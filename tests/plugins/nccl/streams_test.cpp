@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What nccl does in streams of the caller.
+#include <thread>
+
 #include "backplane/multigpu.hpp"
 #include "support.hpp"
 
@@ -89,7 +91,10 @@ TEST(Nccl, HasAStreamWaitBesideAThreadThatWaits) {
       work.wait();
     });
     await(waiting);
-    for (int i = 0; i < 100; ++i) work.order(later.get());
+    for (int i = 0; i < 1000; ++i) {
+      work.order(later.get());
+      std::this_thread::yield();
+    }
     if (group.rank() == 0) {
       EXPECT_FALSE(work.wait_for(std::chrono::milliseconds(1)));
       ordered.set_value();

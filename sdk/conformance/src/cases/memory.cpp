@@ -53,7 +53,7 @@ void Piece::release() {
 void Piece::fill(uint64_t key) const {
   std::vector<std::byte> bytes(copies_ ? size_ : 0);
   std::byte* const to = copies_ ? bytes.data() : data();
-  for (uint64_t i = 0; i < size_; ++i) to[i] = static_cast<std::byte>(key * 31 + i % 251);
+  for (uint64_t i = 0; i < size_; ++i) to[i] = byte_at(key, i);
   if (copies_) copies_->copy(data_, bytes.data(), size_);
 }
 
@@ -62,7 +62,7 @@ int64_t Piece::first_wrong(uint64_t key) const {
   if (copies_ && !copies_->copy(bytes.data(), data_, size_)) return 0;
   const std::byte* const from = copies_ ? bytes.data() : data();
   for (uint64_t i = 0; i < size_; ++i) {
-    if (from[i] != static_cast<std::byte>(key * 31 + i % 251)) return static_cast<int64_t>(i);
+    if (from[i] != byte_at(key, i)) return static_cast<int64_t>(i);
   }
   return -1;
 }

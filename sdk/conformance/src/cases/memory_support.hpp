@@ -39,6 +39,7 @@ class Piece {
   uint64_t size() const { return size_; }
   void release();
 
+  static std::byte byte_at(uint64_t key, uint64_t i) { return static_cast<std::byte>(key * 31 + i % 251); }
   // Writes bytes that follow from the key; the first index at which some differ from them (-1: none does). Of a device:
   // until the agent is closed.
   void fill(uint64_t key) const;

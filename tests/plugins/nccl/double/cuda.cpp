@@ -3,6 +3,8 @@
 // The functions of the CUDA runtime that the plugin calls.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -30,6 +32,7 @@ std::map<const std::byte*, double_::Block>& blocks() {
 }
 
 cudaError_t allocate(void** data, size_t size, bool is_host) {
+  if (double_::fails()) return cudaErrorMemoryAllocation;
   *data = std::aligned_alloc(512, (size + 511) / 512 * 512);
   if (*data == nullptr) return cudaErrorMemoryAllocation;
   const std::lock_guard lock(blocks_mutex);
@@ -52,7 +55,13 @@ cudaError_t release(void* data, bool is_host) {
   return cudaSuccess;
 }
 
+std::atomic<int> failing_device = -1;
+std::atomic<uint64_t> failing_call = 0;
+std::atomic<uint64_t> calls = 0;
+
 }  // namespace
+
+bool double_::fails() { return current_device() == failing_device.load() && ++calls == failing_call.load(); }
 
 std::optional<double_::Block> double_::block_of(const void* data) {
   const auto* const at = static_cast<const std::byte*>(data);
@@ -65,6 +74,14 @@ std::optional<double_::Block> double_::block_of(const void* data) {
 }
 
 extern "C" {
+
+void double_fail(int device, uint64_t number) {
+  failing_device.store(-1);
+  calls.store(0);
+  failing_call.store(number);
+  failing_device.store(device);
+}
+uint64_t double_calls() { return calls.load(); }
 
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess ? "no error" : "an error of the double";
@@ -106,7 +123,14 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  if (device < 0 || peer < 0 || device >= device_count() || peer >= device_count()) return cudaErrorInvalidDevice;
+  *can = device != peer && std::max(device, peer) < double_::setting("BACKPLANE_DOUBLE_PEERS", device_count()) ? 1 : 0;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (double_::fails()) return cudaErrorLaunchFailure;
   const auto target = double_::block_of(to);
   const auto source = double_::block_of(from);
   const bool to_device = target && !target->is_host;
@@ -122,11 +146,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t stream) {
+  if (double_::fails()) return cudaErrorLaunchFailure;
   double_::stream_of(stream).add([to, value, size] { std::memset(to, value, size); });
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  if (double_::fails()) return cudaErrorLaunchFailure;
   try {
     *stream = new CUstream_st;
     return cudaSuccess;
@@ -141,11 +167,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (double_::fails()) return cudaErrorLaunchFailure;
   double_::stream_of(stream).add([mark = event->mark, number = event->mark->recorded()] { mark->await(number); });
   return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  if (double_::fails()) return cudaErrorLaunchFailure;
   *event = new CUevent_st;
   return cudaSuccess;
 }
@@ -156,14 +184,19 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (double_::fails()) return cudaErrorLaunchFailure;
   if (event->device != double_::device_of(stream)) return cudaErrorInvalidResourceHandle;
   double_::stream_of(stream).add([mark = event->mark, number = event->mark->record()] { mark->pass(number); });
   return cudaSuccess;
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event) { return event->mark->passed() ? cudaSuccess : cudaErrorNotReady; }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (double_::fails()) return cudaErrorLaunchFailure;
+  return event->mark->passed() ? cudaSuccess : cudaErrorNotReady;
+}
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (double_::fails()) return cudaErrorLaunchFailure;
   const auto mark = std::make_shared<double_::Mark>();
   double_::stream_of(stream).add([mark, number = mark->record()] { mark->pass(number); });
   mark->await(1);

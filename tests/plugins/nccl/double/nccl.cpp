@@ -89,7 +89,8 @@ class Comm {
     const auto number = static_cast<int64_t>(turn) + 1;
     if (fails_with_ != ncclSuccess && number == fails_at_) error_.store(fails_with_);
     const bool stalls = number == setting("BACKPLANE_DOUBLE_STALL", 0);
-    stream.add([self, turn, stalls, operations = std::move(operations)] { self->run(turn, stalls, operations); });
+    stream.add_behind(
+        [self, turn, stalls, operations = std::move(operations)] { self->run(turn, stalls, operations); });
     begin();
   }
 
@@ -172,6 +173,7 @@ namespace {
 
 ncclResult_t call(ncclComm_t comm, cudaStream_t stream, Operation operation) {
   Comm& c = *comm->comm;
+  if (fails()) return ncclUnhandledCudaError;
   if (!c.ready() || device_of(stream) != c.device) return ncclInvalidArgument;
   for (const std::byte* const data : {operation.in, static_cast<const std::byte*>(operation.out)}) {
     if (data == nullptr || operation.count == 0) continue;
@@ -214,7 +216,7 @@ const char* ncclGetLastError(ncclComm_t) { return ""; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* unique) {
   Id id{};
-  if (!Segment::make(&id)) return ncclSystemError;
+  if (fails() || !Segment::make(&id)) return ncclSystemError;
   std::memset(unique, 0, sizeof *unique);
   std::memcpy(unique, &id, sizeof id);
   const std::lock_guard lock(ids_mutex);
@@ -226,6 +228,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId uni
   if (config == nullptr || config->size != sizeof *config || config->magic != 0xcafebeef || config->blocking != 0) {
     return ncclInvalidArgument;  // the double plays non-blocking communicators
   }
+  if (fails()) return ncclUnhandledCudaError;
   Id id{};
   std::memcpy(&id, &unique, sizeof id);
   int id_fd = -1;
@@ -315,6 +318,7 @@ ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t dtype, int peer, n
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t dtype,
                                       ncclScalarResidence_t residence, ncclComm_t comm) {
   if (residence != ncclScalarHostImmediate) return ncclInvalidArgument;
+  if (fails()) return ncclUnhandledCudaError;
   Comm& c = *comm->comm;
   *op = static_cast<ncclRedOp_t>(ncclNumOps + c.next_op++);
   c.scalars[*op] = {dtype, {bytes(scalar), bytes(scalar) + size_of(dtype)}};

@@ -7,12 +7,16 @@
 // The environment says what it shall play:
 //   BACKPLANE_DOUBLE_DEVICES=N         how many devices there are (8)
 //   BACKPLANE_DOUBLE_CC=N              their compute capability (90)
+//   BACKPLANE_DOUBLE_PEERS=N           so many of them, from the first on, reach each other's memory (all)
 //   BACKPLANE_DOUBLE_DRIVER=N          the driver's version (13000); 0: there is none
 //   BACKPLANE_DOUBLE_FAIL=RESULT@N     each communicator reports this ncclResult_t once it was given N operations
 //   BACKPLANE_DOUBLE_STALL=N           each communicator's operation N (from 1) hangs until it is aborted
+//   BACKPLANE_DOUBLE_QUEUE=N           a stream holds so much; who adds more waits (NCCL does so behind its callers)
 //   BACKPLANE_DOUBLE_SLOW=N            an operation takes effect once its communicator was asked N times (1)
 //
-// double_message_launches() tells how many groups of sends and receives there were in this process.
+// double_message_launches() tells how many groups of sends and receives there were in this process. double_fail(device,
+// n) has the n-th call from now on fail of those that a thread makes on that device and that can; double_calls() tells
+// how many there were since.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +25,8 @@
 #include <string>
 
 extern "C" uint64_t double_message_launches();
+extern "C" void double_fail(int device, uint64_t number);
+extern "C" uint64_t double_calls();
 
 namespace backplane::nccl_double {
 

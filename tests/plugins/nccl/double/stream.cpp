@@ -57,6 +57,13 @@ Stream::~Stream() {
 }
 
 void Stream::add(std::function<void()> task) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return tasks_.size() < most_; });
+  tasks_.push_back(std::move(task));
+  changed_.notify_all();
+}
+
+void Stream::add_behind(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
   tasks_.push_back(std::move(task));
   changed_.notify_all();
@@ -69,6 +76,7 @@ void Stream::run() {
     if (tasks_.empty()) return;
     const std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
+    changed_.notify_all();
     lock.unlock();
     task();
     lock.lock();

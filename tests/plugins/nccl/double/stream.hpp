@@ -13,6 +13,8 @@
 #include <optional>
 #include <thread>
 
+#include "settings.hpp"
+
 namespace backplane::nccl_double {
 
 // What an event waits for; it may be destroyed while a stream still has to pass it.
@@ -38,10 +40,13 @@ class Stream {
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
+  // Blocks while the stream is full.
   void add(std::function<void()> task);
+  void add_behind(std::function<void()> task);
 
  private:
   void run();
+  const uint64_t most_ = static_cast<uint64_t>(setting("BACKPLANE_DOUBLE_QUEUE", INT64_MAX));
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
@@ -54,6 +59,9 @@ class Stream {
 namespace backplane::nccl_double {
 // The device that this thread has chosen.
 int& current_device();
+
+// Is this call one that is to fail (double_fail)?
+bool fails();
 
 // What was allocated: device memory, or host memory that the device reaches.
 struct Block {

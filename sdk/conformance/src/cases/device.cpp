@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operations in streams of a device (abi/ext/device.h): what follows them there.
+#include <utility>
+
+#include "async_support.hpp"
+#include "device_support.hpp"
+
+namespace backplane::conformance {
+
+bp_op OnDevice::send(int32_t peer, uint64_t tag, const Piece& piece) const {
+  bp_op op = send_op(peer, tag, nullptr, 0);
+  op.input = buffer(piece);
+  return op;
+}
+
+bp_op OnDevice::recv(int32_t peer, uint64_t tag, const Piece& piece) const {
+  bp_op op = recv_op(peer, tag, nullptr, 0);
+  op.output = buffer(piece);
+  return op;
+}
+
+Outcome OnDevice::order(const Pending& pending, Nanoseconds timeout) const {
+  Outcome outcome;
+  if (!pending.in_flight()) return pending.submitted();
+  outcome.status = api.order(api.ctx, pending.work(), nullptr, timeout, &outcome.error);
+  return outcome;
+}
+
+OnDevice open_on_device(Rank& rank) {
+  auto agent = rank.open();
+  const auto* api = static_cast<const bp_device_api*>(agent->api().extension(agent->self(), BP_EXT_DEVICE));
+  if (api == nullptr) rank.skip(say("the backend works in no streams of a device (", BP_EXT_DEVICE, ")"));
+  rank.require(BP_HAS(api, copy) && api->order != nullptr && api->copy != nullptr,
+               say("a table of ", BP_EXT_DEVICE, " with order and copy"), "one without");
+  if (!agent->use_twins()) rank.skip(say("the backend hands out no memory of its device (", BP_EXT_MEMORY, ")"));
+  const Source source = memory_of(rank, *agent);
+  rank.meet();  // a body may end its group at once
+  return {std::move(agent), *api, source};
+}
+
+namespace {
+
+// Leaves the body, as a skip, unless the backend does it on memory of a device.
+void need(Rank& rank, uint32_t op, const char* name) {
+  const bp_capability* const has = rank.capability(op);
+  if (has == nullptr || (has->memory & BP_BIT(BP_CUDA)) == 0) rank.skip(say("no ", name, " in memory of a device"));
+}
+
+// An all_reduce of one number, for which every rank has to come, and which has been done once, so that all are
+// connected.
+class Meeting {
+ public:
+  Meeting(Rank& rank, const OnDevice& device) : rank_(rank), device_(device), number_(device.piece(rank, 4)) {
+    need(rank, BP_ALL_REDUCE, "all_reduce");
+    rank.doing("in the first all_reduce");
+    rank.require_ok(start().finish(rank.scaled(kPlenty)), "the first all_reduce");
+    rank.meet();
+  }
+  Pending start() {
+    const int32_t one = 1;
+    rank_.require(device_.source.copies->copy(number_.data(), &one, 4), "a copy to the device", "a refusal");
+    bp_op op = make_op(BP_ALL_REDUCE, BP_I32);
+    op.reduce_op = BP_SUM;
+    op.seq = ++seq_;
+    op.timeout_ns = BP_NO_TIMEOUT;
+    op.input = op.output = device_.buffer(number_, 0, 1);
+    return device_.agent->submit(op);
+  }
+  void finish(Pending& pending) {
+    rank_.require_ok(pending.finish(rank_.scaled(kPlenty)), "the all_reduce");
+    int32_t sum = 0;
+    rank_.require(device_.source.copies->copy(&sum, number_.data(), 4), "a copy from the device", "a refusal");
+    rank_.require(sum == rank_.size(), say("a sum of ", rank_.size()), say(sum));
+  }
+
+ private:
+  Rank& rank_;
+  const OnDevice& device_;
+  const Piece number_;
+  uint64_t seq_ = 0;
+};
+
+// Rank 1 puts operations behind a message that it has not received yet.
+class Chain {
+ public:
+  explicit Chain(Rank& rank)
+      : rank_(rank),
+        device_(open_on_device(rank)),
+        message_(device_.piece(rank, kSize)),
+        back_(device_.piece(rank, kSize)),
+        tail_(device_.piece(rank, kTail)) {
+    rank.doing("in the first broadcast");
+    rank.require_ok(broadcast().finish(rank.scaled(kPlenty)), "the first broadcast");
+    rank.meet();
+    message_.fill(rank.id() == 0 ? kNew : kOld);
+  }
+
+  // Rank 1. The sender is told to send once the stream waits, or once it turns out that it only can when that is there.
+  void receive() {
+    pending_.push_back(device_.agent->submit(device_.recv(0, 9, message_)));
+    rank_.doing("having a stream wait for a recv");
+    const Outcome early = device_.order(pending_[0], rank_.scaled(kSecond / 10));
+    rank_.require(early.ok() || early.status == BP_AGAIN, "order to answer BP_OK or BP_AGAIN", early.text());
+    if (!early.ok()) {
+      rank_.tell("send", "now");
+      rank_.require_ok(device_.order(pending_[0], rank_.scaled(kPlenty)), "order, the other end being there");
+    }
+    pending_.push_back(broadcast());
+    pending_.push_back(device_.agent->submit(device_.send(0, 10, message_)));
+    if (early.ok()) rank_.tell("send", "now");
+  }
+  // The others.
+  void take_part() {
+    if (rank_.id() == 0) {
+      pending_.push_back(device_.agent->submit(device_.recv(1, 10, back_)));
+      rank_.ask("send");
+      pending_.push_back(device_.agent->submit(device_.send(1, 9, message_)));
+    }
+    pending_.push_back(broadcast());
+  }
+  void finish() {
+    rank_.doing("waiting for what was put behind a recv");
+    for (Pending& each : pending_) rank_.require_ok(each.finish(rank_.scaled(kPlenty)), "what was put behind a recv");
+    if (rank_.id() == 0) require_kept(rank_, back_, kNew, "in a message that was put behind a recv");
+    std::vector<std::byte> tail(kTail);
+    const std::byte* const from = rank_.id() == 1 ? message_.data() + kSize - kTail : tail_.data();
+    rank_.require(device_.source.copies->copy(tail.data(), from, kTail), "a copy from the device", "a refusal");
+    rank_.require(tail.front() == Piece::byte_at(kNew, kSize - kTail),
+                  "what was received, in a broadcast put behind a recv", say("byte ", static_cast<int>(tail.front())));
+    rank_.meet();
+  }
+
+ private:
+  static constexpr uint64_t kSize = UINT64_C(1) << 20;
+  static constexpr uint64_t kTail = 64;  // bytes at the end that are broadcast
+  static constexpr uint64_t kOld = 1;
+  static constexpr uint64_t kNew = 2;
+
+  Pending broadcast() {
+    bp_op op = make_op(BP_BROADCAST);
+    op.root = 1;
+    op.seq = ++seq_;
+    op.output = rank_.id() == 1 ? device_.buffer(message_, kSize - kTail, kTail) : device_.buffer(tail_);
+    if (rank_.id() == 1) op.input = op.output;
+    return device_.agent->submit(op);
+  }
+
+  Rank& rank_;
+  const OnDevice device_;
+  const Piece message_;
+  const Piece back_;
+  const Piece tail_;
+  std::vector<Pending> pending_;
+  uint64_t seq_ = 0;
+};
+
+void order(Rank& rank) {
+  need(rank, BP_BROADCAST, "broadcast");
+  Chain chain(rank);
+  if (rank.id() == 1) {
+    chain.receive();
+  } else {
+    chain.take_part();
+  }
+  chain.finish();
+}
+
+void order_early(Rank& rank) {
+  const OnDevice device = open_on_device(rank);
+  Meeting meeting(rank, device);
+  if (rank.id() != 0) rank.ask("ordered");
+  Pending pending = meeting.start();
+  if (rank.id() == 0) {
+    rank.doing("having a stream wait for an all_reduce that the other ranks have not begun");
+    rank.require_ok(device.order(pending, rank.scaled(kPlenty) / 2), "order, before the other ranks have come");
+    rank.require(pending.test().status == BP_AGAIN, "an all_reduce that waits for the other ranks",
+                 pending.test().text());
+    rank.tell("ordered", "yes");
+  }
+  meeting.finish(pending);
+}
+
+void order_beside_wait(Rank& rank) {
+  const OnDevice device = open_on_device(rank);
+  Meeting meeting(rank, device);
+  if (rank.id() != 0) rank.ask("ordered");
+  Pending pending = meeting.start();
+  if (rank.id() == 0) {
+    const Aside waiting([&pending] { pending.wait(BP_NO_TIMEOUT); });
+    waiting.await_asleep();
+    rank.doing("having a stream wait for an all_reduce beside a thread in work_wait");
+    const Outcome ordered = device.order(pending, rank.scaled(kPlenty) / 2);
+    const bool was_waiting = !waiting.ended();
+    rank.tell("ordered", "yes");
+    rank.require(waiting.await(rank.scaled(kPlenty)), "work_wait to end with the all_reduce", "it does not");
+    rank.require_ok(ordered, "order, beside a thread in work_wait");
+    rank.require(was_waiting, "an all_reduce that waits for the other ranks", "one that was over");
+  }
+  meeting.finish(pending);
+}
+
+// A backend that orders ahead of the other end has nothing to wait for.
+void order_limits(Rank& rank) {
+  const OnDevice device = open_on_device(rank);
+  const Piece message = device.piece(rank, 1000);
+  message.fill(rank.id() == 1 ? 2 : 1);
+  if (rank.id() == 0) {
+    Pending recv = device.agent->submit(device.recv(1, 5, message));
+    for (const Nanoseconds timeout : {Nanoseconds{0}, kSecond / 5}) {
+      rank.doing("having a stream wait for a recv that nobody sends to yet");
+      const Nanoseconds begin = now();
+      const Outcome ordered = device.order(recv, timeout);
+      const Nanoseconds took = now() - begin;
+      rank.require(ordered.ok() || ordered.status == BP_AGAIN, "order to answer BP_OK or BP_AGAIN", ordered.text());
+      rank.require(took < timeout + rank.scaled(kSecond), "order to keep its time", say(took / kMillisecond, " ms"));
+    }
+    rank.tell("send", "now");
+    rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
+    require_kept(rank, message, 2, "in the message");
+  } else if (rank.id() == 1) {
+    rank.ask("send");
+    rank.require_ok(device.agent->run(device.send(0, 5, message)), "the send");
+  }
+  rank.meet();
+}
+
+void order_aborted(Rank& rank) {
+  const OnDevice device = open_on_device(rank);
+  if (rank.id() != 0) return rank.meet();
+  const Piece message = device.piece(rank, 1000);
+  Pending recv = device.agent->submit(device.recv(rank.next(), kSilentTag, message));
+  struct Seen {
+    Outcome outcome;
+    Nanoseconds at = 0;
+  };
+  const auto seen = std::make_shared<Seen>();
+  const Aside ordering([&device, &recv, seen] {
+    seen->outcome = device.order(recv, BP_NO_TIMEOUT);
+    seen->at = now();
+  });
+  ordering.await_asleep();
+  const bool ahead = ordering.ended();  // it had nothing to wait for
+  rank.doing("aborting while a thread is in order");
+  const Nanoseconds begin = now();
+  device.agent->abort(BP_CANCELLED, -1, "the case wants it");
+  rank.require(ordering.await(rank.scaled(kPlenty)), "order to end with an abort", "it does not");
+  if (!ahead) {
+    rank.require(seen->outcome.status == BP_CANCELLED, "BP_CANCELLED, as abort says", seen->outcome.text());
+    rank.require(seen->at - begin < rank.scaled(kAbortBound), "order to end within half a second of abort",
+                 say((seen->at - begin) / kMillisecond, " ms"));
+  }
+  recv.finish(rank.scaled(kPlenty));
+  rank.meet();
+}
+
+void order_ended(Rank& rank) {
+  const OnDevice device = open_on_device(rank);
+  const Piece message = device.piece(rank, 1000);
+  Pending recv = device.agent->submit(device.recv(rank.id(), 5, message));
+  Pending send = device.agent->submit(device.send(rank.id(), 5, message));
+  for (Pending* const each : {&recv, &send}) {
+    rank.require_ok(each->wait(rank.scaled(kPlenty)), "a message to this rank itself");
+    rank.require_ok(device.order(*each, rank.scaled(kPlenty)), "order of what is done");
+    each->release();
+  }
+  Pending hopeless = device.agent->submit(device.recv(rank.next(), kSilentTag, message));
+  hopeless.cancel();
+  const Outcome ended = hopeless.wait(rank.scaled(kPlenty));
+  const Outcome ordered = device.order(hopeless, rank.scaled(kPlenty));
+  rank.require(ordered.status == ended.status, say("order to answer ", status_name(ended.status), ", as work_wait did"),
+               ordered.text());
+  hopeless.release();
+}
+
+}  // namespace
+
+std::vector<Case> device_cases() {
+  std::vector<Case> all = {
+      {.group = "device",
+       .name = "order",
+       .about = "what is put into a stream after order runs after the operation",
+       .needs = {.ranks = 2},
+       .body = order},
+      {.group = "device",
+       .name = "order-early",
+       .about = "order returns when a collective is launched, without the other ranks",
+       .needs = {.ranks = 2},
+       .body = order_early},
+      {.group = "device",
+       .name = "order-beside-wait",
+       .about = "order does not wait for a thread that is in work_wait",
+       .needs = {.ranks = 2},
+       .body = order_beside_wait},
+      {.group = "device",
+       .name = "order-limits",
+       .about = "order waits no longer than it was allowed to",
+       .needs = {.ranks = 2},
+       .body = order_limits},
+      {.group = "device",
+       .name = "order-aborted",
+       .about = "an abort ends order within half a second, with its cause",
+       .needs = {.ranks = 2},
+       .body = order_aborted},
+      {.group = "device",
+       .name = "order-ended",
+       .about = "order of an operation that has ended answers as work_wait does",
+       .needs = {.ranks = 2},
+       .body = order_ended},
+  };
+  const std::vector<Case> batches = device_batch_cases();
+  all.insert(all.end(), batches.begin(), batches.end());
+  return all;
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the cases of device have in common: "backplane.device/1" with C++ types. They work in the device's default
+// stream, the only one that can be named without knowing the device.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backplane/abi/ext/device.h"
+#include "memory_support.hpp"
+
+namespace backplane::conformance {
+
+// An agent whose backend has the extension, and memory of its device.
+struct OnDevice {
+  std::unique_ptr<Agent> agent;
+  const bp_device_api& api;
+  Source source;
+
+  Piece piece(Rank& rank, uint64_t bytes) const { return Piece(rank, source, bytes); }
+  bp_buffer buffer(const Piece& piece, uint64_t from, uint64_t bytes) const {
+    return {piece.data() + from, bytes, source.memory, source.device};
+  }
+  bp_buffer buffer(const Piece& piece) const { return buffer(piece, 0, piece.size()); }
+  bp_op send(int32_t peer, uint64_t tag, const Piece& piece) const;
+  bp_op recv(int32_t peer, uint64_t tag, const Piece& piece) const;
+  // Has the default stream wait for it.
+  Outcome order(const Pending& pending, Nanoseconds timeout) const;
+};
+
+// Leaves the body, as a skip, if the backend has no such extension or no such memory.
+OnDevice open_on_device(Rank& rank);
+
+std::vector<Case> device_batch_cases();  // device_batches.cpp
+
+}  // namespace backplane::conformance

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whichever call into CUDA or NCCL fails: what was under way ends with an error, on this rank and on the other, and so
+// does the group, in order.
+#include <memory>
+#include <vector>
+
+#include "support.hpp"
+
+namespace backplane::test {
+namespace {
+
+// What operations use; it outlives the group, for what has failed may still be under way.
+struct Data {
+  std::vector<Memory<float>> memory;
+  std::vector<float> host = std::vector<float>(100, 1);
+  std::vector<float> got = std::vector<float>(100);
+};
+
+// A bit of everything. Throws Error.
+void use(ProcessGroup& group, Device device, const TestStream& stream, Data& data) {
+  const int next = (group.rank() + 1) % group.world_size();
+  const int previous = (group.rank() + group.world_size() - 1) % group.world_size();
+  data.memory.push_back(filled<float>(group, device, 100, 1));
+  data.memory.push_back(filled<float>(group, device, 100 * static_cast<uint64_t>(group.world_size()), 0));
+  const Buffer some = span(data.memory[0], device);
+  const Buffer all = span(data.memory[1], device);
+  group.all_reduce(some);
+  group.all_reduce_premul_sum(some, some, 0.5F);
+  group.all_reduce(data.host);
+  group.all_to_all(some, some);
+  group.gather(some, group.rank() == 0 ? all : Buffer(), 0);
+  Work sum = group.all_reduce(some, ReduceOp::kSum, stream.async());
+  sum.order(nullptr);
+  Work received = group.recv(data.got, previous, 1, async());
+  Work taken = group.recv(some, previous, 2, stream.async());
+  Work sent = group.send(Buffer(data.memory[1].data(), 100, dtype_of<float>, device), next, 1, stream.async());
+  Work staged = group.send(data.host, next, 2, async());
+  taken.order(stream.get());
+  for (Work* const work : {&sum, &received, &taken, &sent, &staged}) work->wait();
+  group.barrier();
+}
+
+// How many calls rank 0 has made when this is over. Zero: none fails.
+uint64_t use_with_a_fault(int world_size, uint64_t number) {
+  const Store store = Store::inproc();
+  std::vector<std::unique_ptr<TestStream>> streams;
+  for (int rank = 0; rank < world_size; ++rank) streams.push_back(std::make_unique<TestStream>(Device::cuda(rank)));
+  double_fail(0, number);
+  on_ranks(world_size, [&](int rank) {
+    Data data;
+    try {
+      GroupOptions options = on_device(nccl("stage=true"), store, rank, world_size, rank);
+      ProcessGroup group = ProcessGroup::create(options);
+      use(group, Device::cuda(rank), *streams[static_cast<size_t>(rank)], data);
+      group.barrier();
+    } catch (const Error& e) {
+      EXPECT_NE(number, 0) << e.what();
+      EXPECT_STRNE(e.what(), "");
+    }
+  });
+  const uint64_t calls = double_calls();
+  double_fail(-1, 0);
+  return calls;
+}
+
+TEST(NcclFaults, EndTheGroupWhicheverCallFails) {
+  const uint64_t calls = use_with_a_fault(1, 0);
+  ASSERT_GT(calls, 50);
+  for (uint64_t number = 1; number <= calls; ++number) {
+    SCOPED_TRACE(number);
+    use_with_a_fault(1, number);
+  }
+  use_with_a_fault(1, 0);
+}
+
+TEST(NcclFaults, EndTheGroupOfTheOtherRankToo) {
+  const uint64_t calls = use_with_a_fault(2, 0);
+  for (uint64_t number = 1; number <= calls; number += 1 + number / 3) {
+    SCOPED_TRACE(number);
+    use_with_a_fault(2, number);
+  }
+  use_with_a_fault(2, 0);
+}
+
+}  // namespace
+}  // namespace backplane::test
