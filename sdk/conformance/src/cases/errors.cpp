@@ -70,8 +70,10 @@ void null_report(Rank& rank) {
   std::vector<uint8_t> small(8);
   const std::vector<uint8_t> large(100, 1);
   rank.doing("submitting, testing and waiting with err = NULL");
-  const bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
-  const bp_op send = send_op(rank.next(), 1, large.data(), large.size());
+  bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
+  bp_op send = send_op(rank.next(), 1, large.data(), large.size());
+  const auto recv_twin = agent->twin(&recv);
+  const auto send_twin = agent->twin(&send);
   bp_work* receiving = nullptr;
   bp_work* sending = nullptr;
   rank.require(api.submit(agent->self(), &recv, &receiving, nullptr) == BP_OK, "submit of a recv succeeds",

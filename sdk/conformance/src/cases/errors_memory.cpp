@@ -32,8 +32,10 @@ void untouched(Rank& rank) {
   const bp_process_group_api& api = agent->api();
   std::vector<uint8_t> got(100);
   const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), 100);
-  const bp_op recv = recv_op(rank.previous(), 1, got.data(), got.size());
-  const bp_op send = send_op(rank.next(), 1, sent.data(), sent.size());
+  bp_op recv = recv_op(rank.previous(), 1, got.data(), got.size());
+  bp_op send = send_op(rank.next(), 1, sent.data(), sent.size());
+  const auto recv_twin = agent->twin(&recv);
+  const auto send_twin = agent->twin(&send);
   bp_work* receiving = nullptr;
   bp_work* sending = nullptr;
   bp_error error = used_report();
@@ -97,7 +99,8 @@ void longer(Rank& rank) {
   std::vector<uint8_t> small(8);
   const std::vector<uint8_t> large(100, 1);
   rank.doing("failing with a report that is longer than known");
-  const bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
+  bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
+  const auto recv_twin = agent->twin(&recv);
   bp_work* receiving = nullptr;
   LongReport ok;
   rank.require(api.submit(agent->self(), &recv, &receiving, &ok.error) == BP_OK, "submit of a recv succeeds",

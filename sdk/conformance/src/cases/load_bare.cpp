@@ -125,6 +125,10 @@ void BareAgent::start(const Papers& papers) {
                 "bytes behind them, or struct_size, have changed");
   api_ = static_cast<const bp_process_group_api*>(agent_->api);
   rank_.require(api_ != nullptr, "an agent with a table", "api is NULL");
+  if (rank_.run().on_device) {
+    twins_ = std::make_shared<TwinMemory>(*api_, agent_->self);
+    rank_.require(twins_->usable(), "an agent that hands out memory of its device", "none");
+  }
   if (options_ != nullptr && backend_.destroy_options != nullptr) {
     backend_.destroy_options(&backend_, std::exchange(options_, nullptr));
   }
@@ -148,8 +152,12 @@ void BareAgent::exchange(uint64_t flags) {
   const Shaped<bp_result> result(shape_, bp_result{});
   const Shaped<bp_error> send_error(shape_, fresh_error());
   const Shaped<bp_error> recv_error(shape_, fresh_error());
-  const Shaped<bp_op> send(shape_, send_op(next, 7, &sent, sizeof sent));
-  const Shaped<bp_op> recv(shape_, recv_op(previous, 7, &received, sizeof received, result.get()));
+  bp_op plain_send = send_op(next, 7, &sent, sizeof sent);
+  bp_op plain_recv = recv_op(previous, 7, &received, sizeof received, result.get());
+  const auto send_twin = twins_ ? std::make_unique<Twin>(twins_, &plain_send) : nullptr;
+  const auto recv_twin = twins_ ? std::make_unique<Twin>(twins_, &plain_recv) : nullptr;
+  const Shaped<bp_op> send(shape_, plain_send);
+  const Shaped<bp_op> recv(shape_, plain_recv);
   recv->flags = flags;
   bp_work* sending = nullptr;
   const int32_t started = api_->submit(agent_->self, send.get(), &sending, send_error.get());
@@ -158,6 +166,7 @@ void BareAgent::exchange(uint64_t flags) {
   const int32_t status = api_->submit(agent_->self, recv.get(), &receiving, recv_error.get());
   finish(receiving, status, recv_error, "a recv");
   finish(sending, BP_OK, send_error, "a send");
+  if (recv_twin) rank_.require(recv_twin->bring_back(), "a copy from the device", "a refusal");
   rank_.require(received == 0x5eed0000U + static_cast<uint32_t>(previous), "the message of the rank before",
                 say("0x", std::hex, received));
   rank_.require(result->source == previous && result->bytes == sizeof received,
@@ -190,6 +199,7 @@ void BareAgent::close() {
   rank_.doing("in destroy");
   host_.request_abort();
   std::exchange(api_, nullptr)->destroy(agent_->self);
+  twins_.reset();
 }
 
 }  // namespace backplane::conformance::load

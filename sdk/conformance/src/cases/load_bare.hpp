@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "../case.hpp"
@@ -135,6 +136,7 @@ class BareAgent {
   bp_options* options_ = nullptr;
   Shaped<bp_agent> agent_;
   const bp_process_group_api* api_ = nullptr;
+  std::shared_ptr<TwinMemory> twins_;  // null: buffers are in memory of the host
 };
 
 }  // namespace backplane::conformance::load
