@@ -82,6 +82,7 @@ void two_copies(Rank& rank) {
   rank.doing("in init of the copy");
   Plan plan = init::plan_in("second", rank.run().options, rank.scaled(20 * kSecond));
   plan.rank = rank.id();
+  plan.on_device = rank.run().on_device;
   Outcome outcome;
   Agent second(
       *backend, rank.world(), plan, [](uint32_t, const char*) {}, outcome);
