@@ -75,8 +75,9 @@ void Channel::issue() {
   take_waiting();
   const OnDevice here(c_.api, c_.device);
   const Event* const after = issued_->messages.front().transfer.after.get();
-  if (after != nullptr)
+  if (after != nullptr) {
     check(c_.api, c_.api.cuda.stream_wait_event(stream_.get(), after->get(), 0), "ordering a message");
+  }
   for (Moving& each : issued_->messages) stage(each);
   comm_.issue([this](ncclComm_t comm) {
     for (const Moving& each : issued_->messages) {

@@ -72,14 +72,12 @@ class Start {
     switch (op_.kind) {
       case BP_GATHER:
       case BP_GATHERV:
-        if (p_.rank == op_.root)
-          keep(in(), out() + displ(op_.out_displs, op_.input.count, p_.rank) * width_, op_.input.count);
-        return;
+        if (p_.rank != op_.root) return;
+        return keep(in(), out() + displ(op_.out_displs, op_.input.count, p_.rank) * width_, op_.input.count);
       case BP_SCATTER:
       case BP_SCATTERV:
-        if (p_.rank == op_.root)
-          keep(in() + displ(op_.in_displs, op_.output.count, p_.rank) * width_, out(), op_.output.count);
-        return;
+        if (p_.rank != op_.root) return;
+        return keep(in() + displ(op_.in_displs, op_.output.count, p_.rank) * width_, out(), op_.output.count);
       case BP_ALL_TO_ALL:
       case BP_ALL_TO_ALLV: {
         if (aside != nullptr) keep(in(), static_cast<std::byte*>(aside), op_.input.count);

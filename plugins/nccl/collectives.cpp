@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -229,8 +230,10 @@ bool Collectives::try_launch(Launch& launch) {
     return true;
   } catch (const sdk::Failure& why) {
     c_.fate.decide(why);
-    return false;
+  } catch (const std::bad_alloc&) {
+    c_.fate.decide(sdk::Failure(BP_RESOURCE, "nccl: there is no memory to launch a collective"));
   }
+  return false;
 }
 
 void Collectives::begin(Launch& launch) {
@@ -241,9 +244,9 @@ void Collectives::begin(Launch& launch) {
   const bool in_place = op.kind == BP_ALL_TO_ALL && op.input.data == op.output.data;
   if (in_place) launch.copy = Piece(c_.pool, op.input.count * bp_dtype_size(op.dtype));
   const Place place{c_.api, c_.rank, c_.size, launch.stream};
+  // From now on some of it may be in the stream, also if the rest fails.
   Launch::State expected = Launch::State::kQueued;
-  launch.state.compare_exchange_strong(expected,
-                                       Launch::State::kIssued);  // from now on some of it may be in the stream
+  launch.state.compare_exchange_strong(expected, Launch::State::kIssued);
   copy_blocks(place, op, launch.copy.data());
   c_.comm.issue([this, &launch, &op, &place](ncclComm_t comm) {
     start_collective(place, comm, op, launch.copy.data(), token_.data(), &launch.made);

@@ -130,8 +130,9 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   if (!evidence.empty()) reason += fmt::format("; {}", evidence);
   const std::vector<Exemption> exemptions = table.exemptions(id, able_to_share(mine, id, usable), world_size);
   if (!exemptions.empty()) reason += fmt::format("; {}", describe(exemptions));
-  if (!for_devices.empty())
+  if (!for_devices.empty()) {
     reason += fmt::format("; {} for memory of devices{}", for_devices, remark_on(mine, for_devices));
+  }
   return {id, reason + passed_over, exemptions, for_devices};
 }
 

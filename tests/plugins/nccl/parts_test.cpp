@@ -6,9 +6,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <future>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "collectives.hpp"
+#include "double/settings.hpp"
+#include "double/stream.hpp"
 #include "fate.hpp"
 #include "messages.hpp"
 #include "wire.hpp"
@@ -67,6 +72,34 @@ TEST(NcclWire, SeesWhoIsGone) {
   sockets[2] = sdk::Descriptor(pair[0]);
   ::close(pair[1]);
   EXPECT_EQ(Wire(std::move(sockets), {}).lost(), 2);
+}
+
+// A launch that fails may have put a part of itself into the stream before.
+TEST(NcclCollectives, AreNotStillWhileAFailedLaunchMayUseItsBuffers) {
+  const Api& api = open_api(BACKPLANE_NCCL_DOUBLE);
+  Pool pool(api, 0);
+  Fate fate([] {});
+  Communicator comm(api, 0, Communicator::new_id(api), 0, 1, 0);
+  while (!comm.ready()) std::this_thread::yield();
+  Collectives collectives({api, 0, 0, 1, fate, pool, comm});
+  const Stream stream(api, 0);
+  const Piece data(pool, 4);
+  std::promise<void> gate;
+  nccl_double::stream_of(stream.get()).add([open = gate.get_future().share()] { open.wait(); });
+  bp_op op{};
+  op.kind = BP_ALL_REDUCE;
+  op.dtype = BP_I32;
+  op.reduce_op = BP_SUM;
+  op.stream = stream.get();
+  op.input = op.output = {data.data(), 1, BP_CUDA, 0};
+  double_fail(0, 3);  // an event is made and recorded, and ncclAllReduce fails
+  const std::unique_ptr<sdk::Work> work = collectives.submit(op);
+  double_fail(-1, 0);
+  ASSERT_TRUE(fate.decided());
+  comm.abort();
+  EXPECT_FALSE(collectives.is_still());
+  gate.set_value();
+  while (!collectives.is_still()) std::this_thread::yield();
 }
 
 // Rank 0 of two; this test is rank 1.
