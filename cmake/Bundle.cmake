@@ -6,7 +6,7 @@ if(NOT BACKPLANE_BUNDLE)
 endif()
 
 set(bundled $<TARGET_FILE:backplane_command>)
-foreach(plugin zmq gloo shm nccl)
+foreach(plugin zmq gloo shm nccl tensorpipe)
   if(TARGET backplane_plugin_${plugin})
     list(APPEND bundled $<TARGET_FILE:backplane_plugin_${plugin}>)
   endif()
