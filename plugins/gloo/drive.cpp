@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
-#include <thread>
 
 #include "context.hpp"
 #include "pair.hpp"
@@ -19,10 +18,6 @@ namespace {
 // After this much time without a drive connections go back to gloo's thread: long enough for operations one after the
 // other, short enough for those who notice that a peer has left.
 constexpr long kIdleNs = 2'000'000;
-
-// How long a driver looks again and again before it sleeps. Waking a sleeper costs more than a message takes; whoever
-// else wants the core gets it between two looks.
-const std::chrono::microseconds kPatience{100};
 
 // So many connections are read without asking first which of them have something.
 constexpr size_t kFew = 2;
@@ -150,13 +145,12 @@ void Drive::join(Pair& pair) {
 void Drive::advance(Clock::time_point until) {
   std::vector<pollfd>& polled = context_->helm().polled_;
   if (pass(false)) return;
-  const Clock::time_point patience = std::min(until, Clock::now() + kPatience);
-  while (Clock::now() < patience) {
-    std::this_thread::yield();
+  const auto something = [this, &polled] {
     const bool many = polled.size() > kFew;
-    if (many && poll(polled.data(), polled.size(), 0) <= 0) continue;
-    if (pass(many)) return;
-  }
+    if (many && poll(polled.data(), polled.size(), 0) <= 0) return false;
+    return pass(many);
+  };
+  if (context_->helm().patience_.look(until, something)) return;
   context_->helm().set_timer(false);  // it would wake gloo's thread all the while
   const timespec left = time_until(until);
   if (left.tv_sec > 0 || left.tv_nsec > 0) ppoll(polled.data(), polled.size(), &left, nullptr);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "driver.hpp"
 
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -91,7 +90,8 @@ void Driver::sleep(Lock& lock, TimePoint until) {
   sleeping_until_ = until;
   const bool impatient = driven_for_ != nullptr;
   lock.unlock();
-  if (!impatient || !watch(std::min(until, Clock::now() + patience_))) poll(until);
+  // The processor goes above all to libzmq's threads.
+  if (!impatient || !patience_.look(until, [this] { return poll({}); })) poll(until);
   if (polled_[0].revents != 0) wake_.clear();
   lock.lock();
   sleeping_ = false;
@@ -102,16 +102,6 @@ bool Driver::poll(TimePoint until) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
   const timespec timeout = {seconds.count(), (left - seconds).count()};
   return ppoll(polled_.data(), polled_.size(), &timeout, nullptr) > 0;
-}
-
-// To be woken up takes longer than most answers do. The processor goes to whoever else wants it: above all to libzmq's
-// threads.
-bool Driver::watch(TimePoint until) {
-  while (Clock::now() < until) {
-    if (poll({})) return true;
-    sched_yield();
-  }
-  return false;
 }
 
 TimePoint Driver::step(Lock& lock, TimePoint until) {

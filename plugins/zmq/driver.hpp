@@ -16,6 +16,7 @@
 #include <mutex>
 #include <vector>
 
+#include "backplane/sdk/patience.hpp"
 #include "operation.hpp"
 #include "protocol.hpp"
 
@@ -45,7 +46,7 @@ class Driver {
   // What only the group's own thread does. May unlock meanwhile. Returns when to be called again at the latest.
   using Upkeep = std::function<TimePoint(Lock&)>;
 
-  // `patience`: how long a thread that waits watches the descriptors before it sleeps on them.
+  // `patience`: how long a thread that waits looks at the descriptors before it sleeps on them, where that helps.
   Driver(const EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds patience, Progress progress,
          Upkeep upkeep);
 
@@ -75,12 +76,11 @@ class Driver {
   void sleep(Lock& lock, TimePoint until);
   // On the descriptors, not locked; true if one of them is readable.
   bool poll(TimePoint until);
-  bool watch(TimePoint until);
   void pass_on();
 
   const EventFd& wake_;
   std::vector<pollfd> polled_;  // wake_ first
-  const std::chrono::nanoseconds patience_;
+  sdk::Patience patience_;
   const Progress progress_;
   const Upkeep upkeep_;
 

@@ -2,10 +2,12 @@
 //
 // Messages through the plugin zmq against bare libzmq: two PAIR sockets over tcp. "message": half a round trip.
 // "stream": one of several messages that leave back to back, up to an answer of one byte to the last of them.
+// "all_reduce": both send, receive and add; what two ranks cannot do with less.
 #include <zmq.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -84,6 +86,24 @@ Action stream(int rank, const Subject& subject, Bytes& data, Bytes& answer, cons
   };
 }
 
+// What this rank has, plus what the other one sends.
+template <typename Send, typename Receive>
+Action exchange(Bytes& data, Bytes& other, const Send& send, const Receive& receive) {
+  return [&data, &other, send, receive] {
+    send(data);
+    receive(other);
+    std::transform(data.begin(), data.end(), other.begin(), data.begin(), std::plus<uint8_t>());
+  };
+}
+
+void check_sum(const Action& action, Bytes& data, int rank, const char* who) {
+  std::memset(data.data(), 1 + rank, data.size());
+  action();
+  for (const uint8_t byte : data) {
+    if (byte != 3) throw std::runtime_error(std::string("wrong sums from ") + who);
+  }
+}
+
 // Rank 0's pattern is what rank 1 gets, and sends back if the action says so.
 void check(const Action& action, Bytes& data, int rank, const char* who) {
   std::memset(data.data(), rank == 0 ? 0x5a : 0, data.size());
@@ -101,6 +121,9 @@ std::vector<Subject> subjects() {
   }
   for (const uint64_t bytes : {1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}) {
     all.push_back({"stream", bytes, 1, static_cast<double>(std::clamp<uint64_t>((64 << 20) / bytes, 2, 64))});
+  }
+  for (const uint64_t bytes : {4, 1 << 10, 64 << 10, 1 << 20, 16 << 20}) {
+    all.push_back({"all_reduce", bytes, static_cast<int>(std::clamp<uint64_t>((1 << 20) / bytes, 1, 20)), 1});
   }
   return all;
 }
@@ -129,6 +152,15 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
   std::vector<Outcome> outcomes;
   for (const Subject& subject : subjects()) {
     Bytes data(subject.bytes);
+    if (subject.what == "all_reduce") {
+      Bytes other(subject.bytes);
+      const Action bare_call = exchange(data, other, bare_send, bare_receive);
+      const Action our_call = [&group, &data] { group.all_reduce(data); };
+      check_sum(bare_call, data, rank, "libzmq");
+      check_sum(our_call, data, rank, "the plugin");
+      outcomes.push_back(contest(subject, arguments, group, bare_call, our_call));
+      continue;
+    }
     Bytes answer(1);
     const bool there_and_back = subject.what == "message";
     const Action bare_call = there_and_back
