@@ -4,8 +4,6 @@
 // looks, and at last sleeps on its rank's bell. With more ranks than processors it never polls.
 #pragma once
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,6 +11,7 @@
 #include <mutex>
 #include <optional>
 
+#include "backplane/sdk/patience.hpp"
 #include "peers.hpp"
 
 namespace backplane::shm {
@@ -62,7 +61,8 @@ enum class Look { kQuick, kFull };
 class Waiting {
  public:
   // `peers` is null in a group of one, whose bell is private.
-  Waiting(Bell& bell, Peers* peers, const Patience& patience) : bell_(bell), peers_(peers), patience_(patience) {}
+  Waiting(Bell& bell, Peers* peers, const Patience& patience)
+      : bell_(bell), peers_(peers), spin_ns_(patience.spin_ns), yields_(std::chrono::nanoseconds(patience.yield_ns)) {}
 
   // Waits until ready(Look) says so, and does not ask again after that. It is asked often; it may move things on, and
   // may throw. Whatever makes it true must be followed by ring(bell).
@@ -85,7 +85,7 @@ class Waiting {
 
   // Wakes the threads of this rank that sleep.
   void wake() noexcept { ring(bell_); }
-  bool polls() const noexcept { return patience_.spin_ns > 0; }
+  bool polls() const noexcept { return spin_ns_ > 0; }
 
  private:
   class Sleeper {
@@ -123,7 +123,8 @@ class Waiting {
 
   Bell& bell_;
   Peers* const peers_;
-  const Patience patience_;
+  const int64_t spin_ns_;
+  sdk::Patience yields_;
   std::atomic<bool> aborted_ = false;
   std::atomic<uint32_t> drivers_ = 0;
   std::atomic<uint64_t> drives_ = 0;
@@ -137,9 +138,9 @@ End Waiting::until(Limit& limit, const Ready& ready) {
   // Only a hint for the helper, and so no atomic addition, which would wait for what was just written.
   drives_.store(drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (limit.is_zero()) return aborted() ? End::kAborted : End::kLate;
-  int64_t begin = steady_ns();
+  const int64_t begin = steady_ns();
   bool is_long = false;
-  for (int64_t spun = 0; spun < patience_.spin_ns; spun = steady_ns() - begin) {
+  for (int64_t spun = 0; spun < spin_ns_; spun = steady_ns() - begin) {
     if (!is_long && spun > kLong) {
       is_long = true;
       if (peers_ != nullptr && peers_->shares_processor()) break;
@@ -152,12 +153,13 @@ End Waiting::until(Limit& limit, const Ready& ready) {
     if (limit.passed()) return ready(Look::kFull) ? End::kReady : End::kLate;
   }
   const Driver driver(*this);
-  begin = steady_ns();
+  auto yielding_until = sdk::Patience::Clock::now() + yields_.limit();
   for (;;) {
     if (aborted()) return ready(Look::kFull) ? End::kReady : End::kAborted;
     if (limit.passed()) return ready(Look::kFull) ? End::kReady : End::kLate;
-    if (steady_ns() - begin < patience_.yield_ns) {
-      ::sched_yield();
+    const sdk::Patience::Clock::time_point now = sdk::Patience::Clock::now();
+    if (now < yielding_until && yields_.pays(now)) {
+      yields_.yield(now);
       if (ready(Look::kFull)) return End::kReady;
       continue;
     }
@@ -165,7 +167,7 @@ End Waiting::until(Limit& limit, const Ready& ready) {
     const uint32_t rings = bell_.rings.load();
     if (ready(Look::kFull)) return End::kReady;
     if (aborted()) return End::kAborted;
-    if (nap(rings, limit.left_ns())) begin = steady_ns();
+    if (nap(rings, limit.left_ns())) yielding_until = sdk::Patience::Clock::now() + yields_.limit();
     if (ready(Look::kFull)) return End::kReady;
   }
 }
