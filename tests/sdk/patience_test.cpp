@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backplane/sdk/patience.hpp"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace backplane::sdk {
+namespace {
+
+using Clock = Patience::Clock;
+using std::chrono::hours;
+using std::chrono::seconds;
+
+// The calling thread, and those that it makes, on one processor.
+void share_one_processor() {
+  const int processor = sched_getcpu();
+  ASSERT_GE(processor, 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(processor, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+}
+
+TEST(PatienceTest, LooksUntilReady) {
+  Patience patience{hours(1)};
+  int looks = 0;
+  EXPECT_TRUE(patience.look(Clock::time_point::max(), [&looks] { return ++looks == 1; }));
+  EXPECT_EQ(looks, 1);
+}
+
+TEST(PatienceTest, LooksNoLongerThanItsLimitOrTheCallers) {
+  const auto never = [] { return false; };
+  EXPECT_FALSE(Patience(std::chrono::nanoseconds(0)).look(Clock::time_point::max(), [] { return true; }));
+  EXPECT_FALSE(Patience(std::chrono::microseconds(100)).look(Clock::time_point::max(), never));
+  EXPECT_FALSE(Patience(hours(1)).look(Clock::now() + std::chrono::microseconds(100), never));
+}
+
+TEST(PatienceTest, GivesUpBesideAThreadThatComputes) {
+  std::thread([] {
+    share_one_processor();
+    std::atomic<bool> done = false;
+    std::thread computing([&done] {
+      while (!done.load(std::memory_order_relaxed)) {
+      }
+    });
+    Patience patience{hours(1)};
+    const Clock::time_point end = Clock::now() + seconds(30);
+    EXPECT_FALSE(patience.look(end, [] { return false; }));
+    EXPECT_LT(Clock::now(), end) << "each yield came back soon, beside a thread that never gives way";
+    done.store(true);
+    computing.join();
+    while (!patience.pays(Clock::now())) std::this_thread::yield();
+    EXPECT_TRUE(patience.look(Clock::time_point::max(), [] { return true; })) << "it never tries again";
+  }).join();
+}
+
+}  // namespace
+}  // namespace backplane::sdk
