@@ -29,13 +29,13 @@ Outcome OnDevice::order(const Pending& pending, Nanoseconds timeout) const {
 
 OnDevice open_on_device(Rank& rank) {
   auto agent = rank.open();
+  rank.meet();  // a body may end its group at once, or be left
   const auto* api = static_cast<const bp_device_api*>(agent->api().extension(agent->self(), BP_EXT_DEVICE));
   if (api == nullptr) rank.skip(say("the backend works in no streams of a device (", BP_EXT_DEVICE, ")"));
   rank.require(BP_HAS(api, copy) && api->order != nullptr && api->copy != nullptr,
                say("a table of ", BP_EXT_DEVICE, " with order and copy"), "one without");
   if (!agent->use_twins()) rank.skip(say("the backend hands out no memory of its device (", BP_EXT_MEMORY, ")"));
   const Source source = memory_of(rank, *agent);
-  rank.meet();  // a body may end its group at once
   return {std::move(agent), *api, source};
 }
 
