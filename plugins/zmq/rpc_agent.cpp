@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc_agent.hpp"
 
-#include <sched.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -186,14 +185,7 @@ void RpcAgent::tell(const News& news) {
 void RpcAgent::sleep(TimePoint until) {
   asleep_ = true;
   if (!called_.exchange(false) && !finished_.any()) {
-    // To be woken takes longer than most answers do; see driver.cpp.
-    const TimePoint watched = std::min(until, busy_until_);
-    bool woken = false;
-    while (!woken && Clock::now() < watched) {
-      woken = poll(TimePoint::min());
-      if (!woken) sched_yield();
-    }
-    if (!woken) poll(until);
+    if (!patience_.look(std::min(until, busy_until_), [this] { return poll(TimePoint::min()); })) poll(until);
   }
   asleep_ = false;
   if (polled_[0].revents != 0) wake_.clear();

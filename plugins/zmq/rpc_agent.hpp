@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backplane/sdk/patience.hpp"
 #include "backplane/sdk/rpc.hpp"
 #include "driver.hpp"
 #include "place.hpp"
@@ -132,7 +133,8 @@ class RpcAgent final : public sdk::RpcAgent {
   bool warned_ = false;
 
   std::vector<pollfd> polled_;  // the thread's; wake_ first
-  TimePoint busy_until_;        // the thread's: it watches until then before it sleeps
+  TimePoint busy_until_;        // the thread's: it looks until then before it sleeps
+  sdk::Patience patience_{settings_.poll};
   std::thread thread_;
 };
 
