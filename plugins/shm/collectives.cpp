@@ -117,6 +117,13 @@ uint64_t Collectives::agree_on_most(const Call& call, uint64_t mine, int32_t onl
   return most;
 }
 
+// Of what `from` lends.
+Lending::Wanted Collectives::wanted(const Call& call, const Pattern& pattern, int32_t from) const {
+  if (pattern.only_to >= 0 && pattern.only_to != rank_) return {};
+  const uint64_t size = pattern.theirs(from).size;
+  return {size, pattern.each && !call.varies ? static_cast<uint64_t>(rank_) * size : 0, pattern.each && call.varies};
+}
+
 void Collectives::pass(const Call& call, const Pattern& pattern) {
   const auto ranks = static_cast<uint64_t>(world_size_);
   const uint64_t parts = pattern.each ? ranks : 1;
@@ -127,13 +134,12 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   const uint64_t shown = small ? pattern.size * parts : kSlotSize;
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
-  const uint64_t* const displs = pattern.each && call.varies ? call.op.in_displs : nullptr;
   if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
   const bool lends = lending_.input(rank_) != nullptr;
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
-    if (may_lend && offset == 0) lending_.show(step, displs, call.element);
+    if (may_lend && offset == 0) lending_.show(step, call.varies ? call.op.in_displs : nullptr, call.element);
     for (uint64_t part = 0; shows && !lends && part < parts; ++part) {
       if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
       const Block block = pattern.mine(static_cast<int32_t>(part));
@@ -143,11 +149,6 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     steps_.show(step, call.passage);
     return step;
   };
-  const auto hear = [&](int32_t from, uint32_t step) {
-    const uint64_t size = reads ? pattern.theirs(from).size : 0;
-    const uint64_t before = pattern.each && !call.varies ? static_cast<uint64_t>(rank_) * size : 0;
-    lending_.hear(from, step, {size, before, pattern.each && call.varies}, call.passage);
-  };
   const auto read = [&](uint32_t step, uint64_t offset) {
     if (offset < pattern.own.size) {  // now, while it is in the cache
       copy(pattern.own.data + offset, pattern.mine(0).data + offset, std::min(stride, pattern.own.size - offset));
@@ -156,7 +157,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
       if (pattern.only_from >= 0 && from != pattern.only_from) continue;
       const Room room = pattern.theirs(from);
       if (may_lend && offset == 0) {
-        hear(from, step);
+        lending_.hear(from, step, wanted(call, pattern, from), call.passage);
         if (reads && lending_.input(from) != nullptr) fetch(call, room.data, lending_.input(from), room.size);
       }
       if (!reads || lending_.input(from) != nullptr) continue;

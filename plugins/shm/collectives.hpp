@@ -52,6 +52,7 @@ class Collectives {
 
   uint64_t agree_on_most(const Call& call, uint64_t mine, int32_t only_rank);
   void pass(const Call& call, const Pattern& pattern);
+  Lending::Wanted wanted(const Call& call, const Pattern& pattern, int32_t from) const;
   void reduce_small(const Call& call, bool here);
   void reduce_large(const Call& call, bool here);
   void all_reduce_directly(const Call& call);

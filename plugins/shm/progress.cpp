@@ -215,6 +215,7 @@ void Messages::fetch(int32_t rank) {
   const Reply reply = {Kind::kReady, incoming.tag, id, is_void ? UINT64_C(1) : 0};
   if (is_void) {
     incoming.offset = 0;
+    incoming.lent = {};
   } else {
     complete(peer, id);
   }
@@ -259,7 +260,7 @@ bool Messages::data(int32_t rank, const Arrival& arrival) {
   const auto found = peer.coming.find(arrival.id);
   if (found == peer.coming.end()) return false;
   Incoming& incoming = found->second;
-  if (arrival.length > incoming.size - incoming.offset) return false;
+  if (incoming.lent.data != nullptr || arrival.length > incoming.size - incoming.offset) return false;
   put_down(incoming, arrival.data, arrival.length);
   if (incoming.offset == incoming.size) complete(peer, arrival.id);
   return true;

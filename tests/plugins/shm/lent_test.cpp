@@ -317,6 +317,33 @@ TEST(Lent, ReceivesThatGiveUpLoseNothing) {
   });
 }
 
+// A message that is fetched does not come through the channel, too.
+TEST(Lent, DataOfWhatIsFetchedIsNonsense) {
+  constexpr uint64_t kSize = UINT64_C(3) << 20;  // fetched in several parts
+  const Memory memory(2);
+  const Shared shared(2);
+  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
+  const Rank liar(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
+  Channel& channel = memory.view.channel(0, 1);
+  channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
+  channel.heads[0].tag = 1;
+  channel.heads[0].control = {1, kSize, {1, 0}};
+  channel.heads[1].kind_and_length = static_cast<uint32_t>(Kind::kData) | 100U << 8;
+  channel.heads[1].control = {1, 100, {}};
+  channel.heads[0].turn.store(1);
+  memory.view.opened(0, 1).store(1);
+  std::vector<std::byte> got(kSize);
+  const auto receiving = honest.recv(1, 1, got.data(), got.size());
+  channel.heads[1].turn.store(2);
+  try {
+    Rank::finish(receiving);
+    honest.recv(1, 1, got.data(), got.size(), nullptr, BP_OP_SYNC);  // the helper had fetched all of it before
+    ADD_FAILURE() << "nonsense was received";
+  } catch (const sdk::Failure& why) {
+    EXPECT_EQ(why.status(), BP_PEER_LOST) << why.what();
+  }
+}
+
 // A sender that names what is not its own is told apart before anything is read.
 TEST(Lent, HostilePlacesAreNonsense) {
   const Memory memory(2);
