@@ -21,6 +21,9 @@ constexpr int64_t kFarNs = INT64_C(365) * 24 * 3600 * 1000000000;  // beyond it 
 // While a message waits for its confirmation, the agent's thread looks that often at least.
 constexpr std::chrono::milliseconds kLook(500);
 
+// After a worker was out of reach, before it is dialled again for the next message.
+constexpr std::chrono::seconds kTryAgain(5);
+
 std::string key_of(int32_t rank) { return "zmq/" + std::to_string(rank); }
 
 // Those of the process groups, but for messages of any size in any number.
@@ -107,7 +110,8 @@ void RpcAgent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   const std::lock_guard lock(mutex_);
   if (ended_) throw sdk::Failure(*ended_);
   Peer& peer = peers_[static_cast<size_t>(to)];
-  if (peer.gone) throw sdk::Failure(*peer.gone);
+  if (peer.gone && now < peer.lost_at + kTryAgain) throw sdk::Failure(*peer.gone);
+  if (std::exchange(peer.gone, std::nullopt)) peer.failures = 0;
   auto departure = std::make_unique<Departure>(std::move(message), peer.last_number + 1, limit);
   const Kept kept(departure.release(), [this](Departure* gone) { finished_.add(std::unique_ptr<Departure>(gone)); });
   ++peer.last_number;
@@ -136,16 +140,18 @@ void RpcAgent::wake() {
 void RpcAgent::run() {
   try {
     serve();
-  } catch (const std::exception& e) {  // above all for want of memory
+  } catch (const std::exception& e) {
     give_up(sdk::Failure(BP_RESOURCE, std::string("zmq: this worker's agent has ended: ").append(e.what())));
   }
 }
 
+// Above all for want of memory. The others see their connections break, and find nobody any more.
 void RpcAgent::give_up(const sdk::Failure& why) {
   News news;
   {
     const std::lock_guard lock(mutex_);
     if (!ended_) ended_.emplace(why);
+    sockets_.close({}, {});
     for (int32_t rank = 0; rank < static_cast<int32_t>(peers_.size()); ++rank) {
       Peer& peer = peers_[static_cast<size_t>(rank)];
       for (const Kept& message : peer.unconfirmed) news.failed.push_back({rank, message->message.id(), why});
@@ -175,6 +181,7 @@ void RpcAgent::serve() {
 }
 
 void RpcAgent::tell(const News& news) {
+  for (const auto& [rank, why] : news.back) core_.lost(rank, why);
   for (const auto& arrival : news.arrivals) {
     core_.received(arrival->from, arrival->payload, arrival->buffers, arrival);
   }

@@ -45,7 +45,8 @@ class RpcAgent final : public sdk::RpcAgent {
   struct Peer {
     Place place;
     Token token = {};
-    std::optional<sdk::Failure> gone;  // why nothing goes there any more
+    std::optional<sdk::Failure> gone;  // why nothing goes there for now
+    TimePoint lost_at;
 
     uint64_t last_number = 0;  // of what was sent there
     std::deque<Kept> unconfirmed;
@@ -60,13 +61,14 @@ class RpcAgent final : public sdk::RpcAgent {
     TimePoint owed_since;
   };
 
-  // What the core is told without the lock.
+  // What the core is told without the lock, in this order.
   struct News {
     struct Failed {
       int32_t to;
       uint64_t id;
       sdk::Failure why;
     };
+    std::vector<std::pair<int32_t, sdk::Failure>> back;  // those who were lost, and why; now they can be told
     std::vector<std::shared_ptr<RpcArrival>> arrivals;
     std::vector<Failed> failed;
     std::vector<std::pair<int32_t, sdk::Failure>> lost;

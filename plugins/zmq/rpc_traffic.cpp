@@ -62,7 +62,8 @@ void RpcAgent::take(std::vector<zmq::message_t> frames, News* news) {
     return host_.log(BP_LOG_WARN, "zmq: dropped a message that no worker of this job has sent (said once)");
   }
   Peer& peer = peers_[static_cast<size_t>(header->from)];
-  if (peer.gone) {  // it was out of reach, and lives
+  if (peer.gone) {  // it was out of reach, and lives; it could not be told that its calls' answers were lost
+    news->back.emplace_back(header->from, *peer.gone);
     peer.gone.reset();
     peer.failures = 0;
   }
@@ -122,6 +123,7 @@ void RpcAgent::broke(int32_t rank, News* news) {
 void RpcAgent::lose(int32_t rank, const sdk::Failure& why, News* news) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   peer.gone.emplace(why);
+  peer.lost_at = Clock::now();
   for (const Kept& message : peer.unconfirmed) news->failed.push_back({rank, message->message.id(), why});
   peer.unconfirmed.clear();
   sockets_.hang_up(rank);

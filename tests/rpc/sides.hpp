@@ -110,9 +110,10 @@ class Side {
     changed_.wait_for(lock, kPatience, [this, id] { return failures_.contains(id); });
     return failures_[id];
   }
-  bool hears_of_the_loss_of(int32_t peer) {
+  // So many times, or more.
+  bool hears_of_the_loss_of(int32_t peer, size_t times = 1) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [this, peer] { return lost_.contains(peer); });
+    return changed_.wait_for(lock, kPatience, [this, peer, times] { return lost_.count(peer) >= times; });
   }
   bool has_heard_of_the_loss_of(int32_t peer) {
     const std::lock_guard lock(mutex_);
@@ -162,7 +163,7 @@ class Side {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::map<uint64_t, std::string> failures_;
-  std::set<int32_t> lost_;
+  std::multiset<int32_t> lost_;
   size_t received_ = 0;
   int held_ = 0;  // messages that the agent has
   bp_agent inner_ = {};

@@ -17,8 +17,8 @@ const bp_backend& agent() { return open_backend(ZMQ_PLUGIN, "zmq"); }
 
 // What the store says of a worker: its token, and the endpoint of its socket.
 struct Card {
-  explicit Card(const std::shared_ptr<core::Store>& store) {
-    const std::string text = store->get("zmq/1", core::Deadline::after(INT64_C(20'000'000'000)));
+  explicit Card(const std::shared_ptr<core::Store>& store, int32_t rank = 1) {
+    const std::string text = store->get("zmq/" + std::to_string(rank), core::Deadline::after(INT64_C(20'000'000'000)));
     token = text.substr(0, 16);
     const size_t begin = text.find("tcp://");
     endpoint = text.substr(begin, text.find(' ', begin) - begin);
@@ -51,6 +51,22 @@ TEST(ZmqRpc, WhoIsGoneIsReported) {
   EXPECT_EQ(sides.zero->failure(2).find("rank 1 is gone: nobody answers at tcp://127.0.0.1:"), 0U);
   EXPECT_TRUE(sides.zero->hears_of_the_loss_of(1));
   EXPECT_EQ(sides.zero->send(1, 3, 100000), BP_PEER_LOST);
+}
+
+// Who was out of reach may have been waiting for answers that were given up then, and could not be told.
+TEST(ZmqRpc, WhoComesBackIsReportedOnceMore) {
+  Sides sides(agent(), {{"connect_timeout", "50ms"}});
+  sides.one.reset();
+  ASSERT_EQ(sides.zero->send(1, 1, 100), BP_OK);
+  ASSERT_TRUE(sides.zero->hears_of_the_loss_of(1));
+  const Card card(sides.store, 0);
+  zmq::context_t context;
+  zmq::socket_t back(context, zmq::socket_type::dealer);
+  back.set(zmq::sockopt::linger, 1000);
+  back.connect(card.endpoint);
+  back.send(zmq::buffer(head(card.token, 1, 1, 1) + sizes({0}) + std::string(8, '\0')), zmq::send_flags::none);
+  EXPECT_TRUE(sides.zero->has_received(1));
+  EXPECT_TRUE(sides.zero->hears_of_the_loss_of(1, 2));
 }
 
 TEST(ZmqRpc, WhatNobodyConfirmsInTimeIsReported) {

@@ -32,7 +32,9 @@ class Patience {
     sched_yield();
     const Clock::time_point then = Clock::now();
     if (then - now > kSlice) {
-      resume_.store((then + kPauses * (then - now)).time_since_epoch().count(), std::memory_order_relaxed);
+      // A process that was stopped meanwhile says nothing of those who compute.
+      const Clock::duration lost = std::min<Clock::duration>(then - now, kLongest);
+      resume_.store((then + kPauses * lost).time_since_epoch().count(), std::memory_order_relaxed);
     }
     return then;
   }
@@ -52,6 +54,8 @@ class Patience {
  private:
   // Longer than threads that move bytes have the processor at a time, shorter than those that compute.
   static constexpr std::chrono::microseconds kSlice{300};
+  // Of the longest that is believed: some time slices.
+  static constexpr std::chrono::milliseconds kLongest{20};
   // Times the time lost, so that it stays below 2%.
   static constexpr int kPauses = 64;
 
