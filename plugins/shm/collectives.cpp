@@ -27,6 +27,7 @@ bool overlap(const Block& one, const Block& other) {
 struct Collectives::Pattern {
   uint64_t size = 0;                         // of the largest block; the same on all ranks
   bool each = false;                         // a block for each rank instead of one for all
+  bool in_place = false;                     // what is read takes the place of what was shown, and so in pieces
   Block lends;                               // what this rank may lend instead of showing it; of nothing: it may not
   int32_t only_from = -1;                    // the only rank that shows anything, or -1
   int32_t only_to = -1;                      // the only rank that reads anything, or -1
@@ -125,13 +126,13 @@ Lending::Wanted Collectives::wanted(const Call& call, const Pattern& pattern, in
 }
 
 void Collectives::pass(const Call& call, const Pattern& pattern) {
-  const auto ranks = static_cast<uint64_t>(world_size_);
-  const uint64_t parts = pattern.each ? ranks : 1;
+  const uint64_t parts = pattern.each ? static_cast<uint64_t>(world_size_) : 1;
   // In steps of so many bytes of each block; in the lines if all of it fits.
   const bool small = pattern.size <= kLineData / parts;
   const bool may_lend = pattern.size * parts >= Lending::kWorthIt;
   const uint64_t stride = small ? pattern.size : kSlotSize / parts / 64 * 64;
   const uint64_t shown = small ? pattern.size * parts : kSlotSize;
+  const uint64_t before = pattern.each ? static_cast<uint64_t>(rank_) * stride : 0;  // bytes of what is shown
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
   if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
@@ -156,15 +157,16 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     for (const int32_t from : others_) {
       if (pattern.only_from >= 0 && from != pattern.only_from) continue;
       const Room room = pattern.theirs(from);
-      if (may_lend && offset == 0) {
-        lending_.hear(from, step, wanted(call, pattern, from), call.passage);
-        if (reads && lending_.input(from) != nullptr) fetch(call, room.data, lending_.input(from), room.size);
+      if (may_lend && offset == 0) lending_.hear(from, step, wanted(call, pattern, from), call.passage);
+      if (!reads) continue;
+      const std::byte* const lent = lending_.input(from);
+      if (lent != nullptr && !pattern.in_place) {
+        if (offset == 0) fetch(call, room.data, lent, room.size);
+        continue;
       }
-      if (!reads || lending_.input(from) != nullptr) continue;
-      const std::byte* const place = steps_.see(from, step, shown, call.passage);
-      if (offset >= room.size) continue;
-      copy(room.data + offset, place + (pattern.each ? static_cast<uint64_t>(rank_) * stride : 0),
-           std::min(stride, room.size - offset));
+      const std::byte* const place =
+          lent != nullptr ? lent + offset : steps_.see(from, step, shown, call.passage) + before;
+      if (offset < room.size) copy(room.data + offset, place, std::min(stride, room.size - offset));
     }
   };
   uint32_t step = pattern.size > 0 ? show(0) : 0;
@@ -249,7 +251,8 @@ void Collectives::all_to_all(const Call& call) {
   Pattern pattern;
   pattern.size = call.varies ? agree_on_most(call, call.most_in(), -1) : call.block(0).size;
   pattern.each = true;
-  if (!overlap(call.input, call.output)) pattern.lends = call.input;  // else it is written over while others read it
+  pattern.in_place = overlap(call.input, call.output);
+  if (!pattern.in_place) pattern.lends = call.input;  // else it is written over while others read it
   pattern.mine = [&call](int32_t to) { return call.block(to); };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
   pass(call, pattern);

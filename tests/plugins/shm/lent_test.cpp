@@ -21,7 +21,6 @@ struct Buffer {
     numbers = {in_heap ? own->data() : plain.data(), count};
     std::fill(numbers.begin(), numbers.end(), kUntouched);
   }
-  bp_buffer buffer() const { return {numbers.data(), numbers.size(), BP_HOST, 0}; }
 
   std::vector<uint32_t> plain;
   std::optional<Numbers> own;
@@ -61,30 +60,43 @@ class Round {
     const Blocks out = blocks(gets, many_out, false);
     const Buffer input(rank_, in.total, in_heap());
     const Buffer output(rank_, out.total, in_heap());
-    const bool in_place = kind == BP_BROADCAST && gives;
-    const Buffer& from = in_place ? output : input;
-    for (int32_t to = 0; to < static_cast<int32_t>(in.counts.size()); ++to) {
-      for (uint64_t i = 0; i < in.counts[at(to)]; ++i) from.numbers[in.displs[at(to)] + i] = given(rank_.id, to, i);
+    std::span<uint32_t> from = input.numbers;
+    std::span<uint32_t> to = output.numbers;
+    if (gives && gets && is_in_place()) {
+      if (many_in && !many_out) {
+        to = from.subspan(in.displs[at(rank_.id)], in.counts[at(rank_.id)]);
+      } else {
+        from = many_out && !many_in ? to.subspan(out.displs[at(rank_.id)], out.counts[at(rank_.id)]) : to;
+      }
+    }
+    for (int32_t other = 0; other < static_cast<int32_t>(in.counts.size()); ++other) {
+      for (uint64_t i = 0; i < in.counts[at(other)]; ++i) from[in.displs[at(other)] + i] = given(rank_.id, other, i);
     }
     bp_op op = {};
     op.struct_size = sizeof op;
     op.kind = kind;
     op.dtype = BP_U32;
     op.root = root;
-    op.input = from.buffer();
-    op.output = output.buffer();
+    op.input = buffer(from);
+    op.output = buffer(to);
     if (!gives) op.input = {};
     if (!gets) op.output = {};
     if (varies_ && many_in && gives) op.in_counts = in.counts.data(), op.in_displs = in.displs.data();
     if (varies_ && many_out && gets) op.out_counts = out.counts.data(), op.out_displs = out.displs.data();
     Limit limit(Rank::kLong);
     rank_.collectives.run(op, limit);
-    expect(out, output.numbers, many_out, root);
+    expect(out, to, many_out, root);
   }
 
  private:
   static size_t at(int32_t rank) { return static_cast<size_t>(rank); }
   bool is(uint32_t one, uint32_t other) const { return kind_ == one || kind_ == other; }
+  static bp_buffer buffer(std::span<uint32_t> numbers) { return {numbers.data(), numbers.size(), BP_HOST, 0}; }
+  // Broadcast always is; all_to_allv never, and no rank where all its input is to be lent.
+  bool is_in_place() {
+    if (kind_ == BP_BROADCAST) return true;
+    return kind_ != BP_ALL_TO_ALLV && where_ == Where::kAny && random_() % 2 == 0;
+  }
   bool in_heap() { return where_ == Where::kHeap || random_() % 2 == 0; }
   // What `from` gives to `to`, in elements; of operations that reduce, all give a rank the same number.
   uint64_t count(int32_t from, int32_t to) const {

@@ -158,7 +158,9 @@ void any_buffer(Rank& rank) {
       const Round round{rank, group, api, count, (bits & 1) != 0, (bits & 2) != 0};
       for (const uint32_t kind : kinds) round.run(kind, false);
       for (const uint32_t kind : kinds) {
-        if (kind == BP_ALL_REDUCE || kind == BP_ALL_TO_ALL) round.run(kind, true);
+        if (kind != BP_ALL_REDUCE && kind != BP_ALL_TO_ALL) continue;
+        round.run(kind, true);
+        round.run(kind, rank.id() % 2 == 0);
       }
     }
   }
