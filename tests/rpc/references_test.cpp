@@ -121,7 +121,11 @@ TEST(RpcReferencesTest, NothingOfAnEndedCallIsLeftAtShutdown) {
   for (const std::string& way : own_agents()) {
     for (int i = 0; i < 10; ++i) {
       in_world(way, 2, [](const rpc::Worker& worker) {
-        if (worker.rank() == 0) worker.remote<std::vector<double>>(1, "numbers", 1).to_here();
+        if (worker.rank() != 0) return;
+        worker.remote<std::vector<double>>(1, "numbers", 1).to_here();
+        // Nobody sends anything more to worker 1, whose answer held its reference.
+        const CountedRef own = worker.make_rref(rpc::Local<Counted>::make(1));
+        worker.rpc_sync<CountedRef>(1, "same", own);
       });
     }
   }
@@ -172,7 +176,7 @@ TEST_P(StormTest, LeavesNoOwners) { storm(GetParam()); }
 #ifdef BACKPLANE_TEST_CHAOS
 // All that the agent sends begins with a frame of tag 1, which need not come in order.
 TEST(RpcReferencesTest, ReorderedMessagesChangeNothing) {
-  const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=send tag 1 chance 0.2: reorder 1ms..5ms&seed=1");
+  const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=send tag 1 chance 0.2: reorder 20ms..50ms&seed=1");
   ScopedLog log;
   storm("inproc");
   // Each rank has a count of its own.
@@ -181,7 +185,7 @@ TEST(RpcReferencesTest, ReorderedMessagesChangeNothing) {
   for (size_t at = 0; (at = text.find(" messages of rank ", at)) != std::string::npos; ++at) {
     passed += std::stoul(text.substr(text.rfind(' ', at - 1) + 1));
   }
-  EXPECT_GT(passed, 100U) << "of thousands of messages too few were reordered";
+  EXPECT_GT(passed, 0U) << "of thousands of messages none was reordered";
 }
 
 // Messages that never arrive, of all kinds, while references fly: calls fail, and no reference is left behind.

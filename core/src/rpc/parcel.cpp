@@ -14,6 +14,8 @@ Content take_content(const bp_rpc_content& given) {
   if (given.payload_size > 0) content.payload.assign(static_cast<const char*>(given.payload), given.payload_size);
   if (given.buffer_count > 0) content.buffers.assign(given.buffers, given.buffers + given.buffer_count);
   for (uint64_t i = 0; i < given.ref_count; ++i) content.refs.push_back(given.refs[i]->ref);
+  // All else is a copy; what was given may hold references, which its end is to drop while the call is under way.
+  if (content.buffers.empty()) content.owner.reset();
   return content;
 }
 
@@ -25,7 +27,9 @@ Content Value::encode(const std::shared_ptr<Value>& value) {
   const int32_t status = value->value_.encode(value->value_.object, &encoded, &err);
   if (status != BP_OK) throw_report(status, err, "");
   Content content = take_content(encoded);
-  content.owner = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<Value>>>(content.owner, value);
+  if (content.buffers.empty()) return content;
+  // The value goes last.
+  content.owner = std::make_shared<std::pair<std::shared_ptr<Value>, std::shared_ptr<void>>>(value, content.owner);
   return content;
 }
 

@@ -56,7 +56,7 @@ class Parcel {
   std::vector<std::shared_ptr<Ref>> refs_;
 };
 
-// What somebody wants to send; `owner` lets go of the buffers.
+// What somebody wants to send; `owner`, if there are buffers, lets go of them.
 struct Content {
   std::string payload;
   std::vector<bp_buffer> buffers;
@@ -78,7 +78,7 @@ class Value {
   Value& operator=(const Value&) = delete;
 
   void* object() const { return value_.object; }
-  // Keeps the value alive until it is sent. Throws core::Error.
+  // Keeps the value alive until its buffers are sent. Throws core::Error.
   static Content encode(const std::shared_ptr<Value>& value);
 
  private:

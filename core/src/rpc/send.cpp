@@ -121,6 +121,10 @@ void Worker::transmit(int32_t to, const Header& header, Content content, uint64_
   package->bytes = encode(header, content.payload.size());
   package->bytes += content.payload;
   package->owner = std::move(content.owner);
+  // With buffers goes what holds the references, too, and their end begins other requests.
+  if (!header.refs.empty() && !content.buffers.empty()) {
+    package->owner = std::make_shared<std::pair<Ending, std::shared_ptr<void>>>(this, std::move(package->owner));
+  }
   uint64_t size = package->bytes.size();
   for (const bp_buffer& buffer : content.buffers) size += buffer.count;
   const Sending sending(this);

@@ -177,7 +177,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   std::shared_ptr<Pool> pool_;
   std::atomic<uint64_t> next_id_ = 0;
   std::atomic<uint64_t> arrived_ = 0;  // requests, ever
-  std::atomic<size_t> ending_ = 0;     // threads that end requests
+  std::atomic<size_t> ending_ = 0;     // requests that are being ended; messages with references
 
   mutable std::mutex mutex_;  // guards what follows
   std::map<std::pair<int32_t, uint64_t>, std::shared_ptr<Inbound>> inbound_;
