@@ -81,14 +81,12 @@ void Calls::doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_
   }
 }
 
-std::vector<Call> Calls::close(const Error& why) {
-  std::vector<Call> taken;
+std::vector<uint64_t> Calls::close(const Error& why) {
+  std::vector<uint64_t> left;
   const std::lock_guard lock(mutex_);
   if (!closed_) closed_.emplace(why);
-  for (auto& [number, entry] : calls_) taken.push_back(std::move(entry.call));
-  calls_.clear();
-  times_.clear();
-  return taken;
+  for (const auto& entry : calls_) left.push_back(entry.first);
+  return left;
 }
 
 Calls::Counts Calls::counts() const {

@@ -59,8 +59,8 @@ class Calls {
   void doom(uint64_t number, const Error& why, Deadline deadline);
   // The same for all calls to a worker with numbers up to `last`.
   void doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_t last = UINT64_MAX);
-  // Takes all, and refuses more.
-  std::vector<Call> close(const Error& why);
+  // Refuses more, and returns the numbers of those that are left for somebody to end.
+  std::vector<uint64_t> close(const Error& why);
   // After close: waits for `expired` in progress, which is not called again. Not from within it.
   void stop();
 

@@ -266,10 +266,7 @@ bool Worker::close(const Error& why, Deadline deadline) {
   }
   if (transport_) transport_->abort(why);
   if (gathering) group->abort(why);
-  for (const Call& call : calls_.close(why)) {
-    const Error error = labelled(call, why);
-    call.done(nullptr, &error);
-  }
+  for (const uint64_t number : calls_.close(why)) end(number, why);
   calls_.stop();
   auto values = values_.close(why);  // functions that run may still use them
   const bool ended = !pool_ || pool_->stop(deadline);
