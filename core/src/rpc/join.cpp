@@ -272,7 +272,7 @@ void Worker::start(const WorkerConfig& config) {
 
 // In the group's flight recorder, and to its layers.
 void Worker::show_calls(Group& group) {
-  record_.show_to(&group);
+  record_.show_to(&group, global_ranks_);
   group.set_calls([weak = weak_from_this()] {
     const auto self = weak.lock();
     return self ? self->calls_json() : "[]";

@@ -4,6 +4,7 @@
 // layer of the group in which the workers met may hear of each.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "deadline.hpp"
 #include "group/group.hpp"
@@ -33,12 +35,24 @@ inline int64_t nanoseconds(Deadline::Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
+// The rank of each worker in a group with these members; -1: it is not in it. All by their ranks in the job.
+inline std::vector<int32_t> ranks_among(const std::vector<int32_t>& workers, const std::vector<int32_t>& members) {
+  std::vector<int32_t> ranks;
+  for (const int32_t worker : workers) {
+    const auto found = std::find(members.begin(), members.end(), worker);
+    ranks.push_back(found == members.end() ? -1 : static_cast<int32_t>(found - members.begin()));
+  }
+  return ranks;
+}
+
 class Record {
  public:
-  // Whose layers hear of calls from now on.
-  void show_to(Group* group) {
+  // Whose layers hear of calls from now on. `workers`: their ranks in the job; those that are not in the group are
+  // dead.
+  void show_to(Group* group, const std::vector<int32_t>& workers) {
     const std::lock_guard lock(mutex_);
     group_ = group->has_layers() ? group->weak_from_this() : std::weak_ptr<Group>();
+    ranks_ = ranks_among(workers, group->config().global_ranks);
   }
   // Words about references are not kept.
   void add(EndedCall call) {
@@ -61,18 +75,21 @@ class Record {
 
   void show(const EndedCall& call) const {
     std::weak_ptr<Group> weak;
+    int32_t peer = -1;
     {
       const std::lock_guard lock(mutex_);
       weak = group_;
+      if (!ranks_.empty()) peer = ranks_[static_cast<size_t>(call.peer)];
     }
     const std::shared_ptr<Group> group = weak.lock();
-    if (!group) return;
-    group->show_call({sizeof(bp_call), call.peer, call.served ? 1U : 0U, call.status, call.number,
-                      nanoseconds(call.begun), nanoseconds(call.ended), call.function.c_str()});
+    if (!group || peer < 0) return;
+    group->show_call({sizeof(bp_call), peer, call.served ? 1U : 0U, call.status, call.number, nanoseconds(call.begun),
+                      nanoseconds(call.ended), call.function.c_str()});
   }
 
   mutable std::mutex mutex_;  // guards what follows
   std::weak_ptr<Group> group_;
+  std::vector<int32_t> ranks_;  // of the workers, in it
   std::deque<EndedCall> calls_;
 };
 

@@ -2,8 +2,12 @@
  *
  * "backplane.calls/1", an extension of a process group, for layers: the remote procedure calls of the workers that have
  * met in this group. Calls are not operations of a group and do not pass its layers; one that offers this table is told
- * of each call when it has ended, by either side. The outermost that does hears of them; a layer that does not hands on
- * the table of what it wraps.
+ * of each call when it has ended, by either side, also if leaving ended it. Of the fetch of a value only the side that
+ * made it is told. When a worker has died and the others shut down, their group is made anew without it, and its layers
+ * are told of no call whose peer is not in it.
+ *
+ * The outermost layer that offers the table hears of calls; one that does not hands on the table of what it wraps. A
+ * layer that is not BP_BACKEND_PUNCTUAL has no extensions and hands on none: it and those inside it hear nothing.
  */
 #ifndef BACKPLANE_ABI_EXT_CALLS_H
 #define BACKPLANE_ABI_EXT_CALLS_H
