@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What layers of the group in which the workers meet hear of calls.
+#include <future>
+#include <nlohmann/json.hpp>
+#include <thread>
+
 #include "layers/support.hpp"
 #include "rpc/workers.hpp"
 
@@ -10,6 +14,9 @@ namespace {
 [[maybe_unused]] const bool registered = [] {
   rpc::register_function("traced", [](int a) { return a; });
   rpc::register_short_function("traced short", [] {});
+  rpc::register_function("traced hang", [] {
+    while (!rpc::cancelled()) std::this_thread::yield();
+  });
   rpc::register_function("traced failure", [] { throw std::runtime_error("on purpose"); });
   return true;
 }();
@@ -66,6 +73,53 @@ TEST_P(RpcLayersTest, TheTraceHasCallsOfBothSides) {
   EXPECT_TRUE(
       contains(metrics, "operation_failures_total{group=\"rpc\",rank=\"0\",op=\"call\",status=\"internal\"} 1\n"));
   EXPECT_TRUE(contains(content(directory.path() / "rpc-1.prom"), "op=\"served_call\",quantile=\"0.99\"}"));
+}
+
+TEST_P(RpcLayersTest, TheTraceHasCallsThatLeavingEnds) {
+  const ScopedDirectory directory;
+  const ScopedVariable layers("BACKPLANE_LAYERS", "trace?chrome=" + directory.path().string() + "/%g-%r.json");
+  const Store store = Store::inproc();
+  std::promise<void> left;
+  on_ranks(2, [this, &store, &left](int rank) {
+    const rpc::Worker worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2));
+    if (rank == 0) {
+      const auto call = worker.rpc_async(1, "traced hang");
+      worker.shutdown(false);
+      EXPECT_EQ(failure_of([&call] { call.wait(); }), Status::kCancelled);
+      left.set_value();
+    } else {
+      left.get_future().wait();
+      worker.shutdown(false);
+    }
+  });
+  const std::string caller = content(directory.path() / "rpc-0.json");
+  const std::string words = "\"number\":1,\"direction\":\"out\",\"peer\":1,\"status\":\"cancelled\"";
+  EXPECT_EQ(count(caller, "traced hang", words), 1) << caller;
+}
+
+// Any bytes may come as the name of a function, and those that are too long are cut.
+TEST(RpcLayersTest, TheTraceIsJsonWhateverFunctionsAreCalled) {
+  const ScopedDirectory directory;
+  std::string euros;
+  while (euros.size() < 201) euros += "\u20ac";
+  const std::string replaced = "\uFFFD";
+  {
+    const ScopedVariable layers("BACKPLANE_LAYERS", "trace?chrome=" + directory.path().string() + "/%g-%r.json");
+    in_world("inproc", 2, [&euros](const rpc::Worker& worker) {
+      if (worker.rank() != 0) return;
+      for (const std::string& name :
+           {euros, std::string("\xff"), std::string("\xe2\x82"), std::string("a\xc0\x80\"")}) {
+        EXPECT_EQ(failure_of([&worker, &name] { worker.rpc_sync(1, name); }), Status::kInvalid);
+      }
+    });
+  }
+  for (const char* file : {"rpc-0.json", "rpc-1.json"}) {
+    const std::string trace = content(directory.path() / file);
+    EXPECT_TRUE(nlohmann::json::accept(trace)) << trace;
+    EXPECT_EQ(count(trace, euros.substr(0, 198) + replaced + replaced, "\"status\""), 1) << trace;
+    EXPECT_EQ(count(trace, replaced, "\"status\""), 1);
+    EXPECT_EQ(count(trace, "a" + replaced + replaced + "\\\"", "\"status\""), 1);
+  }
 }
 
 }  // namespace
