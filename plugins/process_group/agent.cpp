@@ -79,7 +79,7 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   const uint64_t number = head.number;
   const auto departure = std::make_shared<Departure>(Departure{std::move(message), std::move(frame)});
   Flight flight;
-  flight.set_limit(timeout_ns);
+  flight.set_limit(timeout_ns, "nobody received it in the time that it had");
   if (std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.offset == 0; })) {
     flight.number = number;  // before its receiver can refuse it
     const std::lock_guard lock(mutex_);
@@ -227,7 +227,7 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
   arrival->frame = bytes;
   arrival->results.resize(frame.parts.size(), bp_result{sizeof(bp_result), -1, 0});
   Flight flight;
-  flight.set_limit(frame.timeout_ns);
+  flight.set_limit(frame.timeout_ns, "its parts did not come in the time that it had");
   flight.works.reserve(frame.parts.size());
   try {
     for (size_t i = 0; i < frame.parts.size(); ++i) {
@@ -269,7 +269,8 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
   }
 }
 
-void Agent::Flight::set_limit(int64_t timeout_ns) {
+void Agent::Flight::set_limit(int64_t timeout_ns, const char* words) {
+  late = words;
   constexpr int64_t kFar = INT64_C(365) * 24 * 3600 * 1000000000;  // avoids overflow of the clock
   if (timeout_ns >= 0) limit = Clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kFar));
 }
@@ -319,7 +320,8 @@ bool Agent::drive(Flight* flight, int64_t slice_ns) {
     flight->works.pop_back();
     for (const auto& work : flight->works) work->cancel();
     // The first failure is told once nothing uses the buffers any more.
-    if (!flight->failure && late) flight->failure.emplace(BP_TIMEOUT, "nobody received it in the time that it had");
+    const bool by_limit = late && failure.status() == BP_CANCELLED;  // not of another cause, as a death
+    if (!flight->failure && by_limit) flight->failure.emplace(BP_TIMEOUT, flight->late);
     if (!flight->failure) flight->failure.emplace(failure);
     if (!flight->works.empty()) return false;
   }

@@ -41,8 +41,9 @@ class Agent final : public sdk::RpcAgent {
     uint64_t number = 0;  // of a message that is sent in parts, which its receiver may refuse
     std::vector<std::unique_ptr<sdk::Work>> works;
     std::optional<Clock::time_point> limit;
-    void set_limit(int64_t timeout_ns);   // none if negative
-    std::optional<sdk::Failure> failure;  // the first
+    const char* late = "";                                  // what it fails with then
+    void set_limit(int64_t timeout_ns, const char* words);  // none if negative
+    std::optional<sdk::Failure> failure;                    // the first
     std::function<void(const sdk::Failure* failure)> ended;
   };
 

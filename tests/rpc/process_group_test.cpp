@@ -80,5 +80,24 @@ TEST(ProcessGroupAgentTest, WhatFailedHereAndIsRefusedThereIsToldOnce) {
   EXPECT_EQ(side.failure(7), why);
 }
 
+TEST(ProcessGroupAgentTest, WhoDoesNotSendAllPartsIsTold) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  const Side side(builtin("process_group"), store, 0);
+  other.join();
+  process_group::Frame head;
+  head.number = 7;
+  head.timeout_ns = 1'000'000;
+  peer->send_frame(head, std::string(100000, 'x'));
+  process_group::Frame refusal;
+  const std::string bytes = peer->receive_frame();
+  process_group::decode(bytes, UINT64_MAX, &refusal);
+  EXPECT_EQ(refusal.number, 7U);
+  EXPECT_EQ(refusal.refusal, BP_TIMEOUT);
+  EXPECT_EQ(bytes.substr(refusal.parts[0].offset, refusal.parts[0].bytes),
+            "its parts did not come in the time that it had");
+}
+
 }  // namespace
 }  // namespace backplane::test
