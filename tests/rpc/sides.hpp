@@ -115,9 +115,9 @@ class Side {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatience, [this, peer, times] { return lost_.count(peer) >= times; });
   }
-  bool has_heard_of_the_loss_of(int32_t peer) {
+  size_t losses_of(int32_t peer) {
     const std::lock_guard lock(mutex_);
-    return lost_.contains(peer);
+    return lost_.count(peer);
   }
   // Waits for so many messages; false if there are others, or none come within 20 s.
   bool has_received(size_t count) {

@@ -11,6 +11,7 @@
 #include "message.hpp"
 #include "rpc/sides.hpp"
 #include "support/agents.hpp"
+#include "support/scoped_log.hpp"
 
 namespace backplane::test {
 namespace {
@@ -48,6 +49,12 @@ bool ends_the_pipe(const Card& card, tensorpipe::Message message) {
   return in_time && end.get();
 }
 
+size_t refusals_in(const std::string& log) {
+  size_t count = 0;
+  for (size_t at = 0; (at = log.find("a message was refused: ", at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
 // A good message of worker 0 with a payload of five bytes, a small and a large buffer.
 class Forgery {
  public:
@@ -75,20 +82,24 @@ TEST(TensorPipeRefusalTest, WhatMakesNoSenseEndsItsPipeAlone) {
   constexpr size_t kInside = kBuffers + 8;
   constexpr size_t kSizes = kInside + 4;
   Sides sides(agent(), kOverUv);
-  const Card card = parse_card(sides.store->get("worker/1", core::Deadline::after(INT64_C(20'000'000'000))), 1);
+  const auto card = [&sides] {  // it may listen elsewhere by now
+    return parse_card(sides.store->get("worker/1", core::Deadline::after(INT64_C(20'000'000'000))), 1);
+  };
+  ScopedLog log;
   const std::vector<std::function<void(Forgery*)>> strangers = {
       [](Forgery* it) { it->bytes.metadata.clear(); }, [](Forgery* it) { it->bytes.metadata.resize(kSizes - 1); },
       [](Forgery* it) { it->put(0, uint64_t{1}); },  // another token
       [](Forgery* it) { it->put(kFrom, int32_t{2}); }, [](Forgery* it) { it->put(kFrom, int32_t{-1}); },
   };
   for (size_t i = 0; i < strangers.size(); ++i) {
-    Forgery forgery(card);
+    Forgery forgery(card());
     strangers[i](&forgery);
-    EXPECT_TRUE(ends_the_pipe(card, std::move(forgery.bytes))) << i;
+    EXPECT_TRUE(ends_the_pipe(card(), std::move(forgery.bytes))) << i;
+    EXPECT_EQ(refusals_in(log.text()), i + 1);  // this one among them
+    EXPECT_EQ(sides.one->losses_of(0), 0U);     // nothing proves that it was its
   }
   ASSERT_EQ(sides.zero->send(1, 1, 1000), BP_OK);
   EXPECT_TRUE(sides.one->has_received(1));
-  EXPECT_FALSE(sides.one->has_heard_of_the_loss_of(0));  // nothing proves that these were its
   const std::vector<std::function<void(Forgery*)>> workers = {
       [](Forgery* it) { it->put(kBuffers, UINT32_MAX); },
       [](Forgery* it) { it->put(kBuffers, uint32_t{1}); },
@@ -102,11 +113,13 @@ TEST(TensorPipeRefusalTest, WhatMakesNoSenseEndsItsPipeAlone) {
       [](Forgery* it) { it->bytes.tensors.clear(); },
   };
   for (size_t i = 0; i < workers.size(); ++i) {
-    Forgery forgery(card);
+    Forgery forgery(card());
     workers[i](&forgery);
-    EXPECT_TRUE(ends_the_pipe(card, std::move(forgery.bytes))) << i;
+    EXPECT_TRUE(ends_the_pipe(card(), std::move(forgery.bytes))) << i;
+    // So it was this message, and not a connection that was refused.
+    EXPECT_TRUE(sides.one->hears_of_the_loss_of(0, i + 1)) << i;
+    EXPECT_EQ(sides.one->losses_of(0), i + 1);
   }
-  EXPECT_TRUE(sides.one->hears_of_the_loss_of(0));
   ASSERT_EQ(sides.zero->send(1, 2, 1000), BP_OK);
   EXPECT_TRUE(sides.one->has_received(2));
 }
