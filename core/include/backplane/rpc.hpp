@@ -52,7 +52,8 @@ struct To {
 
 // What is left out comes from the environment, as in GroupOptions.
 struct RpcOptions {
-  // "tensorpipe", "process_group?num_send_recv_threads=8"; else BACKPLANE_RPC_BACKEND, else what rpc.h says.
+  // "tensorpipe", "process_group?num_send_recv_threads=8&keep_bytes=0"; else BACKPLANE_RPC_BACKEND, else what
+  // rpc.h says.
   std::string backend = {};
   std::string group = {};  // backend of the process group in which the workers meet (GroupOptions::backend)
   std::string init_method = {};
