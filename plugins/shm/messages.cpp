@@ -301,7 +301,7 @@ void Messages::leave_to_others(Operation& receive) {
   try {
     auto stash = std::make_unique_for_overwrite<std::byte[]>(incoming.size);
     matcher_.add_oldest(std::move(message));
-    std::memcpy(stash.get(), receive.data, incoming.offset);
+    if (incoming.offset > 0) std::memcpy(stash.get(), receive.data, incoming.offset);
     incoming.stash = std::move(stash);
     incoming.is_unwanted = false;
   } catch (const std::bad_alloc&) {

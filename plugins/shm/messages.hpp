@@ -56,6 +56,8 @@ class Messages {
     Lent lent;           // where to fetch them, unless they are sent
     std::unique_ptr<std::byte[]> stash;
     bool is_unwanted = false;  // a receive was too small for it, or there was no memory to keep it
+    bool is_owed = false;      // all of it is here, but not yet in the channel that it is
+    bool has_come() const { return offset == size && !is_owed; }
   };
   struct Reply {
     Kind kind;
@@ -94,6 +96,7 @@ class Messages {
   void progress();
   bool put(Peer& peer, Operation& send);
   void push(int32_t rank);
+  bool put_control(Peer& peer);
   bool push_pieces(Peer& peer);
   void pull(int32_t rank);
   bool take(int32_t rank, const Arrival& arrival);

@@ -54,18 +54,35 @@ void Messages::push(int32_t rank) {
   Peer& peer = at(rank);
   if (peer.controls.empty() && peer.sends.empty() && peer.wanted.empty()) return;
   bool has_put = false;
-  while (!peer.controls.empty()) {
-    const Reply& reply = peer.controls.front();
-    if (!peer.out.put_control(reply.kind, reply.tag, reply.id, reply.size)) break;
-    peer.controls.pop_front();
-    has_put = true;
-  }
+  while (!peer.controls.empty() && put_control(peer)) has_put = true;
   while (peer.controls.empty() && !peer.sends.empty() && put(peer, *peer.sends.front())) {
     peer.sends.pop_front();
     has_put = true;
   }
   has_put = push_pieces(peer) || has_put;
   if (has_put) members_->wake(rank);
+}
+
+// The first one; false: there is no room. What has been fetched is received only then: its receiver may not look at the
+// group again, or leave it. If its sender has taken back this one or another meanwhile, it is told to send it after
+// all, which it does unless it has withdrawn it.
+bool Messages::put_control(Peer& peer) {
+  Reply reply = peer.controls.front();
+  const auto found = reply.kind == Kind::kReady ? peer.coming.find(reply.id) : peer.coming.end();
+  Incoming* const fetched = found != peer.coming.end() && found->second.is_owed ? &found->second : nullptr;
+  const bool is_void = fetched != nullptr && fetched->lent.data != nullptr && peer.in.has_revoked(fetched->lent.loan);
+  if (is_void) reply.size = 1;
+  if (!peer.out.put_control(reply.kind, reply.tag, reply.id, reply.size)) return false;
+  peer.controls.pop_front();
+  if (fetched == nullptr) return true;
+  fetched->is_owed = false;
+  fetched->lent = {};
+  if (is_void) {
+    fetched->offset = 0;
+  } else {
+    complete(peer, reply.id);
+  }
+  return true;
 }
 
 bool Messages::push_pieces(Peer& peer) {
@@ -186,40 +203,29 @@ void Messages::accept(const Message& announced, Operation& receive) {
   const int32_t rank = announced.source;
   const Reply no_need = {Kind::kReady, announced.tag, announced.id, 0};
   if (!fits(receive, rank, announced.size)) return send_control(rank, no_need);
-  if (announced.size == 0) {
-    send_control(rank, no_need);
-    return finish(receive);
-  }
   receive.where = Operation::Where::kComing;
   receive.source = rank;
   receive.id = announced.id;
   Peer& peer = at(rank);
-  peer.coming.emplace(announced.id, Incoming{announced.tag, announced.size, 0, &receive, announced.lent, {}});
+  const bool is_empty = announced.size == 0;
+  peer.coming.emplace(announced.id,
+                      Incoming{announced.tag, announced.size, 0, &receive, announced.lent, {}, false, is_empty});
+  if (is_empty) return send_control(rank, no_need);
   if (announced.lent.data == nullptr) return send_control(rank, {Kind::kReady, announced.tag, announced.id, 1});
   peer.lent.push_back(announced.id);
 }
 
-// Copies the next part of what this rank lends. At the end the sender is told that its buffer is no longer needed; or,
-// if it has taken back this one or another meanwhile, to send it after all, which it does unless it has withdrawn it.
+// Copies the next part of what this rank lends. At the end the sender is told.
 void Messages::fetch(int32_t rank) {
   Peer& peer = at(rank);
   if (peer.lent.empty()) return;
   const uint64_t id = peer.lent.front();
   Incoming& incoming = peer.coming.at(id);
   put_down(incoming, incoming.lent.data + incoming.offset, std::min(kFetch, incoming.size - incoming.offset));
-  const bool is_whole = incoming.offset == incoming.size;
-  if (is_whole) peer.lent.pop_front();
+  incoming.is_owed = incoming.offset == incoming.size;
+  if (incoming.is_owed) peer.lent.pop_front();
   if (!peer.lent.empty()) has_finished_ = true;  // there is more: who sleeps must look again
-  if (!is_whole) return;
-  const bool is_void = peer.in.has_revoked(incoming.lent.loan);
-  const Reply reply = {Kind::kReady, incoming.tag, id, is_void ? UINT64_C(1) : 0};
-  if (is_void) {
-    incoming.offset = 0;
-    incoming.lent = {};
-  } else {
-    complete(peer, id);
-  }
-  send_control(rank, reply);
+  if (incoming.is_owed) send_control(rank, {Kind::kReady, incoming.tag, id, 0});
 }
 
 void Messages::put_down(Incoming& incoming, const std::byte* data, uint64_t size) {
@@ -262,7 +268,7 @@ bool Messages::data(int32_t rank, const Arrival& arrival) {
   Incoming& incoming = found->second;
   if (incoming.lent.data != nullptr || arrival.length > incoming.size - incoming.offset) return false;
   put_down(incoming, arrival.data, arrival.length);
-  if (incoming.offset == incoming.size) complete(peer, arrival.id);
+  if (incoming.has_come()) complete(peer, arrival.id);
   return true;
 }
 
@@ -274,12 +280,12 @@ void Messages::resume(const Message& message, Operation& receive) {
   if (!fits(receive, message.source, incoming.size)) {
     incoming.stash.reset();
     incoming.is_unwanted = true;
-    if (incoming.offset == incoming.size) peer.coming.erase(found);
+    if (incoming.has_come()) peer.coming.erase(found);
     return;
   }
-  std::memcpy(receive.data, incoming.stash.get(), incoming.offset);
+  if (incoming.offset > 0) std::memcpy(receive.data, incoming.stash.get(), incoming.offset);
   incoming.stash.reset();
-  if (incoming.offset == incoming.size) {
+  if (incoming.has_come()) {
     peer.coming.erase(found);
     return finish(receive);
   }
@@ -329,17 +335,15 @@ void Messages::drop(int32_t rank, const sdk::Failure& why) {
     if (each.source != rank) return false;
     if (each.form == Message::Form::kAnnounced) return true;
     if (each.form != Message::Form::kComing) return false;
-    const Incoming& incoming = peer.coming.at(each.id);
-    return incoming.offset < incoming.size;
+    return !peer.coming.at(each.id).has_come();
   });
   peer.sends.clear();
   peer.announced.clear();
   peer.wanted.clear();
   peer.lent.clear();
   peer.controls.clear();
-  std::erase_if(peer.coming, [](const auto& each) {
-    return each.second.receive != nullptr || each.second.offset < each.second.size;
-  });
+  std::erase_if(peer.coming,
+                [](const auto& each) { return each.second.receive != nullptr || !each.second.has_come(); });
   const bool is_last = gone_ == world_size_ - 1;
   for (Operation* const receive : matcher_.take_receives([rank, is_last](const Operation& each) {
          return each.peer == rank || (each.peer == BP_ANY_SOURCE && is_last);

@@ -31,6 +31,8 @@ struct Shared {
   std::vector<Pools> pools;  // of the same
 };
 
+constexpr uint32_t kUntouched = 0xeeeeeeee;
+
 struct Numbers {
   Numbers(Heaps& heap, uint64_t size) : block(heap.allocate(size * sizeof(uint32_t), BP_HOST, 0)), count(size) {}
   uint32_t* data() const { return static_cast<uint32_t*>(block->data()); }
@@ -43,6 +45,11 @@ struct Numbers {
   std::unique_ptr<sdk::Allocation> block;
   uint64_t count;
 };
+
+// How many bytes are not zero.
+inline uint64_t written(const std::byte* begin, uint64_t size) {
+  return size - static_cast<uint64_t>(std::count(begin, begin + size, std::byte{0}));
+}
 
 // Between ranks that share a view; the heaps are mapped by each.
 template <typename Body>

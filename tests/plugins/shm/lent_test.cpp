@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers in the ranks' heaps, in all operations: the results are those of any buffers, and nothing is copied aside.
+// Buffers in the ranks' heaps, in collectives: the results are those of any buffers, and nothing is copied aside.
 #include <numeric>
 
 #include "heaps.hpp"
@@ -10,10 +10,6 @@ namespace {
 
 // How a round chooses where its buffers lie: all in heaps, or each by chance.
 enum class Where { kHeap, kAny };
-
-constexpr uint32_t kUntouched = 0xeeeeeeee;
-
-uint64_t at_rank(int32_t rank, uint64_t round) { return static_cast<uint64_t>(rank) * 1'000'003 + round * 7919; }
 
 struct Buffer {
   Buffer(Rank& rank, uint64_t count, bool in_heap) : plain(in_heap ? 0 : count) {
@@ -165,10 +161,6 @@ TEST(Lent, AnyBufferInAnyCollective) {
   }
 }
 
-uint64_t written(const std::byte* begin, uint64_t size) {
-  return size - static_cast<uint64_t>(std::count(begin, begin + size, std::byte{0}));
-}
-
 // If all buffers lie in heaps, no byte of them passes through a slot; of some operations their places do.
 TEST(Lent, NothingIsStagedInCollectives) {
   constexpr int32_t kRanks = 3;
@@ -186,195 +178,6 @@ TEST(Lent, NothingIsStagedInCollectives) {
     // Results of reduce come to the root through the slots of those who have reduced them.
     const uint64_t most = kind == BP_REDUCE ? kRanks * kSteps * kSlotSize / kRanks : kRanks * kSteps * kRanks * 8;
     EXPECT_LE(bytes, most) << "kind " << kind;
-  }
-}
-
-TEST(Lent, MessagesAreFetched) {
-  constexpr int32_t kRanks = 3;
-  for (const Patience patience : {Patience{20'000, 200'000}, Patience{0, 0}}) {
-    const Shared shared(kRanks);
-    const Memory memory(kRanks);
-    run_ranks(
-        memory, kRanks, patience,
-        [](Rank& rank) {
-          const int32_t next = (rank.id + 1) % rank.size;
-          const int32_t previous = (rank.id + rank.size - 1) % rank.size;
-          for (uint64_t round = 0; round < 10 * kEffort; ++round) {
-            const uint64_t count = 3'000 + round * round * 60;  // up to some MiB
-            const Numbers out(*rank.own_heap, count);
-            std::vector<uint32_t> in(count);
-            for (uint64_t i = 0; i < count; ++i) out.data()[i] = static_cast<uint32_t>(at_rank(rank.id, round) + i);
-            const auto receiving = rank.recv(previous, round, in.data(), count * sizeof(uint32_t));
-            Rank::finish(rank.send(next, round, out.data(), count * sizeof(uint32_t)));
-            out.fill(kUntouched);  // it is this rank's own again
-            Rank::finish(receiving);
-            for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(in[i], static_cast<uint32_t>(at_rank(previous, round) + i));
-          }
-        },
-        shared.pools);
-    for (int32_t rank = 0; rank < kRanks; ++rank) {
-      const Channel& channel = memory.view.channel((rank + 1) % kRanks, rank);
-      EXPECT_EQ(written(channel.data.data(), kRingSize), 0U) << "from rank " << rank;
-    }
-  }
-}
-
-// Senders give up as they like: what is received is one of the messages, whole, and never what the buffer holds later.
-TEST(Lent, WhoGivesUpTakesItsBufferBack) {
-  on_heaps(2, Patience{20'000, 200'000}, [](Rank& rank) {
-    constexpr uint64_t kCount = 600'000;
-    constexpr uint32_t kRounds = 8 * kEffort;
-    std::mt19937_64 random(9);
-    if (rank.id == 0) {
-      const Numbers data(*rank.own_heap, kCount);
-      for (uint32_t round = 1; round <= kRounds; ++round) {
-        data.fill(round);
-        const auto work = rank.send(1, 1, data.data(), kCount * sizeof(uint32_t));
-        if (round == kRounds) {
-          Rank::finish(work);
-        } else if (work) {
-          for (uint64_t i = random() % 200; i > 0; --i) sched_yield();
-          work->cancel();
-        }
-        data.fill(kUntouched);
-      }
-    } else {
-      for (uint32_t got = 0; got != kRounds;) {
-        std::vector<uint32_t> in(kCount);
-        Rank::finish(rank.recv(0, 1, in.data(), kCount * sizeof(uint32_t), nullptr, BP_OP_SYNC));
-        ASSERT_GT(in[0], got);
-        got = in[0];
-        ASSERT_LE(got, kRounds);
-        ASSERT_TRUE(std::all_of(in.begin(), in.end(), [got](uint32_t each) { return each == got; }));
-      }
-    }
-  });
-}
-
-// The same in one thread: the sender takes its buffer back when a part of it has been read.
-TEST(Lent, WhatIsTakenBackAmidIsNotReceived) {
-  constexpr uint64_t kCount = 800'000;  // fetched in several parts
-  const Memory memory(2);
-  const Shared shared(2);
-  Rank sender(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  Rank receiver(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
-  const Numbers data(*shared.heaps[0], kCount);
-  std::vector<uint32_t> in(kCount);
-  data.fill(1);
-  const auto sending = sender.send(1, 1, data.data(), kCount * sizeof(uint32_t));
-  const auto receiving = receiver.recv(0, 1, in.data(), kCount * sizeof(uint32_t));
-  receiver.messages.move_on(Look::kFull);
-  sending->cancel();
-  data.fill(kUntouched);
-  uint32_t got = 0;
-  if (receiving->wait(0)) {
-    got = in[0];  // the receiver's helper was faster
-  } else {
-    std::thread again([&] {
-      data.fill(2);
-      Rank::finish(sender.send(1, 1, data.data(), kCount * sizeof(uint32_t)));
-    });
-    Rank::finish(receiving);
-    again.join();
-    got = 2;
-  }
-  EXPECT_TRUE(std::all_of(in.begin(), in.end(), [got](uint32_t each) { return each == got; })) << in[0];
-}
-
-// A receiver that cannot know whether what it has read was still what was sent has it sent.
-TEST(Lent, WhatMayHaveBeenTakenBackIsSent) {
-  constexpr uint64_t kCount = 100'000;
-  const Memory memory(2);
-  const Shared shared(2);
-  Rank sender(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  Rank receiver(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
-  const Numbers data(*shared.heaps[0], kCount);
-  std::vector<uint32_t> in(kCount);
-  data.fill(1);
-  Channel& channel = memory.view.channel(1, 0);
-  const auto sending = sender.send(1, 1, data.data(), kCount * sizeof(uint32_t));
-  channel.revoked.store(1);
-  std::thread other([&] { Rank::finish(sending); });
-  Rank::finish(receiver.recv(0, 1, in.data(), kCount * sizeof(uint32_t)));
-  other.join();
-  EXPECT_TRUE(std::all_of(in.begin(), in.end(), [](uint32_t each) { return each == 1; }));
-  EXPECT_GT(written(channel.data.data(), kRingSize), 0U);
-}
-
-bool received(Rank& rank, std::vector<uint32_t>& in, int64_t timeout_ns) {
-  try {
-    return rank.recv(0, 1, in.data(), in.size() * sizeof in[0], nullptr, BP_OP_SYNC, timeout_ns) == nullptr;
-  } catch (const sdk::Failure& why) {
-    EXPECT_EQ(why.status(), BP_TIMEOUT) << why.what();
-    return false;
-  }
-}
-
-// A receive that gives up amid what it fetches leaves it, whole, to the next one.
-TEST(Lent, ReceivesThatGiveUpLoseNothing) {
-  on_heaps(2, Patience{20'000, 0}, [](Rank& rank) {
-    constexpr uint64_t kCount = 2'000'000;
-    const Numbers data(*rank.own_heap, kCount);
-    for (uint32_t round = 1; round <= 4; ++round) {
-      if (rank.id == 0) {
-        data.fill(round);
-        Rank::finish(rank.send(1, 1, data.data(), kCount * sizeof(uint32_t)));
-        continue;
-      }
-      std::vector<uint32_t> in(kCount);
-      for (int64_t patience = 100'000; !received(rank, in, patience); patience *= 2)
-        std::fill(in.begin(), in.end(), 0U);
-      ASSERT_TRUE(std::all_of(in.begin(), in.end(), [round](uint32_t each) { return each == round; }));
-    }
-  });
-}
-
-// A message that is fetched does not come through the channel, too.
-TEST(Lent, DataOfWhatIsFetchedIsNonsense) {
-  constexpr uint64_t kSize = UINT64_C(3) << 20;  // fetched in several parts
-  const Memory memory(2);
-  const Shared shared(2);
-  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  const Rank liar(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
-  Channel& channel = memory.view.channel(0, 1);
-  channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
-  channel.heads[0].tag = 1;
-  channel.heads[0].control = {1, kSize, {1, 0}};
-  channel.heads[1].kind_and_length = static_cast<uint32_t>(Kind::kData) | 100U << 8;
-  channel.heads[1].control = {1, 100, {}};
-  channel.heads[0].turn.store(1);
-  memory.view.opened(0, 1).store(1);
-  std::vector<std::byte> got(kSize);
-  const auto receiving = honest.recv(1, 1, got.data(), got.size());
-  channel.heads[1].turn.store(2);
-  try {
-    Rank::finish(receiving);
-    honest.recv(1, 1, got.data(), got.size(), nullptr, BP_OP_SYNC);  // the helper had fetched all of it before
-    ADD_FAILURE() << "nonsense was received";
-  } catch (const sdk::Failure& why) {
-    EXPECT_EQ(why.status(), BP_PEER_LOST) << why.what();
-  }
-}
-
-// A sender that names what is not its own is told apart before anything is read.
-TEST(Lent, HostilePlacesAreNonsense) {
-  const Memory memory(2);
-  const Shared shared(2);
-  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  const Rank liar(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
-  Channel& channel = memory.view.channel(0, 1);
-  channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
-  channel.heads[0].tag = 1;
-  channel.heads[0].control = {1, 100'000, {kHeap - 99'998, 0}};
-  channel.heads[0].turn.store(1);
-  memory.view.opened(0, 1).store(1);
-  std::vector<std::byte> got(100'000);
-  try {
-    honest.recv(1, 1, got.data(), got.size(), nullptr, BP_OP_SYNC);
-    ADD_FAILURE() << "bytes beyond the heap were received";
-  } catch (const sdk::Failure& why) {
-    EXPECT_EQ(why.status(), BP_PEER_LOST) << why.what();
-    EXPECT_NE(std::string(why.what()).find("nonsense"), std::string::npos) << why.what();
   }
 }
 
