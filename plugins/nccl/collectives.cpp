@@ -2,6 +2,7 @@
 #include "collectives.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <new>
 #include <optional>
@@ -18,6 +19,9 @@ using Clock = std::chrono::steady_clock;
 
 // NCCL launches on a thread of its own, which usually takes some ten microseconds. Longer, it connects peers.
 constexpr auto kLaunchTime = std::chrono::microseconds(100);
+
+// CUDA blocks whoever adds to a stream that holds some thousand things, whatever his deadline. A launch is a few.
+constexpr size_t kMostLaunches = 128;
 
 // First short turns for others, then sleeps that grow.
 class Backoff {
@@ -123,6 +127,8 @@ struct Collectives::Launch {
   Collectives& owner;
   std::atomic<State> state = State::kQueued;
   Call call;
+  bool* connected = nullptr;  // the owner's entry for such operations; with its lock
+  bool is_prompt = false;     // neither it nor those before it have to connect peers
   std::optional<Staging> staging;
   Piece copy;  // of an input in place
   cudaStream_t stream = nullptr;
@@ -178,27 +184,72 @@ Collectives::~Collectives() = default;
 std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   c_.fate.throw_if_decided();
   if (is_empty(op)) return nullptr;
+  const sdk::Deadline deadline(op.timeout_ns);
+  await_room(deadline);
   auto launch = std::make_shared<Launch>(*this, op);
   launch->ends_on_host = is_staged(op) && op.kind != BP_BARRIER;
   // A barrier among device operations belongs into their stream.
   launch->stream = is_staged(op) && (op.kind != BP_BARRIER || op.stream == nullptr)
                        ? stream_.get()
                        : static_cast<cudaStream_t>(op.stream);
-  {
-    const std::lock_guard lock(mutex_);
-    while (!entered_.empty() && is_over(entered_.front())) entered_.pop_front();
-    queue_.push_back(launch);
-  }
-  // By now it is in its stream, unless peers are still being connected.
-  const auto until = Clock::now() + kLaunchTime;
-  for (int turn = 0; advance() && launch->state.load() < Launch::State::kInStream && Clock::now() < until; ++turn) {
-    if (turn > 64) std::this_thread::yield();
-  }
+  append(launch);
+  await_stream(*launch, deadline);
   if ((op.flags & BP_OP_SYNC) == 0) return std::make_unique<LaunchWork>(std::move(launch), c_.fate);
-  if (launch->wait(op.timeout_ns)) return nullptr;
+  if (launch->wait(deadline.left_ns())) return nullptr;
   c_.fate.decide(sdk::Failure(BP_TIMEOUT, "nccl: the other ranks did not take part in a collective in time"));
   launch->wait(BP_NO_TIMEOUT);
   return nullptr;
+}
+
+void Collectives::await_room(const sdk::Deadline& deadline) {
+  for (Backoff backoff; !has_room(); backoff.pause()) {
+    advance();
+    if (backoff.is_long()) check_health();
+    if (deadline.passed()) {
+      c_.fate.decide(sdk::Failure(BP_TIMEOUT, "nccl: the other ranks did not take part in the " +
+                                                  std::to_string(kMostLaunches) +
+                                                  " collectives before this one in time"));
+    }
+    c_.fate.throw_if_decided();
+  }
+}
+
+// The communicator does them in order.
+bool Collectives::has_room() {
+  std::shared_ptr<Launch> launch;
+  {
+    const std::lock_guard lock(mutex_);
+    if (submitted_.size() < kMostLaunches) return true;
+    launch = submitted_[submitted_.size() - kMostLaunches].lock();
+  }
+  if (!launch || launch->is_over()) return true;
+  return launch->state.load() >= Launch::State::kInStream && launch->has_passed();
+}
+
+void Collectives::append(const std::shared_ptr<Launch>& launch) {
+  const bp_op& op = launch->call.op;
+  const uint64_t bytes = std::max(op.input.count, op.output.count) * bp_dtype_size(op.dtype);
+  const std::lock_guard lock(mutex_);
+  launch->connected = &connected_[{op.kind, op.dtype, op.reduce_op, op.root, std::bit_width(bytes)}];
+  launch->is_prompt = *launch->connected && (queue_.empty() || queue_.back()->is_prompt);
+  while (!submitted_.empty() && is_over(submitted_.front())) submitted_.pop_front();
+  submitted_.push_back(launch);
+  queue_.push_back(launch);
+}
+
+// What the program puts into that stream next has to come after it. Only while peers are being connected, which may
+// take until all ranks have submitted it, can that not be waited for.
+void Collectives::await_stream(const Launch& launch, const sdk::Deadline& deadline) {
+  const auto until = Clock::now() + kLaunchTime;
+  Backoff backoff;
+  for (int turn = 0; advance() && launch.state.load() < Launch::State::kInStream; ++turn) {
+    if (Clock::now() < until) {
+      if (turn > 64) std::this_thread::yield();
+    } else {
+      if (!launch.is_prompt || c_.fate.decided() || deadline.passed()) return;
+      backoff.pause();
+    }
+  }
 }
 
 // One thread at a time, and CUDA is called without the lock: it blocks while a stream's queue is full, and what empties
@@ -214,7 +265,7 @@ bool Collectives::advance() {
     goes_on = try_launch(launch);
     lock.lock();
     if (!goes_on) break;
-    entered_.push_back(queue_.front());
+    *launch.connected = true;
     queue_.pop_front();
   }
   is_advancing_ = false;
@@ -272,12 +323,13 @@ bool Collectives::launching() {
 
 std::shared_ptr<Collectives::Launch> Collectives::first_unfinished() {
   const std::lock_guard lock(mutex_);
-  while (!entered_.empty() && is_over(entered_.front())) entered_.pop_front();
-  for (const auto& entry : entered_) {
+  while (!submitted_.empty() && is_over(submitted_.front())) submitted_.pop_front();
+  for (const auto& entry : submitted_) {
     std::shared_ptr<Launch> launch = entry.lock();
-    if (launch && !launch->is_over() && !launch->has_passed()) return launch;
+    if (!launch || launch->is_over()) continue;
+    if (launch->state.load() < Launch::State::kInStream || !launch->has_passed()) return launch;
   }
-  return queue_.empty() ? nullptr : queue_.front();
+  return nullptr;
 }
 
 std::optional<Clock::time_point> Collectives::waits_since() {
@@ -294,9 +346,9 @@ void Collectives::look_once_more() {
   const std::lock_guard lock(mutex_);
   try {
     c_.comm.ready();
-    for (const auto& entry : entered_) {
+    for (const auto& entry : submitted_) {
       const std::shared_ptr<Launch> launch = entry.lock();
-      if (launch && !launch->is_over() && launch->event.passed()) launch->finish();
+      if (launch && launch->state.load() == Launch::State::kInStream && launch->event.passed()) launch->finish();
     }
   } catch (const sdk::Failure&) {
     // What NCCL gave up passes its event as well: then nothing can be said.
@@ -304,19 +356,21 @@ void Collectives::look_once_more() {
 }
 
 bool Collectives::is_still() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (is_advancing_) return false;
   try {
     const OnDevice here(c_.api, c_.device);
-    for (const auto& entry : entered_) {
+    for (const auto& entry : submitted_) {
       const std::shared_ptr<Launch> launch = entry.lock();
-      if (launch && !launch->is_over() && !launch->event.passed()) return false;
+      if (!launch || launch->is_over() || launch->state.load() < Launch::State::kInStream) continue;
+      if (!launch->event.passed()) return false;
     }
     if (queue_.empty() || queue_.front()->state.load() != Launch::State::kIssued) return true;
-    // Some of it may be in the stream.
-    Launch& issued = *queue_.front();
-    if (!issued.event) issued.event = Event(c_.pool, issued.stream);
-    return issued.event.passed();
+    // Some of it may be in the stream. Nobody launches any more; CUDA may block whoever adds to it, though.
+    const std::shared_ptr<Launch> issued = queue_.front();
+    lock.unlock();
+    if (!issued->event) issued->event = Event(c_.pool, issued->stream);
+    return issued->event.passed();
   } catch (const sdk::Failure&) {
     return true;  // the device has failed: it does nothing any more
   }

@@ -9,9 +9,11 @@
 
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <tuple>
 
 #include "backplane/sdk/device.hpp"
 #include "backplane/sdk/sockets.hpp"
@@ -36,7 +38,8 @@ class Collectives {
   explicit Collectives(const Config& config);
   ~Collectives();
 
-  // A collective; null: it is done. The Work must not outlive this object. Any thread.
+  // A collective; null: it is done. The Work must not outlive this object. Any thread. Blocks, up to its deadline,
+  // until it is in its stream, unless peers have to be connected first, and while too many are before it.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
   // Launches what can be launched, unless another thread is at it. True: something is still on its way into its stream.
   // Any thread; blocks while the queue of a stream is full, so not the one that aborts.
@@ -54,6 +57,14 @@ class Collectives {
   struct Launch;
 
  private:
+  // Kind, dtype, reduce op, root and size (how many bits the number of its bytes has): by them NCCL chooses how it
+  // does it, and so whom it connects.
+  using Shape = std::tuple<uint32_t, uint32_t, uint32_t, int32_t, int>;
+
+  void await_room(const sdk::Deadline& deadline);
+  bool has_room();
+  void append(const std::shared_ptr<Launch>& launch);
+  void await_stream(const Launch& launch, const sdk::Deadline& deadline);
   bool try_launch(Launch& launch);
   void check_health();
   std::shared_ptr<Launch> first_unfinished();
@@ -66,7 +77,9 @@ class Collectives {
   std::mutex mutex_;
   bool is_advancing_ = false;                  // a thread launches the first one
   std::deque<std::shared_ptr<Launch>> queue_;  // the first may have been issued
-  std::deque<std::weak_ptr<Launch>> entered_;  // those in their streams, some of them done
+  std::deque<std::weak_ptr<Launch>>
+      submitted_;                    // those of the queue, and before them those launched, some of them done
+  std::map<Shape, bool> connected_;  // has one like that been launched?
 };
 
 }  // namespace backplane::nccl

@@ -172,6 +172,28 @@ TEST(Nccl, AbortsWhileAThreadLaunchesIntoAFullStream) {
   });
 }
 
+// Each is short, but their stream would be full before the other rank comes.
+TEST(Nccl, KeepsDeadlinesOfMoreCollectivesThanAStreamHolds) {
+  const ScopedVariable queue("BACKPLANE_DOUBLE_QUEUE", "512");
+  std::promise<void> over;
+  on_devices(2, [&over](ProcessGroup& group, Device device) {
+    Memory<float> memory = filled<float>(group, device, 4, 1);
+    group.barrier();
+    if (group.rank() == 1) return await(over);
+    const TestStream stream(device);
+    CallOptions options = stream.async();
+    options.timeout = std::chrono::milliseconds(200);
+    std::vector<Work> works;
+    const auto submit_many = [&] {
+      while (works.size() < 1000) works.push_back(group.all_reduce(span(memory, device), ReduceOp::kSum, options));
+    };
+    EXPECT_EQ(failure_of(submit_many), Status::kTimeout);
+    EXPECT_GE(works.size(), 100);
+    for (Work& work : works) EXPECT_EQ(failure_of([&] { work.wait(); }), Status::kTimeout);
+    over.set_value();
+  });
+}
+
 // More messages than a stream holds are under way, and stay there: the other end waits for a collective.
 TEST(Nccl, AbortsWhileMessagesFillAStream) {
   constexpr uint64_t kMessages = 200;

@@ -33,6 +33,26 @@ TEST(Nccl, TakesItsPlaceInTheCallersStream) {
   });
 }
 
+// NCCL's own thread launches; what the program does next in that stream sees the result all the same.
+TEST(Nccl, TakesItsPlaceInTheCallersStreamHoweverLateItIsLaunched) {
+  const ScopedVariable late("BACKPLANE_DOUBLE_LATE", "20000");
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    Memory<int32_t> data = filled<int32_t>(group, device, 1000, 1);
+    Memory<int32_t> after = filled<int32_t>(group, device, 1000, 0);
+    const TestStream stream(device);
+    group.all_reduce(span(data, device));  // peers are connected for it
+    std::vector<Work> works;
+    for (int32_t i = 0; i < 3; ++i) {
+      works.push_back(group.all_reduce(span(data, device), ReduceOp::kSum, stream.async()));
+      stream.copy(after, data);
+      ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+      EXPECT_TRUE(all_are<int32_t>(after, 4 << i)) << after[0];
+    }
+    for (Work& work : works) work.wait();
+    group.barrier();
+  });
+}
+
 TEST(Nccl, OrdersOnTheRegisteredStream) {
   on_devices(1, [](ProcessGroup& group, Device device) {
     constexpr uint64_t kCount = 100'000;

@@ -8,11 +8,13 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "operations.hpp"
 #include "settings.hpp"
@@ -51,6 +53,7 @@ class Comm {
   ncclResult_t state() {
     if (const ncclResult_t error = error_.load(); error != ncclSuccess) return error;
     if (!segment_.complete() || (finalized_.load() && !idle())) return ncclInProgress;
+    if (!enter_streams(false)) return ncclInProgress;
     drop_id();
     return in_progress_.load() > 0 && in_progress_.fetch_sub(1) > 0 ? ncclInProgress : ncclSuccess;
   }
@@ -70,9 +73,12 @@ class Comm {
 
   // All that is launched stops as soon as its stream comes to it.
   void stop() {
-    const std::lock_guard lock(mutex_);
-    stop_.store(true);
-    changed_.notify_all();
+    {
+      const std::lock_guard lock(mutex_);
+      stop_.store(true);
+      changed_.notify_all();
+    }
+    enter_streams(true);
   }
   // Waits for the streams to have come that far. What a real library waits for is not bounded; here it is told.
   void await_stopped() {
@@ -89,12 +95,26 @@ class Comm {
     const auto number = static_cast<int64_t>(turn) + 1;
     if (fails_with_ != ncclSuccess && number == fails_at_) error_.store(fails_with_);
     const bool stalls = number == setting("BACKPLANE_DOUBLE_STALL", 0);
-    stream.add_behind(
-        [self, turn, stalls, operations = std::move(operations)] { self->run(turn, stalls, operations); });
+    auto kernel = [self, turn, stalls, operations = std::move(operations)] { self->run(turn, stalls, operations); };
     begin();
+    if (const int64_t late = setting("BACKPLANE_DOUBLE_LATE", 0); late > 0) {
+      lock.lock();
+      late_.emplace_back(&stream, std::move(kernel));
+      late_until_ = std::chrono::steady_clock::now() + std::chrono::microseconds(late);
+    } else {
+      stream.add_behind(std::move(kernel));
+    }
   }
 
  private:
+  // What is late, if it is time. False: it is not.
+  bool enter_streams(bool now) {
+    const std::lock_guard lock(mutex_);
+    if (!now && !late_.empty() && std::chrono::steady_clock::now() < late_until_) return false;
+    for (auto& [stream, kernel] : std::exchange(late_, {})) stream->add_behind(std::move(kernel));
+    return true;
+  }
+
   void run(uint64_t turn, bool stalls, const std::vector<Operation>& operations) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this, turn, stalls] { return stop_.load() || (turn_ == turn && !stalls); });
@@ -121,6 +141,8 @@ class Comm {
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t turn_ = 0;
+  std::vector<std::pair<Stream*, std::function<void()>>> late_;
+  std::chrono::steady_clock::time_point late_until_;
 };
 
 // The descriptors of ids whose rank 0 has not come yet, by token.
@@ -203,7 +225,7 @@ extern "C" {
 uint64_t double_message_launches() { return message_launches.load(); }
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
+  *version = static_cast<int>(setting("BACKPLANE_DOUBLE_VERSION", NCCL_VERSION_CODE));
   return ncclSuccess;
 }
 

@@ -13,6 +13,8 @@
 //   BACKPLANE_DOUBLE_STALL=N           each communicator's operation N (from 1) hangs until it is aborted
 //   BACKPLANE_DOUBLE_QUEUE=N           a stream holds so much; who adds more waits (NCCL does so behind its callers)
 //   BACKPLANE_DOUBLE_SLOW=N            an operation takes effect once its communicator was asked N times (1)
+//   BACKPLANE_DOUBLE_LATE=N            an operation enters its stream when its communicator is asked, N us later or
+//   more BACKPLANE_DOUBLE_VERSION=N         the version of NCCL (that of nccl.h)
 //
 // double_message_launches() tells how many groups of sends and receives there were in this process. double_fail(device,
 // n) has the n-th call from now on fail of those that a thread makes on that device and that can; double_calls() tells
