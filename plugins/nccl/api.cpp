@@ -13,7 +13,9 @@
 namespace backplane::nccl {
 namespace {
 
-constexpr int kOldest = 21900;  // the first whose ncclConfig_t and non-blocking communicators are today's
+// The first that launches what is called on a non-blocking communicator on a thread of its own: older ones do so inside
+// ncclGroupEnd, where they wait for room in the stream while nobody can abort the communicator.
+constexpr int kOldest = 22304;
 
 class Library {
  public:
@@ -36,7 +38,7 @@ class Library {
   template <typename Function>
   void need(const char* symbol, Function& function) const {
     if (find(symbol, function)) return;
-    throw sdk::Failure(BP_UNSUPPORTED, name_ + " has no function " + symbol + "; NCCL 2.19 or newer is needed");
+    throw sdk::Failure(BP_UNSUPPORTED, name_ + " has no function " + symbol + "; NCCL 2.23 or newer is needed");
   }
 
  private:
@@ -135,7 +137,7 @@ std::unique_ptr<const Api> load(const std::string& name) {
   check(*api, api->nccl.get_version(&api->nccl_version), "asking NCCL for its version");
   if (api->nccl_version < kOldest) {
     throw sdk::Failure(BP_UNSUPPORTED,
-                       name + " is NCCL " + nccl_version_text(api->nccl_version) + "; NCCL 2.19 or newer is needed");
+                       name + " is NCCL " + nccl_version_text(api->nccl_version) + "; NCCL 2.23 or newer is needed");
   }
   return api;
 }

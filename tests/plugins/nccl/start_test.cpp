@@ -32,6 +32,15 @@ TEST(Nccl, SaysThatDriverOrDeviceIsMissing) {
   EXPECT_TRUE(contains(text, "no CUDA device")) << text;
 }
 
+// Until 2.23 it launches on the caller's thread, where an abort would have to wait for room in a stream.
+TEST(Nccl, RefusesOlderLibraries) {
+  std::string other_name = kDouble;  // what has been opened stays open
+  other_name.insert(other_name.rfind('/'), "/.");
+  const ScopedVariable old("BACKPLANE_DOUBLE_VERSION", "22203");
+  const std::string text = refusal("nccl?library=" + other_name, Status::kUnsupported);
+  EXPECT_TRUE(contains(text, "is NCCL 2.22.3; NCCL 2.23 or newer is needed")) << text;
+}
+
 TEST(Nccl, NeverGuessesTheDevice) {
   EXPECT_TRUE(contains(refusal(nccl(), Status::kInvalid, -1), "no device was named for rank 0"));
   EXPECT_TRUE(contains(refusal(nccl(), Status::kInvalid, 8), "there is no device 8; there are 8"));
