@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -194,6 +195,8 @@ void Group::launch_behind() noexcept {
     launcher_.emplace(launch, [this](const sdk::Failure& why) { fate_.decide(why); });
   } catch (const sdk::Failure& why) {
     fate_.decide(why);
+  } catch (const std::bad_alloc&) {
+    fate_.decide(sdk::Failure(BP_RESOURCE, "nccl: there is no memory for the thread that launches collectives"));
   }
 }
 
@@ -253,15 +256,17 @@ void Group::end_of(int32_t peer) {
 }
 
 // Ends what is in flight, on the device and off it. All communicators go together, so that no kernel waits behind one
-// that is stopped later; what they had in flight fails when the device has let go of the buffers.
+// that is stopped later; what they had in flight fails when the device has let go of the buffers. The channels first:
+// NCCL joins a communicator's launching thread inside ncclCommAbort, and that of the collectives may wait for a
+// channel's kernel.
 void Group::stop_device() noexcept {
   stopped_ = true;
   wire_.cut();  // the others learn of it at once
   collectives_.look_once_more();
   messages_.look_once_more();
   api_.nccl.group_start();
-  comm_->abort();
   messages_.abort();
+  comm_->abort();
   api_.nccl.group_end();
   while (!(collectives_.is_still() && messages_.is_still()) && !fate_.await_settled(0)) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
