@@ -17,7 +17,15 @@ void Helper::begin() {
   if (!is_started_.load()) {
     const std::lock_guard lock(mutex_);
     if (!is_started_.load() && !stopping_.load()) {
-      thread_ = sdk::start_thread([this] { run(); });
+      thread_ = sdk::start_thread([this] {
+        bp_error why;
+        bp_error_init(&why);
+        const int32_t status = sdk::guarded(&why, [this] {
+          run();
+          return BP_OK;
+        });
+        if (status != BP_OK) waiting_.abort(sdk::Failure(why));
+      });
       is_started_.store(true);
     }
   }

@@ -2,7 +2,7 @@
 //
 // The thread that moves messages on while nobody waits. It begins with the first operation that submit leaves in
 // flight, looks once a millisecond whether the program's own threads still drive the group, and takes over if they do
-// not; so it costs those that wait nothing. Without operations in flight it sleeps.
+// not; so it costs those that wait nothing. Without operations in flight it sleeps. If it fails it aborts the waiting.
 #pragma once
 
 #include <atomic>
