@@ -43,7 +43,8 @@ Loaded load(const char* description) {
   }
   hwloc_topology_set_type_filter(made, HWLOC_OBJ_GROUP,
                                  HWLOC_TYPE_FILTER_KEEP_STRUCTURE);  // several nodes in a package
-  hwloc_topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+  hwloc_topology_set_flags(
+      made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED | HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);  // of this thread
   if (description != nullptr && hwloc_topology_set_synthetic(made, description) != 0) topology.reset();
   if (topology && hwloc_topology_load(made) != 0) topology.reset();
   return topology;

@@ -2,11 +2,26 @@
 #include "topology.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 
 #include "process.hpp"
+
+namespace {
+std::atomic<int> bindings = 0;
+}
+
+// In the C library's stead, for the libraries of this program.
+extern "C" [[gnu::visibility("default")]] int sched_setaffinity(pid_t pid, size_t size,
+                                                                const cpu_set_t* mask) noexcept {
+  ++bindings;
+  return static_cast<int>(::syscall(SYS_sched_setaffinity, pid, size, mask));
+}
 
 namespace backplane::shm::test {
 namespace {
@@ -31,6 +46,13 @@ TEST(Topology, KnowsWhereOneProcessorIs) {
   EXPECT_EQ(large.site_of(processors({4})), (Site{1, 1, 2}));
   EXPECT_EQ(large.site_of(processors({8})), (Site{1, 2, 3}));
   EXPECT_EQ(large.site_of(processors({31})), (Site{2, 4, 8}));
+}
+
+// The program's thread stays where it is, and on what it has in its caches.
+TEST(Topology, IsFoundOutWithoutMovingTheThread) {
+  const int before = bindings;
+  Topology{nullptr};
+  EXPECT_EQ(bindings, before);
 }
 
 TEST(Topology, WhoMayRunInSeveralIsInNone) {
