@@ -5,6 +5,11 @@
 #include <string>
 
 namespace backplane::shm {
+namespace {
+
+constexpr std::byte kUnread{};  // stands for an input that is lent, and of which this rank needs no mapping
+
+}  // namespace
 
 void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar,
                     uint64_t element) {
@@ -54,9 +59,11 @@ void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Pass
   Lent& theirs = lent_[static_cast<size_t>(rank)];
   theirs.scalar = places.scalar;
   may_lend_ = true;
-  if (places.input != 0) {
+  if (places.input != 0 && wanted.size == 0) {
+    theirs.input = &kUnread;
+  } else if (places.input != 0) {
     uint64_t place = places.input + wanted.offset;
-    if (wanted.is_listed && wanted.size > 0) {
+    if (wanted.is_listed) {
       const std::byte* const list = steps_.see(rank, step, kSlotSize, passage);
       std::memcpy(&place, list + static_cast<size_t>(rank_) * sizeof place, sizeof place);
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Buffers in the ranks' heaps, in collectives: the results are those of any buffers, and nothing is copied aside.
+#include <fcntl.h>
+
 #include <numeric>
 
 #include "heaps.hpp"
@@ -159,6 +161,31 @@ TEST(Lent, AnyBufferInAnyCollective) {
       }
     });
   }
+}
+
+// Who reads nothing needs nothing of what others lend: here it could not have it.
+TEST(Lent, WhoReadsNothingMapsNothing) {
+  constexpr int32_t kRanks = 3;
+  Shared shared(kRanks);
+  shared.pools[1] = Pools(std::make_shared<Heaps>(sdk::Descriptor(::open("/dev/null", O_RDONLY)), 0, kHeap, 1, kRanks));
+  run_ranks(
+      Memory(kRanks), kRanks, Patience{20'000, 200'000},
+      [](Rank& rank) {
+        const uint64_t count = 50'000;
+        const Buffer input(rank, count, rank.id != 1);
+        const Buffer output(rank, rank.id == 0 ? count * kRanks : 0, false);
+        std::fill(input.numbers.begin(), input.numbers.end(), static_cast<uint32_t>(rank.id));
+        bp_op op = {};
+        op.struct_size = sizeof op;
+        op.kind = BP_GATHER;
+        op.dtype = BP_U32;
+        op.input = {input.numbers.data(), count, BP_HOST, 0};
+        op.output = {output.numbers.data(), output.numbers.size(), BP_HOST, 0};
+        Limit limit(Rank::kLong);
+        rank.collectives.run(op, limit);
+        for (uint64_t i = 0; i < output.numbers.size(); ++i) ASSERT_EQ(output.numbers[i], i / count);
+      },
+      shared.pools);
 }
 
 // If all buffers lie in heaps, no byte of them passes through a slot; of some operations their places do.
