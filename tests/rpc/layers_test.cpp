@@ -80,7 +80,7 @@ TEST_P(RpcLayersTest, TheTraceHasCallsThatLeavingEnds) {
   const ScopedVariable layers("BACKPLANE_LAYERS", "trace?chrome=" + directory.path().string() + "/%g-%r.json");
   const Store store = Store::inproc();
   std::promise<void> left;
-  on_ranks(2, [this, &store, &left](int rank) {
+  on_ranks(2, [&store, &left](int rank) {
     const rpc::Worker worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2));
     if (rank == 0) {
       const auto call = worker.rpc_async(1, "traced hang");

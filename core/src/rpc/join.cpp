@@ -265,9 +265,9 @@ void Worker::start(const WorkerConfig& config) {
       throw;
     }
   });
+  show_calls(*group_);  // whoever has heard from all below may call
   raise_first(exchange(*group_, mine, config.timeout_ns));
   if (liveness_) liveness_->add(this);
-  show_calls(*group_);
 }
 
 // In the group's flight recorder, and to its layers.
