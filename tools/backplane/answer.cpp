@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "backplane/backplane.h"
@@ -25,10 +26,20 @@ struct Request {
   std::string backend;
 };
 
-// What a probe logs beside its answer.
+// What a probe logs beside its answer, on any thread.
+struct Remarks {
+  std::mutex mutex;
+  std::string text;
+};
+
 void keep_remarks(void* ctx, uint32_t level, const char* line) {
-  auto* const remarks = static_cast<std::string*>(ctx);
-  if (level == BP_LOG_INFO) *remarks += fmt::format("{}{}", remarks->empty() ? "" : "; ", line);
+  auto* const remarks = static_cast<Remarks*>(ctx);
+  if (level == BP_LOG_INFO) {
+    const std::lock_guard lock(remarks->mutex);
+    remarks->text += fmt::format("{}{}", remarks->text.empty() ? "" : "; ", line);
+  } else if (level >= BP_LOG_WARN) {
+    fmt::print(stderr, "backplane: {}\n", line);
+  }
 }
 
 nlohmann::json answer(const Request& request) {
@@ -37,8 +48,12 @@ nlohmann::json answer(const Request& request) {
   std::string text;
   int32_t status = BP_OK;
   if (request.question == kProbe) {
-    bp_set_log(keep_remarks, &text);
+    static Remarks remarks;  // a thread that the probe left may still be inside keep_remarks
+    bp_set_log(keep_remarks, &remarks);
     status = bp_registry_probe(nullptr, request.backend.c_str(), &err);
+    bp_set_log(nullptr, nullptr);
+    const std::lock_guard lock(remarks.mutex);
+    text = remarks.text;
   } else {
     char* json = nullptr;
     status = request.question == kFile ? bp_plugin_file_info(request.backend.c_str(), &json, &err)
