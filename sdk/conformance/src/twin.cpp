@@ -18,7 +18,9 @@ uint64_t rounded(uint64_t bytes) { return std::bit_ceil(std::max(bytes, kLeast))
 TwinMemory::TwinMemory(const bp_process_group_api& api, void* self)
     : memory_(static_cast<const bp_memory_api*>(api.extension(self, BP_EXT_MEMORY))),
       copies_(static_cast<const bp_device_api*>(api.extension(self, BP_EXT_DEVICE))) {
-  if (memory_ == nullptr || copies_ == nullptr || !BP_HAS(copies_, copy) || copies_->copy == nullptr) return;
+  if (memory_ == nullptr || !BP_HAS(memory_, release) || memory_->allocate == nullptr || memory_->release == nullptr)
+    return;
+  if (copies_ == nullptr || !BP_HAS(copies_, copy) || copies_->copy == nullptr) return;
   release_ = memory_->release;
   // The agent's is the one of which it has memory.
   for (int32_t device = 0; device < kMostDevices && device_ < 0; ++device) {

@@ -36,6 +36,8 @@ void untouched(Rank& rank) {
   bp_op send = send_op(rank.next(), 1, sent.data(), sent.size());
   const auto recv_twin = agent->twin(&recv);
   const auto send_twin = agent->twin(&send);
+  rank.require(!recv_twin || (recv_twin->ok() && send_twin->ok()), "memory of the device for a send and a recv",
+               "none");
   bp_work* receiving = nullptr;
   bp_work* sending = nullptr;
   bp_error error = used_report();
