@@ -206,7 +206,7 @@ std::string remark_on_devices(const Api& api, int count) {
       if (api.cuda.device_can_access_peer(&there, device, peer) != cudaSuccess ||
           api.cuda.device_can_access_peer(&back, peer, device) != cudaSuccess) {
         api.cuda.get_last_error();
-        return "";  // not known
+        return "the driver does not say which devices reach each other's memory";
       }
       ++pairs;
       if (there == 0 || back == 0) ++apart;

@@ -16,6 +16,8 @@ for devices in 1 2; do
   grep -Eq "NCCL \| 2\.[0-9]+\.[0-9]+ \(" "$work/results.md"
   grep -Eq "launching all_reduce of 4 B: [0-9.]+ us by NCCL .*, [0-9.]+ us over backplane" "$work/results.md"
   grep -q "^2 .*all_reduce .*4 B" "$work/results.md"
+  case $devices in 1) peers="not tried: one device" ;; *) peers="no two devices lack it" ;; esac
+  grep -q "| peer access | $peers |" "$work/results.md"
 done
 
 if "$work/gpu-check" --library "$3" --devices all --output "$work/none.md" >"$work/log" 2>&1; then
