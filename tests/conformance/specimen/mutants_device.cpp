@@ -9,7 +9,7 @@
 namespace backplane::specimen {
 namespace {
 
-constexpr int64_t kThreeSeconds = INT64_C(3'000'000'000);
+constexpr int64_t kTooLong = INT64_C(30'000'000'000);  // also where the bounds of the case are multiplied
 
 struct OrdersNothing : Specimen {
   bool order(const TaskPtr&, int64_t) override { return true; }
@@ -33,7 +33,7 @@ struct OneDriver : Specimen {
 
 struct OrdersSlowly : Specimen {
   bool order(const TaskPtr& task, int64_t timeout_ns) override {
-    return Specimen::wait(*task, std::max(timeout_ns, kThreeSeconds));
+    return Specimen::wait(*task, std::max(timeout_ns, kTooLong));
   }
 };
 
@@ -41,7 +41,7 @@ struct OrdersSlowly : Specimen {
 struct OrdersThroughAborts : Specimen {
   bool order(const TaskPtr& task, int64_t) override {
     Lock lock(mutex_);
-    changed_.wait_until(lock, deadline_after(kThreeSeconds), [&task] { return task->done && !task->failure; });
+    changed_.wait_until(lock, deadline_after(kTooLong), [&task] { return task->done && !task->failure; });
     lock.unlock();
     return Specimen::order(task, 0);
   }
@@ -111,7 +111,7 @@ std::vector<Mutant> device_mutants() {
       {"device.order", "order has no effect", made<OrdersNothing>},
       {"device.order-early", "order waits for the operation's end", made<OrdersByWaiting>},
       {"device.order-beside-wait", "order waits for a thread in work_wait", made<OneDriver>},
-      {"device.order-limits", "order waits three seconds, whatever it was allowed", made<OrdersSlowly>},
+      {"device.order-limits", "order waits half a minute, whatever it was allowed", made<OrdersSlowly>},
       {"device.order-aborted", "order hears of no abort", made<OrdersThroughAborts>},
       {"device.order-ended", "order of what has failed is BP_OK", made<OrdersWhatFailed>},
       {"device.batch", "a batch takes the tag of its first message", made<OneTagForAll>},
