@@ -132,7 +132,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   const bool may_lend = pattern.size * parts >= Lending::kWorthIt;
   const uint64_t stride = small ? pattern.size : kSlotSize / parts / 64 * 64;
   const uint64_t shown = small ? pattern.size * parts : kSlotSize;
-  const uint64_t before = pattern.each ? static_cast<uint64_t>(rank_) * stride : 0;  // bytes of what is shown
+  const uint64_t before = pattern.each ? static_cast<uint64_t>(rank_) * stride : 0;  // bytes shown for others
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
   if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
