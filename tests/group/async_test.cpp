@@ -41,9 +41,12 @@ TEST_P(AsyncTest, TestIsMonotonicAndWaitMayBeRepeated) {
 }
 
 TEST_P(AsyncTest, DroppedHandlesDoTheirWork) {
-  in_group([](ProcessGroup& group) {
-    std::vector<int> values(300, 1);
-    for (int& value : values) group.all_reduce(one(value), ReduceOp::kSum, kAsync);
+  // Of each rank, and there until the groups have ended: a later operation may be done before an earlier one.
+  std::vector<std::vector<int>> values(8, std::vector<int>(300, 1));
+  in_group([&values](ProcessGroup& group) {
+    for (int& value : values.at(static_cast<size_t>(group.rank()))) {
+      group.all_reduce(one(value), ReduceOp::kSum, kAsync);
+    }
     int last = 1;
     group.all_reduce(one(last), ReduceOp::kSum, kAsync).wait();
     group.barrier();
