@@ -79,6 +79,17 @@ class Mute {
     while (::recv(fd_, answers.data(), answers.size(), 0) > 0) {
     }
   }
+  // What comes until so many bytes are there, or the connection ends.
+  std::string receive(size_t most) {
+    std::string text;
+    std::array<char, 65536> part{};
+    while (text.size() < most) {
+      const ssize_t size = ::recv(fd_, part.data(), std::min(part.size(), most - text.size()), 0);
+      if (size <= 0) break;
+      text.append(part.data(), static_cast<size_t>(size));
+    }
+    return text;
+  }
 
  private:
   const int fd_;
@@ -162,6 +173,16 @@ TEST_F(TcpLiveness, AGoodbyeOfTheServerIsNoLoss) {
   server_.reset();
   EXPECT_ERROR(BP_PEER_LOST, "closed the connection", store->get("k", soon()));
   EXPECT_TRUE(ear_.silent());
+}
+
+TEST_F(TcpLiveness, AGoodbyeOfTheServerComesBehindWhatIsOnItsWay) {
+  const std::string large(size_t{24} << 20, 'x');  // more than the connection holds
+  connect()->set("large", large, soon());
+  Mute reader(server_->port(), encode(Request{1, Operation::kGet, 0, {"large"}}));
+  EXPECT_EQ(reader.receive(1).size(), 1U);
+  std::thread end([this] { server_.reset(); });
+  EXPECT_TRUE(reader.receive(SIZE_MAX).ends_with(encode(Push{Push::Kind::kFarewell, "", -1, ""})));
+  end.join();
 }
 
 // A server that welcomes its client, answers its enrolment, and does no more until it ends.

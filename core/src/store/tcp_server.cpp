@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -43,6 +44,7 @@ constexpr int kAcceptBatch = 16;  // then those who came are listened to
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr auto kWarningPause = std::chrono::seconds(10);
 constexpr int64_t kFarewellNs = 500'000'000;
+constexpr std::chrono::milliseconds kPartPause(1);
 
 class TcpServer final : public TcpStoreServer, private SessionOwner {
  public:
@@ -85,7 +87,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     }
   }
 
-  // Tells all clients that this server ends in peace.
+  // Tells all clients that this server ends in peace, and waits until that has left, behind what was on its way.
   void part(const Deadline& deadline) noexcept {
     try {
       // Shared with the thread, which may come to it only after the deadline.
@@ -94,12 +96,21 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
         for (const auto& [id, session] : sessions_) {
           if (session->greeted()) session->push({Push::Kind::kFarewell, "", -1, ""});
         }
-        said->set_value();
+        await_sent(said);
       });
       said->get_future().wait_until(deadline.at());
     } catch (const std::exception&) {
       // Out of memory: then the clients take the store for lost, which is not far from the truth.
     }
+  }
+
+  void await_sent(const std::shared_ptr<std::promise<void>>& sent) {
+    const bool sending = std::any_of(sessions_.begin(), sessions_.end(), [](const auto& entry) {
+      return entry.second->greeted() && entry.second->sending();
+    });
+    if (!sending) return sent->set_value();
+    part_timer_.expires_after(kPartPause);
+    part_timer_.async_wait([this, sent](const ErrorCode&) { await_sent(sent); });
   }
 
   void accept() {
@@ -326,6 +337,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   asio::io_context io_{1};
   Tcp::acceptor acceptor_{io_};
   asio::steady_timer accept_timer_{io_};
+  asio::steady_timer part_timer_{io_};
   Board board_{[this](Answer answer) { deliver(std::move(answer)); }};
   Roster roster_{[this](ClientId client, const Push& push) { tell(client, push); }};
   asio::steady_timer watch_timer_{io_};

@@ -52,6 +52,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   ClientId id() const { return id_; }
   // Has it said Hello and been taken in?
   bool greeted() const { return greeted_; }
+  // Is there anything that has not left yet?
+  bool sending() const { return !outgoing_.empty(); }
   // Has it proven the secret?
   bool proven() const { return proven_; }
   // From its Hello: -1 if it is no rank.
