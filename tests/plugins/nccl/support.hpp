@@ -22,7 +22,7 @@ namespace backplane::test {
 inline constexpr const char* kDouble = BACKPLANE_NCCL_DOUBLE;
 
 inline std::string nccl(const std::string& options = {}) {
-  return std::string("nccl?library=") + kDouble + (options.empty() ? "" : "&") + options;
+  return std::string("nccl?library=").append(kDouble).append(options.empty() ? "" : "&").append(options);
 }
 
 inline GroupOptions on_device(const std::string& backend, const Store& store, int rank, int world_size, int device) {
