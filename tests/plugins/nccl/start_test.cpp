@@ -61,7 +61,7 @@ TEST(Nccl, DoesWithoutFunctionsOfNewerLibraries) {
         group.all_to_all(span(blocks, device), span(blocks, device));
         EXPECT_TRUE(blocks[0] == 0 && blocks[1] == 1);
       },
-      std::string("nccl?library=") + BACKPLANE_NCCL_DOUBLE_OLD);
+      "nccl?library=" BACKPLANE_NCCL_DOUBLE_OLD);
 }
 
 TEST(Nccl, ReducesF8WhereDevicesCan) {

@@ -21,8 +21,10 @@ namespace backplane::test {
 
 inline constexpr const char* kDouble = BACKPLANE_NCCL_DOUBLE;
 
-inline std::string nccl(const std::string& options = {}) {
-  return std::string("nccl?library=").append(kDouble).append(options.empty() ? "" : "&").append(options);
+inline std::string nccl(std::string options = {}) {
+  if (!options.empty()) options.insert(0, "&");
+  options.insert(0, kDouble);
+  return options.insert(0, "nccl?library=");
 }
 
 inline GroupOptions on_device(const std::string& backend, const Store& store, int rank, int world_size, int device) {
