@@ -43,7 +43,7 @@ namespace {
 constexpr int kAcceptBatch = 16;  // then those who came are listened to
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr auto kWarningPause = std::chrono::seconds(10);
-constexpr int64_t kFarewellNs = 500'000'000;
+constexpr int64_t kFarewellNs = 2'000'000'000;
 constexpr std::chrono::milliseconds kPartPause(1);
 
 class TcpServer final : public TcpStoreServer, private SessionOwner {
