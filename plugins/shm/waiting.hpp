@@ -158,7 +158,8 @@ End Waiting::until(Limit& limit, const Ready& ready) {
     if (aborted()) return ready(Look::kFull) ? End::kReady : End::kAborted;
     if (limit.passed()) return ready(Look::kFull) ? End::kReady : End::kLate;
     const sdk::Patience::Clock::time_point now = sdk::Patience::Clock::now();
-    if (now < yielding_until && yields_.pays(now)) {
+    // With more ranks than processors a yield is another rank's turn, however long that computes.
+    if (now < yielding_until && (!polls() || yields_.pays(now))) {
       yields_.yield(now);
       if (ready(Look::kFull)) return End::kReady;
       continue;
