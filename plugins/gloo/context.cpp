@@ -30,15 +30,16 @@ Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::sh
   helm_ = std::make_unique<Helm>(*device_);
 }
 
-// All connections at once: gloo closes one per turn of its loop, 10 ms each.
+// All connections at once: gloo closes one per turn of its loop, 10 ms each. The helm waits for a turn: after it gloo's
+// thread has left the pairs that are closed. Those that are not wait for one themselves.
 Context::~Context() {
   helm_->add_bystander();
   hang_up();
   for (const auto& pair : pairs_) {
     if (pair) static_cast<Pair*>(pair.get())->wait_closed();
   }
-  pairs_.clear();
   helm_.reset();
+  pairs_.clear();
 }
 
 std::unique_ptr<::gloo::transport::Pair>& Context::createPair(int peer) {

@@ -50,8 +50,9 @@ void Pair::handleEvents(int events) {
   m_.unlock();
   try {
     ::gloo::transport::tcp::Pair::handleEvents(events);
-  } catch (const std::exception& e) {
-    signalExceptionExternal(e.what());
+  } catch (const std::exception& e) {                   // while it connects
+    const std::unique_lock lock(m_, std::try_to_lock);  // who has it may be waiting for this thread
+    if (lock && state_ != CLOSED) signalException(e.what());
   }
 }
 
@@ -238,6 +239,7 @@ void Pair::detach_send(const Buffer& buffer, uint64_t slot) {
 // the others.
 void Pair::changeState(state next) noexcept {
   const bool ends = next == CLOSED && state_ != CLOSED;
+  if (ends && state_ != INITIALIZING && fd_ >= 0) be_registered();
   ::gloo::transport::tcp::Pair::changeState(next);
   if (next == CONNECTED || next == CONNECTING) close_on_exec(fd_);
   was_connected_ = was_connected_ || next == CONNECTED;

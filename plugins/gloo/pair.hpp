@@ -14,6 +14,7 @@
 #pragma once
 
 #include <gloo/transport/tcp/pair.h>
+#include <sys/epoll.h>
 
 #include <deque>
 #include <list>
@@ -131,12 +132,14 @@ class Pair final : private PairState, public ::gloo::transport::tcp::Pair {
   using Op = ::gloo::transport::tcp::Op;
 
   std::unique_ptr<Buffer> make_buffer(void* data, size_t size) const;
+  void move(int events);
   bool read_preamble();
   void prepare_payload();
   bool read_payload();
   size_t receive(void* to, size_t bytes);
   bool write_queued();
-  void expect_events(uint32_t events);
+  void expect_events(uint32_t events, int change = EPOLL_CTL_MOD);
+  void be_registered();
   bool is_driver() const { return driven_ && Drive::is_of(owner_); }
   void put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives);
   void divert(Held receiver, bool orphaned);

@@ -63,19 +63,32 @@ Pair::Progress Pair::advance() {
 }
 
 // What gloo's thread is to be woken for. It always is when a connection breaks down.
-void Pair::expect_events(uint32_t events) {
+void Pair::expect_events(uint32_t events, int change) {
   epoll_event event = {};
   event.events = events;
   event.data.ptr = static_cast<::gloo::transport::tcp::Handler*>(this);
-  epoll_ctl(epoll_descriptor(*device_), EPOLL_CTL_MOD, fd_, &event);
+  epoll_ctl(epoll_descriptor(*device_), change, fd_, &event);
 }
 
+// gloo takes its descriptor out of its loop when it closes, and ends the process if it is not in there: as when the
+// connection that it has just accepted is gone again.
+void Pair::be_registered() { expect_events(kNone, EPOLL_CTL_ADD); }
+
+// What gloo throws ends the connection here, under the lock: once that is free the pair may be.
 void Pair::handleReadWrite(int events) {
   struct OnLoop {
     explicit OnLoop(bool& set) : flag(set) { flag = true; }
     ~OnLoop() { flag = false; }
     bool& flag;
   } const on_loop(on_loop_);
+  try {
+    move(events);
+  } catch (const std::exception& e) {
+    if (state_ != CLOSED) signalException(e.what());
+  }
+}
+
+void Pair::move(int events) {
   if (driven_) {
     // Only for what a thread that does not drive could not write at once.
     const bool written = write_queued();

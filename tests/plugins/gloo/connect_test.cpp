@@ -2,8 +2,13 @@
 //
 // How groups of the plugin gloo begin and end: names, addresses, missing ranks, nothing left behind.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "gloo_test.hpp"
 
@@ -61,6 +66,42 @@ TEST(Connect, RefusesAnAddressOfAnotherHost) {
 }
 
 TEST(Connect, EndsInTimeIfRanksAreMissing) { EXPECT_NE(init_error(2, {}, 50'000'000), ""); }
+
+// The addresses that this rank has published, one for each peer.
+std::vector<sockaddr_storage> addresses_of(MemoryHost& host, int32_t rank, int32_t world_size) {
+  std::vector<char> bytes(1 << 20);
+  uint64_t size = 0;
+  const std::string key = "gloo/" + std::to_string(rank);
+  EXPECT_EQ(host.table()->store_get(host.table()->ctx, key.c_str(), bytes.data(), bytes.size(), &size,
+                                    INT64_C(20'000'000'000), nullptr),
+            BP_OK);
+  std::vector<sockaddr_storage> addresses(static_cast<size_t>(world_size) - 1);
+  const size_t stride = size / addresses.size();  // gloo's addresses begin with the socket's
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    std::memcpy(&addresses[i], bytes.data() + i * stride, sizeof(sockaddr_storage));
+  }
+  return addresses;
+}
+
+// Connects and resets the connection at once.
+void knock_and_run(const sockaddr_storage& address) {
+  const int stranger = ::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const linger now = {1, 0};
+  ::setsockopt(stranger, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+  EXPECT_EQ(::connect(stranger, reinterpret_cast<const sockaddr*>(&address), sizeof(sockaddr_in)), 0);
+  ::close(stranger);
+}
+
+TEST(Connect, EndsInTimeThoughStrangersKnockAndRun) {
+  constexpr int32_t kWorld = 65;
+  MemoryHost host;
+  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);  // the votes of the missing ranks
+  std::thread strangers([&host] {
+    for (const sockaddr_storage& address : addresses_of(host, 0, kWorld)) knock_and_run(address);
+  });
+  EXPECT_THROW(Agent(gloo(), host.table(), 0, kWorld, {}, 500'000'000), std::runtime_error);
+  strangers.join();
+}
 
 TEST(Destroy, LeavesNothingBehind) {
   const auto cycle = [] {
