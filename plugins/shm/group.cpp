@@ -15,6 +15,14 @@ Patience patience_of(const sdk::Context& context, Segment* segment) {
   return patience;
 }
 
+std::unique_ptr<CrossMemory> cross_memory(const sdk::Context& context, Segment* segment) {
+  if (segment == nullptr) return nullptr;
+  const std::string& use = context.options.text("cma");
+  if (use == "off") return nullptr;
+  return std::make_unique<CrossMemory>(segment->view(), context.rank, segment->pools().own()->file(),
+                                       use == "on" ? Cma::kOn : Cma::kAuto);
+}
+
 // One line about where the ranks are, of rank 0.
 void tell(const sdk::Context& context, const Peers& peers) {
   if (context.rank != 0) return;
@@ -54,10 +62,13 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
       reductions_(context.host),
       unscaled_(unscaled),
       segment_(context.world_size == 1 ? nullptr : meet(context)),
+      cross_(cross_memory(context, segment_.get())),
       waiting_(segment_ ? segment_->view().member(context.rank).bell : own_bell_,
                segment_ ? &segment_->peers() : nullptr, patience_of(context, segment_.get())),
       messages_(context.rank, context.world_size, segment_ ? &segment_->view() : nullptr,
-                segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiting_) {
+                segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiting_,
+                cross_.get(),
+                [host = context.host](const std::string& what) { host.log(BP_LOG_INFO, "shm: " + what); }) {
   if (!segment_) return;
   tell(context, segment_->peers());
   steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);

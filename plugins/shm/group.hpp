@@ -39,7 +39,8 @@ class Group final : public sdk::ProcessGroup {
   Bell own_bell_{};  // of a group of one
   const Reductions reductions_;
   const std::span<const bp_capability* const> unscaled_;
-  const std::unique_ptr<Segment> segment_;  // null in a group of one
+  const std::unique_ptr<Segment> segment_;    // null in a group of one
+  const std::unique_ptr<CrossMemory> cross_;  // null: nobody reads in other processes
   Waiting waiting_;
   Messages messages_;
   std::optional<Steps> steps_;

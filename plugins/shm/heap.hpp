@@ -44,6 +44,8 @@ class Heaps final : public sdk::MemoryPool {
   // Rank r's heap is the `size` bytes of the file that begin at begin + r * size. size 0: there are none.
   Heaps(sdk::Descriptor file, uint64_t begin, uint64_t size, int32_t rank, int32_t world_size);
 
+  int file() const { return file_.get(); }
+
   // Memory of this rank's heap. Any thread.
   std::unique_ptr<sdk::Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) override;
 

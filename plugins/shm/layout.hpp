@@ -24,7 +24,7 @@ namespace backplane::shm {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
-constexpr uint64_t kMagic = UINT64_C(0x344d485350414c42);  // "BALPSHM4"
+constexpr uint64_t kMagic = UINT64_C(0x354d485350414c42);  // "BALPSHM5"
 constexpr size_t kPage = 4096;
 constexpr int32_t kMostRanks = 1024;
 constexpr uint64_t kMostHeaps = UINT64_C(1) << 43;  // bytes of address space of all heaps together
@@ -81,6 +81,9 @@ struct alignas(64) Member {
   std::atomic<uint32_t> cpu;         // 1 + the one on which it last waited for long
   uint32_t has_membarrier;           // 1: registered for it
   std::array<uint64_t, kMostElders> elders;  // ids of groups, or 0
+  // By which others know that it is this process that they read (cross_memory.hpp).
+  uint64_t mark;
+  uint64_t mark_address;
   // Written before state becomes kAborted.
   int32_t why_status;
   int32_t why_rank;
@@ -106,7 +109,7 @@ enum class Kind : uint8_t {
 
 // An announced message whose bytes others may read where they lie.
 struct Loan {
-  uint64_t place;    // in the sender's memory (pools.hpp); 0: there is no loan
+  uint64_t place;    // in the sender's memory (pools.hpp, cross_memory.hpp); 0: there is no loan
   uint32_t revoked;  // Channel::revoked at that time
 };
 

@@ -15,7 +15,9 @@ class Messages::Turn {
   Turn(Messages& messages, std::adopt_lock_t) : messages_(messages) {}
   ~Turn() {
     const bool wake = std::exchange(messages_.has_finished_, false);
+    const std::string note = std::exchange(messages_.note_, {});
     messages_.lock_.unlock();
+    if (!note.empty() && messages_.log_) messages_.log_(note);
     if (wake) messages_.waiting_.wake();
   }
   Turn(const Turn&) = delete;
@@ -61,14 +63,17 @@ void describe(const bp_op& op, Operation& operation) {
 }  // namespace
 
 Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, const Pools* pools,
-                   Waiting& waiting)
+                   Waiting& waiting, CrossMemory* cross, std::function<void(const std::string&)> log)
     : rank_(rank),
       world_size_(world_size),
       view_(view),
       members_(peers),
       pools_(pools),
       waiting_(waiting),
+      cross_(cross),
+      log_(std::move(log)),
       peers_(static_cast<size_t>(world_size)),
+      trial_(cross == nullptr ? Cma::kOff : cross->use()),
       helper_(waiting, [this] { move_on(Look::kFull); }) {
   for (int32_t peer = 0; peer < world_size; ++peer) {
     if (peer == rank) continue;
@@ -146,7 +151,8 @@ bool Messages::put(Peer& peer, Operation& send) {
   if (!send.has_credit) send.has_credit = peer.out.take_credit(send.size);
   if (!send.has_credit) {
     const uint64_t id = next_id_ + 1;
-    const uint64_t place = pools_ == nullptr || send.size == 0 ? 0 : pools_->place_of(send.data, send.size);
+    uint64_t place = pools_ == nullptr || send.size == 0 ? 0 : pools_->place_of(send.data, send.size);
+    if (place == 0 && cross_ != nullptr && send.size > kEagerLimit) place = place_in_process(send.data);
     if (!peer.out.put_control(Kind::kAnnounce, send.tag, id, send.size, place)) return false;
     send.where = Operation::Where::kAnnounced;
     send.id = next_id_ = id;

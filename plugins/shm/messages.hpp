@@ -2,20 +2,23 @@
 //
 // Sends and receives. A message up to kEagerLimit is copied into the channel, and its send is done, as long as what
 // waits unreceived at its receiver stays below kWindow. Any other is announced and stays in the sender's buffer until
-// its receiver is ready; then its bytes follow in pieces that stay in the cache, or, if that buffer lies in the
-// sender's heap (heap.hpp), the receiver copies them from there. The receiver always empties its channels, so that no
-// message keeps another one waiting.
+// its receiver is ready; then its bytes follow in pieces that stay in the cache, or the receiver copies them from
+// there: if that buffer lies in the sender's heap (heap.hpp), or if reading in the sender's process is faster here
+// (cross_memory.hpp). The receiver always empties its channels, so that no message keeps another one waiting.
 //
 // Whoever waits, for whatever operation of the group, moves everything on, under one lock that nobody sleeps with.
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backplane/sdk/process_group.hpp"
 #include "brief_lock.hpp"
+#include "cross_memory.hpp"
 #include "helper.hpp"
 #include "matcher.hpp"
 #include "peers.hpp"
@@ -27,8 +30,10 @@ namespace backplane::shm {
 
 class Messages {
  public:
-  // `view` and `peers` are null in a group of one, `pools` if nobody lends. All must outlive this object.
-  Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, const Pools* pools, Waiting& waiting);
+  // `view` and `peers` are null in a group of one, `pools` and `cross` if nothing is lent there. All must outlive this
+  // object. `log` is told what was measured; any thread.
+  Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, const Pools* pools, Waiting& waiting,
+           CrossMemory* cross = nullptr, std::function<void(const std::string&)> log = {});
 
   // A BP_SEND or BP_RECV; null: done. Any thread.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
@@ -54,6 +59,7 @@ class Messages {
     uint64_t offset;     // bytes that have come
     Operation* receive;  // who wants them; null: they go to the stash
     Lent lent;           // where to fetch them, unless they are sent
+    int64_t began;       // if it is measured how long it takes: when, in nanoseconds on the steady clock; else 0
     std::unique_ptr<std::byte[]> stash;
     bool is_unwanted = false;  // a receive was too small for it, or there was no memory to keep it
     bool is_owed = false;      // all of it is here, but not yet in the channel that it is
@@ -105,8 +111,12 @@ class Messages {
   void ready(int32_t rank, const Arrival& arrival);
   bool data(int32_t rank, const Arrival& arrival);
   bool find_lent(int32_t rank, const Arrival& arrival, Lent& lent);
+  Incoming& expect(const Message& announced, Operation& receive);
   void fetch(int32_t rank);
+  bool fetch_part(int32_t rank, Incoming& incoming);
+  static std::byte* room(const Incoming& incoming);
   static void put_down(Incoming& incoming, const std::byte* data, uint64_t size);
+  void measure(const Incoming& incoming);
   void complete(Peer& peer, uint64_t id);
   void withdrawn(int32_t rank, uint64_t id);
   void accept(const Message& announced, Operation& receive);
@@ -128,6 +138,8 @@ class Messages {
   Peers* const members_;
   const Pools* const pools_;
   Waiting& waiting_;
+  CrossMemory* const cross_;
+  const std::function<void(const std::string&)> log_;
 
   BriefLock lock_;
   Matcher matcher_;
@@ -137,6 +149,9 @@ class Messages {
   uint64_t next_id_ = 0;
   uint32_t departures_ = 0;  // as last seen
   int32_t gone_ = 0;
+  Trial trial_;
+  std::string note_;           // to be logged after this turn
+  bool has_refused_ = false;   // that a rank cannot be read has been logged
   bool has_finished_ = false;  // something ended during this turn
   Helper helper_;              // last: its thread uses all of the above
 };

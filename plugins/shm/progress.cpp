@@ -76,6 +76,7 @@ bool Messages::put_control(Peer& peer) {
   peer.controls.pop_front();
   if (fetched == nullptr) return true;
   fetched->is_owed = false;
+  if (!is_void) measure(*fetched);
   fetched->lent = {};
   if (is_void) {
     fetched->offset = 0;
@@ -190,6 +191,10 @@ bool Messages::announced(int32_t rank, const Arrival& arrival) {
 
 // False: the sender names what is not in its memory.
 bool Messages::find_lent(int32_t rank, const Arrival& arrival, Lent& lent) {
+  if (is_in_process(arrival.loan.place)) {
+    if (cross_ != nullptr && arrival.size > kEagerLimit) lent = {address_of(arrival.loan.place), arrival.loan};
+    return true;
+  }
   if (arrival.loan.place == 0 || pools_ == nullptr) return true;
   try {
     lent = {pools_->at(rank, arrival.loan.place, arrival.size, 1), arrival.loan};
@@ -206,34 +211,76 @@ void Messages::accept(const Message& announced, Operation& receive) {
   receive.where = Operation::Where::kComing;
   receive.source = rank;
   receive.id = announced.id;
-  Peer& peer = at(rank);
-  const bool is_empty = announced.size == 0;
-  peer.coming.emplace(announced.id,
-                      Incoming{announced.tag, announced.size, 0, &receive, announced.lent, {}, false, is_empty});
-  if (is_empty) return send_control(rank, no_need);
-  if (announced.lent.data == nullptr) return send_control(rank, {Kind::kReady, announced.tag, announced.id, 1});
-  peer.lent.push_back(announced.id);
+  const Incoming& incoming = expect(announced, receive);
+  if (incoming.is_owed) return send_control(rank, no_need);
+  if (incoming.lent.data == nullptr) return send_control(rank, {Kind::kReady, announced.tag, announced.id, 1});
+  at(rank).lent.push_back(announced.id);
 }
 
-// Copies the next part of what this rank lends. At the end the sender is told.
+// Decides how its bytes come. What shares its way with others tells nothing about how long that takes.
+Messages::Incoming& Messages::expect(const Message& announced, Operation& receive) {
+  Peer& peer = at(announced.source);
+  Lent lent = announced.lent;
+  int64_t began = 0;
+  if (lent.data != nullptr && is_in_process(lent.loan.place)) {
+    const bool can_read = cross_->reaches(announced.source);
+    if (!can_read && !std::exchange(has_refused_, true)) note_ = cross_->refusal();
+    if (can_read && peer.coming.empty() && trial_.is_open(announced.size)) began = steady_ns();
+    if (!can_read || !trial_.reads(announced.size)) lent = {};
+  }
+  Incoming incoming = {announced.tag, announced.size, 0, &receive, lent, began, {}, false, announced.size == 0};
+  return peer.coming.emplace(announced.id, std::move(incoming)).first->second;
+}
+
+void Messages::measure(const Incoming& incoming) {
+  if (incoming.began == 0 || incoming.receive == nullptr || !trial_.is_open(incoming.size)) return;
+  const bool was_read = incoming.lent.data != nullptr;
+  const std::string note = trial_.took(incoming.size, was_read, steady_ns() - incoming.began);
+  if (!note.empty()) note_ = "messages from " + note;
+}
+
+// Copies the next part of what this rank lends. At the end the sender is told; if that part cannot be read it is asked
+// to send the message after all.
 void Messages::fetch(int32_t rank) {
   Peer& peer = at(rank);
   if (peer.lent.empty()) return;
   const uint64_t id = peer.lent.front();
   Incoming& incoming = peer.coming.at(id);
-  put_down(incoming, incoming.lent.data + incoming.offset, std::min(kFetch, incoming.size - incoming.offset));
+  if (!fetch_part(rank, incoming)) {
+    peer.lent.pop_front();
+    incoming.lent = {};
+    incoming.offset = 0;
+    incoming.began = 0;
+    return send_control(rank, {Kind::kReady, incoming.tag, id, 1});
+  }
   incoming.is_owed = incoming.offset == incoming.size;
   if (incoming.is_owed) peer.lent.pop_front();
   if (!peer.lent.empty()) has_finished_ = true;  // there is more: who sleeps must look again
   if (incoming.is_owed) send_control(rank, {Kind::kReady, incoming.tag, id, 0});
 }
 
-void Messages::put_down(Incoming& incoming, const std::byte* data, uint64_t size) {
-  if (incoming.receive != nullptr) {
-    std::memcpy(incoming.receive->data + incoming.offset, data, size);
-  } else if (!incoming.is_unwanted) {
-    std::memcpy(incoming.stash.get() + incoming.offset, data, size);
+bool Messages::fetch_part(int32_t rank, Incoming& incoming) {
+  const std::byte* const from = incoming.lent.data + incoming.offset;
+  const uint64_t size = std::min(kFetch, incoming.size - incoming.offset);
+  if (!is_in_process(incoming.lent.loan.place)) {
+    put_down(incoming, from, size);
+    return true;
   }
+  std::byte* const to = room(incoming);
+  if (to != nullptr && !cross_->read(rank, from, to, size)) return false;
+  incoming.offset += size;
+  return true;
+}
+
+// Where the next bytes go; null: nowhere.
+std::byte* Messages::room(const Incoming& incoming) {
+  if (incoming.receive != nullptr) return incoming.receive->data + incoming.offset;
+  return incoming.is_unwanted ? nullptr : incoming.stash.get() + incoming.offset;
+}
+
+void Messages::put_down(Incoming& incoming, const std::byte* data, uint64_t size) {
+  std::byte* const to = room(incoming);
+  if (to != nullptr) std::memcpy(to, data, size);
   incoming.offset += size;
 }
 
@@ -268,6 +315,7 @@ bool Messages::data(int32_t rank, const Arrival& arrival) {
   Incoming& incoming = found->second;
   if (incoming.lent.data != nullptr || arrival.length > incoming.size - incoming.offset) return false;
   put_down(incoming, arrival.data, arrival.length);
+  if (incoming.has_come()) measure(incoming);
   if (incoming.has_come()) complete(peer, arrival.id);
   return true;
 }

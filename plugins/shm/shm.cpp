@@ -54,6 +54,12 @@ struct Shm {
                    .help = "how long it then looks between two turns of others, before it sleeps",
                    .min = 0,
                    .max = 1e9}),
+      sdk::option({.type = BP_OPTION_ENUM,
+                   .key = "cma",
+                   .default_value = "auto",
+                   .help = "reads of ordinary buffers in the other process (process_vm_readv, where the system permits "
+                           "it): where measured to be faster, wherever possible, or never",
+                   .choices = "auto|on|off"}),
   };
   static constexpr auto capabilities = capabilities_with(BP_ALL_REDUCE_OPS);
 

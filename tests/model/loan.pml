@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages whose bytes their receiver reads in the sender's heap: Outbox::revoke and Inbox::has_revoked (ring.cpp),
- * Messages::cancel_send (messages.cpp), announced, fetch, ready and withdrawn (progress.cpp).
+ * Messages whose bytes their receiver reads in the sender's heap or process: Outbox::revoke and Inbox::has_revoked
+ * (ring.cpp), Messages::cancel_send (messages.cpp), announced, fetch, ready and withdrawn (progress.cpp).
  *
  * A sender announces messages one after the other, waits for each or gives it up as it likes, and then writes something
  * else into its buffer. The buffer is one cell, which holds the message's number, and is read in two halves, since
- * copying takes its time. What the two put into the channel arrives in order, and there is room. Memory is as if all saw
- * one order: both sides have a full fence between the buffer and the count.
+ * copying takes its time; or it cannot be read, as memory of a process may not be, or not any more. What the two put
+ * into the channel arrives in order, and there is room. Memory is as if all saw one order: both sides have a full fence
+ * between the buffer and the count.
  *
  * What must hold: what is received is a message, whole, and each is received at most once and in order; a send that is
  * done was received; nobody waits for ever. Mutants:
@@ -100,11 +101,16 @@ active proctype receiver() {
       seen = count;
 #endif
       if
-      :: seen == count ->
+      :: seen == count -> kind = drop_it
+      :: seen != count -> kind = send_it
+      :: true -> kind = send_it /* it could not be read, or not to its end */
+      fi;
+      if
+      :: kind == drop_it ->
         assert(first == second);
         deliver(first, id);
         to_sender!drop_it, id
-      :: else ->
+      :: kind == send_it ->
 #ifndef NO_SEND
         to_sender!send_it, id
 #endif

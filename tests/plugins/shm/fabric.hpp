@@ -70,13 +70,15 @@ inline const bp_host* host() {
 }
 
 struct Rank {
-  Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, const Pools* pools = nullptr)
+  Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, const Pools* pools = nullptr,
+       Cma cma = Cma::kOff)
       : id(number),
         size(ranks),
         peers(view, number, ranks),
         is_light((peers.learn_fence(), peers.publishes_lightly())),
         waiting(view.member(number).bell, &peers, patience),
-        messages(number, ranks, &view, &peers, pools, waiting),
+        cross(cma == Cma::kOff ? nullptr : std::make_unique<CrossMemory>(view, number, -1, cma)),
+        messages(number, ranks, &view, &peers, pools, waiting, cross.get()),
         reductions(sdk::Host(host())),
         steps(view, number, ranks, peers, waiting, messages),
         collectives(number, ranks, reductions, steps, pools),
@@ -127,6 +129,7 @@ struct Rank {
   Peers peers;
   const bool is_light;  // sleepers pay for the fence
   Waiting waiting;
+  const std::unique_ptr<CrossMemory> cross;  // reads in this process
   Messages messages;
   Reductions reductions;
   Steps steps;
@@ -137,11 +140,11 @@ struct Rank {
 // Runs body(rank) on a thread for each rank, when all have come; they leave together. `pools`: one for each, or none.
 template <typename Body>
 void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, const Body& body,
-               const std::vector<Pools>& pools = {}) {
+               const std::vector<Pools>& pools = {}, Cma cma = Cma::kOff) {
   std::vector<std::unique_ptr<Rank>> all;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     const Pools* const own = pools.empty() ? nullptr : &pools[static_cast<size_t>(rank)];
-    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience, own));
+    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience, own, cma));
   }
   std::vector<std::thread> threads;
   for (auto& rank : all) {

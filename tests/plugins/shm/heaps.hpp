@@ -33,16 +33,22 @@ struct Shared {
 
 constexpr uint32_t kUntouched = 0xeeeeeeee;
 
+// Memory of a heap, or ordinary memory.
 struct Numbers {
-  Numbers(Heaps& heap, uint64_t size) : block(heap.allocate(size * sizeof(uint32_t), BP_HOST, 0)), count(size) {}
-  uint32_t* data() const { return static_cast<uint32_t*>(block->data()); }
-  const std::byte* bytes() const { return static_cast<const std::byte*>(block->data()); }
+  Numbers(Heaps& heap, uint64_t size) : Numbers(&heap, size) {}
+  Numbers(Heaps* heap, uint64_t size)
+      : block(heap == nullptr ? nullptr : heap->allocate(size * sizeof(uint32_t), BP_HOST, 0)),
+        ordinary(heap == nullptr ? std::make_unique<uint32_t[]>(size) : nullptr),
+        count(size) {}
+  uint32_t* data() const { return block ? static_cast<uint32_t*>(block->data()) : ordinary.get(); }
+  const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(data()); }
   void fill(uint32_t value) const { std::fill_n(data(), count, value); }
   bool all(uint32_t value) const {
     return std::all_of(data(), data() + count, [value](uint32_t each) { return each == value; });
   }
 
   std::unique_ptr<sdk::Allocation> block;
+  std::unique_ptr<uint32_t[]> ordinary;
   uint64_t count;
 };
 

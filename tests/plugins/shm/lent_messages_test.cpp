@@ -1,51 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers in the ranks' heaps, in messages: they are fetched there, and belong to their owner as soon as the send ends.
+// Buffers that are fetched where they lie, in the ranks' heaps or in their processes, in messages: they belong to their
+// owner as soon as the send ends.
 #include "heaps.hpp"
 
 namespace backplane::shm::test {
 namespace {
 
+// True: ordinary memory, which is read in the process; else memory of the heaps.
+class LentMessages : public testing::TestWithParam<bool> {
+ protected:
+  // Ranks that lend each other memory of that kind.
+  struct Ranks {
+    explicit Ranks(int32_t count) : memory(count), shared(count) {}
+    Rank make(int32_t rank) const {
+      const Pools* const pools = GetParam() ? nullptr : &shared.pools[static_cast<size_t>(rank)];
+      return {memory.view, rank, 2, Patience{20'000, 0}, pools, GetParam() ? Cma::kOn : Cma::kOff};
+    }
+    template <typename Body>
+    void run(int32_t ranks, const Patience& patience, const Body& body) const {
+      run_ranks(memory, ranks, patience, body, GetParam() ? std::vector<Pools>() : shared.pools,
+                GetParam() ? Cma::kOn : Cma::kOff);
+    }
+    static uint64_t place_of(const Rank& rank, const std::byte* data, uint64_t size) {
+      return rank.own_heap == nullptr ? place_in_process(data) : rank.own_heap->place_of(data, size);
+    }
+    const Memory memory;
+    const Shared shared;
+  };
+};
+INSTANTIATE_TEST_SUITE_P(Memory, LentMessages, testing::Bool(),
+                         [](const auto& test) { return test.param ? "OfTheProcess" : "OfTheHeap"; });
+
 uint64_t at_rank(int32_t rank, uint64_t round) { return static_cast<uint64_t>(rank) * 1'000'003 + round * 7919; }
 
-TEST(Lent, MessagesAreFetched) {
+TEST_P(LentMessages, MessagesAreFetched) {
   constexpr int32_t kRanks = 3;
   for (const Patience patience : {Patience{20'000, 200'000}, Patience{0, 0}}) {
-    const Shared shared(kRanks);
-    const Memory memory(kRanks);
-    run_ranks(
-        memory, kRanks, patience,
-        [](Rank& rank) {
-          const int32_t next = (rank.id + 1) % rank.size;
-          const int32_t previous = (rank.id + rank.size - 1) % rank.size;
-          for (uint64_t round = 0; round < 10 * kEffort; ++round) {
-            const uint64_t count = 3'000 + round * round * 60;  // up to some MiB
-            const Numbers out(*rank.own_heap, count);
-            std::vector<uint32_t> in(count);
-            for (uint64_t i = 0; i < count; ++i) out.data()[i] = static_cast<uint32_t>(at_rank(rank.id, round) + i);
-            const auto receiving = rank.recv(previous, round, in.data(), count * sizeof(uint32_t));
-            Rank::finish(rank.send(next, round, out.data(), count * sizeof(uint32_t)));
-            out.fill(kUntouched);  // it is this rank's own again
-            Rank::finish(receiving);
-            for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(in[i], static_cast<uint32_t>(at_rank(previous, round) + i));
-          }
-        },
-        shared.pools);
+    const Ranks ranks(kRanks);
+    ranks.run(kRanks, patience, [](Rank& rank) {
+      const int32_t next = (rank.id + 1) % rank.size;
+      const int32_t previous = (rank.id + rank.size - 1) % rank.size;
+      for (uint64_t round = 0; round < 10 * kEffort; ++round) {
+        const uint64_t count = 3'000 + round * round * 60;  // up to some MiB
+        const Numbers out(rank.own_heap, count);
+        std::vector<uint32_t> in(count);
+        for (uint64_t i = 0; i < count; ++i) out.data()[i] = static_cast<uint32_t>(at_rank(rank.id, round) + i);
+        const auto receiving = rank.recv(previous, round, in.data(), count * sizeof(uint32_t));
+        Rank::finish(rank.send(next, round, out.data(), count * sizeof(uint32_t)));
+        out.fill(kUntouched);  // it is this rank's own again
+        Rank::finish(receiving);
+        for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(in[i], static_cast<uint32_t>(at_rank(previous, round) + i));
+      }
+    });
     for (int32_t rank = 0; rank < kRanks; ++rank) {
-      const Channel& channel = memory.view.channel((rank + 1) % kRanks, rank);
+      const Channel& channel = ranks.memory.view.channel((rank + 1) % kRanks, rank);
       EXPECT_EQ(written(channel.data.data(), kRingSize), 0U) << "from rank " << rank;
     }
   }
 }
 
 // Senders give up as they like: what is received is one of the messages, whole, and never what the buffer holds later.
-TEST(Lent, WhoGivesUpTakesItsBufferBack) {
-  on_heaps(2, Patience{20'000, 200'000}, [](Rank& rank) {
+TEST_P(LentMessages, WhoGivesUpTakesItsBufferBack) {
+  Ranks(2).run(2, Patience{20'000, 200'000}, [](Rank& rank) {
     constexpr uint64_t kCount = 600'000;
     constexpr uint32_t kRounds = 8 * kEffort;
     std::mt19937_64 random(9);
     if (rank.id == 0) {
-      const Numbers data(*rank.own_heap, kCount);
+      const Numbers data(rank.own_heap, kCount);
       for (uint32_t round = 1; round <= kRounds; ++round) {
         data.fill(round);
         const auto work = rank.send(1, 1, data.data(), kCount * sizeof(uint32_t));
@@ -71,13 +93,12 @@ TEST(Lent, WhoGivesUpTakesItsBufferBack) {
 }
 
 // The same in one thread: the sender takes its buffer back when a part of it has been read.
-TEST(Lent, WhatIsTakenBackAmidIsNotReceived) {
+TEST_P(LentMessages, WhatIsTakenBackAmidIsNotReceived) {
   constexpr uint64_t kCount = 800'000;  // fetched in several parts
-  const Memory memory(2);
-  const Shared shared(2);
-  Rank sender(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  Rank receiver(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
-  const Numbers data(*shared.heaps[0], kCount);
+  const Ranks ranks(2);
+  Rank sender = ranks.make(0);
+  Rank receiver = ranks.make(1);
+  const Numbers data(sender.own_heap, kCount);
   std::vector<uint32_t> in(kCount);
   data.fill(1);
   const auto sending = sender.send(1, 1, data.data(), kCount * sizeof(uint32_t));
@@ -101,16 +122,15 @@ TEST(Lent, WhatIsTakenBackAmidIsNotReceived) {
 }
 
 // A receiver that cannot know whether what it has read was still what was sent has it sent.
-TEST(Lent, WhatMayHaveBeenTakenBackIsSent) {
+TEST_P(LentMessages, WhatMayHaveBeenTakenBackIsSent) {
   constexpr uint64_t kCount = 100'000;
-  const Memory memory(2);
-  const Shared shared(2);
-  Rank sender(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  Rank receiver(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
-  const Numbers data(*shared.heaps[0], kCount);
+  const Ranks ranks(2);
+  Rank sender = ranks.make(0);
+  Rank receiver = ranks.make(1);
+  const Numbers data(sender.own_heap, kCount);
   std::vector<uint32_t> in(kCount);
   data.fill(1);
-  Channel& channel = memory.view.channel(1, 0);
+  Channel& channel = ranks.memory.view.channel(1, 0);
   const auto sending = sender.send(1, 1, data.data(), kCount * sizeof(uint32_t));
   channel.revoked.store(1);
   std::thread other([&] { Rank::finish(sending); });
@@ -130,10 +150,10 @@ bool received(Rank& rank, std::vector<uint32_t>& in, int64_t timeout_ns) {
 }
 
 // A receive that gives up amid what it fetches leaves it, whole, to the next one.
-TEST(Lent, ReceivesThatGiveUpLoseNothing) {
-  on_heaps(2, Patience{20'000, 0}, [](Rank& rank) {
+TEST_P(LentMessages, ReceivesThatGiveUpLoseNothing) {
+  Ranks(2).run(2, Patience{20'000, 0}, [](Rank& rank) {
     constexpr uint64_t kCount = 2'000'000;
-    const Numbers data(*rank.own_heap, kCount);
+    const Numbers data(rank.own_heap, kCount);
     for (uint32_t round = 1; round <= 4; ++round) {
       if (rank.id == 0) {
         data.fill(round);
@@ -150,22 +170,21 @@ TEST(Lent, ReceivesThatGiveUpLoseNothing) {
 
 // The sender of a message knows that it was received before the receiver does: who has a message may leave, or never
 // look at the group again. Here there is no room for the answer until the sender reads its channel; it is played.
-TEST(Lent, WhatIsReceivedHasBeenAnswered) {
+TEST_P(LentMessages, WhatIsReceivedHasBeenAnswered) {
   for (const uint64_t count : {UINT64_C(0), UINT64_C(100'000)}) {
-    const Memory memory(2);
-    const Shared shared(2);
-    Rank receiver(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-    const Rank sender(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
+    const Ranks ranks(2);
+    Rank receiver = ranks.make(0);
+    const Rank sender = ranks.make(1);
     for (size_t i = 0; i < kHeads; ++i) EXPECT_EQ(receiver.send(1, 2, &i, sizeof i), nullptr);
-    const Numbers data(*shared.heaps[1], 100'000);
+    const Numbers data(sender.own_heap, 100'000);
     data.fill(7);
-    Channel& there = memory.view.channel(0, 1);
+    Channel& there = ranks.memory.view.channel(0, 1);
     there.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
     there.heads[0].tag = 1;
-    const uint64_t place = count == 0 ? 0 : shared.pools[1].place_of(data.bytes(), count * sizeof(uint32_t));
+    const uint64_t place = count == 0 ? 0 : Ranks::place_of(sender, data.bytes(), count * sizeof(uint32_t));
     there.heads[0].control = {1, count * sizeof(uint32_t), {place, 0}};
     there.heads[0].turn.store(1);
-    memory.view.opened(0, 1).store(1);
+    ranks.memory.view.opened(0, 1).store(1);
     std::vector<uint32_t> in(count);
     const auto gives_up = [&receiver, &in, count] {
       receiver.recv(1, 1, in.data(), count * sizeof(uint32_t), nullptr, BP_OP_SYNC, 1'000'000);
@@ -176,7 +195,7 @@ TEST(Lent, WhatIsReceivedHasBeenAnswered) {
     ASSERT_NE(receiving, nullptr);
     receiver.messages.move_on(Look::kFull);
     EXPECT_FALSE(receiving->wait(0));
-    Channel& back = memory.view.channel(1, 0);
+    Channel& back = ranks.memory.view.channel(1, 0);
     EXPECT_EQ(back.blocked.load(), 1U);
     back.read_heads.store(1);
     receiver.peers.wake(0);
@@ -189,20 +208,20 @@ TEST(Lent, WhatIsReceivedHasBeenAnswered) {
 }
 
 // A message that is fetched does not come through the channel, too.
-TEST(Lent, DataOfWhatIsFetchedIsNonsense) {
+TEST_P(LentMessages, DataOfWhatIsFetchedIsNonsense) {
   constexpr uint64_t kSize = UINT64_C(3) << 20;  // fetched in several parts
-  const Memory memory(2);
-  const Shared shared(2);
-  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  const Rank liar(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
-  Channel& channel = memory.view.channel(0, 1);
+  const Ranks ranks(2);
+  Rank honest = ranks.make(0);
+  const Rank liar = ranks.make(1);
+  Channel& channel = ranks.memory.view.channel(0, 1);
   channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
   channel.heads[0].tag = 1;
-  channel.heads[0].control = {1, kSize, {1, 0}};
+  const Numbers theirs(liar.own_heap, kSize / sizeof(uint32_t));
+  channel.heads[0].control = {1, kSize, {Ranks::place_of(liar, theirs.bytes(), kSize), 0}};
   channel.heads[1].kind_and_length = static_cast<uint32_t>(Kind::kData) | 100U << 8;
   channel.heads[1].control = {1, 100, {}};
   channel.heads[0].turn.store(1);
-  memory.view.opened(0, 1).store(1);
+  ranks.memory.view.opened(0, 1).store(1);
   std::vector<std::byte> got(kSize);
   const auto receiving = honest.recv(1, 1, got.data(), got.size());
   channel.heads[1].turn.store(2);
@@ -235,6 +254,50 @@ TEST(Lent, HostilePlacesAreNonsense) {
     EXPECT_EQ(why.status(), BP_PEER_LOST) << why.what();
     EXPECT_NE(std::string(why.what()).find("nonsense"), std::string::npos) << why.what();
   }
+}
+
+// A sender that names an address where nothing can be read is asked to send, and never read again elsewhere.
+TEST(Lent, WhatCannotBeReadInTheProcessIsSent) {
+  constexpr uint64_t kSize = 100'000;
+  for (const uint64_t address : {UINT64_C(0), UINT64_C(1), (UINT64_C(1) << 56) - 1}) {
+    const Memory memory(2);
+    Rank honest(memory.view, 0, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
+    const Rank liar(memory.view, 1, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
+    Channel& channel = memory.view.channel(0, 1);
+    channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
+    channel.heads[0].tag = 1;
+    channel.heads[0].control = {1, kSize, {kInProcess | address, 0}};
+    channel.heads[0].turn.store(1);
+    memory.view.opened(0, 1).store(1);
+    std::vector<std::byte> got(kSize);
+    const auto receiving = honest.recv(1, 1, got.data(), got.size());
+    honest.messages.move_on(Look::kFull);
+    const Channel& back = memory.view.channel(1, 0);
+    EXPECT_EQ(back.heads[0].turn.load(), 1U);
+    EXPECT_EQ(back.heads[0].kind_and_length, static_cast<uint32_t>(Kind::kReady));
+    EXPECT_EQ(back.heads[0].control.size, 1U);
+    receiving->cancel();
+  }
+}
+
+// Which way they go changes while messages are under way.
+TEST(Lent, MessagesArriveWhileTheirWayIsMeasured) {
+  run_ranks(
+      Memory(2), 2, Patience{20'000, 200'000},
+      [](Rank& rank) {
+        for (const uint64_t size : {UINT64_C(10'000), UINT64_C(300'000), UINT64_C(3'000'000)}) {
+          for (uint64_t round = 0; round < 3 * Trial::kTries; ++round) {
+            std::vector<std::byte> out(size);
+            std::vector<std::byte> in(size);
+            fill(out, at_rank(rank.id, round));
+            const auto receiving = rank.recv(1 - rank.id, round, in.data(), size);
+            Rank::finish(rank.send(1 - rank.id, round, out.data(), size));
+            Rank::finish(receiving);
+            ASSERT_TRUE(is_filled(in, size, at_rank(1 - rank.id, round)));
+          }
+        }
+      },
+      {}, Cma::kAuto);
 }
 
 }  // namespace

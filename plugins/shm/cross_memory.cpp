@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cross_memory.hpp"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "memory.hpp"
+
+namespace backplane::shm {
+namespace {
+
+uint64_t random_word() {
+  uint64_t word = 0;
+  const Token token = random_token();
+  std::memcpy(&word, token.data(), sizeof word);
+  return word;
+}
+
+struct flock byte_of(int32_t rank) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+  return lock;
+}
+
+// Who holds that rank's byte: 0 if it is a process that this one cannot name, -1 if it is nobody, or this one.
+pid_t holder(int file, int32_t rank) {
+  struct flock lock = byte_of(rank);
+  if (::fcntl(file, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return -1;
+  return lock.l_pid;
+}
+
+iovec part(const void* data, size_t size) { return {const_cast<void*>(data), size}; }
+
+std::string size_text(uint64_t size) {
+  return size < UINT64_C(1) << 20 ? std::to_string(size >> 10) + " KiB" : std::to_string(size >> 20) + " MiB";
+}
+
+}  // namespace
+
+CrossMemory::CrossMemory(const View& view, int32_t rank, int file, Cma use)
+    : view_(view), file_(file), use_(use), mark_(random_word()), others_(view.layout().ranks()) {
+  Member& mine = view_.member(rank);
+  mine.mark = mark_;
+  mine.mark_address = reinterpret_cast<uintptr_t>(&mark_);
+  struct flock lock = byte_of(rank);
+  if (file_ >= 0) ::fcntl(file_, F_SETLK, &lock);  // who does not get it is not read
+}
+
+void CrossMemory::ask(int32_t rank, pid_t process) noexcept {
+  Other& other = others_[static_cast<size_t>(rank)];
+  const Member& member = view_.member(rank);
+  other.process = process;
+  other.mark = member.mark;
+  other.mark_address = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(member.mark_address));
+  other.answer.store(Answer::kYes);
+  std::byte nothing{};
+  if (process <= 0 || !read(rank, other.mark_address, &nothing, 1)) other.answer.store(Answer::kNo);
+}
+
+bool CrossMemory::reaches(int32_t rank) noexcept {
+  Other& other = others_[static_cast<size_t>(rank)];
+  if (other.answer.load() == Answer::kUnknown) {
+    const std::lock_guard lock(asking_);
+    const pid_t process = file_ < 0 ? ::getpid() : holder(file_, rank);
+    if (process < 0) return false;  // not yet
+    ask(rank, process);
+  }
+  return other.answer.load() == Answer::kYes;
+}
+
+bool CrossMemory::read(int32_t rank, const std::byte* address, std::byte* to, uint64_t size) noexcept {
+  Other& other = others_[static_cast<size_t>(rank)];
+  uint64_t mark = 0;
+  const std::array<iovec, 2> here = {part(&mark, sizeof mark), part(to, size)};
+  const std::array<iovec, 2> there = {part(other.mark_address, sizeof mark), part(address, size)};
+  const ssize_t got = ::process_vm_readv(other.process, here.data(), here.size(), there.data(), there.size(), 0);
+  if (got == static_cast<ssize_t>(sizeof mark + size) && mark == other.mark) return true;
+  const int code = got < 0 ? errno : EFAULT;
+  error_.store(code);
+  // Some buffers cannot be read so, whatever the process: memory of a device.
+  if (code != EFAULT || mark != other.mark) other.answer.store(Answer::kNo);
+  return false;
+}
+
+std::string CrossMemory::refusal() const {
+  for (size_t rank = 0; rank < others_.size(); ++rank) {
+    if (others_[rank].answer.load() != Answer::kNo) continue;
+    std::string text = "process_vm_readv: memory of rank ";
+    text.append(std::to_string(rank)).append(" is not read, but staged: ");
+    if (others_[rank].process <= 0) return text.append("its process is in another pid namespace");
+    return text.append(::strerrordesc_np(error_.load()));
+  }
+  return {};
+}
+
+size_t Trial::index(uint64_t size) { return static_cast<size_t>(std::bit_width(size >> 1)); }
+
+bool Trial::reads(uint64_t size) const {
+  const Class& found = at(size);
+  if (use_ != Cma::kAuto) return use_ == Cma::kOn;
+  return found.tries < 2 * kTries ? found.tries % 2 == 0 : found.best[1] < found.best[0];
+}
+
+std::string Trial::took(uint64_t size, bool were_read, int64_t ns) {
+  Class& found = classes_[index(size)];
+  const double each = static_cast<double>(ns) / static_cast<double>(size);
+  double& best = found.best[were_read ? 1 : 0];
+  if (best == 0 || each < best) best = each;
+  if (++found.tries < 2 * kTries) return {};
+  std::array<char, 160> text{};
+  const uint64_t least = UINT64_C(1) << index(size);
+  const auto us = [least](double per_byte) { return per_byte * static_cast<double>(least) / 1000; };
+  std::snprintf(text.data(), text.size(), "%s: %s, %.1f us by process_vm_readv, %.1f us staged",
+                size_text(least).c_str(), reads(size) ? "read where they lie" : "staged", us(found.best[1]),
+                us(found.best[0]));
+  return text.data();
+}
+
+}  // namespace backplane::shm

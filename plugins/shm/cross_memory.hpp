@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Buffers that lie in no segment, read where they are, in the other rank's process: process_vm_readv, which the field
+// calls cross memory attach (CMA). Whether it is permitted is asked of the kernel for each rank, when there is first
+// something to read; whether it is faster than staging, a Trial finds out.
+//
+// The process of a rank is the one that the kernel names: each rank holds a lock on a byte of the segment's file, and
+// the others ask whose it is, in the process ids of their own namespace. Each read takes a random word of that process
+// along, so that nothing is believed that comes from a process to which its id was given later, or from another program
+// in it. What else a rank says is only an address in its own process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "layout.hpp"
+
+namespace backplane::shm {
+
+enum class Cma { kAuto, kOn, kOff };  // by measuring; wherever it is permitted; not at all
+
+// A place (pools.hpp) in the process of whoever names it, instead of in one of its pools: this and the address.
+constexpr uint64_t kInProcess = UINT64_C(255) << 56;
+inline bool is_in_process(uint64_t place) { return place >= kInProcess; }
+inline uint64_t place_in_process(const std::byte* data) {
+  const uint64_t address = reinterpret_cast<uintptr_t>(data);
+  return address < UINT64_C(1) << 56 ? kInProcess | address : 0;
+}
+// In whose address space it means something, the place tells.
+inline const std::byte* address_of(uint64_t place) { return reinterpret_cast<const std::byte*>(place & ~kInProcess); }
+
+class CrossMemory {
+ public:
+  // Lets others read this process, if the system does. `file` is the segment's; this process must close no descriptor
+  // of it while this object lives, because that would end its lock. -1: all ranks are threads of this process.
+  CrossMemory(const View& view, int32_t rank, int file, Cma use);
+
+  // Can this rank read that one's process? Any thread.
+  bool reaches(int32_t rank) noexcept;
+  // `size` bytes from an address in that rank's process. False: not all of them could be read, or it is another
+  // process by now. What is at `to` is undefined then. Any thread.
+  bool read(int32_t rank, const std::byte* address, std::byte* to, uint64_t size) noexcept;
+
+  Cma use() const { return use_; }
+  // Why a rank cannot be read; empty if all can that were tried.
+  std::string refusal() const;
+
+ private:
+  void ask(int32_t rank, pid_t process) noexcept;
+
+  enum class Answer : int32_t { kUnknown, kYes, kNo };
+  struct Other {
+    std::atomic<Answer> answer = Answer::kUnknown;
+    pid_t process = 0;
+    uint64_t mark = 0;
+    const std::byte* mark_address = nullptr;
+  };
+
+  const View view_;
+  const int file_;
+  const Cma use_;
+  const uint64_t mark_;  // by which others recognise this process
+  std::mutex asking_;
+  std::vector<Other> others_;
+  std::atomic<int> error_ = 0;  // errno of the last read that failed
+};
+
+// Which of two ways to move so many bytes is the faster one here: staging them or reading them where they are. For each
+// power of two both are tried in turn; from then on the one counts whose best try took less time per byte. So bursts of
+// other work mislead it only if they last through all tries of one way. Not thread-safe.
+class Trial {
+ public:
+  static constexpr uint32_t kTries = 5;  // of each way
+
+  explicit Trial(Cma use = Cma::kAuto) : use_(use) {}
+  // Shall the next ones be read?
+  bool reads(uint64_t size) const;
+  // Does it want to know how long they take?
+  bool is_open(uint64_t size) const { return use_ == Cma::kAuto && at(size).tries < 2 * kTries; }
+  // They have taken so long. Returns what is to be logged about that: nothing, but for what decides.
+  std::string took(uint64_t size, bool were_read, int64_t ns);
+
+ private:
+  struct Class {
+    uint32_t tries = 0;
+    std::array<double, 2> best = {};  // ns per byte; of staging, of reading
+  };
+  static size_t index(uint64_t size);
+  const Class& at(uint64_t size) const { return classes_[index(size)]; }
+
+  const Cma use_;
+  std::array<Class, 64> classes_;
+};
+
+}  // namespace backplane::shm

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading in other processes, where the system permits it, and what measuring decides.
+#include "cross_memory.hpp"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "fabric.hpp"
+#include "memory.hpp"
+
+namespace backplane::shm::test {
+namespace {
+
+// From now on this thread, and those that it makes, may not call process_vm_readv. False: nobody may forbid that here.
+bool forbid_reading() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {4, filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// A segment for two ranks, the second of which is a process of its own.
+class TwoProcesses {
+ public:
+  TwoProcesses() : file_(make_anonymous(Layout(2).size())), mapping_(file_.get(), Layout(2).size()) {
+    EXPECT_EQ(madvise(mapping_.data(), Layout(2).size(), MADV_DOFORK), 0);
+    view.emplace(mapping_.data(), 2);
+    std::array<int, 2> ready{};
+    EXPECT_EQ(pipe(ready.data()), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      const CrossMemory mine(*view, 1, file_.get(), Cma::kOn);
+      word = kTheirs;
+      const ssize_t told = write(ready[1], "x", 1);
+      for (;;) poll(nullptr, 0, told == 1 ? -1 : 0);
+    }
+    std::array<char, 1> answer{};
+    EXPECT_EQ(read(ready[0], answer.data(), 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~TwoProcesses() { end(); }
+  TwoProcesses(const TwoProcesses&) = delete;
+  TwoProcesses& operator=(const TwoProcesses&) = delete;
+
+  void end() {
+    if (child_ > 0 && kill(child_, SIGKILL) == 0) waitpid(child_, nullptr, 0);
+    child_ = -1;
+  }
+  int file() const { return file_.get(); }
+
+  static constexpr uint64_t kTheirs = 17;
+  uint64_t word = 0;  // in each process another one, at the same address
+  std::optional<View> view;
+
+ private:
+  const sdk::Descriptor file_;
+  const Mapping mapping_;
+  pid_t child_ = -1;
+};
+
+uint64_t read_word(CrossMemory& cross, const TwoProcesses& both) {
+  uint64_t got = 0;
+  const auto* const address = reinterpret_cast<const std::byte*>(&both.word);
+  return cross.read(1, address, reinterpret_cast<std::byte*>(&got), sizeof got) ? got : 0;
+}
+
+TEST(CrossMemory, ReadsInTheProcessThatTheKernelNames) {
+  TwoProcesses both;
+  CrossMemory mine(*both.view, 0, both.file(), Cma::kOn);
+  if (!mine.reaches(1)) GTEST_SKIP() << mine.refusal();
+  EXPECT_EQ(read_word(mine, both), TwoProcesses::kTheirs);
+  EXPECT_EQ(mine.refusal(), "");
+  std::byte got{};
+  EXPECT_FALSE(mine.read(1, nullptr, &got, 1));
+  EXPECT_TRUE(mine.reaches(1)) << "one address is not all of them";
+  both.end();
+  EXPECT_EQ(read_word(mine, both), 0U);
+  EXPECT_FALSE(mine.reaches(1));
+}
+
+// Whatever it writes about itself, nobody is led to another process, nor believes what he finds there.
+TEST(CrossMemory, ForgedMarksAreNotFound) {
+  for (const uint64_t address : {UINT64_C(0), UINT64_C(1) << 20, ~UINT64_C(0)}) {
+    const TwoProcesses both;
+    both.view->member(1).mark_address = address;
+    both.view->member(1).pid = getppid();
+    CrossMemory mine(*both.view, 0, both.file(), Cma::kOn);
+    EXPECT_FALSE(mine.reaches(1));
+    EXPECT_NE(mine.refusal().find("rank 1"), std::string::npos) << mine.refusal();
+  }
+  const TwoProcesses both;
+  both.view->member(1).mark += 1;
+  CrossMemory mine(*both.view, 0, both.file(), Cma::kOn);
+  EXPECT_FALSE(mine.reaches(1));
+}
+
+// Who has not come yet may come.
+TEST(CrossMemory, WhoHasNoLockIsAskedAgain) {
+  const sdk::Descriptor file = make_anonymous(Layout(2).size());
+  const Memory memory(2);
+  CrossMemory mine(memory.view, 0, file.get(), Cma::kOn);
+  EXPECT_FALSE(mine.reaches(1));
+  EXPECT_EQ(mine.refusal(), "");
+}
+
+TEST(CrossMemory, WhereItIsForbiddenItIsNotUsed) {
+  TwoProcesses both;
+  std::thread([&both] {
+    if (!forbid_reading()) return;
+    CrossMemory mine(*both.view, 0, both.file(), Cma::kOn);
+    EXPECT_FALSE(mine.reaches(1));
+    EXPECT_NE(mine.refusal().find("Operation not permitted"), std::string::npos) << mine.refusal();
+  }).join();
+}
+
+// Each rank decides for itself: here only one of them may read.
+TEST(CrossMemory, MessagesAreStagedWhereItIsForbidden) {
+  for (const Cma cma : {Cma::kAuto, Cma::kOn}) {
+    const Memory memory(2);
+    run_ranks(
+        memory, 2, Patience{20'000, 200'000},
+        [](Rank& rank) {
+          constexpr uint64_t kSize = 400'000;
+          if (rank.id == 1 && !forbid_reading()) FAIL() << "there is no seccomp";
+          for (uint64_t round = 0; round < 4; ++round) {
+            std::vector<std::byte> out(kSize);
+            std::vector<std::byte> in(kSize);
+            fill(out, round);
+            const auto receiving = rank.recv(1 - rank.id, round, in.data(), kSize);
+            Rank::finish(rank.send(1 - rank.id, round, out.data(), kSize));
+            Rank::finish(receiving);
+            ASSERT_TRUE(is_filled(in, kSize, round));
+          }
+        },
+        {}, cma);
+    const auto is_untouched = [&memory](int32_t receiver) {
+      const auto& data = memory.view.channel(receiver, 1 - receiver).data;
+      return std::all_of(data.begin(), data.end(), [](std::byte each) { return each == std::byte{0}; });
+    };
+    EXPECT_FALSE(is_untouched(1));
+    EXPECT_TRUE(cma == Cma::kAuto || is_untouched(0));
+  }
+}
+
+TEST(Trial, TakesTheWayThatWasFasterForEachPowerOfTwo) {
+  Trial trial;
+  for (const uint64_t size : {UINT64_C(64) << 10, UINT64_C(1) << 20}) {
+    std::array<uint32_t, 2> tries = {};
+    std::string note;
+    while (trial.is_open(size)) {
+      EXPECT_EQ(note, "");
+      const bool reads = trial.reads(size);
+      const int64_t ns = 100'000 + static_cast<int64_t>(++tries[reads ? 1 : 0]);
+      note = trial.took(size, reads, reads == (size > 100'000) ? ns : 2 * ns);
+    }
+    EXPECT_EQ(tries[0], Trial::kTries);
+    EXPECT_EQ(tries[1], Trial::kTries);
+    EXPECT_NE(note.find(size > 100'000 ? "1 MiB: read" : "64 KiB: staged"), std::string::npos) << note;
+  }
+  EXPECT_FALSE(trial.reads(100'000));
+  EXPECT_TRUE(trial.reads((UINT64_C(2) << 20) - 1));
+  EXPECT_TRUE(trial.is_open(UINT64_C(2) << 20));
+  EXPECT_TRUE(Trial(Cma::kOn).reads(100'000));
+  EXPECT_FALSE(Trial(Cma::kOff).reads(100'000));
+  EXPECT_FALSE(Trial(Cma::kOn).is_open(100'000));
+}
+
+}  // namespace
+}  // namespace backplane::shm::test
