@@ -3,15 +3,21 @@
 // Processes that meet through a file store: in one place, in pid namespaces of their own, and as if on other hosts.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -82,6 +88,42 @@ std::string outlive_rank_2(const Place& place, int rank, const std::string& back
         std::thread([] { raise(SIGKILL); }).detach();  // while the next ones are under way
       }
       group.all_reduce(shared);
+    }
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+// Large messages in a ring, in ordinary memory.
+std::string pass_around(const Place& place, int rank, const std::string& backend) {
+  try {
+    backplane::ProcessGroup group = join(place, rank, backend);
+    for (int round = 0; round < 12; ++round) {
+      const std::vector<int> out(200'000, rank + round);
+      std::vector<int> in(out.size());
+      backplane::Work receiving = group.irecv(in, (rank + 2) % 3);
+      group.send(out, (rank + 1) % 3);
+      receiving.wait();
+      if (in != std::vector<int>(out.size(), (rank + 2) % 3 + round)) return "wrong";
+    }
+    backplane::destroy_process_group();
+    return "right";
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+// The same until rank 2 is killed amid one of them.
+std::string pass_around_without_rank_2(const Place& place, int rank, const std::string& backend) {
+  try {
+    backplane::ProcessGroup group = join(place, rank, backend);
+    const std::vector<int> out(3'000'000, rank);
+    std::vector<int> in(out.size());
+    for (int round = 0;; ++round) {
+      if (rank == 2 && round == 5) std::thread([] { raise(SIGKILL); }).detach();
+      backplane::Work receiving = group.irecv(in, (rank + 2) % 3);
+      group.send(out, (rank + 1) % 3);
+      receiving.wait();
     }
   } catch (const std::exception& e) {
     return e.what();
@@ -237,6 +279,61 @@ TEST(ShmMeeting, NoMemoryLeft) {
     if (said.empty()) GTEST_SKIP() << "no permission for a pid namespace";
     for (const std::string& each : said) EXPECT_NE(each.find("no memory for"), std::string::npos) << size << each;
     EXPECT_TRUE(nothing_stays());
+  }
+}
+
+// What a process that calls process_vm_readv gets from now on.
+bool answer_reads_with(unsigned action) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, action),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {4, filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// Large messages arrive wherever they are allowed to be read, by all, by some or by nobody.
+TEST(ShmMeeting, LargeMessages) {
+  const std::vector<std::function<bool(int)>> hosts = {
+      [](int) { return true; },
+      [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; },
+      [](int rank) { return rank != 1 || answer_reads_with(SECCOMP_RET_ERRNO | EPERM); },
+      [](int) { return answer_reads_with(SECCOMP_RET_ERRNO | ENOSYS); },
+      [](int rank) { return rank != 0 || prctl(PR_SET_DUMPABLE, 0) == 0; },
+  };
+  for (const char* const backend : {"shm", "shm?cma=on", "shm?cma=off"}) {
+    for (const auto& prepare : hosts) {
+      const Place place;
+      for (const std::string& said : run(place, prepare, backend, pass_around)) EXPECT_EQ(said, "right") << backend;
+    }
+  }
+  EXPECT_TRUE(nothing_stays());
+}
+
+// Rank 1 does not survive it.
+TEST(ShmMeeting, LargeMessagesAreReadWhereThatIsOn) {
+  const auto fragile = [](int rank) { return rank != 1 || answer_reads_with(SECCOMP_RET_KILL_PROCESS); };
+  const Place off;
+  for (const std::string& said : run(off, fragile, "shm?cma=off", pass_around)) EXPECT_EQ(said, "right");
+  const Place on;
+  const auto said = run(on, fragile, "shm?cma=on", pass_around);
+  if (said.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
+  EXPECT_EQ(said[1], "");
+  EXPECT_NE(said[0].find("rank 1"), std::string::npos) << said[0];
+}
+
+TEST(ShmMeeting, RanksThatAreKilledAmidMessagesAreLost) {
+  for (const char* const backend : {"shm?cma=on", "shm?cma=off"}) {
+    const Place place;
+    const auto said = run(
+        place, [](int) { return true; }, backend, pass_around_without_rank_2);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_NE(said[rank].find("rank 2"), std::string::npos) << said[rank];
+      EXPECT_NE(said[rank].find("is lost"), std::string::npos) << said[rank];
+    }
+    EXPECT_EQ(said[2], "");
   }
 }
 
