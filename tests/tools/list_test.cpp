@@ -76,6 +76,12 @@ TEST(List, ProbesInTheTable) {
   EXPECT_TRUE(contains(outcome.out, "\n    not viable: crashed with SIGSEGV while probing; remove it")) << outcome.out;
 }
 
+TEST(List, ShowsWhatAProbeRemarksAndWarnsOf) {
+  const Outcome outcome = run({"list", "--probe"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("remark")}}});
+  EXPECT_TRUE(contains(outcome.out, "\n    viable: a remark; a remark of a thread\n")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.err, "backplane: a warning\n")) << outcome.err;
+}
+
 TEST(Command, RefusesWrongUseInOneSentence) {
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{},

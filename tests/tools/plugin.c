@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A sound plugin but for its constructor, which does what no plugin may do. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,8 +38,25 @@ static int32_t init(const bp_backend* self, const bp_init* request, bp_agent* ag
   return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "this is a fixture");
 }
 
+#if defined(FIXTURE_REMARK)
+static void* remark(void* arg) {
+  const bp_host* const host = arg;
+  host->log(host->ctx, BP_LOG_INFO, "a remark of a thread");
+  return NULL;
+}
+#endif
+
 static int32_t probe(const bp_backend* self, const bp_host* host, bp_error* err) {
   (void)self, (void)host;
+#if defined(FIXTURE_REMARK)
+  host->log(host->ctx, BP_LOG_INFO, "a remark");
+  host->log(host->ctx, BP_LOG_WARN, "a warning");
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, remark, (void*)host) == 0) {
+    pthread_join(thread, NULL);
+    return BP_OK;
+  }
+#endif
   return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "libmissing.so was not found");
 }
 

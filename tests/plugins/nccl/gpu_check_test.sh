@@ -26,15 +26,34 @@ if "$work/gpu-check" --library "$3" --devices all --output "$work/none.md" >"$wo
 fi
 grep -q "wants a number" "$work/log"
 
+code=0
+"$work/gpu-check" --library "$3" --devices 1 --filter p2p.tag-mach --output "$work/none.md" >"$work/log" 2>&1 || code=$?
+[ $code -eq 2 ]
+tail -n 1 "$work/log" | grep -q "^gpu-check: nothing was checked: no case is called p2p.tag-mach; did you mean" ||
+  { cat "$work/log"; exit 1; }
+[ ! -e "$work/none.md" ]
+
 if BACKPLANE_DOUBLE_DRIVER=0 "$work/gpu-check" --library "$3" --devices 1 --output "$work/none.md" >"$work/log" 2>&1; then
   echo "gpu-check found a GPU without a driver"
   exit 1
 fi
 grep -q "no CUDA driver" "$work/log"
 
+# The command itself says what is missing.
+expect_probe() { # LIBRARY DRIVER DEVICES REASON
+  BACKPLANE_NCCL_LIBRARY=$1 BACKPLANE_DOUBLE_DRIVER=$2 BACKPLANE_DOUBLE_DEVICES=$3 "$backplane" list --probe >"$work/log"
+  grep -A 1 "^nccl  *no " "$work/log" | grep -q "^    not viable: $4" || { cat "$work/log"; exit 1; }
+}
+backplane="$2/bin/backplane"
+expect_probe /nowhere/libnccl.so.2 13000 1 "NCCL cannot be loaded; .*: /nowhere/libnccl.so.2: cannot open"
+expect_probe libm.so.6 13000 1 ".*libm.so.6 has no function ncclGetVersion"
+expect_probe "$3" 0 1 "NCCL 2[0-9.]* is there, but no CUDA driver"
+expect_probe "$3" 11040 1 ".*driver for CUDA 11.4"
+expect_probe "$3" 13000 0 "NCCL 2[0-9.]* is there, but this machine has no CUDA device"
+
 # What the driver says of peer access is told, and NCCL taken all the same.
 export BACKPLANE_NCCL_LIBRARY="$3" BACKPLANE_DOUBLE_DEVICES=2 BACKPLANE_DOUBLE_PEERS=0
-"$2/bin/backplane" list --probe >"$work/log" 2>&1
+"$backplane" list --probe >"$work/log" 2>&1
 grep -q "  viable: nccl: 1 of the 1 pairs of devices do not reach" "$work/log" || { cat "$work/log"; exit 1; }
-"$2/bin/backplane" explain --devices >"$work/log" 2>&1
+"$backplane" explain --devices >"$work/log" 2>&1
 grep -q "nccl for memory of devices (1 of the 1 pairs of devices do not reach" "$work/log" || { cat "$work/log"; exit 1; }
