@@ -78,8 +78,8 @@ TEST(List, ProbesInTheTable) {
 
 TEST(List, ShowsWhatAProbeRemarksAndWarnsOf) {
   const Outcome outcome = run({"list", "--probe"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("remark")}}});
-  EXPECT_TRUE(contains(outcome.out, "\n    viable: a remark; a remark of a thread\n")) << outcome.out;
-  EXPECT_TRUE(contains(outcome.err, "backplane: a warning\n")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "\n    viable: remark: a remark; remark: a remark of a thread\n")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.err, "backplane: remark: a warning\n")) << outcome.err;
 }
 
 TEST(Command, RefusesWrongUseInOneSentence) {

@@ -81,6 +81,7 @@ void run_body(const ChildSetup& setup, int32_t member) {
     run.channel.send({Record::kTrouble, member, {std::string("a case threw: ") + error.what()}});
     run.world->break_barriers();
   }
+  run.world->leave(member);
   run.channel.send({Record::kDone, member, {}});
 }
 

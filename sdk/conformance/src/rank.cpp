@@ -59,6 +59,14 @@ void Rank::fail(const std::string& expected, const std::string& actual) {
 
 void Rank::skip(const std::string& reason) {
   run_.channel.send({Record::kSkip, id_, {reason}});
+  leave_together();
+}
+
+// The others may be in init, or in an operation with this rank, and would miss it: its agents stay until they leave, too.
+void Rank::leave_together() {
+  world().break_barriers();
+  world().leave(id_);
+  world().await_leaving(scaled(kPatience));
   leave();
 }
 
@@ -80,7 +88,10 @@ void Rank::cell(uint32_t op, uint32_t dtype, uint32_t reduce_op, uint32_t memory
 void Rank::meet() {
   const std::string before = world().doing(id_);
   doing(before + " (then waiting for the other ranks)");
-  if (!world().meet(scaled(kPatience))) leave();  // whoever failed to come is blamed by the supervisor
+  if (!world().meet(scaled(kPatience))) {  // whoever failed to come is blamed by the supervisor
+    if (world().broken()) leave_together();
+    leave();
+  }
   doing(before);
 }
 

@@ -81,7 +81,8 @@ class Rank {
   // Records a finding and leaves the body.
   void require(bool condition, const std::string& expected, const std::string& actual);
   [[noreturn]] void fail(const std::string& expected, const std::string& actual);
-  // The case does not apply here, for a reason that only running it could show.
+  // The case does not apply here, for a reason that only running it could show. Ends when all ranks leave their bodies, so
+  // that none of them takes it for a loss.
   [[noreturn]] void skip(const std::string& reason);
   // The harness cannot do its own work here (no memory, no fork ...).
   [[noreturn]] void trouble(const std::string& what);
@@ -119,6 +120,7 @@ class Rank {
 
  private:
   [[noreturn]] void leave();
+  [[noreturn]] void leave_together();
   void unguard(Agent& agent);
   void watch();
   void record(Record::Kind kind, const std::string& expected, const std::string& actual);

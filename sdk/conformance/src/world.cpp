@@ -200,6 +200,22 @@ void World::break_barriers() {
   changed();
 }
 
+void World::leave(int32_t member) {
+  members_[static_cast<size_t>(member)].has_left.store(true);
+  changed();
+}
+
+void World::await_leaving(Nanoseconds timeout) {
+  const Nanoseconds deadline = now() + timeout;
+  const auto stays = [](const Member& rank) { return !rank.has_left.load() && rank.fate.load() == Fate::kAlive; };
+  for (;;) {
+    const uint32_t seen = changes_.load();
+    const Nanoseconds left = deadline - now();
+    if (left <= 0 || std::none_of(members_.begin(), members_.begin() + ranks_, stays)) return;
+    futex_wait(changes_, seen, std::min(left, 20 * kMillisecond));
+  }
+}
+
 void World::set_doing(int32_t member, std::string_view text) {
   auto& doing = members_[static_cast<size_t>(member)].doing;
   const size_t size = std::min(text.size(), doing.size() - 1);

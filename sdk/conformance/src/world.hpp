@@ -59,6 +59,13 @@ class World {
   bool meet(Nanoseconds timeout);
   // A member failed: nobody waits for it any longer.
   void break_barriers();
+  bool broken() const { return broken_.load() != 0; }
+
+  // The member does nothing more in its body, but for letting go of what it holds.
+  void leave(int32_t member);
+  bool has_left(int32_t member) const { return members_[static_cast<size_t>(member)].has_left.load(); }
+  // Waits until all ranks have left, or are gone.
+  void await_leaving(Nanoseconds timeout);
 
   // What `member` (a rank, or an outsider from ranks() on) is doing; up to 119 bytes are kept.
   void set_doing(int32_t member, std::string_view text);
@@ -78,6 +85,7 @@ class World {
   struct Member {
     std::atomic<pid_t> pid;
     std::atomic<Fate> fate;
+    std::atomic<bool> has_left;
     std::array<std::atomic<char>, 120> doing;
   };
   struct Entry;

@@ -29,7 +29,7 @@ Outcome OnDevice::order(const Pending& pending, Nanoseconds timeout) const {
 
 OnDevice open_on_device(Rank& rank) {
   auto agent = rank.open();
-  rank.meet();  // a body may end its group at once, or be left
+  rank.meet();  // a body may end its group at once
   const auto* api = static_cast<const bp_device_api*>(agent->api().extension(agent->self(), BP_EXT_DEVICE));
   if (api == nullptr) rank.skip(say("the backend works in no streams of a device (", BP_EXT_DEVICE, ")"));
   rank.require(BP_HAS(api, copy) && api->order != nullptr && api->copy != nullptr,

@@ -12,17 +12,13 @@
 namespace backplane::conformance {
 
 Source memory_of(Rank& rank, Agent& agent) {
-  const auto skip = [&rank](const std::string& reason) {
-    rank.meet();  // others may be in init, and would miss this rank
-    rank.skip(reason);
-  };
   const auto* api = static_cast<const bp_memory_api*>(agent.api().extension(agent.self(), BP_EXT_MEMORY));
-  if (api == nullptr) skip(say("the backend hands out no memory (", BP_EXT_MEMORY, ")"));
+  if (api == nullptr) rank.skip(say("the backend hands out no memory (", BP_EXT_MEMORY, ")"));
   rank.require(BP_HAS(api, release) && api->allocate != nullptr && api->release != nullptr,
                say("a table of ", BP_EXT_MEMORY, " with allocate and release"), "one without");
   if (agent.twins()) return {*api, BP_CUDA, agent.twins()->device(), agent.twins()};
   const Piece piece({*api}, 1);
-  if (piece.outcome().status == BP_UNSUPPORTED) skip(say("no host memory here: ", piece.outcome().text()));
+  if (piece.outcome().status == BP_UNSUPPORTED) rank.skip(say("no host memory here: ", piece.outcome().text()));
   return {*api};
 }
 
