@@ -49,60 +49,61 @@ Pool::~Pool() {
   }
 }
 
-void* Pool::take(Where where, uint64_t size) {
+Pool::Pieces::node_type Pool::take(Where where, uint64_t size) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = idle_.find({where, size});
-    if (found != idle_.end()) return idle_.extract(found).mapped();
+    if (found != idle_.end()) return idle_.extract(found);
   }
   const OnDevice here(api_, device_);
-  void* data = nullptr;
+  Pieces made;
+  void*& data = made.emplace(std::pair(where, size), nullptr)->second;
   if (where == Where::kHost) {
     check(api_, api_.cuda.malloc_host(&data, size), "allocating pinned memory to stage a buffer");
   } else {
     check(api_, api_.cuda.malloc(&data, size), "allocating device memory to stage a buffer");
   }
-  return data;
+  return made.extract(made.begin());
 }
 
-void Pool::give(Where where, void* data, uint64_t size) noexcept {
+void Pool::give(Pieces::node_type piece) noexcept {
   const std::lock_guard lock(mutex_);
-  idle_.emplace(std::pair(where, size), data);
+  idle_.insert(std::move(piece));
 }
 
-cudaEvent_t Pool::take_event() {
+Pool::Events Pool::take_event() {
+  Events taken;
   {
     const std::lock_guard lock(mutex_);
     if (!idle_events_.empty()) {
-      const cudaEvent_t event = idle_events_.back();
-      idle_events_.pop_back();
-      return event;
+      taken.splice(taken.begin(), idle_events_, idle_events_.begin());
+      return taken;
     }
   }
-  cudaEvent_t event = nullptr;
-  check(api_, api_.cuda.event_create(&event, cudaEventDisableTiming), "making an event");
-  return event;
+  taken.push_back(nullptr);
+  check(api_, api_.cuda.event_create(&taken.front(), cudaEventDisableTiming), "making an event");
+  return taken;
 }
 
-void Pool::give_event(cudaEvent_t event) noexcept {
+void Pool::give_event(Events& event) noexcept {
   const std::lock_guard lock(mutex_);
-  idle_events_.push_back(event);
+  idle_events_.splice(idle_events_.begin(), event);
 }
 
 Event::Event(Pool& pool, cudaStream_t stream) : pool_(&pool), event_(pool.take_event()) {
-  const cudaError_t result = pool.api_.cuda.event_record(event_, stream);
+  const cudaError_t result = pool.api_.cuda.event_record(get(), stream);
   if (result == cudaSuccess) return;
-  pool.give_event(std::exchange(event_, nullptr));
+  pool.give_event(event_);
   check(pool.api_, result, "recording an event");
 }
 
 Event::~Event() {
-  if (event_ != nullptr) pool_->give_event(event_);
+  if (!event_.empty()) pool_->give_event(event_);
 }
 
 bool Event::passed() const {
   const CudaTable& cuda = pool_->api_.cuda;
-  const cudaError_t result = cuda.event_query(event_);
+  const cudaError_t result = cuda.event_query(get());
   if (result == cudaErrorNotReady) {
     cuda.get_last_error();
     return false;
@@ -113,19 +114,15 @@ bool Event::passed() const {
 
 // Powers of two, so that pieces fit again.
 Piece::Piece(Pool& pool, uint64_t bytes, Where where)
-    : pool_(&pool), where_(where), size_(std::bit_ceil(std::max<uint64_t>(bytes, 512))) {
-  data_ = pool.take(where, size_);
-}
+    : pool_(&pool), piece_(pool.take(where, std::bit_ceil(std::max<uint64_t>(bytes, 512)))) {}
 
 Piece::~Piece() {
-  if (data_ != nullptr) pool_->give(where_, data_, size_);
+  if (piece_) pool_->give(std::move(piece_));
 }
 
 Piece& Piece::operator=(Piece&& other) noexcept {
   std::swap(pool_, other.pool_);
-  std::swap(where_, other.where_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
+  piece_.swap(other.piece_);
   return *this;
 }
 

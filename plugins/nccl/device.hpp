@@ -5,10 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "api.hpp"
 
@@ -48,7 +48,8 @@ class Stream {
 enum class Where { kDevice, kHost };
 
 // Memory and events that are used again and again: to allocate, and to free all the more, may make the device wait for
-// what it is doing, which may wait for a peer. So all of it is kept until the end. Any thread.
+// what it is doing, which may wait for a peer. So all of it is kept until the end. Who takes something gets its place
+// in the pool with it, so that to give it back needs no memory. Any thread.
 class Pool {
  public:
   Pool(const Api& api, int device) : api_(api), device_(device) {}
@@ -59,16 +60,18 @@ class Pool {
  private:
   friend class Event;
   friend class Piece;
-  cudaEvent_t take_event();
-  void give_event(cudaEvent_t event) noexcept;
-  void* take(Where where, uint64_t size);
-  void give(Where where, void* data, uint64_t size) noexcept;
+  using Events = std::list<cudaEvent_t>;
+  using Pieces = std::multimap<std::pair<Where, uint64_t>, void*>;
+  Events take_event();
+  void give_event(Events& event) noexcept;
+  Pieces::node_type take(Where where, uint64_t size);
+  void give(Pieces::node_type piece) noexcept;
 
   const Api& api_;
   const int device_;
   std::mutex mutex_;
-  std::multimap<std::pair<Where, uint64_t>, void*> idle_;
-  std::vector<cudaEvent_t> idle_events_;
+  Pieces idle_;
+  Events idle_events_;
 };
 
 // A point in a stream; empty until it is recorded.
@@ -81,17 +84,17 @@ class Event {
   Event(Event&& other) noexcept { *this = std::move(other); }
   Event& operator=(Event&& other) noexcept {
     std::swap(pool_, other.pool_);
-    std::swap(event_, other.event_);
+    event_.swap(other.event_);
     return *this;
   }
-  explicit operator bool() const { return event_ != nullptr; }
-  cudaEvent_t get() const { return event_; }
+  explicit operator bool() const { return !event_.empty(); }
+  cudaEvent_t get() const { return event_.front(); }
   // Has the stream come past it? Throws if the device has failed. Any thread.
   bool passed() const;
 
  private:
   Pool* pool_ = nullptr;
-  cudaEvent_t event_ = nullptr;
+  Pool::Events event_;  // one, or none
 };
 
 // A piece of a pool. Given back when nothing on the device uses it any more.
@@ -102,13 +105,11 @@ class Piece {
   ~Piece();
   Piece(Piece&& other) noexcept { *this = std::move(other); }
   Piece& operator=(Piece&& other) noexcept;
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::byte* data() const { return piece_ ? static_cast<std::byte*>(piece_.mapped()) : nullptr; }
 
  private:
   Pool* pool_ = nullptr;
-  Where where_ = Where::kDevice;
-  void* data_ = nullptr;
-  uint64_t size_ = 0;
+  Pool::Pieces::node_type piece_;
 };
 
 }  // namespace backplane::nccl

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whichever call into CUDA or NCCL fails: what was under way ends with an error, on this rank and on the other, and so
-// does the group, in order.
+// Whichever call into CUDA or NCCL fails, and whichever allocation of the plugin: what was under way ends with an
+// error, on this rank and on the other, and so does the group, in order.
 #include <memory>
 #include <vector>
 
+#include "allocations.hpp"
 #include "support.hpp"
 
 namespace backplane::test {
@@ -25,6 +26,7 @@ void use(ProcessGroup& group, Device device, const TestStream& stream, Data& dat
   data.memory.push_back(filled<float>(group, device, 100 * static_cast<uint64_t>(group.world_size()), 0));
   const Buffer some = span(data.memory[0], device);
   const Buffer all = span(data.memory[1], device);
+  Work largest = group.all_reduce(some, ReduceOp::kMax, stream.async());  // the first of its kind
   group.all_reduce(some);
   group.all_reduce_premul_sum(some, some, 0.5F);
   group.all_reduce(data.host);
@@ -37,7 +39,7 @@ void use(ProcessGroup& group, Device device, const TestStream& stream, Data& dat
   Work sent = group.send(Buffer(data.memory[1].data(), 100, dtype_of<float>, device), next, 1, stream.async());
   Work staged = group.send(data.host, next, 2, async());
   taken.order(stream.get());
-  for (Work* const work : {&sum, &received, &taken, &sent, &staged}) work->wait();
+  for (Work* const work : {&largest, &sum, &received, &taken, &sent, &staged}) work->wait();
   group.barrier();
 }
 
@@ -62,6 +64,40 @@ uint64_t use_with_a_fault(int world_size, uint64_t number) {
   const uint64_t calls = double_calls();
   double_fail(-1, 0);
   return calls;
+}
+
+// The same, where rank 0 has no memory for its allocation of that number.
+uint64_t use_without_memory(int world_size, uint64_t number) {
+  const Store store = Store::inproc();
+  std::vector<std::unique_ptr<TestStream>> streams;
+  for (int rank = 0; rank < world_size; ++rank) streams.push_back(std::make_unique<TestStream>(Device::cuda(rank)));
+  uint64_t made = 0;
+  on_ranks(world_size, [&](int rank) {
+    Data data;
+    ProcessGroup group = ProcessGroup::create(on_device(nccl("stage=true"), store, rank, world_size, rank));
+    if (rank == 0) fail_allocation(number);
+    try {
+      use(group, Device::cuda(rank), *streams[static_cast<size_t>(rank)], data);
+      group.barrier();
+    } catch (const Error& e) {
+      EXPECT_NE(number, 0) << e.what();
+      EXPECT_STRNE(e.what(), "");
+    }
+    if (rank == 0) made = end_allocations();
+  });
+  return made;
+}
+
+TEST(NcclFaults, EndTheGroupWhicheverAllocationFails) {
+  const ScopedVariable late("BACKPLANE_DOUBLE_LATE", "500");  // so that a thread has to launch what has come first
+  for (const int world_size : {1, 2}) {
+    const uint64_t made = use_without_memory(world_size, 0);
+    ASSERT_GT(made, 50);
+    for (uint64_t number = 1; number <= made; number += world_size == 1 ? 1 : 1 + number / 2) {
+      SCOPED_TRACE(number);
+      use_without_memory(world_size, number);
+    }
+  }
 }
 
 TEST(NcclFaults, EndTheGroupWhicheverCallFails) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <future>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -74,32 +75,59 @@ TEST(NcclWire, SeesWhoIsGone) {
   EXPECT_EQ(Wire(std::move(sockets), {}).lost(), 2);
 }
 
+// The collectives of one rank alone, and what it takes to launch one.
+class NcclCollectives : public testing::Test {
+ protected:
+  // In a stream with a gate in it.
+  std::unique_ptr<sdk::Work> submit() {
+    nccl_double::stream_of(stream_.get()).add([open = gate_.get_future().share()] { open.wait(); });
+    bp_op op{};
+    op.kind = BP_ALL_REDUCE;
+    op.dtype = BP_I32;
+    op.reduce_op = BP_SUM;
+    op.stream = stream_.get();
+    op.input = op.output = {data_.data(), 1, BP_CUDA, 0};
+    return collectives_.submit(op);
+  }
+  void open_gate() {
+    gate_.set_value();
+    while (!collectives_.is_still()) std::this_thread::yield();
+  }
+
+  Api api_ = open_api(BACKPLANE_NCCL_DOUBLE);
+  Pool pool_{api_, 0};
+  Fate fate_{[] {}};
+  Communicator comm_{api_, 0, Communicator::new_id(api_), 0, 1, 0};
+  const bool is_ready_ = [this] {
+    while (!comm_.ready()) std::this_thread::yield();
+    return true;
+  }();
+  Collectives collectives_{{api_, 0, 0, 1, fate_, pool_, comm_}};
+  const Stream stream_{api_, 0};
+  const Piece data_{pool_, 4};
+  std::promise<void> gate_;
+};
+
 // A launch that fails may have put a part of itself into the stream before.
-TEST(NcclCollectives, AreNotStillWhileAFailedLaunchMayUseItsBuffers) {
-  const Api& api = open_api(BACKPLANE_NCCL_DOUBLE);
-  Pool pool(api, 0);
-  Fate fate([] {});
-  Communicator comm(api, 0, Communicator::new_id(api), 0, 1, 0);
-  while (!comm.ready()) std::this_thread::yield();
-  Collectives collectives({api, 0, 0, 1, fate, pool, comm});
-  const Stream stream(api, 0);
-  const Piece data(pool, 4);
-  std::promise<void> gate;
-  nccl_double::stream_of(stream.get()).add([open = gate.get_future().share()] { open.wait(); });
-  bp_op op{};
-  op.kind = BP_ALL_REDUCE;
-  op.dtype = BP_I32;
-  op.reduce_op = BP_SUM;
-  op.stream = stream.get();
-  op.input = op.output = {data.data(), 1, BP_CUDA, 0};
+TEST_F(NcclCollectives, AreNotStillWhileAFailedLaunchMayUseItsBuffers) {
   double_fail(0, 3);  // an event is made and recorded, and ncclAllReduce fails
-  const std::unique_ptr<sdk::Work> work = collectives.submit(op);
+  const std::unique_ptr<sdk::Work> work = submit();
   double_fail(-1, 0);
-  ASSERT_TRUE(fate.decided());
-  comm.abort();
-  EXPECT_FALSE(collectives.is_still());
-  gate.set_value();
-  while (!collectives.is_still()) std::this_thread::yield();
+  ASSERT_TRUE(fate_.decided());
+  comm_.abort();
+  EXPECT_FALSE(collectives_.is_still());
+  open_gate();
+}
+
+TEST_F(NcclCollectives, EndWhereALaunchFindsNoMemory) {
+  api_.nccl.all_reduce = [](const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                            cudaStream_t) -> ncclResult_t { throw std::bad_alloc(); };
+  const std::unique_ptr<sdk::Work> work = submit();
+  ASSERT_TRUE(fate_.decided());
+  EXPECT_EQ(fate_.why().status(), BP_RESOURCE);
+  comm_.abort();
+  EXPECT_FALSE(collectives_.is_still());
+  open_gate();
 }
 
 // Rank 0 of two; this test is rank 1.
