@@ -172,6 +172,39 @@ TEST(Nccl, AbortsWhileAThreadLaunchesIntoAFullStream) {
   });
 }
 
+// A stream that waits for a message is full, and so NCCL's thread that launches a collective into it, which an abort of
+// that communicator joins, goes on only when the message is stopped.
+TEST(Nccl, AbortsWhileACollectiveIsLaunchedBehindAMessage) {
+  const ScopedVariable queue("BACKPLANE_DOUBLE_QUEUE", "16");
+  std::promise<void> aborted;
+  on_devices(2, [&aborted](ProcessGroup& group, Device device) {
+    Memory<int32_t> memory = filled<int32_t>(group, device, 4, 1);
+    const TestStream stream(device);
+    group.barrier();
+    if (group.rank() == 1) {
+      Work sum = group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
+      Work sent = group.send(span(memory, device), 0, 1, stream.async());
+      await(aborted);
+      return;
+    }
+    const TestStream other(device);
+    Work received = group.recv(span(memory, device), 1, 1, other.async());
+    received.order(stream.get());
+    const uint64_t before = double_launches(device.ordinal);
+    for (int i = 0; i < 15; ++i) stream.copy(memory, memory);
+    auto launching = std::async(std::launch::async, [&] {
+      EXPECT_EQ(cudaSetDevice(device.ordinal), cudaSuccess);
+      Work sum = group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
+      EXPECT_EQ(failure_of([&] { sum.wait(); }), Status::kCancelled);
+    });
+    while (double_launches(device.ordinal) == before) std::this_thread::yield();
+    group.abort("the test says so");
+    launching.get();
+    EXPECT_EQ(failure_of([&] { received.wait(); }), Status::kCancelled);
+    aborted.set_value();
+  });
+}
+
 // Each is short, but their stream would be full before the other rank comes.
 TEST(Nccl, KeepsDeadlinesOfMoreCollectivesThanAStreamHolds) {
   const ScopedVariable queue("BACKPLANE_DOUBLE_QUEUE", "512");

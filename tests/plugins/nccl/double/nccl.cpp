@@ -4,6 +4,8 @@
 #include <nccl.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -13,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +26,8 @@
 using namespace backplane::nccl_double;
 
 namespace {
+
+std::array<std::atomic<uint64_t>, 64> launches;  // by device
 
 // A communicator, kept by its handle and by the operations in streams.
 class Comm {
@@ -79,6 +84,10 @@ class Comm {
       changed_.notify_all();
     }
     enter_streams(true);
+    for (int turn = 0; entering_.load() > 0; ++turn) {
+      if (turn == 5000) violated("ncclCommAbort joins a thread that launches into a stream that stays full");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   // Waits for the streams to have come that far. What a real library waits for is not bounded; here it is told.
   void await_stopped() {
@@ -97,12 +106,14 @@ class Comm {
     const bool stalls = number == setting("BACKPLANE_DOUBLE_STALL", 0);
     auto kernel = [self, turn, stalls, operations = std::move(operations)] { self->run(turn, stalls, operations); };
     begin();
+    ++entering_;
+    ++launches[static_cast<size_t>(device)];
     if (const int64_t late = setting("BACKPLANE_DOUBLE_LATE", 0); late > 0) {
       lock.lock();
       late_.emplace_back(&stream, std::move(kernel));
       late_until_ = std::chrono::steady_clock::now() + std::chrono::microseconds(late);
     } else {
-      stream.add_behind(std::move(kernel));
+      add(stream, std::move(kernel));
     }
   }
 
@@ -111,8 +122,13 @@ class Comm {
   bool enter_streams(bool now) {
     const std::lock_guard lock(mutex_);
     if (!now && !late_.empty() && std::chrono::steady_clock::now() < late_until_) return false;
-    for (auto& [stream, kernel] : std::exchange(late_, {})) stream->add_behind(std::move(kernel));
+    for (auto& [stream, kernel] : std::exchange(late_, {})) add(*stream, std::move(kernel));
     return true;
+  }
+
+  // By the thread that launches, which waits while the stream is full.
+  void add(Stream& stream, std::function<void()> kernel) {
+    stream.add_behind(std::move(kernel), [this] { --entering_; });
   }
 
   void run(uint64_t turn, bool stalls, const std::vector<Operation>& operations) {
@@ -138,6 +154,7 @@ class Comm {
   ncclResult_t fails_with_ = ncclSuccess;
   int64_t fails_at_ = 0;
   uint64_t launched_ = 0;
+  std::atomic<int> entering_ = 0;  // launched, and not in their stream yet
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t turn_ = 0;
@@ -222,6 +239,7 @@ std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
 
 extern "C" {
 
+uint64_t double_launches(int device) { return launches.at(static_cast<size_t>(device)).load(); }
 uint64_t double_message_launches() { return message_launches.load(); }
 
 ncclResult_t ncclGetVersion(int* version) {

@@ -14,11 +14,13 @@
 //   BACKPLANE_DOUBLE_QUEUE=N           a stream holds so much; who adds more waits (NCCL does so behind its callers)
 //   BACKPLANE_DOUBLE_SLOW=N            an operation takes effect once its communicator was asked N times (1)
 //   BACKPLANE_DOUBLE_LATE=N            an operation enters its stream when its communicator is asked, N us later or
-//   more BACKPLANE_DOUBLE_VERSION=N         the version of NCCL (that of nccl.h)
+//                                      more
+//   BACKPLANE_DOUBLE_VERSION=N         the version of NCCL (that of nccl.h)
 //
-// double_message_launches() tells how many groups of sends and receives there were in this process. double_fail(device,
-// n) has the n-th call from now on fail of those that a thread makes on that device and that can; double_calls() tells
-// how many there were since.
+// double_launches(device) tells how many operations or groups of them were launched on that device by this process,
+// double_message_launches() how many groups of sends and receives there were on all of them. double_fail(device, n) has
+// the n-th call from now on fail of those that a thread makes on that device and that can; double_calls() tells how
+// many there were since.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +28,7 @@
 #include <cstdlib>
 #include <string>
 
+extern "C" uint64_t double_launches(int device);
 extern "C" uint64_t double_message_launches();
 extern "C" void double_fail(int device, uint64_t number);
 extern "C" uint64_t double_calls();

@@ -58,24 +58,26 @@ Stream::~Stream() {
 
 void Stream::add(std::function<void()> task) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return tasks_.size() < most_; });
-  tasks_.push_back(std::move(task));
+  changed_.wait(lock, [this] { return items_.size() < most_; });
+  items_.push_back({std::move(task), {}});
   changed_.notify_all();
 }
 
-void Stream::add_behind(std::function<void()> task) {
+void Stream::add_behind(std::function<void()> task, std::function<void()> entered) {
   const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
+  if (items_.size() < most_) std::exchange(entered, {})();
+  items_.push_back({std::move(task), std::move(entered)});
   changed_.notify_all();
 }
 
 void Stream::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
-    const std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
+    changed_.wait(lock, [this] { return ending_ || !items_.empty(); });
+    if (items_.empty()) return;
+    const std::function<void()> task = std::move(items_.front().task);
+    items_.pop_front();
+    if (items_.size() >= most_ && items_[most_ - 1].entered) std::exchange(items_[most_ - 1].entered, {})();
     changed_.notify_all();
     lock.unlock();
     task();

@@ -42,14 +42,19 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
   // Blocks while the stream is full.
   void add(std::function<void()> task);
-  void add_behind(std::function<void()> task);
+  // Does not: calls `entered` when there is room.
+  void add_behind(std::function<void()> task, std::function<void()> entered);
 
  private:
+  struct Item {
+    std::function<void()> task;
+    std::function<void()> entered;
+  };
   void run();
   const uint64_t most_ = static_cast<uint64_t>(setting("BACKPLANE_DOUBLE_QUEUE", INT64_MAX));
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
+  std::deque<Item> items_;
   bool ending_ = false;
   std::thread thread_;
 };
