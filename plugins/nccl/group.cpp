@@ -12,7 +12,6 @@ namespace {
 
 constexpr const char* kLeft = " has left the group";
 constexpr const char* kVanished = " is gone: its connection has ended";
-constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that slow peers may hold up the end of the group
 
 // The device of this rank: named by the program or by the option, never guessed.
 int chosen_device(const sdk::Context& context, const Api& api) {
@@ -142,7 +141,7 @@ Group::Group(const sdk::Context& context, Offer offer, const sdk::Deadline& dead
 
 Group::~Group() {
   poller_.stop();
-  const sdk::Deadline deadline(kFarewell);
+  const sdk::Deadline deadline(std::chrono::nanoseconds(kFarewell).count());
   if (fate_.decided()) {
     if (!stopped_) stop_device();
   } else {
@@ -223,9 +222,9 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
   bool moved = wire_.progress(sleep);
   moved |= messages_.progress();
   if (!gone_.empty() && !moved) {
-    const auto& [peer, left_at] = *gone_.begin();
     const auto since = collectives_.waits_since();
-    if (since && Clock::now() > std::max(left_at, *since) + kGrace) {
+    for (const auto& [peer, left_at] : gone_) {
+      if (!since || Clock::now() <= std::max(left_at, *since) + grace(peer)) continue;
       fate_.decide(gone(peer, how_it_left(peer)));
       return true;
     }
@@ -239,17 +238,21 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
 void Group::arrived(int32_t peer, const Frame& frame) {
   if (frame.kind != FrameKind::kBye) return messages_.arrived(peer, frame);
   said_goodbye_[static_cast<size_t>(peer)] = true;
-  messages_.lost(peer, gone(peer, kLeft));
+  messages_.lost(peer, gone(peer, kLeft), grace(peer));
 }
 
 const char* Group::how_it_left(int32_t peer) const {
   return said_goodbye_[static_cast<size_t>(peer)] ? kLeft : kVanished;
 }
 
+std::chrono::milliseconds Group::grace(int32_t peer) const {
+  return said_goodbye_[static_cast<size_t>(peer)] ? kFarewell : kGrace;
+}
+
 // Whoever left in order may have done its part of a collective that this rank has still to begin: that gets some time.
 // Without those who vanished there is no use in beginning.
 void Group::end_of(int32_t peer) {
-  messages_.lost(peer, gone(peer, how_it_left(peer)));
+  messages_.lost(peer, gone(peer, how_it_left(peer)), grace(peer));
   gone_.emplace(peer, Clock::now());
   int32_t none = -1;
   if (!said_goodbye_[static_cast<size_t>(peer)]) first_lost_.compare_exchange_strong(none, peer);

@@ -35,6 +35,8 @@ class Group final : public sdk::ProcessGroup {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kGrace = std::chrono::milliseconds(250);
+  // Whoever leaves in order lets what is under way finish for so long.
+  static constexpr auto kFarewell = std::chrono::seconds(2);
 
   Group(const sdk::Context& context, Offer offer, const sdk::Deadline& deadline);
   void require_here(const bp_buffer& buffer) const;
@@ -42,6 +44,7 @@ class Group final : public sdk::ProcessGroup {
   bool progress(sdk::Poller::Sleep& sleep);
   void end_of(int32_t peer);
   const char* how_it_left(int32_t peer) const;
+  std::chrono::milliseconds grace(int32_t peer) const;
   void stop_device() noexcept;
   void launch_behind() noexcept;
 

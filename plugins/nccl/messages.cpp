@@ -283,7 +283,7 @@ bool Messages::progress_channel(int32_t rank, Channel& channel) {
                        why.status() == BP_PEER_LOST ? rank : -1, why.native_code());
   }
   const auto since = peer.lost ? channel.waits_since() : std::nullopt;
-  if (since && Clock::now() > std::max(peer.lost_at, *since) + kGrace) throw sdk::Failure(*peer.lost);
+  if (since && Clock::now() > std::max(peer.lost_at, *since) + peer.grace) throw sdk::Failure(*peer.lost);
   return false;
 }
 
@@ -294,7 +294,7 @@ bool Messages::busy() {
   return is_busy || !copies_.empty();
 }
 
-void Messages::lost(int32_t peer, const sdk::Failure& why) {
+void Messages::lost(int32_t peer, const sdk::Failure& why, std::chrono::milliseconds grace) {
   std::vector<std::shared_ptr<sdk::Completion>> failing;
   {
     const std::lock_guard lock(mutex_);
@@ -302,6 +302,7 @@ void Messages::lost(int32_t peer, const sdk::Failure& why) {
     if (gone.lost) return;
     gone.lost.emplace(why);
     gone.lost_at = Clock::now();
+    gone.grace = grace;
     for (const auto& [id, transfer] : gone.out) failing.push_back(transfer.done);
     for (const auto& [id, announced] : gone.in) {
       if (announced.receive) failing.push_back(announced.receive->received);

@@ -36,11 +36,11 @@ class Messages {
   // The poller's thread, all of these:
   void arrived(int32_t peer, const Frame& frame);
   // Gets on with the channels. True if something happened. Throws what ends the group: NCCL's errors, and the loss of a
-  // peer whose channel holds a message kGrace later. That channel cannot be stopped alone: its kernel may wait behind
-  // others of the caller's stream that only the end of all communicators stops.
+  // peer whose channel holds a message when its grace is over. That channel cannot be stopped alone: its kernel may
+  // wait behind others of the caller's stream that only the end of all communicators stops.
   bool progress();
-  // Nothing more comes from this peer.
-  void lost(int32_t peer, const sdk::Failure& why);
+  // Nothing more comes from this peer, but for what is in a channel.
+  void lost(int32_t peer, const sdk::Failure& why, std::chrono::milliseconds grace);
   // Is a message in a channel?
   bool busy();
   // The end, as in Channel.
@@ -58,7 +58,6 @@ class Messages {
     std::shared_ptr<const Event> point;  // null: none
   };
   using Clock = std::chrono::steady_clock;
-  static constexpr auto kGrace = std::chrono::milliseconds(250);
 
   struct Announced {
     uint64_t size;                        // bytes
@@ -85,6 +84,7 @@ class Messages {
     std::unique_ptr<Channel> sending;
     std::unique_ptr<Channel> receiving;
     Clock::time_point lost_at;
+    std::chrono::milliseconds grace;
   };
 
   std::unique_ptr<sdk::Work> send(const bp_op& op);
