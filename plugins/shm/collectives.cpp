@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backplane/sdk/layer.hpp"
 #include "call.hpp"
 
 namespace backplane::shm {
@@ -28,6 +29,8 @@ struct Collectives::Pattern {
   uint64_t size = 0;                         // of the largest block; the same on all ranks
   bool each = false;                         // a block for each rank instead of one for all
   bool in_place = false;                     // what is read takes the place of what was shown, and so in pieces
+  bool says_who_reads = false;               // whether inputs could be lent in this process
+  bool in_process = false;                   // inputs are lent there, if they are in no heap
   Block lends;                               // what this rank may lend instead of showing it; of nothing: it may not
   int32_t only_from = -1;                    // the only rank that shows anything, or -1
   int32_t only_to = -1;                      // the only rank that reads anything, or -1
@@ -122,7 +125,25 @@ uint64_t Collectives::agree_on_most(const Call& call, uint64_t mine, int32_t onl
 Lending::Wanted Collectives::wanted(const Call& call, const Pattern& pattern, int32_t from) const {
   if (pattern.only_to >= 0 && pattern.only_to != rank_) return {};
   const uint64_t size = pattern.theirs(from).size;
-  return {size, pattern.each && !call.varies ? static_cast<uint64_t>(rank_) * size : 0, pattern.each && call.varies};
+  return {.size = size,
+          .offset = pattern.each && !call.varies ? static_cast<uint64_t>(rank_) * size : 0,
+          .is_listed = pattern.each && call.varies,
+          .in_process = pattern.only_from < 0};
+}
+
+// Tries both ways, or takes the one that was faster, of a pattern in which all ranks hear each other: all decide alike
+// as long as they measure.
+void Collectives::measured(const Call& call, Pattern& pattern) {
+  if (pattern.size <= kEagerLimit) return pass(call, pattern);
+  pattern.says_who_reads = true;
+  if (!lending_.all_read_processes()) return pass(call, pattern);
+  Trial& trial = trials_[call.op.kind];
+  pattern.in_process = trial.reads(pattern.size);
+  if (!trial.is_open(pattern.size)) return pass(call, pattern);
+  const int64_t began = steady_ns();
+  pass(call, pattern);
+  const std::string note = trial.took(pattern.size, pattern.in_process, steady_ns() - began);
+  if (!note.empty() && log_) log_(std::string(sdk::op_name(call.op.kind)) + " from " + note);
 }
 
 void Collectives::pass(const Call& call, const Pattern& pattern) {
@@ -136,6 +157,8 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
   if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
+  if (pattern.says_who_reads) lending_.say_who_reads();
+  if (pattern.in_process) lending_.offer_in_process(pattern.lends.data, pattern.lends.size);
   const bool lends = lending_.input(rank_) != nullptr;
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
@@ -161,12 +184,18 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
       if (!reads) continue;
       const std::byte* const lent = lending_.input(from);
       if (lent != nullptr && !pattern.in_place) {
-        if (offset == 0) fetch(call, room.data, lent, room.size);
+        if (offset == 0) fetch(call, from, room.data, lent, room.size);
         continue;
       }
       const std::byte* const place =
           lent != nullptr ? lent + offset : steps_.see(from, step, shown, call.passage) + before;
-      if (offset < room.size) copy(room.data + offset, place, std::min(stride, room.size - offset));
+      if (offset >= room.size) continue;
+      const uint64_t part = std::min(stride, room.size - offset);
+      if (lent != nullptr) {
+        lending_.copy(from, room.data + offset, place, part);
+      } else {
+        copy(room.data + offset, place, part);
+      }
     }
   };
   uint32_t step = pattern.size > 0 ? show(0) : 0;
@@ -177,7 +206,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     if (!(pattern.only_from < 0 ? lending_.all_inputs() : lending_.input(pattern.only_from) != nullptr)) continue;
     // All that is shown is lent, and has been read.
     if (pattern.own.size > stride) {
-      fetch(call, pattern.own.data + stride, pattern.mine(0).data + stride, pattern.own.size - stride);
+      fetch(call, rank_, pattern.own.data + stride, pattern.mine(0).data + stride, pattern.own.size - stride);
     }
     break;
   }
@@ -187,11 +216,11 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
 
 void Collectives::check(const Call& call) const { steps_.check(call.passage); }
 
-void Collectives::fetch(const Call& call, std::byte* to, const std::byte* from, uint64_t size) const {
+void Collectives::fetch(const Call& call, int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const {
   constexpr uint64_t kPart = UINT64_C(4) << 20;  // memcpy knows best how to copy much
   for (uint64_t begin = 0; begin < size; begin += kPart) {
     if (begin > 0) check(call);
-    copy(to + begin, from + begin, std::min(kPart, size - begin));
+    lending_.copy(rank, to + begin, from + begin, std::min(kPart, size - begin));
   }
 }
 
@@ -221,7 +250,7 @@ void Collectives::gather(const Call& call) {
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
   if (rank_ == call.root) pattern.own = {call.room(rank_).data, call.input.size};
-  pass(call, pattern);
+  measured(call, pattern);
 }
 
 void Collectives::scatter(const Call& call) {
@@ -244,7 +273,7 @@ void Collectives::all_gather(const Call& call) {
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
   pattern.own = {call.room(rank_).data, call.input.size};
-  pass(call, pattern);
+  measured(call, pattern);
 }
 
 void Collectives::all_to_all(const Call& call) {
@@ -255,7 +284,7 @@ void Collectives::all_to_all(const Call& call) {
   if (!pattern.in_place) pattern.lends = call.input;  // else it is written over while others read it
   pattern.mine = [&call](int32_t to) { return call.block(to); };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
-  pass(call, pattern);
+  measured(call, pattern);
   copy(call.room(rank_).data, call.block(rank_).data, std::min(call.room(rank_).size, call.block(rank_).size));
 }
 

@@ -7,13 +7,16 @@
 //             others, in ascending order of ranks, and shows the result. One rank alone reduces each element, so that
 //             all get the same bits. What is small, each rank reduces for itself, in the same order.
 //
-// What lies in a rank's heap it need not show: it lends it (lending.hpp), and the others read it where it is.
+// What lies in a rank's heap it need not show: it lends it (lending.hpp), and the others read it where it is. So they
+// do with other inputs, in its process, where that is permitted and was measured to be faster.
 //
 // A piece is shown before the one before it is read, so that nobody waits for what is already under way.
 #pragma once
 
 #include <algorithm>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "lending.hpp"
 #include "reductions.hpp"
@@ -23,14 +26,17 @@ namespace backplane::shm {
 
 class Collectives {
  public:
-  // `pools` may be null. When all ranks have come.
-  Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps, const Pools* pools)
+  // `pools` and `cross` may be null; `log` is told what was measured. When all ranks have come.
+  Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps, const Pools* pools,
+              CrossMemory* cross = nullptr, std::function<void(const std::string&)> log = {})
       : rank_(rank),
         world_size_(world_size),
         reductions_(reductions),
         steps_(steps),
         others_(reading_order(rank, steps.peers().sites())),
-        lending_(rank, world_size, pools, steps) {}
+        lending_(rank, world_size, pools, cross, steps),
+        trials_(BP_OP_COUNT, Trial(cross == nullptr ? Cma::kOff : cross->use())),
+        log_(std::move(log)) {}
 
   // Any collective, in a group of two ranks or more. Blocks. One at a time.
   void run(const bp_op& op, Limit& limit);
@@ -52,6 +58,7 @@ class Collectives {
 
   uint64_t agree_on_most(const Call& call, uint64_t mine, int32_t only_rank);
   void pass(const Call& call, const Pattern& pattern);
+  void measured(const Call& call, Pattern& pattern);
   Lending::Wanted wanted(const Call& call, const Pattern& pattern, int32_t from) const;
   void reduce_small(const Call& call, bool here);
   void reduce_large(const Call& call, bool here);
@@ -61,8 +68,8 @@ class Collectives {
   static constexpr uint64_t kPart = UINT64_C(16) << 10;
   template <typename Body>
   void in_parts(const Call& call, uint64_t size, const Body& body) const;
-  // Copies what another rank lends.
-  void fetch(const Call& call, std::byte* to, const std::byte* from, uint64_t size) const;
+  // Copies what a rank lends.
+  void fetch(const Call& call, int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const;
   // Ends a collective in which somebody may have lent his input: lenders wait until all have read it.
   void return_loans(const Call& call);
   // What one rank contributes to a reduction.
@@ -85,6 +92,8 @@ class Collectives {
   Steps& steps_;
   const std::vector<int32_t> others_;  // as this rank reads from them
   Lending lending_;
+  std::vector<Trial> trials_;  // by kind: of lending inputs in this process
+  const std::function<void(const std::string&)> log_;
 };
 
 template <typename Body>

@@ -47,7 +47,7 @@ std::string size_text(uint64_t size) {
 }  // namespace
 
 CrossMemory::CrossMemory(const View& view, int32_t rank, int file, Cma use)
-    : view_(view), file_(file), use_(use), mark_(random_word()), others_(view.layout().ranks()) {
+    : view_(view), rank_(rank), file_(file), use_(use), mark_(random_word()), others_(view.layout().ranks()) {
   Member& mine = view_.member(rank);
   mine.mark = mark_;
   mine.mark_address = reinterpret_cast<uintptr_t>(&mark_);
@@ -89,6 +89,24 @@ bool CrossMemory::read(int32_t rank, const std::byte* address, std::byte* to, ui
   // Some buffers cannot be read so, whatever the process: memory of a device.
   if (code != EFAULT || mark != other.mark) other.answer.store(Answer::kNo);
   return false;
+}
+
+bool CrossMemory::reaches_all() noexcept {
+  for (int32_t rank = 0; rank < static_cast<int32_t>(others_.size()); ++rank) {
+    if (rank != rank_ && !reaches(rank)) return false;
+  }
+  return true;
+}
+
+bool CrossMemory::can_lend(const std::byte* data, uint64_t size) noexcept {
+  if (data == lent_ && size == lent_size_) return true;
+  std::array<std::byte, 2> ends{};
+  const iovec here = part(ends.data(), ends.size());
+  const std::array<iovec, 2> there = {part(data, 1), part(data + size - 1, 1)};
+  if (::process_vm_readv(::getpid(), &here, 1, there.data(), there.size(), 0) != 2) return false;
+  lent_ = data;
+  lent_size_ = size;
+  return true;
 }
 
 std::string CrossMemory::refusal() const {

@@ -46,6 +46,12 @@ class CrossMemory {
   // process by now. What is at `to` is undefined then. Any thread.
   bool read(int32_t rank, const std::byte* address, std::byte* to, uint64_t size) noexcept;
 
+  // All others?
+  bool reaches_all() noexcept;
+  // Can others read these bytes of this process, as far as it can tell? Not memory of a device, for one. Asks the
+  // kernel when they are others than the last time. One thread at a time.
+  bool can_lend(const std::byte* data, uint64_t size) noexcept;
+
   Cma use() const { return use_; }
   // Why a rank cannot be read; empty if all can that were tried.
   std::string refusal() const;
@@ -62,11 +68,14 @@ class CrossMemory {
   };
 
   const View view_;
+  const int32_t rank_;
   const int file_;
   const Cma use_;
   const uint64_t mark_;  // by which others recognise this process
   std::mutex asking_;
   std::vector<Other> others_;
+  const std::byte* lent_ = nullptr;  // that could be, the last time
+  uint64_t lent_size_ = 0;
   std::atomic<int> error_ = 0;  // errno of the last read that failed
 };
 

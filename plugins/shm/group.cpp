@@ -23,6 +23,10 @@ std::unique_ptr<CrossMemory> cross_memory(const sdk::Context& context, Segment* 
                                        use == "on" ? Cma::kOn : Cma::kAuto);
 }
 
+std::function<void(const std::string&)> log_of(const sdk::Context& context) {
+  return [host = context.host](const std::string& text) { host.log(BP_LOG_INFO, text); };
+}
+
 // One line about where the ranks are, of rank 0.
 void tell(const sdk::Context& context, const Peers& peers) {
   if (context.rank != 0) return;
@@ -67,12 +71,12 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
                segment_ ? &segment_->peers() : nullptr, patience_of(context, segment_.get())),
       messages_(context.rank, context.world_size, segment_ ? &segment_->view() : nullptr,
                 segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiting_,
-                cross_.get(),
-                [host = context.host](const std::string& what) { host.log(BP_LOG_INFO, "shm: " + what); }) {
+                cross_.get(), log_of(context)) {
   if (!segment_) return;
   tell(context, segment_->peers());
   steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);
-  collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->pools());
+  collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->pools(), cross_.get(),
+                       log_of(context));
 }
 
 Group::~Group() {

@@ -14,7 +14,7 @@ constexpr std::byte kUnread{};  // stands for an input that is lent, and of whic
 void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar,
                     uint64_t element) {
   may_lend_ = true;
-  std::fill(lent_.begin(), lent_.end(), Lent{});
+  for (Lent& each : lent_) each = {.reads_processes = each.reads_processes};
   mine_ = {};
   size_ = size;
   if (pools_ == nullptr || size < kWorthIt) return;
@@ -23,6 +23,23 @@ void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, co
   own.scalar = mine_.scalar;
   if (input != nullptr && (mine_.input = pools_->place_of(input, size)) != 0) own.input = input;
   if (output != nullptr && (mine_.output = pools_->place_of(output, size)) != 0) own.output = output;
+}
+
+void Lending::offer_in_process(const std::byte* input, uint64_t size) {
+  Lent& own = lent_[static_cast<size_t>(rank_)];
+  if (own.input != nullptr || size < kWorthIt || !cross_->can_lend(input, size)) return;
+  mine_.input = place_in_process(input);
+  own.input = input;
+}
+
+bool Lending::all_read_processes() const {
+  return std::all_of(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.reads_processes; });
+}
+
+void Lending::say_who_reads() {
+  if (cross_ == nullptr || !cross_->reaches_all()) return;
+  mine_.reads_processes = 1;
+  lent_[static_cast<size_t>(rank_)].reads_processes = true;
 }
 
 void Lending::take_back() noexcept {
@@ -55,9 +72,10 @@ void Lending::show(uint32_t step, const uint64_t* displs, uint64_t element) cons
 void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Passage& passage) {
   Places places;
   std::memcpy(&places, steps_.see(rank, step, sizeof places, passage), sizeof places);
-  if (rank == rank_ || pools_ == nullptr) return;
+  if (rank == rank_ || (pools_ == nullptr && cross_ == nullptr)) return;
   Lent& theirs = lent_[static_cast<size_t>(rank)];
   theirs.scalar = places.scalar;
+  theirs.reads_processes = theirs.reads_processes || places.reads_processes == 1;
   may_lend_ = true;
   if (places.input != 0 && wanted.size == 0) {
     theirs.input = &kUnread;
@@ -67,9 +85,32 @@ void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Pass
       const std::byte* const list = steps_.see(rank, step, kSlotSize, passage);
       std::memcpy(&place, list + static_cast<size_t>(rank_) * sizeof place, sizeof place);
     }
-    theirs.input = pools_->at(rank, place, wanted.size, wanted.alignment);
+    theirs.in_process = is_in_process(place);
+    theirs.input = find(rank, place, wanted);
   }
-  if (places.output != 0) theirs.output = pools_->at(rank, places.output, wanted.size, wanted.alignment);
+  if (places.output != 0 && pools_ != nullptr)
+    theirs.output = pools_->at(rank, places.output, wanted.size, wanted.alignment);
+}
+
+// Throws BP_INVALID if it is not what that rank may lend.
+const std::byte* Lending::find(int32_t rank, uint64_t place, const Wanted& wanted) const {
+  if (!is_in_process(place) && pools_ != nullptr) return pools_->at(rank, place, wanted.size, wanted.alignment);
+  const std::byte* const address = address_of(place);
+  if (is_in_process(place) && wanted.in_process && cross_ != nullptr && cross_->reaches(rank) && address != nullptr) {
+    return address;
+  }
+  throw sdk::Failure(BP_INVALID, "rank " + std::to_string(rank) + " names a buffer that this rank cannot read", rank);
+}
+
+void Lending::copy(int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const {
+  if (!at(rank).in_process) {
+    if (size > 0 && to != from) std::memcpy(to, from, size);
+  } else if (size > 0 && !cross_->read(rank, from, to, size)) {
+    const std::string name = "rank " + std::to_string(rank);
+    if (!cross_->reaches(rank)) throw sdk::Failure(BP_PEER_LOST, name + "'s process cannot be read any more", rank);
+    throw sdk::Failure(BP_INVALID,
+                       "the input of " + name + " cannot be read in its process; set shm's option cma to off", rank);
+  }
 }
 
 void Lending::hear_all(uint32_t step, const Wanted& wanted, const Passage& passage) {

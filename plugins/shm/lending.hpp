@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the ranks of one collective lend each other: buffers that lie in a rank's heap. The others read an input there
-// instead of from the slots, and if all lend both, they write results there. Each rank says in the line of the
+// What the ranks of one collective lend each other: buffers that lie in a rank's heap, or inputs in its process
+// (cross_memory.hpp). The others read an input there instead of from the slots, and if all lend both from heaps, they
+// write results there. Each rank says in the line of the
 // collective's first step what it lends; what it does not lend it stages. So ranks with and without such buffers
 // understand each other, and those without pay nothing.
 //
@@ -14,6 +15,7 @@
 #include <array>
 #include <vector>
 
+#include "cross_memory.hpp"
 #include "pools.hpp"
 #include "steps.hpp"
 
@@ -38,14 +40,21 @@ class Lending {
   // Below, the step with which it ends costs more than the copy that it spares.
   static constexpr uint64_t kWorthIt = UINT64_C(4) << 10;  // bytes
 
-  // `pools` may be null: then nobody lends.
-  Lending(int32_t rank, int32_t world_size, const Pools* pools, Steps& steps)
-      : rank_(rank), pools_(pools), steps_(steps), lent_(static_cast<size_t>(world_size)) {}
+  // `pools` may be null: then nobody lends from heaps; `cross`, too: nor in processes.
+  Lending(int32_t rank, int32_t world_size, const Pools* pools, CrossMemory* cross, Steps& steps)
+      : rank_(rank), pools_(pools), cross_(cross), steps_(steps), lent_(static_cast<size_t>(world_size)) {}
 
   // A new collective. What this rank would lend, of so many bytes; null: nothing. Too small buffers are not worth it.
   // With a scalar (of an element of `element` bytes, 16 at most) others multiply the input that they read by it.
   void offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar = nullptr,
              uint64_t element = 0);
+  // After offer: if the input is not lent from a heap, then in this process.
+  void offer_in_process(const std::byte* input, uint64_t size);
+  // Did all say in an earlier collective that they can read in all processes? If each heard each other one then, all
+  // get the same answer.
+  bool all_read_processes() const;
+  // This rank says so, if it can. After offer.
+  void say_who_reads();
   void offer_nothing() {
     if (may_lend_) offer(nullptr, nullptr, 0);
     may_lend_ = false;
@@ -66,13 +75,18 @@ class Lending {
     uint64_t size = 0;
     uint64_t offset = 0;
     bool is_listed = false;
-    uint64_t alignment = 1;  // of an input; a multiple of this
+    uint64_t alignment = 1;   // of an input; a multiple of this
+    bool in_process = false;  // it may be lent there
   };
   // Hears what another rank lends, and waits for it; `step` is where it says so. Once per collective.
   void hear(int32_t rank, uint32_t step, const Wanted& wanted, const Passage& passage);
   void hear_all(uint32_t step, const Wanted& wanted, const Passage& passage);
 
-  // What this rank lends, or what it wants of what another one lends; null: nothing is lent.
+  // Copies from what it wants of what another one lends there.
+  void copy(int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const;
+
+  // What this rank lends, or what it wants of what another one lends (an address there, if that is in its process);
+  // null: nothing is lent.
   const std::byte* input(int32_t rank) const { return at(rank).input; }
   std::byte* output(int32_t rank) const { return at(rank).output; }
   // Of a rank that lends its input, if the collective has scalars: one element.
@@ -83,22 +97,27 @@ class Lending {
 
  private:
   void check_lenders() const;
+  const std::byte* find(int32_t rank, uint64_t place, const Wanted& wanted) const;
 
   using Scalar = std::array<std::byte, 16>;
   struct Lent {
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
     alignas(16) Scalar scalar = {};
+    bool in_process = false;       // the input
+    bool reads_processes = false;  // this rank can read in all others' processes; outlasts the collective
   };
   struct Places {  // in the memory of whoever shows it; see Pools::place_of
     uint64_t input = 0;
     uint64_t output = 0;
     Scalar scalar = {};
+    uint32_t reads_processes = 0;
   };
   const Lent& at(int32_t rank) const { return lent_[static_cast<size_t>(rank)]; }
 
   const int32_t rank_;
   const Pools* const pools_;
+  CrossMemory* const cross_;
   Steps& steps_;
   bool may_lend_ = false;  // the collective is one that offers, and hears
   Places mine_;

@@ -3,9 +3,14 @@
 // Ranks of the plugin shm on threads of one process, over one view of a segment that no file is behind.
 #pragma once
 
+#include <errno.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <linux/membarrier.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -69,6 +74,18 @@ inline const bp_host* host() {
   return &table;
 }
 
+// From now on this thread, and those that it makes, may not call process_vm_readv. False: nobody may forbid that here.
+inline bool forbid_reading() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {4, filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
 struct Rank {
   Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, const Pools* pools = nullptr,
        Cma cma = Cma::kOff)
@@ -81,7 +98,7 @@ struct Rank {
         messages(number, ranks, &view, &peers, pools, waiting, cross.get()),
         reductions(sdk::Host(host())),
         steps(view, number, ranks, peers, waiting, messages),
-        collectives(number, ranks, reductions, steps, pools),
+        collectives(number, ranks, reductions, steps, pools, cross.get()),
         own_heap(pools == nullptr ? nullptr : pools->own().get()) {
     EXPECT_TRUE(peers.enter());
   }

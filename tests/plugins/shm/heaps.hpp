@@ -59,9 +59,9 @@ inline uint64_t written(const std::byte* begin, uint64_t size) {
 
 // Between ranks that share a view; the heaps are mapped by each.
 template <typename Body>
-void on_heaps(int32_t ranks, const Patience& patience, const Body& body) {
+void on_heaps(int32_t ranks, const Patience& patience, const Body& body, Cma cma = Cma::kOff) {
   const Shared shared(ranks);
-  run_ranks(Memory(ranks), ranks, patience, body, shared.pools);
+  run_ranks(Memory(ranks), ranks, patience, body, shared.pools, cma);
 }
 
 }  // namespace backplane::shm::test

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers in the ranks' heaps, in collectives: the results are those of any buffers, and nothing is copied aside.
+// Buffers in the ranks' heaps, and inputs in their processes, in collectives: the results are those of any buffers, and
+// nothing is copied aside.
 #include <fcntl.h>
 
 #include <numeric>
@@ -10,8 +11,8 @@
 namespace backplane::shm::test {
 namespace {
 
-// How a round chooses where its buffers lie: all in heaps, or each by chance.
-enum class Where { kHeap, kAny };
+// How a round chooses where its buffers lie: all in heaps, each by chance, or none there.
+enum class Where { kHeap, kAny, kOrdinary };
 
 struct Buffer {
   Buffer(Rank& rank, uint64_t count, bool in_heap) : plain(in_heap ? 0 : count) {
@@ -95,7 +96,7 @@ class Round {
     if (kind_ == BP_BROADCAST) return true;
     return kind_ != BP_ALL_TO_ALLV && where_ == Where::kAny && random_() % 2 == 0;
   }
-  bool in_heap() { return where_ == Where::kHeap || random_() % 2 == 0; }
+  bool in_heap() { return where_ == Where::kHeap || (where_ == Where::kAny && random_() % 2 == 0); }
   // What `from` gives to `to`, in elements; of operations that reduce, all give a rank the same number.
   uint64_t count(int32_t from, int32_t to) const {
     if (!varies_) return most_;
@@ -148,19 +149,35 @@ constexpr uint32_t kKinds[] = {BP_BROADCAST,  BP_REDUCE,          BP_ALL_REDUCE,
                                BP_SCATTER,    BP_SCATTERV,        BP_ALL_GATHER, BP_ALL_GATHERV, BP_REDUCE_SCATTER,
                                BP_ALL_TO_ALL, BP_REDUCE_SCATTERV, BP_ALL_TO_ALLV};
 
-TEST(Lent, AnyBufferInAnyCollective) {
-  for (const int32_t ranks : {2, 3, 5}) {
-    on_heaps(ranks, Patience{20'000, 200'000}, [](Rank& rank) {
-      std::mt19937_64 same(5);
-      std::mt19937_64 own(static_cast<uint64_t>(rank.id));
-      for (uint64_t round = 0; round < 30 * kEffort && !testing::Test::HasFatalFailure(); ++round) {
-        const uint64_t most = 1 + same() % (same() % 3 == 0 ? 40'000 : 1'500);
-        const Where where = same() % 3 == 0 ? Where::kHeap : Where::kAny;
-        stumble(own);
-        Round(rank, round, most, where, own).run(kKinds[same() % std::size(kKinds)]);
-      }
-    });
+void any_rounds(Rank& rank) {
+  std::mt19937_64 same(5);
+  std::mt19937_64 own(static_cast<uint64_t>(rank.id));
+  for (uint64_t round = 0; round < 30 * kEffort && !testing::Test::HasFatalFailure(); ++round) {
+    const uint64_t most = 1 + same() % (same() % 3 == 0 ? 40'000 : 1'500);
+    const Where where = same() % 3 == 0 ? Where::kHeap : Where::kAny;
+    stumble(own);
+    Round(rank, round, most, where, own).run(kKinds[same() % std::size(kKinds)]);
   }
+}
+
+TEST(Lent, AnyBufferInAnyCollective) {
+  for (const int32_t ranks : {2, 3, 5}) on_heaps(ranks, Patience{20'000, 200'000}, any_rounds);
+}
+
+TEST(Lent, AnyBufferWhereProcessesAreRead) {
+  for (const Cma cma : {Cma::kOn, Cma::kAuto}) {
+    for (const int32_t ranks : {2, 3}) on_heaps(ranks, Patience{20'000, 200'000}, any_rounds, cma);
+  }
+}
+
+TEST(Lent, AnyBufferWhereOneRankMayNotReadProcesses) {
+  on_heaps(
+      3, Patience{20'000, 200'000},
+      [](Rank& rank) {
+        if (rank.id == 1 && !forbid_reading()) FAIL() << "there is no seccomp";
+        any_rounds(rank);
+      },
+      Cma::kOn);
 }
 
 // Who reads nothing needs nothing of what others lend: here it could not have it.
@@ -205,6 +222,73 @@ TEST(Lent, NothingIsStagedInCollectives) {
     // Results of reduce come to the root through the slots of those who have reduced them.
     const uint64_t most = kind == BP_REDUCE ? kRanks * kSteps * kSlotSize / kRanks : kRanks * kSteps * kRanks * 8;
     EXPECT_LE(bytes, most) << "kind " << kind;
+  }
+}
+
+void all_meet(Rank& rank) {
+  bp_op op = {};
+  op.struct_size = sizeof op;
+  op.kind = BP_BARRIER;
+  Limit limit(Rank::kLong);
+  rank.collectives.run(op, limit);
+}
+
+// Nor does ordinary memory where it is read in processes, when all have said that they can.
+TEST(Lent, InputsThatAreReadInProcessesAreNotStaged) {
+  constexpr int32_t kRanks = 3;
+  for (const uint32_t kind : {BP_GATHER, BP_GATHERV, BP_ALL_GATHER, BP_ALL_GATHERV, BP_ALL_TO_ALL, BP_ALL_TO_ALLV}) {
+    const Memory memory(kRanks);
+    std::byte* const slots = memory.view.slot(0, 0);
+    run_ranks(
+        memory, kRanks, Patience{20'000, 200'000},
+        [kind, slots](Rank& rank) {
+          std::mt19937_64 own(1);
+          Round(rank, 0, 50'000, Where::kOrdinary, own).run(kind);
+          all_meet(rank);
+          if (rank.id == 0) std::fill_n(slots, kRanks * kSteps * kSlotSize, std::byte{0});
+          all_meet(rank);
+          for (uint64_t round = 1; round < 4; ++round) Round(rank, round, 50'000, Where::kOrdinary, own).run(kind);
+        },
+        {}, Cma::kOn);
+    EXPECT_LE(written(slots, kRanks * kSteps * kSlotSize), kRanks * kSteps * kRanks * 8) << "kind " << kind;
+  }
+}
+
+// Whoever reads where nothing can be read fails, and so does a collective that reads in no process.
+TEST(Lent, HostilePlacesInProcessesAreRefused) {
+  for (const uint64_t address : {UINT64_C(0), UINT64_C(4096)}) {
+    for (const uint32_t kind : {BP_ALL_GATHER, BP_ALL_REDUCE}) {
+      const Memory memory(2);
+      Rank honest(memory.view, 0, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
+      Rank liar(memory.view, 1, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
+      std::thread other([&memory, &liar, address] {
+        const Line& theirs = memory.view.line(0, 1);
+        while (theirs.step.load() != 1) sched_yield();
+        Line& line = memory.view.line(1, 1);
+        line.what = theirs.what;
+        const uint64_t place = kInProcess | address;
+        std::memcpy(line.data.data(), &place, sizeof place);
+        line.step.store(1);
+        liar.peers.wake(0);
+      });
+      std::vector<uint32_t> in(kind == BP_ALL_REDUCE ? 20'000 : 10'000);
+      std::vector<uint32_t> out(20'000);
+      bp_op op = {};
+      op.struct_size = sizeof op;
+      op.kind = kind;
+      op.dtype = BP_U32;
+      op.input = {in.data(), in.size(), BP_HOST, 0};
+      op.output = {out.data(), out.size(), BP_HOST, 0};
+      Limit limit(Rank::kLong);
+      try {
+        honest.collectives.run(op, limit);
+        ADD_FAILURE() << "something was read at " << address;
+      } catch (const sdk::Failure& why) {
+        EXPECT_EQ(why.status(), BP_INVALID) << why.what();
+        EXPECT_EQ(why.peer_rank(), 1);
+      }
+      other.join();
+    }
   }
 }
 
