@@ -30,6 +30,7 @@ struct Collectives::Pattern {
   bool each = false;                         // a block for each rank instead of one for all
   bool in_place = false;                     // what is read takes the place of what was shown, and so in pieces
   bool says_who_reads = false;               // whether inputs could be lent in this process
+  Trial::Best took = {};                     // what this rank says of how long that takes
   bool in_process = false;                   // inputs are lent there, if they are in no heap
   Block lends;                               // what this rank may lend instead of showing it; of nothing: it may not
   int32_t only_from = -1;                    // the only rank that shows anything, or -1
@@ -131,19 +132,30 @@ Lending::Wanted Collectives::wanted(const Call& call, const Pattern& pattern, in
           .in_process = pattern.only_from < 0};
 }
 
-// Tries both ways, or takes the one that was faster, of a pattern in which all ranks hear each other: all decide alike
-// as long as they measure.
+// Of a pattern in which all ranks hear each other, so that they do the same. They try both ways, then tell each other
+// how long these took, and from then on take the one that was faster for all together.
 void Collectives::measured(const Call& call, Pattern& pattern) {
-  if (pattern.size <= kEagerLimit) return pass(call, pattern);
+  const uint64_t size = pattern.size;
+  if (size <= kEagerLimit) return pass(call, pattern);
   pattern.says_who_reads = true;
   if (!lending_.all_read_processes()) return pass(call, pattern);
   Trial& trial = trials_[call.op.kind];
-  pattern.in_process = trial.reads(pattern.size);
-  if (!trial.is_open(pattern.size)) return pass(call, pattern);
-  const int64_t began = steady_ns();
-  pass(call, pattern);
-  const std::string note = trial.took(pattern.size, pattern.in_process, steady_ns() - began);
-  if (!note.empty() && log_) log_(std::string(sdk::op_name(call.op.kind)) + " from " + note);
+  if (trial.is_open(size)) {
+    pattern.in_process = trial.reads(size);
+    const int64_t began = steady_ns();
+    pass(call, pattern);
+    trial.took(size, pattern.in_process, steady_ns() - began);
+  } else if (trial.is_agreed(size)) {
+    pattern.in_process = trial.reads(size);
+    pass(call, pattern);
+  } else {
+    pattern.took = trial.best(size);
+    pass(call, pattern);
+    Trial::Best mean = lending_.sum_of_times();
+    for (double& each : mean) each /= world_size_;
+    trial.agree(size, mean);
+    if (rank_ == 0 && log_) log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
+  }
 }
 
 void Collectives::pass(const Call& call, const Pattern& pattern) {
@@ -157,7 +169,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
   if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
-  if (pattern.says_who_reads) lending_.say_who_reads();
+  if (pattern.says_who_reads) lending_.say_who_reads(pattern.took);
   if (pattern.in_process) lending_.offer_in_process(pattern.lends.data, pattern.lends.size);
   const bool lends = lending_.input(rank_) != nullptr;
   const auto show = [&](uint64_t offset) {

@@ -128,18 +128,26 @@ bool Trial::reads(uint64_t size) const {
   return found.tries < 2 * kTries ? found.tries % 2 == 0 : found.best[1] < found.best[0];
 }
 
-std::string Trial::took(uint64_t size, bool were_read, int64_t ns) {
+bool Trial::took(uint64_t size, bool were_read, int64_t ns) {
   Class& found = classes_[index(size)];
   const double each = static_cast<double>(ns) / static_cast<double>(size);
   double& best = found.best[were_read ? 1 : 0];
   if (best == 0 || each < best) best = each;
-  if (++found.tries < 2 * kTries) return {};
-  std::array<char, 160> text{};
+  return ++found.tries == 2 * kTries;
+}
+
+void Trial::agree(uint64_t size, const Best& sums) {
+  Class& found = classes_[index(size)];
+  found.is_agreed = true;
+  found.best = sums;
+}
+
+std::string Trial::text(uint64_t size) const {
   const uint64_t least = UINT64_C(1) << index(size);
-  const auto us = [least](double per_byte) { return per_byte * static_cast<double>(least) / 1000; };
+  const auto us = [this, size, least](size_t way) { return at(size).best[way] * static_cast<double>(least) / 1000; };
+  std::array<char, 160> text{};
   std::snprintf(text.data(), text.size(), "%s: %s, %.1f us by process_vm_readv, %.1f us staged",
-                size_text(least).c_str(), reads(size) ? "read where they lie" : "staged", us(found.best[1]),
-                us(found.best[0]));
+                size_text(least).c_str(), reads(size) ? "read where they lie" : "staged", us(1), us(0));
   return text.data();
 }
 

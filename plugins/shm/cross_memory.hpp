@@ -91,13 +91,23 @@ class Trial {
   bool reads(uint64_t size) const;
   // Does it want to know how long they take?
   bool is_open(uint64_t size) const { return use_ == Cma::kAuto && at(size).tries < 2 * kTries; }
-  // They have taken so long. Returns what is to be logged about that: nothing, but for what decides.
-  std::string took(uint64_t size, bool were_read, int64_t ns);
+  // They have taken so long. True: that decides.
+  bool took(uint64_t size, bool were_read, int64_t ns);
+
+  // Ranks that have tried the same can agree: each says its best times, and puts the sums of all in their place.
+  using Best = std::array<double, 2>;  // ns per byte; of staging, of reading
+  const Best& best(uint64_t size) const { return at(size).best; }
+  bool is_agreed(uint64_t size) const { return use_ != Cma::kAuto || at(size).is_agreed; }
+  void agree(uint64_t size, const Best& sums);
+
+  // What was decided, to be logged.
+  std::string text(uint64_t size) const;
 
  private:
   struct Class {
     uint32_t tries = 0;
-    std::array<double, 2> best = {};  // ns per byte; of staging, of reading
+    bool is_agreed = false;
+    Best best = {};
   };
   static size_t index(uint64_t size);
   const Class& at(uint64_t size) const { return classes_[index(size)]; }

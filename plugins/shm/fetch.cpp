@@ -45,8 +45,9 @@ Messages::Incoming& Messages::expect(const Message& announced, Operation& receiv
 void Messages::measure(const Incoming& incoming) {
   if (incoming.began == 0 || incoming.receive == nullptr || !trial_.is_open(incoming.size)) return;
   const bool was_read = incoming.lent.data != nullptr;
-  const std::string note = trial_.took(incoming.size, was_read, steady_ns() - incoming.began);
-  if (!note.empty()) note_ = "messages from " + note;
+  if (trial_.took(incoming.size, was_read, steady_ns() - incoming.began)) {
+    note_ = "messages from " + trial_.text(incoming.size);
+  }
 }
 
 // Copies the next part of what this rank lends. At the end the sender is told; if that part cannot be read it is asked

@@ -36,10 +36,20 @@ bool Lending::all_read_processes() const {
   return std::all_of(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.reads_processes; });
 }
 
-void Lending::say_who_reads() {
+void Lending::say_who_reads(const Trial::Best& took) {
   if (cross_ == nullptr || !cross_->reaches_all()) return;
   mine_.reads_processes = 1;
+  mine_.took = took;
   lent_[static_cast<size_t>(rank_)].reads_processes = true;
+  lent_[static_cast<size_t>(rank_)].took = took;
+}
+
+Trial::Best Lending::sum_of_times() const {
+  Trial::Best sum = {};
+  for (const Lent& each : lent_) {  // in the same order everywhere, since the last bits depend on it
+    for (size_t way = 0; way < sum.size(); ++way) sum[way] += each.took[way];
+  }
+  return sum;
 }
 
 void Lending::take_back() noexcept {
@@ -75,6 +85,7 @@ void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Pass
   if (rank == rank_ || (pools_ == nullptr && cross_ == nullptr)) return;
   Lent& theirs = lent_[static_cast<size_t>(rank)];
   theirs.scalar = places.scalar;
+  theirs.took = places.took;
   theirs.reads_processes = theirs.reads_processes || places.reads_processes == 1;
   may_lend_ = true;
   if (places.input != 0 && wanted.size == 0) {

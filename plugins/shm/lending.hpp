@@ -53,8 +53,10 @@ class Lending {
   // Did all say in an earlier collective that they can read in all processes? If each heard each other one then, all
   // get the same answer.
   bool all_read_processes() const;
-  // This rank says so, if it can. After offer.
-  void say_who_reads();
+  // This rank says so, if it can, and how long it took. After offer.
+  void say_who_reads(const Trial::Best& took);
+  // What all whom this rank has heard said of that.
+  Trial::Best sum_of_times() const;
   void offer_nothing() {
     if (may_lend_) offer(nullptr, nullptr, 0);
     may_lend_ = false;
@@ -104,14 +106,16 @@ class Lending {
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
     alignas(16) Scalar scalar = {};
-    bool in_process = false;       // the input
+    bool in_process = false;  // the input
+    Trial::Best took = {};
     bool reads_processes = false;  // this rank can read in all others' processes; outlasts the collective
   };
   struct Places {  // in the memory of whoever shows it; see Pools::place_of
     uint64_t input = 0;
     uint64_t output = 0;
     Scalar scalar = {};
-    uint32_t reads_processes = 0;
+    uint64_t reads_processes = 0;
+    Trial::Best took = {};
   };
   const Lent& at(int32_t rank) const { return lent_[static_cast<size_t>(rank)]; }
 

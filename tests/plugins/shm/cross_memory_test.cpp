@@ -142,16 +142,18 @@ TEST(Trial, TakesTheWayThatWasFasterForEachPowerOfTwo) {
   Trial trial;
   for (const uint64_t size : {UINT64_C(64) << 10, UINT64_C(1) << 20}) {
     std::array<uint32_t, 2> tries = {};
-    std::string note;
+    bool decides = false;
     while (trial.is_open(size)) {
-      EXPECT_EQ(note, "");
+      EXPECT_FALSE(decides);
       const bool reads = trial.reads(size);
       const int64_t ns = 100'000 + static_cast<int64_t>(++tries[reads ? 1 : 0]);
-      note = trial.took(size, reads, reads == (size > 100'000) ? ns : 2 * ns);
+      decides = trial.took(size, reads, reads == (size > 100'000) ? ns : 2 * ns);
     }
     EXPECT_EQ(tries[0], Trial::kTries);
     EXPECT_EQ(tries[1], Trial::kTries);
-    EXPECT_NE(note.find(size > 100'000 ? "1 MiB: read" : "64 KiB: staged"), std::string::npos) << note;
+    EXPECT_TRUE(decides);
+    const std::string text = trial.text(size);
+    EXPECT_NE(text.find(size > 100'000 ? "1 MiB: read" : "64 KiB: staged"), std::string::npos) << text;
   }
   EXPECT_FALSE(trial.reads(100'000));
   EXPECT_TRUE(trial.reads((UINT64_C(2) << 20) - 1));
@@ -159,6 +161,18 @@ TEST(Trial, TakesTheWayThatWasFasterForEachPowerOfTwo) {
   EXPECT_TRUE(Trial(Cma::kOn).reads(100'000));
   EXPECT_FALSE(Trial(Cma::kOff).reads(100'000));
   EXPECT_FALSE(Trial(Cma::kOn).is_open(100'000));
+}
+
+TEST(Trial, RanksThatAgreeTakeTheSameWay) {
+  constexpr uint64_t kSize = UINT64_C(1) << 20;
+  Trial trial;
+  while (trial.is_open(kSize)) trial.took(kSize, trial.reads(kSize), trial.reads(kSize) ? 1'000'000 : 2'000'000);
+  EXPECT_TRUE(trial.reads(kSize));
+  EXPECT_FALSE(trial.is_agreed(kSize));
+  trial.agree(kSize, {3.0, 4.0});
+  EXPECT_TRUE(trial.is_agreed(kSize));
+  EXPECT_FALSE(trial.reads(kSize));
+  EXPECT_TRUE(Trial(Cma::kOn).is_agreed(kSize));
 }
 
 }  // namespace
