@@ -144,7 +144,8 @@ void Collectives::measured(const Call& call, Pattern& pattern) {
     pattern.in_process = trial.reads(size);
     const int64_t began = steady_ns();
     pass(call, pattern);
-    trial.took(size, pattern.in_process, steady_ns() - began);
+    const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
+    if (was_as_tried) trial.took(size, pattern.in_process, steady_ns() - began);
   } else if (trial.is_agreed(size)) {
     pattern.in_process = trial.reads(size);
     pass(call, pattern);

@@ -30,6 +30,12 @@ void Lending::offer_in_process(const std::byte* input, uint64_t size) {
   if (own.input != nullptr || size < kWorthIt || !cross_->can_lend(input, size)) return;
   mine_.input = place_in_process(input);
   own.input = input;
+  own.in_process = true;
+}
+
+bool Lending::only_in_processes() const {
+  return any_input() && std::all_of(lent_.begin(), lent_.end(),
+                                    [](const Lent& lent) { return lent.input == nullptr || lent.in_process; });
 }
 
 bool Lending::all_read_processes() const {
@@ -89,6 +95,7 @@ void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Pass
   theirs.reads_processes = theirs.reads_processes || places.reads_processes == 1;
   may_lend_ = true;
   if (places.input != 0 && wanted.size == 0) {
+    theirs.in_process = is_in_process(places.input);
     theirs.input = &kUnread;
   } else if (places.input != 0) {
     uint64_t place = places.input + wanted.offset;
@@ -96,7 +103,7 @@ void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Pass
       const std::byte* const list = steps_.see(rank, step, kSlotSize, passage);
       std::memcpy(&place, list + static_cast<size_t>(rank_) * sizeof place, sizeof place);
     }
-    theirs.in_process = is_in_process(place);
+    theirs.in_process = is_in_process(place);  // whatever was said of the others
     theirs.input = find(rank, place, wanted);
   }
   if (places.output != 0 && pools_ != nullptr)
@@ -114,7 +121,7 @@ const std::byte* Lending::find(int32_t rank, uint64_t place, const Wanted& wante
 }
 
 void Lending::copy(int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const {
-  if (!at(rank).in_process) {
+  if (rank == rank_ || !at(rank).in_process) {
     if (size > 0 && to != from) std::memcpy(to, from, size);
   } else if (size > 0 && !cross_->read(rank, from, to, size)) {
     const std::string name = "rank " + std::to_string(rank);

@@ -94,6 +94,7 @@ class Lending {
   // Of a rank that lends its input, if the collective has scalars: one element.
   const std::byte* scalar(int32_t rank) const { return at(rank).scalar.data(); }
   bool any_input() const;
+  bool only_in_processes() const;  // some lend inputs, and nobody from a heap
   bool all_inputs() const;
   bool all() const;
 

@@ -254,6 +254,43 @@ TEST(Lent, InputsThatAreReadInProcessesAreNotStaged) {
   }
 }
 
+// A list may name addresses where its line names a place in the heap: they are read in the process all the same.
+TEST(Lent, HostileListsOfAddressesAreReadInTheProcess) {
+  const Memory memory(2);
+  const Shared shared(2);
+  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0], Cma::kOn);
+  Rank liar(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1], Cma::kOn);
+  const uint64_t one[2] = {10'000, 10'000};
+  const uint64_t displs[2] = {0, 10'000};
+  std::thread other([&memory, &liar] {
+    for (const uint32_t step : {1U, 2U}) {  // the ranks first agree on the number of pieces
+      const Line& theirs = memory.view.line(0, step);
+      while (theirs.step.load() != step) sched_yield();
+      Line& line = memory.view.line(1, step);
+      line.what = theirs.what;
+      const uint64_t said = step == 1 ? 40'000 : 1;
+      std::memcpy(line.data.data(), &said, sizeof said);
+      const uint64_t list[2] = {kInProcess | 4096, kInProcess | 4096};
+      std::memcpy(memory.view.slot(1, step), list, sizeof list);
+      line.step.store(step);
+      liar.peers.wake(0);
+    }
+  });
+  std::vector<uint32_t> in(20'000);
+  std::vector<uint32_t> out(20'000);
+  bp_op op = {};
+  op.struct_size = sizeof op;
+  op.kind = BP_ALL_TO_ALLV;
+  op.dtype = BP_U32;
+  op.input = {in.data(), in.size(), BP_HOST, 0};
+  op.output = {out.data(), out.size(), BP_HOST, 0};
+  op.in_counts = op.out_counts = one;
+  op.in_displs = op.out_displs = displs;
+  Limit limit(Rank::kLong);
+  EXPECT_THROW(honest.collectives.run(op, limit), sdk::Failure);
+  other.join();
+}
+
 // Whoever reads where nothing can be read fails, and so does a collective that reads in no process.
 TEST(Lent, HostilePlacesInProcessesAreRefused) {
   for (const uint64_t address : {UINT64_C(0), UINT64_C(4096)}) {
