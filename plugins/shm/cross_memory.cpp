@@ -125,7 +125,7 @@ size_t Trial::index(uint64_t size) { return static_cast<size_t>(std::bit_width(s
 bool Trial::reads(uint64_t size) const {
   const Class& found = at(size);
   if (use_ != Cma::kAuto) return use_ == Cma::kOn;
-  return found.tries < 2 * kTries ? found.tries % 2 == 0 : found.best[1] < found.best[0];
+  return found.tries < 2 * kTries ? found.tries / kInARow % 2 == 0 : found.best[1] < found.best[0];
 }
 
 bool Trial::took(uint64_t size, bool were_read, int64_t ns) {

@@ -80,11 +80,13 @@ class CrossMemory {
 };
 
 // Which of two ways to move so many bytes is the faster one here: staging them or reading them where they are. For each
-// power of two both are tried in turn; from then on the one counts whose best try took less time per byte. So bursts of
-// other work mislead it only if they last through all tries of one way. Not thread-safe.
+// power of two both are tried in turn, a few times in a row, since either finds the caches as the one before has left
+// them; from then on the one counts whose best try took less time per byte. So bursts of other work mislead it only if
+// they last through all tries of one way. Not thread-safe.
 class Trial {
  public:
-  static constexpr uint32_t kTries = 5;  // of each way
+  static constexpr uint32_t kTries = 6;  // of each way
+  static constexpr uint32_t kInARow = 3;
 
   explicit Trial(Cma use = Cma::kAuto) : use_(use) {}
   // Shall the next ones be read?

@@ -98,7 +98,7 @@ std::string outlive_rank_2(const Place& place, int rank, const std::string& back
 std::string pass_around(const Place& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
-    for (int round = 0; round < 12; ++round) {
+    for (int round = 0; round < 16; ++round) {
       const std::vector<int> out(200'000, rank + round);
       std::vector<int> in(out.size());
       backplane::Work receiving = group.irecv(in, (rank + 2) % 3);
