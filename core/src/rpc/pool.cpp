@@ -19,47 +19,55 @@ bool Pool::inside() const { return own_pool == this; }
 bool Pool::is_crowded() const { return threads_.size() - waiting_ > size_; }
 
 bool Pool::add(std::function<void()>&& task) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (stop_) return false;
+  std::unique_lock lock(mutex_);
+  if (stop_) return false;
+  if (idle_.empty()) {
     tasks_.push_back(std::move(task));
-    if (!take_place()) return true;
+    grow();
+    return true;
   }
-  changed_.notify_one();  // without the lock, which is what the thread needs first
+  Seat* const seat = idle_.back();
+  idle_.pop_back();
+  seat->task = std::move(task);
+  lock.unlock();  // which the thread needs next
+  sem_post(&seat->wake);
   return true;
 }
 
-bool Pool::take_place() {
-  if (idle_ >= tasks_.size()) return true;
-  if (threads_.size() - waiting_ >= size_) return false;
+void Pool::grow() {
+  if (threads_.size() - waiting_ >= size_) return;
   join_retired();
   try {
     const auto self = threads_.emplace(threads_.end());
-    *self = std::thread([pool = shared_from_this(), self] { pool->work(self); });
-    if (left_alone_) self->detach();
+    self->thread = std::thread([pool = shared_from_this(), self] { pool->work(self); });
+    if (left_alone_) self->thread.detach();
   } catch (const std::exception& e) {
     threads_.pop_back();
     log(BP_LOG_WARN, "rpc: cannot start a thread for calls ({}); those there are go on", e.what());
   }
-  return false;
 }
 
 void Pool::join_retired() {
-  for (std::thread& thread : retired_) thread.join();  // they hold no lock, and have nothing left to do
+  for (Seat& seat : retired_) seat.thread.join();  // they hold no lock, and have nothing left to do
   retired_.clear();
 }
 
-void Pool::work(std::list<std::thread>::iterator self) {
+void Pool::work(Seats::iterator self) {
   own_pool = this;
+  while (const Task task = next(self)) task();  // what it holds may be the last of something
+}
+
+Pool::Task Pool::next(Seats::iterator self) {
   std::unique_lock lock(mutex_);
-  while (!is_crowded()) {
-    ++idle_;
-    changed_.wait(lock, [this] { return stop_ || !tasks_.empty() || is_crowded(); });
-    --idle_;
-    if (!tasks_.empty()) {
-      perform(&lock);
-    } else if (stop_) {
-      break;
+  if (!is_crowded()) {
+    if (!tasks_.empty()) return take_first();
+    if (!stop_) {
+      idle_.push_back(&*self);
+      lock.unlock();
+      while (sem_wait(&self->wake) != 0) {
+      }
+      if (self->task) return std::exchange(self->task, {});
+      lock.lock();
     }
   }
   if (left_alone_) {
@@ -67,44 +75,47 @@ void Pool::work(std::list<std::thread>::iterator self) {
   } else {
     retired_.splice(retired_.end(), threads_, self);
   }
-  if (stop_) changed_.notify_all();
+  if (stop_) ended_.notify_all();
+  return {};
 }
 
-void Pool::perform(std::unique_lock<std::mutex>* lock) {
-  std::function<void()> task = std::move(tasks_.front());
+Pool::Task Pool::take_first() {
+  Task task = std::move(tasks_.front());
   tasks_.pop_front();
-  lock->unlock();
-  task();
-  task = {};  // what it holds may be the last of something
-  lock->lock();
+  return task;
 }
 
 bool Pool::stop(Deadline deadline) {
   std::unique_lock lock(mutex_);
   stop_ = true;
-  changed_.notify_all();
+  for (Seat* const seat : std::exchange(idle_, {})) sem_post(&seat->wake);
   const auto ended = [this] { return threads_.empty(); };
-  if (deadline.infinite()) changed_.wait(lock, ended);
-  if (!deadline.infinite() && !changed_.wait_until(lock, deadline.at(), ended) && !left_alone_) {
+  if (deadline.infinite()) ended_.wait(lock, ended);
+  if (!deadline.infinite() && !ended_.wait_until(lock, deadline.at(), ended) && !left_alone_) {
     left_alone_ = true;
-    for (std::thread& thread : threads_) thread.detach();
+    for (Seat& seat : threads_) seat.thread.detach();
   }
   join_retired();
   if (!threads_.empty()) return false;
-  while (!tasks_.empty()) perform(&lock);  // no thread was to be had for them
+  while (!tasks_.empty()) {  // no thread was to be had for them
+    const Task task = take_first();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
   return true;
 }
 
 Pool::Counts Pool::counts() const {
   const std::lock_guard lock(mutex_);
-  return {threads_.size(), idle_, waiting_, tasks_.size()};
+  return {threads_.size(), idle_.size(), waiting_, tasks_.size()};
 }
 
 void Pool::wait_begin() {
   if (own_pool == nullptr || waits++ > 0) return;
   const std::lock_guard lock(own_pool->mutex_);
   ++own_pool->waiting_;
-  if (!own_pool->tasks_.empty() && own_pool->take_place()) own_pool->changed_.notify_one();
+  if (!own_pool->tasks_.empty()) own_pool->grow();
 }
 
 void Pool::wait_end() {

@@ -2,7 +2,12 @@
 //
 // The threads that run functions for others. So many work at a time; one that waits for a call of its own does not
 // count, and another one takes its place, so that calls may be nested to any depth.
+//
+// Whoever adds a task hands it to the thread that has become idle last, and wakes that one alone, which then needs no
+// lock to begin: with a condition variable a null call takes a system call more, and goes to the coldest thread.
 #pragma once
+
+#include <semaphore.h>
 
 #include <condition_variable>
 #include <cstddef>
@@ -12,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "deadline.hpp"
 
@@ -45,19 +51,34 @@ class Pool : public std::enable_shared_from_this<Pool> {
   bool inside() const;
 
  private:
-  void work(std::list<std::thread>::iterator self);
-  void perform(std::unique_lock<std::mutex>* lock);  // the first task
-  bool take_place();        // true: wake one; else it starts one that is missing. With mutex_ held
-  void join_retired();      // of those that have ended; with mutex_ held
-  bool is_crowded() const;  // with mutex_ held
+  using Task = std::function<void()>;
+
+  struct Seat {
+    Seat() { sem_init(&wake, 0, 0); }
+    ~Seat() { sem_destroy(&wake); }
+    Seat(const Seat&) = delete;
+    Seat& operator=(const Seat&) = delete;
+
+    std::thread thread;
+    sem_t wake = {};
+    Task task;  // given while it was idle; none: the pool stops
+  };
+  using Seats = std::list<Seat>;
+
+  void work(Seats::iterator self);
+  Task next(Seats::iterator self);  // waits for it; none: the thread has given up its seat, and ends
+  Task take_first();                // with mutex_ held
+  void grow();                      // one thread more for what is queued, if there may be; with mutex_ held
+  void join_retired();              // of those that have ended; with mutex_ held
+  bool is_crowded() const;          // with mutex_ held
 
   const size_t size_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  std::list<std::thread> threads_;
-  std::list<std::thread> retired_;
-  size_t idle_ = 0;
+  std::condition_variable ended_;  // a thread has, after stop
+  std::deque<Task> tasks_;         // empty while somebody is idle
+  Seats threads_;
+  Seats retired_;
+  std::vector<Seat*> idle_;  // the last one first
   size_t waiting_ = 0;
   bool stop_ = false;
   bool left_alone_ = false;  // nobody joins the threads
