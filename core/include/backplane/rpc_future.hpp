@@ -3,9 +3,13 @@
 // What rpc_async returns.
 #pragma once
 
+#include <semaphore.h>
+
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
-#include <condition_variable>
+#include <ctime>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -32,6 +36,35 @@ class Waiting {
   Waiting& operator=(const Waiting&) = delete;
 };
 
+// A thread that waits for something which ends once. A semaphore of its own: after a condition variable it would take
+// the mutex again, and a system call more to give that back.
+class Waiter {
+ public:
+  Waiter() { sem_init(&woken_, 0, 0); }
+  ~Waiter() { sem_destroy(&woken_); }
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+  void wake() { sem_post(&woken_); }
+  void wait() {
+    while (sem_wait(&woken_) != 0) {
+    }
+  }
+  bool wait_until(std::chrono::steady_clock::time_point end) {
+    const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(end.time_since_epoch()).count();
+    const timespec at = {ns / 1000000000, ns % 1000000000};
+    while (sem_clockwait(&woken_, CLOCK_MONOTONIC, &at) != 0) {
+      if (errno == ETIMEDOUT) return false;
+    }
+    return true;
+  }
+
+  Waiter* next = nullptr;  // of the same future
+
+ private:
+  sem_t woken_;
+};
+
 template <typename T>
 class FutureState {
  public:
@@ -51,7 +84,7 @@ class FutureState {
     end([&value, this] { value_.emplace(std::move(value)); });
   }
   void fail(const bp_error& error) {
-    end([&error, this] { error_ = error; });
+    end([&error, this] { error_ = std::make_unique<bp_error>(error); });
   }
   void fail(std::exception_ptr failure) {
     end([&failure, this] { failure_ = std::move(failure); });
@@ -62,14 +95,21 @@ class FutureState {
     return done_;
   }
   bool wait(Timeout timeout) {
-    std::unique_lock lock(mutex_);
-    if (done_) return true;
+    Waiter self;
+    {
+      const std::lock_guard lock(mutex_);
+      if (done_) return true;
+      self.next = std::exchange(waiters_, &self);
+    }
     const Waiting waiting;
     if (timeout < Timeout::zero()) {
-      changed_.wait(lock, [this] { return done_; });
+      self.wait();
       return true;
     }
-    return changed_.wait_for(lock, timeout, [this] { return done_; });
+    const bool woken = self.wait_until(std::chrono::steady_clock::now() + std::min(timeout, Timeout::max() / 2));
+    if (forget(&self)) return false;
+    if (!woken) self.wait();  // it is about to be
+    return true;
   }
   // Of one that is done.
   T get() {
@@ -94,17 +134,28 @@ class FutureState {
   }
 
  private:
+  // False: this is done, and the waiter is or will be woken.
+  bool forget(const Waiter* waiter) {
+    const std::lock_guard lock(mutex_);
+    if (done_) return false;
+    Waiter** link = &waiters_;
+    while (*link != waiter) link = &(*link)->next;
+    *link = waiter->next;
+    return true;
+  }
   template <typename Set>
   void end(const Set& set) {
     std::vector<std::function<void()>> callbacks;
+    Waiter* waiter = nullptr;
     {
       const std::lock_guard lock(mutex_);
       if (done_) return;
       set();
       done_ = true;
       callbacks.swap(callbacks_);
+      waiter = std::exchange(waiters_, nullptr);
     }
-    changed_.notify_all();
+    while (waiter != nullptr) std::exchange(waiter, waiter->next)->wake();  // it may be gone then
     for (auto& callback : callbacks) run(std::move(callback));
   }
   void run(std::function<void()> callback) {
@@ -120,12 +171,12 @@ class FutureState {
   const RpcHandle rpc_;
   std::atomic<uint64_t> call_ = 0;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  Waiter* waiters_ = nullptr;  // until it is done
   bool done_ = false;
   ParcelHandle parcel_;
   std::optional<Value> value_;
-  std::optional<bp_error> error_;  // of the call: each who waits throws an exception of its own
-  std::exception_ptr failure_;     // of a function given to `then`
+  std::unique_ptr<bp_error> error_;  // of the call: each who waits throws an exception of its own
+  std::exception_ptr failure_;       // of a function given to `then`
   std::vector<std::function<void()>> callbacks_;
 };
 

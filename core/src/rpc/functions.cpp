@@ -35,22 +35,22 @@ void register_function(const std::string& name, Function function) {
   }
 }
 
-Function find_function(const std::string& name) {
+std::optional<Function> find_function(const std::string& name) {
   const std::lock_guard lock(functions().mutex);
   const auto found = functions().by_name.find(name);
-  if (found != functions().by_name.end()) return found->second;
+  return found == functions().by_name.end() ? std::nullopt : std::optional(found->second);
+}
+
+void fail_unknown_function(const std::string& name) {
   // A peer's word, of any length: nobody's name is like it.
   if (name.size() > kLongestName) fail(BP_INVALID, "no function has a name of {} bytes", name.size());
   std::vector<std::string> names;
-  for (const auto& [known, function] : functions().by_name) names.push_back(known);
+  {
+    const std::lock_guard lock(functions().mutex);
+    for (const auto& [known, function] : functions().by_name) names.push_back(known);
+  }
   fail(BP_INVALID, "no function '{}' is registered there{}; register it before init_rpc on every worker", name,
        did_you_mean(name, names));
-}
-
-bool is_short_function(const std::string& name) {
-  const std::lock_guard lock(functions().mutex);
-  const auto found = functions().by_name.find(name);
-  return found != functions().by_name.end() && found->second.is_short;
 }
 
 }  // namespace backplane::core::rpc

@@ -3,6 +3,7 @@
 // The functions of this process that others may call.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,8 +19,9 @@ struct Function {
 
 // BP_INVALID if there is one of that name.
 void register_function(const std::string& name, Function function);
-// BP_INVALID names the nearest one.
-Function find_function(const std::string& name);
-bool is_short_function(const std::string& name);  // false if there is none
+// None: there is no function of that name.
+std::optional<Function> find_function(const std::string& name);
+// BP_INVALID, which names the nearest one.
+[[noreturn]] void fail_unknown_function(const std::string& name);
 
 }  // namespace backplane::core::rpc

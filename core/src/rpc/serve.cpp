@@ -155,7 +155,8 @@ void Worker::serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel) 
     }
   }
   // A call to itself comes on the caller's thread, which may hold locks.
-  inbound->is_short = from != rank_ && is_short_function(inbound->header.function);
+  inbound->function = find_function(inbound->header.function);
+  inbound->is_short = from != rank_ && inbound->function && inbound->function->is_short;
   if (inbound->is_short) return perform(inbound);
   run([this, inbound] { perform(inbound); });
 }
@@ -194,13 +195,13 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
 }
 
 std::shared_ptr<Value> Worker::invoke(const std::shared_ptr<Inbound>& inbound) {
-  const Function function = find_function(inbound->header.function);
+  if (!inbound->function) fail_unknown_function(inbound->header.function);
   bp_rpc_parcel arguments = {inbound->parcel};
   bp_rpc_value made = {};
   made.struct_size = sizeof(bp_rpc_value);
   bp_error err;
   bp_error_init(&err);
-  const int32_t status = function.run(function.ctx, &arguments, &made, &err);
+  const int32_t status = inbound->function->run(inbound->function->ctx, &arguments, &made, &err);
   if (status != BP_OK) throw_report(status, err, "");
   return std::make_shared<Value>(made);
 }

@@ -227,7 +227,8 @@ struct Worker::Inbound {
   int32_t from = -1;
   Header header;
   std::shared_ptr<Parcel> parcel;
-  bool is_short = false;  // it runs where its call has arrived
+  std::optional<Function> function;  // none: there is none of its name
+  bool is_short = false;             // it runs where its call has arrived
   const Deadline::Clock::time_point arrived = Deadline::Clock::now();
   std::atomic<bool> runs = false;  // not only waits for a thread
   std::atomic<bool> cancelled = false;
