@@ -14,6 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr size_t kFewest = 3;  // rounds, and batches of a turn
+
 double batch_us(const Action& action, const Subject& subject) {
   const Clock::time_point begin = Clock::now();
   for (int i = 0; i < subject.calls; ++i) action();
@@ -57,22 +59,18 @@ void print_json(const std::string& bare, const std::vector<Outcome>& outcomes) {
   fmt::print("{}\n", report.dump(2));
 }
 
-}  // namespace
+// One turn, microseconds per operation; which: 0 bare, 1 ours.
+using Turn = std::function<double(size_t which)>;
 
-Outcome contest(const Subject& subject, const Arguments& arguments, ProcessGroup& group, const Action& bare,
-                const Action& ours) {
-  constexpr size_t kFewest = 3;
+Outcome take_turns(const Subject& subject, const Arguments& arguments, ProcessGroup& group, bool warm,
+                   const Turn& turn) {
   std::vector<double> times[2];
   std::vector<double> ratios;
   const auto end = Clock::now() + std::chrono::duration<double>(arguments.quick ? 0 : arguments.seconds);
-  bool warm = false;  // the first round warms up connections and caches
   for (size_t round = 0; agreed(group, ratios.size() < kFewest || Clock::now() < end); ++round) {
     double us[2] = {};
-    for (size_t turn = 0; turn < 2; ++turn) {
-      const size_t which = (round + turn) % 2;
-      group.barrier();
-      us[which] = batch_us(which == 0 ? bare : ours, subject);
-    }
+    us[round % 2] = turn(round % 2);
+    us[1 - round % 2] = turn(1 - round % 2);
     if (std::exchange(warm, true)) {
       times[0].push_back(us[0]);
       times[1].push_back(us[1]);
@@ -88,6 +86,36 @@ Outcome contest(const Subject& subject, const Arguments& arguments, ProcessGroup
           quantile(ratios, 0.5),
           quantile(ratios, 0.25),
           quantile(ratios, 0.75)};
+}
+
+}  // namespace
+
+Outcome contest(const Subject& subject, const Arguments& arguments, ProcessGroup& group, const Action& bare,
+                const Action& ours) {
+  // The first round warms up connections and caches.
+  return take_turns(subject, arguments, group, false, [&](size_t which) {
+    group.barrier();
+    return batch_us(which == 0 ? bare : ours, subject);
+  });
+}
+
+Outcome contest_apart(const Subject& subject, const Arguments& arguments, ProcessGroup& group, const Making& bare,
+                      const Making& ours) {
+  constexpr auto kTurn = std::chrono::milliseconds(50);
+  constexpr int kToWarmUp = 2;
+  return take_turns(subject, arguments, group, true, [&](size_t which) {
+    const Action side = which == 0 ? bare() : ours();
+    std::vector<double> batches = {0};
+    group.barrier();
+    if (group.rank() == 0) {
+      for (int i = 0; i < kToWarmUp; ++i) batch_us(side, subject);
+      batches.clear();
+      const auto end = Clock::now() + (arguments.quick ? kTurn / 50 : kTurn);
+      while (batches.size() < kFewest || Clock::now() < end) batches.push_back(batch_us(side, subject));
+    }
+    group.barrier();
+    return quantile(batches, 0.5);
+  });
 }
 
 Arguments parse(int argc, char** argv) {

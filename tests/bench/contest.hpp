@@ -49,6 +49,13 @@ struct Outcome {
 Outcome contest(const Subject& subject, const Arguments& arguments, ProcessGroup& group, const Action& bare,
                 const Action& ours);
 
+// The same for sides whose threads poll, which would take the processors from the other one's: a side is there only
+// while it has its turn. That is as many batches, by rank 0 alone, as there is time for in 50 ms, of which the median
+// counts, behind two to warm up. All ranks make a side; it goes with the action.
+using Making = std::function<Action()>;
+Outcome contest_apart(const Subject& subject, const Arguments& arguments, ProcessGroup& group, const Making& bare,
+                      const Making& ours);
+
 // Prints a table, or JSON, to stdout. `bare` names the library that ours is compared with.
 void print(const std::string& bare, const std::vector<Outcome>& outcomes, bool json);
 

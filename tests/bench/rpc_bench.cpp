@@ -5,9 +5,11 @@
 // (the default, both over shm), "tensorpipe?transports=uv" (both over uv), "process_group" (over the backend shm;
 // TensorPipe over uv, whose threads sleep while it has nothing to do).
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backplane/rpc.hpp"
@@ -20,15 +22,41 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-rpc::Worker join(int rank, const Store& store, const std::string& agent) {
-  rpc::RpcOptions options;
-  options.backend = agent;
-  options.group = "shm";
-  options.store = store.with_prefix("rpc");
-  options.rank = rank;
-  options.world_size = 2;
-  return rpc::Worker::join("worker" + std::to_string(rank), options);
-}
+// Both sides, each made anew for each of its turns.
+class Sides {
+ public:
+  Sides(int rank, const Store& store, std::string agent)
+      : rank_(rank),
+        store_(store),
+        agent_(std::move(agent)),
+        transport_(agent_.starts_with("tensorpipe") && agent_.find("=uv") == std::string::npos ? "shm" : "uv") {}
+
+  std::shared_ptr<BareTensorPipe> bare() {
+    Store store = next_place();
+    return std::make_shared<BareTensorPipe>(rank_, store, transport_);
+  }
+  std::shared_ptr<rpc::Worker> worker() {
+    rpc::RpcOptions options;
+    options.backend = agent_;
+    options.group = "shm";
+    options.store = next_place();
+    options.rank = rank_;
+    options.world_size = 2;
+    return {new rpc::Worker(rpc::Worker::join("worker" + std::to_string(rank_), options)), [](rpc::Worker* worker) {
+              worker->shutdown();
+              delete worker;
+            }};
+  }
+
+ private:
+  Store next_place() { return store_.with_prefix("turn" + std::to_string(++turns_)); }
+
+  const int rank_;
+  const Store store_;
+  const std::string agent_;
+  const std::string transport_;
+  int turns_ = 0;
+};
 
 // What was sent is what comes back.
 void check(const rpc::Worker& worker, BareTensorPipe* bare, uint64_t bytes) {
@@ -44,9 +72,6 @@ void check(const rpc::Worker& worker, BareTensorPipe* bare, uint64_t bytes) {
 }
 
 void body(int rank, const std::filesystem::path& directory, const Arguments& arguments) {
-  const std::string agent = arguments.options.empty() ? "tensorpipe" : arguments.options;
-  const std::string transport =
-      agent.starts_with("tensorpipe") && agent.find("=uv") == std::string::npos ? "shm" : "uv";
   Store store = Store::file((directory / "store").string());
   rpc::register_function("null", [] {});
   rpc::register_short_function("short", [] {});
@@ -57,30 +82,34 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
   options.rank = rank;
   options.world_size = 2;
   ProcessGroup group = ProcessGroup::create(options);
-  BareTensorPipe bare(rank, store, transport);
-  const rpc::Worker worker = join(rank, store, agent);
+  Sides sides(rank, store, arguments.options.empty() ? "tensorpipe" : arguments.options);
   std::vector<Outcome> outcomes;
   std::vector<Subject> subjects = {{"null", 0, 20, 1}, {"short", 0, 20, 1}};
   for (const uint64_t bytes : {4 << 10, 1 << 20, 64 << 20}) {
     subjects.push_back({"echo", bytes, bytes > (1 << 16) ? 1 : 20, 1});
   }
   for (const Subject& subject : subjects) {
-    const uint64_t bytes = subject.bytes;
-    const bool null = bytes == 0;
-    if (rank == 0 && !null) check(worker, &bare, bytes);
-    Bytes data(bytes);
+    Bytes data(subject.bytes);
     const rpc::Array<uint8_t> array(data.data(), data.size());
-    // Rank 1 answers on threads of its own.
-    const Action idle = [] {};
-    const Action bare_call = [&bare, &data] { bare.round_trip(&data); };
-    const Action our_call = [&worker, &array, &subject, null] {
-      if (null) return worker.rpc_sync(1, subject.what);
-      worker.rpc_sync<rpc::Array<uint8_t>>(1, "echo", array);
+    if (subject.bytes > 0) {
+      const auto bare = sides.bare();
+      const auto worker = sides.worker();
+      if (rank == 0) check(*worker, bare.get(), subject.bytes);
+      group.barrier();
+    }
+    const Making bare = [&sides, &data]() -> Action {
+      const auto side = sides.bare();
+      return [side, &data] { side->round_trip(&data); };
     };
-    outcomes.push_back(contest(subject, arguments, group, rank == 0 ? bare_call : idle, rank == 0 ? our_call : idle));
+    const Making ours = [&sides, &array, &subject]() -> Action {
+      const auto side = sides.worker();
+      return [side, &array, &subject] {
+        if (subject.bytes == 0) return side->rpc_sync(1, subject.what);
+        side->rpc_sync<rpc::Array<uint8_t>>(1, "echo", array);
+      };
+    };
+    outcomes.push_back(contest_apart(subject, arguments, group, bare, ours));
   }
-  worker.shutdown();
-  group.barrier();  // nobody leaves before the other is done
   if (rank == 0) print("tensorpipe", outcomes, arguments.json);
 }
 
