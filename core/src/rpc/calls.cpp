@@ -20,18 +20,15 @@ uint64_t Calls::add(Call call, Deadline deadline) {
   const uint64_t number = ++last_;
   call.begun = Deadline::Clock::now();
   if (!watch_.joinable()) watch_ = std::thread([this] { watch(); });
-  if (!deadline.infinite()) {
-    times_.emplace(deadline.at(), number);
-    wake_for(deadline.at());
-  }
   calls_.emplace(number, Entry{std::move(call), deadline});
+  wake_for(deadline);
   return number;
 }
 
 // A call that ends in time leaves its alarm behind, so calls that follow each other need none of their own: to wake the
 // thread for each would take longer than a short call.
-void Calls::wake_for(Deadline::Clock::time_point time) {
-  if (time < alarm_) changed_.notify_all();
+void Calls::wake_for(Deadline deadline) {
+  if (deadline < alarm_) changed_.notify_all();
 }
 
 bool Calls::set_forks(uint64_t number, const std::vector<Passed>& forks) {
@@ -42,11 +39,6 @@ bool Calls::set_forks(uint64_t number, const std::vector<Passed>& forks) {
   return true;
 }
 
-void Calls::remove(std::unordered_map<uint64_t, Entry>::iterator entry) {
-  if (!entry->second.deadline.infinite()) times_.erase({entry->second.deadline.at(), entry->first});
-  calls_.erase(entry);
-}
-
 std::optional<Call> Calls::take(uint64_t number) { return take(number, -1); }
 
 std::optional<Call> Calls::take(uint64_t number, int32_t to) {
@@ -54,30 +46,28 @@ std::optional<Call> Calls::take(uint64_t number, int32_t to) {
   const auto found = calls_.find(number);
   if (found == calls_.end() || (to >= 0 && found->second.call.to != to)) return std::nullopt;
   std::optional<Call> call = std::move(found->second.call);
-  remove(found);
+  calls_.erase(found);
   return call;
 }
 
-void Calls::doom(Entry* entry, uint64_t number, const Error& why, Deadline deadline) {
+void Calls::doom(Entry* entry, const Error& why, Deadline deadline) {
   if (entry->call.failure && !(deadline < entry->deadline)) return;
   entry->call.failure.emplace(why);
   if (!(deadline < entry->deadline)) return;
-  if (!entry->deadline.infinite()) times_.erase({entry->deadline.at(), number});
   entry->deadline = deadline;
-  times_.emplace(deadline.at(), number);
-  wake_for(deadline.at());
+  wake_for(deadline);
 }
 
 void Calls::doom(uint64_t number, const Error& why, Deadline deadline) {
   const std::lock_guard lock(mutex_);
   const auto found = calls_.find(number);
-  if (found != calls_.end()) doom(&found->second, number, why, deadline);
+  if (found != calls_.end()) doom(&found->second, why, deadline);
 }
 
 void Calls::doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_t last) {
   const std::lock_guard lock(mutex_);
   for (auto& [number, entry] : calls_) {
-    if (entry.call.to == to && number <= last) doom(&entry, number, why, deadline);
+    if (entry.call.to == to && number <= last) doom(&entry, why, deadline);
   }
 }
 
@@ -103,24 +93,31 @@ std::vector<Calls::Pending> Calls::pending() const {
   return all;
 }
 
+// Looks at all calls when the first one's time is up: that is seldom, and a call that ends in time costs nothing here.
 void Calls::watch() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    alarm_ = Deadline::Clock::time_point::max();
-    if (times_.empty()) {
+    const auto now = Deadline::Clock::now();
+    std::vector<uint64_t> late;
+    alarm_ = Deadline::never();
+    for (auto& [number, entry] : calls_) {
+      if (entry.deadline.infinite()) continue;
+      if (entry.deadline.at() <= now) {
+        late.push_back(number);
+        entry.deadline = Deadline::never();  // once
+      } else {
+        alarm_ = std::min(alarm_, entry.deadline);
+      }
+    }
+    if (!late.empty()) {
+      lock.unlock();
+      for (const uint64_t number : late) expired_(number);
+      lock.lock();
+    } else if (alarm_.infinite()) {
       changed_.wait(lock);
-      continue;
+    } else {
+      changed_.wait_until(lock, alarm_.at());
     }
-    const Time first = *times_.begin();
-    if (first.first > Deadline::Clock::now()) {
-      alarm_ = first.first;
-      changed_.wait_until(lock, first.first);
-      continue;
-    }
-    times_.erase(times_.begin());
-    lock.unlock();
-    expired_(first.second);
-    lock.lock();
   }
 }
 

@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -84,19 +83,16 @@ class Calls {
     Call call;
     Deadline deadline;
   };
-  using Time = std::pair<Deadline::Clock::time_point, uint64_t>;
 
-  void doom(Entry* entry, uint64_t number, const Error& why, Deadline deadline);
-  void remove(std::unordered_map<uint64_t, Entry>::iterator entry);
-  void wake_for(Deadline::Clock::time_point time);
+  void doom(Entry* entry, const Error& why, Deadline deadline);
+  void wake_for(Deadline deadline);
   void watch();
 
   const std::function<void(uint64_t)> expired_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unordered_map<uint64_t, Entry> calls_;
-  std::set<Time> times_;
-  Deadline::Clock::time_point alarm_ = Deadline::Clock::time_point::max();  // until when the thread sleeps
+  Deadline alarm_ = Deadline::never();  // until when the thread sleeps
   uint64_t last_ = 0;
   std::optional<Error> closed_;
   bool stop_ = false;

@@ -158,7 +158,7 @@ void Worker::serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel) 
   inbound->function = find_function(inbound->header.function);
   inbound->is_short = from != rank_ && inbound->function && inbound->function->is_short;
   if (inbound->is_short) return perform(inbound);
-  run([this, inbound] { perform(inbound); });
+  run([job = inbound.get()] { job->worker->perform(job->shared_from_this()); });  // the table keeps it until then
 }
 
 void Worker::perform(const std::shared_ptr<Inbound>& inbound) {

@@ -222,7 +222,7 @@ class Worker::Ending {
 };
 
 // A function that runs, or is about to, for somebody.
-struct Worker::Inbound {
+struct Worker::Inbound : std::enable_shared_from_this<Worker::Inbound> {
   std::shared_ptr<Worker> worker;
   int32_t from = -1;
   Header header;
