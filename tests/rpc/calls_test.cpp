@@ -201,7 +201,7 @@ TEST(RpcCallsTest, TimeoutsAndCancelsAreToldToTheCallee) {
       if (worker.rank() != 0) return;
       std::string text;
       const auto call = worker.rpc_async<int>({"worker1", cancel ? seconds(60) : milliseconds(50)}, "wait");
-      EXPECT_TRUE(begun->wait());  // or a cancel may overtake the call, of which then nothing is heard
+      EXPECT_TRUE(begun->wait());  // or nothing would run that could hear of it
       if (cancel) call.cancel();
       EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), cancel ? Status::kCancelled : Status::kTimeout);
       EXPECT_NE(text.find("'wait' on worker 'worker1' (rank 1)"), std::string::npos) << text;

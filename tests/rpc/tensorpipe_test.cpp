@@ -177,19 +177,23 @@ int cut(const std::string& card) {
   return count;
 }
 
-// Also those whose message had been sent long ago; and the next one finds a new connection.
+// Also those whose message had been sent long ago; their functions hear of it, and the next one finds a new connection.
 TEST(RpcTensorPipeTest, BrokenConnectionsEndTheCallsOnThem) {
   static std::promise<void>* runs = nullptr;
-  static std::promise<void>* over = nullptr;
-  rpc::register_function("hold on", [] {
-    const std::future<void> end = over->get_future();
-    runs->set_value();
-    end.wait();
-  });
+  static std::promise<bool>* heard = nullptr;
+  [[maybe_unused]] static const bool registered = [] {
+    rpc::register_function("hold on", [] {
+      runs->set_value();
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!rpc::cancelled() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      heard->set_value(rpc::cancelled());
+    });
+    return true;
+  }();
   std::promise<void> began;
-  std::promise<void> ended;
+  std::promise<bool> told;
   runs = &began;
-  over = &ended;
+  heard = &told;
   Store store = Store::inproc();
   on_ranks(2, [&](int rank) {
     const auto worker =
@@ -203,7 +207,7 @@ TEST(RpcTensorPipeTest, BrokenConnectionsEndTheCallsOnThem) {
       EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kPeerLost);
       EXPECT_NE(text.find("the connection to rank 1 broke"), std::string::npos) << text;
       EXPECT_EQ(worker.rpc_sync<int>(1, "one"), 1);
-      ended.set_value();
+      EXPECT_TRUE(told.get_future().get());
     }
     EXPECT_TRUE(worker.shutdown().empty());
   });

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "rpc/cancels.hpp"
+#include "rpc/forks.hpp"
+
 namespace backplane::core::rpc {
 namespace {
 
@@ -47,8 +50,9 @@ TEST(RpcValuesTest, AreMadeOnce) {
 }
 
 TEST(RpcValuesTest, GoToWhoTookTheLastFork) {
-  static int destroyed = 0;
-  const bp_rpc_value raw = {sizeof(bp_rpc_value), 0, nullptr, [](void*) { ++destroyed; }, nullptr};
+  int destroyed = 0;
+  const bp_rpc_value raw = {sizeof(bp_rpc_value), 0, &destroyed, [](void* count) { ++*static_cast<int*>(count); },
+                            nullptr};
   Values values;
   values.create(kValue, kFirst, 0, "f");
   values.set(kValue, std::make_shared<Value>(raw));
@@ -121,6 +125,26 @@ TEST(RpcForksTest, AnswersAreRememberedUntilTheyAreTaken) {
   EXPECT_TRUE(forks.take_answer(2, 7).empty());
   EXPECT_EQ(forks.take_answer(1, 7).size(), 1U);
   EXPECT_TRUE(forks.take_answer(1, 7).empty());
+}
+
+TEST(RpcCancelsTest, OneThatOvertakesItsCallIsKeptForIt) {
+  Cancels cancels;
+  cancels.keep(1, 7);
+  cancels.keep(1, 7);  // told twice
+  EXPECT_FALSE(cancels.take(2, 7));
+  EXPECT_FALSE(cancels.take(1, 8));
+  EXPECT_TRUE(cancels.take(1, 7));
+  EXPECT_FALSE(cancels.take(1, 7));
+}
+
+TEST(RpcCancelsTest, TheLastOnesAreToldAgain) {
+  Cancels cancels;
+  EXPECT_TRUE(cancels.told(1).empty());
+  for (uint64_t call = 1; call <= 1000; ++call) cancels.note(1, call);
+  cancels.note(2, 5);
+  EXPECT_EQ(cancels.told(1).back(), 1000U);
+  EXPECT_LT(cancels.told(1).size(), 1000U);
+  EXPECT_EQ(cancels.told(2), std::vector<uint64_t>{5});
 }
 
 TEST(RpcValuesTest, EndWithTheirWorker) {

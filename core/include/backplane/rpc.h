@@ -134,8 +134,8 @@ typedef void (*bp_rpc_done)(void* ctx, bp_rpc_parcel* result, const bp_error* er
  * Returns at once; if it returns an error `done` is not called. *id (may be NULL) is for bp_rpc_cancel. */
 BP_API int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments,
                            int64_t timeout_ns, bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err);
-/* Ends a call with BP_CANCELLED and tells the callee, as a timeout does: what does not run yet never will, what runs
- * can ask bp_rpc_cancelled. Does nothing if it has ended. */
+/* Ends a call with BP_CANCELLED and tells the callee, as a timeout and a broken connection do: what does not run yet
+ * never will, what runs can ask bp_rpc_cancelled. Does nothing if it has ended. */
 BP_API void bp_rpc_cancel(bp_rpc* rpc, uint64_t id);
 /* 1 if the caller of the function that runs on this thread waits no more. */
 BP_API int32_t bp_rpc_cancelled(void);

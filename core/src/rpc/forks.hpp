@@ -13,29 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "rpc/recent.hpp"
 #include "rpc/wire.hpp"
 
 namespace backplane::core::rpc {
-
-// So many forks are remembered; the oldest are forgotten.
-class RecentForks {
- public:
-  void add(const Id& fork) {
-    if (!forks_.insert(fork).second) return;
-    order_.push_back(fork);
-    if (order_.size() <= kMost) return;
-    forks_.erase(order_.front());
-    order_.pop_front();
-  }
-  bool contains(const Id& fork) const { return forks_.contains(fork); }
-  bool remove(const Id& fork) { return forks_.erase(fork) > 0; }
-
- private:
-  static constexpr size_t kMost = 1 << 16;
-
-  std::set<Id> forks_;
-  std::deque<Id> order_;
-};
 
 class Forks {
  public:
@@ -85,11 +66,12 @@ class Forks {
   }
 
  private:
+  static constexpr size_t kMostLost = 1 << 16;
   static constexpr size_t kMostAnswers = 4096;
 
   std::mutex mutex_;
   std::set<Id> held_;
-  RecentForks lost_;
+  Recent<Id, kMostLost> lost_;
   std::map<std::pair<int32_t, uint64_t>, std::vector<Passed>> answers_;
   std::deque<std::pair<int32_t, uint64_t>> answer_order_;
 };

@@ -226,20 +226,29 @@ void Worker::end(uint64_t number, const Error& why) {
   record_.add(
       {false, call->to, number, call->kind, call->function, call->begun, Deadline::Clock::now(), error.status()});
   if (!call->forks.empty()) give_up(call->to, call->forks);
-  const bool asked = call->kind == Kind::kCall || call->kind == Kind::kRemote || call->kind == Kind::kFetch;
-  if (asked && (error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED)) {
-    Header word;
-    word.kind = Kind::kCancel;
-    word.call = number;
-    word.value = call->value;
-    try {
-      transmit(call->to, word, {}, 0, rpc_timeout_ns_);
-    } catch (const std::exception& e) {
-      log(BP_LOG_DEBUG, "rpc: {} cannot be told of a call's end: {}", names_[static_cast<size_t>(call->to)], e.what());
-    }
+  // An answer that was lost with a connection leaves a callee that lives, and that nobody waits for either.
+  const bool waits_no_more = error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED ||
+                             (error.status() == BP_PEER_LOST && !loss_of(call->to));
+  if (waits_no_more && (call->kind == Kind::kCall || call->kind == Kind::kRemote)) {
+    cancels_.note(call->to, number);
+    tell_cancel(call->to, number, {});
+  } else if (waits_no_more && call->kind == Kind::kFetch) {
+    tell_cancel(call->to, number, call->value);
   }
   const Error told = labelled(*call, error);
   call->done(nullptr, &told);
+}
+
+void Worker::tell_cancel(int32_t to, uint64_t number, const Id& value) {
+  Header word;
+  word.kind = Kind::kCancel;
+  word.call = number;
+  word.value = value;
+  try {
+    transmit(to, word, {}, 0, rpc_timeout_ns_);
+  } catch (const std::exception& e) {
+    log(BP_LOG_DEBUG, "rpc: {} cannot be told of a call's end: {}", names_[static_cast<size_t>(to)], e.what());
+  }
 }
 
 Error Worker::labelled(const Call& call, const Error& error) const {

@@ -83,8 +83,15 @@ void Worker::lost(int32_t peer, const Error& error) {
   for (int32_t rank = 0; rank < static_cast<int32_t>(names_.size()); ++rank) {
     if (rank == rank_ || (peer >= 0 && peer != rank)) continue;
     calls_.doom_all_to(rank, error, Deadline::after(kGraceNs));
+    cancel_again(rank);
     tell_doubt(rank);
   }
+}
+
+// What it was told of may have been lost with the connection.
+void Worker::cancel_again(int32_t to) {
+  if (loss_of(to)) return;
+  for (const uint64_t number : cancels_.told(to)) tell_cancel(to, number, {});
 }
 
 // Its agent may have noticed nothing: answers that this worker had sent were its last on that connection.
@@ -103,6 +110,7 @@ void Worker::tell_doubt(int32_t to) {
 void Worker::on_doubt(int32_t from, uint64_t last) {
   const Error error(BP_PEER_LOST, "its answer may have been lost with a connection that broke", from);
   calls_.doom_all_to(from, error, Deadline::after(kGraceNs), last);
+  cancel_again(from);
 }
 
 void Worker::handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel) {
@@ -153,6 +161,7 @@ void Worker::serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel) 
     if (!inbound_.emplace(std::pair(from, inbound->header.call), inbound).second) {
       fail(BP_INVALID, "a call has the number of another one");
     }
+    if (cancels_.take(from, inbound->header.call)) inbound->cancelled = true;
   }
   // A call to itself comes on the caller's thread, which may hold locks.
   inbound->function = find_function(inbound->header.function);
@@ -272,7 +281,11 @@ void Worker::on_cancel(int32_t from, const Header& header) {
   give_up(from, forks_.take_answer(from, header.call & kNumbers));
   const std::lock_guard lock(mutex_);
   const auto found = inbound_.find({from, header.call});
-  if (found != inbound_.end()) found->second->cancelled = true;
+  if (found != inbound_.end()) {
+    found->second->cancelled = true;
+  } else if (header.value.maker < 0) {  // not one that fetches
+    cancels_.keep(from, header.call);
+  }
 }
 
 }  // namespace backplane::core::rpc

@@ -19,7 +19,7 @@
 
 #include "deadline.hpp"
 #include "error.hpp"
-#include "rpc/forks.hpp"
+#include "rpc/recent.hpp"
 #include "rpc/parcel.hpp"
 #include "rpc/wire.hpp"
 
@@ -83,7 +83,7 @@ class Values {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Table values_;
-  RecentForks dropped_early_;
+  Recent<Id, 1 << 16> dropped_early_;
   std::optional<Error> closed_;
 };
 

@@ -24,6 +24,7 @@
 #include "group/group.hpp"
 #include "group/liveness.hpp"
 #include "rpc/calls.hpp"
+#include "rpc/cancels.hpp"
 #include "rpc/forks.hpp"
 #include "rpc/functions.hpp"
 #include "rpc/metrics.hpp"
@@ -116,6 +117,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void loop_back(const bp_rpc_message& message);
   void end(uint64_t number, const Error& error);
   void expire(uint64_t number);
+  void tell_cancel(int32_t to, uint64_t number, const Id& value);
   Error labelled(const Call& call, const Error& error) const;
   // Gives `to` forks of its own of the references in content, then goes on with them in the header, or with an error.
   void pass_on(int32_t to, Header header, Content content,
@@ -132,6 +134,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void answer(const std::shared_ptr<Inbound>& inbound, const Error* error, std::shared_ptr<Value> value);
   void on_answer(int32_t from, const Header& header, std::shared_ptr<Parcel> parcel);
   void on_cancel(int32_t from, const Header& header);
+  void cancel_again(int32_t to);
   void tell_doubt(int32_t to);
   void on_doubt(int32_t from, uint64_t last);
   void reply(int32_t to, uint64_t call, Content content);
@@ -172,6 +175,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   Metrics metrics_;
   Record record_;
   Forks forks_;
+  Cancels cancels_;
   Values values_;
   Calls calls_;
   std::shared_ptr<Pool> pool_;
