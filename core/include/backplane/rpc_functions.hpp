@@ -110,9 +110,9 @@ void register_short_function(const std::string& name, Function function) {
   detail::register_with(bp_rpc_register_short, name, std::move(function));
 }
 
-// Inside a function: does its caller wait no more, because of its timeout, a cancel, a connection that broke, or because
-// it has left or died? While both live it hears of it whatever becomes of the messages between: one that overtakes the
-// call is kept for it, and those that a connection may have taken with it are sent again (the last 256).
+// Inside a function: does its caller wait no more, because of its timeout, a cancel, a connection that broke, or
+// because it has left or died? While both live it hears of it whatever becomes of the messages between: one that
+// overtakes the call is kept for it, and those that a connection may have taken with it are sent again (the last 256).
 inline bool cancelled() { return bp_rpc_cancelled() != 0; }
 
 }  // namespace backplane::rpc

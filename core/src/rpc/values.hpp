@@ -19,8 +19,8 @@
 
 #include "deadline.hpp"
 #include "error.hpp"
-#include "rpc/recent.hpp"
 #include "rpc/parcel.hpp"
+#include "rpc/recent.hpp"
 #include "rpc/wire.hpp"
 
 namespace backplane::core::rpc {
