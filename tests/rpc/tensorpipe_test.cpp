@@ -177,8 +177,8 @@ int cut(const std::string& card) {
   return count;
 }
 
-// Also those whose message had been sent long ago; their functions hear of it, and the next one finds a new connection.
-TEST(RpcTensorPipeTest, BrokenConnectionsEndTheCallsOnThem) {
+// One call, whose connection breaks; its function hears of its end, and the next call finds a new connection.
+void expect_told(bool cancel) {
   static std::promise<void>* runs = nullptr;
   static std::promise<bool>* heard = nullptr;
   [[maybe_unused]] static const bool registered = [] {
@@ -202,16 +202,21 @@ TEST(RpcTensorPipeTest, BrokenConnectionsEndTheCallsOnThem) {
       const auto call = worker.rpc_async<void>({1, Timeout::zero()}, "hold on");  // no timeout
       began.get_future().wait();
       EXPECT_GT(cut(store.get(card_key(1))), 0);
+      if (cancel) call.cancel();
       EXPECT_TRUE(call.wait_for(std::chrono::seconds(20)));
       std::string text;
-      EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kPeerLost);
-      EXPECT_NE(text.find("the connection to rank 1 broke"), std::string::npos) << text;
-      EXPECT_EQ(worker.rpc_sync<int>(1, "one"), 1);
+      EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), cancel ? Status::kCancelled : Status::kPeerLost);
+      EXPECT_EQ(text.find("the connection to rank 1 broke") != std::string::npos, !cancel) << text;
       EXPECT_TRUE(told.get_future().get());
+      EXPECT_EQ(worker.rpc_sync<int>(1, "one"), 1);
     }
     EXPECT_TRUE(worker.shutdown().empty());
   });
 }
+
+// Also those whose message had been sent long ago.
+TEST(RpcTensorPipeTest, BrokenConnectionsEndTheCallsOnThem) { expect_told(false); }
+TEST(RpcTensorPipeTest, CancelsThatAConnectionTakesWithItAreTold) { expect_told(true); }
 
 TEST(RpcTensorPipeTest, WorkersOfOtherChannelsHaveOneInCommon) {
   rpc::register_function("sum of array",

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who waits for a call.
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "rpc/workers.hpp"
+
+namespace backplane::test {
+namespace {
+
+std::promise<void>* release = nullptr;
+
+[[maybe_unused]] const bool registered = [] {
+  rpc::register_function("held", [] {
+    release->get_future().wait();
+    return 7;
+  });
+  return true;
+}();
+
+// Some for ever, some for a while that suffices or does not; they begin and end in any order.
+TEST(RpcFutureTest, ManyMayWaitForOne) {
+  std::promise<void> go;
+  release = &go;
+  in_world("inproc", 2, [&go](const rpc::Worker& worker) {
+    if (worker.rank() != 0) return;
+    const auto call = worker.rpc_async<int>("worker1", "held");
+    std::vector<std::thread> waiting;
+    std::vector<std::thread> giving_up;
+    for (int i = 0; i < 4; ++i) {
+      waiting.emplace_back([&call] { EXPECT_EQ(call.wait(), 7); });
+      waiting.emplace_back([&call] { EXPECT_TRUE(call.wait_for(std::chrono::seconds(60))); });
+      waiting.emplace_back([&call] { EXPECT_TRUE(call.wait_for(Timeout::max())); });
+      giving_up.emplace_back([&call, i] { EXPECT_FALSE(call.wait_for(std::chrono::milliseconds(i))); });
+    }
+    for (std::thread& each : giving_up) each.join();
+    std::thread beside([&call] {  // until it is done, and then once more
+      while (!call.wait_for(std::chrono::microseconds(10))) {
+      }
+      EXPECT_TRUE(call.wait_for(Timeout::zero()));
+    });
+    go.set_value();
+    for (std::thread& each : waiting) each.join();
+    beside.join();
+    EXPECT_EQ(call.wait(), 7);
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test
