@@ -18,7 +18,7 @@ using std::chrono::steady_clock;
 std::atomic<int> unheard = 0;
 
 [[maybe_unused]] const bool registered = [] {
-  rpc::register_function("until cancelled", [] {
+  rpc::register_function("listen", [] {
     const auto end = steady_clock::now() + seconds(20);
     while (!rpc::cancelled() && unheard == 0) {
       if (steady_clock::now() > end) ++unheard;
@@ -35,7 +35,7 @@ void cancel_at_once(const std::string& way) {
     if (worker.rank() != 0) return;
     std::vector<rpc::Future<void>> calls;
     for (int i = 0; i < 200; ++i) {
-      calls.push_back(worker.rpc_async<void>({"worker1", Timeout::zero()}, "until cancelled"));
+      calls.push_back(worker.rpc_async<void>({"worker1", Timeout::zero()}, "listen"));
       calls.back().cancel();
     }
     for (const auto& call : calls) EXPECT_EQ(failure_of([&call] { call.wait(); }), Status::kCancelled);
