@@ -230,7 +230,7 @@ void Worker::end(uint64_t number, const Error& why) {
   const bool waits_no_more = error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED ||
                              (error.status() == BP_PEER_LOST && !loss_of(call->to));
   if (waits_no_more && (call->kind == Kind::kCall || call->kind == Kind::kRemote)) {
-    cancels_.note(call->to, number);
+    if (error.status() != BP_PEER_LOST) cancels_.note(call->to, number);  // which goes over another connection
     tell_cancel(call->to, number, {});
   } else if (waits_no_more && call->kind == Kind::kFetch) {
     tell_cancel(call->to, number, call->value);
