@@ -76,7 +76,7 @@ bp_result make_result() { return {sizeof(bp_result), -1, 0}; }
 
 Pending::Pending(Agent* agent, const bp_op& given) : agent_(agent) {
   bp_op op = given;
-  twin_ = agent->twin(&op);
+  if (agent->twins()) twin_ = std::make_unique<Twin>(agent->twins(), &op);
   if (twin_ && !twin_->ok()) {
     submitted_.status = bp_error_set(&submitted_.error, BP_RESOURCE, 0, -1, "no memory of the device for the check");
     twin_.reset();

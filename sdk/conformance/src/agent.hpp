@@ -101,9 +101,6 @@ class Agent {
   bool use_twins();
   // Null: buffers are what the cases make them.
   const std::shared_ptr<TwinMemory>& twins() const { return twins_; }
-  // The stand-ins of an operation for those who call the table themselves; null: it needs none. Keep it until the
-  // operation is terminal.
-  std::unique_ptr<Twin> twin(bp_op* op) const { return twins_ ? std::make_unique<Twin>(twins_, op) : nullptr; }
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
 

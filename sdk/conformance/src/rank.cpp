@@ -62,7 +62,8 @@ void Rank::skip(const std::string& reason) {
   leave_together();
 }
 
-// The others may be in init, or in an operation with this rank, and would miss it: its agents stay until they leave, too.
+// The others may be in init, or in an operation with this rank, and would miss it: its agents stay until they leave,
+// too.
 void Rank::leave_together() {
   world().break_barriers();
   world().leave(id_);
@@ -133,6 +134,13 @@ std::unique_ptr<Agent> Rank::open(const Plan& plan, bool guarded) {
   std::unique_ptr<Agent> agent = try_open(plan, outcome, guarded);
   require_ok(outcome, "init");
   return agent;
+}
+
+std::unique_ptr<Twin> Rank::twin(const std::shared_ptr<TwinMemory>& twins, bp_op* op) {
+  if (!twins) return nullptr;
+  auto made = std::make_unique<Twin>(twins, op);
+  require(made->ok(), "memory of the device for an operation", "none");
+  return made;
 }
 
 void Rank::guard(Agent& agent) {

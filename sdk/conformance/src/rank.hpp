@@ -81,8 +81,8 @@ class Rank {
   // Records a finding and leaves the body.
   void require(bool condition, const std::string& expected, const std::string& actual);
   [[noreturn]] void fail(const std::string& expected, const std::string& actual);
-  // The case does not apply here, for a reason that only running it could show. Ends when all ranks leave their bodies, so
-  // that none of them takes it for a loss.
+  // The case does not apply here, for a reason that only running it could show. Ends when all ranks leave their bodies,
+  // so that none of them takes it for a loss.
   [[noreturn]] void skip(const std::string& reason);
   // The harness cannot do its own work here (no memory, no fork ...).
   [[noreturn]] void trouble(const std::string& what);
@@ -104,6 +104,9 @@ class Rank {
   std::unique_ptr<Agent> open(const Plan& plan = {}, bool guarded = false);
   // The same, but says how it went instead: null and the outcome if init failed.
   std::unique_ptr<Agent> try_open(const Plan& plan, Outcome& outcome, bool guarded = false);
+  // The stand-in of an operation for those who call the table themselves; null: it needs none. Leaves the body if there
+  // is no memory for it. Keep it until the operation is terminal.
+  std::unique_ptr<Twin> twin(const std::shared_ptr<TwinMemory>& twins, bp_op* op);
   // From now on, until it is closed, a lost rank aborts the agent (BP_PEER_LOST, naming it).
   void guard(Agent& agent);
 

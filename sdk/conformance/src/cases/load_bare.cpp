@@ -154,10 +154,8 @@ void BareAgent::exchange(uint64_t flags) {
   const Shaped<bp_error> recv_error(shape_, fresh_error());
   bp_op plain_send = send_op(next, 7, &sent, sizeof sent);
   bp_op plain_recv = recv_op(previous, 7, &received, sizeof received, result.get());
-  const auto send_twin = twins_ ? std::make_unique<Twin>(twins_, &plain_send) : nullptr;
-  const auto recv_twin = twins_ ? std::make_unique<Twin>(twins_, &plain_recv) : nullptr;
-  rank_.require(!recv_twin || (recv_twin->ok() && send_twin->ok()), "memory of the device for a send and a recv",
-                "none");
+  const auto send_twin = rank_.twin(twins_, &plain_send);
+  const auto recv_twin = rank_.twin(twins_, &plain_recv);
   const Shaped<bp_op> send(shape_, plain_send);
   const Shaped<bp_op> recv(shape_, plain_recv);
   recv->flags = flags;
