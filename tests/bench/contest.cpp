@@ -14,7 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kFewest = 3;  // rounds, and batches of a turn
+// Rounds, and batches of a turn.
+size_t fewest(const Arguments& arguments) { return arguments.quick ? 1 : 3; }
 
 double batch_us(const Action& action, const Subject& subject) {
   const Clock::time_point begin = Clock::now();
@@ -67,7 +68,7 @@ Outcome take_turns(const Subject& subject, const Arguments& arguments, ProcessGr
   std::vector<double> times[2];
   std::vector<double> ratios;
   const auto end = Clock::now() + std::chrono::duration<double>(arguments.quick ? 0 : arguments.seconds);
-  for (size_t round = 0; agreed(group, ratios.size() < kFewest || Clock::now() < end); ++round) {
+  for (size_t round = 0; agreed(group, ratios.size() < fewest(arguments) || Clock::now() < end); ++round) {
     double us[2] = {};
     us[round % 2] = turn(round % 2);
     us[1 - round % 2] = turn(1 - round % 2);
@@ -111,7 +112,7 @@ Outcome contest_apart(const Subject& subject, const Arguments& arguments, Proces
       for (int i = 0; i < kToWarmUp; ++i) batch_us(side, subject);
       batches.clear();
       const auto end = Clock::now() + (arguments.quick ? kTurn / 50 : kTurn);
-      while (batches.size() < kFewest || Clock::now() < end) batches.push_back(batch_us(side, subject));
+      while (batches.size() < fewest(arguments) || Clock::now() < end) batches.push_back(batch_us(side, subject));
     }
     group.barrier();
     return quantile(batches, 0.5);
