@@ -10,6 +10,9 @@ namespace {
 // True: ordinary memory, which is read in the process; else memory of the heaps.
 class LentMessages : public testing::TestWithParam<bool> {
  protected:
+  void SetUp() override {
+    if (GetParam() && !may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  }
   // Ranks that lend each other memory of that kind.
   struct Ranks {
     explicit Ranks(int32_t count) : memory(count), shared(count) {}
