@@ -216,7 +216,7 @@ bool Worker::has_left() {
 
 // Those who do not leave together with this worker hear of it, if that can be done soon.
 void Worker::say_goodbye() {
-  constexpr auto kMost = std::chrono::milliseconds(200);
+  constexpr auto kMost = std::chrono::seconds(2);  // a busy host; the word is small, and mostly gone at once
   struct Underway {
     std::mutex mutex;
     std::condition_variable changed;
