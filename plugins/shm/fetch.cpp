@@ -57,17 +57,12 @@ void Messages::fetch(int32_t rank) {
   if (peer.lent.empty()) return;
   const uint64_t id = peer.lent.front();
   Incoming& incoming = peer.coming.at(id);
-  if (!fetch_part(rank, incoming)) {
-    peer.lent.pop_front();
-    incoming.lent = {};
-    incoming.offset = 0;
-    incoming.began = 0;
-    return send_control(rank, {Kind::kReady, incoming.tag, id, 1});
-  }
-  incoming.is_owed = incoming.offset == incoming.size;
-  if (incoming.is_owed) peer.lent.pop_front();
+  const bool has_failed = !fetch_part(rank, incoming);
+  if (has_failed) incoming.give_up();
+  incoming.is_owed = !has_failed && incoming.offset == incoming.size;
+  if (has_failed || incoming.is_owed) peer.lent.pop_front();
   if (!peer.lent.empty()) has_finished_ = true;  // there is more: who sleeps must look again
-  if (incoming.is_owed) send_control(rank, {Kind::kReady, incoming.tag, id, 0});
+  if (has_failed || incoming.is_owed) send_control(rank, {Kind::kReady, incoming.tag, id, has_failed ? 1U : 0U});
 }
 
 bool Messages::fetch_part(int32_t rank, Incoming& incoming) {

@@ -64,6 +64,11 @@ class Messages {
     bool is_unwanted = false;  // a receive was too small for it, or there was no memory to keep it
     bool is_owed = false;      // all of it is here, but not yet in the channel that it is
     bool has_come() const { return offset == size && !is_owed; }
+    void give_up() {  // it comes through the channel after all
+      lent = {};
+      offset = 0;
+      began = 0;  // which tells nothing about either way
+    }
   };
   struct Reply {
     Kind kind;
@@ -152,7 +157,7 @@ class Messages {
   Trial trial_;
   std::string note_;           // to be logged after this turn
   bool has_refused_ = false;   // that a rank cannot be read has been logged
-  bool has_finished_ = false;  // something ended during this turn
+  bool has_finished_ = false;  // something ended during this turn, or is left to be fetched
   Helper helper_;              // last: its thread uses all of the above
 };
 

@@ -199,6 +199,7 @@ void Messages::accept(const Message& announced, Operation& receive) {
   if (incoming.is_owed) return send_control(rank, no_need);
   if (incoming.lent.data == nullptr) return send_control(rank, {Kind::kReady, announced.tag, announced.id, 1});
   at(rank).lent.push_back(announced.id);
+  has_finished_ = true;  // who sleeps must look: it may be the receive of a program that does not wait
 }
 
 // Where the next bytes go; null: nowhere.
