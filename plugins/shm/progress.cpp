@@ -75,13 +75,13 @@ bool Messages::put_control(Peer& peer) {
   peer.controls.pop_front();
   if (fetched == nullptr) return true;
   fetched->is_owed = false;
-  if (!is_void) measure(*fetched);
-  fetched->lent = {};
   if (is_void) {
-    fetched->offset = 0;
-  } else {
-    complete(peer, reply.id);
+    fetched->give_up();
+    return true;
   }
+  measure(*fetched);
+  fetched->lent = {};
+  complete(peer, reply.id);
   return true;
 }
 
