@@ -32,6 +32,7 @@ Messages::Incoming& Messages::expect(const Message& announced, Operation& receiv
   Peer& peer = at(announced.source);
   Lent lent = announced.lent;
   int64_t began = 0;
+  if (lent.data != nullptr && peer.in.has_revoked(lent.loan)) lent = {};  // it would be read in vain
   if (lent.data != nullptr && is_in_process(lent.loan.place)) {
     const bool can_read = cross_->reaches(announced.source);
     if (!can_read && !has_refused_) has_refused_ = !(note_ = cross_->refusal()).empty();

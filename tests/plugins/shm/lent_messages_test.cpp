@@ -2,6 +2,8 @@
 //
 // Buffers that are fetched where they lie, in the ranks' heaps or in their processes, in messages: they belong to their
 // owner as soon as the send ends.
+#include <chrono>
+
 #include "heaps.hpp"
 
 namespace backplane::shm::test {
@@ -34,6 +36,37 @@ class LentMessages : public testing::TestWithParam<bool> {
 };
 INSTANTIATE_TEST_SUITE_P(Memory, LentMessages, testing::Bool(),
                          [](const auto& test) { return test.param ? "OfTheProcess" : "OfTheHeap"; });
+
+// Played: the message with tag 1 that rank 1 announces in head i of its channel to rank 0.
+void announce(const Memory& memory, size_t i, uint64_t size, uint64_t place) {
+  Head& head = memory.view.channel(0, 1).heads[i];
+  head.kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
+  head.tag = 1;
+  head.control = {i + 1, size, {place, 0}};
+  head.turn.store(static_cast<uint32_t>(i + 1));
+  memory.view.opened(0, 1).store(1);
+}
+
+// Is this what rank 0 has told rank 1 in head i: send it after all (size 1), or not (0)?
+bool has_answered(const Memory& memory, size_t i, uint64_t size) {
+  const Head& head = memory.view.channel(1, 0).heads[i];
+  return head.kind_and_length == static_cast<uint32_t>(Kind::kReady) && head.control.size == size;
+}
+
+// A thread that sleeps on a rank's bell, played: it must be woken where it had something to do.
+class Sleeper {
+ public:
+  Sleeper(const Memory& memory, int32_t rank) : bell_(memory.view.member(rank).bell) { bell_.sleepers.fetch_add(1); }
+  ~Sleeper() { bell_.sleepers.fetch_sub(1); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+  uint32_t rings() const { return bell_.rings.load() - before_; }
+
+ private:
+  Bell& bell_;
+  const uint32_t before_ = bell_.rings.load();
+};
 
 uint64_t at_rank(int32_t rank, uint64_t round) { return static_cast<uint64_t>(rank) * 1'000'003 + round * 7919; }
 
@@ -124,7 +157,7 @@ TEST_P(LentMessages, WhatIsTakenBackAmidIsNotReceived) {
   EXPECT_TRUE(std::all_of(in.begin(), in.end(), [got](uint32_t each) { return each == got; })) << in[0];
 }
 
-// A receiver that cannot know whether what it has read was still what was sent has it sent.
+// A receiver that cannot know whether what it would read is still what was sent has it sent.
 TEST_P(LentMessages, WhatMayHaveBeenTakenBackIsSent) {
   constexpr uint64_t kCount = 100'000;
   const Ranks ranks(2);
@@ -141,6 +174,45 @@ TEST_P(LentMessages, WhatMayHaveBeenTakenBackIsSent) {
   other.join();
   EXPECT_TRUE(std::all_of(in.begin(), in.end(), [](uint32_t each) { return each == 1; }));
   EXPECT_GT(written(channel.data.data(), kRingSize), 0U);
+}
+
+// What is void when a receive takes it is asked for at once.
+TEST_P(LentMessages, WhatIsVoidIsNotFetched) {
+  constexpr uint64_t kCount = 100'000;
+  const Ranks ranks(2);
+  Rank receiver = ranks.make(0);
+  const Rank sender = ranks.make(1);
+  const Numbers data(sender.own_heap, kCount);
+  data.fill(7);
+  ranks.memory.view.channel(0, 1).revoked.store(1);
+  announce(ranks.memory, 0, kCount * sizeof(uint32_t),
+           Ranks::place_of(sender, data.bytes(), kCount * sizeof(uint32_t)));
+  std::vector<uint32_t> in(kCount);
+  const auto receiving = receiver.recv(1, 1, in.data(), kCount * sizeof(uint32_t));
+  receiver.messages.move_on(Look::kFull);
+  EXPECT_EQ(std::count(in.begin(), in.end(), 0U), static_cast<ptrdiff_t>(kCount));
+  EXPECT_EQ(ranks.memory.view.channel(1, 0).heads[0].turn.load(), 1U);
+  EXPECT_TRUE(has_answered(ranks.memory, 0, 1));
+  receiving->cancel();
+}
+
+// A receive may take what is announced while all who look sleep, and be left in flight.
+TEST_P(LentMessages, WhoSleepsIsWokenToFetch) {
+  constexpr uint64_t kCount = 100'000;
+  const Ranks ranks(2);
+  Rank sender = ranks.make(0);
+  Rank receiver = ranks.make(1);
+  const Numbers data(sender.own_heap, kCount);
+  std::vector<uint32_t> in(kCount);
+  const auto sending = sender.send(1, 1, data.data(), kCount * sizeof(uint32_t));
+  receiver.messages.move_on(Look::kFull);
+  {
+    const Sleeper sleeper(ranks.memory, 1);
+    const auto receiving = receiver.recv(0, 1, in.data(), kCount * sizeof(uint32_t));
+    EXPECT_GT(sleeper.rings(), 0U);
+    Rank::finish(receiving);
+  }
+  Rank::finish(sending);
 }
 
 bool received(Rank& rank, std::vector<uint32_t>& in, int64_t timeout_ns) {
@@ -181,13 +253,8 @@ TEST_P(LentMessages, WhatIsReceivedHasBeenAnswered) {
     for (size_t i = 0; i < kHeads; ++i) EXPECT_EQ(receiver.send(1, 2, &i, sizeof i), nullptr);
     const Numbers data(sender.own_heap, 100'000);
     data.fill(7);
-    Channel& there = ranks.memory.view.channel(0, 1);
-    there.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
-    there.heads[0].tag = 1;
     const uint64_t place = count == 0 ? 0 : Ranks::place_of(sender, data.bytes(), count * sizeof(uint32_t));
-    there.heads[0].control = {1, count * sizeof(uint32_t), {place, 0}};
-    there.heads[0].turn.store(1);
-    ranks.memory.view.opened(0, 1).store(1);
+    announce(ranks.memory, 0, count * sizeof(uint32_t), place);
     std::vector<uint32_t> in(count);
     const auto gives_up = [&receiver, &in, count] {
       receiver.recv(1, 1, in.data(), count * sizeof(uint32_t), nullptr, BP_OP_SYNC, 1'000'000);
@@ -204,8 +271,7 @@ TEST_P(LentMessages, WhatIsReceivedHasBeenAnswered) {
     receiver.peers.wake(0);
     Rank::finish(receiving);
     EXPECT_EQ(back.heads[0].turn.load(), kHeads + 1);
-    EXPECT_EQ(back.heads[0].kind_and_length, static_cast<uint32_t>(Kind::kReady));
-    EXPECT_EQ(back.heads[0].control.size, 0U);
+    EXPECT_TRUE(has_answered(ranks.memory, 0, 0));
     EXPECT_EQ(std::count(in.begin(), in.end(), 7U), static_cast<ptrdiff_t>(count));
   }
 }
@@ -217,14 +283,10 @@ TEST_P(LentMessages, DataOfWhatIsFetchedIsNonsense) {
   Rank honest = ranks.make(0);
   const Rank liar = ranks.make(1);
   Channel& channel = ranks.memory.view.channel(0, 1);
-  channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
-  channel.heads[0].tag = 1;
   const Numbers theirs(liar.own_heap, kSize / sizeof(uint32_t));
-  channel.heads[0].control = {1, kSize, {Ranks::place_of(liar, theirs.bytes(), kSize), 0}};
+  announce(ranks.memory, 0, kSize, Ranks::place_of(liar, theirs.bytes(), kSize));
   channel.heads[1].kind_and_length = static_cast<uint32_t>(Kind::kData) | 100U << 8;
   channel.heads[1].control = {1, 100, {}};
-  channel.heads[0].turn.store(1);
-  ranks.memory.view.opened(0, 1).store(1);
   std::vector<std::byte> got(kSize);
   const auto receiving = honest.recv(1, 1, got.data(), got.size());
   channel.heads[1].turn.store(2);
@@ -243,12 +305,7 @@ TEST(Lent, HostilePlacesAreNonsense) {
   const Shared shared(2);
   Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
   const Rank liar(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
-  Channel& channel = memory.view.channel(0, 1);
-  channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
-  channel.heads[0].tag = 1;
-  channel.heads[0].control = {1, 100'000, {kHeap - 99'998, 0}};
-  channel.heads[0].turn.store(1);
-  memory.view.opened(0, 1).store(1);
+  announce(memory, 0, 100'000, kHeap - 99'998);
   std::vector<std::byte> got(100'000);
   try {
     honest.recv(1, 1, got.data(), got.size(), nullptr, BP_OP_SYNC);
@@ -266,21 +323,33 @@ TEST(Lent, WhatCannotBeReadInTheProcessIsSent) {
     const Memory memory(2);
     Rank honest(memory.view, 0, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
     const Rank liar(memory.view, 1, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
-    Channel& channel = memory.view.channel(0, 1);
-    channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
-    channel.heads[0].tag = 1;
-    channel.heads[0].control = {1, kSize, {kInProcess | address, 0}};
-    channel.heads[0].turn.store(1);
-    memory.view.opened(0, 1).store(1);
+    announce(memory, 0, kSize, kInProcess | address);
     std::vector<std::byte> got(kSize);
     const auto receiving = honest.recv(1, 1, got.data(), got.size());
     honest.messages.move_on(Look::kFull);
-    const Channel& back = memory.view.channel(1, 0);
-    EXPECT_EQ(back.heads[0].turn.load(), 1U);
-    EXPECT_EQ(back.heads[0].kind_and_length, static_cast<uint32_t>(Kind::kReady));
-    EXPECT_EQ(back.heads[0].control.size, 1U);
+    EXPECT_EQ(memory.view.channel(1, 0).heads[0].turn.load(), 1U);
+    EXPECT_TRUE(has_answered(memory, 0, 1));
     receiving->cancel();
   }
+}
+
+// After a read that failed there may be more to read, for which nobody else rings.
+TEST(Lent, ReadsThatFailWakeWhoSleeps) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  constexpr uint64_t kSize = 100'000;
+  const Memory memory(2);
+  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
+  const Rank liar(memory.view, 1, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
+  std::vector<std::byte> got(kSize);
+  std::vector<std::unique_ptr<sdk::Work>> receiving;
+  for (int i = 0; i < 3; ++i) receiving.push_back(honest.recv(1, 1, got.data(), got.size()));
+  const Sleeper sleeper(memory, 0);
+  for (const size_t i : {2U, 1U, 0U}) announce(memory, i, kSize, kInProcess | 1);  // seen at once
+  while (memory.view.channel(1, 0).heads[2].turn.load() != 3) honest.messages.move_on(Look::kFull);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (sleeper.rings() < 2 && std::chrono::steady_clock::now() < end) sched_yield();
+  EXPECT_GE(sleeper.rings(), 2U) << "before the second, and before the third";
+  for (const auto& each : receiving) each->cancel();
 }
 
 // Which way they go changes while messages are under way.
