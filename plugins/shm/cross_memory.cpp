@@ -55,40 +55,45 @@ CrossMemory::CrossMemory(const View& view, int32_t rank, int file, Cma use)
   if (file_ >= 0) ::fcntl(file_, F_SETLK, &lock);  // who does not get it is not read
 }
 
-void CrossMemory::ask(int32_t rank, pid_t process) noexcept {
-  Other& other = others_[static_cast<size_t>(rank)];
-  const Member& member = view_.member(rank);
+void CrossMemory::ask(Other& other, const Member& member, pid_t process) noexcept {
   other.process = process;
   other.mark = member.mark;
   other.mark_address = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(member.mark_address));
-  other.answer.store(Answer::kYes);
   std::byte nothing{};
-  if (process <= 0 || !read(rank, other.mark_address, &nothing, 1)) other.answer.store(Answer::kNo);
+  const bool can_read = process > 0 && read_in(other, other.mark_address, &nothing, 1) == Outcome::kRead;
+  other.answer.store(can_read ? Answer::kYes : Answer::kNo);
 }
 
 bool CrossMemory::reaches(int32_t rank) noexcept {
   Other& other = others_[static_cast<size_t>(rank)];
   if (other.answer.load() == Answer::kUnknown) {
     const std::lock_guard lock(asking_);
+    if (other.answer.load() != Answer::kUnknown) return other.answer.load() == Answer::kYes;
     const pid_t process = file_ < 0 ? ::getpid() : holder(file_, rank);
     if (process < 0) return false;  // not yet
-    ask(rank, process);
+    ask(other, view_.member(rank), process);
   }
   return other.answer.load() == Answer::kYes;
 }
 
 bool CrossMemory::read(int32_t rank, const std::byte* address, std::byte* to, uint64_t size) noexcept {
   Other& other = others_[static_cast<size_t>(rank)];
+  const Outcome outcome = read_in(other, address, to, size);
+  if (outcome == Outcome::kRefused) other.answer.store(Answer::kNo);
+  return outcome == Outcome::kRead;
+}
+
+CrossMemory::Outcome CrossMemory::read_in(const Other& other, const std::byte* address, std::byte* to,
+                                          uint64_t size) noexcept {
   uint64_t mark = 0;
   const std::array<iovec, 2> here = {part(&mark, sizeof mark), part(to, size)};
   const std::array<iovec, 2> there = {part(other.mark_address, sizeof mark), part(address, size)};
   const ssize_t got = ::process_vm_readv(other.process, here.data(), here.size(), there.data(), there.size(), 0);
-  if (got == static_cast<ssize_t>(sizeof mark + size) && mark == other.mark) return true;
+  if (got == static_cast<ssize_t>(sizeof mark + size) && mark == other.mark) return Outcome::kRead;
   const int code = got < 0 ? errno : EFAULT;
   error_.store(code);
   // Some buffers cannot be read so, whatever the process: memory of a device.
-  if (code != EFAULT || mark != other.mark) other.answer.store(Answer::kNo);
-  return false;
+  return code == EFAULT && mark == other.mark ? Outcome::kUnreadable : Outcome::kRefused;
 }
 
 bool CrossMemory::reaches_all() noexcept {

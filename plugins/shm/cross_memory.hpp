@@ -43,7 +43,7 @@ class CrossMemory {
   // Can this rank read that one's process? Any thread.
   bool reaches(int32_t rank) noexcept;
   // `size` bytes from an address in that rank's process. False: not all of them could be read, or it is another
-  // process by now. What is at `to` is undefined then. Any thread.
+  // process by now. What is at `to` is undefined then. Any thread, to which `reaches` has said yes.
   bool read(int32_t rank, const std::byte* address, std::byte* to, uint64_t size) noexcept;
 
   // All others?
@@ -57,15 +57,17 @@ class CrossMemory {
   std::string refusal() const;
 
  private:
-  void ask(int32_t rank, pid_t process) noexcept;
-
   enum class Answer : int32_t { kUnknown, kYes, kNo };
   struct Other {
-    std::atomic<Answer> answer = Answer::kUnknown;
+    std::atomic<Answer> answer = Answer::kUnknown;  // the last to be written of what was asked
     pid_t process = 0;
     uint64_t mark = 0;
     const std::byte* mark_address = nullptr;
   };
+
+  void ask(Other& other, const Member& member, pid_t process) noexcept;
+  enum class Outcome { kRead, kUnreadable, kRefused };  // nothing there, but elsewhere perhaps; nothing at all
+  Outcome read_in(const Other& other, const std::byte* address, std::byte* to, uint64_t size) noexcept;
 
   const View view_;
   const int32_t rank_;

@@ -99,6 +99,32 @@ TEST(CrossMemory, WhoHasNoLockIsAskedAgain) {
   EXPECT_EQ(mine.refusal(), "");
 }
 
+// Whoever asks first does not let others believe it before there is an answer.
+TEST(CrossMemory, ManyThreadsMayAsk) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  for (int round = 0; round < 20 * kEffort; ++round) {
+    for (const bool is_forged : {false, true}) {
+      const Memory memory(2);
+      const CrossMemory theirs(memory.view, 1, -1, Cma::kOn);
+      if (is_forged) memory.view.member(1).mark += 1;
+      CrossMemory mine(memory.view, 0, -1, Cma::kOn);
+      std::vector<std::thread> threads;
+      std::atomic<int> missing = 3;
+      for (int i = 0; i < 3; ++i) {
+        threads.emplace_back([&mine, &missing, is_forged] {
+          --missing;
+          while (missing.load() > 0) sched_yield();
+          const std::byte there{7};
+          std::byte here{};
+          EXPECT_EQ(mine.reaches(1), !is_forged);
+          EXPECT_TRUE(is_forged || mine.read(1, &there, &here, 1));
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+  }
+}
+
 TEST(CrossMemory, WhereItIsForbiddenItIsNotUsed) {
   TwoProcesses both;
   std::thread([&both] {
