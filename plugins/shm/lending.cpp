@@ -28,7 +28,9 @@ void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, co
 void Lending::offer_in_process(const std::byte* input, uint64_t size) {
   Lent& own = lent_[static_cast<size_t>(rank_)];
   if (own.input != nullptr || size < kWorthIt || !cross_->can_lend(input, size)) return;
-  mine_.input = place_in_process(input);
+  const uint64_t place = place_in_process(input);
+  if (place == 0) return;  // as with addresses that carry a tag
+  mine_.input = place;
   own.input = input;
   own.in_process = true;
 }
@@ -68,11 +70,22 @@ void Lending::take_back() noexcept {
 
 void Lending::check_lenders() const {
   for (int32_t rank = 0; rank < static_cast<int32_t>(lent_.size()); ++rank) {
-    if (rank == rank_ || at(rank).input == nullptr || !steps_.peers().has_broken_loan(rank)) continue;
-    throw sdk::Failure(BP_PEER_LOST,
-                       "rank " + std::to_string(rank) + " gave up while this rank read the buffer that it had lent",
-                       rank);
+    if (rank != rank_ && at(rank).input != nullptr) check_lender(rank);
   }
+}
+
+void Lending::check_lender(int32_t rank) const {
+  if (!steps_.peers().has_broken_loan(rank)) return;
+  throw sdk::Failure(
+      BP_PEER_LOST, "rank " + std::to_string(rank) + " gave up while this rank read the buffer that it had lent", rank);
+}
+
+void Lending::check_reach(int32_t rank) const {
+  if (cross_->reaches(rank)) return;
+  throw sdk::Failure(BP_PEER_LOST,
+                     "the process of rank " + std::to_string(rank) +
+                         " cannot be read any more; if it lives, set shm's option cma to off",
+                     rank);
 }
 
 void Lending::show(uint32_t step, const uint64_t* displs, uint64_t element) const {
@@ -110,11 +123,12 @@ void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Pass
     theirs.output = pools_->at(rank, places.output, wanted.size, wanted.alignment);
 }
 
-// Throws BP_INVALID if it is not what that rank may lend.
+// Throws BP_INVALID if it is not what that rank may lend, BP_PEER_LOST if it was.
 const std::byte* Lending::find(int32_t rank, uint64_t place, const Wanted& wanted) const {
   if (!is_in_process(place) && pools_ != nullptr) return pools_->at(rank, place, wanted.size, wanted.alignment);
   const std::byte* const address = address_of(place);
-  if (is_in_process(place) && wanted.in_process && cross_ != nullptr && cross_->reaches(rank) && address != nullptr) {
+  if (is_in_process(place) && wanted.in_process && cross_ != nullptr && address != nullptr) {
+    check_reach(rank);
     return address;
   }
   throw sdk::Failure(BP_INVALID, "rank " + std::to_string(rank) + " names a buffer that this rank cannot read", rank);
@@ -124,10 +138,12 @@ void Lending::copy(int32_t rank, std::byte* to, const std::byte* from, uint64_t 
   if (rank == rank_ || !at(rank).in_process) {
     if (size > 0 && to != from) std::memcpy(to, from, size);
   } else if (size > 0 && !cross_->read(rank, from, to, size)) {
-    const std::string name = "rank " + std::to_string(rank);
-    if (!cross_->reaches(rank)) throw sdk::Failure(BP_PEER_LOST, name + "'s process cannot be read any more", rank);
-    throw sdk::Failure(BP_INVALID,
-                       "the input of " + name + " cannot be read in its process; set shm's option cma to off", rank);
+    check_lender(rank);  // who gives up may free it
+    check_reach(rank);
+    throw sdk::Failure(
+        BP_INVALID,
+        "the input of rank " + std::to_string(rank) + " cannot be read in its process; set shm's option cma to off",
+        rank);
   }
 }
 

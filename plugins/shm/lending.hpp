@@ -100,6 +100,8 @@ class Lending {
 
  private:
   void check_lenders() const;
+  void check_lender(int32_t rank) const;
+  void check_reach(int32_t rank) const;
   const std::byte* find(int32_t rank, uint64_t place, const Wanted& wanted) const;
 
   using Scalar = std::array<std::byte, 16>;
