@@ -40,7 +40,9 @@ Pair::Pair(Context& context, ::gloo::transport::tcp::Device* device, std::shared
 // Before this is no longer a Pair: gloo's thread may be in one of the functions of this class.
 Pair::~Pair() {
   const std::lock_guard lock(m_);
-  if (state_ != CLOSED) ::gloo::transport::tcp::Pair::changeState(CLOSED);
+  if (state_ == CLOSED) return;
+  if (state_ != INITIALIZING && fd_ >= 0) be_registered();
+  ::gloo::transport::tcp::Pair::changeState(CLOSED);
 }
 
 void Pair::handleEvents(int events) {
