@@ -2,6 +2,7 @@
 #include "channel.hpp"
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace backplane::nccl {
@@ -133,6 +134,8 @@ bool Channel::is_still() noexcept {
     return last_.passed();
   } catch (const sdk::Failure&) {
     return true;  // the device has failed: it does nothing any more
+  } catch (const std::bad_alloc&) {
+    return false;
   }
 }
 

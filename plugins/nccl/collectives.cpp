@@ -373,6 +373,8 @@ bool Collectives::is_still() {
     return issued->event.passed();
   } catch (const sdk::Failure&) {
     return true;  // the device has failed: it does nothing any more
+  } catch (const std::bad_alloc&) {
+    return false;
   }
 }
 
