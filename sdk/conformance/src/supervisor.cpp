@@ -23,8 +23,9 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr Nanoseconds kGrace = 1 * kSecond;    // for the others, once a rank has failed
-constexpr Nanoseconds kStalled = 1 * kSecond;  // a rank that is stopped for ever counts as lost then
+constexpr Nanoseconds kGrace = 1 * kSecond;      // for the others, once a rank has failed
+constexpr Nanoseconds kSkipGrace = 5 * kSecond;  // once one has skipped the case: they may still be in init
+constexpr Nanoseconds kStalled = 1 * kSecond;    // a rank that is stopped for ever counts as lost then
 constexpr size_t kOutputKept = 4096;
 
 class Descriptor {
@@ -291,7 +292,7 @@ class Supervisor {
         break;
       case Record::kSkip:
         outcomes_.skips.push_back(field(record, 0));
-        begin_grace();
+        begin_grace(kSkipGrace);
         break;
       case Record::kTrouble:
         outcomes_.troubles.push_back(field(record, 0));
@@ -329,7 +330,7 @@ class Supervisor {
     }
   }
 
-  void begin_grace() { grace_until_ = std::min(grace_until_, now() + scaled(kGrace)); }
+  void begin_grace(Nanoseconds grace = kGrace) { grace_until_ = std::min(grace_until_, now() + scaled(grace)); }
 
   void set_fates(const Child& child, Fate fate) {
     for (const int32_t member : child.members) {
