@@ -292,42 +292,55 @@ TEST(Lent, HostileListsOfAddressesAreReadInTheProcess) {
   other.join();
 }
 
+// How a rank fails to which another one names this address of its process; that one has given up its loan, or not.
+int32_t failure_of_reading(uint32_t kind, uint64_t address, bool gave_up) {
+  const Memory memory(2);
+  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
+  Rank liar(memory.view, 1, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
+  std::thread other([&memory, &liar, address, gave_up] {
+    const Line& theirs = memory.view.line(0, 1);
+    while (theirs.step.load() != 1) sched_yield();
+    Line& line = memory.view.line(1, 1);
+    line.what = theirs.what;
+    const uint64_t place = kInProcess | address;
+    std::memcpy(line.data.data(), &place, sizeof place);
+    if (gave_up) liar.peers.break_loan();
+    line.step.store(1);
+    liar.peers.wake(0);
+  });
+  std::vector<uint32_t> in(kind == BP_ALL_REDUCE ? 20'000 : 10'000);
+  std::vector<uint32_t> out(20'000);
+  bp_op op = {};
+  op.struct_size = sizeof op;
+  op.kind = kind;
+  op.dtype = BP_U32;
+  op.input = {in.data(), in.size(), BP_HOST, 0};
+  op.output = {out.data(), out.size(), BP_HOST, 0};
+  Limit limit(Rank::kLong);
+  int32_t status = BP_OK;
+  try {
+    honest.collectives.run(op, limit);
+  } catch (const sdk::Failure& why) {
+    status = why.status();
+    EXPECT_EQ(why.peer_rank(), 1);
+  }
+  other.join();
+  return status;
+}
+
 // Whoever reads where nothing can be read fails, and so does a collective that reads in no process.
 TEST(Lent, HostilePlacesInProcessesAreRefused) {
   for (const uint64_t address : {UINT64_C(0), UINT64_C(4096)}) {
     for (const uint32_t kind : {BP_ALL_GATHER, BP_ALL_REDUCE}) {
-      const Memory memory(2);
-      Rank honest(memory.view, 0, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
-      Rank liar(memory.view, 1, 2, Patience{20'000, 0}, nullptr, Cma::kOn);
-      std::thread other([&memory, &liar, address] {
-        const Line& theirs = memory.view.line(0, 1);
-        while (theirs.step.load() != 1) sched_yield();
-        Line& line = memory.view.line(1, 1);
-        line.what = theirs.what;
-        const uint64_t place = kInProcess | address;
-        std::memcpy(line.data.data(), &place, sizeof place);
-        line.step.store(1);
-        liar.peers.wake(0);
-      });
-      std::vector<uint32_t> in(kind == BP_ALL_REDUCE ? 20'000 : 10'000);
-      std::vector<uint32_t> out(20'000);
-      bp_op op = {};
-      op.struct_size = sizeof op;
-      op.kind = kind;
-      op.dtype = BP_U32;
-      op.input = {in.data(), in.size(), BP_HOST, 0};
-      op.output = {out.data(), out.size(), BP_HOST, 0};
-      Limit limit(Rank::kLong);
-      try {
-        honest.collectives.run(op, limit);
-        ADD_FAILURE() << "something was read at " << address;
-      } catch (const sdk::Failure& why) {
-        EXPECT_EQ(why.status(), BP_INVALID) << why.what();
-        EXPECT_EQ(why.peer_rank(), 1);
-      }
-      other.join();
+      EXPECT_EQ(failure_of_reading(kind, address, false), BP_INVALID) << kind << " at " << address;
     }
   }
+}
+
+// Its memory may be gone then, which is not its fault.
+TEST(Lent, WhoGaveUpBeforeItsProcessWasReadIsLost) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  EXPECT_EQ(failure_of_reading(BP_ALL_GATHER, 4096, true), BP_PEER_LOST);
 }
 
 }  // namespace
