@@ -96,6 +96,12 @@ inline bool forbid_reading() {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
+inline bool may_forbid_reading() {
+  bool may = false;
+  std::thread([&may] { may = forbid_reading(); }).join();
+  return may;
+}
+
 struct Rank {
   Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, const Pools* pools = nullptr,
        Cma cma = Cma::kOff)
