@@ -135,6 +135,7 @@ bool Trial::reads(uint64_t size) const {
 
 bool Trial::took(uint64_t size, bool were_read, int64_t ns) {
   Class& found = classes_[index(size)];
+  if (!is_open(size) || were_read != reads(size)) return false;  // so that either way is tried as often
   const double each = static_cast<double>(ns) / static_cast<double>(size);
   double& best = found.best[were_read ? 1 : 0];
   if (best == 0 || each < best) best = each;

@@ -95,7 +95,7 @@ class Trial {
   bool reads(uint64_t size) const;
   // Does it want to know how long they take?
   bool is_open(uint64_t size) const { return use_ == Cma::kAuto && at(size).tries < 2 * kTries; }
-  // They have taken so long. True: that decides.
+  // They have taken so long; counts only if it is that way's turn. True: that decides.
   bool took(uint64_t size, bool were_read, int64_t ns);
 
   // Ranks that have tried the same can agree: each says its best times, and puts the sums of all in their place.

@@ -224,3 +224,14 @@ TEST(Trial, RanksThatAgreeTakeTheSameWay) {
 
 }  // namespace
 }  // namespace backplane::shm::test
+// Messages of many senders may all have begun before the first of them ends.
+TEST(Trial, CountsEitherWayOnlyInItsTurn) {
+  constexpr uint64_t kSize = UINT64_C(1) << 20;
+  for (const bool are_read : {true, false}) {
+    Trial trial;
+    for (uint32_t i = 0; i < 4 * Trial::kTries; ++i) trial.took(kSize, are_read, 1'000'000);
+    EXPECT_TRUE(trial.is_open(kSize));
+    EXPECT_NE(trial.reads(kSize), are_read) << "it is the other one's turn";
+  }
+}
+
