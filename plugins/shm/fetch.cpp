@@ -35,7 +35,7 @@ Messages::Incoming& Messages::expect(const Message& announced, Operation& receiv
   if (lent.data != nullptr && peer.in.has_revoked(lent.loan)) lent = {};  // it would be read in vain
   if (lent.data != nullptr && is_in_process(lent.loan.place)) {
     const bool can_read = cross_->reaches(announced.source);
-    if (!can_read && !has_refused_) has_refused_ = !(note_ = cross_->refusal()).empty();
+    if (!can_read && !has_refused_) note_refusal();
     if (can_read && peer.coming.empty() && trial_.is_open(announced.size)) began = steady_ns();
     if (!can_read || !trial_.reads(announced.size)) lent = {};
   }
@@ -44,11 +44,18 @@ Messages::Incoming& Messages::expect(const Message& announced, Operation& receiv
 }
 
 void Messages::measure(const Incoming& incoming) {
-  if (incoming.began == 0 || incoming.receive == nullptr || !trial_.is_open(incoming.size)) return;
+  if (incoming.began == 0 || incoming.receive == nullptr) return;
   const bool was_read = incoming.lent.data != nullptr;
   if (trial_.took(incoming.size, was_read, steady_ns() - incoming.began)) {
-    note_ = "messages from " + trial_.text(incoming.size);
+    notes_.push_back(std::string("messages from ").append(trial_.text(incoming.size)));
   }
+}
+
+// Once, when the kernel has been asked.
+void Messages::note_refusal() {
+  std::string why = cross_->refusal();
+  has_refused_ = !why.empty();
+  if (has_refused_) notes_.push_back(std::move(why));
 }
 
 // Copies the next part of what this rank lends. At the end the sender is told; if that part cannot be read it is asked

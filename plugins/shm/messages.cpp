@@ -15,9 +15,11 @@ class Messages::Turn {
   Turn(Messages& messages, std::adopt_lock_t) : messages_(messages) {}
   ~Turn() {
     const bool wake = std::exchange(messages_.has_finished_, false);
-    const std::string note = std::exchange(messages_.note_, {});
+    const std::vector<std::string> notes = std::exchange(messages_.notes_, {});
     messages_.lock_.unlock();
-    if (!note.empty() && messages_.log_) messages_.log_(note);
+    for (const std::string& each : notes) {
+      if (messages_.log_) messages_.log_(each);
+    }
     if (wake) messages_.waiting_.wake();
   }
   Turn(const Turn&) = delete;

@@ -122,6 +122,7 @@ class Messages {
   static std::byte* room(const Incoming& incoming);
   static void put_down(Incoming& incoming, const std::byte* data, uint64_t size);
   void measure(const Incoming& incoming);
+  void note_refusal();
   void complete(Peer& peer, uint64_t id);
   void withdrawn(int32_t rank, uint64_t id);
   void accept(const Message& announced, Operation& receive);
@@ -155,10 +156,10 @@ class Messages {
   uint32_t departures_ = 0;  // as last seen
   int32_t gone_ = 0;
   Trial trial_;
-  std::string note_;           // to be logged after this turn
-  bool has_refused_ = false;   // that a rank cannot be read has been logged
-  bool has_finished_ = false;  // something ended during this turn, or is left to be fetched
-  Helper helper_;              // last: its thread uses all of the above
+  std::vector<std::string> notes_;  // to be logged after this turn
+  bool has_refused_ = false;        // that a rank cannot be read has been logged
+  bool has_finished_ = false;       // something ended during this turn, or is left to be fetched
+  Helper helper_;                   // last: its thread uses all of the above
 };
 
 }  // namespace backplane::shm

@@ -185,6 +185,44 @@ TEST(CrossMemory, MessagesAreStagedWhereItIsForbidden) {
   }
 }
 
+// Here both in one turn, unless the helper is faster: that rank 1 cannot be read, and what messages of rank 2 took.
+TEST(CrossMemory, AllThatIsToBeLoggedIs) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  constexpr uint64_t kSize = 20'000;
+  const Memory memory(3);
+  std::mutex mutex;
+  std::vector<std::string> told;
+  const auto log = [&mutex, &told](const std::string& text) {
+    const std::lock_guard lock(mutex);
+    told.push_back(text);
+  };
+  Rank receiver(memory.view, 0, 3, Patience{20'000, 0}, nullptr, Cma::kAuto, log);
+  const Rank played(memory.view, 1, 3, Patience{20'000, 0}, nullptr, Cma::kAuto);
+  Rank sender(memory.view, 2, 3, Patience{20'000, 0}, nullptr, Cma::kAuto);
+  memory.view.member(1).mark += 1;
+  std::vector<std::byte> out(kSize);
+  std::vector<std::byte> in(kSize);
+  std::vector<std::byte> never(kSize);
+  const auto waiting = receiver.recv(1, 1, never.data(), kSize);
+  for (uint32_t round = 1; round <= 2 * Trial::kTries; ++round) {
+    const auto sending = sender.send(0, 1, out.data(), kSize);
+    const auto receiving = receiver.recv(2, 1, in.data(), kSize);
+    receiver.messages.move_on(Look::kFull);
+    sender.messages.move_on(Look::kFull);
+    if (round == 2 * Trial::kTries) announce(memory, 0, kSize, place_in_process(out.data()));
+    receiver.messages.move_on(Look::kFull);
+    Rank::finish(receiving);
+    Rank::finish(sending);
+  }
+  waiting->cancel();
+  receiver.messages.stop();
+  const auto is_told = [&told](const char* what) {
+    return std::any_of(told.begin(), told.end(), [what](const std::string& each) { return each.starts_with(what); });
+  };
+  EXPECT_TRUE(is_told("process_vm_readv: memory of rank 1 is not read"));
+  EXPECT_TRUE(is_told("messages from 16 KiB: "));
+}
+
 TEST(Trial, TakesTheWayThatWasFasterForEachPowerOfTwo) {
   Trial trial;
   for (const uint64_t size : {UINT64_C(64) << 10, UINT64_C(1) << 20}) {
@@ -210,6 +248,17 @@ TEST(Trial, TakesTheWayThatWasFasterForEachPowerOfTwo) {
   EXPECT_FALSE(Trial(Cma::kOn).is_open(100'000));
 }
 
+// Messages of many senders may all have begun before the first of them ends.
+TEST(Trial, CountsEitherWayOnlyInItsTurn) {
+  constexpr uint64_t kSize = UINT64_C(1) << 20;
+  for (const bool are_read : {true, false}) {
+    Trial trial;
+    for (uint32_t i = 0; i < 4 * Trial::kTries; ++i) trial.took(kSize, are_read, 1'000'000);
+    EXPECT_TRUE(trial.is_open(kSize));
+    EXPECT_NE(trial.reads(kSize), are_read) << "it is the other one's turn";
+  }
+}
+
 TEST(Trial, RanksThatAgreeTakeTheSameWay) {
   constexpr uint64_t kSize = UINT64_C(1) << 20;
   Trial trial;
@@ -224,14 +273,3 @@ TEST(Trial, RanksThatAgreeTakeTheSameWay) {
 
 }  // namespace
 }  // namespace backplane::shm::test
-// Messages of many senders may all have begun before the first of them ends.
-TEST(Trial, CountsEitherWayOnlyInItsTurn) {
-  constexpr uint64_t kSize = UINT64_C(1) << 20;
-  for (const bool are_read : {true, false}) {
-    Trial trial;
-    for (uint32_t i = 0; i < 4 * Trial::kTries; ++i) trial.took(kSize, are_read, 1'000'000);
-    EXPECT_TRUE(trial.is_open(kSize));
-    EXPECT_NE(trial.reads(kSize), are_read) << "it is the other one's turn";
-  }
-}
-

@@ -17,8 +17,10 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -104,14 +106,14 @@ inline bool may_forbid_reading() {
 
 struct Rank {
   Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, const Pools* pools = nullptr,
-       Cma cma = Cma::kOff)
+       Cma cma = Cma::kOff, std::function<void(const std::string&)> log = {})
       : id(number),
         size(ranks),
         peers(view, number, ranks),
         is_light((peers.learn_fence(), peers.publishes_lightly())),
         waiting(view.member(number).bell, &peers, patience),
         cross(cma == Cma::kOff ? nullptr : std::make_unique<CrossMemory>(view, number, -1, cma)),
-        messages(number, ranks, &view, &peers, pools, waiting, cross.get()),
+        messages(number, ranks, &view, &peers, pools, waiting, cross.get(), std::move(log)),
         reductions(sdk::Host(host())),
         steps(view, number, ranks, peers, waiting, messages),
         collectives(number, ranks, reductions, steps, pools, cross.get()),
@@ -218,6 +220,16 @@ inline bool is_filled(const std::vector<std::byte>& bytes, uint64_t size, uint64
     if (bytes[i] != byte_of(name, i)) return false;
   }
   return true;
+}
+
+// Played: the message with tag 1 that rank 1 announces in head i of its channel to rank 0.
+inline void announce(const Memory& memory, size_t i, uint64_t size, uint64_t place) {
+  Head& head = memory.view.channel(0, 1).heads[i];
+  head.kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
+  head.tag = 1;
+  head.control = {i + 1, size, {place, 0}};
+  head.turn.store(static_cast<uint32_t>(i + 1));
+  memory.view.opened(0, 1).store(1);
 }
 
 // Lets another thread run, now and then.

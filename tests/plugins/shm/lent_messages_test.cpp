@@ -37,16 +37,6 @@ class LentMessages : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Memory, LentMessages, testing::Bool(),
                          [](const auto& test) { return test.param ? "OfTheProcess" : "OfTheHeap"; });
 
-// Played: the message with tag 1 that rank 1 announces in head i of its channel to rank 0.
-void announce(const Memory& memory, size_t i, uint64_t size, uint64_t place) {
-  Head& head = memory.view.channel(0, 1).heads[i];
-  head.kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
-  head.tag = 1;
-  head.control = {i + 1, size, {place, 0}};
-  head.turn.store(static_cast<uint32_t>(i + 1));
-  memory.view.opened(0, 1).store(1);
-}
-
 // Is this what rank 0 has told rank 1 in head i: send it after all (size 1), or not (0)?
 bool has_answered(const Memory& memory, size_t i, uint64_t size) {
   const Head& head = memory.view.channel(1, 0).heads[i];
