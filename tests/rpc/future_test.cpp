@@ -2,10 +2,27 @@
 //
 // Who waits for a call.
 #include <future>
+#include <new>
 #include <thread>
 #include <vector>
 
 #include "rpc/workers.hpp"
+
+namespace {
+
+thread_local bool memory_is_short = false;
+
+}  // namespace
+
+// What may fail without an exception does, if the test asks for that.
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  if (memory_is_short) return nullptr;
+  try {
+    return ::operator new(size);
+  } catch (...) {
+    return nullptr;
+  }
+}
 
 namespace backplane::test {
 namespace {
@@ -46,6 +63,19 @@ TEST(RpcFutureTest, ManyMayWaitForOne) {
     beside.join();
     EXPECT_EQ(call.wait(), 7);
   });
+}
+
+TEST(RpcFutureTest, CallsEndAlsoIfThereIsNoMemoryForWhatTheyFailedWith) {
+  rpc::detail::FutureState<int> state(nullptr);
+  std::thread waiting([&state] { EXPECT_TRUE(state.wait(kNoTimeout)); });
+  bp_error err;
+  bp_error_init(&err);
+  bp_error_set(&err, BP_TIMEOUT, 0, 1, "it took too long");
+  memory_is_short = true;
+  state.fail(err);
+  memory_is_short = false;
+  waiting.join();
+  EXPECT_EQ(failure_of([&state] { state.get(); }), Status::kResource);
 }
 
 }  // namespace

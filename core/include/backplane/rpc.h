@@ -66,7 +66,7 @@ BP_API int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, i
  * Functions that run here are told (bp_rpc_cancelled) and waited for until timeout_ns is over, at least 1 s: if one
  * then still runs, the worker has left and BP_TIMEOUT names it; it goes on alone, on its thread, and its result is
  * nobody's. Peers that do not leave, too, see their calls to this worker end with BP_CANCELLED, if they could be told
- * within 0.2 s, else when those time out. Not from within a function that a peer has called, nor from a bp_rpc_done or
+ * within 2 s, else when those time out. Not from within a function that a peer has called, nor from a bp_rpc_done or
  * a value's destroy. */
 BP_API int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err);
 
