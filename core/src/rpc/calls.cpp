@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/calls.hpp"
 
+#include <algorithm>
+#include <functional>
+
 namespace backplane::core::rpc {
+namespace {
+
+constexpr size_t kMostStale = 1024;  // deadlines of calls that have ended, beside as many as there are calls
+constexpr int kMostAtOnce = 256;     // that are looked at before others get the lock
+
+}  // namespace
 
 Calls::~Calls() { stop(); }
 
@@ -20,14 +29,24 @@ uint64_t Calls::add(Call call, Deadline deadline) {
   const uint64_t number = ++last_;
   call.begun = Deadline::Clock::now();
   if (!watch_.joinable()) watch_ = std::thread([this] { watch(); });
+  watch_for(deadline, number);
   calls_.emplace(number, Entry{std::move(call), deadline});
-  wake_for(deadline);
   return number;
 }
 
 // A call that ends in time leaves its alarm behind, so calls that follow each other need none of their own: to wake the
-// thread for each would take longer than a short call.
-void Calls::wake_for(Deadline deadline) {
+// thread for each would take longer than a short call. Nor is it looked for in the heap.
+void Calls::watch_for(Deadline deadline, uint64_t number) {
+  if (deadline.infinite()) return;
+  if (due_.size() > 2 * calls_.size() + kMostStale) {
+    due_.clear();
+    for (const auto& [each, entry] : calls_) {
+      if (!entry.deadline.infinite()) due_.emplace_back(entry.deadline.at(), each);
+    }
+    std::make_heap(due_.begin(), due_.end(), std::greater<>());
+  }
+  due_.emplace_back(deadline.at(), number);
+  std::push_heap(due_.begin(), due_.end(), std::greater<>());
   if (deadline < alarm_) changed_.notify_all();
 }
 
@@ -50,24 +69,24 @@ std::optional<Call> Calls::take(uint64_t number, int32_t to) {
   return call;
 }
 
-void Calls::doom(Entry* entry, const Error& why, Deadline deadline) {
+void Calls::doom(uint64_t number, Entry* entry, const Error& why, Deadline deadline) {
   if (entry->call.failure && !(deadline < entry->deadline)) return;
   entry->call.failure.emplace(why);
   if (!(deadline < entry->deadline)) return;
   entry->deadline = deadline;
-  wake_for(deadline);
+  watch_for(deadline, number);
 }
 
 void Calls::doom(uint64_t number, const Error& why, Deadline deadline) {
   const std::lock_guard lock(mutex_);
   const auto found = calls_.find(number);
-  if (found != calls_.end()) doom(&found->second, why, deadline);
+  if (found != calls_.end()) doom(number, &found->second, why, deadline);
 }
 
 void Calls::doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_t last) {
   const std::lock_guard lock(mutex_);
   for (auto& [number, entry] : calls_) {
-    if (entry.call.to == to && number <= last) doom(&entry, why, deadline);
+    if (entry.call.to == to && number <= last) doom(number, &entry, why, deadline);
   }
 }
 
@@ -93,23 +112,38 @@ std::vector<Calls::Pending> Calls::pending() const {
   return all;
 }
 
-// Looks at all calls when the first one's time is up: that is seldom, and a call that ends in time costs nothing here.
+// Takes those whose time is up off the heap, and what is in it for nothing. False if there is more to look at.
+bool Calls::look(std::vector<uint64_t>* late) {
+  const auto now = Deadline::Clock::now();
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    if (due_.empty()) {
+      alarm_ = Deadline::never();
+      return true;
+    }
+    const auto [at, number] = due_.front();
+    const auto found = calls_.find(number);
+    const bool stale = found == calls_.end() || found->second.deadline.at() != at;
+    if (!stale && at > now) {
+      alarm_ = found->second.deadline;
+      return true;
+    }
+    if (!stale) {
+      late->push_back(number);
+      found->second.deadline = Deadline::never();  // once
+    }
+    std::pop_heap(due_.begin(), due_.end(), std::greater<>());
+    due_.pop_back();
+  }
+  return false;
+}
+
 void Calls::watch() {
+  std::vector<uint64_t> late;
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    const auto now = Deadline::Clock::now();
-    std::vector<uint64_t> late;
-    alarm_ = Deadline::never();
-    for (auto& [number, entry] : calls_) {
-      if (entry.deadline.infinite()) continue;
-      if (entry.deadline.at() <= now) {
-        late.push_back(number);
-        entry.deadline = Deadline::never();  // once
-      } else {
-        alarm_ = std::min(alarm_, entry.deadline);
-      }
-    }
-    if (!late.empty()) {
+    late.clear();
+    const bool all = look(&late);
+    if (!late.empty() || !all) {
       lock.unlock();
       for (const uint64_t number : late) expired_(number);
       lock.lock();

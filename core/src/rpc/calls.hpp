@@ -84,14 +84,18 @@ class Calls {
     Deadline deadline;
   };
 
-  void doom(Entry* entry, const Error& why, Deadline deadline);
-  void wake_for(Deadline deadline);
+  using Due = std::pair<Deadline::Clock::time_point, uint64_t>;  // a call's deadline, its number
+
+  void doom(uint64_t number, Entry* entry, const Error& why, Deadline deadline);
+  void watch_for(Deadline deadline, uint64_t number);
+  bool look(std::vector<uint64_t>* late);
   void watch();
 
   const std::function<void(uint64_t)> expired_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unordered_map<uint64_t, Entry> calls_;
+  std::vector<Due> due_;  // a heap, the first on top; also of calls that have ended, or have other deadlines
   Deadline alarm_ = Deadline::never();  // until when the thread sleeps
   uint64_t last_ = 0;
   std::optional<Error> closed_;

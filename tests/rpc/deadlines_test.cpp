@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whose time is up, of many calls that end in all ways.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "rpc/calls.hpp"
+
+namespace backplane::core::rpc {
+namespace {
+
+class Expired {
+ public:
+  void add(uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    numbers_.insert(number);
+    changed_.notify_all();
+  }
+  // Waits until there are so many.
+  std::multiset<uint64_t> wait_for(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(60), [this, count] { return numbers_.size() >= count; });
+    return numbers_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::multiset<uint64_t> numbers_;
+};
+
+Call call_to(int32_t to) {
+  Call call;
+  call.to = to;
+  return call;
+}
+
+TEST(RpcDeadlinesTest, EachOfThoseThatAreLeftExpiresOnce) {
+  constexpr int64_t kHour = INT64_C(3600) * 1000000000;
+  Expired expired;
+  Calls calls([&expired](uint64_t number) { expired.add(number); });
+  std::multiset<uint64_t> expected;
+  std::vector<uint64_t> stay;
+  for (int i = 0; i < 5000; ++i) {
+    const uint64_t ended = calls.add(call_to(0), Deadline::after(kHour - i));  // the later ones' time is up sooner
+    EXPECT_TRUE(calls.take(ended));
+    if (i % 2 == 0) stay.push_back(calls.add(call_to(0), i % 4 == 0 ? Deadline::never() : Deadline::after(kHour)));
+    if (i % 3 == 0) expected.insert(calls.add(call_to(0), Deadline::after(i % 100 * 10000)));
+    if (i % 5 == 0) expected.insert(calls.add(call_to(1), i % 2 == 0 ? Deadline::never() : Deadline::after(kHour)));
+    if (i % 7 == 0) {
+      const uint64_t doomed = calls.add(call_to(0), Deadline::after(kHour));
+      calls.doom(doomed, Error(BP_PEER_LOST, "lost"), Deadline::after(kHour / 2));
+      calls.doom(doomed, Error(BP_PEER_LOST, "lost"), Deadline::after(1000));
+      expected.insert(doomed);
+    }
+  }
+  calls.doom_all_to(1, Error(BP_PEER_LOST, "lost"), Deadline::after(0));
+  EXPECT_EQ(expired.wait_for(expected.size()), expected);
+  for (const uint64_t number : stay) EXPECT_TRUE(calls.take(number));
+  for (const uint64_t number : expected) EXPECT_TRUE(calls.take(number));
+  EXPECT_EQ(calls.counts().active, 0U);
+  calls.stop();
+  EXPECT_EQ(expired.wait_for(0), expected);
+}
+
+}  // namespace
+}  // namespace backplane::core::rpc
