@@ -137,14 +137,53 @@ TEST(RpcCancelsTest, OneThatOvertakesItsCallIsKeptForIt) {
   EXPECT_FALSE(cancels.take(1, 7));
 }
 
+TEST(RpcCancelsTest, EachPeersAreKeptForItself) {
+  Cancels cancels;
+  cancels.keep(1, 7);
+  for (uint64_t call = 1; call <= 10000; ++call) cancels.keep(2, call);
+  EXPECT_TRUE(cancels.take(1, 7));
+  EXPECT_TRUE(cancels.take(2, 10000));
+  EXPECT_FALSE(cancels.take(2, 1));
+}
+
+std::vector<uint64_t> told_again(Cancels* cancels, int32_t to, Cancels::Clock::time_point now) {
+  std::vector<uint64_t> calls;
+  for (const Cancels::Told& each : cancels->again(to, now)) calls.push_back(each.call);
+  return calls;
+}
+
 TEST(RpcCancelsTest, TheLastOnesAreToldAgain) {
   Cancels cancels;
-  EXPECT_TRUE(cancels.told(1).empty());
-  for (uint64_t call = 1; call <= 1000; ++call) cancels.note(1, call);
-  cancels.note(2, 5);
-  EXPECT_EQ(cancels.told(1).back(), 1000U);
-  EXPECT_LT(cancels.told(1).size(), 1000U);
-  EXPECT_EQ(cancels.told(2), std::vector<uint64_t>{5});
+  const auto now = Cancels::Clock::now();
+  EXPECT_TRUE(cancels.again(1, now).empty());
+  for (uint64_t call = 1; call <= 1000; ++call) cancels.note(1, call, 0);
+  cancels.note(2, 5, 77);
+  const auto last = told_again(&cancels, 1, now);
+  EXPECT_EQ(last.back(), 1000U);
+  EXPECT_LT(last.size(), 1000U);
+  const auto other = cancels.again(2, now);
+  ASSERT_EQ(other.size(), 1U);
+  EXPECT_EQ(other[0].call, 5U);
+  EXPECT_EQ(other[0].timeout_ns, 77);
+  cancels.forget(1);
+  EXPECT_TRUE(cancels.again(1, now).empty());
+}
+
+TEST(RpcCancelsTest, NobodyIsToldAgainWithoutEnd) {
+  Cancels cancels;
+  auto now = Cancels::Clock::now();
+  cancels.note(1, 5, 0);
+  for (int i = 0; i < Cancels::kMostTimes; ++i) EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>{5});
+  EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>());
+  now += std::chrono::seconds(1);
+  EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>{5});
+  cancels.note(2, 6, 0, Cancels::kMostTimes);
+  for (int i = 0; i < Cancels::kMostTimes; ++i) {
+    now += std::chrono::seconds(1);
+    EXPECT_EQ(told_again(&cancels, 2, now), std::vector<uint64_t>{6});
+  }
+  now += std::chrono::seconds(1);
+  EXPECT_EQ(told_again(&cancels, 2, now), std::vector<uint64_t>());
 }
 
 TEST(RpcValuesTest, EndWithTheirWorker) {

@@ -13,7 +13,8 @@
 namespace backplane::core::rpc {
 namespace {
 
-// How long the answer to a word about forks may take before it is told again, and at least that long.
+// How long the answer to a word about forks may take before it is told again, and at least that long. Cancels live as
+// long.
 constexpr int64_t kTellNs = INT64_C(30) * 1000000000;
 constexpr int64_t kTellSoonestNs = INT64_C(1) * 1000000000;
 
@@ -95,13 +96,16 @@ std::shared_ptr<Value> Worker::local(const Ref& ref, int64_t timeout_ns) {
   return values_.wait(ref.value(), deadline_of(&timeout_ns));
 }
 
+int64_t Worker::word_timeout_ns() const {
+  return rpc_timeout_ns_ == 0 ? kTellNs : std::clamp(rpc_timeout_ns_, kTellSoonestNs, kTellNs);
+}
+
 // The other one is told again if a connection broke, but not for ever: it may have left.
 void Worker::tell(int32_t to, Header word, int attempts) {
   if (loss_of(to)) return;
   try {
     Header sent = word;
-    const int64_t timeout_ns = rpc_timeout_ns_ == 0 ? kTellNs : std::clamp(rpc_timeout_ns_, kTellSoonestNs, kTellNs);
-    request(to, std::move(sent), {}, timeout_ns,
+    request(to, std::move(sent), {}, word_timeout_ns(),
             [weak = weak_from_this(), to, word = std::move(word), attempts](const std::shared_ptr<Parcel>&,
                                                                             const Error* error) {
               const auto self = weak.lock();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What goes out: requests, each of which ends once, and the references in them.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -229,23 +230,28 @@ void Worker::end(uint64_t number, const Error& why) {
   // An answer that was lost with a connection leaves a callee that lives, and that nobody waits for either.
   const bool waits_no_more = error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED ||
                              (error.status() == BP_PEER_LOST && !loss_of(call->to));
+  const int64_t timeout_ns = call->timeout_ns == 0 ? 0 : std::max(call->timeout_ns, word_timeout_ns());
   if (waits_no_more && (call->kind == Kind::kCall || call->kind == Kind::kRemote)) {
-    if (error.status() != BP_PEER_LOST) cancels_.note(call->to, number);  // which goes over another connection
-    tell_cancel(call->to, number, {});
+    if (error.status() == BP_PEER_LOST) {  // this word goes over another connection, which may break as well
+      cancels_.note(call->to, number, timeout_ns, Cancels::kMostTimes);
+    } else {
+      cancels_.note(call->to, number, timeout_ns);
+    }
+    tell_cancel(call->to, number, {}, timeout_ns);
   } else if (waits_no_more && call->kind == Kind::kFetch) {
-    tell_cancel(call->to, number, call->value);
+    tell_cancel(call->to, number, call->value, timeout_ns);
   }
   const Error told = labelled(*call, error);
   call->done(nullptr, &told);
 }
 
-void Worker::tell_cancel(int32_t to, uint64_t number, const Id& value) {
+void Worker::tell_cancel(int32_t to, uint64_t number, const Id& value, int64_t timeout_ns) {
   Header word;
   word.kind = Kind::kCancel;
   word.call = number;
   word.value = value;
   try {
-    transmit(to, word, {}, 0, rpc_timeout_ns_);
+    transmit(to, word, {}, 0, timeout_ns);
   } catch (const std::exception& e) {
     log(BP_LOG_DEBUG, "rpc: {} cannot be told of a call's end: {}", names_[static_cast<size_t>(to)], e.what());
   }

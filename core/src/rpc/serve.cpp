@@ -91,7 +91,9 @@ void Worker::lost(int32_t peer, const Error& error) {
 // What it was told of may have been lost with the connection.
 void Worker::cancel_again(int32_t to) {
   if (loss_of(to)) return;
-  for (const uint64_t number : cancels_.told(to)) tell_cancel(to, number, {});
+  for (const Cancels::Told& told : cancels_.again(to, Deadline::Clock::now())) {
+    tell_cancel(to, told.call, {}, told.timeout_ns);
+  }
 }
 
 // Its agent may have noticed nothing: answers that this worker had sent were its last on that connection.

@@ -117,7 +117,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void loop_back(const bp_rpc_message& message);
   void end(uint64_t number, const Error& error);
   void expire(uint64_t number);
-  void tell_cancel(int32_t to, uint64_t number, const Id& value);
+  void tell_cancel(int32_t to, uint64_t number, const Id& value, int64_t timeout_ns);
   Error labelled(const Call& call, const Error& error) const;
   // Gives `to` forks of its own of the references in content, then goes on with them in the header, or with an error.
   void pass_on(int32_t to, Header header, Content content,
@@ -145,6 +145,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   Id next_id() { return {rank_, next_id_.fetch_add(1) + 1}; }
   void drop(int32_t owner, const Id& value, const Id& fork);
   void give_up(int32_t receiver, std::vector<Passed> forks);
+  int64_t word_timeout_ns() const;
   void tell(int32_t to, Header word, int attempts = 5);
   void receive_refs(const Header& header, Parcel* parcel);
   void serve_reference(int32_t from, const Header& header);
