@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How workers leave, in peace or by dying.
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "group/objects.hpp"
@@ -80,6 +82,7 @@ void Worker::forget(int32_t peer, const Error& why) {
       if (key.first == peer) inbound->cancelled = true;
     }
   }
+  cancels_.forget(peer);
   calls_.doom_all_to(peer, why, Deadline::after(0));
   for (auto& gone : values_.drop_all_of(peer)) discard(std::move(gone));
 }
@@ -217,10 +220,12 @@ bool Worker::has_left() {
 // Those who do not leave together with this worker hear of it, if that can be done soon.
 void Worker::say_goodbye() {
   constexpr auto kMost = std::chrono::seconds(2);  // a busy host; the word is small, and mostly gone at once
+  constexpr auto kLast = std::chrono::milliseconds(100);
+  constexpr auto kLook = std::chrono::milliseconds(20);
   struct Underway {
     std::mutex mutex;
     std::condition_variable changed;
-    size_t left = 0;
+    std::set<int32_t> left;
   };
   const auto underway = std::make_shared<Underway>();
   Header word;
@@ -231,11 +236,11 @@ void Worker::say_goodbye() {
       Content content;
       {
         const std::lock_guard lock(underway->mutex);
-        ++underway->left;
+        underway->left.insert(peer);
       }
-      content.owner = std::shared_ptr<void>(nullptr, [underway](void*) {
+      content.owner = std::shared_ptr<void>(nullptr, [underway, peer](void*) {
         const std::lock_guard lock(underway->mutex);
-        --underway->left;
+        underway->left.erase(peer);
         underway->changed.notify_all();
       });
       transmit(peer, word, std::move(content), 0, std::chrono::nanoseconds(kMost).count());
@@ -243,8 +248,18 @@ void Worker::say_goodbye() {
       log(BP_LOG_DEBUG, "rpc: {}", e.what());
     }
   }
+  // Not as long for those that leave, too: their agents may be gone before they have confirmed.
+  Deadline deadline = Deadline::after(std::chrono::nanoseconds(kMost).count());
+  bool is_last = false;
   std::unique_lock lock(underway->mutex);
-  underway->changed.wait_for(lock, kMost, [&underway] { return underway->left == 0; });
+  while (!underway->left.empty() && !deadline.passed()) {
+    const auto leaves = [this](int32_t peer) { return loss_of(peer).has_value(); };
+    if (!is_last && std::all_of(underway->left.begin(), underway->left.end(), leaves)) {
+      deadline = std::min(deadline, Deadline::after(std::chrono::nanoseconds(kLast).count()));
+      is_last = true;
+    }
+    underway->changed.wait_for(lock, kLook);
+  }
 }
 
 // By the thread that leaves. No lock is held while it waits or anybody's code runs.
