@@ -366,19 +366,21 @@ TEST_P(LeavingTest, ShutdownBesideCallsOfOtherThreads) {
   on_ranks(2, [&store](int rank) {
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2));
     std::atomic<int> ended = 0;
+    std::atomic<int> gone = 0;  // callers, also since the other worker left first
     std::vector<std::thread> callers;
     for (int i = 0; i < 2; ++i) {
-      callers.emplace_back([&worker, &ended, rank, i] {
+      callers.emplace_back([&worker, &ended, &gone, rank, i] {
         try {
           for (;;) {
             worker.rpc_sync<int>({(rank + i) % 2, milliseconds(200)}, "add", 1, 2);
             ++ended;
           }
         } catch (const Error&) {  // this worker has left, or the other one
+          ++gone;
         }
       });
     }
-    while (ended < 20) std::this_thread::yield();
+    while (ended < 20 && gone < 2) std::this_thread::yield();
     worker.shutdown(false);
     for (std::thread& caller : callers) caller.join();
   });
