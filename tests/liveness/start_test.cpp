@@ -90,7 +90,7 @@ TEST(StartTest, ShrinkNamesWhoDoesNotCome) {
     if (rank == 2) return group.destroy();  // who left is not waited for
     std::string text;
     EXPECT_EQ(failure_of([&group] { group.shrink(std::chrono::milliseconds(300)); }, &text), Status::kTimeout);
-    EXPECT_NE(text.find("rank 1 did not come within 300 ms"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1 did not come within "), std::string::npos) << text;
     over.set_value();
   });
 }

@@ -99,8 +99,7 @@ TEST(TcpStore, WorldSizesMustAgree) {
 
 TEST(TcpStore, NobodyThereIsATimeout) {
   const uint16_t port = free_port();
-  EXPECT_ERROR(BP_TIMEOUT,
-               fmt::format("could not reach the store at 127.0.0.1:{} within 50 ms: Connection refused", port),
+  EXPECT_ERROR(BP_TIMEOUT, fmt::format("could not reach the store at 127.0.0.1:{} within ", port),
                make_tcp_store(at_port(port), in_ms(50)));
   TcpStoreOptions options = at_port(port);
   options.host = "no-such-host.invalid";
