@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <regex>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,14 @@ inline Error error_of(const std::function<void()>& body) {
     const ::backplane::core::Error error_ = ::backplane::core::error_of([&] { body; });                  \
     EXPECT_EQ(error_.status(), status_) << error_.what();                                                \
     EXPECT_NE(std::string(error_.what()).find(part), std::string::npos) << "it says: " << error_.what(); \
+  } while (false)
+// The same with a regular expression: for times that were left when a call began, which are those it was given, or
+// less.
+#define EXPECT_ERROR_LIKE(status_, pattern, body)                                                       \
+  do {                                                                                                  \
+    const ::backplane::core::Error error_ = ::backplane::core::error_of([&] { body; });                 \
+    EXPECT_EQ(error_.status(), status_) << error_.what();                                               \
+    EXPECT_TRUE(std::regex_search(error_.what(), std::regex(pattern))) << "it says: " << error_.what(); \
   } while (false)
 
 // A directory of its own, removed at the end.

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "store/wording.hpp"
 #include "store_fixture.hpp"
 
 namespace backplane::core {
@@ -184,11 +185,19 @@ TEST_P(StoreTest, WaitsForAllKeys) {
 
 TEST_P(StoreTest, TimeoutsNameTheKeys) {
   store_->set("here", "", soon());
-  EXPECT_ERROR(BP_TIMEOUT, " ms for '", store_->get("gone", in_ms(50)));
+  EXPECT_ERROR_LIKE(BP_TIMEOUT, "waited ([0-9]|[1-4][0-9]|50) ms for '", store_->get("gone", in_ms(50)));
   EXPECT_ERROR(BP_TIMEOUT, "gone', which nobody set", store_->get("gone", in_ms(50)));
   EXPECT_ERROR(BP_TIMEOUT, "gone' and '", store_->wait({"gone", "here", "lost"}, in_ms(20)));
   EXPECT_ERROR(BP_TIMEOUT, "g4' and 4 more", store_->wait({"g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8"}, in_ms(20)));
   EXPECT_ERROR(BP_TIMEOUT, store_->describe(), store_->get("gone", in_ms(1)));
+}
+
+TEST(Wording, RoundsDurations) {
+  EXPECT_EQ(duration_text(5'000'000'000), "5 s");
+  EXPECT_EQ(duration_text(4'999'990'000), "5 s");
+  EXPECT_EQ(duration_text(1'234'000'000), "1.23 s");
+  EXPECT_EQ(duration_text(994'000'000), "994 ms");
+  EXPECT_EQ(duration_text(49'600'000), "50 ms");
 }
 
 TEST_P(StoreTest, AskOnceWhenTheDeadlineHasPassed) {
