@@ -116,6 +116,17 @@ TEST(Launch, EndsWithTheLauncherEvenIfThatIsKilled) {
   expect_all_gone(place, 2);
 }
 
+// The moment after a rank's first step is the one in which a launcher may not know of it yet, so this asks often.
+TEST(Launch, EndsWithTheLauncherEvenIfARankKillsThatAtOnce) {
+  for (int round = 0; round < 20; ++round) {
+    const Workplace place;
+    Command command({"run", "-n", "1", "sh", "-c", waiting(place, "kill -9 $PPID; wait")});
+    EXPECT_EQ(command.wait().code, 128 + SIGKILL);
+    expect_all_gone(place, 1);
+    if (HasFailure()) break;
+  }
+}
+
 TEST(Launch, TimesOut) {
   const Workplace place;
   const Outcome outcome = run({"run", "-n", "2", "--timeout", "0.5", "sh", "-c", waiting(place)});

@@ -12,7 +12,7 @@
 namespace backplane::tool {
 namespace {
 
-// Reads groups until the launcher's end of the line is gone, which only its death can bring about.
+// Reads groups until all ends of the line are gone, which only the launcher's death can bring about.
 [[noreturn]] void keep_guard(int line) {
   ::setsid();  // neither a terminal's signals nor a kill of the launcher's group are meant for us
   ::prctl(PR_SET_NAME, "backplane-guard");
@@ -48,12 +48,6 @@ Guard::Guard() {
 }
 
 Guard::~Guard() { dismiss(); }
-
-void Guard::watch(pid_t group) {
-  // Less than PIPE_BUF, so it arrives as a whole. A guard that somebody killed is no reason to fail a job.
-  while (::write(line_.get(), &group, sizeof group) < 0 && errno == EINTR) {
-  }
-}
 
 void Guard::dismiss() {
   if (pid_ < 0) return;

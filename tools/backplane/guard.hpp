@@ -16,9 +16,10 @@ class Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
-  // From now on the group of this child is ended with the launcher. The child must not be waited for before dismiss():
-  // as long as it is a zombie, its number is nobody else's.
-  void watch(pid_t group);
+  // The group of a child that announces itself here is ended with the launcher. A child announces itself: were it to
+  // run before the launcher told of it, a launcher killed in between would leave it. It must not be waited for before
+  // dismiss(): as long as it is a zombie, its number is nobody else's.
+  int line() const { return line_.get(); }
   void dismiss();
 
  private:

@@ -56,6 +56,7 @@ void Launch::start_rank(int local_rank) {
   child.signal_mask = signals_.mask_before();
   child.default_sigpipe = signals_.sigpipe_was_default();
   child.inherited = plan_.inherited;
+  child.announce = guard_.line();
   child.output = plan_.output;
   Pipe out;
   Pipe err;
@@ -66,12 +67,11 @@ void Launch::start_rank(int local_rank) {
     child.error = err.write.get();
   }
   const Started started = start(child);
+  ranks_.push_back({number, started.pid});
   if (started.exec_errno != 0) {
     const int code = started.exec_errno == ENOENT ? kNotFound : kNotExecutable;
     throw Failure(code, exec_failure(plan_.path, started.exec_errno));
   }
-  guard_.watch(started.pid);
-  ranks_.push_back({number, started.pid});
   ++running_;
   if (!plan_.prefix) return;
   relays_.emplace_back(std::move(out.read), out_, number);

@@ -40,6 +40,10 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kNotExecutable);  // it died before the kernel knew what we want
+  const pid_t self = ::getpid();
+  // Less than PIPE_BUF, so it arrives as a whole. Whom nobody hears any more is started all the same.
+  while (child.announce >= 0 && ::write(child.announce, &self, sizeof self) < 0 && errno == EINTR) {
+  }
   const bool placed = ::dup2(child.input, 0) >= 0 && ::dup2(child.output, 1) >= 0 && ::dup2(child.error, 2) >= 0 &&
                       (child.extra < 0 || ::dup2(child.extra, kExtraDescriptor) >= 0) &&
                       (child.inherited < 0 || ::fcntl(child.inherited, F_SETFD, 0) == 0);
@@ -105,11 +109,7 @@ Started start(const Child& child) {
   do {
     size = ::read(report.read.get(), &number, sizeof number);
   } while (size < 0 && errno == EINTR);
-  if (size == static_cast<ssize_t>(sizeof number)) {
-    reap(pid);
-    return {-1, number};
-  }
-  return {pid, 0};
+  return {pid, size == static_cast<ssize_t>(sizeof number) ? number : 0};
 }
 
 int kill_and_reap(pid_t pid) {

@@ -50,14 +50,15 @@ struct Child {
   int error = 2;
   int extra = -1;                // what becomes kExtraDescriptor, if any
   int inherited = -1;            // stays open in the child under its number, if any
+  int announce = -1;             // where the child writes its number (a pid_t) before it executes anything, if any
   sigset_t signal_mask{};        // blocked in the child
   bool default_sigpipe = false;  // take back that SIGPIPE is ignored here
 };
 constexpr int kExtraDescriptor = 3;
 
 struct Started {
-  pid_t pid = -1;
-  int exec_errno = 0;  // why the program could not be executed; then there is no process
+  pid_t pid = -1;      // the caller's to reap
+  int exec_errno = 0;  // why the program could not be executed; then the child has ended
 };
 
 // Starts a child in a process group of its own that the kernel kills when this thread's process dies. Call it from the

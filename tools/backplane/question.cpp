@@ -110,6 +110,7 @@ Answer ask(const std::string& question, const std::string& backend, const std::s
   child.extra = pipe.write.get();
   const Started started = start(child);
   if (started.exec_errno != 0) {
+    reap(started.pid);
     throw Failure(kFailed, fmt::format("cannot start this command again: {}", errno_text(started.exec_errno)));
   }
   pipe.write.reset();
