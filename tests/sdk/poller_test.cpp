@@ -9,7 +9,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <mutex>
+#include <new>
+#include <string>
 
 namespace backplane::sdk {
 namespace {
@@ -141,6 +144,19 @@ TEST(PollerTest, AFailureIsToldOnceAndEndsTheCalls) {
   poller.stop();
   EXPECT_EQ(failures.count(), 1);
   EXPECT_EQ(calls.count(), 1);
+}
+
+// Whoever is to fail the group finds no memory for that at first.
+TEST(PollerTest, AFailureIsToldUntilItIsHeard) {
+  std::atomic<int> told = 0;
+  std::promise<std::string> heard;
+  const Poller poller([](Poller::Sleep&) -> bool { throw std::bad_alloc(); },
+                      [&told, &heard](const Failure& why) {
+                        if (++told < 3) throw std::bad_alloc();
+                        heard.set_value(why.what());
+                      });
+  EXPECT_EQ(heard.get_future().get(), "out of memory");
+  EXPECT_EQ(told, 3);
 }
 
 TEST(PollerTest, StopMayBeCalledAgain) {

@@ -62,14 +62,17 @@ class Poller {
   };
 
   using Progress = std::function<bool(Sleep& sleep)>;  // true: something happened, call again at once
-  using Broken = std::function<void(const Failure&)>;  // progress threw: fail the group. Called once, on the thread
+  // progress threw: fail the group. Called once, on the thread; again if it throws itself (there is no memory).
+  using Broken = std::function<void(const Failure&)>;
 
   // Starts the thread, which blocks all signals. Throws BP_RESOURCE. Construct it last: progress runs from now on, and
   // must find the members that it uses.
   Poller(Progress progress, Broken broken) : progress_(std::move(progress)), broken_(std::move(broken)) {
     event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (event_ < 0) throw Failure(BP_RESOURCE, "cannot open an eventfd for the progress thread", -1, errno);
+    bp_error_init(&why_);
     try {
+      sleep_.fds_.reserve(1);  // a thread that finds no memory would end the process
       thread_ = start_thread([this] { run(); });
     } catch (...) {
       ::close(event_);
@@ -103,7 +106,7 @@ class Poller {
  private:
   void run() {
     int64_t pause = kShortestPause;
-    Sleep sleep;
+    Sleep& sleep = sleep_;
     for (;;) {
       // Emptied before the flag falls, and the flag down before anything is looked at: a wake that finds the flag up,
       // and so does not write, is seen by what follows; any later one ends the sleep.
@@ -127,24 +130,27 @@ class Poller {
   }
 
   bool call(Sleep& sleep) {
-    if (is_broken_) {
-      sleep.until_woken();
-      return false;
-    }
-    bp_error err;
-    bp_error_init(&err);
     bool busy = false;
-    const int32_t status = guarded(&err, [this, &sleep, &busy] {
-      busy = progress_(sleep);
-      return BP_OK;
-    });
-    if (status == BP_OK) return busy;
-    is_broken_ = true;
-    guarded(nullptr, [this, &err] {
-      broken_(Failure(err));
-      return BP_OK;
-    });
-    return true;
+    if (!is_broken_) {
+      const int32_t status = guarded(&why_, [this, &sleep, &busy] {
+        busy = progress_(sleep);
+        return BP_OK;
+      });
+      if (status == BP_OK) return busy;
+      is_broken_ = true;
+    }
+    if (!is_told_) {
+      is_told_ = guarded(nullptr, [this] {
+                   broken_(Failure(why_));
+                   return BP_OK;
+                 }) == BP_OK;
+    }
+    if (is_told_) {
+      sleep.until_woken();
+    } else {
+      sleep.at_most(kLongestPause);
+    }
+    return false;
   }
 
   static void rest(Sleep& sleep) {
@@ -162,7 +168,10 @@ class Poller {
   int event_ = -1;
   std::atomic<bool> awake_ = false;
   std::atomic<bool> stopping_ = false;
-  bool is_broken_ = false;  // of the thread
+  Sleep sleep_;  // of the thread, as the next three
+  bool is_broken_ = false;
+  bool is_told_ = false;
+  bp_error why_;
   std::mutex stop_mutex_;
   std::thread thread_;
 };
