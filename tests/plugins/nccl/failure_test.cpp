@@ -13,24 +13,49 @@ namespace {
 // The operation of one group waits in a stream behind that of another one, which is stopped a little later: neither
 // group has to wait for the other.
 TEST(Nccl, StopsGroupsOfOneStreamWhicheverEndsFirst) {
-  const Store store = Store::inproc();
+  for (const bool behind_first : {true, false}) {
+    std::promise<void> stopped;
+    on_devices(2, [behind_first, &stopped](ProcessGroup& group, Device device) {
+      ProcessGroup other = group.new_group({0, 1});
+      group.barrier();
+      other.barrier();
+      if (group.rank() == 1) return await(stopped);
+      Memory<float> memory = filled<float>(group, device, 4, 1);
+      const TestStream stream(device);
+      Work first = group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
+      Work behind = other.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
+      (behind_first ? other : group).abort("the test says so");
+      (behind_first ? group : other).abort("here, too");
+      EXPECT_EQ(failure_of([&] { behind.wait(); }), Status::kCancelled);
+      EXPECT_EQ(failure_of([&] { first.wait(); }), Status::kCancelled);
+      stopped.set_value();
+    });
+  }
+}
+
+// NCCL's abort waits until the device has come to the operation. Neither does the program wait so long, nor is the one
+// before it stopped, whose group has lost nobody.
+TEST(Nccl, StopsAGroupBehindOneThatGoesOn) {
   std::promise<void> stopped;
-  on_ranks(2, [&store, &stopped](int rank) {
-    const Device device = Device::cuda(rank);
-    ProcessGroup group = ProcessGroup::create(on_device(nccl(), store, rank, 2, rank));
+  on_devices(2, [&stopped](ProcessGroup& group, Device device) {
     ProcessGroup other = group.new_group({0, 1});
-    group.barrier();
-    other.barrier();
-    if (rank == 1) return await(stopped);
-    Memory<float> memory = filled<float>(group, device, 4, 1);
+    Memory<int32_t> memory = filled<int32_t>(group, device, 4, 1);
+    Memory<int32_t> others = filled<int32_t>(group, device, 4, 1);
     const TestStream stream(device);
+    group.all_reduce(span(others, device));
+    other.barrier();
+    if (group.rank() == 1) await(stopped);
     Work first = group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
-    Work behind = other.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
-    other.abort("the test says so");
-    group.abort("here, too");
-    EXPECT_EQ(failure_of([&] { behind.wait(); }), Status::kCancelled);
-    EXPECT_EQ(failure_of([&] { first.wait(); }), Status::kCancelled);
-    stopped.set_value();
+    if (group.rank() == 0) {
+      Work behind = other.all_reduce(span(others, device), ReduceOp::kSum, stream.async());
+      other.abort("the test says so");
+      EXPECT_EQ(failure_of([&] { behind.wait(); }), Status::kCancelled);
+      EXPECT_FALSE(first.is_completed());
+      stopped.set_value();
+    }
+    first.wait();
+    EXPECT_TRUE(all_are<int32_t>(memory, 2));
+    group.barrier();
   });
 }
 

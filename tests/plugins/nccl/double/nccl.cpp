@@ -92,7 +92,7 @@ class Comm {
   // Waits for the streams to have come that far. What a real library waits for is not bounded; here it is told.
   void await_stopped() {
     std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, std::chrono::seconds(5), [this] { return turn_ == launched_; })) return;
+    if (changed_.wait_for(lock, std::chrono::seconds(30), [this] { return turn_ == launched_; })) return;
     violated("ncclCommAbort waits for a stream that does not come to the communicator's operations");
   }
 
