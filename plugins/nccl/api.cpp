@@ -101,7 +101,9 @@ CudaTable linked_cuda() {
           cudaEventCreateWithFlags,
           cudaEventDestroy,
           cudaEventRecord,
-          cudaEventQuery};
+          cudaEventQuery,
+          cudaLaunchHostFunc,
+          cudaMemGetInfo};
 }
 
 // All of it, or the one that is linked in: two runtimes would not know each other's streams.
@@ -124,7 +126,8 @@ CudaTable find_cuda(const Library& library) {
       library.find("cudaStreamWaitEvent", table.stream_wait_event) &&
       library.find("cudaEventCreateWithFlags", table.event_create) &&
       library.find("cudaEventDestroy", table.event_destroy) && library.find("cudaEventRecord", table.event_record) &&
-      library.find("cudaEventQuery", table.event_query);
+      library.find("cudaEventQuery", table.event_query) && library.find("cudaLaunchHostFunc", table.launch_host_func) &&
+      library.find("cudaMemGetInfo", table.mem_get_info);
   return has_all ? table : linked_cuda();
 }
 

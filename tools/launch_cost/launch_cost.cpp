@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane-nccl-launch-cost [DEVICE]: how long the host takes to put an all_reduce of 4 bytes into a stream, over the
-// backend nccl and by NCCL's own call, in one process with one rank, by turns. Prints one line; ends with 0, or with 2
-// and a reason. The library is BACKPLANE_NCCL_LIBRARY's, else libnccl.so.2.
+// backplane-nccl-launch-cost [DEVICE]: what it costs the host to put an all_reduce of 4 bytes into a stream, over the
+// backend nccl and by NCCL's own call, in one process with one rank, by turns. Prints one line: time, and processor
+// time of the thread that launches. Ends with 0, or with 2 and a reason. The library is BACKPLANE_NCCL_LIBRARY's, else
+// libnccl.so.2.
 //
 // NCCL's own call is what a program without Backplane would do on a communicator that does not block: the call, until
-// it is launched, and an event to wait for.
+// it is launched, and an event to wait for. The stream is held up meanwhile, so that nothing else takes turns with the
+// thread that launches: neither the device nor, with the double of NCCL in the tests, the thread that stands for it.
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <vector>
 
 #include "api.hpp"
@@ -20,23 +25,57 @@ namespace {
 
 using backplane::nccl::Api;
 using backplane::nccl::check;
-using Clock = std::chrono::steady_clock;
 
-constexpr int kRounds = 41;
-constexpr int kLaunches = 200;  // in a round; then the device catches up
+constexpr int kRounds = 101;
+constexpr int kGroups = 100;
+constexpr int kLaunches = 100;  // in a round; a stream takes so many while it is held up
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
 }
 
-// Microseconds per launch.
-template <typename Launch>
-double time_of(const Launch& launch) {
-  const auto start = Clock::now();
-  for (int i = 0; i < kLaunches; ++i) launch(i);
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / kLaunches;
+double microseconds(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
 }
+
+// Microseconds per launch, of all rounds.
+class Times {
+ public:
+  template <typename Launch>
+  void add_round(const Launch& launch) {
+    const double start = microseconds(CLOCK_MONOTONIC);
+    const double start_of_thread = microseconds(CLOCK_THREAD_CPUTIME_ID);
+    for (int i = 0; i < kLaunches; ++i) launch(i);
+    processor_.push_back((microseconds(CLOCK_THREAD_CPUTIME_ID) - start_of_thread) / kLaunches);
+    wall_.push_back((microseconds(CLOCK_MONOTONIC) - start) / kLaunches);
+  }
+  double wall() const { return median(wall_); }
+  double processor() const { return median(processor_); }
+
+ private:
+  std::vector<double> wall_;
+  std::vector<double> processor_;
+};
+
+// Holds a stream up from now on, until open().
+class Gate {
+ public:
+  Gate(const Api& api, cudaStream_t stream) {
+    const auto wait = [](void* gate) { static_cast<Gate*>(gate)->opened_.wait(); };
+    check(api, api.cuda.launch_host_func(stream, wait, this), "holding a stream up");
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  // The stream has to come past it before it is destroyed.
+  void open() { open_.set_value(); }
+
+ private:
+  std::promise<void> open_;
+  const std::shared_future<void> opened_ = open_.get_future().share();
+};
 
 // NCCL's own.
 class Direct {
@@ -82,44 +121,76 @@ class Direct {
   std::vector<cudaEvent_t> events_;
 };
 
-void measure(int device) {
-  const Api& api = backplane::nccl::open_api("");
-  backplane::nccl::count_devices(api);
-  const Direct direct(api, device);
+backplane::ProcessGroup group_of_one(int device) {
   backplane::GroupOptions options;
   options.backend = "nccl";
   options.store = backplane::Store::inproc();
   options.rank = 0;
   options.world_size = 1;
   options.device = device;
-  auto group = backplane::ProcessGroup::create(options);
+  return backplane::ProcessGroup::create(options);
+}
+
+void measure_launches(const Api& api, int device) {
+  const Direct direct(api, device);
+  auto group = group_of_one(device);
   auto memory = group.allocate<float>(1, backplane::Device::cuda(device));
   const backplane::Buffer buffer(memory.data(), 1, backplane::dtype_of<float>, backplane::Device::cuda(device));
   backplane::CallOptions call;
   call.async_op = true;
   call.stream = direct.stream();
   std::vector<backplane::Work> works(kLaunches);
-  std::vector<double> own;
-  std::vector<double> over;
+  Times own;
+  Times over;
   for (int round = 0; round < kRounds; ++round) {
-    own.push_back(time_of([&direct, &memory](int i) { direct.launch(memory.data(), i); }));
+    Gate first(api, direct.stream());
+    own.add_round([&direct, &memory](int i) { direct.launch(memory.data(), i); });
+    first.open();
     direct.synchronize();
-    over.push_back(time_of([&group, &works, &buffer, &call](int i) {
+    Gate second(api, direct.stream());
+    over.add_round([&group, &works, &buffer, &call](int i) {
       works[static_cast<size_t>(i)] = group.all_reduce(buffer, backplane::ReduceOp::kSum, call);
-    }));
+    });
+    second.open();
     for (backplane::Work& work : works) work.wait();
+    direct.synchronize();
   }
-  const double its_own = median(own);
-  const double with = median(over);
-  std::printf("launching all_reduce of 4 B: %.2f us by NCCL %s itself, %.2f us over backplane, %+.2f us each\n",
-              its_own, backplane::nccl::nccl_version_text(api.nccl_version).c_str(), with, with - its_own);
+  std::printf(
+      "launching all_reduce of 4 B: %.2f us by NCCL %s itself, %.2f us over backplane, %+.2f us each; of the processor "
+      "%.2f and %.2f us, %+.2f us\n",
+      own.wall(), backplane::nccl::nccl_version_text(api.nccl_version).c_str(), over.wall(), over.wall() - own.wall(),
+      own.processor(), over.processor(), over.processor() - own.processor());
+}
+
+// Device memory that groups leave behind. The first one may leave what NCCL and CUDA keep for the process.
+void measure_memory(const Api& api, int device) {
+  check(api, api.cuda.set_device(device), "choosing the device");
+  const auto use_groups = [&api, device](int count) {
+    for (int i = 0; i < count; ++i) {
+      auto group = group_of_one(device);
+      auto memory = group.allocate<float>(1 << 20, backplane::Device::cuda(device));
+      group.all_reduce(
+          backplane::Buffer(memory.data(), 1, backplane::dtype_of<float>, backplane::Device::cuda(device)));
+    }
+    size_t free = 0;
+    size_t total = 0;
+    check(api, api.cuda.mem_get_info(&free, &total), "asking for the memory of the device");
+    return static_cast<long long>(free);
+  };
+  const long long before = use_groups(1);
+  const long long after = use_groups(kGroups);
+  std::printf("%d groups made and ended: %lld bytes of device memory more in use\n", kGroups, before - after);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    measure(argc > 1 ? std::atoi(argv[1]) : 0);
+    const int device = argc > 1 ? std::atoi(argv[1]) : 0;
+    const Api& api = backplane::nccl::open_api("");
+    backplane::nccl::count_devices(api);
+    measure_launches(api, device);
+    measure_memory(api, device);
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "backplane-nccl-launch-cost: %s\n", e.what());

@@ -15,6 +15,7 @@ for devices in 1 2; do
   [ "$(grep -c "1 passed, 0 failed" "$work/results.md")" -eq 2 ] # staged, and in device memory
   grep -Eq "NCCL \| 2\.[0-9]+\.[0-9]+ \(" "$work/results.md"
   grep -Eq "launching all_reduce of 4 B: [0-9.]+ us by NCCL .*, [0-9.]+ us over backplane" "$work/results.md"
+  grep -q "| memory | 100 groups made and ended: 0 bytes of device memory more in use |" "$work/results.md"
   grep -q "^2 .*all_reduce .*4 B" "$work/results.md"
   case $devices in 1) peers="not tried: one device" ;; *) peers="no two devices lack it" ;; esac
   grep -q "| peer access | $peers |" "$work/results.md"

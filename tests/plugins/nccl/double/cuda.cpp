@@ -117,6 +117,16 @@ cudaError_t cudaMallocHost(void** data, size_t size) { return allocate(data, siz
 cudaError_t cudaFree(void* data) { return release(data, false); }
 cudaError_t cudaFreeHost(void* data) { return release(data, true); }
 
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = size_t{1} << 32;
+  *free = *total;
+  const std::lock_guard lock(blocks_mutex);
+  for (const auto& [data, block] : blocks()) {
+    if (!block.is_host && block.device == double_::current_device()) *free -= block.size;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   if (attribute != cudaDevAttrComputeCapabilityMajor) return cudaErrorInvalidValue;
   *value = static_cast<int>(double_::setting("BACKPLANE_DOUBLE_CC", 90)) / 10;
@@ -169,6 +179,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (double_::fails()) return cudaErrorLaunchFailure;
   double_::stream_of(stream).add([mark = event->mark, number = event->mark->recorded()] { mark->await(number); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  if (double_::fails()) return cudaErrorLaunchFailure;
+  double_::stream_of(stream).add([function, data] { function(data); });
   return cudaSuccess;
 }
 
