@@ -216,7 +216,9 @@ class Start {
 
 Call::Call(const bp_op& given, int32_t world_size) : op(given) {
   const auto size = static_cast<size_t>(world_size);
-  counts_.reserve(4 * size);  // the pointers below stay valid
+  if (op.in_counts != nullptr || op.in_displs != nullptr || op.out_counts != nullptr || op.out_displs != nullptr) {
+    counts_.reserve(4 * size);  // the pointers below stay valid
+  }
   for (const uint64_t** list : {&op.in_counts, &op.in_displs, &op.out_counts, &op.out_displs}) {
     if (*list == nullptr) continue;
     const uint64_t* const from = *list;

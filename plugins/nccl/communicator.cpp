@@ -13,7 +13,7 @@
 namespace backplane::nccl {
 
 Communicator::Communicator(const Api& api, int device, const ncclUniqueId& id, int rank, int size, int max_ctas)
-    : api_(api), device_(device) {
+    : api_(api) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   if (max_ctas > 0) config.maxCTAs = max_ctas;
@@ -47,7 +47,6 @@ bool Communicator::ready() {
 void Communicator::issue(const std::function<void(ncclComm_t)>& body) {
   const std::lock_guard lock(mutex_);
   if (comm_ == nullptr) throw sdk::Failure(BP_CANCELLED, "nccl: the communicator has been aborted");
-  const OnDevice here(api_, device_);
   check(api_, api_.nccl.group_start(), "beginning an operation", comm_);
   try {
     body(comm_);

@@ -24,8 +24,8 @@ class Communicator {
 
   // False: the last call is still taking effect (peers connect). Throws what NCCL found wrong meanwhile. Any thread.
   bool ready();
-  // Calls `body` with the communicator, on its device, between ncclGroupStart and ncclGroupEnd; NCCL's calls in it are
-  // one operation. Only if ready. Any thread.
+  // Calls `body` with the communicator between ncclGroupStart and ncclGroupEnd; NCCL's calls in it are one operation.
+  // Only if ready. Any thread that is on its device.
   void issue(const std::function<void(ncclComm_t)>& body);
   // Stops all that it does. Later calls of ready and issue throw. Any thread; as long as NCCL takes.
   void abort() noexcept;
@@ -38,7 +38,6 @@ class Communicator {
 
  private:
   const Api& api_;
-  const int device_;
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;
 };

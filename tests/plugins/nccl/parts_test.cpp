@@ -77,6 +77,76 @@ TEST(NcclWire, SeesWhoIsGone) {
   EXPECT_EQ(Wire(std::move(sockets), {}).lost(), 2);
 }
 
+// Counts the calls of a function of one of the tables.
+template <auto Member>
+struct Counting;
+template <typename Table, typename Result, typename... Args, Result (*Table::*Member)(Args...)>
+struct Counting<Member> {
+  static void put_into(Table& table) {
+    calls = 0;
+    real = std::exchange(table.*Member, call);
+  }
+  static Result call(Args... args) {
+    ++calls;
+    return real(args...);
+  }
+  static inline Result (*real)(Args...) = nullptr;
+  static inline int calls = 0;
+};
+
+// How long a launch takes on a GPU is beyond these tests; what it calls is not. A program without Backplane would call
+// ncclAllReduce, ask for the state until it is launched, and record an event.
+TEST(NcclLaunch, CallsLittleBesideNcclItself) {
+  constexpr int kLaunches = 100;
+  Api api = open_api(BACKPLANE_NCCL_DOUBLE);
+  Pool pool(api, 0);
+  Fate fate([] {});
+  Communicator comm(api, 0, Communicator::new_id(api), 0, 1, 0);
+  while (!comm.ready()) std::this_thread::yield();
+  Collectives collectives({api, 0, 0, 1, fate, pool, comm});
+  const Stream stream(api, 0);
+  const Piece data(pool, 4);
+  bp_op op{};
+  op.kind = BP_ALL_REDUCE;
+  op.dtype = BP_I32;
+  op.reduce_op = BP_SUM;
+  op.stream = stream.get();
+  op.input = op.output = {data.data(), 1, BP_CUDA, 0};
+  const auto launch_all = [&collectives, &op] {
+    std::vector<std::unique_ptr<sdk::Work>> works;
+    for (int i = 0; i < kLaunches; ++i) works.push_back(collectives.submit(op));
+    return works;
+  };
+  for (const auto& work : launch_all()) EXPECT_TRUE(work->wait(BP_NO_TIMEOUT));  // from now on there are events
+  std::promise<void> gate;
+  nccl_double::stream_of(stream.get()).add([open = gate.get_future().share()] { open.wait(); });
+  Counting<&NcclTable::all_reduce>::put_into(api.nccl);
+  Counting<&NcclTable::group_start>::put_into(api.nccl);
+  Counting<&NcclTable::group_end>::put_into(api.nccl);
+  Counting<&CudaTable::get_device>::put_into(api.cuda);
+  Counting<&CudaTable::set_device>::put_into(api.cuda);
+  Counting<&CudaTable::event_create>::put_into(api.cuda);
+  Counting<&CudaTable::event_record>::put_into(api.cuda);
+  Counting<&CudaTable::event_query>::put_into(api.cuda);
+  Counting<&CudaTable::stream_wait_event>::put_into(api.cuda);
+  Counting<&CudaTable::memcpy_async>::put_into(api.cuda);
+  Counting<&CudaTable::malloc>::put_into(api.cuda);
+  const auto works = launch_all();
+  EXPECT_EQ(Counting<&NcclTable::all_reduce>::calls, kLaunches);
+  EXPECT_EQ(Counting<&NcclTable::group_start>::calls, kLaunches);
+  EXPECT_EQ(Counting<&NcclTable::group_end>::calls, kLaunches);
+  EXPECT_EQ(Counting<&CudaTable::event_record>::calls, 2 * kLaunches);
+  EXPECT_EQ(Counting<&CudaTable::get_device>::calls, 2 * kLaunches);
+  EXPECT_EQ(Counting<&CudaTable::set_device>::calls, 0);
+  EXPECT_EQ(Counting<&CudaTable::event_create>::calls, 0);
+  EXPECT_EQ(Counting<&CudaTable::event_query>::calls, 0);
+  EXPECT_EQ(Counting<&CudaTable::stream_wait_event>::calls, 0);
+  EXPECT_EQ(Counting<&CudaTable::memcpy_async>::calls, 0);
+  EXPECT_EQ(Counting<&CudaTable::malloc>::calls, 0);
+  gate.set_value();
+  for (const auto& work : works) EXPECT_TRUE(work->wait(BP_NO_TIMEOUT));
+}
+
 // The collectives of one rank alone, and what it takes to launch one.
 class NcclCollectives : public testing::Test {
  protected:
