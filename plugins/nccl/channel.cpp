@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -54,7 +56,8 @@ void Channel::take_waiting() {
   issued_.emplace();
   const std::shared_ptr<const Event> after = waiting_.front().after;
   do {
-    issued_->messages.push_back({std::move(waiting_.front()), {}, {}});
+    issued_->messages.emplace_back();  // without memory it stays where it was
+    issued_->messages.back().transfer = std::move(waiting_.front());
     waiting_.pop_front();
   } while (after && !waiting_.empty() && waiting_.front().after == after && issued_->messages.size() < kMostLaunches);
 }
@@ -122,7 +125,7 @@ std::optional<std::chrono::steady_clock::time_point> Channel::waits_since() {
 void Channel::look_once_more() noexcept {
   try {
     finish_moved();
-  } catch (const sdk::Failure&) {
+  } catch (const std::exception&) {
     // Then nothing of it is known to be done.
   }
 }
@@ -141,10 +144,11 @@ bool Channel::is_still() noexcept {
 
 void Channel::fail(const sdk::Failure& why) noexcept {
   for (const Transfer& transfer : waiting_) transfer.done->fail(why);
-  if (issued_) moving_.push_back(std::move(*issued_));
-  for (const Launch& launch : moving_) {
+  const auto end = [&why](const Launch& launch) {
     for (const Moving& each : launch.messages) each.transfer.done->fail(why);
-  }
+  };
+  if (issued_) end(*issued_);
+  std::for_each(moving_.begin(), moving_.end(), end);
   waiting_.clear();
   issued_.reset();
   moving_.clear();

@@ -59,7 +59,8 @@ class Channel {
 
   Channel(const Config& config, bool is_sender, const ncclUniqueId& id);
 
-  void enter(Transfer transfer) { waiting_.push_back(std::move(transfer)); }
+  // Without memory it throws, and has taken nothing.
+  void enter(Transfer&& transfer) { waiting_.push_back(std::move(transfer)); }
   // Gets on with what was entered, as far as it goes. True if something happened. Throws what NCCL reports.
   bool progress();
   bool busy() const { return !waiting_.empty() || issued_ || !moving_.empty(); }

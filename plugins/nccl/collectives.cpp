@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <exception>
 #include <new>
 #include <optional>
 #include <thread>
@@ -282,7 +283,7 @@ bool Collectives::try_launch(Launch& launch) {
   } catch (const sdk::Failure& why) {
     c_.fate.decide(why);
   } catch (const std::bad_alloc&) {
-    c_.fate.decide(sdk::Failure(BP_RESOURCE, "nccl: there is no memory to launch a collective"));
+    c_.fate.decide(no_memory_);
   }
   return false;
 }
@@ -350,7 +351,7 @@ void Collectives::look_once_more() {
       const std::shared_ptr<Launch> launch = entry.lock();
       if (launch && launch->state.load() == Launch::State::kInStream && launch->event.passed()) launch->finish();
     }
-  } catch (const sdk::Failure&) {
+  } catch (const std::exception&) {
     // What NCCL gave up passes its event as well: then nothing can be said.
   }
 }

@@ -145,15 +145,24 @@ Group::~Group() {
   if (fate_.decided()) {
     if (!stopped_) stop_device();
   } else {
-    for (int32_t peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) wire_.send(peer, {});
-    }
+    say_goodbye();
     wire_.flush(deadline.left_ns());
     messages_.close(deadline.left_ns());
     memory_.end();
     comm_->close(deadline.left_ns());
   }
   wire_.close(deadline.left_ns());
+}
+
+// Whoever is not told finds this rank gone, and ends what it does with it a little earlier.
+void Group::say_goodbye() noexcept {
+  try {
+    for (int32_t peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) wire_.send(peer, {});
+    }
+  } catch (const std::bad_alloc&) {
+    // There is no memory for a frame.
+  }
 }
 
 void Group::require_here(const bp_buffer& buffer) const {
@@ -195,7 +204,7 @@ void Group::launch_behind() noexcept {
   } catch (const sdk::Failure& why) {
     fate_.decide(why);
   } catch (const std::bad_alloc&) {
-    fate_.decide(sdk::Failure(BP_RESOURCE, "nccl: there is no memory for the thread that launches collectives"));
+    fate_.decide(no_launcher_);
   }
 }
 

@@ -47,6 +47,7 @@ class Group final : public sdk::ProcessGroup {
   std::chrono::milliseconds grace(int32_t peer) const;
   void stop_device() noexcept;
   void launch_behind() noexcept;
+  void say_goodbye() noexcept;
 
   const Api& api_;
   const int device_;
@@ -67,6 +68,7 @@ class Group final : public sdk::ProcessGroup {
   Collectives collectives_;
   Messages messages_;
   sdk::Poller poller_;  // the last ones, for their threads use all of the above
+  const sdk::Failure no_launcher_{BP_RESOURCE, "nccl: there is no memory for the thread that launches collectives"};
   std::mutex launcher_mutex_;
   std::optional<sdk::Poller> launcher_;  // once a launch has not come to its end in submit
 };

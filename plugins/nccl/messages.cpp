@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -295,7 +296,6 @@ bool Messages::busy() {
 }
 
 void Messages::lost(int32_t peer, const sdk::Failure& why, std::chrono::milliseconds grace) {
-  std::vector<std::shared_ptr<sdk::Completion>> failing;
   {
     const std::lock_guard lock(mutex_);
     Peer& gone = at(peer);
@@ -303,14 +303,8 @@ void Messages::lost(int32_t peer, const sdk::Failure& why, std::chrono::millisec
     gone.lost.emplace(why);
     gone.lost_at = Clock::now();
     gone.grace = grace;
-    for (const auto& [id, transfer] : gone.out) failing.push_back(transfer.done);
-    for (const auto& [id, announced] : gone.in) {
-      if (announced.receive) failing.push_back(announced.receive->received);
-    }
-    gone.out.clear();
-    gone.in.clear();
+    gone.fail_announced(why);
   }
-  for (const auto& completion : failing) completion->fail(why);
   mailbox_.drop_peer(peer, why, peers_.size() - 1);
 }
 
@@ -330,32 +324,34 @@ bool Messages::is_still() noexcept {
     for (const Copy& copy : copies_) is_still = is_still && (!copy.copied || copy.copied->passed());
   } catch (const sdk::Failure&) {
     // The device has failed: it does nothing any more.
+  } catch (const std::bad_alloc&) {
+    return false;
   }
   return is_still;
 }
 
-void Messages::fail(const sdk::Failure& why) {
-  std::vector<std::shared_ptr<sdk::Completion>> failing;
+void Messages::Peer::fail_announced(const sdk::Failure& why) noexcept {
+  for (const auto& [id, transfer] : out) transfer.done->fail(why);
+  for (const auto& [id, announced] : in) {
+    if (announced.receive) announced.receive->received->fail(why);
+  }
+  out.clear();
+  in.clear();
+}
+
+void Messages::fail(const sdk::Failure& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (failed_) return;
     failed_.emplace(why);
-    for (Peer& peer : peers_) {
-      for (const auto& [id, transfer] : peer.out) failing.push_back(transfer.done);
-      for (const auto& [id, announced] : peer.in) {
-        if (announced.receive) failing.push_back(announced.receive->received);
-      }
-      peer.out.clear();
-      peer.in.clear();
-    }
+    for (Peer& peer : peers_) peer.fail_announced(why);
     for (const Copy& copy : copies_) {
-      failing.push_back(copy.from.done);
-      failing.push_back(copy.to.done);
+      copy.from.done->fail(why);
+      copy.to.done->fail(why);
     }
     copies_.clear();
   }
   each_channel([&why](int32_t, Channel& channel) { channel.fail(why); });
-  for (const auto& completion : failing) completion->fail(why);
   mailbox_.close(why, why);
 }
 

@@ -47,7 +47,7 @@ class Messages {
   void look_once_more() noexcept;
   void abort() noexcept;
   bool is_still() noexcept;
-  void fail(const sdk::Failure& why);
+  void fail(const sdk::Failure& why) noexcept;
   void close(int64_t timeout_ns);
 
  private:
@@ -80,6 +80,8 @@ class Messages {
     std::map<uint64_t, Transfer> out;  // announced, by id; not begun
     std::map<uint64_t, Announced> in;  // announced here, by the peer's id
     std::optional<sdk::Failure> lost;
+    // Ends all of `out` and `in`.
+    void fail_announced(const sdk::Failure& why) noexcept;
     // Of the poller's thread:
     std::unique_ptr<Channel> sending;
     std::unique_ptr<Channel> receiving;

@@ -47,7 +47,9 @@ bool Messages::fetch_own(uint64_t id, sdk::Receive* receive) {
       found->second.done->finish();
       to.done->finish();
     } else {
-      copies_.push_back({std::move(found->second), std::move(to), {}, {}});
+      copies_.emplace_back();  // without memory they stay where they were
+      copies_.back().from = std::move(found->second);
+      copies_.back().to = std::move(to);
     }
   }
   at(rank_).out.erase(found);

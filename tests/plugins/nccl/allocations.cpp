@@ -3,36 +3,70 @@
 
 #include <link.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
 
+#include "double/stream.hpp"
+
 namespace {
 
+// Code of a library.
+struct Code {
+  const char* name;
+  std::atomic<uintptr_t> begin = 0;
+  std::atomic<uintptr_t> end = 0;
+  bool has(const void* address) const {
+    const auto number = reinterpret_cast<uintptr_t>(address);
+    return number >= begin && number < end;
+  }
+};
+Code plugin{"backplane_nccl.so"};
+Code standard{"libstdc++.so"};  // which allocates for its callers
+
 struct Counted {
-  uintptr_t begin = 0;  // the code whose allocations are counted
-  uintptr_t end = 0;
+  bool is_on = false;
   uint64_t number = 0;
   uint64_t failing = 0;
 };
 thread_local Counted counted;
 
-int find_plugin(dl_phdr_info* info, size_t, void*) {
-  if (std::strstr(info->dlpi_name, "backplane_nccl.so") == nullptr) return 0;
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const ElfW(Phdr)& header = info->dlpi_phdr[i];
-    if (header.p_type != PT_LOAD || (header.p_flags & PF_X) == 0) continue;
-    counted.begin = info->dlpi_addr + header.p_vaddr;
-    counted.end = counted.begin + header.p_memsz;
+// Of the plugin's own threads, which are those beside the program's that have allocated in its code.
+thread_local bool is_of_program = false;
+thread_local bool is_of_plugin = false;
+std::atomic<bool> is_on_behind = false;
+std::atomic<uint64_t> number_behind = 0;
+std::atomic<uint64_t> failing_behind = 0;
+std::atomic<uint64_t> length_behind = 0;
+
+int find_code(dl_phdr_info* info, size_t, void*) {
+  for (Code* const code : {&plugin, &standard}) {
+    if (std::strstr(info->dlpi_name, code->name) == nullptr) continue;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+      const ElfW(Phdr)& header = info->dlpi_phdr[i];
+      if (header.p_type != PT_LOAD || (header.p_flags & PF_X) == 0) continue;
+      code->begin = info->dlpi_addr + header.p_vaddr;
+      code->end = code->begin + header.p_memsz;
+    }
   }
-  return 1;
+  return 0;
+}
+
+bool fails(const void* caller) {
+  if (counted.is_on) return plugin.has(caller) && ++counted.number == counted.failing;
+  if (!is_on_behind || is_of_program) return false;
+  is_of_plugin |= plugin.has(caller);
+  if (!plugin.has(caller) && !(is_of_plugin && standard.has(caller))) return false;
+  if (backplane::nccl_double::current_device() != 0) return false;
+  const uint64_t number = ++number_behind;
+  return number >= failing_behind && number - failing_behind < length_behind;
 }
 
 void* allocate(size_t size, const void* caller) noexcept {
-  const auto address = reinterpret_cast<uintptr_t>(caller);
-  if (address >= counted.begin && address < counted.end && ++counted.number == counted.failing) return nullptr;
+  if (fails(caller)) return nullptr;
   return std::malloc(size == 0 ? 1 : size);
 }
 
@@ -52,10 +86,26 @@ void operator delete(void* data, const std::nothrow_t&) noexcept { std::free(dat
 namespace backplane::test {
 
 void fail_allocation(uint64_t number) {
-  counted.failing = number;
-  dl_iterate_phdr(find_plugin, nullptr);
+  dl_iterate_phdr(find_code, nullptr);
+  counted = {true, 0, number};
 }
 
 uint64_t end_allocations() { return std::exchange(counted, {}).number; }
+
+ProgramThread::ProgramThread() { is_of_program = true; }
+ProgramThread::~ProgramThread() { is_of_program = false; }
+
+void fail_allocations_behind(uint64_t number, uint64_t count) {
+  dl_iterate_phdr(find_code, nullptr);
+  number_behind = 0;
+  failing_behind = number;
+  length_behind = count;
+  is_on_behind = true;
+}
+
+uint64_t end_allocations_behind() {
+  is_on_behind = false;
+  return number_behind;
+}
 
 }  // namespace backplane::test

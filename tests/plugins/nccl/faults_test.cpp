@@ -66,26 +66,52 @@ uint64_t use_with_a_fault(int world_size, uint64_t number) {
   return calls;
 }
 
-// The same, where rank 0 has no memory for its allocation of that number.
-uint64_t use_without_memory(int world_size, uint64_t number) {
+// How many allocations rank 0 has made when this is over, of those that `begin` and `end`, called by it, count.
+template <typename Begin, typename End>
+uint64_t use_in_want(int world_size, bool may_fail, const Begin& begin, const End& end) {
   const Store store = Store::inproc();
   std::vector<std::unique_ptr<TestStream>> streams;
   for (int rank = 0; rank < world_size; ++rank) streams.push_back(std::make_unique<TestStream>(Device::cuda(rank)));
   uint64_t made = 0;
   on_ranks(world_size, [&](int rank) {
+    const ProgramThread of_program;
     Data data;
     ProcessGroup group = ProcessGroup::create(on_device(nccl("stage=true"), store, rank, world_size, rank));
-    if (rank == 0) fail_allocation(number);
+    if (rank == 0) begin();
     try {
       use(group, Device::cuda(rank), *streams[static_cast<size_t>(rank)], data);
       group.barrier();
     } catch (const Error& e) {
-      EXPECT_NE(number, 0) << e.what();
+      EXPECT_TRUE(may_fail) << e.what();
       EXPECT_STRNE(e.what(), "");
     }
-    if (rank == 0) made = end_allocations();
+    if (rank == 0) made = end();
   });
   return made;
+}
+
+uint64_t use_without_memory(int world_size, uint64_t number) {
+  return use_in_want(
+      world_size, number != 0, [number] { fail_allocation(number); }, end_allocations);
+}
+
+// The same for the group's own threads.
+uint64_t use_without_memory_behind(int world_size, uint64_t number, uint64_t count) {
+  return use_in_want(
+      world_size, count != 0, [number, count] { fail_allocations_behind(number, count); }, end_allocations_behind);
+}
+
+// They poll, so that how much they allocate differs from time to time.
+TEST(NcclFaults, EndTheGroupWhicheverAllocationOfItsThreadsFails) {
+  const ScopedVariable late("BACKPLANE_DOUBLE_LATE", "500");
+  for (const int world_size : {1, 2}) {
+    const uint64_t made = use_without_memory_behind(world_size, 1, 0);
+    ASSERT_GT(made, 0);
+    for (uint64_t number = 1; number <= made; number += world_size == 1 ? 1 : 1 + number / 3) {
+      SCOPED_TRACE(number);
+      use_without_memory_behind(world_size, number, number % 4 + 1);
+    }
+  }
 }
 
 TEST(NcclFaults, EndTheGroupWhicheverAllocationFails) {
