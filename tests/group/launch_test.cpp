@@ -110,6 +110,35 @@ TEST_P(LaunchTest, AnyFailureEndsAllAndIsNamed) {
   EXPECT_EQ(::waitpid(-1, nullptr, 0), -1);  // no child is left
 }
 
+int told_to_end[2] = {-1, -1};
+
+// Waits until this process is told to end, and goes on.
+void outlive_sigterm() {
+  char said = 0;
+  while (::read(told_to_end[0], &said, 1) < 0 && errno == EINTR) {
+  }
+}
+
+TEST(LaunchLimitsTest, WhoWasLostIsNamedAlsoIfItsFailureIsHeardOfLater) {
+  const RankFunction function = [](ProcessGroup& group) -> std::optional<std::string> {
+    if (::pipe(told_to_end) != 0) return "no pipe";
+    std::signal(SIGTERM, [](int) { [[maybe_unused]] const auto written = ::write(told_to_end[1], "", 1); });
+    group.barrier();
+    if (group.rank() == 0) {
+      bp_error lost;
+      bp_error_init(&lost);
+      bp_error_set(&lost, BP_PEER_LOST, 0, 1, "rank 1 is lost");
+      throw Error(lost);
+    }
+    outlive_sigterm();
+    throw std::runtime_error("out of luck");
+  };
+  std::string text;
+  EXPECT_EQ(failure_of([&function] { launch(3, function, {.backend = "shm"}); }, &text), Status::kCancelled);
+  EXPECT_NE(text.find("rank 1 (pid"), std::string::npos) << text;
+  EXPECT_NE(text.find("failed: out of luck"), std::string::npos) << text;
+}
+
 TEST(LaunchLimitsTest, TimeIsUpForRanksThatDoNotListen) {
   const RankFunction deaf = [](ProcessGroup&) -> std::optional<std::string> {
     std::signal(SIGTERM, SIG_IGN);

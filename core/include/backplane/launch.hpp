@@ -135,6 +135,7 @@ class Launcher {
   static constexpr char kReturned = 'r';
   static constexpr char kNothing = 'n';
   static constexpr char kThrew = 't';
+  static constexpr char kLost = 'l';  // it threw that it lost the peer whose number comes first, and a space
 
   struct Child {
     int rank = -1;
@@ -192,6 +193,10 @@ class Launcher {
       }
       if (is_initialized()) destroy_process_group();
       end = result ? kReturned + *result : std::string(1, kNothing);
+    } catch (const Error& e) {
+      if (e.status() == Status::kPeerLost && e.peer_rank() >= 0) end = kLost + std::to_string(e.peer_rank()) + ' ';
+      end += e.what();
+      code = 1;
     } catch (const std::exception& e) {
       end += e.what();
       code = 1;
@@ -246,23 +251,33 @@ class Launcher {
     child->ended = true;
     --running_;
     const std::string who = "rank " + std::to_string(child->rank) + " (pid " + std::to_string(child->pid) + ") ";
+    const char said = child->heard.empty() ? '\0' : child->heard[0];
     if (WIFSIGNALED(status)) {
-      begin_end(
-          Status::kPeerLost, child->rank,
-          who + "was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")");
-    } else if (!child->heard.empty() && child->heard[0] == kThrew) {
+      const int number = WTERMSIG(status);
+      if (failure_ && (number == SIGTERM || (number == SIGKILL && Clock::now() >= *kill_at_))) return;  // our doing
+      begin_end(Status::kPeerLost, child->rank,
+                who + "was killed by signal " + std::to_string(number) + " (" + strsignal(number) + ")");
+    } else if (said == kLost) {
+      const size_t space = child->heard.find(' ');
+      begin_end(Status::kCancelled, child->rank, who + "failed: " + child->heard.substr(space + 1),
+                std::stoi(child->heard.substr(1, space)));
+    } else if (said == kThrew) {
       begin_end(Status::kCancelled, child->rank, who + "failed: " + child->heard.substr(1));
     } else if (WEXITSTATUS(status) != 0) {
       begin_end(Status::kPeerLost, child->rank, who + "exited with code " + std::to_string(WEXITSTATUS(status)));
     }
   }
-  // The first failure counts; the others follow from it.
-  void begin_end(Status status, int rank, const std::string& why) {
-    if (failure_) return;
+  // The first failure counts; the others follow from it. Who lost a peer may be heard of before that peer, though,
+  // whose failure, if it has one of its own, was the first.
+  void begin_end(Status status, int rank, const std::string& why, int lost = -1) {
+    const bool first = !failure_;
+    if (!first && (lost_ < 0 || rank != lost_ || lost == failure_->peer_rank())) return;
+    lost_ = lost;
     bp_error err;
     bp_error_init(&err);
     bp_error_set(&err, static_cast<int32_t>(status), 0, rank, why.c_str());
     failure_.emplace(err);
+    if (!first) return;
     signal_all(SIGTERM);
     signal_all(SIGCONT);  // a stopped process gets no SIGTERM
     kill_at_ = Clock::now() + options_.grace;
@@ -293,6 +308,7 @@ class Launcher {
   std::vector<Child> children_;
   size_t running_ = 0;
   std::optional<Error> failure_;
+  int lost_ = -1;  // the rank without which the failure would not have been, if it was lost
   std::optional<Clock::time_point> limit_;
   std::optional<Clock::time_point> kill_at_;
 };
