@@ -73,6 +73,31 @@ TEST(Nccl, StagesHostBuffersWhenAsked) {
         std::vector<double> host(5000, group.rank() + 0.5);
         group.all_reduce(host);
         EXPECT_EQ(host, std::vector<double>(5000, 2.0));
+        const std::vector<std::string> objects = group.all_gather_object(group.rank() == 0 ? "first" : "");
+        EXPECT_EQ(objects, (std::vector<std::string>{"first", ""}));
+      },
+      nccl("stage=true"));
+}
+
+// Their communicators are their own: the parent's may have been aborted.
+TEST(Nccl, SplitsAndShrinks) {
+  on_devices(
+      3,
+      [](ProcessGroup& group, Device device) {
+        const auto sum_over = [device](ProcessGroup& ranks) {
+          Memory<int32_t> ones = filled<int32_t>(ranks, device, 4, 1);
+          ranks.all_reduce(span(ones, device));
+          EXPECT_TRUE(all_are<int32_t>(ones, ranks.world_size()));
+        };
+        ProcessGroup part = group.split(group.rank() % 2);
+        EXPECT_EQ(part.world_size(), group.rank() == 1 ? 1 : 2);
+        sum_over(part);
+        sum_over(group);
+        if (group.rank() == 0) group.abort("the test says so");
+        failure_of([&] { group.barrier(); });
+        ProcessGroup rest = group.shrink();
+        EXPECT_EQ(rest.world_size(), 3);
+        sum_over(rest);
       },
       nccl("stage=true"));
 }
@@ -140,6 +165,25 @@ TEST(Nccl, ReducesOverSeveralDevicesOfEachRank) {
     EXPECT_EQ(failure_of([&] { all_reduce_multigpu(others, ReduceOp::kSum, group); }), Status::kInvalid);
     group.barrier();
   });
+  clear_group_cache();
+}
+
+TEST(Nccl, KeepsGroupsOfSeveralDevicesUntilTheyAreCleared) {
+  const ScopedVariable library("BACKPLANE_NCCL_LIBRARY", kDouble);
+  ProcessGroup group = ProcessGroup::create(on_device("cpu:gloo,cuda:nccl", Store::inproc(), 0, 1, 2));
+  const Numbers first = numbers_on(Device::cuda(0), 4, 1);
+  const Numbers second = numbers_on(Device::cuda(1), 4, 2);
+  const std::vector<Buffer> buffers = {Buffer(first.get(), 4, DType::kI32, Device::cuda(0)),
+                                       Buffer(second.get(), 4, DType::kI32, Device::cuda(1))};
+  const auto started = [&group, &buffers] {
+    LogLines lines;
+    all_reduce_multigpu(buffers, ReduceOp::kMax, group);
+    return contains(lines.text(), "nccl: NCCL 2");
+  };
+  EXPECT_TRUE(started());
+  EXPECT_FALSE(started());
+  clear_group_cache();
+  EXPECT_TRUE(started());
   clear_group_cache();
 }
 #endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How groups of nccl start: what is missing, which device, who chooses it.
-#include <mutex>
 #include <optional>
 
 #include "support.hpp"
@@ -48,6 +47,16 @@ TEST(Nccl, NeverGuessesTheDevice) {
   const ProcessGroup group =
       ProcessGroup::create(group_options(nccl("device=7"), Store::inproc(), 0, 1));  // the option is a name, too
   EXPECT_EQ(group.backend(Device::cuda(7)), "nccl");
+}
+
+// NCCL is still connecting when the time for that is over.
+TEST(Nccl, KeepsTheDeadlineOfItsStart) {
+  const ScopedVariable never("BACKPLANE_DOUBLE_CONNECTS", "0");
+  GroupOptions options = on_device(nccl(), Store::inproc(), 0, 1, 0);
+  options.timeout = std::chrono::milliseconds(200);
+  std::string text;
+  EXPECT_EQ(failure_of([&] { ProcessGroup::create(options); }, &text), Status::kTimeout);
+  EXPECT_TRUE(contains(text, "NCCL did not connect them in the time allowed")) << text;
 }
 
 TEST(Nccl, DoesWithoutFunctionsOfNewerLibraries) {
@@ -105,28 +114,6 @@ TEST(Nccl, IsWhatAutoTakesForDevices) {
   EXPECT_EQ(without.backend(Device::cuda(3)), "self");
 }
 
-// Lines of the log, as long as it lives.
-class LogLines {
- public:
-  LogLines() { bp_set_log(add, this); }
-  ~LogLines() { bp_set_log(nullptr, nullptr); }
-  LogLines(const LogLines&) = delete;
-  LogLines& operator=(const LogLines&) = delete;
-  std::string text() {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  static void add(void* ctx, uint32_t, const char* line) {
-    auto* const lines = static_cast<LogLines*>(ctx);
-    const std::lock_guard lock(lines->mutex_);
-    lines->text_.append(line).append("\n");
-  }
-  std::mutex mutex_;
-  std::string text_;
-};
-
 // NCCL serves them all the same.
 TEST(Nccl, SaysWhichDevicesDoNotReachEachOther) {
   const ScopedVariable library("BACKPLANE_NCCL_LIBRARY", kDouble);
@@ -158,6 +145,7 @@ TEST(Nccl, SharesAGroupWithABackendForTheHost) {
         group.all_reduce(span(memory, device));
         EXPECT_EQ(host[0], 1);
         EXPECT_EQ(memory[0], 1);
+        EXPECT_EQ(group.broadcast_object(group.rank() == 1 ? "of rank 1" : "", 1), "of rank 1");
         group.barrier();
       },
       "cpu:gloo,cuda:" + nccl());

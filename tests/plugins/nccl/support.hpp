@@ -10,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <string>
 
 #include "backplane/backplane.hpp"
@@ -71,6 +72,28 @@ inline void await(std::promise<void>& event) {
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Lines of the log, as long as it lives.
+class LogLines {
+ public:
+  LogLines() { bp_set_log(add, this); }
+  ~LogLines() { bp_set_log(nullptr, nullptr); }
+  LogLines(const LogLines&) = delete;
+  LogLines& operator=(const LogLines&) = delete;
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  static void add(void* ctx, uint32_t, const char* line) {
+    auto* const lines = static_cast<LogLines*>(ctx);
+    const std::lock_guard lock(lines->mutex_);
+    lines->text_.append(line).append("\n");
+  }
+  std::mutex mutex_;
+  std::string text_;
+};
 
 // What a group of one rank fails to start with.
 inline std::string refusal(const std::string& backend, Status expected, int device = 0) {

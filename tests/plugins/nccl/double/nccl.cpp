@@ -57,7 +57,7 @@ class Comm {
 
   ncclResult_t state() {
     if (const ncclResult_t error = error_.load(); error != ncclSuccess) return error;
-    if (!segment_.complete() || (finalized_.load() && !idle())) return ncclInProgress;
+    if (!connects_ || !segment_.complete() || (finalized_.load() && !idle())) return ncclInProgress;
     if (!enter_streams(false)) return ncclInProgress;
     drop_id();
     return in_progress_.load() > 0 && in_progress_.fetch_sub(1) > 0 ? ncclInProgress : ncclSuccess;
@@ -147,6 +147,7 @@ class Comm {
   }
 
   Segment segment_;
+  const bool connects_ = setting("BACKPLANE_DOUBLE_CONNECTS", 1) != 0;
   std::atomic<int64_t> in_progress_ = 1;
   std::atomic<ncclResult_t> error_ = ncclSuccess;
   std::atomic<bool> stop_ = false;

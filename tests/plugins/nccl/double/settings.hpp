@@ -15,6 +15,7 @@
 //   BACKPLANE_DOUBLE_SLOW=N            an operation takes effect once its communicator was asked N times (1)
 //   BACKPLANE_DOUBLE_LATE=N            an operation enters its stream when its communicator is asked, N us later or
 //                                      more
+//   BACKPLANE_DOUBLE_CONNECTS=0        communicators do not come to be connected
 //   BACKPLANE_DOUBLE_VERSION=N         the version of NCCL (that of nccl.h)
 //
 // double_launches(device) tells how many operations or groups of them were launched on that device by this process,
