@@ -10,6 +10,7 @@ namespace backplane::shm {
 namespace {
 
 constexpr int kBatch = 16;                                 // heads after which the sender is told that there is room
+constexpr uint64_t kBatchBytes = kRingSize / 4;            // or bytes, so that it copies while this rank does
 constexpr int kMostAtOnce = 4 * static_cast<int>(kHeads);  // heads after which it is the turn of other ranks
 constexpr int kLooksAtOnce = 64;                           // for one message, before other ranks have their turn
 
@@ -129,7 +130,7 @@ void Messages::pull(int32_t rank) {
     if (peer.gone) return;  // there was no memory to answer it
     if (look == Inbox::Look::kSomething) peer.in.pop();
     const bool is_last = look == Inbox::Look::kNothing;
-    if ((is_last && count > 0) || count % kBatch == kBatch - 1) {
+    if ((is_last && count > 0) || count % kBatch == kBatch - 1 || peer.in.unreleased() >= kBatchBytes) {
       if (peer.in.release()) members_->wake(rank);
     }
     if (is_last) return;

@@ -93,6 +93,8 @@ class Inbox {
   }
   // Tells the sender what was popped. True: it waits for room, ring its bell.
   bool release();
+  // Bytes of the ring that were popped, and of which the sender does not know it yet.
+  uint64_t unreleased() const { return position_ - released_; }
   // Gives back the credit of a message of `size` bytes.
   void give_credit(uint64_t size) { channel_->taken.store(taken_ += size + kOverhead, std::memory_order_release); }
   // After reading what was lent: had the sender taken back something by then, perhaps this?
@@ -105,6 +107,7 @@ class Inbox {
   bool is_open_ = false;
   uint32_t next_ = 0;
   uint64_t position_ = 0;
+  uint64_t released_ = 0;                     // the position that the sender knows
   uint64_t after_ = 0;                        // the position when what was looked at is popped
   uint64_t eager_ = 0;                        // what it counts against the window
   uint64_t arrived_ = 0;                      // eager bytes, as the sender counts them

@@ -77,6 +77,24 @@ TEST(Ring, SaysThatTheSenderWaits) {
   EXPECT_FALSE(pair.out.put_inline(count, nullptr, 0));
 }
 
+TEST(Ring, CountsWhatTheSenderDoesNotKnowToBeRead) {
+  Pair pair;
+  pair.out.open();
+  const std::vector<std::byte> bytes(kPiece);
+  Arrival arrival;
+  const auto pass = [&pair, &bytes, &arrival](uint64_t size) {
+    ASSERT_TRUE(pair.out.put_piece(Kind::kData, 1, 1, bytes.data(), size));
+    ASSERT_EQ(pair.in.look(arrival), Inbox::Look::kSomething);
+    pair.in.pop();
+  };
+  EXPECT_EQ(pair.in.unreleased(), 0U);
+  ASSERT_NO_FATAL_FAILURE(pass(kPiece));
+  ASSERT_NO_FATAL_FAILURE(pass(100));
+  EXPECT_EQ(pair.in.unreleased(), kPiece + 128);
+  pair.in.release();
+  EXPECT_EQ(pair.in.unreleased(), 0U);
+}
+
 TEST(Ring, GivesCreditForWhatWasTaken) {
   Pair pair;
   pair.out.open();
