@@ -130,7 +130,8 @@ size_t Trial::index(uint64_t size) { return static_cast<size_t>(std::bit_width(s
 bool Trial::reads(uint64_t size) const {
   const Class& found = at(size);
   if (use_ != Cma::kAuto) return use_ == Cma::kOn;
-  return found.tries < 2 * kTries ? found.tries / kInARow % 2 == 0 : found.best[1] < found.best[0];
+  if (found.tries == tries(size)) return found.best[1] < found.best[0];
+  return found.tries / (size < kLarge ? kInARow : 1) % 2 == 0;
 }
 
 bool Trial::took(uint64_t size, bool were_read, int64_t ns) {
@@ -139,7 +140,7 @@ bool Trial::took(uint64_t size, bool were_read, int64_t ns) {
   const double each = static_cast<double>(ns) / static_cast<double>(size);
   double& best = found.best[were_read ? 1 : 0];
   if (best == 0 || each < best) best = each;
-  return ++found.tries == 2 * kTries;
+  return ++found.tries == tries(size);
 }
 
 void Trial::agree(uint64_t size, const Best& sums) {

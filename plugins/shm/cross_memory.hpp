@@ -84,17 +84,19 @@ class CrossMemory {
 // Which of two ways to move so many bytes is the faster one here: staging them or reading them where they are. For each
 // power of two both are tried in turn, a few times in a row, since either finds the caches as the one before has left
 // them; from then on the one counts whose best try took less time per byte. So bursts of other work mislead it only if
-// they last through all tries of one way. Not thread-safe.
+// they last through all tries of one way. What is larger than caches is tried half as often, one at a time. Not
+// thread-safe.
 class Trial {
  public:
   static constexpr uint32_t kTries = 6;  // of each way
   static constexpr uint32_t kInARow = 3;
+  static constexpr uint64_t kLarge = UINT64_C(16) << 20;  // bytes; from here on half as many, one at a time
 
   explicit Trial(Cma use = Cma::kAuto) : use_(use) {}
   // Shall the next ones be read?
   bool reads(uint64_t size) const;
   // Does it want to know how long they take?
-  bool is_open(uint64_t size) const { return use_ == Cma::kAuto && at(size).tries < 2 * kTries; }
+  bool is_open(uint64_t size) const { return use_ == Cma::kAuto && at(size).tries < tries(size); }
   // They have taken so long; counts only if it is that way's turn. True: that decides.
   bool took(uint64_t size, bool were_read, int64_t ns);
 
@@ -114,6 +116,7 @@ class Trial {
     Best best = {};
   };
   static size_t index(uint64_t size);
+  static uint32_t tries(uint64_t size) { return size < kLarge ? 2 * kTries : kTries; }  // of both ways together
   const Class& at(uint64_t size) const { return classes_[index(size)]; }
 
   const Cma use_;

@@ -249,6 +249,19 @@ TEST(Trial, TakesTheWayThatWasFasterForEachPowerOfTwo) {
   EXPECT_FALSE(Trial(Cma::kOn).is_open(100'000));
 }
 
+TEST(Trial, TriesWhatIsLargeHalfAsOftenAndInTurn) {
+  constexpr uint64_t kSize = Trial::kLarge;
+  Trial trial;
+  uint32_t tries = 0;
+  for (; trial.is_open(kSize); ++tries) {
+    EXPECT_EQ(trial.reads(kSize), tries % 2 == 0);
+    trial.took(kSize, trial.reads(kSize), trial.reads(kSize) ? 2'000'000 : 1'000'000);
+  }
+  EXPECT_EQ(tries, Trial::kTries);
+  EXPECT_FALSE(trial.reads(kSize));
+  EXPECT_TRUE(trial.is_open(kSize - 1));
+}
+
 // Messages of many senders may all have begun before the first of them ends.
 TEST(Trial, CountsEitherWayOnlyInItsTurn) {
   constexpr uint64_t kSize = UINT64_C(1) << 20;
