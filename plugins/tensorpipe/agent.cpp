@@ -66,11 +66,6 @@ Agent::Agent(const sdk::Context& context)
 
 Agent::~Agent() { abort(sdk::Failure(BP_CANCELLED, "this worker has left")); }
 
-bool Agent::over() const {
-  const std::lock_guard lock(mutex_);
-  return over_;
-}
-
 void Agent::tell(const tensorpipe::Listener& listener) {
   for (const std::string& transport : endpoint_.transports) {
     (transport == "uv" ? card_.uv : card_.shm) = listener.url(transport);
@@ -145,7 +140,7 @@ void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
   pipe->write(std::move(out), [this, to, message, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error) {
     if (!error) return;
     if (const Pipe broken = weak.lock()) forget(to, broken);
-    if (!over()) core_.failed(to, message->id(), failure_of(error, to));
+    if (!over_) core_.failed(to, message->id(), failure_of(error, to));
   });
 }
 
@@ -161,7 +156,7 @@ void Agent::watch(int32_t to, const Pipe& pipe) {
           same->read({}, [](const tensorpipe::Error&) {});
           return watch(to, same);
         }
-        if (!forget(to, same) || over()) return;
+        if (!forget(to, same) || over_) return;
         core_.lost(to, error ? failure_of(error, to) : sdk::Failure(BP_INTERNAL, "it sends what is no receipt", to));
       });
 }
@@ -208,7 +203,7 @@ bool Agent::listen_again() {
     listen();
     return true;
   } catch (const std::exception& e) {
-    if (!over()) host_.log(BP_LOG_WARN, std::string("nobody can connect for now: ") + e.what());
+    if (!over_) host_.log(BP_LOG_WARN, std::string("nobody can connect for now: ") + e.what());
     return false;
   }
 }
@@ -241,7 +236,7 @@ void Agent::accept(const std::shared_ptr<tensorpipe::Listener>& listener) {
   // Weak, because a listener keeps its callbacks.
   listener->accept([this, weak = std::weak_ptr(listener)](const tensorpipe::Error& error, const Pipe& pipe) {
     const auto same = weak.lock();
-    if (!same || over()) return;
+    if (!same || over_) return;
     if (error) {  // somebody went away in the middle of a handshake, and nobody could connect any more
       host_.log(BP_LOG_INFO, "listening anew: " + error.what());
       same->close();
@@ -266,42 +261,62 @@ void Agent::drop(const Pipe& pipe, int32_t from, const sdk::Failure& why) {
     incoming_.erase(pipe);
   }
   pipe->close();
-  if (from >= 0 && !over()) core_.lost(from, why);
+  if (from >= 0 && !over_) core_.lost(from, why);
 }
 
 // `from`: who has sent the message before on this pipe, -1 if there was none.
 void Agent::read(const Pipe& pipe, int32_t from) {
   // Weak, because a pipe keeps its callbacks.
-  pipe->readDescriptor([this, from, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error,
-                                                                const tensorpipe::Descriptor& descriptor) {
-    const Pipe same = weak.lock();
-    if (!same) return;
-    if (error) return drop(same, from, failure_of(error, from));
-    std::shared_ptr<Arrival> arrival;
-    try {
-      arrival = std::make_shared<Arrival>(descriptor, card_.token, static_cast<int32_t>(peers_.size()),
-                                          core_.most_bytes(), memory_.get());
-    } catch (const sdk::Failure& e) {
-      host_.log(BP_LOG_WARN, e.what());
-      return drop(same, e.peer_rank() >= 0 ? e.peer_rank() : from, e);
-    } catch (const std::exception& e) {
-      host_.log(BP_LOG_WARN, e.what());
-      return drop(same, from, sdk::Failure(BP_RESOURCE, e.what(), from));
-    }
-    same->read(arrival->allocation(), [this, arrival, weak](const tensorpipe::Error& failed) {
-      if (failed || over()) return;
-      core_.received(arrival->from(), arrival->payload(), arrival->buffers(), arrival);
-      if (!arrival->wants_receipt()) return;
-      if (const Pipe whole = weak.lock()) whole->write({}, [](const tensorpipe::Error&) {});
-    });
-    read(same, arrival->from());
+  pipe->readDescriptor(
+      [this, from, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) {
+        const Pipe same = weak.lock();
+        if (!same) return;
+        if (error) return drop(same, from, failure_of(error, from));
+        std::unique_ptr<Arrival> arrival;
+        try {
+          arrival = std::make_unique<Arrival>(std::move(descriptor), card_.token, static_cast<int32_t>(peers_.size()),
+                                              core_.most_bytes(), memory_.get());
+        } catch (const sdk::Failure& e) {
+          host_.log(BP_LOG_WARN, e.what());
+          return drop(same, e.peer_rank() >= 0 ? e.peer_rank() : from, e);
+        } catch (const std::exception& e) {
+          host_.log(BP_LOG_WARN, e.what());
+          return drop(same, from, sdk::Failure(BP_RESOURCE, e.what(), from));
+        }
+        const int32_t sender = arrival->from();
+        take(same, std::move(arrival));
+        read(same, sender);
+      });
+}
+
+// One that is whole is delivered first, so that whoever waits for it runs while TensorPipe is told to go on.
+void Agent::take(const Pipe& pipe, std::unique_ptr<Arrival> arrival) {
+  if (arrival->is_whole()) {
+    deliver(pipe, std::move(arrival));
+    pipe->read({}, [](const tensorpipe::Error&) {});
+    return;
+  }
+  const tensorpipe::Allocation allocation = arrival->allocation();
+  // Copies of a callback share what it has.
+  auto rest = std::make_shared<std::unique_ptr<Arrival>>(std::move(arrival));
+  pipe->read(allocation, [this, rest = std::move(rest), weak = std::weak_ptr(pipe)](const tensorpipe::Error& failed) {
+    if (!failed) deliver(weak.lock(), std::move(*rest));
   });
+}
+
+// `pipe`: NULL if it is gone.
+void Agent::deliver(const Pipe& pipe, std::unique_ptr<Arrival> arrival) {
+  if (over_) return;
+  const Arrival& it = *arrival;
+  const bool wants_receipt = it.wants_receipt();
+  core_.received(it.from(), it.payload(), it.buffers(), std::move(arrival));
+  if (wants_receipt && pipe) pipe->write({}, [](const tensorpipe::Error&) {});
 }
 
 void Agent::abort(const sdk::Failure&) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(over_, true)) return;
+    if (over_.exchange(true)) return;
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();

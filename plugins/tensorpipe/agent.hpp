@@ -5,6 +5,7 @@
 // agent's own, because that waits for the store.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -54,8 +55,9 @@ class Agent final : public sdk::RpcAgent {
   bool listen_again();
   void accept(const std::shared_ptr<tensorpipe::Listener>& listener);
   void read(const Pipe& pipe, int32_t from);
+  void take(const Pipe& pipe, std::unique_ptr<Arrival> arrival);
+  void deliver(const Pipe& pipe, std::unique_ptr<Arrival> arrival);
   void drop(const Pipe& pipe, int32_t from, const sdk::Failure& why);
-  bool over() const;
 
   const sdk::RpcHost core_;
   const sdk::Host host_;
@@ -67,14 +69,14 @@ class Agent final : public sdk::RpcAgent {
 
   // Guards what follows. Never held while TensorPipe is called, nor while one of its objects is destroyed: either may
   // run callbacks of other threads on this one.
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<Peer> peers_;
   std::deque<int32_t> wanted_;  // to whom pipes are to be made
   std::shared_ptr<tensorpipe::Listener> listener_;
   std::set<Pipe> incoming_;
   std::condition_variable changed_;
-  bool deaf_ = false;  // the listener has failed
-  bool over_ = false;
+  bool deaf_ = false;               // the listener has failed
+  std::atomic<bool> over_ = false;  // written with the lock
 
   std::thread thread_;
 };

@@ -2,6 +2,7 @@
 #include "message.hpp"
 
 #include <cstring>
+#include <utility>
 
 namespace backplane::tensorpipe_plugin {
 namespace {
@@ -36,6 +37,7 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
   const bool inside = payload.size() <= kInsideSize;
   const Head head = {receiver, from, static_cast<uint32_t>(buffers.size()), message.id() == 0 ? 1U : 0U,
                      inside ? 1U : 0U};
+  out.metadata.reserve(sizeof(head) + buffers.size() * sizeof(uint64_t) + (inside ? payload.size() : 0));
   out.metadata.assign(reinterpret_cast<const char*>(&head), sizeof(head));
   if (!inside) out.payloads.push_back({const_cast<char*>(payload.data()), payload.size(), ""});
   for (const bp_buffer& buffer : buffers) {
@@ -53,10 +55,11 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
   return out;
 }
 
-Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most,
-                 sdk::BlockPool* pool) {
+Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t world_size, uint64_t most,
+                 sdk::BlockPool* pool)
+    : metadata_(std::move(descriptor.metadata)) {
   Head head;
-  const std::string& metadata = descriptor.metadata;
+  const std::string_view metadata = metadata_;
   if (metadata.size() < sizeof(head)) refuse("it does not say from whom it is", -1);
   std::memcpy(&head, metadata.data(), sizeof(head));
   if (head.token != own) refuse("its sender does not know this worker's token, so it is none of this job", -1);
@@ -86,8 +89,7 @@ Arrival::Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int
     allocation_.tensors.push_back({tensorpipe::CpuBuffer{allocate(tensor.length)}});
   }
   if (inside) {
-    inside_ = metadata.substr(head_size);
-    payload_ = inside_;
+    payload_ = metadata.substr(head_size);
   } else {
     payload_ = {static_cast<const char*>(allocation_.payloads[0].data), descriptor.payloads[0].length};
   }

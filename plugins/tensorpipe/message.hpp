@@ -34,11 +34,11 @@ class Arrival {
  public:
   // Throws sdk::Failure (BP_INVALID) if it is none of ours, or larger than `most` bytes; its peer_rank is the sender,
   // if that is proven.
-  Arrival(const tensorpipe::Descriptor& descriptor, const Token& own, int32_t world_size, uint64_t most,
-          sdk::BlockPool* pool);
+  Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t world_size, uint64_t most, sdk::BlockPool* pool);
 
   int32_t from() const { return from_; }
   bool wants_receipt() const { return wants_receipt_; }
+  bool is_whole() const { return memory_.empty(); }  // nothing follows the descriptor
   const tensorpipe::Allocation& allocation() const { return allocation_; }
   std::string_view payload() const { return payload_; }
   const std::vector<bp_buffer>& buffers() const { return buffers_; }
@@ -47,7 +47,7 @@ class Arrival {
   int32_t from_ = -1;
   bool wants_receipt_ = false;
   std::vector<std::shared_ptr<std::byte>> memory_;
-  std::string inside_;  // the payload, if it was in the descriptor
+  std::string metadata_;  // of the descriptor, with the payload if it is in there
   tensorpipe::Allocation allocation_;
   std::string_view payload_;
   std::vector<bp_buffer> buffers_;

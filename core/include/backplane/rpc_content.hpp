@@ -121,7 +121,7 @@ class Packer {
   template <typename T>
   void add(const RRef<T>& ref) {
     refs_.push_back(ref.get());
-    keep_->push_back(ref.handle());
+    keep(ref.handle());
   }
 
   // For one call of the C API, which takes over what was added.
@@ -146,7 +146,11 @@ class Packer {
 
   void add_buffer(const void* data, uint64_t bytes, const std::shared_ptr<void>& keep) {
     buffers_.push_back({const_cast<void*>(data), bytes, BP_HOST, 0});
-    if (keep) keep_->push_back(keep);
+    if (keep) this->keep(keep);
+  }
+  void keep(const std::shared_ptr<void>& owner) {
+    if (!keep_) keep_ = std::make_unique<Keep>();
+    keep_->push_back(owner);
   }
   void fill(bp_rpc_content* content) {
     content->payload = payload_.data();
@@ -160,7 +164,7 @@ class Packer {
   msgpack::sbuffer payload_{64};
   std::vector<bp_buffer> buffers_;
   std::vector<bp_rref*> refs_;
-  std::unique_ptr<Keep> keep_ = std::make_unique<Keep>();
+  std::unique_ptr<Keep> keep_;  // none: nothing is to be kept
 };
 
 // Takes apart what came, in the order in which it was added.

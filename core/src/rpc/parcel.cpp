@@ -6,16 +6,38 @@
 #include "error.hpp"
 
 namespace backplane::core::rpc {
+namespace {
+
+// Of what the C API was given: lets go of it when it goes, unless it is shared.
+class Owner {
+ public:
+  explicit Owner(const bp_rpc_content& given) : owner_(given.owner), release_(given.release) {}
+  ~Owner() {
+    if (release_ != nullptr) release_(owner_);
+  }
+  Owner(const Owner&) = delete;
+  Owner& operator=(const Owner&) = delete;
+
+  std::shared_ptr<void> share() {
+    if (release_ == nullptr) return {};
+    return {owner_, std::exchange(release_, nullptr)};
+  }
+
+ private:
+  void* const owner_;
+  void (*release_)(void*);
+};
+
+}  // namespace
 
 Content take_content(const bp_rpc_content& given) {
+  Owner owner(given);  // first, so that the buffers are given back whatever happens next
   Content content;
-  // First, so that the buffers are given back whatever happens next.
-  content.owner = std::shared_ptr<void>(given.owner, given.release == nullptr ? [](void*) {} : given.release);
   if (given.payload_size > 0) content.payload.assign(static_cast<const char*>(given.payload), given.payload_size);
   if (given.buffer_count > 0) content.buffers.assign(given.buffers, given.buffers + given.buffer_count);
   for (uint64_t i = 0; i < given.ref_count; ++i) content.refs.push_back(given.refs[i]->ref);
   // All else is a copy; what was given may hold references, which its end is to drop while the call is under way.
-  if (content.buffers.empty()) content.owner.reset();
+  if (!content.buffers.empty()) content.owner = owner.share();
   return content;
 }
 

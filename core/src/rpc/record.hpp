@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -53,11 +54,12 @@ class Record {
     const std::lock_guard lock(mutex_);
     group_ = group->has_layers() ? group->weak_from_this() : std::weak_ptr<Group>();
     ranks_ = ranks_among(workers, group->config().global_ranks);
+    shows_ = group->has_layers();
   }
   // Words about references are not kept.
   void add(EndedCall call) {
     if (call.kind != Kind::kCall && call.kind != Kind::kRemote && call.kind != Kind::kFetch) return;
-    show(call);
+    if (shows_) show(call);
     EndedCall gone;  // its text is freed without the lock
     const std::lock_guard lock(mutex_);
     calls_.push_back(std::move(call));
@@ -87,7 +89,8 @@ class Record {
                       nanoseconds(call.ended), call.function.c_str()});
   }
 
-  mutable std::mutex mutex_;  // guards what follows
+  std::atomic<bool> shows_ = false;  // to layers
+  mutable std::mutex mutex_;         // guards what follows
   std::weak_ptr<Group> group_;
   std::vector<int32_t> ranks_;  // of the workers, in it
   std::deque<EndedCall> calls_;

@@ -109,14 +109,19 @@ class RpcHost {
   // Delivers a message whose memory `keep` holds until the core needs it no more.
   void received(int32_t from, std::string_view payload, const std::vector<bp_buffer>& buffers,
                 std::shared_ptr<void> keep) const {
+    received(from, payload, buffers, std::make_unique<std::shared_ptr<void>>(std::move(keep)));
+  }
+  template <typename Keep>
+  void received(int32_t from, std::string_view payload, const std::vector<bp_buffer>& buffers,
+                std::unique_ptr<Keep> keep) const {
     bp_rpc_message message = {};
     message.struct_size = sizeof(bp_rpc_message);
     message.payload = payload.data();
     message.payload_size = payload.size();
     message.buffers = buffers.data();
     message.buffer_count = static_cast<uint32_t>(buffers.size());
-    message.owner = new std::shared_ptr<void>(std::move(keep));
-    message.release = [](void* owner) { delete static_cast<std::shared_ptr<void>*>(owner); };
+    message.owner = keep.release();
+    message.release = [](void* owner) { delete static_cast<Keep*>(owner); };
     host_->received(host_->ctx, from, &message);
   }
   void failed(int32_t to, uint64_t id, const Failure& why) const {
