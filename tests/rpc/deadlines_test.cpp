@@ -69,5 +69,29 @@ TEST(RpcDeadlinesTest, EachOfThoseThatAreLeftExpiresOnce) {
   EXPECT_EQ(expired.wait_for(0), expected);
 }
 
+// What is said of all calls to a worker holds for those that there are, and the soonest counts.
+TEST(RpcDeadlinesTest, AWorkersCallsFailWithWhatIsToldOfIt) {
+  constexpr int64_t kHour = INT64_C(3600) * 1000000000;
+  Expired expired;
+  Calls calls([&expired](uint64_t number) { expired.add(number); });
+  const auto why = [&calls](uint64_t number) {
+    const std::optional<Call> call = calls.take(number);
+    return call && call->failure ? std::string(call->failure->what()) : "";
+  };
+  std::multiset<uint64_t> first;
+  for (int i = 0; i < 1000; ++i) first.insert(calls.add(call_to(1), Deadline::never()));
+  const uint64_t to_another = calls.add(call_to(2), Deadline::never());
+  const uint64_t later = calls.add(call_to(1), Deadline::never());
+  calls.doom_all_to(1, Error(BP_PEER_LOST, "a connection broke"), Deadline::after(kHour));
+  const uint64_t after = calls.add(call_to(1), Deadline::never());
+  calls.doom_all_to(1, Error(BP_PEER_LOST, "it died"), Deadline::after(0), *first.rbegin());
+  EXPECT_EQ(expired.wait_for(first.size()), first);
+  for (const uint64_t number : first) EXPECT_EQ(why(number), "it died");
+  EXPECT_EQ(why(later), "a connection broke");
+  EXPECT_EQ(why(to_another), "");
+  EXPECT_EQ(why(after), "");
+  calls.stop();
+}
+
 }  // namespace
 }  // namespace backplane::core::rpc

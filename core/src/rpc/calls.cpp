@@ -30,7 +30,7 @@ uint64_t Calls::add(Call call, Deadline deadline) {
   call.begun = Deadline::Clock::now();
   if (!watch_.joinable()) watch_ = std::thread([this] { watch(); });
   watch_for(deadline, number);
-  calls_.emplace(number, Entry{std::move(call), deadline});
+  calls_.emplace_hint(calls_.end(), number, Entry{std::move(call), deadline});
   return number;
 }
 
@@ -64,6 +64,7 @@ std::optional<Call> Calls::take(uint64_t number, int32_t to) {
   const std::lock_guard lock(mutex_);
   const auto found = calls_.find(number);
   if (found == calls_.end() || (to >= 0 && found->second.call.to != to)) return std::nullopt;
+  for (const Doom& each : dooms_) apply(each, number, &found->second);
   std::optional<Call> call = std::move(found->second.call);
   calls_.erase(found);
   return call;
@@ -85,9 +86,21 @@ void Calls::doom(uint64_t number, const Error& why, Deadline deadline) {
 
 void Calls::doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_t last) {
   const std::lock_guard lock(mutex_);
-  for (auto& [number, entry] : calls_) {
-    if (entry.call.to == to && number <= last) doom(number, &entry, why, deadline);
-  }
+  last = std::min(last, last_);
+  const auto covers = [to, deadline, last](const Doom& each) {
+    return each.to == to && each.last >= last && !(deadline < each.at);
+  };
+  if (calls_.empty() || std::any_of(dooms_.begin(), dooms_.end(), covers)) return;
+  dooms_.push_back({to, last, why, deadline});
+  if (deadline < alarm_) changed_.notify_all();
+}
+
+// What has been said of the calls to its worker holds for this one.
+void Calls::apply(const Doom& doom, uint64_t number, Entry* entry) {
+  if (entry->call.to != doom.to || number > doom.last) return;
+  if (entry->call.failure && !(doom.at < entry->deadline)) return;
+  entry->call.failure.emplace(doom.why);
+  entry->deadline = std::min(entry->deadline, doom.at);
 }
 
 std::vector<uint64_t> Calls::close(const Error& why) {
@@ -112,9 +125,32 @@ std::vector<Calls::Pending> Calls::pending() const {
   return all;
 }
 
+void Calls::expire(uint64_t number, Entry* entry, std::vector<uint64_t>* late) {
+  if (!std::exchange(entry->expired, true)) late->push_back(number);
+}
+
+// Goes through the calls to those whose time is up. False if there is more to look at.
+bool Calls::look_at_dooms(Deadline::Clock::time_point now, std::vector<uint64_t>* late) {
+  for (auto doom = dooms_.begin(); doom != dooms_.end();) {
+    if (doom->at.at() > now) {
+      ++doom;
+      continue;
+    }
+    auto call = calls_.lower_bound(doom->looked_at + 1);
+    for (int i = 0; call != calls_.end() && call->first <= doom->last; ++i, ++call) {
+      if (i == kMostAtOnce) return false;
+      doom->looked_at = call->first;
+      if (call->second.call.to != doom->to) continue;
+      apply(*doom, call->first, &call->second);
+      expire(call->first, &call->second, late);
+    }
+    doom = dooms_.erase(doom);
+  }
+  return true;
+}
+
 // Takes those whose time is up off the heap, and what is in it for nothing. False if there is more to look at.
-bool Calls::look(std::vector<uint64_t>* late) {
-  const auto now = Deadline::Clock::now();
+bool Calls::look_at_heap(Deadline::Clock::time_point now, std::vector<uint64_t>* late) {
   for (int i = 0; i < kMostAtOnce; ++i) {
     if (due_.empty()) {
       alarm_ = Deadline::never();
@@ -122,19 +158,23 @@ bool Calls::look(std::vector<uint64_t>* late) {
     }
     const auto [at, number] = due_.front();
     const auto found = calls_.find(number);
-    const bool stale = found == calls_.end() || found->second.deadline.at() != at;
+    const bool stale = found == calls_.end() || found->second.expired || found->second.deadline.at() != at;
     if (!stale && at > now) {
       alarm_ = found->second.deadline;
       return true;
     }
-    if (!stale) {
-      late->push_back(number);
-      found->second.deadline = Deadline::never();  // once
-    }
+    if (!stale) expire(number, &found->second, late);
     std::pop_heap(due_.begin(), due_.end(), std::greater<>());
     due_.pop_back();
   }
   return false;
+}
+
+bool Calls::look(std::vector<uint64_t>* late) {
+  const auto now = Deadline::Clock::now();
+  if (!look_at_dooms(now, late) || !look_at_heap(now, late)) return false;
+  for (const Doom& each : dooms_) alarm_ = std::min(alarm_, each.at);
+  return true;
 }
 
 void Calls::watch() {

@@ -7,12 +7,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -56,7 +57,7 @@ class Calls {
   std::optional<Call> take(uint64_t number, int32_t to);
   // The call fails with `why` at `deadline`, unless it has ended by then.
   void doom(uint64_t number, const Error& why, Deadline deadline);
-  // The same for all calls to a worker with numbers up to `last`.
+  // The same for all calls to a worker, of those that there are, with numbers up to `last`. Looks at none of them yet.
   void doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_t last = UINT64_MAX);
   // Refuses more, and returns the numbers of those that are left for somebody to end.
   std::vector<uint64_t> close(const Error& why);
@@ -82,20 +83,34 @@ class Calls {
   struct Entry {
     Call call;
     Deadline deadline;
+    bool expired = false;  // `expired_` has been called, or is about to be
+  };
+  // What all calls to a worker fail with when the time is up.
+  struct Doom {
+    int32_t to = -1;
+    uint64_t last = 0;  // they have numbers up to this one
+    Error why;
+    Deadline at;
+    uint64_t looked_at = 0;  // the last of them, once the time is up
   };
 
   using Due = std::pair<Deadline::Clock::time_point, uint64_t>;  // a call's deadline, its number
 
   void doom(uint64_t number, Entry* entry, const Error& why, Deadline deadline);
   void watch_for(Deadline deadline, uint64_t number);
+  static void apply(const Doom& doom, uint64_t number, Entry* entry);
+  static void expire(uint64_t number, Entry* entry, std::vector<uint64_t>* late);
+  bool look_at_dooms(Deadline::Clock::time_point now, std::vector<uint64_t>* late);
+  bool look_at_heap(Deadline::Clock::time_point now, std::vector<uint64_t>* late);
   bool look(std::vector<uint64_t>* late);
   void watch();
 
   const std::function<void(uint64_t)> expired_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::unordered_map<uint64_t, Entry> calls_;
-  std::vector<Due> due_;  // a heap, the first on top; also of calls that have ended, or have other deadlines
+  std::map<uint64_t, Entry> calls_;  // by number, so that they can be gone through bit by bit
+  std::list<Doom> dooms_;            // in the order in which they were told
+  std::vector<Due> due_;             // a heap, the first on top; also of calls that have ended, or have other deadlines
   Deadline alarm_ = Deadline::never();  // until when the thread sleeps
   uint64_t last_ = 0;
   std::optional<Error> closed_;
