@@ -325,6 +325,8 @@ TEST(RpcCallsTest, TheFlightRecorderShowsWhichCallHangsWhere) {
       EXPECT_TRUE(has("throw", "out", "worker1", "failed")) << text;
       EXPECT_TRUE(has("wait", "out", "worker1", "in flight")) << text;
       EXPECT_TRUE(has("wait", "in", "worker0", "running")) << text;
+      EXPECT_NE(text.find("\"agent.server_active_calls\":1,"), std::string::npos) << text;
+      EXPECT_NE(text.find("\"round_trips\":{\"below_us_powers_of_2\":[0"), std::string::npos) << text;
       gate->open();
       call.wait();
     }

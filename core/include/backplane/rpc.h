@@ -71,7 +71,7 @@ BP_API int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, i
 BP_API int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err);
 
 /* Counters, as JSON for bp_free: those of torch's agents by their names ("agent.num_idle_threads" ...), and for each
- * peer calls, bytes, errors and histograms of latencies. */
+ * peer calls, bytes, errors and histograms of latencies. The flight recorder of the workers' group has them, too. */
 BP_API int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err);
 
 /* ---- Functions ----------------------------------------------------------------------------------------------------

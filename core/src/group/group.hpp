@@ -117,7 +117,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
 
   // The flight recorder; `all`: as an array, with those of the groups made from this one.
   std::string trace_json(bool all = false) const;
-  // What it says of calls that go beside the group's operations: a JSON array. Any thread may ask.
+  // What it says of calls that go beside the group's operations: a JSON object, whose members it has. Any thread.
   void set_calls(std::function<std::string()> calls);
   // Tells a layer that wants to hear of calls, if there is one. Any thread.
   void show_call(const bp_call& call);

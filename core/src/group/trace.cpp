@@ -76,7 +76,7 @@ std::string Group::trace_json(bool all) const {
                                {"broken", cause()},
                                {"clock", {{"monotonic_ns", monotonic_ns()}, {"realtime_ns", wall_ns}}},
                                {"entries", std::move(entries)}};
-  if (calls) trace["calls"] = nlohmann::ordered_json::parse(calls());
+  if (calls) trace.update(nlohmann::ordered_json::parse(calls()));
   return trace.dump();
 }
 

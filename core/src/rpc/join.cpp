@@ -275,7 +275,8 @@ void Worker::show_calls(Group& group) {
   record_.show_to(&group, global_ranks_);
   group.set_calls([weak = weak_from_this()] {
     const auto self = weak.lock();
-    return self ? self->calls_json() : "[]";
+    if (!self) return std::string(R"({"calls":[]})");
+    return fmt::format(R"({{"calls":{},"call_metrics":{}}})", self->calls_json(), self->metrics_json());
   });
 }
 
