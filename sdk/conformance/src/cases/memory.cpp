@@ -3,6 +3,7 @@
 // Memory that a backend hands out (abi/ext/memory.h), by itself: what it is, how long it is there, who may ask for it.
 #include "memory_support.hpp"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -187,14 +188,20 @@ void gives_back(Rank& rank) {
   const auto agent = rank.open();
   const Source api = memory_of(rank, *agent);
   constexpr uint64_t kSize = UINT64_C(4) << 20;
+  constexpr uint64_t kLimit = 10 * kSize;
   constexpr int kTimes = 60;
   const auto once = [&rank, &api] { Piece(rank, api, kSize).fill(1); };
-  once();
-  const uint64_t before = resident_bytes();
-  for (int i = 0; i < kTimes; ++i) once();
-  const uint64_t after = resident_bytes();
-  rank.require(after < before + 10 * kSize, say("resident memory as before, having given back ", kTimes, " x 4 MiB"),
-               say((after - before) >> 20, " MiB more"));
+  const auto grown = [&once] {
+    once();
+    const uint64_t before = resident_bytes();
+    for (int i = 0; i < kTimes; ++i) once();
+    const uint64_t after = resident_bytes();
+    return after - std::min(before, after);
+  };
+  uint64_t more = grown();
+  if (more >= kLimit) more = grown();  // malloc may keep what fits into one of its heaps (64 MiB), but that only once
+  rank.require(more < kLimit, say("resident memory as before, having given back ", kTimes, " x 4 MiB"),
+               say(more >> 20, " MiB more"));
 }
 
 void any_thread(Rank& rank) {
