@@ -27,6 +27,12 @@ if "$work/gpu-check" --library "$3" --devices all --output "$work/none.md" >"$wo
 fi
 grep -q "wants a number" "$work/log"
 
+if "$work/gpu-check" --library "$3" --devices 1 --output "$work/nowhere/none.md" >"$work/log" 2>&1; then
+  echo "gpu-check went on with results that cannot be written"
+  exit 1
+fi
+grep -q "^gpu-check: .*/nowhere/none.md cannot be written; name another file" "$work/log" || { cat "$work/log"; exit 1; }
+
 code=0
 "$work/gpu-check" --library "$3" --devices 1 --filter p2p.tag-mach --output "$work/none.md" >"$work/log" 2>&1 || code=$?
 [ $code -eq 2 ]
