@@ -73,8 +73,9 @@ class Collectives {
 
   const Config c_;
   Stream stream_;
-  Piece token_;                                                                                   // for barriers
-  const sdk::Failure no_memory_{BP_RESOURCE, "nccl: there is no memory to launch a collective"};  // as long as there is
+  Piece token_;  // for barriers
+  // Made while there is some.
+  const sdk::Failure no_memory_{BP_RESOURCE, "nccl: there is no memory to launch a collective"};
   std::mutex mutex_;
   bool is_advancing_ = false;                  // a thread launches the first one
   std::deque<std::shared_ptr<Launch>> queue_;  // the first may have been issued

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // backplane-nccl-launch-cost [DEVICE]: what it costs the host to put an all_reduce of 4 bytes into a stream, over the
-// backend nccl and by NCCL's own call, in one process with one rank, by turns. Prints one line: time, and processor
-// time of the thread that launches. Ends with 0, or with 2 and a reason. The library is BACKPLANE_NCCL_LIBRARY's, else
-// libnccl.so.2.
+// backend nccl and by NCCL's own call, in one process with one rank, by turns: time, and processor time of the thread
+// that launches. Then what groups leave behind in the device's memory. Prints a line for each; ends with 0, or with 2
+// and a reason. The library is BACKPLANE_NCCL_LIBRARY's, else libnccl.so.2.
 //
 // NCCL's own call is what a program without Backplane would do on a communicator that does not block: the call, until
 // it is launched, and an event to wait for. The stream is held up meanwhile, so that nothing else takes turns with the
@@ -142,6 +142,10 @@ void measure_launches(const Api& api, int device) {
   call.async_op = true;
   call.stream = direct.stream();
   std::vector<backplane::Work> works(kLaunches);
+  // What is made at first is made while nothing is held up.
+  direct.launch(memory.data(), 0);
+  direct.synchronize();
+  group.all_reduce(buffer, backplane::ReduceOp::kSum, call).wait();
   Times own;
   Times over;
   for (int round = 0; round < kRounds; ++round) {
