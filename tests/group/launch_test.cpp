@@ -110,33 +110,47 @@ TEST_P(LaunchTest, AnyFailureEndsAllAndIsNamed) {
   EXPECT_EQ(::waitpid(-1, nullptr, 0), -1);  // no child is left
 }
 
-int told_to_end[2] = {-1, -1};
-
-// Waits until this process is told to end, and goes on.
-void outlive_sigterm() {
-  char said = 0;
-  while (::read(told_to_end[0], &said, 1) < 0 && errno == EINTR) {
-  }
+// Waits until a process has ended and was waited for, so that its launcher has heard of it.
+void await_end(pid_t pid) {
+  while (::kill(pid, 0) == 0) std::this_thread::yield();
 }
 
-TEST(LaunchLimitsTest, WhoWasLostIsNamedAlsoIfItsFailureIsHeardOfLater) {
+TEST(LaunchLimitsTest, WhoFailedIsNamedAlsoIfThoseWhoLostItAreHeardOfBefore) {
   const RankFunction function = [](ProcessGroup& group) -> std::optional<std::string> {
-    if (::pipe(told_to_end) != 0) return "no pipe";
-    std::signal(SIGTERM, [](int) { [[maybe_unused]] const auto written = ::write(told_to_end[1], "", 1); });
-    group.barrier();
+    int32_t first = ::getpid();
+    group.broadcast(one(first), 0);
+    failure_of([&group] { group.barrier(); });  // of others than rank 0 it may fail: rank 0 leaves it first, perhaps
     if (group.rank() == 0) {
       bp_error lost;
       bp_error_init(&lost);
-      bp_error_set(&lost, BP_PEER_LOST, 0, 1, "rank 1 is lost");
+      bp_error_set(&lost, BP_PEER_LOST, 0, 1, "a peer is lost");
       throw Error(lost);
     }
-    outlive_sigterm();
-    throw std::runtime_error("out of luck");
+    await_end(first);
+    if (group.rank() == 1) throw std::runtime_error("out of luck");
+    for (;;) ::pause();
   };
   std::string text;
   EXPECT_EQ(failure_of([&function] { launch(3, function, {.backend = "shm"}); }, &text), Status::kCancelled);
   EXPECT_NE(text.find("rank 1 (pid"), std::string::npos) << text;
   EXPECT_NE(text.find("failed: out of luck"), std::string::npos) << text;
+}
+
+TEST(LaunchLimitsTest, WhoLostAPeerIsNamedIfNobodyElseFails) {
+  const RankFunction function = [](ProcessGroup& group) -> std::optional<std::string> {
+    group.barrier();
+    if (group.rank() != 0) {
+      for (;;) ::pause();
+    }
+    bp_error lost;
+    bp_error_init(&lost);
+    bp_error_set(&lost, BP_PEER_LOST, 0, 1, "a peer is lost");
+    throw Error(lost);
+  };
+  std::string text;
+  EXPECT_EQ(failure_of([&function] { launch(2, function, {.backend = "shm"}); }, &text), Status::kCancelled);
+  EXPECT_NE(text.find("failed: a peer is lost"), std::string::npos) << text;
+  EXPECT_EQ(::waitpid(-1, nullptr, 0), -1);
 }
 
 TEST(LaunchLimitsTest, TimeIsUpForRanksThatDoNotListen) {

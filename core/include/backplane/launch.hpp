@@ -135,7 +135,9 @@ class Launcher {
   static constexpr char kReturned = 'r';
   static constexpr char kNothing = 'n';
   static constexpr char kThrew = 't';
-  static constexpr char kLost = 'l';  // it threw that it lost the peer whose number comes first, and a space
+  static constexpr char kLost = 'l';  // it threw that it lost a peer
+  // How long the failure of that peer may come after.
+  static constexpr std::chrono::seconds kCauseTime{2};
 
   struct Child {
     int rank = -1;
@@ -194,7 +196,7 @@ class Launcher {
       if (is_initialized()) destroy_process_group();
       end = result ? kReturned + *result : std::string(1, kNothing);
     } catch (const Error& e) {
-      if (e.status() == Status::kPeerLost && e.peer_rank() >= 0) end = kLost + std::to_string(e.peer_rank()) + ' ';
+      if (e.status() == Status::kPeerLost) end = kLost;
       end += e.what();
       code = 1;
     } catch (const std::exception& e) {
@@ -223,12 +225,14 @@ class Launcher {
     }
     if (running_ > 0 && limit_ && Clock::now() >= *limit_) {
       limit_.reset();
-      begin_end(Status::kTimeout, -1, "launch: the ranks did not end in time");
+      if (!failure_) fail_with(Status::kTimeout, -1, "launch: the ranks did not end in time");
     }
+    if (end_at_ && Clock::now() >= *end_at_) begin_end();
     if (kill_at_ && Clock::now() >= *kill_at_) signal_all(SIGKILL);
   }
   int time_left() const {
-    const auto next = std::min(limit_.value_or(Clock::time_point::max()), kill_at_.value_or(Clock::time_point::max()));
+    auto next = Clock::time_point::max();
+    for (const auto& each : {limit_, end_at_, kill_at_}) next = std::min(next, each.value_or(next));
     if (next == Clock::time_point::max()) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
     return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
@@ -253,31 +257,31 @@ class Launcher {
     const std::string who = "rank " + std::to_string(child->rank) + " (pid " + std::to_string(child->pid) + ") ";
     const char said = child->heard.empty() ? '\0' : child->heard[0];
     if (WIFSIGNALED(status)) {
-      const int number = WTERMSIG(status);
-      if (failure_ && (number == SIGTERM || (number == SIGKILL && Clock::now() >= *kill_at_))) return;  // our doing
-      begin_end(Status::kPeerLost, child->rank,
-                who + "was killed by signal " + std::to_string(number) + " (" + strsignal(number) + ")");
-    } else if (said == kLost) {
-      const size_t space = child->heard.find(' ');
-      begin_end(Status::kCancelled, child->rank, who + "failed: " + child->heard.substr(space + 1),
-                std::stoi(child->heard.substr(1, space)));
-    } else if (said == kThrew) {
-      begin_end(Status::kCancelled, child->rank, who + "failed: " + child->heard.substr(1));
+      fail_with(
+          Status::kPeerLost, child->rank,
+          who + "was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")");
+    } else if (said == kThrew || said == kLost) {
+      fail_with(Status::kCancelled, child->rank, who + "failed: " + child->heard.substr(1), said == kLost);
     } else if (WEXITSTATUS(status) != 0) {
-      begin_end(Status::kPeerLost, child->rank, who + "exited with code " + std::to_string(WEXITSTATUS(status)));
+      fail_with(Status::kPeerLost, child->rank, who + "exited with code " + std::to_string(WEXITSTATUS(status)));
     }
   }
-  // The first failure counts; the others follow from it. Who lost a peer may be heard of before that peer, though,
-  // whose failure, if it has one of its own, was the first.
-  void begin_end(Status status, int rank, const std::string& why, int lost = -1) {
-    const bool first = !failure_;
-    if (!first && (lost_ < 0 || rank != lost_ || lost == failure_->peer_rank())) return;
-    lost_ = lost;
+  // The first failure counts; the others follow from it. That of a rank which lost a peer `follows`, too, and counts
+  // only if no other comes before the ranks are ended for it.
+  void fail_with(Status status, int rank, const std::string& why, bool follows = false) {
+    if (failure_ && (follows || !end_at_)) return;
     bp_error err;
     bp_error_init(&err);
     bp_error_set(&err, static_cast<int32_t>(status), 0, rank, why.c_str());
     failure_.emplace(err);
-    if (!first) return;
+    if (follows) {
+      end_at_ = Clock::now() + kCauseTime;
+    } else {
+      begin_end();
+    }
+  }
+  void begin_end() {
+    end_at_.reset();
     signal_all(SIGTERM);
     signal_all(SIGCONT);  // a stopped process gets no SIGTERM
     kill_at_ = Clock::now() + options_.grace;
@@ -308,8 +312,8 @@ class Launcher {
   std::vector<Child> children_;
   size_t running_ = 0;
   std::optional<Error> failure_;
-  int lost_ = -1;  // the rank without which the failure would not have been, if it was lost
   std::optional<Clock::time_point> limit_;
+  std::optional<Clock::time_point> end_at_;  // set while the failure may follow from another
   std::optional<Clock::time_point> kill_at_;
 };
 
@@ -318,9 +322,9 @@ class Launcher {
 // Runs `function` on `ranks` processes, which are copies of this one and see its variables as they were, and waits for
 // them. Returns what each returned; a rank that returned nothing is also told of on stderr. If a rank throws
 // (Status::kCancelled, with its text), is killed or exits with another code than 0 (Status::kPeerLost), or if time is
-// up (Status::kTimeout), all others are ended, and an error names the first (Error::peer_rank). No process is left
-// behind, also if this one is killed. Status::kInvalid if this process has more than one thread, for locks that others
-// hold would stay locked in the copies.
+// up (Status::kTimeout), all others are ended, and an error names the first (Error::peer_rank); a rank that threw
+// Status::kPeerLost only if no other failure comes within 2 s. No process is left behind, also if this one is killed.
+// Status::kInvalid if this process has more than one thread, for locks that others hold would stay locked in the copies.
 inline RankResults launch(int ranks, const RankFunction& function, const LaunchOptions& options = {}) {
   return detail::Launcher(ranks, function, options).run();
 }
