@@ -144,6 +144,11 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
     bool native = false;
     uint64_t count = 0;  // for the recorder, in the caller's dtype
   };
+  // Gives `mine`, as many numbers on all ranks, to all; returns all ranks' in their order. All ranks, in the same
+  // order.
+  std::vector<int64_t> gather_in_memory(const std::vector<int64_t>& mine);
+  std::vector<int64_t> gather_by_store(const std::vector<int64_t>& mine);
+  bool gathers_in_host_memory() const;
   Agent& agent_of(uint32_t memory) const;
   Agent& agent_for(const ValidOp& valid, uint32_t memory) const;
   Plan plan(const bp_op& op) const;
@@ -237,6 +242,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::atomic<uint32_t> inside_ = 0;  // threads that are using the agents
   std::atomic<int32_t> handles_ = 0;
   std::atomic<uint64_t> children_made_ = 0;
+  std::atomic<uint64_t> splits_ = 0;  // agreed on through the store
 
   std::mutex destroy_mutex_;        // held while the group is destroyed
   mutable std::mutex mutex_;        // guards what follows; never held while a plugin is called

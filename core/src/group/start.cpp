@@ -2,7 +2,6 @@
 //
 // How groups come to be: the first of a job, and those made from others.
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -302,36 +301,6 @@ std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const
   child.key = fmt::format("{}.{}-{}", config_.key, number, lowest);
   child.store = make_prefix_store(config_.store, fmt::format("child{}-{}/", number, lowest));
   return start(std::move(child), this);
-}
-
-std::shared_ptr<Group> Group::split(int64_t color, int64_t key) {
-  struct Choice {
-    int64_t color;
-    int64_t key;
-  };
-  const Choice mine = {color, key};
-  std::vector<Choice> all(static_cast<size_t>(config_.world_size));
-  bp_op op = {};
-  op.struct_size = sizeof(bp_op);
-  op.kind = BP_ALL_GATHER;
-  op.dtype = BP_I64;
-  op.input = {const_cast<Choice*>(&mine), 2, BP_HOST, 0};
-  op.output = {all.data(), 2 * all.size(), BP_HOST, 0};
-  run(op);
-  std::vector<int32_t> ranks;
-  for (int32_t rank = 0; rank < config_.world_size; ++rank) {
-    if (color >= 0 && all[static_cast<size_t>(rank)].color == color) ranks.push_back(rank);
-  }
-  std::stable_sort(ranks.begin(), ranks.end(), [&all](int32_t a, int32_t b) {
-    return all[static_cast<size_t>(a)].key < all[static_cast<size_t>(b)].key;
-  });
-  if (!ranks.empty()) return new_group(ranks, "", 0);
-  GroupConfig outside = config_;
-  outside.name = fmt::format("{}.{}", config_.name, children_made_.fetch_add(1));
-  outside.rank = -1;
-  outside.world_size = 0;
-  outside.global_ranks.clear();
-  return start(std::move(outside));
 }
 
 }  // namespace backplane::core

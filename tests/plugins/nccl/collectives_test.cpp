@@ -2,6 +2,8 @@
 //
 // Collectives of nccl, and memory of its devices.
 #include <array>
+#include <barrier>
+#include <future>
 #include <memory>
 
 #include "backplane/multigpu.hpp"
@@ -100,6 +102,48 @@ TEST(Nccl, SplitsAndShrinks) {
         sum_over(rest);
       },
       nccl("stage=true"));
+}
+
+// What ranks name goes through the store where no backend takes host memory.
+TEST(Nccl, SplitsWithoutHostMemory) {
+  for (const std::string& backend : {nccl(), "cuda:" + nccl()}) {
+    on_devices(
+        3,
+        [](ProcessGroup& group, Device device) {
+          for (int round = 0; round < 2; ++round) {
+            ProcessGroup part = group.split(group.rank() == 1 ? -1 : 7, -group.rank());
+            if (group.rank() == 1) {
+              EXPECT_LT(part.rank(), 0);
+              continue;
+            }
+            EXPECT_EQ(part.rank(), group.rank() == 2 ? 0 : 1);
+            Memory<int32_t> ones = filled<int32_t>(part, device, 4, 1);
+            part.all_reduce(span(ones, device));
+            EXPECT_TRUE(all_are<int32_t>(ones, 2));
+          }
+        },
+        backend);
+  }
+}
+
+TEST(Nccl, ASplitThatIsAbortedOrWaitsForARankEnds) {
+  const Store store = Store::inproc();
+  std::barrier together(2);
+  on_ranks(2, [&](int rank) {
+    GroupOptions options = on_device(nccl(), store, rank, 2, rank);
+    options.timeout = std::chrono::seconds(3);  // also for the start
+    ProcessGroup group = ProcessGroup::create(options);
+    std::string text;
+    if (rank == 0) {
+      EXPECT_EQ(failure_of([&] { group.split(0); }, &text), Status::kTimeout);
+      EXPECT_NE(text.find("rank 1 did not come within 3 s"), std::string::npos) << text;
+      auto waiting = std::async(std::launch::async, [&] { return failure_of([&] { group.split(0); }, &text); });
+      group.abort("the test says so");
+      EXPECT_EQ(waiting.get(), Status::kCancelled);
+      EXPECT_NE(text.find("the test says so"), std::string::npos) << text;
+    }
+    together.arrive_and_wait();
+  });
 }
 
 TEST(Nccl, GivesOutMemoryWhileNcclLaunches) {
