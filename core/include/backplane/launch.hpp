@@ -324,7 +324,8 @@ class Launcher {
 // (Status::kCancelled, with its text), is killed or exits with another code than 0 (Status::kPeerLost), or if time is
 // up (Status::kTimeout), all others are ended, and an error names the first (Error::peer_rank); a rank that threw
 // Status::kPeerLost only if no other failure comes within 2 s. No process is left behind, also if this one is killed.
-// Status::kInvalid if this process has more than one thread, for locks that others hold would stay locked in the copies.
+// Status::kInvalid if this process has more than one thread, for locks that others hold would stay locked in the
+// copies.
 inline RankResults launch(int ranks, const RankFunction& function, const LaunchOptions& options = {}) {
   return detail::Launcher(ranks, function, options).run();
 }
