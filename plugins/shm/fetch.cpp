@@ -6,11 +6,6 @@
 #include "messages.hpp"
 
 namespace backplane::shm {
-namespace {
-
-constexpr uint64_t kFetch = UINT64_C(1) << 20;  // bytes, before the lock is let go
-
-}  // namespace
 
 // False: the sender names what is not in its memory.
 bool Messages::find_lent(int32_t rank, const Arrival& arrival, Lent& lent) {
@@ -75,7 +70,7 @@ void Messages::fetch(int32_t rank) {
 
 bool Messages::fetch_part(int32_t rank, Incoming& incoming) {
   const std::byte* const from = incoming.lent.data + incoming.offset;
-  const uint64_t size = std::min(kFetch, incoming.size - incoming.offset);
+  const uint64_t size = std::min(kTurn, incoming.size - incoming.offset);
   if (!is_in_process(incoming.lent.loan.place)) {
     put_down(incoming, from, size);
     return true;

@@ -45,6 +45,7 @@ constexpr uint64_t kEagerLimit = UINT64_C(8) << 10;  // bytes of a message that 
 constexpr uint64_t kPiece = UINT64_C(16) << 10;      // bytes of data with one head; two must fit into the ring
 constexpr uint64_t kWindow = UINT64_C(1) << 20;      // eager bytes per pair that no receive has taken
 constexpr uint64_t kOverhead = 128;                  // what each eager message counts beside its data
+constexpr uint64_t kTurn = UINT64_C(1) << 20;        // bytes that are copied from one rank before it is others' turn
 
 using Token = std::array<unsigned char, 16>;
 

@@ -9,10 +9,8 @@
 namespace backplane::shm {
 namespace {
 
-constexpr int kBatch = 16;                                 // heads after which the sender is told that there is room
-constexpr uint64_t kBatchBytes = kRingSize / 4;            // or bytes, so that it copies while this rank does
-constexpr int kMostAtOnce = 4 * static_cast<int>(kHeads);  // heads after which it is the turn of other ranks
-constexpr int kLooksAtOnce = 64;                           // for one message, before other ranks have their turn
+constexpr uint32_t kCatches = 16;  // receives in a row of which one leaves other ranks their turn
+constexpr int kLooksAtOnce = 64;   // for one message, before other ranks have their turn
 
 }  // namespace
 
@@ -33,7 +31,7 @@ void Messages::progress() {
 // waits, it needs no place among the receives.
 bool Messages::catch_next(Operation& receive) {
   if (!waiting_.polls() || receive.peer == BP_ANY_SOURCE || receive.peer == rank_ || !matcher_.is_empty()) return false;
-  if (++caught_ % kBatch == 0) return false;  // other ranks have their turn
+  if (++caught_ % kCatches == 0) return false;
   Peer& peer = at(receive.peer);
   if (peer.gone) return false;
   Arrival arrival;
@@ -118,23 +116,20 @@ void Messages::send_control(int32_t rank, const Reply& reply) {
 void Messages::pull(int32_t rank) {
   Peer& peer = at(rank);
   if (peer.gone) return;
+  Reading reading(peer.in, lock_);
   Arrival arrival;
-  for (int count = 0;; ++count) {
-    // What is left then was sent meanwhile, and so its sender rings for it.
-    const Inbox::Look look = count < kMostAtOnce ? peer.in.look(arrival) : Inbox::Look::kNothing;
-    if (look == Inbox::Look::kNonsense || (look == Inbox::Look::kSomething && !take(rank, arrival))) {
+  for (;;) {
+    const Inbox::Look look = reading.next(arrival);
+    if (look == Inbox::Look::kNothing) break;
+    if (look == Inbox::Look::kNonsense || !take(rank, arrival)) {
       return drop(rank,
                   sdk::Failure(BP_PEER_LOST,
                                "rank " + std::to_string(rank) + " has written nonsense into the shared segment", rank));
     }
     if (peer.gone) return;  // there was no memory to answer it
-    if (look == Inbox::Look::kSomething) peer.in.pop();
-    const bool is_last = look == Inbox::Look::kNothing;
-    if ((is_last && count > 0) || count % kBatch == kBatch - 1 || peer.in.unreleased() >= kBatchBytes) {
-      if (peer.in.release()) members_->wake(rank);
-    }
-    if (is_last) return;
+    if (reading.pop()) members_->wake(rank);
   }
+  if (reading.end()) members_->wake(rank);
 }
 
 // False: it makes no sense.

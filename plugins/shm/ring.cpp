@@ -132,7 +132,7 @@ Inbox::Look Inbox::look(Arrival& arrival) {
 }
 
 bool Inbox::release() {
-  channel_->read_bytes.store(released_ = position_, std::memory_order_release);
+  channel_->read_bytes.store(position_, std::memory_order_release);
   shm::publish(channel_->read_heads, next_, lightly_);
   if (channel_->blocked.load() == 0) return false;
   channel_->blocked.store(0);

@@ -9,6 +9,7 @@
 
 #include <cstring>
 
+#include "brief_lock.hpp"
 #include "futex.hpp"
 #include "layout.hpp"
 
@@ -93,8 +94,8 @@ class Inbox {
   }
   // Tells the sender what was popped. True: it waits for room, ring its bell.
   bool release();
-  // Bytes of the ring that were popped, and of which the sender does not know it yet.
-  uint64_t unreleased() const { return position_ - released_; }
+  // Bytes of the ring that were popped so far, with the gaps between them.
+  uint64_t position() const { return position_; }
   // Gives back the credit of a message of `size` bytes.
   void give_credit(uint64_t size) { channel_->taken.store(taken_ += size + kOverhead, std::memory_order_release); }
   // After reading what was lent: had the sender taken back something by then, perhaps this?
@@ -107,12 +108,53 @@ class Inbox {
   bool is_open_ = false;
   uint32_t next_ = 0;
   uint64_t position_ = 0;
-  uint64_t released_ = 0;                     // the position that the sender knows
   uint64_t after_ = 0;                        // the position when what was looked at is popped
   uint64_t eager_ = 0;                        // what it counts against the window
   uint64_t arrived_ = 0;                      // eager bytes, as the sender counts them
   uint64_t taken_ = 0;                        // of them
   std::array<std::byte, kHeadData> bytes_{};  // of an inline message
+};
+
+// One turn at reading an Inbox, with the lock: it tells the sender of room early, so that both copy at the same time,
+// and ends although the sender goes on filling it. Nothing is left then that was there when it began, since no more
+// fits into a channel than was read: what is left has come since, and its sender rings.
+class Reading {
+ public:
+  static constexpr uint32_t kBatch = 16;                  // heads after which the sender is told of room
+  static constexpr uint64_t kBatchBytes = kRingSize / 4;  // or bytes
+  static constexpr uint32_t kMost = 4 * kHeads;           // heads after which it ends
+  static_assert(kMost >= kHeads && kTurn > kRingSize);
+
+  // Who holds `lock` reads.
+  Reading(Inbox& in, const BriefLock& lock) : in_(in), lock_(lock) {}
+
+  // kNothing: it is over.
+  Inbox::Look next(Arrival& arrival) { return is_over() ? Inbox::Look::kNothing : in_.look(arrival); }
+  // True: the sender waits for room, ring its bell.
+  bool pop() {
+    in_.pop();
+    return (++heads_ % kBatch == 0 || in_.position() - released_ >= kBatchBytes) && release();
+  }
+  // To be called when it is over. True: as above.
+  bool end() { return heads_ > 0 && in_.release(); }
+
+ private:
+  bool is_over() const {
+    const uint64_t bytes = in_.position() - begin_;
+    if (heads_ >= kMost || bytes >= kTurn) return true;
+    // More than a ring: behind the last of its bytes there may have been heads that have none.
+    return lock_.is_wanted() && (heads_ >= kHeads || bytes > kRingSize);
+  }
+  bool release() {
+    released_ = in_.position();
+    return in_.release();
+  }
+
+  Inbox& in_;
+  const BriefLock& lock_;
+  const uint64_t begin_ = in_.position();
+  uint64_t released_ = begin_;  // the position that the sender knows
+  uint32_t heads_ = 0;
 };
 
 }  // namespace backplane::shm

@@ -77,22 +77,125 @@ TEST(Ring, SaysThatTheSenderWaits) {
   EXPECT_FALSE(pair.out.put_inline(count, nullptr, 0));
 }
 
-TEST(Ring, CountsWhatTheSenderDoesNotKnowToBeRead) {
+bool put_data(Pair& pair, uint64_t size) {
+  static const std::vector<std::byte> bytes(kPiece);
+  return pair.out.put_piece(Kind::kData, 1, 1, bytes.data(), size);
+}
+
+// A lock that this thread holds, and for which another one waits.
+class Wanted {
+ public:
+  Wanted() {
+    lock.lock();
+    other_ = std::thread([this] {
+      lock.lock();
+      lock.unlock();
+    });
+    while (!lock.is_wanted()) sched_yield();
+  }
+  ~Wanted() {
+    lock.unlock();
+    other_.join();
+  }
+  Wanted(const Wanted&) = delete;
+  Wanted& operator=(const Wanted&) = delete;
+
+  BriefLock lock;
+
+ private:
+  std::thread other_;
+};
+
+TEST(Reading, TellsTheSenderOfRoomBeforeAllIsRead) {
   Pair pair;
   pair.out.open();
-  const std::vector<std::byte> bytes(kPiece);
+  while (put_data(pair, kPiece)) {
+  }
+  const BriefLock lock;
+  Reading reading(pair.in, lock);
   Arrival arrival;
-  const auto pass = [&pair, &bytes, &arrival](uint64_t size) {
-    ASSERT_TRUE(pair.out.put_piece(Kind::kData, 1, 1, bytes.data(), size));
-    ASSERT_EQ(pair.in.look(arrival), Inbox::Look::kSomething);
-    pair.in.pop();
+  uint64_t bytes = 0;
+  bool waits = false;
+  while (!waits && reading.next(arrival) == Inbox::Look::kSomething) {
+    bytes += arrival.length;
+    waits = reading.pop();
+  }
+  EXPECT_TRUE(waits);
+  EXPECT_EQ(bytes, Reading::kBatchBytes);
+  EXPECT_LE(bytes, kRingSize / 4);
+  EXPECT_TRUE(put_data(pair, kPiece));
+}
+
+TEST(Reading, TellsTheSenderOfHeads) {
+  Pair pair;
+  pair.out.open();
+  while (pair.out.put_inline(1, nullptr, 0)) {
+  }
+  const BriefLock lock;
+  Reading reading(pair.in, lock);
+  Arrival arrival;
+  uint32_t heads = 0;
+  for (bool waits = false; !waits && reading.next(arrival) == Inbox::Look::kSomething; ++heads) waits = reading.pop();
+  EXPECT_EQ(heads, static_cast<uint32_t>(Reading::kBatch));
+  EXPECT_LE(heads, kHeads / 8);
+}
+
+// The most bytes, and heads, of one turn, while the sender goes on.
+void expect_end(const BriefLock& lock, uint64_t most_bytes, uint64_t most_heads) {
+  for (const uint64_t size : {kPiece, uint64_t{5000}, uint64_t{0}}) {
+    Pair pair;
+    pair.out.open();
+    Reading reading(pair.in, lock);
+    Arrival arrival;
+    uint64_t heads = 0;
+    while (put_data(pair, size) && reading.next(arrival) == Inbox::Look::kSomething) {
+      reading.pop();
+      ASSERT_LE(++heads * size, most_bytes + size);
+      ASSERT_LE(heads, most_heads);
+    }
+    reading.end();
+    EXPECT_EQ(reading.next(arrival), Inbox::Look::kNothing);
+    EXPECT_EQ(pair.in.look(arrival), Inbox::Look::kSomething) << "the sender is not kept from sending";
+  }
+}
+
+TEST(Reading, EndsAlthoughTheSenderGoesOn) { expect_end({}, UINT64_C(1) << 20, 4 * kHeads); }
+
+TEST(Reading, EndsSoonerIfAnotherThreadWaits) {
+  const Wanted wanted;
+  expect_end(wanted.lock, kRingSize, kHeads);
+}
+
+// Whoever has put it there has rung already, and does not ring again.
+TEST(Reading, LeavesNothingThatWasThereWhenItBegan) {
+  const Wanted wanted;
+  Pair pair;
+  pair.out.open();
+  std::mt19937_64 random(1);
+  Arrival arrival;
+  uint64_t sent = 0;
+  uint64_t read = 0;
+  const auto put_once = [&pair, &sent](uint64_t size) {
+    const bool has_put = put_data(pair, size);
+    sent += has_put ? 1 : 0;
+    return has_put;
   };
-  EXPECT_EQ(pair.in.unreleased(), 0U);
-  ASSERT_NO_FATAL_FAILURE(pass(kPiece));
-  ASSERT_NO_FATAL_FAILURE(pass(100));
-  EXPECT_EQ(pair.in.unreleased(), kPiece + 128);
-  pair.in.release();
-  EXPECT_EQ(pair.in.unreleased(), 0U);
+  for (uint64_t round = 0; round < 200 * kEffort; ++round) {
+    const uint64_t size = round == 0 ? kPiece : random() % (kPiece + 1);
+    while (put_once(size)) {
+    }
+    while (put_once(0)) {
+    }
+    const uint64_t there = sent;
+    Reading reading(pair.in, wanted.lock);
+    for (; reading.next(arrival) == Inbox::Look::kSomething; ++read) {
+      reading.pop();
+      while (random() % 4 != 0 && put_once(random() % 2 * size)) {
+      }
+    }
+    reading.end();
+    ASSERT_GE(read, there) << "in round " << round;
+  }
 }
 
 TEST(Ring, GivesCreditForWhatWasTaken) {
