@@ -34,14 +34,14 @@ void put(Pair& pair, uint64_t number, std::mt19937_64& random) {
 TEST(Ring, CarriesEverythingInOrder) {
   Pair pair;
   pair.out.open();
-  const uint64_t count = 2000 * kEffort;
-  std::thread writer([&pair, count] {
+  constexpr uint64_t kCount = 2000 * kEffort;
+  std::thread writer([&pair] {
     std::mt19937_64 random(1);
-    for (uint64_t number = 1; number <= count; ++number) put(pair, number, random);
+    for (uint64_t number = 1; number <= kCount; ++number) put(pair, number, random);
   });
   std::mt19937_64 random(2);
   Arrival arrival;
-  for (uint64_t number = 1; number <= count;) {
+  for (uint64_t number = 1; number <= kCount;) {
     const Inbox::Look look = pair.in.look(arrival);
     ASSERT_NE(look, Inbox::Look::kNonsense);
     if (look == Inbox::Look::kNothing) {
