@@ -135,7 +135,8 @@ void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
   }
   if (message->id() == 0) {
     const std::lock_guard lock(mutex_);
-    peers_[static_cast<size_t>(to)].unread.push_back(message);
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    if (peer.pipe == pipe) peer.unread.push_back(message);  // else it was forgotten, and gives no receipts
   }
   pipe->write(std::move(out), [this, to, message, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error) {
     if (!error) return;
@@ -250,7 +251,7 @@ void Agent::accept(const std::shared_ptr<tensorpipe::Listener>& listener) {
       if (!over_) incoming_.insert(pipe);
     }
     accept(same);
-    read(pipe, -1);
+    read(pipe, std::make_shared<Incoming>());
   });
 }
 
@@ -264,13 +265,13 @@ void Agent::drop(const Pipe& pipe, int32_t from, const sdk::Failure& why) {
   if (from >= 0 && !over_) core_.lost(from, why);
 }
 
-// `from`: who has sent the message before on this pipe, -1 if there was none.
-void Agent::read(const Pipe& pipe, int32_t from) {
+void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
   // Weak, because a pipe keeps its callbacks.
   pipe->readDescriptor(
-      [this, from, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) {
+      [this, incoming, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) {
         const Pipe same = weak.lock();
         if (!same) return;
+        const int32_t from = incoming->from;
         if (error) return drop(same, from, failure_of(error, from));
         std::unique_ptr<Arrival> arrival;
         try {
@@ -283,25 +284,29 @@ void Agent::read(const Pipe& pipe, int32_t from) {
           host_.log(BP_LOG_WARN, e.what());
           return drop(same, from, sdk::Failure(BP_RESOURCE, e.what(), from));
         }
-        const int32_t sender = arrival->from();
-        take(same, std::move(arrival));
-        read(same, sender);
+        incoming->from = arrival->from();
+        take(same, incoming, std::move(arrival));
+        read(same, incoming);
       });
 }
 
-// One that is whole is delivered first, so that whoever waits for it runs while TensorPipe is told to go on.
-void Agent::take(const Pipe& pipe, std::unique_ptr<Arrival> arrival) {
-  if (arrival->is_whole()) {
+// One that is whole is delivered first, so that whoever waits for it runs while TensorPipe is told to go on. Not if
+// others are still arriving: a goodbye must not overtake what was said before it, which would be lost.
+void Agent::take(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, std::unique_ptr<Arrival> arrival) {
+  if (arrival->is_whole() && incoming->arriving == 0) {
     deliver(pipe, std::move(arrival));
     pipe->read({}, [](const tensorpipe::Error&) {});
     return;
   }
+  ++incoming->arriving;
   const tensorpipe::Allocation allocation = arrival->allocation();
   // Copies of a callback share what it has.
   auto rest = std::make_shared<std::unique_ptr<Arrival>>(std::move(arrival));
-  pipe->read(allocation, [this, rest = std::move(rest), weak = std::weak_ptr(pipe)](const tensorpipe::Error& failed) {
-    if (!failed) deliver(weak.lock(), std::move(*rest));
-  });
+  pipe->read(allocation,
+             [this, incoming, rest = std::move(rest), weak = std::weak_ptr(pipe)](const tensorpipe::Error& failed) {
+               if (!failed) deliver(weak.lock(), std::move(*rest));
+               --incoming->arriving;
+             });
 }
 
 // `pipe`: NULL if it is gone.

@@ -44,6 +44,11 @@ class Agent final : public sdk::RpcAgent {
     std::vector<Kept> backlog;  // messages for it
     std::deque<Kept> unread;    // of those that want a receipt
   };
+  // What is known of a pipe that is read. For its callbacks, of which TensorPipe runs one at a time.
+  struct Incoming {
+    int32_t from = -1;  // who has sent the message before, -1 if there was none
+    int arriving = 0;   // messages that are delivered, in their order, once all of them is there
+  };
   void tell(const tensorpipe::Listener& listener);
   void tend();
   void connect(int32_t to);
@@ -54,8 +59,8 @@ class Agent final : public sdk::RpcAgent {
   void listen();
   bool listen_again();
   void accept(const std::shared_ptr<tensorpipe::Listener>& listener);
-  void read(const Pipe& pipe, int32_t from);
-  void take(const Pipe& pipe, std::unique_ptr<Arrival> arrival);
+  void read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming);
+  void take(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, std::unique_ptr<Arrival> arrival);
   void deliver(const Pipe& pipe, std::unique_ptr<Arrival> arrival);
   void drop(const Pipe& pipe, int32_t from, const sdk::Failure& why);
 

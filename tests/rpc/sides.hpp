@@ -122,7 +122,13 @@ class Side {
   // Waits for so many messages; false if there are others, or none come within 20 s.
   bool has_received(size_t count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [this, count] { return received_ >= count; }) && received_ == count;
+    return changed_.wait_for(lock, kPatience, [this, count] { return received_.size() >= count; }) &&
+           received_.size() == count;
+  }
+  // How large the buffer was of each message that came, in that order.
+  std::vector<uint64_t> received_sizes() {
+    const std::lock_guard lock(mutex_);
+    return received_;
   }
 
  private:
@@ -140,9 +146,10 @@ class Side {
     --lent->side->held_;
   }
   static void received(void* ctx, int32_t, const bp_rpc_message* message) {
+    const uint64_t size = message->buffer_count == 0 ? 0 : message->buffers[0].count;
     message->release(message->owner);
     const std::lock_guard lock(of(ctx).mutex_);
-    ++of(ctx).received_;
+    of(ctx).received_.push_back(size);
     of(ctx).changed_.notify_all();
   }
   static void failed(void* ctx, int32_t, uint64_t id, const bp_error* err) {
@@ -164,7 +171,7 @@ class Side {
   std::condition_variable changed_;
   std::map<uint64_t, std::string> failures_;
   std::multiset<int32_t> lost_;
-  size_t received_ = 0;
+  std::vector<uint64_t> received_;
   int held_ = 0;  // messages that the agent has
   bp_agent inner_ = {};
   bp_agent agent_ = {};

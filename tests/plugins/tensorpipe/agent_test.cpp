@@ -79,6 +79,19 @@ TEST(TensorPipeAgentTest, SendsWithoutWaitingForTheStore) {
   EXPECT_TRUE(sides.one->has_received(1));
 }
 
+// As a worker's goodbye might, with which its pipes and its memory end.
+TEST(TensorPipeAgentTest, WhatIsSmallOvertakesNothing) {
+  Sides sides(agent(), {});
+  sides.zero->send(1, 1, 0);
+  ASSERT_TRUE(sides.one->has_received(1));  // there is a pipe
+  for (int i = 0; i < 3; ++i) {
+    sides.zero->send(1, 2, 4 << 20);
+    sides.zero->send(1, 0, 0);
+  }
+  EXPECT_TRUE(sides.one->has_received(7));
+  EXPECT_EQ(sides.one->received_sizes(), std::vector<uint64_t>({0, 4 << 20, 0, 4 << 20, 0, 4 << 20, 0}));
+}
+
 TEST(TensorPipeAgentTest, ListensAgainAfterTheStoreHesitated) {
   const core::KeyValues options = {{"transports", "uv"}};
   const auto store = std::make_shared<Hesitant>(core::make_inproc_store());
