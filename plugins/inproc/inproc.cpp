@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <new>
 
 #include "backplane/sdk/mailbox.hpp"
 #include "backplane/sdk/sdk.hpp"
@@ -74,8 +75,13 @@ class InprocGroup final : public sdk::ProcessGroup {
     }
     if (!completion || completion->wait(0)) return nullptr;
     // The hub stays alive as long as a work may cancel something in it.
-    return std::make_unique<sdk::CompletionWork>(
-        completion, [hub = hub_, mailbox, which = completion.get()] { mailbox->cancel(which); });
+    try {
+      return std::make_unique<sdk::CompletionWork>(
+          completion, [hub = hub_, mailbox, which = completion.get()] { mailbox->cancel(which); });
+    } catch (const std::bad_alloc&) {  // whoever is told frees the buffer
+      mailbox->cancel(completion.get());
+      throw;
+    }
   }
 
   void abort(const sdk::Failure& why) noexcept override { leave(why); }

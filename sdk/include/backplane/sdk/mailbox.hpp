@@ -78,8 +78,9 @@ class Mailbox {
   // Posts a receive again whose message was withdrawn; it keeps its place among the others.
   void restore(Receive receive) { post(std::move(receive)); }
 
-  // Fails the send or receive of this completion with BP_CANCELLED if it is still waiting here. False: it is not.
-  bool cancel(const Completion* which);
+  // Fails the send or receive of this completion with BP_CANCELLED if it is still waiting here. False: it is not. Needs
+  // no memory.
+  bool cancel(const Completion* which) noexcept;
 
   // Fails everything that waits here and everything that comes: receives with `why`, what others put with
   // `for_senders`. Only the first call counts.
@@ -118,6 +119,7 @@ class Mailbox {
   void post(Receive receive);
   void forget(std::list<Message>::iterator message);
 
+  const Failure cancelled_{BP_CANCELLED, "cancelled by this rank"};
   std::mutex mutex_;
   std::list<Message> messages_;  // oldest first
   std::list<Receive> receives_;  // by `order`
@@ -248,18 +250,17 @@ inline void Mailbox::forget(std::list<Message>::iterator message) {
   messages_.erase(message);
 }
 
-inline bool Mailbox::cancel(const Completion* which) {
+inline bool Mailbox::cancel(const Completion* which) noexcept {
   const std::lock_guard lock(mutex_);
-  const Failure why(BP_CANCELLED, "cancelled by this rank");
   const size_t before = messages_.size() + receives_.size();
-  std::erase_if(messages_, [which, &why](const Message& m) {
+  std::erase_if(messages_, [this, which](const Message& m) {
     if (m.sent.get() != which || !m.sent) return false;
-    m.sent->fail(why);
+    m.sent->fail(cancelled_);
     return true;
   });
-  std::erase_if(receives_, [which, &why](const Receive& r) {
+  std::erase_if(receives_, [this, which](const Receive& r) {
     if (r.received.get() != which) return false;
-    r.received->fail(why);
+    r.received->fail(cancelled_);
     return true;
   });
   return messages_.size() + receives_.size() != before;

@@ -3,6 +3,8 @@
 // The definitions of messenger.hpp.
 #pragma once
 
+#include <new>
+
 #include "messenger.hpp"
 
 namespace backplane::sdk {
@@ -43,16 +45,24 @@ inline std::unique_ptr<Work> Messenger::submit(const bp_op& op) {
 
 inline std::unique_ptr<Work> Messenger::recv(int32_t peer, uint64_t tag, void* data, uint64_t capacity,
                                              bp_result* result) {
-  std::shared_ptr<Completion> received = mailbox_.take({peer, tag, data, capacity, result, nullptr, 0});
+  auto received = std::make_shared<Completion>();
+  // Before it is posted: whoever is told that there is no memory for it frees its buffer.
+  auto work = std::make_unique<CompletionWork>(received, [this, which = received.get()] { cancel_recv(which); });
+  mailbox_.take({peer, tag, data, capacity, result, received, 0});
   if (received->wait(0)) return nullptr;
-  return std::make_unique<CompletionWork>(received, [this, which = received.get()] { cancel_recv(which); });
+  return work;
 }
 
 inline std::unique_ptr<Work> Messenger::send(int32_t peer, uint64_t tag, const void* data, uint64_t size) {
   if (peer == rank_) {
     std::shared_ptr<Completion> sent = mailbox_.put(rank_, tag, data, size);
     if (!sent || sent->wait(0)) return nullptr;
-    return std::make_unique<CompletionWork>(sent, [this, which = sent.get()] { mailbox_.cancel(which); });
+    try {
+      return std::make_unique<CompletionWork>(sent, [this, which = sent.get()] { mailbox_.cancel(which); });
+    } catch (const std::bad_alloc&) {
+      mailbox_.cancel(sent.get());
+      throw;
+    }
   }
   const auto* bytes = static_cast<const std::byte*>(data);
   const std::lock_guard lock(mutex_);
