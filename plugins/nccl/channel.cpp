@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <new>
 #include <utility>
 
 namespace backplane::nccl {
@@ -127,18 +126,6 @@ void Channel::look_once_more() noexcept {
     finish_moved();
   } catch (const std::exception&) {
     // Then nothing of it is known to be done.
-  }
-}
-
-bool Channel::is_still() noexcept {
-  try {
-    const OnDevice here(c_.api, c_.device);
-    if (!last_) last_ = Event(c_.pool, stream_.get());
-    return last_.passed();
-  } catch (const sdk::Failure&) {
-    return true;  // the device has failed: it does nothing any more
-  } catch (const std::bad_alloc&) {
-    return false;
   }
 }
 

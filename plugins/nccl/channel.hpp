@@ -72,7 +72,7 @@ class Channel {
   // all buffers?; what is not done fails.
   void look_once_more() noexcept;
   void abort() noexcept { comm_.abort(); }
-  bool is_still() noexcept;
+  bool is_still() noexcept { return stream_.is_still(c_.pool, last_); }
   void fail(const sdk::Failure& why) noexcept;
   // The other end: in order.
   void close(int64_t timeout_ns) { comm_.close(timeout_ns); }

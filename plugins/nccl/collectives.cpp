@@ -85,6 +85,12 @@ struct Collectives::Launch {
     return true;
   }
 
+  // One rank cannot leave a collective alone: the group ends.
+  void cancel() noexcept {
+    if (is_over() || (state.load() == State::kInStream && is_done())) return;
+    owner.c_.fate.decide(owner.cancelled_);
+  }
+
   bool is_done() {
     if (state.load() < State::kInStream) owner.advance();
     if (state.load() != State::kInStream) return state.load() == State::kDone;
@@ -104,8 +110,10 @@ struct Collectives::Launch {
       return event.passed();
     } catch (const sdk::Failure& why) {
       owner.c_.fate.decide(why);
-      return false;
+    } catch (const std::bad_alloc&) {
+      owner.c_.fate.decide(owner.no_memory_);
     }
+    return false;
   }
 
   // For one that has passed its event. One thread does it, the others see that.
@@ -145,21 +153,15 @@ namespace {
 
 class LaunchWork final : public sdk::StreamWork {
  public:
-  LaunchWork(std::shared_ptr<Collectives::Launch> launch, Fate& fate) : launch_(std::move(launch)), fate_(fate) {}
+  explicit LaunchWork(std::shared_ptr<Collectives::Launch> launch) : launch_(std::move(launch)) {}
   bool wait(int64_t timeout_ns) override { return launch_->wait(timeout_ns); }
   bool order(void* stream, int64_t timeout_ns) override {
     return launch_->order(static_cast<cudaStream_t>(stream), timeout_ns);
   }
-  // One rank cannot leave a collective alone: the group ends.
-  void cancel() noexcept override {
-    if (launch_->is_over()) return;
-    if (launch_->state.load() == Collectives::Launch::State::kInStream && launch_->is_done()) return;
-    fate_.decide(sdk::Failure(BP_CANCELLED, "nccl: a collective was cancelled by this rank"));
-  }
+  void cancel() noexcept override { launch_->cancel(); }
 
  private:
   const std::shared_ptr<Collectives::Launch> launch_;
-  Fate& fate_;
 };
 
 bool is_over(const std::weak_ptr<Collectives::Launch>& entry) {
@@ -193,11 +195,12 @@ std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   launch->stream = is_staged(op) && (op.kind != BP_BARRIER || op.stream == nullptr)
                        ? stream_.get()
                        : static_cast<cudaStream_t>(op.stream);
+  // Whoever is told that there is no memory frees the buffers: from `append` on, that ends the group.
+  auto work = (op.flags & BP_OP_SYNC) == 0 ? std::make_unique<LaunchWork>(launch) : nullptr;
   append(launch);
   await_stream(*launch, deadline);
-  if ((op.flags & BP_OP_SYNC) == 0) return std::make_unique<LaunchWork>(std::move(launch), c_.fate);
-  if (launch->wait(deadline.left_ns())) return nullptr;
-  c_.fate.decide(sdk::Failure(BP_TIMEOUT, "nccl: the other ranks did not take part in a collective in time"));
+  if (work || launch->wait(deadline.left_ns())) return work;
+  c_.fate.decide(late_);
   launch->wait(BP_NO_TIMEOUT);
   return nullptr;
 }
@@ -384,6 +387,8 @@ void Collectives::check_health() {
     c_.comm.ready();
   } catch (const sdk::Failure& why) {
     c_.fate.decide(why);
+  } catch (const std::bad_alloc&) {
+    c_.fate.decide(no_memory_);
   }
 }
 

@@ -76,6 +76,8 @@ class Collectives {
   Piece token_;  // for barriers
   // Made while there is some.
   const sdk::Failure no_memory_{BP_RESOURCE, "nccl: there is no memory to launch a collective"};
+  const sdk::Failure cancelled_{BP_CANCELLED, "nccl: a collective was cancelled by this rank"};
+  const sdk::Failure late_{BP_TIMEOUT, "nccl: the other ranks did not take part in a collective in time"};
   std::mutex mutex_;
   bool is_advancing_ = false;                  // a thread launches the first one
   std::deque<std::shared_ptr<Launch>> queue_;  // the first may have been issued

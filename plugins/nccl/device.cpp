@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <new>
 
 #include "backplane/sdk/failure.hpp"
 
@@ -30,6 +31,18 @@ Stream::~Stream() {
     api_.cuda.stream_destroy(stream_);
   } catch (const sdk::Failure&) {
     // The device is gone, and the stream with it.
+  }
+}
+
+bool Stream::is_still(Pool& pool, Event& last) const noexcept {
+  try {
+    const OnDevice here(api_, device_);
+    if (!last) last = Event(pool, stream_);
+    return last.passed();
+  } catch (const sdk::Failure&) {
+    return true;  // it does nothing any more
+  } catch (const std::bad_alloc&) {
+    return false;
   }
 }
 

@@ -28,6 +28,9 @@ class OnDevice {
   bool changed_ = false;
 };
 
+class Event;
+class Pool;
+
 // A stream that does not wait for the default one.
 class Stream {
  public:
@@ -36,6 +39,9 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   cudaStream_t get() const { return stream_; }
+  // When nothing is added any more: has the device done all of it, or failed? `last`, empty at first, is kept until
+  // then.
+  bool is_still(Pool& pool, Event& last) const noexcept;
 
  private:
   const Api& api_;

@@ -59,7 +59,7 @@ sdk::Failure nonsense(int32_t peer, const char* what) {
 
 }  // namespace
 
-Messages::Messages(const Channel::Config& config, int32_t rank, int32_t world_size, const Fate& fate, Wire& wire,
+Messages::Messages(const Channel::Config& config, int32_t rank, int32_t world_size, Fate& fate, Wire& wire,
                    std::function<void()> wake)
     : c_(config),
       rank_(rank),
@@ -107,26 +107,31 @@ std::unique_ptr<sdk::Work> Messages::work(bool is_host, std::shared_ptr<MessageE
   return std::make_unique<MessageWork>(c_, is_host, std::move(done), std::move(cancel), fate_);
 }
 
+// Whoever is told that there is no memory for an operation frees its buffers: so its Work is made before anybody else
+// hears of it, and then nothing fails.
 std::unique_ptr<sdk::Work> Messages::send(const bp_op& op) {
   auto done = std::make_shared<MessageEnd>();
   Transfer mine = transfer(op, op.input, done);
   const uint64_t bytes = mine.bytes;
   const bool is_host = mine.is_host;
   if (op.peer == rank_) return send_to_self(op.tag, std::move(mine));
-  uint64_t id = 0;
+  std::unique_ptr<sdk::Work> made;
+  std::map<uint64_t, Transfer> entry;
   {
     const std::lock_guard lock(mutex_);
     if (failed_) throw *failed_;
     Peer& peer = at(op.peer);
     if (peer.lost) throw *peer.lost;
-    id = ++next_id_;
-    Frame frame{bytes == 0 ? FrameKind::kEmpty : FrameKind::kAnnounce, 0, op.tag, id, bytes, {}};
-    if (bytes > 0) peer.out.emplace(id, std::move(mine));
-    wire_.send(op.peer, frame);
+    const uint64_t id = ++next_id_;
+    if (bytes > 0) {
+      made = work(is_host, std::move(done), [this, peer = op.peer, id] { cancel_send(peer, id); });
+      entry.emplace(id, std::move(mine));
+    }
+    wire_.send(op.peer, {bytes == 0 ? FrameKind::kEmpty : FrameKind::kAnnounce, 0, op.tag, id, bytes, {}});
+    peer.out.merge(entry);
   }
   wake_();
-  if (bytes == 0) return nullptr;
-  return work(is_host, std::move(done), [this, peer = op.peer, id] { cancel_send(peer, id); });
+  return made;
 }
 
 std::unique_ptr<sdk::Work> Messages::recv(const bp_op& op) {
@@ -138,13 +143,14 @@ std::unique_ptr<sdk::Work> Messages::recv(const bp_op& op) {
     const std::lock_guard lock(mutex_);
     if (failed_) throw *failed_;
   }
-  mailbox_.take({op.peer, op.tag, mine.data, mine.bytes, op.result, done, 0});
-  wake_();
   // Once a message is found for it, it is soon done, unless the sender withdraws that.
-  return work(mine.is_host, done, [this, done] {
+  std::unique_ptr<sdk::Work> made = work(mine.is_host, done, [this, done] {
     done->is_cancelled.store(true);
     mailbox_.cancel(done.get());
   });
+  mailbox_.take({op.peer, op.tag, mine.data, mine.bytes, op.result, done, 0});
+  wake_();
+  return made;
 }
 
 void Messages::tell(int32_t peer, FrameKind kind, uint64_t id) { wire_.send(peer, {kind, 0, 0, id, 0, {}}); }
@@ -247,14 +253,17 @@ void Messages::withdrawn(int32_t peer, uint64_t id) {
   if (static_cast<Incoming&>(*done).is_cancelled.load()) mailbox_.cancel(done.get());
 }
 
-void Messages::cancel_send(int32_t peer, uint64_t id) {
-  {
+void Messages::cancel_send(int32_t peer, uint64_t id) noexcept {
+  try {
     const std::lock_guard lock(mutex_);
     const auto found = at(peer).out.find(id);
     if (found == at(peer).out.end()) return;  // it is in the channel, and soon done
-    found->second.done->fail(sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
-    at(peer).out.erase(found);
     if (peer != rank_) tell(peer, FrameKind::kWithdraw, id);
+    found->second.done->fail(cancelled_);
+    at(peer).out.erase(found);
+  } catch (const std::bad_alloc&) {
+    fate_.decide(no_memory_);
+    return;
   }
   if (peer == rank_) mailbox_.withdraw(rank_, id);
   wake_();
@@ -320,14 +329,7 @@ bool Messages::is_still() noexcept {
   bool is_still = true;
   each_channel([&is_still](int32_t, Channel& channel) { is_still = is_still && channel.is_still(); });
   const std::lock_guard lock(mutex_);
-  try {
-    for (const Copy& copy : copies_) is_still = is_still && (!copy.copied || copy.copied->passed());
-  } catch (const sdk::Failure&) {
-    // The device has failed: it does nothing any more.
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  return is_still;
+  return is_still && (copies_.empty() || copying_.is_still(c_.pool, last_));
 }
 
 void Messages::Peer::fail_announced(const sdk::Failure& why) noexcept {

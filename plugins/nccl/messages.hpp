@@ -27,7 +27,7 @@ namespace backplane::nccl {
 
 class Messages {
  public:
-  Messages(const Channel::Config& config, int32_t rank, int32_t world_size, const Fate& fate, Wire& wire,
+  Messages(const Channel::Config& config, int32_t rank, int32_t world_size, Fate& fate, Wire& wire,
            std::function<void()> wake);
 
   // A BP_SEND or BP_RECV; null: it is done. The Work must not outlive this object. Any thread, does not block.
@@ -101,7 +101,7 @@ class Messages {
   void begin_send(int32_t peer, uint64_t id);
   void begin_recv(int32_t peer, const Frame& frame);
   void withdrawn(int32_t peer, uint64_t id);
-  void cancel_send(int32_t peer, uint64_t id);
+  void cancel_send(int32_t peer, uint64_t id) noexcept;
   static Transfer incoming(const sdk::Receive& receive, uint64_t bytes);
   bool progress_copies();
   void begin(Copy& copy);
@@ -112,9 +112,12 @@ class Messages {
 
   const Channel::Config c_;
   const int32_t rank_;
-  const Fate& fate_;
+  Fate& fate_;
   Wire& wire_;
   const std::function<void()> wake_;
+  // Made while there is memory.
+  const sdk::Failure cancelled_{BP_CANCELLED, "cancelled by this rank"};
+  const sdk::Failure no_memory_{BP_RESOURCE, "nccl: there is no memory to tell a peer that a message was cancelled"};
   sdk::Mailbox mailbox_;  // its lock may be held while mutex_ is taken, never the other way round
   std::mutex mutex_;
   std::vector<Peer> peers_;
@@ -123,6 +126,7 @@ class Messages {
   std::vector<Copy> copies_;
   Batch batch_;  // that is being submitted
   Stream copying_;
+  Event last_;  // of `copying_`, after abort
 };
 
 }  // namespace backplane::nccl

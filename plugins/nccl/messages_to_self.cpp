@@ -22,15 +22,23 @@ std::unique_ptr<sdk::Work> Messages::send_to_self(uint64_t tag, Transfer mine) {
   const uint64_t bytes = mine.bytes;
   const bool is_host = mine.is_host;
   uint64_t id = 0;
+  std::unique_ptr<sdk::Work> made;
   {
     const std::lock_guard lock(mutex_);
     if (failed_) throw *failed_;
     id = ++next_id_;
+    made = work(is_host, std::move(done), [this, id] { cancel_send(rank_, id); });
     at(rank_).out.emplace(id, std::move(mine));
   }
-  mailbox_.announce(rank_, tag, bytes, id, [this, id](sdk::Receive* receive) { return fetch_own(id, receive); });
+  try {
+    mailbox_.announce(rank_, tag, bytes, id, [this, id](sdk::Receive* receive) { return fetch_own(id, receive); });
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard lock(mutex_);
+    at(rank_).out.erase(id);
+    throw;
+  }
   wake_();
-  return work(is_host, std::move(done), [this, id] { cancel_send(rank_, id); });
+  return made;
 }
 
 bool Messages::fetch_own(uint64_t id, sdk::Receive* receive) {
@@ -41,15 +49,14 @@ bool Messages::fetch_own(uint64_t id, sdk::Receive* receive) {
     found->second.done->finish();
   } else {
     const uint64_t bytes = found->second.bytes;
-    Transfer to = incoming(*receive, bytes);
-    if (found->second.is_host && to.is_host) {
-      std::memcpy(to.data, found->second.data, bytes);
+    if (found->second.is_host && static_cast<const Incoming&>(*receive->received).is_host) {
+      std::memcpy(receive->data, found->second.data, bytes);
       found->second.done->finish();
-      to.done->finish();
+      receive->received->finish();
     } else {
       copies_.emplace_back();  // without memory they stay where they were
       copies_.back().from = std::move(found->second);
-      copies_.back().to = std::move(to);
+      copies_.back().to = incoming(*receive, bytes);
     }
   }
   at(rank_).out.erase(found);

@@ -19,6 +19,7 @@
 #include "fate.hpp"
 #include "messages.hpp"
 #include "support/environment.hpp"
+#include "want.hpp"
 #include "wire.hpp"
 
 namespace backplane::nccl {
@@ -112,6 +113,7 @@ TEST(NcclLaunch, CallsLittleBesideNcclItself) {
   op.reduce_op = BP_SUM;
   op.stream = stream.get();
   op.input = op.output = {data.data(), 1, BP_CUDA, 0};
+  op.timeout_ns = BP_NO_TIMEOUT;  // however busy this machine is, all of them are launched
   const auto launch_all = [&collectives, &op] {
     std::vector<std::unique_ptr<sdk::Work>> works;
     for (int i = 0; i < kLaunches; ++i) works.push_back(collectives.submit(op));
@@ -221,21 +223,26 @@ class NcclMessages : public testing::Test {
     return made;
   }
 
-  std::unique_ptr<sdk::Work> receive(std::vector<std::byte>& buffer) {
+  static bp_buffer host(std::vector<std::byte>& buffer) { return {buffer.data(), buffer.size(), BP_HOST, 0}; }
+  static bp_op message(uint32_t kind, int32_t peer, const bp_buffer& buffer, const Stream* stream = nullptr) {
     bp_op op{};
-    op.kind = BP_RECV;
+    op.kind = kind;
     op.dtype = BP_U8;
-    op.peer = 1;
+    op.peer = peer;
     op.tag = 5;
-    op.output = {buffer.data(), buffer.size(), BP_HOST, 0};
+    op.input = op.output = buffer;
+    op.stream = stream == nullptr ? nullptr : stream->get();
     op.timeout_ns = BP_NO_TIMEOUT;
-    return messages_.submit(op);
+    return op;
+  }
+  std::unique_ptr<sdk::Work> receive(std::vector<std::byte>& buffer) {
+    return messages_.submit(message(BP_RECV, 1, host(buffer)));
   }
   int32_t arrives(Frame frame) {
     return status_of([this, &frame] { messages_.arrived(1, frame); });
   }
 
-  const Api& api_ = open_api(BACKPLANE_NCCL_DOUBLE);
+  Api api_ = open_api(BACKPLANE_NCCL_DOUBLE);
   Pool pool_{api_, 0};
   Fate fate_{[] {}};
   Wire wire_{sockets(), {}};
@@ -270,6 +277,93 @@ TEST_F(NcclMessages, CancelsAReceiveWhoseMessageIsWithdrawn) {
   EXPECT_FALSE(work->wait(0));
   EXPECT_EQ(arrives({FrameKind::kWithdraw, 0, 0, 1, 0, {}}), BP_OK);
   EXPECT_EQ(status_of([&work] { work->wait(0); }), BP_CANCELLED);
+}
+
+// Whoever is told so frees the buffer and the result.
+TEST_F(NcclMessages, LeaveNothingOfAReceiveWithoutMemory) {
+  std::vector<std::byte> buffer(16);
+  std::unique_ptr<sdk::Work> work;
+  for (uint64_t number = 1; !work; ++number) {
+    bp_result result{sizeof result, -7, 0};
+    bp_op op = message(BP_RECV, 1, host(buffer));
+    op.result = &result;
+    test::lacks_memory(number, [this, &op, &work] { work = messages_.submit(op); });
+    EXPECT_EQ(arrives({FrameKind::kEmpty, 0, 5, number, 0, {}}), BP_OK);
+    EXPECT_EQ(result.source, work ? 1 : -7);
+    if (!work) {
+      EXPECT_TRUE(receive(buffer)->wait(0));
+    } else {
+      EXPECT_GT(number, 2);
+    }
+  }
+}
+
+TEST_F(NcclMessages, LeaveNothingOfASendWithoutMemory) {
+  std::vector<std::byte> buffer(16);
+  const bp_op op = message(BP_SEND, 1, host(buffer));
+  std::unique_ptr<sdk::Work> work;
+  for (uint64_t number = 1; !work; ++number) {
+    test::lacks_memory(number, [this, &op, &work] { work = messages_.submit(op); });
+    for (uint64_t id = 1; id <= number && !work; ++id) {
+      EXPECT_EQ(arrives({FrameKind::kReady, 0, 0, id, 0, {}}), BP_OK);
+      EXPECT_FALSE(messages_.busy()) << "the send without allocation " << number << " goes on";
+    }
+  }
+  messages_.fail({BP_CANCELLED, "the test is over"});
+}
+
+TEST_F(NcclMessages, KeepTheirOrderWhereOneToThisRankFindsNoMemory) {
+  const Stream stream(api_, 0);
+  const Piece to(pool_, 16);
+  std::vector<std::byte> from(16);
+  Counting<&CudaTable::stream_wait_event>::put_into(api_.cuda);
+  bool lacked = true;
+  for (int number = 1; lacked; ++number) {
+    const auto received = messages_.submit(message(BP_RECV, 0, {to.data(), 16, BP_CUDA, 0}, &stream));
+    std::unique_ptr<sdk::Work> sent;
+    const bp_op op = message(BP_SEND, 0, host(from));
+    lacked = test::lacks_memory(static_cast<uint64_t>(number), [this, &op, &sent] { sent = messages_.submit(op); });
+    if (!sent) sent = messages_.submit(op);
+    while (!received->wait(0)) messages_.progress();
+    EXPECT_TRUE(sent->wait(BP_NO_TIMEOUT));
+    EXPECT_EQ(Counting<&CudaTable::stream_wait_event>::calls, number) << "one did not wait for its stream";
+  }
+}
+
+TEST_F(NcclMessages, AreCancelledWithoutMemory) {
+  std::vector<std::byte> buffer(16);
+  const std::unique_ptr<sdk::Work> received = receive(buffer);
+  EXPECT_FALSE(test::lacks_memory(1, [&received] { received->cancel(); }));
+  EXPECT_EQ(status_of([&received] { received->wait(0); }), BP_CANCELLED);
+  // A withdrawal is a frame, and now and then the queue of frames grows.
+  bool lacked = false;
+  for (int i = 0; i < 100 && !lacked; ++i) {
+    const std::unique_ptr<sdk::Work> sent = messages_.submit(message(BP_SEND, 1, host(buffer)));
+    lacked = test::lacks_memory(1, [&sent] { sent->cancel(); });
+    EXPECT_EQ(fate_.decided(), lacked);
+    const int32_t status = status_of([&sent] { sent->wait(0); });
+    EXPECT_EQ(status, lacked ? BP_OK : BP_CANCELLED);
+  }
+  ASSERT_TRUE(lacked);
+  EXPECT_EQ(fate_.why().status(), BP_RESOURCE);
+}
+
+TEST_F(NcclMessages, AreNotStillWhileACopyThatFailedIsUnderWay) {
+  const Stream stream(api_, 0);
+  std::promise<void> gate;
+  nccl_double::stream_of(stream.get()).add([open = gate.get_future().share()] { open.wait(); });
+  const Piece data(pool_, 32);
+  const bp_buffer from{data.data(), 16, BP_CUDA, 0};
+  const bp_buffer to{data.data() + 16, 16, BP_CUDA, 0};
+  const auto received = messages_.submit(message(BP_RECV, 0, to, &stream));
+  const auto sent = messages_.submit(message(BP_SEND, 0, from, &stream));
+  const auto real = std::exchange(api_.cuda.event_record, [](cudaEvent_t, cudaStream_t) { return cudaErrorUnknown; });
+  EXPECT_EQ(status_of([this] { messages_.progress(); }), BP_RESOURCE);
+  api_.cuda.event_record = real;
+  EXPECT_FALSE(messages_.is_still());
+  gate.set_value();
+  while (!messages_.is_still()) std::this_thread::yield();
+  messages_.fail({BP_CANCELLED, "the test is over"});
 }
 
 }  // namespace
