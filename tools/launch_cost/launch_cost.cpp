@@ -65,16 +65,26 @@ class Times {
 // Holds a stream up from now on, until open().
 class Gate {
  public:
-  Gate(const Api& api, cudaStream_t stream) {
+  Gate(const Api& api, cudaStream_t stream) : api_(api), stream_(stream) {
     const auto wait = [](void* gate) { static_cast<Gate*>(gate)->opened_.wait(); };
     check(api, api.cuda.launch_host_func(stream, wait, this), "holding a stream up");
   }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
-  // The stream has to come past it before it is destroyed.
-  void open() { open_.set_value(); }
+  // Opens it, if an error came before that, and waits until the stream has come past it.
+  ~Gate() {
+    if (!is_open_) open();
+    api_.cuda.stream_synchronize(stream_);
+  }
+  void open() {
+    is_open_ = true;
+    open_.set_value();
+  }
 
  private:
+  const Api& api_;
+  const cudaStream_t stream_;
+  bool is_open_ = false;
   std::promise<void> open_;
   const std::shared_future<void> opened_ = open_.get_future().share();
 };
@@ -166,6 +176,7 @@ void measure_launches(const Api& api, int device) {
       "%.2f and %.2f us, %+.2f us\n",
       own.wall(), backplane::nccl::nccl_version_text(api.nccl_version).c_str(), over.wall(), over.wall() - own.wall(),
       own.processor(), over.processor(), over.processor() - own.processor());
+  std::fflush(stdout);  // it counts, whatever becomes of the rest
 }
 
 // Device memory that groups leave behind. The first one may leave what NCCL and CUDA keep for the process.
