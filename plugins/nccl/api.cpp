@@ -126,9 +126,11 @@ CudaTable find_cuda(const Library& library) {
       library.find("cudaStreamWaitEvent", table.stream_wait_event) &&
       library.find("cudaEventCreateWithFlags", table.event_create) &&
       library.find("cudaEventDestroy", table.event_destroy) && library.find("cudaEventRecord", table.event_record) &&
-      library.find("cudaEventQuery", table.event_query) && library.find("cudaLaunchHostFunc", table.launch_host_func) &&
-      library.find("cudaMemGetInfo", table.mem_get_info);
-  return has_all ? table : linked_cuda();
+      library.find("cudaEventQuery", table.event_query);
+  if (!has_all) return linked_cuda();
+  library.find("cudaLaunchHostFunc", table.launch_host_func);
+  library.find("cudaMemGetInfo", table.mem_get_info);
+  return table;
 }
 
 std::unique_ptr<const Api> load(const std::string& name) {

@@ -206,6 +206,9 @@ int main(int argc, char** argv) {
     const int device = argc > 1 ? std::atoi(argv[1]) : 0;
     const Api& api = backplane::nccl::open_api("");
     backplane::nccl::count_devices(api);
+    if (api.cuda.launch_host_func == nullptr || api.cuda.mem_get_info == nullptr) {
+      throw backplane::sdk::Failure(BP_UNSUPPORTED, api.library + "'s CUDA lacks cudaLaunchHostFunc or cudaMemGetInfo");
+    }
     measure_launches(api, device);
     measure_memory(api, device);
     return 0;
