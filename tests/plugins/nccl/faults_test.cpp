@@ -107,10 +107,12 @@ TEST(NcclFaults, EndTheGroupWhicheverAllocationOfItsThreadsFails) {
   for (const int world_size : {1, 2}) {
     const uint64_t made = use_without_memory_behind(world_size, 1, 0);
     ASSERT_GT(made, 0);
+    int failed = 0;
     for (uint64_t number = 1; number <= made; number += world_size == 1 ? 1 : 1 + number / 3) {
       SCOPED_TRACE(number);
-      use_without_memory_behind(world_size, number, number % 4 + 1);
+      failed += use_without_memory_behind(world_size, number, number % 4 + 1) >= number ? 1 : 0;
     }
+    EXPECT_GT(failed, 0);
   }
 }
 
@@ -119,10 +121,12 @@ TEST(NcclFaults, EndTheGroupWhicheverAllocationFails) {
   for (const int world_size : {1, 2}) {
     const uint64_t made = use_without_memory(world_size, 0);
     ASSERT_GT(made, 50);
+    int failed = 0;
     for (uint64_t number = 1; number <= made; number += world_size == 1 ? 1 : 1 + number) {
       SCOPED_TRACE(number);
-      use_without_memory(world_size, number);
+      failed += use_without_memory(world_size, number) >= number ? 1 : 0;
     }
+    EXPECT_GT(failed, 0);
   }
 }
 
