@@ -34,8 +34,8 @@ struct SchedulingAttributes {
 void ask_for_short_slices() {
   constexpr uint64_t kSliceNs = 100'000;
   SchedulingAttributes attributes;
-  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0 || attributes.policy != SCHED_OTHER)
-    return;
+  const bool known = syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) == 0;
+  if (!known || attributes.policy != SCHED_OTHER) return;
   attributes.size = sizeof(attributes);
   attributes.runtime_ns = kSliceNs;
   syscall(SYS_sched_setattr, 0, &attributes, 0);
