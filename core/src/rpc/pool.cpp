@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/pool.hpp"
 
-#include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cstdint>
 #include <exception>
 #include <utility>
 
@@ -16,30 +11,6 @@ namespace {
 
 thread_local Pool* own_pool = nullptr;
 thread_local size_t waits = 0;  // of this thread, one inside the other
-
-// As the kernel has it, for glibc before 2.41 has no name for it.
-struct SchedulingAttributes {
-  uint32_t size = 0;
-  uint32_t policy = 0;
-  uint64_t flags = 0;
-  int32_t nice = 0;
-  uint32_t priority = 0;
-  uint64_t runtime_ns = 0;  // since Linux 6.12: the slice of a thread of SCHED_OTHER; 0: the system's
-  uint64_t deadline_ns = 0;
-  uint64_t period_ns = 0;
-};
-
-// A thread with a short slice that is woken runs before one that has a longer one, as those of agents that poll. It
-// gets no more of the processor. Older kernels take no notice.
-void ask_for_short_slices() {
-  constexpr uint64_t kSliceNs = 100'000;
-  SchedulingAttributes attributes;
-  const bool known = syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) == 0;
-  if (!known || attributes.policy != SCHED_OTHER) return;
-  attributes.size = sizeof(attributes);
-  attributes.runtime_ns = kSliceNs;
-  syscall(SYS_sched_setattr, 0, &attributes, 0);
-}
 
 }  // namespace
 
@@ -83,7 +54,6 @@ void Pool::join_retired() {
 
 void Pool::work(Seats::iterator self) {
   own_pool = this;
-  ask_for_short_slices();
   while (const Task task = next(self)) task();  // what it holds may be the last of something
 }
 
