@@ -9,6 +9,7 @@
 
 #include <semaphore.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -19,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "backplane/sdk/patience.hpp"
 #include "deadline.hpp"
 
 namespace backplane::core::rpc {
@@ -61,18 +63,21 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
     std::thread thread;
     sem_t wake = {};
-    Task task;  // given while it was idle; none: the pool stops
+    Task task;                    // given while it was idle; none: the pool stops
+    bool waited_briefly = false;  // for its last task
   };
   using Seats = std::list<Seat>;
 
   void work(Seats::iterator self);
   Task next(Seats::iterator self);  // waits for it; none: the thread has given up its seat, and ends
+  void wait(Seat* seat);            // until it is woken
   Task take_first();                // with mutex_ held
   void grow();                      // one thread more for what is queued, if there may be; with mutex_ held
   void join_retired();              // of those that have ended; with mutex_ held
   bool is_crowded() const;          // with mutex_ held
 
   const size_t size_;
+  sdk::Patience patience_{std::chrono::microseconds(40)};
   mutable std::mutex mutex_;
   std::condition_variable ended_;  // a thread has, after stop
   std::deque<Task> tasks_;         // empty while somebody is idle
