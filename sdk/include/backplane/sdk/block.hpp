@@ -18,19 +18,21 @@
 
 namespace backplane::sdk {
 
-// Memory to receive into: not cleared, and aligned to 16 bytes. Much of it lies in huge pages where the system has
-// them, because touching it for the first time, 4 KiB at a time, takes longer than to receive it. Throws
-// std::bad_alloc.
+// Memory to receive into: not cleared, and aligned to 16 bytes, or to a page from 64 KiB on, because the kernel copies
+// faster to where a page begins. Much of it lies in huge pages where the system has them, because touching it for the
+// first time, 4 KiB at a time, takes longer than to receive it. Throws std::bad_alloc.
 class Block {
  public:
   explicit Block(uint64_t bytes) : size_(bytes) {
-    constexpr uint64_t kHuge = uint64_t{2} << 20;
-    const bool is_large = bytes >= 4 * kHuge;  // so that what is rounded up does not count
-    if (is_large) size_ = (bytes + kHuge - 1) / kHuge * kHuge;
+    constexpr uint64_t kPage = 4 << 10;
+    constexpr uint64_t kHuge = 2 << 20;
+    const bool is_huge = bytes >= 4 * kHuge;  // so that what is rounded up does not count
+    const uint64_t unit = is_huge ? kHuge : bytes >= 16 * kPage ? kPage : 1;
+    size_ = (bytes + unit - 1) / unit * unit;
     data_.reset(
-        static_cast<std::byte*>(is_large ? std::aligned_alloc(kHuge, size_) : std::malloc(bytes == 0 ? 1 : bytes)));
+        static_cast<std::byte*>(unit > 1 ? std::aligned_alloc(unit, size_) : std::malloc(size_ == 0 ? 1 : size_)));
     if (!data_) throw std::bad_alloc();
-    if (is_large) ::madvise(data_.get(), size_, MADV_HUGEPAGE);  // it is as good without, only slower
+    if (is_huge) ::madvise(data_.get(), size_, MADV_HUGEPAGE);  // it is as good without, only slower
   }
   std::byte* data() const { return data_.get(); }
   uint64_t size() const { return size_; }  // bytes; perhaps more than were asked for
