@@ -88,7 +88,7 @@ BareTensorPipe::~BareTensorPipe() {
   state_->context->join();
 }
 
-void BareTensorPipe::round_trip(std::vector<uint8_t>* data) {
+void BareTensorPipe::round_trip(std::vector<uint8_t>* data, std::vector<uint8_t>* answer) {
   std::promise<tensorpipe::Error> done;
   tensorpipe::Pipe& pipe = *state_->pipe;
   char payload[4] = {};
@@ -97,7 +97,7 @@ void BareTensorPipe::round_trip(std::vector<uint8_t>* data) {
     if (error) return done.set_value(error);
     tensorpipe::Allocation allocation;
     allocation.payloads.push_back({payload});
-    if (!data->empty()) allocation.tensors.push_back({tensorpipe::CpuBuffer{data->data()}});
+    if (!data->empty()) allocation.tensors.push_back({tensorpipe::CpuBuffer{answer->data()}});
     pipe.read(allocation, [&done](const tensorpipe::Error& failed) { done.set_value(failed); });
   });
   require(done.get_future().get());

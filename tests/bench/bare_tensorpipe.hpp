@@ -21,8 +21,9 @@ class BareTensorPipe {
   BareTensorPipe(const BareTensorPipe&) = delete;
   BareTensorPipe& operator=(const BareTensorPipe&) = delete;
 
-  // On rank 0: a message with `data` as its tensor, or with none if that is empty, and back into `data`. Blocks.
-  void round_trip(std::vector<uint8_t>* data);
+  // On rank 0: a message with `data` as its tensor, or with none if that is empty, and back into `answer`, which is as
+  // large. Blocks. May be the same vector; a call's argument and its result are not.
+  void round_trip(std::vector<uint8_t>* data, std::vector<uint8_t>* answer);
 
  private:
   struct State;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls against bare TensorPipe that sends the same there and back: "null" is a function without arguments, "short" the
-// same registered as a short one, "echo" returns the array that it is given. --options names the agent: "tensorpipe"
-// (the default, both over shm), "tensorpipe?transports=uv" (both over uv), "process_group" (over the backend shm;
-// TensorPipe over uv, whose threads sleep while it has nothing to do).
+// same registered as a short one, "echo" returns the array that it is given (which stays as it is: the answer has
+// memory of its own on both sides). --options names the agent: "tensorpipe" (the default, both over shm),
+// "tensorpipe?transports=uv" (both over uv), "process_group" (over the backend shm; TensorPipe over uv, whose threads
+// sleep while it has nothing to do).
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -63,8 +64,9 @@ void check(const rpc::Worker& worker, BareTensorPipe* bare, uint64_t bytes) {
   Bytes data(bytes);
   std::iota(data.begin(), data.end(), uint8_t{1});
   const Bytes expected = data;
-  bare->round_trip(&data);
-  if (data != expected) throw std::runtime_error("wrong bytes from TensorPipe");
+  Bytes back(bytes);
+  bare->round_trip(&data, &back);
+  if (back != expected || data != expected) throw std::runtime_error("wrong bytes from TensorPipe");
   const auto answer = worker.rpc_sync<rpc::Array<uint8_t>>(1, "echo", rpc::Array<uint8_t>(data.data(), data.size()));
   if (!std::equal(answer.begin(), answer.end(), expected.begin(), expected.end())) {
     throw std::runtime_error("wrong bytes from a call");
@@ -90,6 +92,7 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
   }
   for (const Subject& subject : subjects) {
     Bytes data(subject.bytes);
+    Bytes back(subject.bytes);
     const rpc::Array<uint8_t> array(data.data(), data.size());
     if (subject.bytes > 0) {
       const auto bare = sides.bare();
@@ -97,9 +100,9 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
       if (rank == 0) check(*worker, bare.get(), subject.bytes);
       group.barrier();
     }
-    const Making bare = [&sides, &data]() -> Action {
+    const Making bare = [&sides, &data, &back]() -> Action {
       const auto side = sides.bare();
-      return [side, &data] { side->round_trip(&data); };
+      return [side, &data, &back] { side->round_trip(&data, &back); };
     };
     const Making ours = [&sides, &array, &subject]() -> Action {
       const auto side = sides.worker();
