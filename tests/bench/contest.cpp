@@ -127,13 +127,16 @@ Arguments parse(int argc, char** argv) {
       result.json = true;
     } else if (word == "--quick") {
       result.quick = true;
+    } else if (word == "--pin") {
+      result.pin = true;
     } else if (word == "--seconds" && i + 1 < argc && std::atof(argv[i + 1]) > 0) {
       result.seconds = std::atof(argv[++i]);
     } else if (word == "--options" && i + 1 < argc) {
       result.options = argv[++i];
     } else {
       const bool help = word == "--help";
-      fmt::print(help ? stdout : stderr, "usage: {} [--quick] [--seconds N] [--options TEXT] [--json]\n", argv[0]);
+      fmt::print(help ? stdout : stderr, "usage: {} [--quick] [--pin] [--seconds N] [--options TEXT] [--json]\n",
+                 argv[0]);
       std::exit(help ? 0 : 2);
     }
   }

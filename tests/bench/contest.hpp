@@ -20,10 +20,11 @@ using Action = std::function<void()>;
 struct Arguments {
   bool json = false;    // instead of the table
   bool quick = false;   // a few calls of each, to see that everything runs
+  bool pin = false;     // each rank, the bare library's threads and ours alike, to a core of its own
   double seconds = 4;   // of each contest
   std::string options;  // of the backend, as in "poll=0s&io_threads=2"
 };
-// --json, --quick, --seconds N, --options TEXT. Ends the process on wrong arguments and after --help.
+// --json, --quick, --pin, --seconds N, --options TEXT. Ends the process on wrong arguments and after --help.
 Arguments parse(int argc, char** argv);
 
 struct Subject {

@@ -122,6 +122,7 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
 int main(int argc, char** argv) {
   using namespace backplane::bench;  // NOLINT: this is its main
   const Arguments arguments = parse(argc, argv);
-  return on_two_ranks(
-      [&arguments](int rank, const std::filesystem::path& directory) { body(rank, directory, arguments); });
+  return on_two_ranks(arguments.pin, [&arguments](int rank, const std::filesystem::path& directory) {
+    body(rank, directory, arguments);
+  });
 }

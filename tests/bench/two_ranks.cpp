@@ -9,14 +9,16 @@
 #include <cstdio>
 #include <exception>
 
+#include "bench/pin.hpp"
 #include "support/environment.hpp"
 
 namespace backplane::bench {
 
-int on_two_ranks(const std::function<void(int, const std::filesystem::path&)>& body) {
+int on_two_ranks(bool pin, const std::function<void(int, const std::filesystem::path&)>& body) {
   const test::ScopedDirectory place;
-  const auto run = [&body, &place](int rank) {
+  const auto run = [pin, &body, &place](int rank) {
     try {
+      if (pin) pin_thread(rank);
       body(rank, place.path());
       return 0;
     } catch (const std::exception& e) {

@@ -11,6 +11,7 @@
 #include "backplane/process_group.hpp"
 #include "backplane/store.hpp"
 #include "bench/measure.hpp"
+#include "bench/pin.hpp"
 #include "failure.hpp"
 
 namespace backplane::tool {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "measure.hpp"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -214,21 +213,6 @@ void measure(const Task& task, const std::vector<Subject*>& subjects, const std:
     measure_row(task, row, subjects, results);
   }
   if (progress && subjects.front()->rank() == 0) progress(done);
-}
-
-void pin_thread(int index) {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-    throw std::runtime_error("cannot ask for this process's cores");
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed) || index-- > 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    if (::sched_setaffinity(0, sizeof one, &one) != 0) throw std::runtime_error("cannot pin a rank to its core");
-    return;
-  }
-  throw std::runtime_error("there are fewer cores than ranks to pin");
 }
 
 std::function<void(size_t)> progress_line(const Task& task, const std::string& who) {

@@ -61,9 +61,6 @@ class Subject {
 // by themselves. `progress`, which may be empty, is called on rank 0 with the number of rows that are done.
 void measure(const Task& task, const std::vector<Subject*>& subjects, const std::function<void(size_t)>& progress);
 
-// Binds the calling thread to the index-th core of those that this process may use.
-void pin_thread(int index);
-
 // One line that is written over and over on stderr, if that is a terminal and the task wants it.
 std::function<void(size_t)> progress_line(const Task& task, const std::string& who);
 

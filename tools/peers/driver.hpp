@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/measure.hpp"
+#include "bench/pin.hpp"
 
 namespace backplane::bench {
 
