@@ -190,10 +190,10 @@ TEST_P(TraceCommand, AsksARunningJobAndOneThatIsGone) {
   job[1].tell("all_reduce");
   for (const std::string& answer : job.hear({0, 1, 2})) EXPECT_EQ(answer, "sum 3");
 
-  expect_refusal({"trace", "--store", store, "--group", "other", "--timeout", "0.2"}, 1, "other");
-  expect_refusal({"trace", "--store", store, "--job", "other", "--timeout", "1"}, 1, "other");
+  expect_refusal({"trace", "--store", store, "--group", "other", "--timeout", "2"}, 1, "other");
+  expect_refusal({"trace", "--store", store, "--job", "other", "--timeout", "20"}, 1, "other");
   job.quit({0, 1, 2});
-  expect_refusal({"trace", "--store", store, "--timeout", "0.5"}, 1, "answers");
+  expect_refusal({"trace", "--store", store, "--timeout", "2"}, 1, "answers");
   job.server().kill();
   expect_refusal({"trace", "--store", store, "--timeout", "0.5"}, 1, store);
 }
