@@ -34,7 +34,9 @@ inline constexpr std::array kOptions = {
                   "how long destroy waits for messages still on their way out"),
     number_option(BP_OPTION_INT, "sndhwm", "256", 1, 1e6,
                   "messages per peer queued in libzmq for sending; more wait outside of it"),
-    number_option(BP_OPTION_INT, "rcvhwm", "256", 1, 1e6, "messages per peer queued in libzmq after arrival"),
+    number_option(
+        BP_OPTION_INT, "rcvhwm", "16", 1, 1e6,
+        "messages per peer queued in libzmq after arrival: as many as a cache holds of the pieces of large ones"),
     number_option(BP_OPTION_BYTES, "eager_limit", "1048576", 0, 16777216,
                   "largest message that is sent before the receiver asks for it", BP_OPTION_SAME_ON_ALL),
     number_option(BP_OPTION_BYTES, "eager_window", "8388608", 65536, 1073741824,
