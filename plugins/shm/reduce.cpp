@@ -13,7 +13,7 @@ namespace backplane::shm {
 namespace {
 
 // Up to so many bytes from all ranks together, each rank reduces everything for itself.
-constexpr uint64_t kReduceAlone = UINT64_C(32) << 10;
+constexpr uint64_t kReduceAlone = UINT64_C(64) << 10;
 
 // Rank r's share of `size` bytes: whole cache lines, as even as that allows.
 struct Share {

@@ -215,6 +215,10 @@ TEST(Collectives, CostsWhatTheReadmeSays) {
       EXPECT_EQ(price(kind, ranks, 8).steps, 1U) << kind << " of 8 bytes, " << ranks << " ranks";
       EXPECT_EQ(price(kind, ranks, 8).shown, 0U) << kind << " of 8 bytes, " << ranks << " ranks";
     }
+    for (const uint32_t kind : {BP_REDUCE, BP_ALL_REDUCE}) {
+      const uint64_t size = kPiece / static_cast<uint64_t>(ranks);
+      EXPECT_EQ(price(kind, ranks, size).steps, 1U) << kind << " of " << size << " bytes, " << ranks << " ranks";
+    }
     for (const uint64_t pieces : {1, 3}) {
       for (const auto& [kind, steps] : {std::pair(BP_BROADCAST, 1U), std::pair(BP_ALL_GATHER, 1U),
                                         std::pair(BP_REDUCE, 2U), std::pair(BP_ALL_REDUCE, 2U)}) {
