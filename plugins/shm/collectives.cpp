@@ -29,7 +29,7 @@ struct Collectives::Pattern {
   uint64_t size = 0;                         // of the largest block; the same on all ranks
   bool each = false;                         // a block for each rank instead of one for all
   bool in_place = false;                     // what is read takes the place of what was shown, and so in pieces
-  bool says_who_reads = false;               // whether inputs could be lent in this process
+  bool says_who_reads = false;               // inputs may be lent in processes: each says whether it reads there
   Trial::Best took = {};                     // what this rank says of how long that takes
   bool in_process = false;                   // inputs are lent there, if they are in no heap
   Block lends;                               // what this rank may lend instead of showing it; of nothing: it may not
@@ -37,7 +37,7 @@ struct Collectives::Pattern {
   int32_t only_to = -1;                      // the only rank that reads anything, or -1
   std::function<Block(int32_t to)> mine;     // what this rank shows; not `each`: asked for rank 0
   std::function<Room(int32_t from)> theirs;  // where that goes what it reads
-  Room own;  // where that goes what it shows, of patterns that are not `each`, if at all
+  Room own;  // where this rank's own block goes, or what it shows of patterns that are not `each`; if at all
 };
 
 void run_alone(const bp_op& op, const Reductions& reductions) {
@@ -129,11 +129,11 @@ Lending::Wanted Collectives::wanted(const Call& call, const Pattern& pattern, in
   return {.size = size,
           .offset = pattern.each && !call.varies ? static_cast<uint64_t>(rank_) * size : 0,
           .is_listed = pattern.each && call.varies,
-          .in_process = pattern.only_from < 0};
+          .in_process = pattern.says_who_reads};
 }
 
 // Of a pattern in which all ranks hear each other, so that they do the same. They try both ways, then tell each other
-// how long these took, and from then on take the one that was faster for all together.
+// how long these took, and from then on take the one whose best try was over sooner.
 void Collectives::measured(const Call& call, Pattern& pattern) {
   const uint64_t size = pattern.size;
   if (size <= kEagerLimit) return pass(call, pattern);
@@ -145,18 +145,31 @@ void Collectives::measured(const Call& call, Pattern& pattern) {
     const int64_t began = steady_ns();
     pass(call, pattern);
     const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
-    if (was_as_tried) trial.took(size, pattern.in_process, steady_ns() - began);
+    const bool ends_it = pattern.only_to < 0 || pattern.only_to == rank_;  // else it waits only where inputs are lent
+    if (was_as_tried) trial.took(size, pattern.in_process, ends_it ? steady_ns() - began : 0);
   } else if (trial.is_agreed(size)) {
     pattern.in_process = trial.reads(size);
     pass(call, pattern);
   } else {
     pattern.took = trial.best(size);
     pass(call, pattern);
-    Trial::Best mean = lending_.sum_of_times();
-    for (double& each : mean) each /= world_size_;
-    trial.agree(size, mean);
+    trial.agree(size, lending_.shortest_times());
     if (rank_ == 0 && log_) log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
   }
+}
+
+// Of a pattern in which only the root is heard. It tries both ways for itself, and the others do as it says.
+void Collectives::measured_by_root(const Call& call, Pattern& pattern) {
+  const uint64_t size = pattern.size;
+  pattern.says_who_reads = size > kEagerLimit;
+  if (size <= kEagerLimit || rank_ != call.root || !lending_.all_read_processes()) return pass(call, pattern);
+  Trial& trial = trials_[call.op.kind];
+  pattern.in_process = trial.reads(size);
+  const int64_t began = trial.is_open(size) ? steady_ns() : 0;
+  pass(call, pattern);
+  const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
+  if (began == 0 || !was_as_tried || !trial.took(size, pattern.in_process, steady_ns() - began)) return;
+  if (log_) log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
 }
 
 void Collectives::pass(const Call& call, const Pattern& pattern) {
@@ -173,6 +186,9 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   if (pattern.says_who_reads) lending_.say_who_reads(pattern.took);
   if (pattern.in_process) lending_.offer_in_process(pattern.lends.data, pattern.lends.size);
   const bool lends = lending_.input(rank_) != nullptr;
+  // A root that hears nobody else does so until all have said that they can read in its process.
+  const bool asks = pattern.says_who_reads && pattern.only_from == rank_ && lending_.reads_processes() &&
+                    !lending_.all_read_processes();
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
@@ -187,10 +203,11 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     return step;
   };
   const auto read = [&](uint32_t step, uint64_t offset) {
-    if (offset < pattern.own.size) {  // now, while it is in the cache
+    if (!pattern.each && offset < pattern.own.size) {  // now, while it is in the cache
       copy(pattern.own.data + offset, pattern.mine(0).data + offset, std::min(stride, pattern.own.size - offset));
     }
     for (const int32_t from : others_) {
+      if (asks && offset == 0) lending_.hear(from, step, {}, call.passage);
       if (pattern.only_from >= 0 && from != pattern.only_from) continue;
       const Room room = pattern.theirs(from);
       if (may_lend && offset == 0) lending_.hear(from, step, wanted(call, pattern, from), call.passage);
@@ -218,10 +235,13 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     step = next;
     if (!(pattern.only_from < 0 ? lending_.all_inputs() : lending_.input(pattern.only_from) != nullptr)) continue;
     // All that is shown is lent, and has been read.
-    if (pattern.own.size > stride) {
+    if (!pattern.each && pattern.own.size > stride) {
       fetch(call, rank_, pattern.own.data + stride, pattern.mine(0).data + stride, pattern.own.size - stride);
     }
     break;
+  }
+  if (pattern.each && pattern.own.size > 0) {  // while others may still read what is lent
+    fetch(call, rank_, pattern.own.data, pattern.mine(rank_).data, pattern.own.size);
   }
   return_loans(call);
   if (shows && !lends) steps_.claim_next(pattern.size * parts);
@@ -275,8 +295,8 @@ void Collectives::scatter(const Call& call) {
   pattern.only_from = call.root;
   pattern.mine = [&call](int32_t to) { return call.block(to); };
   pattern.theirs = [&call](int32_t) { return call.output; };
-  pass(call, pattern);
-  if (rank_ == call.root) copy(call.output.data, call.block(rank_).data, call.output.size);
+  if (rank_ == call.root) pattern.own = call.output;
+  measured_by_root(call, pattern);
 }
 
 void Collectives::all_gather(const Call& call) {
@@ -297,8 +317,8 @@ void Collectives::all_to_all(const Call& call) {
   if (!pattern.in_place) pattern.lends = call.input;  // else it is written over while others read it
   pattern.mine = [&call](int32_t to) { return call.block(to); };
   pattern.theirs = [&call](int32_t from) { return call.room(from); };
+  pattern.own = {call.room(rank_).data, std::min(call.room(rank_).size, call.block(rank_).size)};
   measured(call, pattern);
-  copy(call.room(rank_).data, call.block(rank_).data, std::min(call.room(rank_).size, call.block(rank_).size));
 }
 
 }  // namespace backplane::shm

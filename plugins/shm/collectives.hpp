@@ -59,6 +59,7 @@ class Collectives {
   uint64_t agree_on_most(const Call& call, uint64_t mine, int32_t only_rank);
   void pass(const Call& call, const Pattern& pattern);
   void measured(const Call& call, Pattern& pattern);
+  void measured_by_root(const Call& call, Pattern& pattern);
   Lending::Wanted wanted(const Call& call, const Pattern& pattern, int32_t from) const;
   void reduce_small(const Call& call, bool here);
   void reduce_large(const Call& call, bool here);

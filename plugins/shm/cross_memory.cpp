@@ -139,14 +139,14 @@ bool Trial::took(uint64_t size, bool were_read, int64_t ns) {
   if (!is_open(size) || were_read != reads(size)) return false;  // so that either way is tried as often
   const double each = static_cast<double>(ns) / static_cast<double>(size);
   double& best = found.best[were_read ? 1 : 0];
-  if (best == 0 || each < best) best = each;
+  if (ns > 0 && (best == 0 || each < best)) best = each;
   return ++found.tries == tries(size);
 }
 
-void Trial::agree(uint64_t size, const Best& sums) {
+void Trial::agree(uint64_t size, const Best& shortest) {
   Class& found = classes_[index(size)];
   found.is_agreed = true;
-  found.best = sums;
+  found.best = shortest;
 }
 
 std::string Trial::text(uint64_t size) const {

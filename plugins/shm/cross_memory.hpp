@@ -84,27 +84,28 @@ class CrossMemory {
 // Which of two ways to move so many bytes is the faster one here: staging them or reading them where they are. For each
 // power of two both are tried in turn, a few times in a row, since either finds the caches as the one before has left
 // them; from then on the one counts whose best try took less time per byte. So bursts of other work mislead it only if
-// they last through all tries of one way. What is larger than caches is tried half as often, one at a time. Not
+// they last through all tries of one way. What is larger than caches is tried less often, one at a time. Not
 // thread-safe.
 class Trial {
  public:
-  static constexpr uint32_t kTries = 6;  // of each way
+  static constexpr uint32_t kTries = 12;  // of each way
   static constexpr uint32_t kInARow = 3;
-  static constexpr uint64_t kLarge = UINT64_C(16) << 20;  // bytes; from here on half as many, one at a time
+  static constexpr uint64_t kLarge = UINT64_C(16) << 20;  // bytes; from here on so many, one at a time:
+  static constexpr uint32_t kLargeTries = 3;
 
   explicit Trial(Cma use = Cma::kAuto) : use_(use) {}
   // Shall the next ones be read?
   bool reads(uint64_t size) const;
   // Does it want to know how long they take?
   bool is_open(uint64_t size) const { return use_ == Cma::kAuto && at(size).tries < tries(size); }
-  // They have taken so long; counts only if it is that way's turn. True: that decides.
+  // They have taken so long, or 0 if that tells nothing here; counts only if it is that way's turn. True: that decides.
   bool took(uint64_t size, bool were_read, int64_t ns);
 
-  // Ranks that have tried the same can agree: each says its best times, and puts the sums of all in their place.
+  // Ranks that have tried the same can agree: each says its best times, and puts the shortest of all in their place.
   using Best = std::array<double, 2>;  // ns per byte; of staging, of reading
   const Best& best(uint64_t size) const { return at(size).best; }
   bool is_agreed(uint64_t size) const { return use_ != Cma::kAuto || at(size).is_agreed; }
-  void agree(uint64_t size, const Best& sums);
+  void agree(uint64_t size, const Best& shortest);
 
   // What was decided, to be logged.
   std::string text(uint64_t size) const;
@@ -116,7 +117,7 @@ class Trial {
     Best best = {};
   };
   static size_t index(uint64_t size);
-  static uint32_t tries(uint64_t size) { return size < kLarge ? 2 * kTries : kTries; }  // of both ways together
+  static uint32_t tries(uint64_t size) { return 2 * (size < kLarge ? kTries : kLargeTries); }  // of both ways together
   const Class& at(uint64_t size) const { return classes_[index(size)]; }
 
   const Cma use_;

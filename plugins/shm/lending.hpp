@@ -55,8 +55,10 @@ class Lending {
   bool all_read_processes() const;
   // This rank says so, if it can, and how long it took. After offer.
   void say_who_reads(const Trial::Best& took);
-  // What all whom this rank has heard said of that.
-  Trial::Best sum_of_times() const;
+  // Can this rank? After say_who_reads.
+  bool reads_processes() const { return at(rank_).reads_processes; }
+  // The shortest that either way took one of those whom this rank has heard, or 0 if nobody says.
+  Trial::Best shortest_times() const;
   void offer_nothing() {
     if (may_lend_) offer(nullptr, nullptr, 0);
     may_lend_ = false;

@@ -238,18 +238,20 @@ void all_meet(Rank& rank) {
 TEST(Lent, InputsThatAreReadInProcessesAreNotStaged) {
   if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
   constexpr int32_t kRanks = 3;
-  for (const uint32_t kind : {BP_GATHER, BP_GATHERV, BP_ALL_GATHER, BP_ALL_GATHERV, BP_ALL_TO_ALL, BP_ALL_TO_ALLV}) {
+  for (const uint32_t kind :
+       {BP_GATHER, BP_GATHERV, BP_SCATTER, BP_SCATTERV, BP_ALL_GATHER, BP_ALL_GATHERV, BP_ALL_TO_ALL, BP_ALL_TO_ALLV}) {
     const Memory memory(kRanks);
     std::byte* const slots = memory.view.slot(0, 0);
     run_ranks(
         memory, kRanks, Patience{20'000, 200'000},
         [kind, slots](Rank& rank) {
           std::mt19937_64 own(1);
-          Round(rank, 0, 50'000, Where::kOrdinary, own).run(kind);
+          for (uint64_t round = 0; round < kRanks; ++round) Round(rank, round, 50'000, Where::kOrdinary, own).run(kind);
           all_meet(rank);
           if (rank.id == 0) std::fill_n(slots, kRanks * kSteps * kSlotSize, std::byte{0});
           all_meet(rank);
-          for (uint64_t round = 1; round < 4; ++round) Round(rank, round, 50'000, Where::kOrdinary, own).run(kind);
+          for (uint64_t round = kRanks; round < 2 * kRanks; ++round)
+            Round(rank, round, 50'000, Where::kOrdinary, own).run(kind);
         },
         {}, Cma::kOn);
     EXPECT_LE(written(slots, kRanks * kSteps * kSlotSize), kRanks * kSteps * kRanks * 8) << "kind " << kind;
