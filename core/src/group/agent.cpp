@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "error.hpp"
+#include "group/validate.hpp"
 
 namespace backplane::core {
 
@@ -38,7 +39,16 @@ Agent::~Agent() {
 void Agent::learn_capabilities(const bp_agent& agent) {
   for (uint32_t i = 0; i < agent.capability_count; ++i) {
     const bp_capability& c = *agent.capabilities[i];
-    if (c.op < BP_OP_COUNT) native_[c.op].push_back({c.dtypes, c.reduce_ops, c.memory});
+    if (c.op >= BP_OP_COUNT) continue;
+    for (uint32_t memory = 0; memory < BP_MEMORY_COUNT; ++memory) {
+      auto& dtypes = native_[c.op][memory];
+      if (c.op == BP_BARRIER) dtypes[0] = BP_ALL_DTYPES;
+      if (c.op == BP_BARRIER || (c.memory & BP_BIT(memory)) == 0) continue;
+      for (uint32_t reduce_op = 0; reduce_op < BP_REDUCE_OP_COUNT; ++reduce_op) {
+        const bool is_among = reduces(c.op) ? (c.reduce_ops & BP_BIT(reduce_op)) != 0 : reduce_op == 0;
+        if (is_among) dtypes[reduce_op] |= c.dtypes;
+      }
+    }
   }
 }
 

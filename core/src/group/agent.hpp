@@ -54,14 +54,8 @@ class Agent {
 
   // Does the backend itself perform this operation?
   bool native(uint32_t kind, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool reduces) const {
-    for (const Native& n : native_[kind]) {
-      if (kind == BP_BARRIER) return true;
-      if ((n.dtypes & BP_BIT(dtype)) != 0 && (n.memory & BP_BIT(memory)) != 0 &&
-          (!reduces || (n.reduce_ops & BP_BIT(reduce_op)) != 0)) {
-        return true;
-      }
-    }
-    return false;
+    const uint64_t dtypes = native_[kind][memory][reduces ? reduce_op : 0];
+    return (dtypes & (kind == BP_BARRIER ? dtypes : BP_BIT(dtype))) != 0;
   }
   // Can the core build what is missing out of this backend's sends and receives of host bytes?
   bool can_complete() const;
@@ -85,18 +79,13 @@ class Agent {
   void abort(const bp_error& why);
 
  private:
-  struct Native {
-    uint64_t dtypes = 0;
-    uint64_t reduce_ops = 0;
-    uint64_t memory = 0;
-  };
-
   void learn_capabilities(const bp_agent& agent);
 
   std::vector<std::unique_ptr<Stage>> stages_;  // the backend first, the outermost layer last
   const bp_process_group_api* api_ = nullptr;   // of the last
   void* self_ = nullptr;
-  std::array<std::vector<Native>, BP_OP_COUNT> native_;  // an operation may be declared once per kind of memory
+  // By kind, memory and reduce operation (0 for what does not reduce): the dtypes; of a barrier anything but none.
+  std::array<std::array<std::array<uint64_t, BP_REDUCE_OP_COUNT>, BP_MEMORY_COUNT>, BP_OP_COUNT> native_ = {};
   std::mutex scratch_mutex_;
   std::unique_ptr<Scratch> scratch_;
 };

@@ -4,15 +4,10 @@
 #include <algorithm>
 
 #include "group/engine.hpp"
-#include "group/exchange.hpp"
 #include "group/pass.hpp"
-#include "reduce/combine.hpp"
 
 namespace backplane::core {
 namespace {
-
-// How long an operation that was asked to end may take before the whole group is aborted.
-constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
 
 bp_error report(const Error& error) {
   bp_error err;
@@ -47,120 +42,6 @@ void Group::refuse() const {
 std::string Group::cause() const {
   const std::lock_guard lock(mutex_);
   return cause_ ? cause_->what() : "";
-}
-
-Agent& Group::agent_of(uint32_t memory) const {
-  Agent* const agent = by_memory_[memory];
-  if (agent == nullptr) {
-    fail(BP_INVALID, "group '{}' has no backend for {} memory; name one, as in cpu:gloo,cuda:nccl", config_.name,
-         memory == BP_HOST ? "cpu" : "cuda");
-  }
-  return *agent;
-}
-
-Agent& Group::agent_for(const ValidOp& valid, uint32_t memory) const {
-  const bp_op& op = valid.op;
-  if (op.kind == BP_BARRIER) return *agents_.front();
-  for (const Exempt& each : exempt_[op.kind]) {
-    const uint64_t bytes = valid.per_rank * dtype_size(op.dtype);
-    const bool is_in_range = bytes >= each.range.from && bytes < each.range.end;
-    if (memory != BP_HOST || !is_in_range) continue;
-    const bool is_able =
-        each.agent->can_complete() || each.agent->native(op.kind, op.dtype, op.reduce_op, memory, reduces(op.kind));
-    if (is_able) return *each.agent;
-  }
-  return agent_of(memory);
-}
-
-Group::Plan Group::plan(const bp_op& given) const {
-  Plan plan;
-  ValidOp& valid = plan.valid;
-  validate(given, config_.rank, config_.world_size, &valid);
-  bp_op& op = valid.op;
-  if (op.input.count > 0 && op.output.count > 0 && op.input.memory != op.output.memory) {
-    fail(BP_INVALID, "{}: input and output live in different kinds of memory", op_name(op.kind));
-  }
-  const uint32_t memory = std::max(op.input.memory, op.output.memory);  // an unused buffer counts as host memory
-  Agent& agent = agent_for(valid, memory);
-  plan.agent = &agent;
-  plan.native = agent.native(op.kind, op.dtype, op.reduce_op, memory, reduces(op.kind));
-  const bool message = !collective(op.kind);
-  plan.count = valid.count;
-  if (message && !plan.native && agent.native(op.kind, BP_U8, 0, memory, false)) {
-    const uint64_t size = dtype_size(op.dtype);
-    op.dtype = BP_U8;
-    op.input.count *= size;
-    op.output.count *= size;
-    plan.native = true;
-  }
-  if (op.kind == BP_RECV && op.peer == BP_ANY_SOURCE && !agent.has_flag(BP_BACKEND_ANY_SOURCE)) {
-    fail(BP_UNSUPPORTED, "recv: backend {} cannot receive from any rank; name the sender", agent.id());
-  }
-  if (message && op.tag != 0 && !agent.has_flag(BP_BACKEND_TAGS)) {
-    fail(BP_UNSUPPORTED, "{}: backend {} has no tags; use tag 0", op_name(op.kind), agent.id());
-  }
-  if (!plan.native && (message || memory != BP_HOST || !agent.can_complete())) {
-    fail(BP_UNSUPPORTED, "backend {} cannot perform {} on {} memory, and the core cannot complete it", agent.id(),
-         describe(op, plan.count, valid.other), memory == BP_HOST ? "cpu" : "cuda");
-  }
-  op.timeout_ns = op.timeout_ns == 0 ? config_.timeout_ns : op.timeout_ns;
-  return plan;
-}
-
-uint64_t Group::number(Plan* plan, uint64_t flags) {
-  bp_op& op = plan->valid.op;
-  op.flags = flags;
-  op.seq = (collective(op.kind) ? collectives_ : messages_).fetch_add(1, std::memory_order_relaxed) + 1;
-  return recorder_.start(op, op.seq, plan->count, plan->valid.other);
-}
-
-void Group::run(const bp_op& given) {
-  const Pass pass(*this);
-  Plan plan = this->plan(given);
-  const uint64_t entry = number(&plan, BP_OP_SYNC);
-  try {
-    perform(*plan.agent, plan.valid, plan.native);
-  } catch (const Error& e) {
-    recorder_.finish(entry, e.status());
-    throw failure(e, plan.valid, !plan.native);
-  } catch (const std::exception& e) {
-    recorder_.finish(entry, BP_RESOURCE);
-    throw failure(Error(BP_RESOURCE, e.what()), plan.valid, true);
-  }
-  recorder_.finish(entry, BP_OK);
-}
-
-void Group::perform(Agent& agent, const ValidOp& valid, bool native) {
-  const int64_t timeout_ns = valid.op.timeout_ns;
-  check_fingerprint(agent, valid);
-  if (!native) {
-    return run_collective(agent, valid, config_.rank, config_.world_size, valid.op.seq, Deadline::after(timeout_ns));
-  }
-  bp_error err;
-  bp_error_init(&err);
-  bp_work* work = nullptr;
-  int32_t status = agent.api().submit(agent.self(), &valid.op, &work, &err);
-  if (status == BP_OK && work == nullptr) return;
-  if (work != nullptr) {
-    status = finish_work(agent, work, Deadline::after(timeout_ns), valid, &err);
-    agent.api().work_release(agent.self(), work);
-  }
-  if (status != BP_OK) throw_report(status, err, "");
-}
-
-int32_t Group::finish_work(Agent& agent, bp_work* work, Deadline deadline, const ValidOp& valid, bp_error* err) {
-  const bp_process_group_api& api = agent.api();
-  int32_t status = api.work_wait(agent.self(), work, deadline.left_ns(), err);
-  if (status != BP_AGAIN) return status;
-  api.work_cancel(agent.self(), work);
-  status = api.work_wait(agent.self(), work, kCancelGrace, err);
-  if (status != BP_AGAIN && status != BP_CANCELLED) return status;  // it ended by itself after all
-  if (status == BP_AGAIN) {
-    const Error late = labelled(Error(BP_TIMEOUT, "timed out"), valid);
-    abort(collective(valid.op.kind) ? agreed(late, valid) : late);
-    api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
-  }
-  return bp_error_set(err, BP_TIMEOUT, 0, -1, "timed out");
 }
 
 std::vector<std::shared_ptr<Request>> Group::submit(const bp_op* const* ops, size_t count) {

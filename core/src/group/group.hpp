@@ -133,6 +133,8 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   class Pass;
   class Engine;
   enum class State : uint32_t { kActive, kBroken, kDestroyed };
+  // How long an operation that was asked to end may take before the whole group is aborted.
+  static constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
 
   Group(GroupConfig config, std::shared_ptr<void> job, std::shared_ptr<Reporter> reporter);
   void refuse() const;        // throws why the group is not active
@@ -149,6 +151,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::vector<int64_t> gather_in_memory(const std::vector<int64_t>& mine);
   std::vector<int64_t> gather_by_store(const std::vector<int64_t>& mine);
   bool gathers_in_host_memory() const;
+  // run.cpp
   Agent& agent_of(uint32_t memory) const;
   Agent& agent_for(const ValidOp& valid, uint32_t memory) const;
   Plan plan(const bp_op& op) const;

@@ -70,18 +70,17 @@ void with_kernels(uint32_t dtype, const Function& function) {
   with_kernels(dtype, [=]<class K>() { K::multiply(out, in, scalar, count); });
 }
 
-bool has_avx2() {
-  static const bool has = __builtin_cpu_supports("avx2") != 0;
-  return has;
-}
+// Found out when the library is loaded, since asking at each call takes as many instructions as adding one element.
+// Whoever comes before that gets the same bits from combine_anywhere.
+const bool has_avx2 = [] {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") != 0;
+}();
 // The compilers' own question does not know F16C everywhere.
-bool has_f16c() {
-  static const bool has = [] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return has_avx2() && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-  }();
-  return has;
-}
+const bool has_f16c = [] {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return has_avx2 && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}();
 bool is_small_float(uint32_t dtype) {
   return dtype == BP_F16 || dtype == BP_BF16 || dtype == BP_F8E4M3 || dtype == BP_F8E5M2;
 }
@@ -96,24 +95,24 @@ void combine_anywhere(uint32_t dtype, uint32_t reduce_op, void* out, const void*
 
 void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count) {
 #ifdef __x86_64__
-  if (is_small_float(dtype) && has_f16c() && wide::combine(dtype, reduce_op, out, left, right, count)) return;
-  if (has_avx2()) return combine_wide(dtype, reduce_op, out, left, right, count);
+  if (is_small_float(dtype) && has_f16c && wide::combine(dtype, reduce_op, out, left, right, count)) return;
+  if (has_avx2) return combine_wide(dtype, reduce_op, out, left, right, count);
 #endif
   combine_anywhere(dtype, reduce_op, out, left, right, count);
 }
 
 void divide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
 #ifdef __x86_64__
-  if (has_f16c() && wide::divide(dtype, data, divisor, count)) return;
-  if (has_avx2()) return divide_wide(dtype, data, divisor, count);
+  if (has_f16c && wide::divide(dtype, data, divisor, count)) return;
+  if (has_avx2) return divide_wide(dtype, data, divisor, count);
 #endif
   with_kernels(dtype, [=]<class K>() { K::divide(data, divisor, count); });
 }
 
 void multiply(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count) {
 #ifdef __x86_64__
-  if (has_f16c() && wide::multiply(dtype, out, in, scalar, count)) return;
-  if (has_avx2()) return multiply_wide(dtype, out, in, scalar, count);
+  if (has_f16c && wide::multiply(dtype, out, in, scalar, count)) return;
+  if (has_avx2) return multiply_wide(dtype, out, in, scalar, count);
 #endif
   with_kernels(dtype, [=]<class K>() { K::multiply(out, in, scalar, count); });
 }

@@ -10,7 +10,7 @@
 namespace backplane::core {
 
 // Bytes of one element of a dtype, 0 if there is no such dtype.
-uint64_t dtype_size(uint32_t dtype);
+inline uint64_t dtype_size(uint32_t dtype) { return bp_dtype_size(dtype); }
 // "f32", "c128"; "unknown dtype" if there is none, and so on below.
 const char* dtype_name(uint32_t dtype);
 // "sum", "premul_sum".
@@ -18,8 +18,23 @@ const char* reduce_op_name(uint32_t reduce_op);
 // "all_reduce", "send".
 const char* op_name(uint32_t kind);
 
+namespace detail {
+constexpr uint32_t kBitOps = BP_BIT(BP_BAND) | BP_BIT(BP_BOR) | BP_BIT(BP_BXOR);
+constexpr uint32_t kForBool = BP_ALL_REDUCE_OPS & ~BP_BIT(BP_AVG);
+constexpr uint32_t kForInteger = BP_ALL_REDUCE_OPS;
+constexpr uint32_t kForFloat = BP_ALL_REDUCE_OPS & ~kBitOps;
+constexpr uint32_t kForComplex = kForFloat & ~(BP_BIT(BP_MIN) | BP_BIT(BP_MAX));
+// By value of BP_BOOL ...
+inline constexpr uint32_t kReduceOpsOf[BP_DTYPE_COUNT] = {
+    kForBool,  kForInteger, kForInteger, kForInteger, kForInteger, kForInteger, kForInteger, kForInteger, kForInteger,
+    kForFloat, kForFloat,   kForFloat,   kForFloat,   kForFloat,   kForFloat,   kForComplex, kForComplex};
+}  // namespace detail
+
 // Do this dtype and reduce operation go together (types.h)?
-bool reducible(uint32_t dtype, uint32_t reduce_op);
+inline bool reducible(uint32_t dtype, uint32_t reduce_op) {
+  return dtype < BP_DTYPE_COUNT && reduce_op < BP_REDUCE_OP_COUNT &&
+         (detail::kReduceOpsOf[dtype] & BP_BIT(reduce_op)) != 0;
+}
 
 // The pointers of the functions below need no alignment. `dtype` and `reduce_op` must be reducible.
 
