@@ -90,17 +90,16 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   waiting_.check();
   if (world_size_ == 1) {
     run_alone(op, reductions_);
-    return nullptr;
-  }
-  return submit_collective(op);
-}
-
-std::unique_ptr<sdk::Work> Group::submit_collective(const bp_op& op) {
-  if ((op.flags & BP_OP_SYNC) != 0 && queued_.load() == 0) {
+  } else if ((op.flags & BP_OP_SYNC) != 0 && queued_.load() == 0) {
     Limit limit(op.timeout_ns);
     run(op, limit);
-    return nullptr;
+  } else {
+    return submit_queued(op);
   }
+  return nullptr;
+}
+
+std::unique_ptr<sdk::Work> Group::submit_queued(const bp_op& op) {
   queued_.fetch_add(1);
   auto kept = std::make_shared<Kept>(op, world_size_);
   try {
@@ -123,16 +122,18 @@ std::unique_ptr<sdk::Work> Group::submit_collective(const bp_op& op) {
 void Group::run(const bp_op& op, Limit& limit) {
   const std::lock_guard lock(running_);
   waiting_.check();
-  if (broken_) {
-    throw sdk::Failure(broken_->status(), std::string("an earlier collective failed: ") + broken_->what(),
-                       broken_->peer_rank());
-  }
+  if (broken_) fail_again();
   try {
     collectives_->run(op, limit);
   } catch (const sdk::Failure& why) {
     broken_.emplace(why);
     throw;
   }
+}
+
+void Group::fail_again() const {
+  throw sdk::Failure(broken_->status(), std::string("an earlier collective failed: ") + broken_->what(),
+                     broken_->peer_rank());
 }
 
 std::span<const bp_capability* const> Group::capabilities() const noexcept {

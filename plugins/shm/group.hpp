@@ -32,8 +32,10 @@ class Group final : public sdk::ProcessGroup {
   const void* extension(std::string_view id) override;
 
  private:
-  std::unique_ptr<sdk::Work> submit_collective(const bp_op& op);
+  // A collective that the worker is to do.
+  std::unique_ptr<sdk::Work> submit_queued(const bp_op& op);
   void run(const bp_op& op, Limit& limit);
+  [[noreturn]] void fail_again() const;
 
   const int32_t world_size_;
   Bell own_bell_{};  // of a group of one

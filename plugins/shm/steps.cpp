@@ -12,37 +12,7 @@ constexpr int kLooksAtOnce = 64;
 // Bytes that a rank claims at most: beyond, nothing is gained.
 constexpr uint64_t kClaim = UINT64_C(8) << 10;
 
-// Has the processor take a line for writing from whoever has read it, beside what else it does; nothing on processors
-// that cannot. The compiler has this instruction only for newer ones than this is built for.
-void claim(const void* line) noexcept {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
-#else
-  __builtin_prefetch(line, 1);
-#endif
-}
-
 }  // namespace
-
-uint32_t Steps::begin(const Passage& passage) {
-  const uint32_t step = ++last_;
-  const uint32_t needed = step - kSteps + kLag;  // it has read step - kSteps then
-  for (int32_t rank = 0; rank < world_size_; ++rank) {
-    if (rank != rank_ && !reached(seen_[static_cast<size_t>(rank)], needed)) await(rank, needed, passage);
-  }
-  return step;
-}
-
-void Steps::show(uint32_t step, const Passage& passage) {
-  Line& own = line(rank_, step);
-  own.what = passage.what;
-  publish(own.step, step, peers_.publishes_lightly());
-  seen_[static_cast<size_t>(rank_)] = step;
-  for (int32_t rank = 0; rank < world_size_; ++rank) {
-    if (rank != rank_) peers_.wake(rank);
-  }
-  claim(&line(rank_, step + 1));
-}
 
 void Steps::claim_next(uint64_t size) const {
   if (size <= kLineData || size > kClaim) return;
@@ -50,17 +20,11 @@ void Steps::claim_next(uint64_t size) const {
   for (uint64_t at = 0; at < size; at += 64) claim(next + at);
 }
 
-const std::byte* Steps::see(int32_t rank, uint32_t step, uint64_t size, const Passage& passage) {
-  if (rank != rank_) {
-    await(rank, step, passage);
-    if (line(rank, step).what != passage.what) {
-      throw sdk::Failure(BP_INVALID,
-                         "rank " + std::to_string(rank) +
-                             " is in another collective, or in one with other counts, dtype, root or reduce operation",
-                         rank);
-    }
-  }
-  return place(rank, step, size);
+void Steps::refuse(int32_t rank) {
+  throw sdk::Failure(BP_INVALID,
+                     "rank " + std::to_string(rank) +
+                         " is in another collective, or in one with other counts, dtype, root or reduce operation",
+                     rank);
 }
 
 void Steps::check(const Passage& passage) const {
@@ -68,13 +32,26 @@ void Steps::check(const Passage& passage) const {
   if (passage.limit.passed()) throw sdk::Failure(BP_TIMEOUT, "the collective was not done within the time allowed");
 }
 
+// What has been seen suffices for some steps more.
+void Steps::await_all(uint32_t step, const Passage& passage) {
+  uint32_t least = last_;
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (rank == rank_) continue;
+    uint32_t& seen = seen_[static_cast<size_t>(rank)];
+    if (!reached(seen, step)) {
+      await(rank, step, passage);
+      seen = step;
+    }
+    if (!reached(seen, least)) least = seen;
+  }
+  all_seen_ = least;
+}
+
 void Steps::await(int32_t rank, uint32_t step, const Passage& passage) {
   const std::atomic<uint32_t>& shown = line(rank, step).step;
   const auto is_shown = [&shown, step] { return reached(shown.load(), step); };
   for (int i = 0; i < kLooksAtOnce && waiting_.polls(); ++i) {
-    if (!is_shown()) continue;
-    seen_[static_cast<size_t>(rank)] = step;
-    return;
+    if (is_shown()) return;
   }
   bool is_gone = false;
   uint32_t looks = 0;
@@ -86,10 +63,7 @@ void Steps::await(int32_t rank, uint32_t step, const Passage& passage) {
     return is_gone;
   };
   const End end = waiting_.until(passage.limit, ready);
-  if (is_shown()) {
-    seen_[static_cast<size_t>(rank)] = step;
-    return;
-  }
+  if (is_shown()) return;
   if (is_gone) throw sdk::Failure(peers_.failure(rank));
   waiting_.check();
   if (end != End::kLate) throw sdk::Failure(BP_INTERNAL, "a step of a collective was passed over", rank);

@@ -36,19 +36,42 @@ class Steps {
         peers_(peers),
         waiting_(waiting),
         messages_(messages),
-        seen_(static_cast<size_t>(world_size)) {}
+        seen_(static_cast<size_t>(world_size)) {
+    for (int32_t other = 0; other < world_size; ++other) {
+      if (other != rank) bells_.push_back(&view.member(other).bell);
+    }
+  }
 
   // Begins the next step; waits until its place may be used.
-  uint32_t begin(const Passage& passage);
+  uint32_t begin(const Passage& passage) {
+    const uint32_t step = ++last_;
+    const uint32_t needed = step - kSteps + kLag;  // who shows it has read step - kSteps
+    if (!reached(all_seen_, needed)) await_all(needed, passage);
+    return step;
+  }
   // Where this rank puts what it shows, if that is up to `size` bytes; all ranks must name the same size.
   std::byte* mine(uint32_t step, uint64_t size) const { return place(rank_, step, size); }
-  void show(uint32_t step, const Passage& passage);
+  void show(uint32_t step, const Passage& passage) {
+    Line& own = line(rank_, step);
+    own.what = passage.what;
+    publish(own.step, step, peers_.publishes_lightly());
+    for (Bell* const bell : bells_) ring(*bell);
+    claim(&line(rank_, step + 1));
+  }
   // At the end of a collective in which this rank has filled `size` bytes of a slot: most are like the one before, so
   // that the next step's place is taken from the caches of those who have read it long ago, beside what follows.
   void claim_next(uint64_t size) const;
   // What another rank, or this one, shows. Waits for it. Throws BP_INVALID if that rank is in another collective,
   // BP_PEER_LOST, BP_TIMEOUT, or the cause of an abort.
-  const std::byte* see(int32_t rank, uint32_t step, uint64_t size, const Passage& passage);
+  const std::byte* see(int32_t rank, uint32_t step, uint64_t size, const Passage& passage) {
+    if (rank != rank_) {
+      const Line& theirs = line(rank, step);
+      if (!reached(theirs.step.load(), step)) await(rank, step, passage);
+      seen_[static_cast<size_t>(rank)] = step;
+      if (theirs.what != passage.what) refuse(rank);
+    }
+    return place(rank, step, size);
+  }
   Peers& peers() const { return peers_; }
   // Throws the cause of an abort, or BP_TIMEOUT: for work between steps that takes long. Looks at the clock.
   void check(const Passage& passage) const;
@@ -60,7 +83,19 @@ class Steps {
   Line& line(int32_t rank, uint32_t step) const { return lines_[place_number(rank, step)]; }
   static size_t place_number(int32_t rank, uint32_t step) { return static_cast<size_t>(rank) * kSteps + step % kSteps; }
   static bool reached(uint32_t number, uint32_t step) { return static_cast<int32_t>(number - step) >= 0; }
+  // Has the processor take a line for writing from whoever has read it, beside what else it does; nothing on processors
+  // that cannot. The compiler has this instruction only for newer ones than this is built for.
+  static void claim(const void* line) noexcept {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+  }
+  // Return when it has been shown.
   void await(int32_t rank, uint32_t step, const Passage& passage);
+  void await_all(uint32_t step, const Passage& passage);
+  [[noreturn]] static void refuse(int32_t rank);
 
   Line* const lines_;  // as View::line and View::slot have them
   std::byte* const slots_;
@@ -70,7 +105,9 @@ class Steps {
   Waiting& waiting_;
   Messages& messages_;
   uint32_t last_ = 0;           // the step that was begun last
-  std::vector<uint32_t> seen_;  // by rank: a step that it has shown
+  uint32_t all_seen_ = 0;       // a step that all others have shown
+  std::vector<uint32_t> seen_;  // by rank, of the others: a step that it has shown
+  std::vector<Bell*> bells_;    // of the others
 };
 
 }  // namespace backplane::shm

@@ -27,8 +27,7 @@ void Waiting::abort(const sdk::Failure& why) noexcept {
   futex_wake_all(bell_.rings);
 }
 
-void Waiting::check() const {
-  if (!aborted()) return;
+void Waiting::throw_why() const {
   const std::lock_guard lock(mutex_);
   throw sdk::Failure(*why_);
 }

@@ -81,7 +81,9 @@ class Waiting {
   void abort(const sdk::Failure& why) noexcept;
   bool aborted() const noexcept { return aborted_.load(); }
   // Throws the reason if aborted.
-  void check() const;
+  void check() const {
+    if (aborted()) throw_why();
+  }
 
   // Wakes the threads of this rank that sleep.
   void wake() noexcept { ring(bell_); }
@@ -115,6 +117,8 @@ class Waiting {
    private:
     Waiting& waiting_;
   };
+
+  [[noreturn]] void throw_why() const;
 
   static constexpr int64_t kLong = 2'000;  // nanoseconds: longer than most waits
 
