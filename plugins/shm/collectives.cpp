@@ -172,13 +172,39 @@ void Collectives::measured_by_root(const Call& call, Pattern& pattern) {
   if (log_) log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
 }
 
+// All of it in one step: nothing so small is lent.
+void Collectives::pass_in_lines(const Call& call, const Pattern& pattern) {
+  if (pattern.size == 0) return;
+  const uint64_t parts = pattern.each ? static_cast<uint64_t>(world_size_) : 1;
+  const uint64_t shown = pattern.size * parts;
+  const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
+  const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
+  const uint32_t step = steps_.begin(call.passage);
+  std::byte* const place = steps_.mine(step, shown);
+  for (uint64_t part = 0; shows && part < parts; ++part) {
+    if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
+    const Block block = pattern.mine(static_cast<int32_t>(part));
+    copy(place + part * pattern.size, block.data, std::min(pattern.size, block.size));
+  }
+  steps_.show(step, call.passage);
+  if (!reads) return;
+  if (!pattern.each) copy(pattern.own.data, pattern.mine(0).data, std::min(pattern.size, pattern.own.size));
+  const uint64_t before = pattern.each ? static_cast<uint64_t>(rank_) * pattern.size : 0;
+  for (const int32_t from : others_) {
+    if (pattern.only_from >= 0 && from != pattern.only_from) continue;
+    const Room room = pattern.theirs(from);
+    copy(room.data, steps_.see(from, step, shown, call.passage) + before, std::min(pattern.size, room.size));
+  }
+  if (pattern.each) copy(pattern.own.data, pattern.mine(rank_).data, std::min(pattern.size, pattern.own.size));
+}
+
 void Collectives::pass(const Call& call, const Pattern& pattern) {
   const uint64_t parts = pattern.each ? static_cast<uint64_t>(world_size_) : 1;
-  // In steps of so many bytes of each block; in the lines if all of it fits.
-  const bool small = pattern.size <= kLineData / parts;
+  // In steps of so many bytes of each block.
+  if (pattern.size <= kLineData / parts) return pass_in_lines(call, pattern);
   const bool may_lend = pattern.size * parts >= Lending::kWorthIt;
-  const uint64_t stride = small ? pattern.size : kSlotSize / parts / 64 * 64;
-  const uint64_t shown = small ? pattern.size * parts : kSlotSize;
+  const uint64_t stride = kSlotSize / parts / 64 * 64;
+  const uint64_t shown = kSlotSize;
   const uint64_t before = pattern.each ? static_cast<uint64_t>(rank_) * stride : 0;  // bytes shown for others
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
@@ -265,7 +291,18 @@ void Collectives::return_loans(const Call& call) {
   for (int32_t rank = 0; rank < world_size_; ++rank) steps_.see(rank, step, 0, call.passage);
 }
 
+// As pass_in_lines, without asking a pattern.
+void Collectives::broadcast_in_line(const Call& call) {
+  const uint64_t size = call.output.size;
+  if (size == 0) return;
+  const uint32_t step = steps_.begin(call.passage);
+  if (rank_ == call.root) std::memcpy(steps_.mine(step, size), call.input.data, size);
+  steps_.show(step, call.passage);
+  if (rank_ != call.root) std::memcpy(call.output.data, steps_.see(call.root, step, size, call.passage), size);
+}
+
 void Collectives::broadcast(const Call& call) {
+  if (call.output.size <= kLineData) return broadcast_in_line(call);
   Pattern pattern;
   pattern.size = call.output.size;
   pattern.lends = call.input;
