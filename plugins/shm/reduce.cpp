@@ -91,7 +91,7 @@ void Collectives::reduce_small(const Call& call, bool here) {
   if (world_size_ == 2 && call.scalar == nullptr && !call.averages) {  // no need of room for what is in between
     const std::byte* const theirs = steps_.see(1 - rank_, step, size, call.passage);
     reductions_.combine(call.op.dtype, call.op.reduce_op, call.output.data, rank_ == 0 ? call.input.data : theirs,
-                        rank_ == 0 ? theirs : call.input.data, size / call.element);
+                        rank_ == 0 ? theirs : call.input.data, call.op.input.count);
     return steps_.claim_next(size);
   }
   combine_all(call, call.output.data, size, [&](int32_t rank) {
