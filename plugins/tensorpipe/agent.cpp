@@ -81,7 +81,7 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t) {
     if (over_) throw sdk::Failure(BP_CANCELLED, "this worker has left");
     Peer& peer = peers_[static_cast<size_t>(to)];
     pipe = peer.pipe;
-    if (!pipe) {
+    if (!pipe || peer.wanted) {
       peer.backlog.push_back(kept);
       if (std::exchange(peer.wanted, true)) return;
       wanted_.push_back(to);
@@ -112,18 +112,30 @@ void Agent::connect(int32_t to) {
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
-    peer.wanted = false;
     peer.pipe = pipe;
     backlog.swap(peer.backlog);
+    peer.wanted = !failure;
   }
-  if (pipe) watch(to, pipe);
-  for (const Kept& message : backlog) {
-    if (failure) {
-      core_.failed(to, message->id(), *failure);
-    } else {
-      write(to, pipe, message);
-    }
+  if (failure) {
+    for (const Kept& message : backlog) core_.failed(to, message->id(), *failure);
+    return;
   }
+  watch(to, pipe);
+  do {
+    for (const Kept& message : backlog) write(to, pipe, message);
+    backlog = take_backlog(to, pipe);
+  } while (!backlog.empty());
+}
+
+// What was sent before all was written that had to wait for the pipe. After that others write by themselves. If
+// the pipe broke meanwhile, the rest waits for another one.
+std::vector<Agent::Kept> Agent::take_backlog(int32_t to, const Pipe& pipe) {
+  const std::lock_guard lock(mutex_);
+  Peer& peer = peers_[static_cast<size_t>(to)];
+  if (peer.pipe == pipe && !peer.backlog.empty()) return std::exchange(peer.backlog, {});
+  peer.wanted = !peer.backlog.empty();
+  if (peer.wanted) wanted_.push_back(to);
+  return {};
 }
 
 void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {

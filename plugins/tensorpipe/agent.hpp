@@ -40,8 +40,8 @@ class Agent final : public sdk::RpcAgent {
   struct Peer {
     Token token = {};           // set once, by the constructor
     Pipe pipe;                  // none: the next message has one made
-    bool wanted = false;        // the agent's thread has been asked for a pipe
-    std::vector<Kept> backlog;  // messages for it
+    bool wanted = false;        // the agent's thread has been asked for a pipe, and writes the backlog to it
+    std::vector<Kept> backlog;  // what was sent meanwhile
     std::deque<Kept> unread;    // of those that want a receipt
   };
   // What is known of a pipe that is read. For its callbacks, of which TensorPipe runs one at a time.
@@ -52,6 +52,7 @@ class Agent final : public sdk::RpcAgent {
   void tell(const tensorpipe::Listener& listener);
   void tend();
   void connect(int32_t to);
+  std::vector<Kept> take_backlog(int32_t to, const Pipe& pipe);
   void write(int32_t to, const Pipe& pipe, const Kept& message);
   void watch(int32_t to, const Pipe& pipe);
   bool forget(int32_t to, const Pipe& pipe);

@@ -80,10 +80,7 @@ class Side {
     agent_ = start_agent(agent, BP_KIND_RPC, rank, &host_, options, over_group ? &inner_ : nullptr);
   }
   ~Side() {
-    bp_error why;
-    bp_error_init(&why);
-    bp_error_set(&why, BP_CANCELLED, 0, -1, "the test is over");
-    api().abort(agent_.self, &why);
+    abort_agent();
     api().destroy(agent_.self);
     if (inner_.api != nullptr) static_cast<const bp_process_group_api*>(inner_.api)->destroy(inner_.self);
     EXPECT_EQ(held_, 0) << "messages were not given back";
@@ -91,6 +88,11 @@ class Side {
   Side(const Side&) = delete;
   Side& operator=(const Side&) = delete;
 
+  // As the core aborts it, which first ends what waits for the store.
+  void abort() {
+    host_.request_abort("the test is over");
+    abort_agent();
+  }
   // A message of five bytes and a buffer.
   int32_t send(int32_t to, uint64_t id, uint64_t bytes, int64_t timeout_ns = BP_NO_TIMEOUT) {
     auto* const lent = new Lent{this, std::vector<std::byte>(bytes)};
@@ -130,6 +132,11 @@ class Side {
     const std::lock_guard lock(mutex_);
     return received_;
   }
+  // How large its payload was.
+  std::vector<uint64_t> received_payloads() {
+    const std::lock_guard lock(mutex_);
+    return payloads_;
+  }
 
  private:
   static constexpr std::chrono::seconds kPatience{20};
@@ -150,6 +157,7 @@ class Side {
     message->release(message->owner);
     const std::lock_guard lock(of(ctx).mutex_);
     of(ctx).received_.push_back(size);
+    of(ctx).payloads_.push_back(message->payload_size);
     of(ctx).changed_.notify_all();
   }
   static void failed(void* ctx, int32_t, uint64_t id, const bp_error* err) {
@@ -163,6 +171,12 @@ class Side {
     of(ctx).changed_.notify_all();
   }
 
+  void abort_agent() {
+    bp_error why;
+    bp_error_init(&why);
+    bp_error_set(&why, BP_CANCELLED, 0, -1, "the test is over");
+    api().abort(agent_.self, &why);
+  }
   const bp_rpc_api& api() const { return *static_cast<const bp_rpc_api*>(agent_.api); }
 
   bp_rpc_host offered_;
@@ -172,6 +186,7 @@ class Side {
   std::map<uint64_t, std::string> failures_;
   std::multiset<int32_t> lost_;
   std::vector<uint64_t> received_;
+  std::vector<uint64_t> payloads_;
   int held_ = 0;  // messages that the agent has
   bp_agent inner_ = {};
   bp_agent agent_ = {};

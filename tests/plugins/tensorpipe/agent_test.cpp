@@ -27,12 +27,19 @@ class Hesitant final : public core::Store {
 
   void refuse(int count) { refused_ = count; }
   bool has_refused() const { return refused_ <= 0; }
+  // From now on whoever asks for what is not there waits until he is interrupted, whatever his deadline.
+  void dawdle() { dawdles_ = true; }
+  bool keeps_waiting() const { return asked_; }
 
   void set(std::string_view key, std::string_view value, Deadline deadline) override {
     if (refused_ > 0 && refused_-- > 0) throw core::Error(BP_TIMEOUT, "the store hesitates");
     inner_->set(key, value, deadline);
   }
-  std::string get(std::string_view key, Deadline deadline) override { return inner_->get(key, deadline); }
+  std::string get(std::string_view key, Deadline deadline) override {
+    if (!dawdles_) return inner_->get(key, deadline);
+    asked_ = true;
+    return inner_->get(key, Deadline::never());
+  }
   int64_t add(std::string_view key, int64_t delta, Deadline deadline) override {
     return inner_->add(key, delta, deadline);
   }
@@ -56,6 +63,8 @@ class Hesitant final : public core::Store {
  private:
   const std::shared_ptr<core::Store> inner_;
   std::atomic<int> refused_ = 0;
+  std::atomic<bool> dawdles_ = false;
+  std::atomic<bool> asked_ = false;
 };
 
 // Connects to the worker that has left this card, and leaves in the middle of the handshake.
@@ -90,6 +99,36 @@ TEST(TensorPipeAgentTest, WhatIsSmallOvertakesNothing) {
   }
   EXPECT_TRUE(sides.one->has_received(7));
   EXPECT_EQ(sides.one->received_sizes(), std::vector<uint64_t>({0, 4 << 20, 0, 4 << 20, 0, 4 << 20, 0}));
+}
+
+// What had to wait for the connection is written while more is sent.
+TEST(TensorPipeAgentTest, WhatIsSentWhileItConnectsComesInThatOrder) {
+  Sides sides(agent(), {});
+  const std::string card = sides.store->get("worker/1", soon());
+  sides.store->remove("worker/1", soon());
+  std::vector<uint64_t> sizes;
+  const auto send = [&sizes, &sides] {
+    sizes.push_back(sizes.size() % 100);
+    sides.zero->send(1, sizes.size(), sizes.back());
+  };
+  for (int i = 0; i < 3000; ++i) send();
+  sides.store->set("worker/1", card, soon());
+  for (int i = 0; i < 10000 && sides.one->received_sizes().empty(); ++i) send();
+  ASSERT_TRUE(sides.one->has_received(sizes.size()));
+  EXPECT_TRUE(sides.one->received_sizes() == sizes);
+}
+
+TEST(TensorPipeAgentTest, AbortDoesNotWaitForTheStore) {
+  const auto store = std::make_shared<Hesitant>(core::make_inproc_store());
+  std::unique_ptr<Side> one;
+  std::thread other([&] { one = std::make_unique<Side>(agent(), store, 1); });
+  Side zero(agent(), store, 0);
+  other.join();
+  store->remove("worker/1", soon());
+  store->dawdle();
+  ASSERT_EQ(zero.send(1, 1, 0), BP_OK);
+  while (!store->keeps_waiting()) std::this_thread::yield();
+  zero.abort();  // or the test would not end
 }
 
 TEST(TensorPipeAgentTest, ListensAgainAfterTheStoreHesitated) {
