@@ -14,6 +14,7 @@ namespace {
 constexpr uint64_t kFrameTag = 1;
 constexpr uint64_t kPartTags = uint64_t{1} << 48;      // plus number * kMostParts + part
 constexpr int64_t kSliceNs = 20'000'000;               // how long all flights together are waited for
+constexpr int64_t kMostBehindNs = 2'000'000'000;       // how long a word waits for what was sent before it
 constexpr auto kPause = std::chrono::milliseconds(1);  // after a message that could not be received
 
 uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kMostParts + part) & (kPartTags - 1)); }
@@ -262,11 +263,28 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
     const std::string_view payload(reinterpret_cast<const char*>(arrival->parts[0]), frame.parts[0].bytes);
     core_.received(from, payload, buffers, arrival);
   };
-  if (flight.works.empty()) {
-    flight.ended(nullptr);
+  const Origin origin(from, frame.number);
+  if (!flight.works.empty()) {
+    flight.arrives = origin;
+    const std::lock_guard lock(mutex_);
+    arriving_.insert(origin);
+  } else if (frame.id == 0 && !is_next(origin, 0)) {
+    // Nobody waits for it: a goodbye, say, which would end what was sent before it.
+    flight.follows = origin;
+    flight.set_limit(kMostBehindNs, "");
   } else {
-    add(std::move(flight));
+    return flight.ended(nullptr);
   }
+  add(std::move(flight));
+}
+
+// Has all been delivered that is in parts and was sent before this?
+bool Agent::is_next(const Origin& word, int64_t slice_ns) {
+  std::unique_lock lock(mutex_);
+  return arrived_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this, &word] {
+    const auto first = arriving_.lower_bound({word.first, 0});
+    return ended_ || first == arriving_.end() || *first > word;
+  });
 }
 
 void Agent::Flight::set_limit(int64_t timeout_ns, const char* words) {
@@ -308,6 +326,7 @@ void Agent::wait() {
 
 bool Agent::drive(Flight* flight, int64_t slice_ns) {
   const bool late = flight->limit && Clock::now() >= *flight->limit;
+  if (flight->follows && !late && !is_next(*flight->follows, slice_ns)) return false;
   if (late || (flight->number != 0 && refusal_of(flight->number))) {
     for (const auto& work : flight->works) work->cancel();
   }
@@ -333,6 +352,10 @@ bool Agent::drive(Flight* flight, int64_t slice_ns) {
 void Agent::finish(Flight* flight) {
   if (const auto refusal = forget(flight->number)) flight->failure.emplace(*refusal);
   flight->ended(flight->failure ? &*flight->failure : nullptr);
+  if (!flight->arrives) return;
+  const std::lock_guard lock(mutex_);
+  arriving_.erase(*flight->arrives);
+  arrived_.notify_all();
 }
 
 std::optional<sdk::Failure> Agent::forget(uint64_t number) {
@@ -355,6 +378,7 @@ void Agent::abort(const sdk::Failure& why) noexcept {
     if (ended_) return;
     ended_.emplace(why);
     changed_.notify_all();
+    arrived_.notify_all();
   }
   inner_.abort(why);
   for (std::thread& thread : threads_) thread.join();  // they deliver nothing more

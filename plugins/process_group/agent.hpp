@@ -35,10 +35,14 @@ class Agent final : public sdk::RpcAgent {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // Who has sent a message, and its number there: what is sent later has a larger one.
+  using Origin = std::pair<int32_t, uint64_t>;
 
   // Operations under way, and what follows when all have ended: their failure, or none.
   struct Flight {
-    uint64_t number = 0;  // of a message that is sent in parts, which its receiver may refuse
+    uint64_t number = 0;            // of a message that is sent in parts, which its receiver may refuse
+    std::optional<Origin> arrives;  // what comes in parts
+    std::optional<Origin> follows;  // what is delivered after all that came before it
     std::vector<std::unique_ptr<sdk::Work>> works;
     std::optional<Clock::time_point> limit;
     const char* late = "";                                  // what it fails with then
@@ -53,12 +57,13 @@ class Agent final : public sdk::RpcAgent {
   std::unique_ptr<sdk::Failure> receive_frame(std::string* frame, int32_t* from, uint64_t* bytes);
   void take_in(int32_t from, std::string_view bytes);
   void receive_parts(int32_t from, const Frame& frame, std::string_view bytes);
+  bool is_next(const Origin& word, int64_t slice_ns);
   void refuse(int32_t to, const Frame& frame, const sdk::Failure& why);
   void on_refused(int32_t by, const Frame& frame, std::string_view bytes);
   std::optional<sdk::Failure> refusal_of(uint64_t number) const;
   void add(Flight flight);
   void wait();
-  // True once it has ended.
+  // Waits for a moment. True once it has ended.
   bool drive(Flight* flight, int64_t slice_ns);
   void finish(Flight* flight);
   std::optional<sdk::Failure> forget(uint64_t number);  // returns its refusal, if it has come
@@ -76,6 +81,8 @@ class Agent final : public sdk::RpcAgent {
   std::deque<Flight> flights_;
   std::map<uint64_t, std::optional<sdk::Failure>> in_parts_;  // messages that are sent so, and why if they were refused
   std::set<uint64_t> failed_;                                 // the last messages whose failure the core has been told
+  std::set<Origin> arriving_;                                 // messages whose parts are being received
+  std::condition_variable arrived_;                           // one of them has been delivered, or the agent has ended
   std::optional<sdk::Failure> ended_;
   std::optional<sdk::Failure> deaf_;  // why nothing is received any more
 

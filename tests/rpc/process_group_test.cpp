@@ -43,14 +43,18 @@ class Peer {
     std::string frame = process_group::encode(&head, payload, {});
     message(BP_SEND, &frame, nullptr);
   }
+  // What a frame said of such a payload.
+  void send_part(uint64_t number, std::string bytes) {
+    message(BP_SEND, &bytes, nullptr, (uint64_t{1} << 48) | (number * process_group::kMostParts));
+  }
 
  private:
-  void message(uint32_t kind, std::string* bytes, bp_result* result) {
+  void message(uint32_t kind, std::string* bytes, bp_result* result, uint64_t tag = 1) {
     bp_op op = {};
     op.struct_size = sizeof(op);
     op.kind = kind;
     op.dtype = BP_U8;
-    op.tag = 1;
+    op.tag = tag;
     op.timeout_ns = BP_NO_TIMEOUT;
     op.result = result;
     (kind == BP_SEND ? op.input : op.output) = {bytes->data(), bytes->size(), BP_HOST, 0};
@@ -97,6 +101,31 @@ TEST(ProcessGroupAgentTest, WhoDoesNotSendAllPartsIsTold) {
   EXPECT_EQ(refusal.refusal, BP_TIMEOUT);
   EXPECT_EQ(bytes.substr(refusal.parts[0].offset, refusal.parts[0].bytes),
             "its parts did not come in the time that it had");
+}
+
+// What is larger is still on its way when a goodbye comes, which would end it.
+TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForComeAfterWhatWasSentBefore) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  Side side(builtin("process_group"), store, 0);
+  other.join();
+  process_group::Frame large;
+  large.number = 1;
+  large.id = 7;
+  const std::string payload(100000, 'x');
+  peer->send_frame(large, payload);
+  process_group::Frame word;
+  word.number = 2;
+  peer->send_frame(word, "goodbye");
+  process_group::Frame call;
+  call.number = 3;
+  call.id = 8;
+  peer->send_frame(call, "a call");
+  ASSERT_TRUE(side.has_received(1));  // the call; the word has come before it
+  peer->send_part(1, payload);
+  ASSERT_TRUE(side.has_received(3));
+  EXPECT_EQ(side.received_payloads(), (std::vector<uint64_t>{6, 100000, 7}));
 }
 
 }  // namespace
