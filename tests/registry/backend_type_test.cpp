@@ -72,8 +72,28 @@ TEST(BackendTypeTest, RegisteringTwiceIsAnError) {
   EXPECT_EQ(text, "RPC backend TWICE: already registered");
   EXPECT_EQ(failure_of([] { register_backend("inproc", idle_handlers()); }, &text), Status::kInvalid);
   // torch rebuilds the enumeration, so that members held earlier no longer equal their successors.
+  const BackendOptions options = construct_rpc_backend_options(first);
   register_backend("another", idle_handlers());
   EXPECT_EQ(backend_type("twice"), first);
+  EXPECT_EQ(init_backend(first, Store::inproc(), "me", 0, 1, options).world_size(), 1);
+}
+
+template <typename T>
+concept TakenForAStore = requires(BackendType type, T store, const BackendOptions& options) {
+  init_backend(type, store, "me", 0, 1, options);
+};
+
+// By the compiler, where it sees types.
+TEST(BackendTypeTest, AStoreOfTheWrongTypeIsRefused) {
+  static_assert(TakenForAStore<Store> && !TakenForAStore<int> && !TakenForAStore<std::string> &&
+                !TakenForAStore<ProcessGroup> && !TakenForAStore<bp_store*>);
+  const BackendType type = backend_type("inproc");
+  const BackendOptions options = construct_rpc_backend_options(type);
+  bp_group* group = nullptr;
+  bp_error err;
+  bp_error_init(&err);
+  EXPECT_EQ(bp_init_backend(type.get(), nullptr, "me", 0, 1, options.get(), 0, &group, &err), BP_INVALID);
+  EXPECT_STREQ(err.text, "`store` must be a bp_store. (null)");
 }
 
 // torch's handlers swallow keywords that they do not know.

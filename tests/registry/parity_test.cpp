@@ -6,6 +6,7 @@
 //   the five calls, BackendValue's pair of handlers           backend_type_test.cpp
 //   already registered; options of another backend's type;
 //   rank and world_size that do not match the group           backend_type_test.cpp, rpc/join_test.cpp
+//   store of the wrong type                                   backend_type_test.cpp AStoreOfTheWrongTypeIsRefused
 //   members that go stale when another one is registered      backend_type_test.cpp RegisteringTwiceIsAnError
 //   keywords that nobody knows are swallowed                  backend_type_test.cpp UnknownKeywordsAreNamed
 //   names: their form, that they are unique, told to all      rpc/join_test.cpp
@@ -18,8 +19,6 @@
 //   a broken pipe is never replaced                           rpc/cuts_test.cpp
 //   uv's end of file is not typed                             plugins/tensorpipe/fault_test.cpp
 //   device maps: names, one-to-one, ranges, reverse           plugins/tensorpipe/device_maps_test.cpp
-//
-// A store of the wrong type, which torch refuses at run time, does not compile here.
 #include "rpc/workers.hpp"
 
 namespace backplane::test {
