@@ -79,15 +79,19 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   const std::vector<Part>& parts = head.parts;
   const uint64_t number = head.number;
   const auto departure = std::make_shared<Departure>(Departure{std::move(message), std::move(frame)});
+  const uint64_t id = departure->message.id();
   Flight flight;
   flight.set_limit(timeout_ns, "nobody received it in the time that it had");
   if (std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.offset == 0; })) {
     flight.number = number;  // before its receiver can refuse it
+    flight.arrives = departure_of(to, number);
     const std::lock_guard lock(mutex_);
     in_parts_.emplace(number, std::nullopt);
+    under_way_.insert(*flight.arrives);
+  } else if (id == 0 && !is_next(departure_of(to, number), 0)) {
+    flight.follows = departure_of(to, number);  // whoever says goodbye waits until it is given back
   }
   flight.works.reserve(1 + parts.size());
-  const uint64_t id = departure->message.id();
   flight.ended = [this, to, number, id, departure](const sdk::Failure* failure) {
     if (failure != nullptr && !cause()) tell_failed(to, number, id, *failure);
   };
@@ -104,6 +108,7 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   } catch (const sdk::Failure& failure) {
     if (flight.works.empty()) {
       forget(flight.number);
+      land(flight);
       throw;
     }
     for (const auto& work : flight.works) work->cancel();
@@ -267,7 +272,7 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
   if (!flight.works.empty()) {
     flight.arrives = origin;
     const std::lock_guard lock(mutex_);
-    arriving_.insert(origin);
+    under_way_.insert(origin);
   } else if (frame.id == 0 && !is_next(origin, 0)) {
     // Nobody waits for it: a goodbye, say, which would end what was sent before it.
     flight.follows = origin;
@@ -278,12 +283,12 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
   add(std::move(flight));
 }
 
-// Has all been delivered that is in parts and was sent before this?
+// Has all ended that goes in parts and was sent before this?
 bool Agent::is_next(const Origin& word, int64_t slice_ns) {
   std::unique_lock lock(mutex_);
   return arrived_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this, &word] {
-    const auto first = arriving_.lower_bound({word.first, 0});
-    return ended_ || first == arriving_.end() || *first > word;
+    const auto first = under_way_.lower_bound({word.first, 0});
+    return ended_ || first == under_way_.end() || *first > word;
   });
 }
 
@@ -326,7 +331,6 @@ void Agent::wait() {
 
 bool Agent::drive(Flight* flight, int64_t slice_ns) {
   const bool late = flight->limit && Clock::now() >= *flight->limit;
-  if (flight->follows && !late && !is_next(*flight->follows, slice_ns)) return false;
   if (late || (flight->number != 0 && refusal_of(flight->number))) {
     for (const auto& work : flight->works) work->cancel();
   }
@@ -344,6 +348,7 @@ bool Agent::drive(Flight* flight, int64_t slice_ns) {
     if (!flight->failure) flight->failure.emplace(failure);
     if (!flight->works.empty()) return false;
   }
+  if (flight->follows && !late && !is_next(*flight->follows, slice_ns)) return false;
   finish(flight);
   return true;
 }
@@ -352,9 +357,13 @@ bool Agent::drive(Flight* flight, int64_t slice_ns) {
 void Agent::finish(Flight* flight) {
   if (const auto refusal = forget(flight->number)) flight->failure.emplace(*refusal);
   flight->ended(flight->failure ? &*flight->failure : nullptr);
-  if (!flight->arrives) return;
+  land(*flight);
+}
+
+void Agent::land(const Flight& flight) {
+  if (!flight.arrives) return;
   const std::lock_guard lock(mutex_);
-  arriving_.erase(*flight->arrives);
+  under_way_.erase(*flight.arrives);
   arrived_.notify_all();
 }
 

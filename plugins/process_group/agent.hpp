@@ -37,12 +37,14 @@ class Agent final : public sdk::RpcAgent {
   using Clock = std::chrono::steady_clock;
   // Who has sent a message, and its number there: what is sent later has a larger one.
   using Origin = std::pair<int32_t, uint64_t>;
+  // Of what this worker sends there itself, beside what comes from there.
+  static Origin departure_of(int32_t to, uint64_t number) { return {-1 - to, number}; }
 
   // Operations under way, and what follows when all have ended: their failure, or none.
   struct Flight {
     uint64_t number = 0;            // of a message that is sent in parts, which its receiver may refuse
-    std::optional<Origin> arrives;  // what comes in parts
-    std::optional<Origin> follows;  // what is delivered after all that came before it
+    std::optional<Origin> arrives;  // what comes, or goes, in parts
+    std::optional<Origin> follows;  // what ends after all that was sent before it
     std::vector<std::unique_ptr<sdk::Work>> works;
     std::optional<Clock::time_point> limit;
     const char* late = "";                                  // what it fails with then
@@ -66,6 +68,7 @@ class Agent final : public sdk::RpcAgent {
   // Waits for a moment. True once it has ended.
   bool drive(Flight* flight, int64_t slice_ns);
   void finish(Flight* flight);
+  void land(const Flight& flight);
   std::optional<sdk::Failure> forget(uint64_t number);  // returns its refusal, if it has come
   void tell_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Failure& why);
   std::optional<sdk::Failure> cause() const;
@@ -81,8 +84,8 @@ class Agent final : public sdk::RpcAgent {
   std::deque<Flight> flights_;
   std::map<uint64_t, std::optional<sdk::Failure>> in_parts_;  // messages that are sent so, and why if they were refused
   std::set<uint64_t> failed_;                                 // the last messages whose failure the core has been told
-  std::set<Origin> arriving_;                                 // messages whose parts are being received
-  std::condition_variable arrived_;                           // one of them has been delivered, or the agent has ended
+  std::set<Origin> under_way_;                                // messages whose parts are under way, in either direction
+  std::condition_variable arrived_;                           // one of them has ended, or the agent has
   std::optional<sdk::Failure> ended_;
   std::optional<sdk::Failure> deaf_;  // why nothing is received any more
 

@@ -43,6 +43,10 @@ class Peer {
     std::string frame = process_group::encode(&head, payload, {});
     message(BP_SEND, &frame, nullptr);
   }
+  void receive_part(uint64_t number, size_t part, std::string* bytes) {
+    bp_result result = {sizeof(bp_result), -1, 0};
+    message(BP_RECV, bytes, &result, (uint64_t{1} << 48) | (number * process_group::kMostParts + part));
+  }
   // What a frame said of such a payload.
   void send_part(uint64_t number, std::string bytes) {
     message(BP_SEND, &bytes, nullptr, (uint64_t{1} << 48) | (number * process_group::kMostParts));
@@ -126,6 +130,26 @@ TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForComeAfterWhatWasSentBefore) {
   peer->send_part(1, payload);
   ASSERT_TRUE(side.has_received(3));
   EXPECT_EQ(side.received_payloads(), (std::vector<uint64_t>{6, 100000, 7}));
+}
+
+// Who says goodbye waits until it is given back, and then ends what is still being sent.
+TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackAfterWhatWasSentBefore) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  Side side(builtin("process_group"), store, 0);
+  other.join();
+  ASSERT_EQ(side.send(1, 7, 100000), BP_OK);
+  ASSERT_EQ(side.send(1, 0, 0), BP_OK);
+  process_group::Frame large;
+  process_group::decode(peer->receive_frame(), UINT64_MAX, &large);
+  peer->receive_frame();
+  ASSERT_EQ(side.send(1, 8, 0), BP_OK);
+  peer->receive_frame();
+  EXPECT_TRUE(side.comes_to_hold(2));  // the last one has been given back
+  std::string bytes(100000, '\0');
+  peer->receive_part(large.number, 1, &bytes);
+  EXPECT_TRUE(side.comes_to_hold(0));
 }
 
 }  // namespace

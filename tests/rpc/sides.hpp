@@ -106,6 +106,11 @@ class Side {
     bp_error_init(&err);
     return api().send(agent_.self, to, &message, timeout_ns, &err);
   }
+  // Waits until the agent has so many messages; false if it has others after 20 s.
+  bool comes_to_hold(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [this, count] { return held_ == count; });
+  }
   // Why a message of this worker's did not arrive; "" if that was not said within 20 s.
   std::string failure(uint64_t id) {
     std::unique_lock lock(mutex_);
@@ -151,6 +156,7 @@ class Side {
     const std::unique_ptr<Lent> lent(static_cast<Lent*>(owner));
     const std::lock_guard lock(lent->side->mutex_);
     --lent->side->held_;
+    lent->side->changed_.notify_all();
   }
   static void received(void* ctx, int32_t, const bp_rpc_message* message) {
     const uint64_t size = message->buffer_count == 0 ? 0 : message->buffers[0].count;
