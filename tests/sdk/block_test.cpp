@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -11,6 +12,13 @@ namespace backplane::sdk {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+TEST(BlockTest, OnlyWhatAPoolKeepsBeginsWithAPage) {
+  EXPECT_EQ(Block(BlockPool::kSmallest - 1).size(), BlockPool::kSmallest - 1);
+  const Block large(BlockPool::kSmallest + 1);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(large.data()) % 4096, 0U);
+  EXPECT_EQ(large.size() % 4096, 0U);
+}
 
 TEST(BlockPoolTest, WhatCameBackIsTakenAgain) {
   const auto pool = std::make_shared<BlockPool>(8 * kMiB);

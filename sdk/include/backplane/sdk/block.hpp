@@ -18,16 +18,19 @@
 
 namespace backplane::sdk {
 
-// Memory to receive into: not cleared, and aligned to 16 bytes, or to a page from 64 KiB on, because the kernel copies
-// faster to where a page begins. Much of it lies in huge pages where the system has them, because touching it for the
-// first time, 4 KiB at a time, takes longer than to receive it. Throws std::bad_alloc.
+// Memory to receive into: not cleared, and aligned to 16 bytes, or to a page where it is large, because the kernel
+// copies faster to where a page begins. Smaller blocks, of which no pool keeps any, come straight from malloc, whose
+// heap falls apart where aligned ones come and go. Much of it lies in huge pages where the system has them, because
+// touching it for the first time, 4 KiB at a time, takes longer than to receive it. Throws std::bad_alloc.
 class Block {
  public:
+  static constexpr uint64_t kLarge = 256 << 10;  // bytes
+
   explicit Block(uint64_t bytes) : size_(bytes) {
     constexpr uint64_t kPage = 4 << 10;
     constexpr uint64_t kHuge = 2 << 20;
     const bool is_huge = bytes >= 4 * kHuge;  // so that what is rounded up does not count
-    const uint64_t unit = is_huge ? kHuge : bytes >= 16 * kPage ? kPage : 1;
+    const uint64_t unit = is_huge ? kHuge : bytes >= kLarge ? kPage : 1;
     size_ = (bytes + unit - 1) / unit * unit;
     data_.reset(
         static_cast<std::byte*>(unit > 1 ? std::aligned_alloc(unit, size_) : std::malloc(size_ == 0 ? 1 : size_)));
@@ -49,7 +52,7 @@ class Block {
 // has a limit, and goes with the pool. Any thread. Made shared: what was received may outlive whoever received it.
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
-  static constexpr uint64_t kSmallest = 256 << 10;  // bytes; malloc is good at what is smaller
+  static constexpr uint64_t kSmallest = Block::kLarge;  // bytes; malloc is good at what is smaller
 
   explicit BlockPool(uint64_t most_bytes) : most_bytes_(most_bytes) {}
   ~BlockPool() { close(); }
