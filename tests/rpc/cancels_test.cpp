@@ -3,6 +3,8 @@
 // Whoever serves a call hears that nobody waits for it any more, whatever becomes of the messages between.
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,6 +18,8 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 std::atomic<int> unheard = 0;
+std::atomic<int> taken = 0;
+std::atomic<bool> said = false;
 
 [[maybe_unused]] const bool registered = [] {
   rpc::register_function("listen", [] {
@@ -25,6 +29,20 @@ std::atomic<int> unheard = 0;
       std::this_thread::yield();
     }
   });
+  rpc::register_function("hear", [] {
+    const auto end = steady_clock::now() + seconds(20);
+    for (bool was_last = false; !rpc::cancelled();) {
+      if (was_last || steady_clock::now() > end) {
+        ++unheard;
+        break;
+      }
+      was_last = said;  // what was said before that has been heard
+      std::this_thread::yield();
+    }
+  });
+  rpc::register_short_function("take", [](const rpc::Array<uint8_t>&) { ++taken; });
+  rpc::register_short_function("leave", [](const rpc::Array<uint8_t>&) {});
+  rpc::register_short_function("say", [] { said = true; });
   return true;
 }();
 
@@ -53,6 +71,34 @@ TEST_P(CancelsTest, AreHeardHoweverSoonTheyCome) { cancel_at_once(GetParam()); }
 TEST(RpcCancelsTest, AreHeardIfTheyOvertakeTheirCalls) {
   const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=send tag 1 chance 0.2: reorder 20ms..50ms&seed=1");
   cancel_at_once("inproc");
+}
+
+// The buffers of the calls are on their way for a while.
+TEST(RpcCancelsTest, OvertakeLargeMessages) {
+  constexpr std::chrono::milliseconds kWay(200);
+  std::string rules;  // for the first messages of rank 0, of which these are
+  for (uint64_t number = 1; number <= 8; ++number) {
+    const uint64_t tag = (uint64_t{1} << 48) + number * 4000 + 1;
+    rules.append("rank 0 send tag ").append(std::to_string(tag)).append(": reorder 200ms;");
+  }
+  const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=" + rules);
+  unheard = 0;
+  taken = 0;
+  said = false;
+  in_world("inproc", 2, [kWay](const rpc::Worker& worker) {
+    if (worker.rank() != 0) return;
+    const auto listens = worker.rpc_async<void>(1, "hear");
+    const auto begun = steady_clock::now();
+    const rpc::Array<uint8_t> bytes(std::vector<uint8_t>(1'000'000));
+    const auto large = worker.rpc_async<void>(1, "take", bytes);
+    large.cancel();
+    listens.cancel();
+    worker.rpc_sync<void>(1, "say");
+    const bool was_late = steady_clock::now() - begun >= kWay;  // the call may have come before its cancel
+    worker.rpc_sync<void>(1, "leave", bytes);                   // has come after it
+    EXPECT_TRUE(was_late || taken == 0);
+  });
+  EXPECT_EQ(unheard, 0);
 }
 #endif
 

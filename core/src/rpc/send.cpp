@@ -251,7 +251,7 @@ void Worker::tell_cancel(int32_t to, uint64_t number, const Id& value, int64_t t
   word.call = number;
   word.value = value;
   try {
-    transmit(to, word, {}, 0, timeout_ns);
+    transmit(to, word, {}, kUnnumbered, timeout_ns);
   } catch (const std::exception& e) {
     log(BP_LOG_DEBUG, "rpc: {} cannot be told of a call's end: {}", names_[static_cast<size_t>(to)], e.what());
   }

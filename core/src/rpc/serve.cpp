@@ -66,6 +66,7 @@ void Worker::received(int32_t from, const bp_rpc_message& message) {
 }
 
 void Worker::failed(int32_t to, uint64_t id, const Error& error) {
+  if (id == kUnnumbered) return;
   if ((id & kAnswer) != 0) {
     give_up(to, forks_.take_answer(to, id & kNumbers));
     const uint64_t attempt = (id & ~kAnswer) >> kAttemptShift;
@@ -103,7 +104,7 @@ void Worker::tell_doubt(int32_t to) {
   word.call = metrics_.peers[static_cast<size_t>(to)].last_call.load();
   if (word.call == 0 || loss_of(to)) return;
   try {
-    transmit(to, word, {}, 0, rpc_timeout_ns_);
+    transmit(to, word, {}, kUnnumbered, rpc_timeout_ns_);
   } catch (const std::exception& e) {
     log(BP_LOG_DEBUG, "rpc: rank {} cannot be told of lost answers: {}", to, e.what());
   }
