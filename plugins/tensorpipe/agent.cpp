@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <iterator>
 #include <optional>
@@ -108,34 +109,43 @@ void Agent::connect(int32_t to) {
   } catch (const std::exception& e) {
     failure.emplace(BP_INTERNAL, std::string("TensorPipe makes no pipe to it: ") + e.what(), to);
   }
-  std::vector<Kept> backlog;
+  std::deque<Kept> backlog;
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
     peer.pipe = pipe;
-    backlog.swap(peer.backlog);
     peer.wanted = !failure;
+    if (failure) {
+      backlog.swap(peer.backlog);
+    } else {
+      wanted_.push_back(to);
+    }
   }
-  if (failure) {
-    for (const Kept& message : backlog) core_.failed(to, message->id(), *failure);
-    return;
-  }
-  watch(to, pipe);
-  do {
-    for (const Kept& message : backlog) write(to, pipe, message);
-    backlog = take_backlog(to, pipe);
-  } while (!backlog.empty());
+  if (!failure) return watch(to, pipe);
+  for (const Kept& message : backlog) core_.failed(to, message->id(), *failure);
 }
 
-// What was sent before all was written that had to wait for the pipe. After that others write by themselves. If
-// the pipe broke meanwhile, the rest waits for another one.
-std::vector<Agent::Kept> Agent::take_backlog(int32_t to, const Pipe& pipe) {
-  const std::lock_guard lock(mutex_);
-  Peer& peer = peers_[static_cast<size_t>(to)];
-  if (peer.pipe == pipe && !peer.backlog.empty()) return std::exchange(peer.backlog, {});
-  peer.wanted = !peer.backlog.empty();
-  if (peer.wanted) wanted_.push_back(to);
-  return {};
+// What had to wait for the pipe, before what was sent meanwhile. Others write by themselves once there is no more.
+void Agent::write_backlog(int32_t to) {
+  constexpr ptrdiff_t kMost = 256;  // at a time
+  Pipe pipe;
+  std::vector<Kept> batch;
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    pipe = peer.pipe;
+    if (!pipe) return wanted_.push_back(to);  // it broke
+    const auto first = peer.backlog.begin();
+    const auto last = first + std::min(kMost, peer.backlog.end() - first);
+    batch.assign(std::make_move_iterator(first), std::make_move_iterator(last));
+    peer.backlog.erase(first, last);
+    peer.wanted = !batch.empty();
+    if (peer.wanted) wanted_.push_back(to);
+  }
+  for (const Kept& message : batch) {
+    if (over_) return;
+    write(to, pipe, message);
+  }
 }
 
 void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
@@ -221,26 +231,36 @@ bool Agent::listen_again() {
   }
 }
 
-// A listener that is made on one of TensorPipe's threads has no address yet, hence a thread of our own.
+// A listener that is made on one of TensorPipe's threads has no address yet, hence a thread of our own. It does one
+// thing in turn, so that a flood of messages to one holds up nothing else.
 void Agent::tend() {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point listens_at = Clock::now();
   std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return over_ || deaf_ || !wanted_.empty(); });
-    if (over_) return;
-    if (!wanted_.empty()) {
-      const int32_t to = wanted_.front();
-      wanted_.pop_front();
-      lock.unlock();
-      connect(to);
-      lock.lock();
-    } else {
+  while (!over_) {
+    if (deaf_ && Clock::now() >= listens_at) {
       deaf_ = false;
       lock.unlock();
       const bool listens = listen_again();
       lock.lock();
       if (listens) continue;
       deaf_ = true;
-      changed_.wait_for(lock, kRetry, [this] { return over_ || !wanted_.empty(); });
+      listens_at = Clock::now() + kRetry;
+    } else if (!wanted_.empty()) {
+      const int32_t to = wanted_.front();
+      wanted_.pop_front();
+      const bool is_connected = peers_[static_cast<size_t>(to)].pipe != nullptr;
+      lock.unlock();
+      if (is_connected) {
+        write_backlog(to);
+      } else {
+        connect(to);
+      }
+      lock.lock();
+    } else if (deaf_) {
+      changed_.wait_until(lock, listens_at);
+    } else {
+      changed_.wait(lock);
     }
   }
 }

@@ -38,11 +38,11 @@ class Agent final : public sdk::RpcAgent {
   using Kept = std::shared_ptr<sdk::RpcMessage>;
 
   struct Peer {
-    Token token = {};           // set once, by the constructor
-    Pipe pipe;                  // none: the next message has one made
-    bool wanted = false;        // the agent's thread has been asked for a pipe, and writes the backlog to it
-    std::vector<Kept> backlog;  // what was sent meanwhile
-    std::deque<Kept> unread;    // of those that want a receipt
+    Token token = {};          // set once, by the constructor
+    Pipe pipe;                 // none: the next message has one made
+    bool wanted = false;       // the agent's thread has been asked for a pipe, and writes the backlog to it
+    std::deque<Kept> backlog;  // what was sent meanwhile
+    std::deque<Kept> unread;   // of those that want a receipt
   };
   // What is known of a pipe that is read. For its callbacks, of which TensorPipe runs one at a time.
   struct Incoming {
@@ -52,7 +52,7 @@ class Agent final : public sdk::RpcAgent {
   void tell(const tensorpipe::Listener& listener);
   void tend();
   void connect(int32_t to);
-  std::vector<Kept> take_backlog(int32_t to, const Pipe& pipe);
+  void write_backlog(int32_t to);
   void write(int32_t to, const Pipe& pipe, const Kept& message);
   void watch(int32_t to, const Pipe& pipe);
   bool forget(int32_t to, const Pipe& pipe);
@@ -77,7 +77,7 @@ class Agent final : public sdk::RpcAgent {
   // run callbacks of other threads on this one.
   std::mutex mutex_;
   std::vector<Peer> peers_;
-  std::deque<int32_t> wanted_;  // to whom pipes are to be made
+  std::deque<int32_t> wanted_;  // to whom pipes are to be made, or backlogs written
   std::shared_ptr<tensorpipe::Listener> listener_;
   std::set<Pipe> incoming_;
   std::condition_variable changed_;
