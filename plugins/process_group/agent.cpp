@@ -19,14 +19,6 @@ constexpr auto kPause = std::chrono::milliseconds(1);  // after a message that c
 
 uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kMostParts + part) & (kPartTags - 1)); }
 
-// A message that was received: the frame's bytes, or a copy of its parts, and those that travelled alone.
-struct Arrival {
-  std::string frame;
-  std::vector<std::shared_ptr<std::byte>> alone;
-  std::vector<std::byte*> parts;
-  std::vector<bp_result> results;
-};
-
 }  // namespace
 
 Agent::Agent(const sdk::Context& context)
@@ -82,12 +74,9 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   const uint64_t id = departure->message.id();
   Flight flight;
   flight.set_limit(timeout_ns, "nobody received it in the time that it had");
-  if (std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.offset == 0; })) {
-    flight.number = number;  // before its receiver can refuse it
+  if (goes_in_parts(head)) {
+    flight.number = number;
     flight.arrives = departure_of(to, number);
-    const std::lock_guard lock(mutex_);
-    in_parts_.emplace(number, std::nullopt);
-    under_way_.insert(*flight.arrives);
   } else if (id == 0 && !is_next(departure_of(to, number), 0)) {
     flight.follows = departure_of(to, number);  // whoever says goodbye waits until it is given back
   }
@@ -96,6 +85,11 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
     if (failure != nullptr && !cause()) tell_failed(to, number, id, *failure);
   };
   try {
+    if (flight.arrives) {  // before its receiver can refuse it
+      const std::lock_guard lock(mutex_);
+      in_parts_.emplace(number, std::nullopt);
+      under_way_.insert(*flight.arrives);
+    }
     auto work = start(BP_SEND, to, kFrameTag, departure->frame.data(), departure->frame.size(), nullptr);
     if (work) flight.works.push_back(std::move(work));
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -105,14 +99,15 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
       work = start(BP_SEND, to, tag_of(number, i), data, parts[i].bytes, nullptr);
       if (work) flight.works.push_back(std::move(work));
     }
-  } catch (const sdk::Failure& failure) {
+  } catch (const std::exception& e) {
     if (flight.works.empty()) {
       forget(flight.number);
       land(flight);
       throw;
     }
     for (const auto& work : flight.works) work->cancel();
-    flight.failure.emplace(failure);
+    const auto* const failure = dynamic_cast<const sdk::Failure*>(&e);
+    flight.failure.emplace(failure != nullptr ? *failure : sdk::Failure(BP_RESOURCE, "no memory is left to send it"));
   }
   // What is sent already, as small messages are, needs no other thread.
   if (!drive(&flight, 0)) add(std::move(flight));
@@ -232,10 +227,17 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
   const auto arrival = std::make_shared<Arrival>();
   arrival->frame = bytes;
   arrival->results.resize(frame.parts.size(), bp_result{sizeof(bp_result), -1, 0});
+  const Origin origin(from, frame.number);
   Flight flight;
   flight.set_limit(frame.timeout_ns, "its parts did not come in the time that it had");
   flight.works.reserve(frame.parts.size());
+  flight.ended = [this, from, frame, arrival](const sdk::Failure* failure) { deliver(from, frame, arrival, failure); };
   try {
+    if (goes_in_parts(frame)) {
+      flight.arrives = origin;
+      const std::lock_guard lock(mutex_);
+      under_way_.insert(origin);
+    }
     for (size_t i = 0; i < frame.parts.size(); ++i) {
       const Part& part = frame.parts[i];
       if (part.offset != 0) {
@@ -251,36 +253,35 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
     // The memory stays until the transport writes to it no more.
     for (const auto& work : flight.works) work->cancel();
     flight.ended = [arrival](const sdk::Failure*) {};
-    if (!flight.works.empty()) add(std::move(flight));
+    flight.works.empty() ? land(flight) : add(std::move(flight));
     throw;
   }
-  flight.ended = [this, from, frame, arrival](const sdk::Failure* failure) {
-    if (cause()) return;
-    if (failure != nullptr) return refuse(from, frame, *failure);
-    std::vector<bp_buffer> buffers;
-    for (size_t i = 0; i < frame.parts.size(); ++i) {
-      const Part& part = frame.parts[i];
-      if (part.offset == 0 && arrival->results[i].bytes != part.bytes) {
-        return refuse(from, frame, sdk::Failure(BP_INVALID, "a part of it was not as long as its frame said"));
-      }
-      if (i > 0) buffers.push_back({arrival->parts[i], part.bytes, BP_HOST, 0});
+  if (flight.works.empty()) {
+    if (flight.arrives || frame.id != 0 || is_next(origin, 0)) {
+      flight.ended(nullptr);
+      return land(flight);
     }
-    const std::string_view payload(reinterpret_cast<const char*>(arrival->parts[0]), frame.parts[0].bytes);
-    core_.received(from, payload, buffers, arrival);
-  };
-  const Origin origin(from, frame.number);
-  if (!flight.works.empty()) {
-    flight.arrives = origin;
-    const std::lock_guard lock(mutex_);
-    under_way_.insert(origin);
-  } else if (frame.id == 0 && !is_next(origin, 0)) {
-    // Nobody waits for it: a goodbye, say, which would end what was sent before it.
+    // Nobody asks for it: a goodbye, say, which would end what was sent before it.
     flight.follows = origin;
     flight.set_limit(kMostBehindNs, "");
-  } else {
-    return flight.ended(nullptr);
   }
   add(std::move(flight));
+}
+
+void Agent::deliver(int32_t from, const Frame& frame, const std::shared_ptr<Arrival>& arrival,
+                    const sdk::Failure* failure) {
+  if (cause()) return;
+  if (failure != nullptr) return refuse(from, frame, *failure);
+  std::vector<bp_buffer> buffers;
+  for (size_t i = 0; i < frame.parts.size(); ++i) {
+    const Part& part = frame.parts[i];
+    if (part.offset == 0 && arrival->results[i].bytes != part.bytes) {
+      return refuse(from, frame, sdk::Failure(BP_INVALID, "a part of it was not as long as its frame said"));
+    }
+    if (i > 0) buffers.push_back({arrival->parts[i], part.bytes, BP_HOST, 0});
+  }
+  const std::string_view payload(reinterpret_cast<const char*>(arrival->parts[0]), frame.parts[0].bytes);
+  core_.received(from, payload, buffers, arrival);
 }
 
 // Has all ended that goes in parts and was sent before this?

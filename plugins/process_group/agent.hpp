@@ -53,12 +53,21 @@ class Agent final : public sdk::RpcAgent {
     std::function<void(const sdk::Failure* failure)> ended;
   };
 
+  // A message that was received: the frame's bytes, or a copy of its parts, and those that travelled alone.
+  struct Arrival {
+    std::string frame;
+    std::vector<std::shared_ptr<std::byte>> alone;
+    std::vector<std::byte*> parts;
+    std::vector<bp_result> results;
+  };
+
   std::unique_ptr<sdk::Work> start(uint32_t kind, int32_t peer, uint64_t tag, void* data, uint64_t bytes,
                                    bp_result* result);
   void listen();
   std::unique_ptr<sdk::Failure> receive_frame(std::string* frame, int32_t* from, uint64_t* bytes);
   void take_in(int32_t from, std::string_view bytes);
   void receive_parts(int32_t from, const Frame& frame, std::string_view bytes);
+  void deliver(int32_t from, const Frame& frame, const std::shared_ptr<Arrival>& arrival, const sdk::Failure* failure);
   bool is_next(const Origin& word, int64_t slice_ns);
   void refuse(int32_t to, const Frame& frame, const sdk::Failure& why);
   void on_refused(int32_t by, const Frame& frame, std::string_view bytes);

@@ -4,6 +4,7 @@
 // those parts are known that follow as messages of their own. Small ones stand in the frame itself.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,6 +31,11 @@ struct Frame {
   int64_t timeout_ns = -1;  // after which its parts will not come any more; negative: never
   std::vector<Part> parts;
 };
+
+// Does any part travel alone?
+inline bool goes_in_parts(const Frame& frame) {
+  return std::any_of(frame.parts.begin(), frame.parts.end(), [](const Part& part) { return part.offset == 0; });
+}
 
 // The frame's bytes, for a message with this payload and these buffers; fills in `frame->parts`. Throws sdk::Failure if
 // there are too many parts.
