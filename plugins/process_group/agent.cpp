@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kFrameTag = 1;
 constexpr uint64_t kPartTags = uint64_t{1} << 48;      // plus number * kMostParts + part
 constexpr int64_t kSliceNs = 20'000'000;               // how long all flights together are waited for
-constexpr int64_t kMostBehindNs = 2'000'000'000;       // how long a word waits for what was sent before it
+constexpr int64_t kMostBehindNs = 1'000'000'000;       // how long a word waits for what was sent before it
 constexpr auto kPause = std::chrono::milliseconds(1);  // after a message that could not be received
 
 uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kMostParts + part) & (kPartTags - 1)); }
