@@ -138,7 +138,7 @@ void Collectives::measured(const Call& call, Pattern& pattern) {
   const uint64_t size = pattern.size;
   if (size <= kEagerLimit) return pass(call, pattern);
   pattern.says_who_reads = true;
-  if (!lending_.all_read_processes()) return pass(call, pattern);
+  if (!lending_.all_know()) return pass(call, pattern);
   Trial& trial = trials_[call.op.kind];
   if (trial.is_open(size)) {
     pattern.in_process = trial.reads(size);
@@ -162,7 +162,7 @@ void Collectives::measured(const Call& call, Pattern& pattern) {
 void Collectives::measured_by_root(const Call& call, Pattern& pattern) {
   const uint64_t size = pattern.size;
   pattern.says_who_reads = size > kEagerLimit;
-  if (size <= kEagerLimit || rank_ != call.root || !lending_.all_read_processes()) return pass(call, pattern);
+  if (size <= kEagerLimit || rank_ != call.root || !lending_.knows_all()) return pass(call, pattern);
   Trial& trial = trials_[call.op.kind];
   pattern.in_process = trial.reads(size);
   const int64_t began = trial.is_open(size) ? steady_ns() : 0;
@@ -209,16 +209,17 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
   if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
-  if (pattern.says_who_reads) lending_.say_who_reads(pattern.took);
+  if (pattern.says_who_reads) lending_.say_who_reads(pattern.took, pattern.only_from < 0);
   if (pattern.in_process) lending_.offer_in_process(pattern.lends.data, pattern.lends.size);
   const bool lends = lending_.input(rank_) != nullptr;
-  // A root that hears nobody else does so until all have said that they can read in its process.
+  // A root that hears nobody else does so until all have said that they can read in processes, or could have said so.
   const bool asks = pattern.says_who_reads && pattern.only_from == rank_ && lending_.reads_processes() &&
-                    !lending_.all_read_processes();
+                    !lending_.knows_all() && questions_ > 0;
+  if (asks) --questions_;
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
-    if (may_lend && offset == 0) lending_.show(step, call.varies ? call.op.in_displs : nullptr, call.element);
+    if (may_lend && offset == 0) lending_.show(step, call.op.in_counts, call.op.in_displs, call.element);
     for (uint64_t part = 0; shows && !lends && part < parts; ++part) {
       if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
       const Block block = pattern.mine(static_cast<int32_t>(part));

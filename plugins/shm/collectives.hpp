@@ -96,6 +96,9 @@ class Collectives {
   const std::vector<int32_t> others_;  // as this rank reads from them
   Lending lending_;
   std::vector<Trial> trials_;  // by kind: of lending inputs in this process
+  // In how many scatters more this rank, their root, asks who reads in processes. Not in one alone: a rank may be ahead
+  // of others by kLag steps, and cannot read those that have not yet started.
+  uint32_t questions_ = kSteps;
   const std::function<void(const std::string&)> log_;
 };
 

@@ -33,9 +33,8 @@ constexpr size_t kMostElders = 8;  // groups whose memory a new one can use, too
 
 // Collectives: each rank has kSteps lines and slots, used in turn.
 constexpr uint32_t kSteps = 8;
-constexpr size_t kSlotSize = size_t{64} << 10;              // bytes
-constexpr size_t kLineData = 120;                           // bytes that travel in the line of their flag
-static_assert(kMostRanks * sizeof(uint64_t) <= kSlotSize);  // a slot lists a place for each rank (lending.hpp)
+constexpr size_t kSlotSize = size_t{64} << 10;  // bytes
+constexpr size_t kLineData = 120;               // bytes that travel in the line of their flag
 
 // Messages: each ordered pair of ranks has a ring of heads and a ring of bytes.
 constexpr uint32_t kHeads = 128;

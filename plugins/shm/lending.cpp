@@ -14,7 +14,8 @@ constexpr std::byte kUnread{};  // stands for an input that is lent, and of whic
 void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar,
                     uint64_t element) {
   may_lend_ = true;
-  for (Lent& each : lent_) each = {.reads_processes = each.reads_processes};
+  for (Lent& each : lent_) each = {.reads_processes = each.reads_processes, .all_know = each.all_know};
+  to_all_ = false;
   mine_ = {};
   size_ = size;
   if (pools_ == nullptr || size < kWorthIt) return;
@@ -40,16 +41,22 @@ bool Lending::only_in_processes() const {
                                     [](const Lent& lent) { return lent.input == nullptr || lent.in_process; });
 }
 
-bool Lending::all_read_processes() const {
+bool Lending::knows_all() const {
   return std::all_of(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.reads_processes; });
 }
+bool Lending::all_know() const {
+  return std::all_of(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.all_know; });
+}
 
-void Lending::say_who_reads(const Trial::Best& took) {
+void Lending::say_who_reads(const Trial::Best& took, bool to_all) {
+  to_all_ = to_all;
   if (cross_ == nullptr || !cross_->reaches_all()) return;
   mine_.reads_processes = 1;
   mine_.took = took;
-  lent_[static_cast<size_t>(rank_)].reads_processes = true;
-  lent_[static_cast<size_t>(rank_)].took = took;
+  Lent& own = lent_[static_cast<size_t>(rank_)];
+  own.reads_processes = true;
+  own.all_know = own.all_know || to_all;
+  own.took = took;
 }
 
 Trial::Best Lending::shortest_times() const {
@@ -90,14 +97,26 @@ void Lending::check_reach(int32_t rank) const {
                      rank);
 }
 
-void Lending::show(uint32_t step, const uint64_t* displs, uint64_t element) const {
+void Lending::show(uint32_t step, const uint64_t* counts, const uint64_t* displs, uint64_t element) const {
   std::memcpy(steps_.mine(step, sizeof mine_), &mine_, sizeof mine_);
-  if (displs == nullptr || mine_.input == 0) return;
+  if (counts == nullptr || displs == nullptr || mine_.input == 0) return;
   std::byte* const list = steps_.mine(step, kSlotSize);
   for (size_t rank = 0; rank < lent_.size(); ++rank) {
-    const uint64_t place = mine_.input + displs[rank] * element;
-    std::memcpy(list + rank * sizeof place, &place, sizeof place);
+    const Listed block = {mine_.input + displs[rank] * element, counts[rank] * element};
+    std::memcpy(list + rank * sizeof block, &block, sizeof block);
   }
+}
+
+// Where another rank has its block for this one.
+uint64_t Lending::listed(int32_t rank, uint32_t step, const Wanted& wanted, const Passage& passage) const {
+  Listed block;
+  const std::byte* const list = steps_.see(rank, step, kSlotSize, passage);
+  std::memcpy(&block, list + static_cast<size_t>(rank_) * sizeof block, sizeof block);
+  if (block.size == wanted.size) return block.place;
+  throw sdk::Failure(BP_INVALID,
+                     "rank " + std::to_string(rank) + " has " + std::to_string(block.size) +
+                         " bytes for this rank, which names " + std::to_string(wanted.size) + "; give both one count",
+                     rank);
 }
 
 void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Passage& passage) {
@@ -107,17 +126,16 @@ void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Pass
   Lent& theirs = lent_[static_cast<size_t>(rank)];
   theirs.scalar = places.scalar;
   theirs.took = places.took;
-  theirs.reads_processes = theirs.reads_processes || places.reads_processes == 1;
+  if (places.reads_processes == 1) {
+    theirs.reads_processes = true;
+    theirs.all_know = theirs.all_know || to_all_;
+  }
   may_lend_ = true;
   if (places.input != 0 && wanted.size == 0) {
     theirs.in_process = is_in_process(places.input);
     theirs.input = &kUnread;
   } else if (places.input != 0) {
-    uint64_t place = places.input + wanted.offset;
-    if (wanted.is_listed) {
-      const std::byte* const list = steps_.see(rank, step, kSlotSize, passage);
-      std::memcpy(&place, list + static_cast<size_t>(rank_) * sizeof place, sizeof place);
-    }
+    const uint64_t place = wanted.is_listed ? listed(rank, step, wanted, passage) : places.input + wanted.offset;
     theirs.in_process = is_in_process(place);  // whatever was said of the others
     theirs.input = find(rank, place, wanted);
   }

@@ -50,11 +50,13 @@ class Lending {
              uint64_t element = 0);
   // After offer: if the input is not lent from a heap, then in this process.
   void offer_in_process(const std::byte* input, uint64_t size);
-  // Did all say in an earlier collective that they can read in all processes? If each heard each other one then, all
-  // get the same answer.
-  bool all_read_processes() const;
-  // This rank says so, if it can, and how long it took. After offer.
-  void say_who_reads(const Trial::Best& took);
+  // Did all say in earlier collectives that they can read in all processes? To `knows_all` counts what this rank has
+  // heard in any; to `all_know` only what was said where each heard each other one: all ranks get the same answer.
+  bool knows_all() const;
+  bool all_know() const;
+  // This rank says so, if it can, and how long it took. `to_all`: in this collective each hears each other one. After
+  // offer.
+  void say_who_reads(const Trial::Best& took, bool to_all);
   // Can this rank? After say_who_reads.
   bool reads_processes() const { return at(rank_).reads_processes; }
   // The shortest that either way took one of those whom this rank has heard, or 0 if nobody says.
@@ -70,9 +72,10 @@ class Lending {
   void check_loans() const {
     if (may_lend_) check_lenders();
   }
-  // Says so in the line of the step, whose data must be in the slots. With `displs`, where each rank's block begins in
-  // elements, and if the input is lent, this rank's slot lists where the others find theirs.
-  void show(uint32_t step, const uint64_t* displs = nullptr, uint64_t element = 0) const;
+  // Says so in the line of the step, whose data must be in the slots. With `counts` and `displs` of each rank's block,
+  // in elements, and if the input is lent, this rank's slot lists where the others find theirs, and how large they are.
+  void show(uint32_t step, const uint64_t* counts = nullptr, const uint64_t* displs = nullptr,
+            uint64_t element = 0) const;
   // What a rank wants of what another one lends: of each input the `size` bytes from `offset` on, or from where the
   // lender's list says.
   struct Wanted {
@@ -105,6 +108,7 @@ class Lending {
   void check_lender(int32_t rank) const;
   void check_reach(int32_t rank) const;
   const std::byte* find(int32_t rank, uint64_t place, const Wanted& wanted) const;
+  uint64_t listed(int32_t rank, uint32_t step, const Wanted& wanted, const Passage& passage) const;
 
   using Scalar = std::array<std::byte, 16>;
   struct Lent {
@@ -113,8 +117,15 @@ class Lending {
     alignas(16) Scalar scalar = {};
     bool in_process = false;  // the input
     Trial::Best took = {};
-    bool reads_processes = false;  // this rank can read in all others' processes; outlasts the collective
+    // That it can read in all others' processes: said to this rank; said to all. Outlasts the collective.
+    bool reads_processes = false;
+    bool all_know = false;
   };
+  struct Listed {  // a block
+    uint64_t place = 0;
+    uint64_t size = 0;  // bytes
+  };
+  static_assert(kMostRanks * sizeof(Listed) <= kSlotSize);
   struct Places {  // in the memory of whoever shows it; see Pools::place_of
     uint64_t input = 0;
     uint64_t output = 0;
@@ -129,6 +140,7 @@ class Lending {
   CrossMemory* const cross_;
   Steps& steps_;
   bool may_lend_ = false;  // the collective is one that offers, and hears
+  bool to_all_ = false;    // each hears each other one say who reads
   Places mine_;
   uint64_t size_ = 0;       // of what this rank lends
   std::vector<Lent> lent_;  // by rank

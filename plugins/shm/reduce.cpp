@@ -210,7 +210,7 @@ void Collectives::reduce_scatter(const Call& call) {
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
-    if (may_lend && offset == 0) lending_.show(step, call.varies ? call.op.in_displs : nullptr, call.element);
+    if (may_lend && offset == 0) lending_.show(step, call.op.in_counts, call.op.in_displs, call.element);
     for (int32_t to = 0; !lends && to < world_size_; ++to) {
       const Block block = call.block(to);
       if (to == rank_ || offset >= block.size) continue;

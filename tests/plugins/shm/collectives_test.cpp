@@ -2,6 +2,7 @@
 #include "collectives.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <utility>
 
@@ -135,6 +136,35 @@ TEST(Collectives, OneAfterTheOther) {
 
 TEST(Collectives, OneAfterTheOtherAsleep) {
   on_ranks(3, Patience{0, 0}, [](Rank& rank) { all_sorts(rank, 20 * kEffort); });
+}
+
+// Rounds of one step each, in which the runner reads nothing: only that places are used again holds it back. Now and
+// then the held one waits until the runner has gone as far ahead as it may, and looks whether it goes farther.
+void run_ahead(Rank& rank, void (Round::*kind)(), int32_t runner, int32_t held, std::atomic<uint64_t>& done) {
+  constexpr uint64_t kRounds = 300;
+  for (uint64_t round = 0; round < kRounds && !testing::Test::HasFatalFailure(); ++round) {
+    if (rank.id == held && round % 11 == 7) {
+      const uint64_t most = round + Steps::kLag;
+      while (done.load() < std::min(most, kRounds) && !testing::Test::HasFailure()) sched_yield();
+      for (int i = 0; i < 50; ++i) sched_yield();
+      ASSERT_LE(done.load(), most) << "rank " << runner << " uses places again that rank " << held << " may yet read";
+    }
+    Round one(rank, round, 1 + round * 7 % 30);
+    one.op.root = 0;
+    (one.*kind)();
+    if (rank.id == runner) done.store(round + 1);
+  }
+}
+
+TEST(Collectives, WhoReadsNothingKeepsWhatOthersMayYetRead) {
+  for (const int32_t ranks : {2, 3, 5}) {
+    std::atomic<uint64_t> done = 0;
+    run_ranks(Memory(ranks), ranks, Patience{20'000, 200'000},
+              [&done, ranks](Rank& rank) { run_ahead(rank, &Round::broadcast, 0, ranks - 1, done); });
+    done = 0;
+    run_ranks(Memory(ranks), ranks, Patience{20'000, 200'000},
+              [&done](Rank& rank) { run_ahead(rank, &Round::gather, 1, 0, done); });
+  }
 }
 
 // The core then completes what takes scaling.

@@ -113,10 +113,10 @@ struct Rank {
         is_light((peers.learn_fence(), peers.publishes_lightly())),
         waiting(view.member(number).bell, &peers, patience),
         cross(cma == Cma::kOff ? nullptr : std::make_unique<CrossMemory>(view, number, -1, cma)),
-        messages(number, ranks, &view, &peers, pools, waiting, cross.get(), std::move(log)),
+        messages(number, ranks, &view, &peers, pools, waiting, cross.get(), log),
         reductions(sdk::Host(host())),
         steps(view, number, ranks, peers, waiting, messages),
-        collectives(number, ranks, reductions, steps, pools, cross.get()),
+        collectives(number, ranks, reductions, steps, pools, cross.get(), std::move(log)),
         own_heap(pools == nullptr ? nullptr : pools->own().get()) {
     EXPECT_TRUE(peers.enter());
   }
@@ -172,14 +172,19 @@ struct Rank {
   Heaps* const own_heap;  // or null
 };
 
+using Log = std::function<void(int32_t rank, const std::string& text)>;
+
 // Runs body(rank) on a thread for each rank, when all have come; they leave together. `pools`: one for each, or none.
 template <typename Body>
 void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, const Body& body,
-               const std::vector<Pools>& pools = {}, Cma cma = Cma::kOff) {
+               const std::vector<Pools>& pools = {}, Cma cma = Cma::kOff, const Log& log = {}) {
   std::vector<std::unique_ptr<Rank>> all;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     const Pools* const own = pools.empty() ? nullptr : &pools[static_cast<size_t>(rank)];
-    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience, own, cma));
+    const auto tell = [&log, rank](const std::string& text) {
+      if (log) log(rank, text);
+    };
+    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience, own, cma, tell));
   }
   std::vector<std::thread> threads;
   for (auto& rank : all) {

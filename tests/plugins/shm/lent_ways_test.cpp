@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where inputs are read in processes if that was faster: which ranks do so, and when they have made up their minds.
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "rounds.hpp"
+
+namespace backplane::shm::test {
+namespace {
+
+// What that rank does in a collective of its own thread's: does it lend its input in its process?
+template <typename Body>
+bool lends_there(const View& view, int32_t rank, const Body& body) {
+  uint32_t first = 1;  // its step
+  for (uint32_t step = 0; step < kSteps; ++step) first = std::max(first, view.line(rank, step).step.load() + 1);
+  body();
+  uint64_t place = 0;
+  std::memcpy(&place, view.line(rank, first).data.data(), sizeof place);
+  return is_in_process(place);
+}
+
+struct Ways {
+  std::vector<bool> lent[3];  // by rank: in each collective but the first
+  std::vector<std::pair<int32_t, std::string>> told;
+};
+
+// One collective of `first`, then of `kind` as many as it takes to decide, and some more.
+Ways ways_of(uint32_t first, uint32_t kind, uint64_t root) {
+  const Memory memory(3);
+  Ways ways;
+  std::mutex mutex;
+  run_ranks(
+      memory, 3, Patience{20'000, 200'000},
+      [first, kind, root, &memory, &ways](Rank& rank) {
+        std::mt19937_64 own(1);
+        Round(rank, root, kSome, Where::kOrdinary, own).run(first);
+        for (uint64_t i = 1; i <= 2 * Trial::kTries + 4 && !testing::Test::HasFatalFailure(); ++i) {
+          Round round(rank, root + 3 * i, kSome, Where::kOrdinary, own);
+          const bool lent = lends_there(memory.view, rank.id, [&round, kind] { round.run(kind); });
+          ways.lent[rank.id].push_back(lent);
+        }
+      },
+      {}, Cma::kAuto,
+      [&ways, &mutex](int32_t rank, const std::string& text) {
+        const std::lock_guard lock(mutex);
+        ways.told.emplace_back(rank, text);
+      });
+  return ways;
+}
+
+// Also after a collective in which only one of them has heard that all can read.
+TEST(Lent, RanksDecideAlike) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  for (const uint32_t kind : {BP_ALL_GATHER, BP_GATHER, BP_ALL_TO_ALL}) {
+    for (const uint32_t first : {static_cast<uint32_t>(BP_SCATTER), kind}) {
+      const Ways ways = ways_of(first, kind, 1);
+      EXPECT_EQ(ways.lent[1], ways.lent[0]) << "kind " << kind << " after " << first;
+      EXPECT_EQ(ways.lent[2], ways.lent[0]) << "kind " << kind << " after " << first;
+      EXPECT_EQ(std::count(ways.lent[0].begin(), ways.lent[0].begin() + 2 * Trial::kTries + 1, true), Trial::kTries);
+      ASSERT_EQ(ways.told.size(), 1U);
+      EXPECT_EQ(ways.told[0].first, 0);
+    }
+  }
+}
+
+TEST(Lent, TheRootDecidesForItself) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  const Ways ways = ways_of(BP_SCATTER, BP_SCATTER, 1);
+  const std::vector<bool>& root = ways.lent[1];
+  EXPECT_EQ(std::count(root.begin(), root.begin() + 2 * Trial::kTries, true), Trial::kTries);
+  ASSERT_EQ(ways.told.size(), 1U);
+  EXPECT_EQ(ways.told[0].first, 1);
+  const bool reads = ways.told[0].second.find("read where they lie") != std::string::npos;
+  EXPECT_EQ(std::count(root.begin() + 2 * Trial::kTries, root.end(), reads), 4) << ways.told[0].second;
+  EXPECT_EQ(std::count(ways.lent[0].begin(), ways.lent[0].end(), true), 0);
+}
+
+// Where one rank can never read, the root of a scatter does not wait for it in each of them.
+TEST(Lent, TheRootAsksNotForEver) {
+  if (!may_read() || !may_forbid_reading())
+    GTEST_SKIP() << "process_vm_readv is forbidden here, or there is no seccomp";
+  std::atomic<bool> is_done = false;
+  run_ranks(
+      Memory(3), 3, Patience{20'000, 200'000},
+      [&is_done](Rank& rank) {
+        EXPECT_TRUE(rank.id != 1 || forbid_reading());
+        std::mt19937_64 own(1);
+        for (uint64_t i = 0; i < kSteps; ++i) Round(rank, 3 * i, kSome, Where::kOrdinary, own).run(BP_SCATTER);
+        all_meet(rank);
+        while (rank.id == 1 && !is_done && !testing::Test::HasFailure()) sched_yield();
+        Round(rank, 3 * kSteps, kSome, Where::kOrdinary, own).run(BP_SCATTER);
+        if (rank.id == 0) is_done = true;
+      },
+      {}, Cma::kOn);
+}
+
+}  // namespace
+}  // namespace backplane::shm::test
