@@ -330,6 +330,7 @@ TEST(Names, AreThoseOfTheAbi) {
   EXPECT_EQ(dtype_size(BP_C128), 16u);
   EXPECT_EQ(dtype_size(BP_BF16), 2u);
   EXPECT_EQ(dtype_size(99), 0u);
+  for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) EXPECT_GT(dtype_size(dtype), 0u) << dtype_name(dtype);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 #include "backplane/abi/types.h"
 
@@ -25,9 +26,10 @@ constexpr uint32_t kForInteger = BP_ALL_REDUCE_OPS;
 constexpr uint32_t kForFloat = BP_ALL_REDUCE_OPS & ~kBitOps;
 constexpr uint32_t kForComplex = kForFloat & ~(BP_BIT(BP_MIN) | BP_BIT(BP_MAX));
 // By value of BP_BOOL ...
-inline constexpr uint32_t kReduceOpsOf[BP_DTYPE_COUNT] = {
+inline constexpr uint32_t kReduceOpsOf[] = {
     kForBool,  kForInteger, kForInteger, kForInteger, kForInteger, kForInteger, kForInteger, kForInteger, kForInteger,
     kForFloat, kForFloat,   kForFloat,   kForFloat,   kForFloat,   kForFloat,   kForComplex, kForComplex};
+static_assert(std::size(kReduceOpsOf) == BP_DTYPE_COUNT);
 }  // namespace detail
 
 // Do this dtype and reduce operation go together (types.h)?
