@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The steps of collectives: Steps::begin, mine, show and see (steps.cpp), with the lines and slots of layout.hpp. Each
+ * The steps of collectives: Steps::begin, mine, show and see (steps.hpp), with the lines and slots of layout.hpp. Each
  * rank shows kMost steps, and reads what the others show as late as it likes within the rule of steps.hpp: step k before
  * it shows step k + kLag. Rank 0 reads nothing, like the root of a broadcast: only Steps::begin holds it back. Waiting
- * and waking are in waiting.pml; here a rank simply cannot go on.
+ * and waking are in waiting.pml; here a rank simply cannot go on. Here it also looks in each step: Steps::begin looks
+ * seldom, at a number kept from the last time that all others have shown, so that it waits at least as long.
  *
  * What must hold: what a rank reads in a place is of the step that it wants, when it begins to read and when it ends;
  * nobody waits for ever. Mutants:
