@@ -21,7 +21,6 @@ Settings read_settings(const sdk::Options& options) {
   settings.io_threads = static_cast<int>(options.integer("io_threads"));
   settings.linger = duration(options, "linger");
   settings.send_high_water_mark = static_cast<int>(options.integer("sndhwm"));
-  settings.receive_high_water_mark = static_cast<int>(options.integer("rcvhwm"));
   settings.eager_limit = static_cast<uint64_t>(options.integer("eager_limit"));
   settings.eager_window = static_cast<uint64_t>(options.integer("eager_window"));
   settings.chunk_size = static_cast<uint64_t>(options.integer("chunk_size"));
@@ -29,6 +28,10 @@ Settings read_settings(const sdk::Options& options) {
   settings.connect_timeout = duration(options, "connect_timeout");
   settings.poll = std::chrono::nanoseconds(options.integer("poll"));
   settings.heartbeat = duration(options, "heartbeat");
+  settings.receive_high_water_mark = static_cast<int>(options.integer("rcvhwm"));
+  // What is in the way of heartbeats ends living connections: libzmq reads none while the queue is full.
+  if (settings.receive_high_water_mark == 0)
+    settings.receive_high_water_mark = settings.heartbeat.count() > 0 ? 256 : 16;
   const auto largest = static_cast<uint64_t>(settings.max_message_size) - sizeof(Header);
   if (settings.chunk_size > largest || settings.eager_limit > largest) {
     throw sdk::Failure(BP_INVALID, "zmq: chunk_size and eager_limit must be at least " +

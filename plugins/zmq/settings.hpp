@@ -35,8 +35,9 @@ inline constexpr std::array kOptions = {
     number_option(BP_OPTION_INT, "sndhwm", "256", 1, 1e6,
                   "messages per peer queued in libzmq for sending; more wait outside of it"),
     number_option(
-        BP_OPTION_INT, "rcvhwm", "16", 1, 1e6,
-        "messages per peer queued in libzmq after arrival: as many as a cache holds of the pieces of large ones"),
+        BP_OPTION_INT, "rcvhwm", "0", 0, 1e6,
+        "messages per peer queued in libzmq after arrival; 0: 16, which a cache holds of the pieces of large ones, or "
+        "256 with heartbeats, which libzmq does not see behind a full queue"),
     number_option(BP_OPTION_BYTES, "eager_limit", "1048576", 0, 16777216,
                   "largest message that is sent before the receiver asks for it", BP_OPTION_SAME_ON_ALL),
     number_option(BP_OPTION_BYTES, "eager_window", "8388608", 65536, 1073741824,
@@ -48,7 +49,8 @@ inline constexpr std::array kOptions = {
     number_option(BP_OPTION_DURATION, "poll", "100us", 0, 1e9,
                   "how long a thread that waits polls, yielding its processor, before it sleeps"),
     number_option(BP_OPTION_DURATION, "heartbeat", "0s", 0, 3600e9,
-                  "interval of heartbeats on idle connections; a peer silent for three is lost; 0 sends none"),
+                  "interval of heartbeats on idle connections; a peer silent for three is lost, also one that is not "
+                  "heard because rcvhwm messages wait; 0 sends none"),
 };
 
 struct Settings {
