@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 
 #include "bench/pin.hpp"
 #include "support/environment.hpp"
@@ -15,6 +16,11 @@
 namespace backplane::bench {
 
 int on_two_ranks(bool pin, const std::function<void(int, const std::filesystem::path&)>& body) {
+  if (pin && allowed_cores() < 2) {
+    std::fprintf(stderr,
+                 "two ranks cannot be pinned to a core each: this process may use one only; run it without --pin\n");
+    return 1;
+  }
   const test::ScopedDirectory place;
   const auto run = [pin, &body, &place](int rank) {
     try {

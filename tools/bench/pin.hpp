@@ -7,6 +7,13 @@
 
 namespace backplane::bench {
 
+inline int allowed_cores() {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    throw std::runtime_error("cannot ask for this process's cores");
+  return CPU_COUNT(&allowed);
+}
+
 // Binds the calling thread, and those that it starts from now on, to the index-th core of those that it may use.
 inline void pin_thread(int index) {
   cpu_set_t allowed;
