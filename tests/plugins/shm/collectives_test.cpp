@@ -141,12 +141,12 @@ TEST(Collectives, OneAfterTheOtherAsleep) {
 // Rounds of one step each, in which the runner reads nothing: only that places are used again holds it back. Now and
 // then the held one waits until the runner has gone as far ahead as it may, and looks whether it goes farther.
 void run_ahead(Rank& rank, void (Round::*kind)(), int32_t runner, int32_t held, std::atomic<uint64_t>& done) {
-  constexpr uint64_t kRounds = 300;
+  constexpr uint64_t kRounds = 200;
   for (uint64_t round = 0; round < kRounds && !testing::Test::HasFatalFailure(); ++round) {
-    if (rank.id == held && round % 11 == 7) {
+    if (rank.id == held && round % 23 == 7) {
       const uint64_t most = round + Steps::kLag;
       while (done.load() < std::min(most, kRounds) && !testing::Test::HasFailure()) sched_yield();
-      for (int i = 0; i < 50; ++i) sched_yield();
+      for (int i = 0; i < 20; ++i) sched_yield();
       ASSERT_LE(done.load(), most) << "rank " << runner << " uses places again that rank " << held << " may yet read";
     }
     Round one(rank, round, 1 + round * 7 % 30);
