@@ -76,8 +76,8 @@ uint64_t Group::number(Plan* plan, uint64_t flags) {
 }
 
 // What this file and its headers have of what is called here is drawn in: saving registers around each piece would be a
-// quarter of the instructions of a small operation. Link-time optimisation would draw in the rest of the core, too: this
-// file is compiled without.
+// quarter of the instructions of a small operation. Link-time optimisation would draw in the rest of the core, too, so
+// that this file is compiled without.
 [[gnu::flatten]] void Group::run(const bp_op& given) {
   const Pass pass(*this);
   Plan plan = this->plan(given);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where inputs are read in processes if that was faster: which ranks do so, and when they have made up their minds.
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <utility>
