@@ -37,6 +37,10 @@ static void lose(acme_group* t, int32_t rank, int incoming, int32_t status, int6
   p->opened = 1;
 }
 
+static int is_scarce(int code) { /* so that it may work later */
+  return code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
+}
+
 static void open_to(acme_group* t, int32_t rank) { /* leaves `opened` at 0 if it is to be tried again */
   acme_address to;
   acme_hello hello = {0, t->rank, 0};
@@ -53,7 +57,7 @@ static void open_to(acme_group* t, int32_t rank) { /* leaves `opened` at 0 if it
   }
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) {
-    lose(t, rank, 0, BP_RESOURCE, errno, "no socket for");
+    if (!is_scarce(errno)) lose(t, rank, 0, BP_RESOURCE, errno, "no socket for");
     return;
   }
   if (t->sndbuf > 0) (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &t->sndbuf, sizeof t->sndbuf);
@@ -177,7 +181,7 @@ static void* progress(void* self) {
     starved = 0;
     while (fds[1].revents != 0 && t->conns < 2 * t->world) {
       const int fd = accept4(t->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd < 0) starved = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (fd < 0) starved = is_scarce(errno);
       if (fd < 0) break;
       t->conn[t->conns++] = (acme_conn){.fd = fd, .source = -1};
     }
