@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a worker says of itself: counts, and its calls.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -49,7 +50,7 @@ std::string Worker::metrics_json() const {
   size_t serving = 0;
   {
     const std::lock_guard lock(mutex_);
-    serving = inbound_.size();
+    serving = std::count_if(inbound_.begin(), inbound_.end(), [](const auto& each) { return !each.second->ended; });
   }
   const uint64_t pending = calls_.counts().active;
   Json json = {{"agent.num_pending_requests", pending},      {"agent.client_active_calls", pending},

@@ -192,6 +192,7 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
   record_.add({true, inbound->from, asked.call, asked.kind, asked.function, inbound->arrived, ended,
                error ? error->status() : BP_OK});
   inbound->parcel.reset();
+  inbound->ended = true;
   if (inbound->header.kind == Kind::kRemote) {
     if (error) {
       values_.set(inbound->header.value, *error);
