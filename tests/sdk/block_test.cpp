@@ -13,40 +13,57 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-TEST(BlockTest, OnlyWhatAPoolKeepsBeginsWithAPage) {
+uint64_t past(const Block& block, uint64_t unit) { return reinterpret_cast<uintptr_t>(block.data()) % unit; }
+
+TEST(BlockTest, BeginsWithAPageIfAPoolKeepsItAndWithAHugeOneFromOneMiBOn) {
+  EXPECT_EQ(Block(0).size(), 0U);
   EXPECT_EQ(Block(BlockPool::kSmallest - 1).size(), BlockPool::kSmallest - 1);
   const Block large(BlockPool::kSmallest + 1);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(large.data()) % 4096, 0U);
-  EXPECT_EQ(large.size() % 4096, 0U);
+  EXPECT_EQ(past(large, 4096), 0U);
+  EXPECT_EQ(large.size(), BlockPool::kSmallest + 4096);
+  EXPECT_EQ(Block(kMiB - 1).size(), kMiB);
+  const Block huge(kMiB);
+  EXPECT_EQ(past(huge, 2 * kMiB), 0U);
+  EXPECT_EQ(huge.size(), 2 * kMiB);
+  EXPECT_EQ(Block(2 * kMiB).size(), 2 * kMiB);
+  EXPECT_EQ(Block(2 * kMiB + 1).size(), 4 * kMiB);
 }
 
 TEST(BlockPoolTest, WhatCameBackIsTakenAgain) {
-  const auto pool = std::make_shared<BlockPool>(8 * kMiB);
-  std::byte* const first = pool->take(kMiB).get();
-  EXPECT_EQ(pool->kept_bytes(), kMiB);
-  EXPECT_EQ(pool->take(kMiB).get(), first);
-  EXPECT_EQ(pool->take(kMiB * 7 / 8).get(), first);
-  EXPECT_NE(pool->take(kMiB / 2).get(), first);  // it would waste half of it
-  const auto one = pool->take(kMiB);
-  const auto other = pool->take(kMiB);
+  const auto pool = std::make_shared<BlockPool>(16 * kMiB);
+  std::byte* const first = pool->take(8 * kMiB).get();
+  EXPECT_EQ(pool->kept_bytes(), 8 * kMiB);
+  EXPECT_EQ(pool->take(8 * kMiB).get(), first);
+  EXPECT_EQ(pool->take(6 * kMiB).get(), first);
+  EXPECT_NE(pool->take(4 * kMiB).get(), first);  // it would waste half of it
+  const auto one = pool->take(8 * kMiB);
+  const auto other = pool->take(8 * kMiB);
   EXPECT_EQ(one.get(), first);
   EXPECT_NE(other.get(), first);
-  std::memset(other.get(), 1, kMiB);
+  std::memset(other.get(), 1, 8 * kMiB);
+}
+
+TEST(BlockPoolTest, WhatIsRoundedUpIsTakenAgainForTheSameSize) {
+  const auto pool = std::make_shared<BlockPool>(16 * kMiB);
+  for (const uint64_t bytes : {BlockPool::kSmallest + 1, kMiB - 1, kMiB, 2 * kMiB + 1}) {
+    std::byte* const first = pool->take(bytes).get();
+    EXPECT_EQ(pool->take(bytes).get(), first) << bytes;
+  }
 }
 
 TEST(BlockPoolTest, WhatIsKeptHasALimit) {
-  const auto pool = std::make_shared<BlockPool>(3 * kMiB);
+  const auto pool = std::make_shared<BlockPool>(6 * kMiB);
   std::vector<std::shared_ptr<std::byte>> taken;
-  for (int i = 0; i < 5; ++i) taken.push_back(pool->take(kMiB));
+  for (int i = 0; i < 5; ++i) taken.push_back(pool->take(2 * kMiB));
   std::byte* const last = taken[4].get();
   taken.clear();
-  EXPECT_EQ(pool->kept_bytes(), 3 * kMiB);
-  EXPECT_EQ(pool->take(kMiB).get(), last);
+  EXPECT_EQ(pool->kept_bytes(), 6 * kMiB);
+  EXPECT_EQ(pool->take(2 * kMiB).get(), last);
   pool->take(BlockPool::kSmallest - 1);
-  pool->take(4 * kMiB);
-  EXPECT_EQ(pool->kept_bytes(), 3 * kMiB);
-  pool->take(3 * kMiB);  // the others make room
-  EXPECT_EQ(pool->kept_bytes(), 3 * kMiB);
+  pool->take(8 * kMiB);
+  EXPECT_EQ(pool->kept_bytes(), 6 * kMiB);
+  pool->take(6 * kMiB);  // the others make room
+  EXPECT_EQ(pool->kept_bytes(), 6 * kMiB);
   const auto none = std::make_shared<BlockPool>(0);
   none->take(kMiB);
   EXPECT_EQ(none->kept_bytes(), 0U);

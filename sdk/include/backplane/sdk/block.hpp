@@ -20,27 +20,34 @@ namespace backplane::sdk {
 
 // Memory to receive into: not cleared, and aligned to 16 bytes, or to a page where it is large, because the kernel
 // copies faster to where a page begins. Smaller blocks, of which no pool keeps any, come straight from malloc, whose
-// heap falls apart where aligned ones come and go. Much of it lies in huge pages where the system has them, because
-// touching it for the first time, 4 KiB at a time, takes longer than to receive it. Throws std::bad_alloc.
+// heap falls apart where aligned ones come and go. From 1 MiB on it lies in huge pages where the system has them: to
+// touch them for the first time takes the kernel one step for each instead of 512, and other processes read them
+// faster. Throws std::bad_alloc.
 class Block {
  public:
   static constexpr uint64_t kLarge = 256 << 10;  // bytes
 
-  explicit Block(uint64_t bytes) : size_(bytes) {
-    constexpr uint64_t kPage = 4 << 10;
-    constexpr uint64_t kHuge = 2 << 20;
-    const bool is_huge = bytes >= 4 * kHuge;  // so that what is rounded up does not count
-    const uint64_t unit = is_huge ? kHuge : bytes >= kLarge ? kPage : 1;
-    size_ = (bytes + unit - 1) / unit * unit;
+  explicit Block(uint64_t bytes) : size_(rounded(bytes)) {
+    const uint64_t unit = unit_of(bytes);
     data_.reset(
         static_cast<std::byte*>(unit > 1 ? std::aligned_alloc(unit, size_) : std::malloc(size_ == 0 ? 1 : size_)));
     if (!data_) throw std::bad_alloc();
-    if (is_huge) ::madvise(data_.get(), size_, MADV_HUGEPAGE);  // it is as good without, only slower
+    if (unit == kHuge) ::madvise(data_.get(), size_, MADV_HUGEPAGE);  // it is as good without, only slower
   }
   std::byte* data() const { return data_.get(); }
-  uint64_t size() const { return size_; }  // bytes; perhaps more than were asked for
+  uint64_t size() const { return size_; }  // bytes; perhaps more than were asked for, at most twice as many
+  // The size of a new one.
+  static uint64_t rounded(uint64_t bytes) {
+    const uint64_t unit = unit_of(bytes);
+    return (bytes + unit - 1) / unit * unit;
+  }
 
  private:
+  static constexpr uint64_t kPage = 4 << 10;
+  static constexpr uint64_t kHuge = 2 << 20;
+
+  static uint64_t unit_of(uint64_t bytes) { return bytes >= kHuge / 2 ? kHuge : bytes >= kLarge ? kPage : 1; }
+
   struct Free {
     void operator()(std::byte* data) const { std::free(data); }
   };
@@ -98,9 +105,10 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
 
   // The latest, which may still be in the caches, of those of which little would be wasted.
   void find(uint64_t bytes, Blocks* found) {
+    const uint64_t least = Block::rounded(bytes);
     const std::lock_guard lock(mutex_);
     for (auto block = kept_.begin(); block != kept_.end(); ++block) {
-      if (block->size() < bytes || block->size() - bytes > block->size() / 4) continue;
+      if (block->size() < least || block->size() - least > block->size() / 4) continue;
       move_out(block, found);
       return;
     }
