@@ -216,6 +216,14 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   const bool asks = pattern.says_who_reads && pattern.only_from == rank_ && lending_.reads_processes() &&
                     !lending_.knows_all() && questions_ > 0;
   if (asks) --questions_;
+  uint64_t copied = 0;  // bytes of its own block that are where they go
+  const auto copy_own = [&](uint64_t end) {
+    end = std::min(end, pattern.own.size);
+    if (copied >= end) return;
+    const std::byte* const from = pattern.mine(pattern.each ? rank_ : 0).data;
+    fetch(call, rank_, pattern.own.data + copied, from + copied, end - copied);
+    copied = end;
+  };
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
@@ -230,9 +238,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     return step;
   };
   const auto read = [&](uint32_t step, uint64_t offset) {
-    if (!pattern.each && offset < pattern.own.size) {  // now, while it is in the cache
-      copy(pattern.own.data + offset, pattern.mine(0).data + offset, std::min(stride, pattern.own.size - offset));
-    }
+    if (!pattern.each) copy_own(offset + stride);  // now, while it is in the cache
     for (const int32_t from : others_) {
       if (asks && offset == 0) lending_.hear(from, step, {}, call.passage);
       if (pattern.only_from >= 0 && from != pattern.only_from) continue;
@@ -256,21 +262,18 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     }
   };
   uint32_t step = pattern.size > 0 ? show(0) : 0;
+  while (lends && copied < pattern.own.size && !steps_.has_shown(others_.front(), step)) {
+    copy_own(copied + kSlotSize);
+    check(call);
+  }
   for (uint64_t offset = 0; offset < pattern.size; offset += stride) {
     const uint32_t next = pattern.size - offset > stride ? show(offset + stride) : 0;
     if (reads || (may_lend && offset == 0)) read(step, offset);
     step = next;
-    if (!(pattern.only_from < 0 ? lending_.all_inputs() : lending_.input(pattern.only_from) != nullptr)) continue;
-    // All that is shown is lent, and has been read.
-    if (!pattern.each && pattern.own.size > stride) {
-      fetch(call, rank_, pattern.own.data + stride, pattern.mine(0).data + stride, pattern.own.size - stride);
-    }
-    break;
+    const bool all_lend = pattern.only_from < 0 ? lending_.all_inputs() : lending_.input(pattern.only_from) != nullptr;
+    if (all_lend) break;  // and what they lend has been read
   }
-  if (pattern.each && pattern.own.size > 0) {  // while others may still read what is lent
-    fetch(call, rank_, pattern.own.data, pattern.mine(rank_).data, pattern.own.size);
-  }
-  return_loans(call);
+  return_loans(call, [&copy_own, &pattern] { copy_own(pattern.own.size); });
   if (shows && !lends) steps_.claim_next(pattern.size * parts);
 }
 
@@ -284,10 +287,11 @@ void Collectives::fetch(const Call& call, int32_t rank, std::byte* to, const std
   }
 }
 
-void Collectives::return_loans(const Call& call) {
-  if (!lending_.any_input()) return;
-  const uint32_t step = steps_.begin(call.passage);
-  steps_.show(step, call.passage);
+void Collectives::return_loans(const Call& call, const std::function<void()>& meanwhile) {
+  const bool any = lending_.any_input();
+  const uint32_t step = any ? steps_.begin(call.passage) : 0;
+  if (any) steps_.show(step, call.passage);
+  if (meanwhile) meanwhile();
   if (lending_.input(rank_) == nullptr) return;
   for (int32_t rank = 0; rank < world_size_; ++rank) steps_.see(rank, step, 0, call.passage);
 }

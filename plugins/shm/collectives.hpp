@@ -73,8 +73,9 @@ class Collectives {
   void in_parts(const Call& call, uint64_t size, const Body& body) const;
   // Copies what a rank lends.
   void fetch(const Call& call, int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const;
-  // Ends a collective in which somebody may have lent his input: lenders wait until all have read it.
-  void return_loans(const Call& call);
+  // Ends a collective in which somebody may have lent his input: lenders wait until all have read it, after what this
+  // rank has to do `meanwhile`.
+  void return_loans(const Call& call, const std::function<void()>& meanwhile = {});
   // What one rank contributes to a reduction.
   struct Part {
     const std::byte* data;

@@ -72,6 +72,8 @@ class Steps {
     }
     return place(rank, step, size);
   }
+  // Would `see` return at once?
+  bool has_shown(int32_t rank, uint32_t step) const { return reached(line(rank, step).step.load(), step); }
   Peers& peers() const { return peers_; }
   // Throws the cause of an abort, or BP_TIMEOUT: for work between steps that takes long. Looks at the clock.
   void check(const Passage& passage) const;
