@@ -21,6 +21,13 @@ struct Room {
   operator Block() const { return {data, size}; }
 };
 
+// How many bytes of a block a slot holds that is for so many parts; `most`: of the largest block.
+inline uint64_t part_of_slot(uint64_t parts, uint64_t most) {
+  return std::min(kSlotSize / parts, (most + 63) / 64 * 64) / 64 * 64;
+}
+// Which part of the slot of rank `from` is for rank `to`: it has none for itself.
+inline uint64_t part_for(int32_t to, int32_t from) { return static_cast<uint64_t>(to > from ? to - 1 : to); }
+
 struct Collectives::Call {
   Call(const bp_op& operation, int32_t ranks, Limit& limit)
       : op(operation),

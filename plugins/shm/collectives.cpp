@@ -203,9 +203,8 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   // In steps of so many bytes of each block.
   if (pattern.size <= kLineData / parts) return pass_in_lines(call, pattern);
   const bool may_lend = pattern.size * parts >= Lending::kWorthIt;
-  const uint64_t stride = kSlotSize / parts / 64 * 64;
+  const uint64_t stride = part_of_slot(pattern.each ? parts - 1 : 1, pattern.size);
   const uint64_t shown = kSlotSize;
-  const uint64_t before = pattern.each ? static_cast<uint64_t>(rank_) * stride : 0;  // bytes shown for others
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
   if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
@@ -232,7 +231,8 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
       if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
       const Block block = pattern.mine(static_cast<int32_t>(part));
       if (offset >= block.size) continue;
-      copy(place + part * stride, block.data + offset, std::min(stride, block.size - offset));
+      copy(place + part_for(static_cast<int32_t>(part), rank_) * stride, block.data + offset,
+           std::min(stride, block.size - offset));
     }
     steps_.show(step, call.passage);
     return step;
@@ -250,6 +250,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
         if (offset == 0) fetch(call, from, room.data, lent, room.size);
         continue;
       }
+      const uint64_t before = pattern.each ? part_for(rank_, from) * stride : 0;  // bytes for others
       const std::byte* const place =
           lent != nullptr ? lent + offset : steps_.see(from, step, shown, call.passage) + before;
       if (offset >= room.size) continue;
@@ -274,7 +275,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
     if (all_lend) break;  // and what they lend has been read
   }
   return_loans(call, [&copy_own, &pattern] { copy_own(pattern.own.size); });
-  if (shows && !lends) steps_.claim_next(pattern.size * parts);
+  if (shows && !lends) steps_.claim_next(pattern.each ? (parts - 1) * stride : stride);
 }
 
 void Collectives::check(const Call& call) const { steps_.check(call.passage); }

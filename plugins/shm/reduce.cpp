@@ -196,7 +196,7 @@ void Collectives::reduce_scatter(const Call& call) {
   const auto ranks = static_cast<uint64_t>(world_size_);
   const uint64_t most = call.varies ? call.most_in() : call.output.size;
   const bool small = most <= kLineData / ranks;
-  const uint64_t stride = small ? most : kSlotSize / ranks / 64 * 64;
+  const uint64_t stride = small ? most : part_of_slot(ranks - 1, most);
   const uint64_t shown = small ? most * ranks : kSlotSize;
   const bool may_lend = most * ranks >= Lending::kWorthIt;
   if (may_lend) lending_.offer(call.input.data, nullptr, call.input.size, call.scalar, call.element);
@@ -214,8 +214,7 @@ void Collectives::reduce_scatter(const Call& call) {
     for (int32_t to = 0; !lends && to < world_size_; ++to) {
       const Block block = call.block(to);
       if (to == rank_ || offset >= block.size) continue;
-      stage(call, place + static_cast<uint64_t>(to) * stride, block.data + offset,
-            std::min(stride, block.size - offset));
+      stage(call, place + part_for(to, rank_) * stride, block.data + offset, std::min(stride, block.size - offset));
     }
     steps_.show(step, call.passage);
     return step;
@@ -231,7 +230,7 @@ void Collectives::reduce_scatter(const Call& call) {
     combine_all(call, call.output.data + offset, piece, [&](int32_t rank) {
       if (rank == rank_) return Part{call.block(rank).data + offset, call.scalar};
       if (lending_.input(rank) != nullptr) return lent(call, rank, offset);
-      return Part{steps_.see(rank, step, shown, call.passage) + static_cast<uint64_t>(rank_) * stride, nullptr};
+      return Part{steps_.see(rank, step, shown, call.passage) + part_for(rank_, rank) * stride, nullptr};
     });
     step = next;
   }
