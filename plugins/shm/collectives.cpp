@@ -203,7 +203,9 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   // In steps of so many bytes of each block.
   if (pattern.size <= kLineData / parts) return pass_in_lines(call, pattern);
   const bool may_lend = pattern.size * parts >= Lending::kWorthIt;
-  const uint64_t stride = part_of_slot(pattern.each ? parts - 1 : 1, pattern.size);
+  // Of what one rank alone shows the others copy one half while it shows the other one.
+  const uint64_t most = pattern.only_from < 0 ? pattern.size : std::max((pattern.size + 1) / 2, kEagerLimit);
+  const uint64_t stride = part_of_slot(pattern.each ? parts - 1 : 1, std::min(most, pattern.size));
   const uint64_t shown = kSlotSize;
   const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
   const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;

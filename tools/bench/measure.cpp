@@ -67,7 +67,8 @@ class Contest {
     units_ = agree(std::clamp(std::round(own / unit), 1.0, 1e7));
   }
 
-  void block() {
+  void block(bool takes_turns) {
+    if (takes_turns) once();  // caches hold what others have left
     const Clock::time_point before = begin();
     if (row_.test != Test::kOverlap) return end(before, [this] { once(); });
     end(before, [this] {
@@ -189,7 +190,7 @@ void measure_row(const Task& task, const Row& row, const std::vector<Subject*>& 
   for (size_t round = 0; round < kMostBlocks; ++round) {
     const bool more = round < kFewestBlocks || microseconds_since(begin) < limit;
     if (contests.front().second->agree(more ? 1 : 0) == 0) break;
-    for (const auto& [index, contest] : contests) contest->block();
+    for (const auto& [index, contest] : contests) contest->block(contests.size() > 1);
     std::reverse(contests.begin(), contests.end());
   }
   for (const auto& [index, contest] : contests) {

@@ -5,7 +5,8 @@
 // A sample is the mean time of a block: operations back to back, at least about 200 us of them, so that the clock and
 // the ranks' different beginnings do not count. All ranks come together before a block, never inside it; a sample is
 // the longest of the ranks' times. Where several subjects are measured by the same processes their blocks take turns
-// (A B C, C B A, ...), so that whatever disturbs the machine disturbs all of them alike. A row ends after its time.
+// (A B C, C B A, ...), so that whatever disturbs the machine disturbs all of them alike; then each block begins with an
+// operation that does not count, so that caches hold what its own subject leaves there. A row ends after its time.
 // Rooted operations change their root each time, so that none can begin before the last one has reached everybody.
 #pragma once
 

@@ -216,14 +216,17 @@ struct Price {
   uint64_t shown = 0;  // bytes in the slots of the rank that showed most
 };
 
-// Of one collective in which each rank names `size` bytes.
+// Of one collective with blocks of `size` bytes.
 Price price(uint32_t kind, int32_t ranks, uint64_t size) {
   const Memory memory(ranks);
   run_ranks(memory, ranks, Patience{0, 200'000}, [kind, size](Rank& rank) {
-    const uint64_t blocks = kind == BP_ALL_GATHER ? static_cast<uint64_t>(rank.size) : 1;
-    Numbers in(size / sizeof(uint32_t), 0x01010101);  // neither it nor a sum has a byte that is zero
-    Numbers out(in.size() * blocks);
-    Round(rank, 0, in.size()).run(kind, in, kind == BP_BROADCAST ? in : out);
+    const auto blocks = [kind, &rank](std::initializer_list<uint32_t> many) {
+      return std::find(many.begin(), many.end(), kind) == many.end() ? 1 : static_cast<uint64_t>(rank.size);
+    };
+    const uint64_t count = size / sizeof(uint32_t);
+    Numbers in(count * blocks({BP_ALL_TO_ALL, BP_REDUCE_SCATTER}), 0x01010101);  // no byte of it or of a sum is zero
+    Numbers out(count * blocks({BP_ALL_TO_ALL, BP_ALL_GATHER}));
+    Round(rank, 0, count).run(kind, in, kind == BP_BROADCAST ? in : out);
   });
   Price result;
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -249,11 +252,19 @@ TEST(Collectives, CostsWhatTheReadmeSays) {
       const uint64_t size = kPiece / static_cast<uint64_t>(ranks);
       EXPECT_EQ(price(kind, ranks, size).steps, 1U) << kind << " of " << size << " bytes, " << ranks << " ranks";
     }
+    for (const uint32_t kind : {BP_ALL_TO_ALL, BP_REDUCE_SCATTER}) {  // a slot has a part for each of the others
+      const uint64_t others = static_cast<uint64_t>(ranks) - 1;
+      const uint64_t size = kPiece / others / 64 * 64;
+      EXPECT_EQ(price(kind, ranks, size).steps, 1U) << kind << ", " << ranks << " ranks";
+      EXPECT_EQ(price(kind, ranks, size).shown, others * size) << kind << ", " << ranks << " ranks";
+    }
     for (const uint64_t pieces : {1, 3}) {
       for (const auto& [kind, steps] : {std::pair(BP_BROADCAST, 1U), std::pair(BP_ALL_GATHER, 1U),
                                         std::pair(BP_REDUCE, 2U), std::pair(BP_ALL_REDUCE, 2U)}) {
         const Price paid = price(kind, ranks, pieces * kPiece);
-        EXPECT_EQ(paid.steps, pieces * steps) << kind << ", " << ranks << " ranks, " << pieces << " pieces";
+        const bool in_halves = kind == BP_BROADCAST && pieces == 1;  // others read one while the root shows the other
+        EXPECT_EQ(paid.steps, in_halves ? 2 : pieces * steps)
+            << kind << ", " << ranks << " ranks, " << pieces << " pieces";
         EXPECT_EQ(paid.shown, pieces * kPiece) << kind << ", " << ranks << " ranks, " << pieces << " pieces";
       }
     }
