@@ -64,6 +64,7 @@ class Collectives {
   void measured_by_root(const Call& call, Pattern& pattern);
   Lending::Wanted wanted(const Call& call, const Pattern& pattern, int32_t from) const;
   void reduce_small(const Call& call, bool here);
+  void reduce_between_two(const Call& call, bool here);
   void reduce_large(const Call& call, bool here);
   void all_reduce_directly(const Call& call);
   void check(const Call& call) const;

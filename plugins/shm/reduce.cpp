@@ -15,6 +15,11 @@ namespace {
 // Up to so many bytes from all ranks together, each rank reduces everything for itself.
 constexpr uint64_t kReduceAlone = UINT64_C(64) << 10;
 
+// From so many bytes on, the root of two ranks reduces everything.
+constexpr uint64_t kReduceByRoot = UINT64_C(128) << 10;
+// Up to so many it reads where they are lent; beyond, memory is the limit, and staging has both processors ask for it.
+constexpr uint64_t kLendToRoot = UINT64_C(1) << 20;
+
 // Rank r's share of `size` bytes: whole cache lines, as even as that allows.
 struct Share {
   Share(uint64_t size, int32_t rank, int32_t world_size) {
@@ -76,6 +81,8 @@ void Collectives::all_reduce(const Call& call) {
   if (size == 0) return;
   if (size <= kSlotSize && size * static_cast<uint64_t>(world_size_) <= kReduceAlone) {
     reduce_small(call, here);
+  } else if (call.op.kind == BP_REDUCE && world_size_ == 2 && size >= kReduceByRoot) {
+    reduce_between_two(call, here);
   } else {
     reduce_large(call, here);
   }
@@ -101,11 +108,44 @@ void Collectives::reduce_small(const Call& call, bool here) {
   steps_.claim_next(size);
 }
 
+// The root reduces all of it, while the other rank copies the next piece: together they touch each byte half as often
+// as if each had a share.
+void Collectives::reduce_between_two(const Call& call, bool here) {
+  const uint64_t size = call.input.size;
+  const uint64_t stride = part_of_slot(1, (size + 1) / 2);
+  const bool lends = !here && size <= kLendToRoot;
+  lending_.offer(lends ? call.input.data : nullptr, nullptr, size, call.scalar, call.element);
+  const bool shows = !here && lending_.input(rank_) == nullptr;
+  const auto show = [&](uint64_t offset) {
+    const uint32_t step = steps_.begin(call.passage);
+    if (offset == 0) lending_.show(step);
+    if (shows) {
+      stage(call, steps_.mine(step, kSlotSize), call.input.data + offset, std::min(stride, size - offset));
+    }
+    steps_.show(step, call.passage);
+    return step;
+  };
+  uint32_t step = show(0);
+  for (uint64_t offset = 0; offset < size; offset += stride) {
+    const uint32_t next = size - offset > stride ? show(offset + stride) : 0;
+    if (offset == 0) lending_.hear_all(step, {size, 0, false, call.alignment()}, call.passage);
+    const auto part = [&](int32_t rank) {
+      if (rank == rank_) return Part{call.input.data + offset, call.scalar};
+      if (lending_.input(rank) != nullptr) return lent(call, rank, offset);
+      return Part{steps_.see(rank, step, kSlotSize, call.passage), nullptr};
+    };
+    if (here) combine_all(call, call.output.data + offset, std::min(stride, size - offset), part);
+    step = next;
+  }
+  return_loans(call);
+}
+
 // Each piece takes two steps: all show it but for the share that is their own, and then each shows, in the same place,
 // the result of that share. A rank that lends its input shows nothing but results.
 void Collectives::reduce_large(const Call& call, bool here) {
   const uint64_t size = call.input.size;
   const bool is_for_all = call.op.kind == BP_ALL_REDUCE;
+  const bool alone = here && !is_for_all;  // nobody else wants the share that this rank reduces
   lending_.offer(call.input.data, is_for_all ? call.output.data : nullptr, size, call.scalar, call.element);
   const bool lends = lending_.input(rank_) != nullptr;
   const auto show = [this, &call, size, lends](uint64_t offset) {
@@ -134,7 +174,8 @@ void Collectives::reduce_large(const Call& call, bool here) {
     const uint64_t piece = std::min<uint64_t>(kSlotSize, size - offset);
     const Share own(piece, rank_, world_size_);
     const uint32_t results = steps_.begin(call.passage);
-    combine_all(call, steps_.mine(step, kSlotSize) + own.begin, own.size(), [&](int32_t rank) {
+    std::byte* const result = alone ? call.output.data + offset : steps_.mine(step, kSlotSize);
+    combine_all(call, result + own.begin, own.size(), [&](int32_t rank) {
       if (rank == rank_) return Part{call.input.data + offset + own.begin, call.scalar};
       if (lending_.input(rank) != nullptr) return lent(call, rank, offset + own.begin);
       return Part{steps_.see(rank, step, kSlotSize, call.passage) + own.begin, nullptr};
@@ -147,7 +188,7 @@ void Collectives::reduce_large(const Call& call, bool here) {
       std::memcpy(call.output.data + offset + share.begin, from + share.begin, share.size());
     };
     if (here) {
-      copy_out(rank_);
+      if (!alone) copy_out(rank_);
       std::for_each(others_.begin(), others_.end(), copy_out);
     }
     step = next;

@@ -28,6 +28,17 @@ TEST(Lent, AnyBufferInAnyCollective) {
   for (const int32_t ranks : {2, 3, 5}) on_heaps(ranks, Patience{20'000, 200'000}, any_rounds);
 }
 
+// Staged and lent, of sizes from which on the root does it, and from which on nothing is lent to it.
+TEST(Lent, AnyBufferInReductionsBetweenTwo) {
+  on_heaps(2, Patience{20'000, 200'000}, [](Rank& rank) {
+    std::mt19937_64 own(static_cast<uint64_t>(rank.id));
+    for (uint64_t round = 0; round < 16 && !testing::Test::HasFatalFailure(); ++round) {
+      const Where where = std::array{Where::kAny, Where::kHeap, Where::kOrdinary}[round / 2 % 3];
+      Round(rank, round, std::array{32'000, 33'001, 70'000, 300'000}[round / 4], where, own).run(BP_REDUCE);
+    }
+  });
+}
+
 TEST(Lent, AnyBufferWhereProcessesAreRead) {
   for (const Cma cma : {Cma::kOn, Cma::kAuto}) {
     for (const int32_t ranks : {2, 3}) on_heaps(ranks, Patience{20'000, 200'000}, any_rounds, cma);
