@@ -34,6 +34,19 @@ TEST_F(HostReduce, CombinesDividesAndMultiplies) {
   EXPECT_EQ(out, (std::vector<int32_t>{-3, 21, -90}));
 }
 
+TEST_F(HostReduce, ReducesAllAtOnce) {
+  ASSERT_TRUE(api_ != nullptr && BP_HAS(api_, reduce));
+  std::vector<int32_t> data[] = {{1, -7, 30}, {2, 0, 5}, {4, 1, 0}};
+  const int32_t factor = 10;
+  const void* const inputs[] = {data[0].data(), data[1].data(), data[2].data()};
+  const void* const scalars[] = {nullptr, &factor, nullptr};
+  std::vector<int32_t> out(3);
+  EXPECT_EQ(api_->reduce(BP_I32, BP_AVG, out.data(), inputs, nullptr, 3, 3, 3), BP_OK);
+  EXPECT_EQ(out, (std::vector<int32_t>{2, -2, 11}));
+  EXPECT_EQ(api_->reduce(BP_I32, BP_PREMUL_SUM, data[2].data(), inputs, scalars, 3, 0, 3), BP_OK);
+  EXPECT_EQ(data[2], (std::vector<int32_t>{25, -6, 80}));
+}
+
 TEST_F(HostReduce, RefusesWhatDoesNotGoTogether) {
   uint8_t data[16] = {};
   const uint8_t factor[16] = {};
@@ -42,6 +55,10 @@ TEST_F(HostReduce, RefusesWhatDoesNotGoTogether) {
   EXPECT_EQ(api_->divide(BP_F32, data, 0, 1), BP_INVALID);
   EXPECT_EQ(api_->divide(BP_DTYPE_COUNT, data, 2, 1), BP_INVALID);
   EXPECT_EQ(api_->multiply(BP_DTYPE_COUNT, data, data, factor, 1), BP_INVALID);
+  const void* const inputs[] = {data};
+  EXPECT_EQ(api_->reduce(BP_F32, BP_BXOR, data, inputs, nullptr, 1, 1, 1), BP_INVALID);
+  EXPECT_EQ(api_->reduce(BP_F32, BP_SUM, data, inputs, nullptr, 0, 1, 1), BP_INVALID);
+  EXPECT_EQ(api_->reduce(BP_F32, BP_AVG, data, inputs, nullptr, 1, 0, 1), BP_INVALID);
 }
 
 }  // namespace

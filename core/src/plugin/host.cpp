@@ -10,6 +10,7 @@
 #include "backplane/abi/ext/security.h"
 #include "log.hpp"
 #include "reduce/combine.hpp"
+#include "reduce/reduce.hpp"
 #include "store/secret.hpp"
 
 namespace backplane::core {
@@ -37,8 +38,15 @@ int32_t multiply_for_plugin(uint32_t dtype, void* out, const void* in, const voi
   return BP_OK;
 }
 
-constexpr bp_reduce_api kReduce = {sizeof(bp_reduce_api), 0, combine_for_plugin, divide_for_plugin,
-                                   multiply_for_plugin};
+int32_t reduce_for_plugin(uint32_t dtype, uint32_t reduce_op, void* out, const void* const* inputs,
+                          const void* const* scalars, uint64_t inputs_count, uint64_t divisor, uint64_t count) {
+  if (!reducible(dtype, reduce_op) || inputs_count == 0 || (reduce_op == BP_AVG && divisor == 0)) return BP_INVALID;
+  reduce(dtype, reduce_op, out, {inputs, scalars, inputs_count}, divisor, count);
+  return BP_OK;
+}
+
+constexpr bp_reduce_api kReduce = {sizeof(bp_reduce_api), 0, combine_for_plugin, divide_for_plugin, multiply_for_plugin,
+                                   reduce_for_plugin};
 constexpr bp_security_api kSecure = {sizeof(bp_security_api), 1};
 constexpr bp_security_api kOpen = {sizeof(bp_security_api), 0};
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reduce/combine.hpp"
 
+#include <algorithm>
+#include <cstring>
+
 #include "reduce/elements.hpp"
 #include "reduce/kernels.hpp"
 #include "reduce/wide_float.hpp"
@@ -65,6 +68,10 @@ void with_kernels(uint32_t dtype, const Function& function) {
 [[gnu::target("avx2"), gnu::flatten]] void divide_wide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
   with_kernels(dtype, [=]<class K>() { K::divide(data, divisor, count); });
 }
+[[gnu::target("avx2"), gnu::flatten]] void reduce_wide(uint32_t dtype, uint32_t reduce_op, void* out,
+                                                       const Inputs& inputs, uint64_t divisor, uint64_t count) {
+  with_kernels(dtype, [=, &inputs]<class K>() { K::reduce(reduce_op, out, inputs, divisor, count); });
+}
 [[gnu::target("avx2"), gnu::flatten]] void multiply_wide(uint32_t dtype, void* out, const void* in, const void* scalar,
                                                          uint64_t count) {
   with_kernels(dtype, [=]<class K>() { K::multiply(out, in, scalar, count); });
@@ -81,10 +88,43 @@ const bool has_f16c = [] {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return has_avx2 && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }();
+#endif
+
 bool is_small_float(uint32_t dtype) {
   return dtype == BP_F16 || dtype == BP_BF16 || dtype == BP_F8E4M3 || dtype == BP_F8E5M2;
 }
-#endif
+bool in_f32(uint32_t dtype, uint32_t reduce_op) {
+  return is_small_float(dtype) && reduce_op != BP_MIN && reduce_op != BP_MAX;
+}
+
+constexpr uint64_t kPart = UINT64_C(16) << 10;  // bytes; stays in the cache
+
+void reduce_pairs(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor,
+                  uint64_t count) {
+  const uint64_t element = dtype_size(dtype);
+  alignas(64) unsigned char aside[kPart], first_scaled[kPart], scaled[kPart];
+  // In place, that input would be overwritten before its turn.
+  const void* const* const inputs_end = inputs.data + inputs.size;
+  const bool in_place = inputs.size > 2 && std::find(inputs.data + 2, inputs_end, out) != inputs_end;
+  for (uint64_t at = 0; at < count * element; at += kPart) {
+    const uint64_t size = std::min(kPart, count * element - at);
+    const auto operand = [&inputs, dtype, at, part = size / element](uint64_t k, void* room) {
+      const void* const in = static_cast<const unsigned char*>(inputs.data[k]) + at;
+      if (inputs.scalars == nullptr || inputs.scalars[k] == nullptr) return in;
+      multiply(dtype, room, in, inputs.scalars[k], part);
+      return static_cast<const void*>(room);
+    };
+    void* const result = static_cast<unsigned char*>(out) + at;
+    void* const to = in_place ? aside : result;
+    const void* const first = operand(0, first_scaled);
+    if (inputs.size == 1) std::memmove(to, first, size);
+    for (uint64_t k = 1; k < inputs.size; ++k) {
+      combine(dtype, reduce_op, to, k == 1 ? first : to, operand(k, scaled), size / element);
+    }
+    if (reduce_op == BP_AVG) divide(dtype, to, divisor, size / element);
+    if (in_place) std::memcpy(result, to, size);
+  }
+}
 
 }  // namespace
 
@@ -115,6 +155,22 @@ void multiply(uint32_t dtype, void* out, const void* in, const void* scalar, uin
   if (has_avx2) return multiply_wide(dtype, out, in, scalar, count);
 #endif
   with_kernels(dtype, [=]<class K>() { K::multiply(out, in, scalar, count); });
+}
+
+void reduce_anywhere(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor,
+                     uint64_t count) {
+  if (!in_f32(dtype, reduce_op)) return reduce_pairs(dtype, reduce_op, out, inputs, divisor, count);
+  with_kernels(dtype, [=, &inputs]<class K>() { K::reduce(reduce_op, out, inputs, divisor, count); });
+}
+
+void reduce(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor, uint64_t count) {
+#ifdef __x86_64__
+  if (in_f32(dtype, reduce_op)) {
+    if (has_f16c && wide::reduce(dtype, reduce_op, out, inputs, divisor, count)) return;
+    if (has_avx2) return reduce_wide(dtype, reduce_op, out, inputs, divisor, count);
+  }
+#endif
+  reduce_anywhere(dtype, reduce_op, out, inputs, divisor, count);
 }
 
 }  // namespace backplane::core

@@ -80,6 +80,7 @@ struct Floating {
 
 template <class Format>
 struct SmallFloating {
+  using InF32 = Format;
   using Stored = typename Format::Bits;
   using Signed = std::make_signed_t<Stored>;
   static Stored add(Stored a, Stored b) { return Format::from_float(Format::to_float(a) + Format::to_float(b)); }

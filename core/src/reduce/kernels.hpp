@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loops of combine, divide and multiply, one set for each element type; combine.cpp has the dispatch over dtypes.
+// The loops of combine, divide, multiply and reduce, one set for each element type; combine.cpp has the dispatch over
+// dtypes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #include "backplane/abi/types.h"
+#include "reduce/reduce.hpp"
 
 namespace backplane::core {
 
@@ -64,6 +67,15 @@ struct Kernels {
       for (uint64_t i = 0; i < count; ++i) store(data, i, Element::divide_by(load<Stored>(data, i), divisor));
   }
 
+  // In f32, the elements that have the type InF32.
+  static void reduce(uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor, uint64_t count) {
+    if constexpr (requires { typename Element::InF32; }) {
+      for (uint64_t begin = 0; begin < count; begin += kPart) {
+        reduce_part<typename Element::InF32>(reduce_op, out, inputs, divisor, begin, std::min(kPart, count - begin));
+      }
+    }
+  }
+
   static void multiply(void* out, const void* in, const void* scalar, uint64_t count) {
     const auto factor = load<Stored>(scalar, 0);
     if (out == in) {
@@ -71,6 +83,33 @@ struct Kernels {
     } else {
       for (uint64_t i = 0; i < count; ++i) store(out, i, Element::multiply(load<Stored>(in, i), factor));
     }
+  }
+
+ private:
+  static constexpr uint64_t kPart = 512;  // elements; in f32 they stay in the first cache
+
+  template <class Format>
+  static void reduce_part(uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor, uint64_t begin,
+                          uint64_t count) {
+    float results[kPart];
+    for (uint64_t k = 0; k < inputs.size; ++k) {
+      const void* const scalar = inputs.scalars == nullptr ? nullptr : inputs.scalars[k];
+      const float factor = scalar == nullptr ? 1.0F : Format::to_float(load<Stored>(scalar, 0));
+      const auto operand = [in = inputs.data[k], factor, begin](uint64_t i) {
+        return Format::to_float(load<Stored>(in, begin + i)) * factor;
+      };
+      if (k == 0) {
+        for (uint64_t i = 0; i < count; ++i) results[i] = operand(i);
+      } else if (reduce_op == BP_PROD) {
+        for (uint64_t i = 0; i < count; ++i) results[i] *= operand(i);
+      } else {
+        for (uint64_t i = 0; i < count; ++i) results[i] += operand(i);
+      }
+    }
+    if (reduce_op == BP_AVG) {
+      for (uint64_t i = 0; i < count; ++i) results[i] /= static_cast<float>(divisor);
+    }
+    for (uint64_t i = 0; i < count; ++i) store(out, begin + i, Format::from_float(results[i]));
   }
 };
 

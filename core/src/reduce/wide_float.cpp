@@ -76,8 +76,10 @@ struct BrainHalf {
 template <int kMantissa, int kLeast>
 __m256 round_to(__m256 value) {
   const __m256i bits = _mm256_castps_si256(value);
-  const __m256i exponent =
-      _mm256_max_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7F800000)), _mm256_set1_epi32((127 + kLeast) << 23));
+  const __m256i own = _mm256_and_si256(bits, _mm256_set1_epi32(0x7F800000));
+  // What is so large that the large number would not be one is beyond the format's numbers in any case.
+  const __m256i exponent = _mm256_min_epi32(_mm256_max_epi32(own, _mm256_set1_epi32((127 + kLeast) << 23)),
+                                            _mm256_set1_epi32((127 + 64) << 23));
   const __m256 large =
       _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(((23 - kMantissa) << 23) | 0x400000)));
   const __m256 sign = _mm256_and_ps(value, _mm256_set1_ps(-0.0F));
@@ -181,12 +183,115 @@ void combine_as(uint32_t reduce_op, void* out, const void* left, const void* rig
   }
 }
 
+// As often as there is room.
 template <class Format>
-void multiply_as(void* out, const void* in, const void* scalar, uint64_t count) {
+__m256 element_of(const void* scalar) {
   unsigned char many[kWidth * Format::kSize];
   for (uint64_t i = 0; i < kWidth; ++i) std::memcpy(many + i * Format::kSize, scalar, Format::kSize);
-  const __m256 by = Format::load(many).low;
+  return Format::load(many).low;
+}
+
+template <class Format>
+void multiply_as(void* out, const void* in, const void* scalar, uint64_t count) {
+  const __m256 by = element_of<Format>(scalar);
   apply<Format>(out, in, in, count, [by](__m256 a, __m256) { return _mm256_mul_ps(a, by); });
+}
+
+// How two results become one, and what becomes of them at the end.
+struct Sum {
+  static __m256 combine(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+  static __m256 finish(__m256 sum, __m256) { return sum; }
+};
+struct Product {
+  static __m256 combine(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
+  static __m256 finish(__m256 product, __m256) { return product; }
+};
+struct Average {
+  static __m256 combine(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+  static __m256 finish(__m256 sum, __m256 divisor) { return _mm256_div_ps(sum, divisor); }
+};
+
+// A block, or `size` bytes of one and zeros after them.
+template <class Format, bool kWhole>
+Floats load_block(const unsigned char* from, uint64_t size) {
+  if constexpr (kWhole) return Format::load(from);
+  unsigned char last[kWidth * Format::kSize] = {};
+  std::memcpy(last, from, size);
+  return Format::load(last);
+}
+template <class Format, bool kWhole>
+void store_block(unsigned char* to, Floats values, uint64_t size) {
+  if constexpr (kWhole) return Format::store(to, values);
+  unsigned char last[kWidth * Format::kSize];
+  Format::store(last, values);
+  std::memcpy(to, last, size);
+}
+
+template <class Format, class Operation>
+class Reducer {
+ public:
+  Reducer(void* out, const Inputs& inputs, uint64_t divisor)
+      : out_(static_cast<unsigned char*>(out)),
+        inputs_(inputs),
+        divisor_(_mm256_set1_ps(static_cast<float>(divisor))) {}
+
+  void run(uint64_t count) const {
+    const uint64_t size = count * Format::kSize;
+    uint64_t at = 0;
+    for (; at + kTogether * kBlock <= size; at += kTogether * kBlock) reduce<kTogether, true>(at, kBlock);
+    for (; at + kBlock <= size; at += kBlock) reduce<1, true>(at, kBlock);
+    if (at < size) reduce<1, false>(at, size - at);
+  }
+
+ private:
+  static constexpr uint64_t kBlock = kWidth * Format::kSize;  // bytes
+  static constexpr uint64_t kTogether = 2;                    // blocks: so many results are held in registers
+
+  // Of all inputs, kBlocks blocks from byte `at` on.
+  template <uint64_t kBlocks, bool kWhole>
+  void reduce(uint64_t at, uint64_t size) const {
+    Floats results[kBlocks];
+    load<kBlocks, kWhole>(results, 0, at, size);
+    for (uint64_t k = 1; k < inputs_.size; ++k) {
+      Floats values[kBlocks];
+      load<kBlocks, kWhole>(values, k, at, size);
+      for (uint64_t i = 0; i < kBlocks; ++i) {
+        results[i].low = Operation::combine(results[i].low, values[i].low);
+        results[i].high = Operation::combine(results[i].high, values[i].high);
+      }
+    }
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      const Floats finished = {Operation::finish(results[i].low, divisor_),
+                               Operation::finish(results[i].high, divisor_)};
+      store_block<Format, kWhole>(out_ + at + i * kBlock, finished, size);
+    }
+  }
+
+  template <uint64_t kBlocks, bool kWhole>
+  void load(Floats* values, uint64_t k, uint64_t at, uint64_t size) const {
+    const unsigned char* const from = static_cast<const unsigned char*>(inputs_.data[k]) + at;
+    for (uint64_t i = 0; i < kBlocks; ++i) values[i] = load_block<Format, kWhole>(from + i * kBlock, size);
+    if (inputs_.scalars == nullptr || inputs_.scalars[k] == nullptr) return;
+    const __m256 by = element_of<Format>(inputs_.scalars[k]);
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      values[i] = {_mm256_mul_ps(values[i].low, by), _mm256_mul_ps(values[i].high, by)};
+    }
+  }
+
+  unsigned char* const out_;
+  const Inputs& inputs_;
+  const __m256 divisor_;
+};
+
+template <class Format>
+void reduce_as(uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor, uint64_t count) {
+  if (reduce_op == BP_PROD) {
+    Reducer<Format, Product>(out, inputs, divisor).run(count);
+  } else if (reduce_op == BP_AVG) {
+    Reducer<Format, Average>(out, inputs, divisor).run(count);
+  } else {
+    Reducer<Format, Sum>(out, inputs, divisor).run(count);
+  }
 }
 
 }  // namespace
@@ -205,6 +310,11 @@ bool divide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
 
 bool multiply(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count) {
   return with_format(dtype, [=](auto format) { multiply_as<decltype(format)>(out, in, scalar, count); });
+}
+
+bool reduce(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor, uint64_t count) {
+  return with_format(
+      dtype, [=, &inputs](auto format) { reduce_as<decltype(format)>(reduce_op, out, inputs, divisor, count); });
 }
 
 }  // namespace backplane::core::wide

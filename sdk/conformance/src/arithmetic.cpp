@@ -285,6 +285,22 @@ void multiply(uint32_t dtype, void* data, uint64_t count, const void* factor) {
   });
 }
 
+void reduce(uint32_t dtype, uint32_t reduce_op, void* out, const void* const* inputs, const void* const* scalars,
+            uint64_t inputs_count, uint64_t divisor, uint64_t count) {
+  with_element(dtype, [=](auto element) {
+    using Element = decltype(element);
+    for (uint64_t i = 0; i < count; ++i) {
+      auto result = Element::get(inputs[0], i);
+      for (uint64_t k = 0; k < inputs_count; ++k) {
+        auto value = Element::get(inputs[k], i);
+        if (scalars != nullptr && scalars[k] != nullptr) value = product(value, Element::get(scalars[k], 0));
+        result = k == 0 ? value : combined(result, value, reduce_op);
+      }
+      Element::put(out, i, reduce_op == BP_AVG ? quotient(result, divisor) : result);
+    }
+  });
+}
+
 double as_double(uint32_t dtype, const void* data, uint64_t i) {
   double number = 0;
   with_element(dtype, [&number, data, i](auto element) {

@@ -20,6 +20,10 @@ void divide(uint32_t dtype, void* data, uint64_t count, uint64_t divisor);
 // data[i] = data[i] * factor[0].
 void multiply(uint32_t dtype, void* data, uint64_t count, const void* factor);
 
+// All of a reduction, as ext/reduce.h says.
+void reduce(uint32_t dtype, uint32_t reduce_op, void* out, const void* const* inputs, const void* const* scalars,
+            uint64_t inputs_count, uint64_t divisor, uint64_t count);
+
 // Element i of data as a number; the real part of complex types.
 double as_double(uint32_t dtype, const void* data, uint64_t i);
 // Stores a number, rounded to the nearest element (integers: truncated, and wrapped if out of range); complex types get

@@ -104,8 +104,17 @@ struct Host::Functions {
     return BP_OK;
   }
 
+  static int32_t reduce_all(uint32_t dtype, uint32_t reduce_op, void* out, const void* const* inputs,
+                            const void* const* scalars, uint64_t inputs_count, uint64_t divisor, uint64_t count) {
+    if (!goes_together(dtype, reduce_op) || inputs_count == 0 || (reduce_op == BP_AVG && divisor == 0)) {
+      return BP_INVALID;
+    }
+    reduce(dtype, reduce_op, out, inputs, scalars, inputs_count, divisor, count);
+    return BP_OK;
+  }
+
   static const void* extension(void* ctx, const char* id) {
-    static const bp_reduce_api reduce = {sizeof(bp_reduce_api), 0, combine, divide_sum, multiply_input};
+    static const bp_reduce_api reduce = {sizeof(bp_reduce_api), 0, combine, divide_sum, multiply_input, reduce_all};
     static const bp_security_api with = {sizeof(bp_security_api), 1};
     static const bp_security_api without = {sizeof(bp_security_api), 0};
     if (id == nullptr) return nullptr;

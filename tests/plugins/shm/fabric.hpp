@@ -55,7 +55,8 @@ struct Memory {
 // A host whose only service is the sum of u32: that of a core from before there was divide and multiply.
 inline const bp_host* host() {
   static const bp_reduce_api reduce = {
-      offsetof(bp_reduce_api, divide), 0,
+      offsetof(bp_reduce_api, divide),
+      0,
       [](uint32_t, uint32_t, void* out, const void* left, const void* right, uint64_t count) -> int32_t {
         for (uint64_t i = 0; i < count; ++i) {
           uint32_t a = 0;
@@ -67,7 +68,9 @@ inline const bp_host* host() {
         }
         return BP_OK;
       },
-      nullptr, nullptr};
+      nullptr,
+      nullptr,
+      nullptr};
   static const bp_host table = [] {
     bp_host result = {};
     result.struct_size = sizeof result;

@@ -196,6 +196,8 @@ BP_SIZE(bp_reduce_api, 16);
 BP_AT(bp_reduce_api, divide, 16);
 BP_AT(bp_reduce_api, multiply, 24);
 BP_SIZE(bp_reduce_api, 32);
+BP_AT(bp_reduce_api, reduce, 32);
+BP_SIZE(bp_reduce_api, 40);
 
 BP_AT(bp_security_api, struct_size, 0);
 BP_AT(bp_security_api, secure, 4);
