@@ -16,7 +16,7 @@ forbid() {
 }
 
 quoted='^ *# *include *["<]'
-api='backplane/(backplane|error|types|store|process_group|distributed|registry|objects|dlpack|gradients|packing|agreement|launch|multigpu|rpc|rpc_content|rpc_future|master_worker)\.hp?p?'
+api='backplane/(backplane|error|types|store|process_group|distributed|registry|objects|dlpack|gradients|packing|agreement|launch|multigpu|rpc|rpc_content|rpc_future|master_worker|master_worker_commands)\.hp?p?'
 inside='(store|schedule|reduce|plugin|registry|group|rpc|capi|options)/[a-z_]+\.hpp'
 
 forbid core/abi "$quoted(fmt|boost|backplane/(sdk|[a-z_]+\.hpp))" 'the ABI depends on nothing'

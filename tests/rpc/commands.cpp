@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A master and its workers, and what becomes of commands that do not work.
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <future>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "backplane/master_worker.hpp"
 
@@ -69,6 +71,61 @@ void buffers(Master* master) {
   failure_of([&] { master->read(x, 1); }, Status::kInvalid);
 }
 
+void end_all(const std::vector<rpc::Future<void>>& ends) {
+  for (const auto& end : ends) end.wait();
+}
+
+void collectives(Master* master) {
+  const auto each = master->make<float>(2);
+  const auto all = master->make<float>(4);
+  const auto write = [&] {
+    master->write(each, 1, {1, 2});
+    master->write(each, 2, {3, 4});
+  };
+  const auto hold = [&](const Distributed<float>& x, const std::vector<float>& one, const std::vector<float>& two,
+                        const std::string& what) {
+    expect(master->read(x, 1) == one && master->read(x, 2) == two, "a wrong end of " + what);
+  };
+  write();
+  end_all(master->broadcast(each, 2));
+  hold(each, {3, 4}, {3, 4}, "broadcast");
+  write();
+  end_all(master->reduce(each, 1, ReduceOp::kMax));
+  hold(each, {3, 4}, {3, 4}, "reduce");
+  write();
+  end_all(master->reduce(each, 2));
+  hold(each, {1, 2}, {4, 6}, "reduce");
+  end_all(master->gather(each, all, 2));
+  hold(all, {0, 0, 0, 0}, {1, 2, 4, 6}, "gather");
+  end_all(master->scatter(all, each, 2));
+  hold(each, {1, 2}, {4, 6}, "scatter");
+  master->write(all, 1, {5, 6, 7, 8});
+  end_all(master->scatter(all, each, 1));
+  hold(each, {5, 6}, {7, 8}, "scatter");
+  end_all(master->all_gather(each, all));
+  hold(all, {5, 6, 7, 8}, {5, 6, 7, 8}, "all_gather");
+  for (const int root : {0, 3}) {
+    failure_of([&] { master->broadcast(each, root); }, Status::kInvalid);
+    failure_of([&] { master->reduce(each, root); }, Status::kInvalid);
+    failure_of([&] { master->gather(each, all, root); }, Status::kInvalid);
+    failure_of([&] { master->scatter(all, each, root); }, Status::kInvalid);
+  }
+  const std::string text = failure_of([&] { master->all_gather(all, each); }, Status::kInvalid);
+  expect(text.find("a buffer of 2 elements does not hold 4 of each of 2 workers") != std::string::npos, text);
+  failure_of([&] { master->gather(each, each, 1); }, Status::kInvalid);
+  failure_of([&] { master->scatter(each, each, 1); }, Status::kInvalid);
+}
+
+void a_barrier_that_one_comes_late_to(Master* master) {
+  const auto late = master->run_on(2, "wait at the gate");
+  const auto ends = master->barrier();
+  const bool waited = !ends[0].wait_for(std::chrono::milliseconds(20));
+  rpc::rpc_sync(2, "open the gate");
+  end_all(ends);
+  late.wait();
+  expect(waited, "a barrier waited for nobody");
+}
+
 int work(const std::string& backend) {
   register_command("add", [](int a, int b) { return a + b; });
   static std::promise<void> gate;
@@ -94,6 +151,8 @@ int work(const std::string& backend) {
   a_command_that_is_cancelled(&*master);
   many_at_once(&*master);
   buffers(&*master);
+  collectives(&*master);
+  a_barrier_that_one_comes_late_to(&*master);
   // Nobody gets this one's futures; the failure comes to light at the end.
   master->make<double>(uint64_t{1} << 60);  // more than any vector has
   failure_of([&master] { master->shutdown(); }, Status::kInternal);

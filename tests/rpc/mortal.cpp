@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A worker of three, the last of which dies in the middle of a call. The others say how they saw it, and go on. With
-// "master", rank 0 drives the others, and the last one dies of a command.
+// "master", rank 0 drives the others, and the last one dies of a command; with "masterless" rank 0 dies, and they end.
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -74,7 +75,8 @@ std::string problem_of(const rpc::Future<void>& command) {
     command.wait();
   } catch (const Error& e) {
     const std::string text = e.what();
-    const bool named = e.status() == Status::kPeerLost && text.find("is lost: its process ended") != std::string::npos;
+    const bool named = e.status() == Status::kPeerLost && text.find("rank 2 (") != std::string::npos &&
+                       text.find("is lost: its process ended") != std::string::npos;
     return named ? "" : text;
   }
   return "a command that needs the dead worker succeeded";
@@ -108,6 +110,28 @@ int drive(const GroupOptions& options, const std::string& agent) {
   return 0;
 }
 
+// The master dies while each of its workers runs a command, which calls it.
+int outlive(const GroupOptions& options, const std::string& agent) {
+  rpc::register_function("die of the second call", [] {
+    static std::atomic<int> calls = 0;
+    if (++calls == 2) ::raise(SIGKILL);
+    ::pause();
+  });
+  register_command("call the master", [] { rpc::rpc_sync({0, Timeout::zero()}, "die of the second call"); });
+  try {
+    std::optional<Master> master = init_master_worker(options, agent);
+    if (!master) return fail("the master is said to have ended");
+    for (const auto& end : master->run("call the master")) end.wait();
+    return fail("the master lives");
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    const bool named = e.status() == Status::kPeerLost && text.find("worker 'master' (rank 0)") != std::string::npos &&
+                       text.find("is lost: its process ended") != std::string::npos;
+    if (!named || is_initialized()) return fail(text);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -115,7 +139,7 @@ int main(int count, char** arguments) {
   if (count > 3) {
     GroupOptions options;
     options.backend = arguments[2];
-    return drive(options, arguments[1]);
+    return std::string(arguments[3]) == "master" ? drive(options, arguments[1]) : outlive(options, arguments[1]);
   }
   rpc::register_function("two", [] { return 2; });
   rpc::register_function("hang", [] {
