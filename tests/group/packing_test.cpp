@@ -119,6 +119,21 @@ TEST_P(PackReduceTest, SumAndMeanOfAList) {
   });
 }
 
+// What lies there the backend reaches directly: no byte of it is staged (Lent.NothingIsStagedInCollectives).
+TEST_P(PackReduceTest, PacksLieInTheGroupsOwnMemory) {
+  in_group([this](ProcessGroup& group) {
+    detail::PackReducer packer{PackMemory{}};
+    for (const size_t count : {10, 20'000, 500}) {
+      std::vector<int> some(count, 1);
+      std::vector<int> more(2 * count, 2);
+      packer.reduce(group, std::vector<Buffer>{some, more}, Offsets{0, count, count, 3 * count}, ReduceMethod::kSum);
+      EXPECT_EQ(packer.native(), backend() == "shm" && group.world_size() > 1);
+      EXPECT_EQ(some, std::vector<int>(count, group.world_size()));
+      EXPECT_EQ(more, std::vector<int>(2 * count, 2 * group.world_size()));
+    }
+  });
+}
+
 TEST_P(PackReduceTest, MeanOfIntegersRoundsTowardZero) {
   in_group([](ProcessGroup& group) {
     std::vector<int> values = {group.rank() == 0 ? -1 : 0, 3};

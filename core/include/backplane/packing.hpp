@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/memory.hpp"
 #include "backplane/process_group.hpp"
 
 namespace backplane {
@@ -50,10 +51,11 @@ inline Offsets get_offsets(std::span<const Shape> shapes) {
   return offsets;
 }
 
-// Where packs live, and how bytes come there and back. Left as it is: host memory, for buffers in host memory.
+// Where packs live, and how bytes come there and back. Left as it is: the group's own host memory
+// (ProcessGroup::allocate), which its backend reaches directly if it can, for buffers in host memory.
 struct PackMemory {
   Device device = {};
-  // Memory on `device`; needed if that is not the host.
+  // Memory on `device` instead; needed if that is not the host.
   std::function<std::shared_ptr<void>(uint64_t bytes)> allocate = {};
   // Copies between buffers of the same dtype and count; done when it returns. Needed if one of them is not in host
   // memory. Called on whatever thread packs.
@@ -76,15 +78,6 @@ inline void copy_buffer(const PackMemory& memory, const Buffer& to, const Buffer
     fail(Status::kUnsupported, "nobody said how to copy from " + name_of_device(from.device()) + " to " +
                                    name_of_device(to.device()) + "; give PackMemory a copy function");
   }
-}
-
-inline std::shared_ptr<void> allocate_pack(const PackMemory& memory, uint64_t bytes) {
-  if (memory.allocate) return memory.allocate(bytes);
-  if (memory.device.memory != BP_HOST) {
-    fail(Status::kUnsupported, "nobody said how to allocate packs on " + name_of_device(memory.device) +
-                                   "; give PackMemory an allocate function");
-  }
-  return {::operator new(bytes), [](void* bytes_of_pack) { ::operator delete(bytes_of_pack); }};
 }
 
 inline Buffer part_of(const Buffer& pack, uint64_t begin, uint64_t end) {
@@ -177,7 +170,7 @@ class PackReducer {
     if (bytes > capacity_) {
       capacity_ = 0;
       bytes_ = nullptr;
-      bytes_ = allocate_pack(memory_, bytes);
+      bytes_ = allocate(group, bytes);
       capacity_ = bytes;
     }
     const Buffer pack(bytes_.get(), offsets.back(), dtype, memory_.device);
@@ -186,10 +179,31 @@ class PackReducer {
     pack_split(pack, offsets, buffers, memory_);
   }
 
+  // Does its memory belong to the backend, so that packs need not be staged?
+  bool native() const { return native_; }
+
  private:
+  std::shared_ptr<void> allocate(ProcessGroup& group, uint64_t bytes) {
+    native_ = false;
+    if (memory_.allocate) return memory_.allocate(bytes);
+    if (memory_.device.memory != BP_HOST) {
+      fail(Status::kUnsupported, "nobody said how to allocate packs on " + name_of_device(memory_.device) +
+                                     "; give PackMemory an allocate function");
+    }
+    try {
+      const auto own = std::make_shared<Memory<uint8_t>>(group.allocate<uint8_t>(bytes));
+      native_ = own->native();
+      return {own, own->data()};
+    } catch (const Error& e) {
+      if (e.status() != Status::kResource) throw;  // a small /dev/shm; there may be ordinary memory all the same
+    }
+    return {::operator new(bytes), [](void* bytes_of_pack) { ::operator delete(bytes_of_pack); }};
+  }
+
   const PackMemory memory_;
   std::shared_ptr<void> bytes_;
   uint64_t capacity_ = 0;
+  bool native_ = false;
 };
 
 }  // namespace detail
