@@ -81,6 +81,53 @@ TEST_P(GradientsTest, AFullPackIsSentWhileTheRoundGoesOn) {
   });
 }
 
+// Nobody waits for a pack in `add`: rank 1 fills one that rank 0 has filled already, but only when it hears so.
+TEST_P(GradientsTest, TheCallerGoesOnWhileAPackWaitsForOthers) {
+  in_group([](ProcessGroup& group) {
+    if (group.world_size() == 1) return;
+    GradientReducer reducer(group, {.pack_bytes = 100});
+    std::vector<float> gradient(100, 1);
+    int word = group.rank();
+    if (group.rank() == 1) group.recv(one(word), 0);
+    const ReducedGradient reduced = reducer.add("w", gradient);
+    if (group.rank() == 0) {
+      EXPECT_FALSE(reduced.is_completed());
+      group.send(one(word), 1);
+    }
+    reduced.wait();
+    EXPECT_EQ(gradient, std::vector<float>(100, static_cast<float>(group.world_size())));
+  });
+}
+
+// Ranks may come to their dtypes in different orders.
+TEST_P(GradientsTest, TheRestIsSentInTheOrderOfDtypes) {
+  in_group([](ProcessGroup& group) {
+    GradientReducer reducer(group);
+    std::vector<float> floats(5, 1);
+    std::vector<int64_t> integers(7, group.rank());
+    if (group.rank() % 2 == 0) reducer.add("f", floats);
+    reducer.add("i", integers);
+    if (group.rank() % 2 == 1) reducer.add("f", floats);
+    reducer.finish();
+    const int64_t world = group.world_size();
+    EXPECT_EQ(floats, std::vector<float>(5, static_cast<float>(world)));
+    EXPECT_EQ(integers, std::vector<int64_t>(7, world * (world - 1) / 2));
+  });
+}
+
+TEST_P(GradientsTest, APackIsSentWhenItHoldsMoreThan10MiB) {
+  in_group([](ProcessGroup& group) {
+    GradientReducer reducer(group);
+    std::vector<uint8_t> most(10 * 1024 * 1024, 1);
+    uint8_t more = 1;
+    const ReducedGradient first = reducer.add("most", most);
+    EXPECT_EQ(failure_of([&first] { first.wait(); }), Status::kInvalid) << "it was sent";
+    reducer.add("more", one(more)).wait();
+    first.wait();
+    EXPECT_EQ(most.back(), group.world_size());
+  });
+}
+
 // In the original such a wait never ended.
 TEST_P(GradientsTest, WaitingForWhatWasNotSentIsRefused) {
   in_group([](ProcessGroup& group) {

@@ -45,6 +45,25 @@ TEST_P(LaunchTest, ResultsAreCollectedByRank) {
   EXPECT_FALSE(is_distributed());  // here nothing has changed
 }
 
+TEST_P(LaunchTest, ThereIsADefaultGroupToSynchronize) {
+  const RankResults results = run(3, [](ProcessGroup& group) {
+    if (!is_distributed()) return std::string("no default group");
+    auto leave_alone = synchronized([&group] {
+      if (group.rank() == 1) throw std::runtime_error("rank 1 stumbles");
+    });
+    try {
+      leave_alone();
+    } catch (const std::exception& e) {
+      return std::string(e.what());
+    }
+    return std::string("came back alone");
+  });
+  for (const auto& said : results) {
+    ASSERT_TRUE(said);
+    EXPECT_NE(said->find("rank 1 stumbles"), std::string::npos) << *said;
+  }
+}
+
 TEST_P(LaunchTest, GradientsOverProcesses) {
   const RankResults results = run(2, [](ProcessGroup& group) {
     GradientReducer reducer(group, {.method = ReduceMethod::kMean, .pack_bytes = 4096});
