@@ -7,14 +7,6 @@
 namespace backplane::shm {
 namespace {
 
-Patience patience_of(const sdk::Context& context, Segment* segment) {
-  const bool crowded = segment != nullptr && segment->peers().oversubscribed();
-  Patience patience;
-  patience.spin_ns = crowded ? 0 : context.options.integer("spin");
-  patience.yield_ns = context.options.integer("yield");
-  return patience;
-}
-
 std::unique_ptr<CrossMemory> cross_memory(const sdk::Context& context, Segment* segment) {
   if (segment == nullptr) return nullptr;
   const std::string& use = context.options.text("cma");
@@ -61,6 +53,11 @@ class Kept {
 
 }  // namespace
 
+Patience patience_of(const sdk::Options& options, const Peers* peers) {
+  const bool crowded = peers != nullptr && peers->oversubscribed();
+  return {.spin_ns = crowded ? 0 : options.integer("spin"), .yield_ns = options.integer("yield")};
+}
+
 Group::Group(const sdk::Context& context, std::span<const bp_capability* const> unscaled)
     : world_size_(context.world_size),
       reductions_(context.host),
@@ -68,7 +65,8 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
       segment_(context.world_size == 1 ? nullptr : meet(context)),
       cross_(cross_memory(context, segment_.get())),
       waiting_(segment_ ? segment_->view().member(context.rank).bell : own_bell_,
-               segment_ ? &segment_->peers() : nullptr, patience_of(context, segment_.get())),
+               segment_ ? &segment_->peers() : nullptr,
+               patience_of(context.options, segment_ ? &segment_->peers() : nullptr)),
       messages_(context.rank, context.world_size, segment_ ? &segment_->view() : nullptr,
                 segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiting_,
                 cross_.get(), log_of(context)) {

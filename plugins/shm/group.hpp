@@ -20,6 +20,10 @@
 
 namespace backplane::shm {
 
+// What the options say; who polls among more ranks than processors only keeps them from running. `peers`: null in a
+// group of one.
+Patience patience_of(const sdk::Options& options, const Peers* peers);
+
 class Group final : public sdk::ProcessGroup {
  public:
   // `unscaled`: what the group can do under a core that offers no scaling; static.

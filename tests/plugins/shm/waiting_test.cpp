@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include "fabric.hpp"
+#include "group.hpp"
 
 namespace backplane::shm::test {
 namespace {
@@ -46,6 +47,32 @@ TEST(Waiting, RanksOnOneProcessorYieldToEachOther) {
   EXPECT_EQ(waiting.until(limit, [&waiting](Look) { return waiting.drivers() > 0; }), End::kReady) << "it only polled";
   EXPECT_TRUE(first.shares_processor());
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+// The union of what the ranks may run on counts: also if each may run on one processor only, or all on the same ones.
+TEST(Waiting, NobodyPollsIfRanksOutnumberProcessors) {
+  constexpr int32_t kRanks = 3;
+  const bp_key_value values[] = {{"spin", "7000"}, {"yield", "9000"}};
+  const sdk::Options options(values, 2);
+  const Memory memory(kRanks);
+  const Peers peers(memory.view, 0, kRanks);
+  const auto spin_on = [&](const std::array<uint64_t, kRanks>& masks, size_t word = 0) {
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      memory.view.member(rank).cpus = {};
+      memory.view.member(rank).cpus[word] = masks[static_cast<size_t>(rank)];
+    }
+    const Patience patience = patience_of(options, &peers);
+    EXPECT_EQ(patience.yield_ns, 9000);
+    return patience.spin_ns;
+  };
+  EXPECT_EQ(spin_on({1, 2, 4}), 7000);
+  EXPECT_EQ(peers.processors(), 3);
+  EXPECT_EQ(spin_on({7, 7, 7}), 7000);
+  EXPECT_EQ(spin_on({1, 2, UINT64_C(1) << 63}, 15), 7000);
+  EXPECT_EQ(spin_on({3, 3, 3}), 0);
+  EXPECT_EQ(spin_on({1, 2, 2}), 0);
+  EXPECT_EQ(peers.processors(), 2);
+  EXPECT_EQ(patience_of(options, nullptr).spin_ns, 7000) << "a group of one";
 }
 
 }  // namespace
