@@ -56,8 +56,14 @@ int32_t status_for_others(int32_t status) {
   return is_theirs ? status : BP_PEER_LOST;
 }
 
-size_t file_size(const sdk::Context& context, const Address& address) {
-  return Layout(context.world_size).size() + static_cast<size_t>(context.world_size) * address.heap_size;
+size_t file_size(int32_t world_size, uint64_t heap) {
+  return Layout(world_size).size() + static_cast<size_t>(world_size) * heap;
+}
+
+void require_few(int32_t world_size) {
+  if (world_size <= kMostRanks) return;
+  throw sdk::Failure(BP_UNSUPPORTED, "shm joins at most " + std::to_string(kMostRanks) + " ranks of one host, not " +
+                                         std::to_string(world_size) + "; choose gloo or zmq");
 }
 
 template <typename Said>
@@ -189,7 +195,7 @@ std::unique_ptr<Segment> host_segment(const sdk::Context& context, int fd, int a
 
 std::unique_ptr<Segment> host(const sdk::Context& context, const sdk::Deadline& deadline) {
   Address address = own_address(context);
-  const size_t size = file_size(context, address);
+  const size_t size = file_size(context.world_size, address.heap_size);
   int attempt = 0;
   try {
     {
@@ -273,7 +279,7 @@ Go await_go(const sdk::Context& context, Segment& segment, const sdk::Deadline& 
 std::unique_ptr<Segment> open_segment(const sdk::Context& context, int attempt, const Address& address) {
   std::unique_ptr<Segment> segment;
   if (attempt > 0 || address.pid_namespace == pid_namespace()) {
-    const sdk::Descriptor fd = open_shared(text_of(address.path), file_size(context, address));
+    const sdk::Descriptor fd = open_shared(text_of(address.path), file_size(context.world_size, address.heap_size));
     if (fd) segment = std::make_unique<Segment>(fd.get(), address.heap_size, context);
   }
   if (!segment || !is_the_one(segment->view(), address)) {
@@ -352,11 +358,15 @@ void Segment::learn(const sdk::Context& context) {
   if (id != 0) become_elder(id, context, pools_.own());
 }
 
+void try_segment(int32_t world_size) {
+  require_few(world_size);
+  const size_t size = Layout(world_size).size();
+  const sdk::Descriptor memory = make_anonymous(file_size(world_size, heap_size(size, world_size)));
+  provide(Mapping(memory.get(), size).data(), kPage, "ranks that are to meet");
+}
+
 std::unique_ptr<Segment> meet(const sdk::Context& context) {
-  if (context.world_size > kMostRanks) {
-    throw sdk::Failure(BP_UNSUPPORTED, "shm joins at most " + std::to_string(kMostRanks) + " ranks of one host, not " +
-                                           std::to_string(context.world_size) + "; choose gloo or zmq");
-  }
+  require_few(context.world_size);
   const sdk::Deadline deadline(context.timeout_ns);
   check_abort(context);
   std::unique_ptr<Segment> segment = context.rank == 0 ? host(context, deadline) : join(context, deadline);

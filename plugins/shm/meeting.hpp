@@ -56,6 +56,10 @@ class Segment {
   Pools pools_;
 };
 
+// Throws BP_UNSUPPORTED or BP_RESOURCE with the reason if so many ranks could not meet here, as far as one process can
+// tell: makes what would be their segment, and takes one page of it for a moment.
+void try_segment(int32_t world_size);
+
 // Blocks until all ranks share the segment, up to context.timeout_ns. Throws BP_UNSUPPORTED if they are not on one
 // host, BP_TIMEOUT naming who did not come, BP_PEER_LOST, BP_RESOURCE, BP_CANCELLED. For two ranks or more.
 std::unique_ptr<Segment> meet(const sdk::Context& context);

@@ -3,6 +3,9 @@
 // `shm`: the ranks of a group are processes of one host that share a segment of memory.
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "backplane/abi/ext/plan.h"
 #include "group.hpp"
 #include "process.hpp"
 
@@ -34,6 +37,12 @@ constexpr auto capabilities_with(uint64_t reduce_ops) {
 constexpr auto kUnscaled = capabilities_with(BP_ALL_REDUCE_OPS & ~(BP_BIT(BP_AVG) | BP_BIT(BP_PREMUL_SUM)));
 constexpr auto kUnscaledPointers = sdk::pointers(kUnscaled);
 
+// Of the group that is to be made, or the least that it could have.
+int32_t planned_ranks(const sdk::Host& host) {
+  const auto* plan = static_cast<const bp_plan_api*>(host.get()->extension(host.get()->ctx, BP_EXT_PLAN));
+  return plan == nullptr ? 2 : std::max(2, plan->world_size);
+}
+
 struct Shm {
   static constexpr const char* id = "shm";
   static constexpr const char* version = "0.1.0";
@@ -63,11 +72,16 @@ struct Shm {
   };
   static constexpr auto capabilities = capabilities_with(BP_ALL_REDUCE_OPS);
 
-  static void probe(const sdk::Host&) {
+  static void probe(const sdk::Host& host) {
     if (boot_id().empty()) {
       throw sdk::Failure(BP_UNSUPPORTED,
                          "/proc/sys/kernel/random/boot_id cannot be read, so that ranks cannot tell whether they share "
                          "a host; mount /proc");
+    }
+    try {
+      try_segment(planned_ranks(host));
+    } catch (const sdk::Failure& why) {
+      throw sdk::Failure(BP_UNSUPPORTED, why.what(), -1, why.native_code());
     }
   }
   static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {

@@ -131,13 +131,14 @@ void Group::choose_late(Deadline deadline) {
 
 // What one `auto` of the selection, its part `number`, stands for.
 Choice Group::choose_one(const ChosenBackend& part, size_t number, Deadline deadline) const {
+  const auto mine = [&] { return candidates(*part.choose_from, config_.world_size, config_.device); };
   if (config_.world_size > 1 || !part.choose_from->registered("self")) {
     const auto store = make_prefix_store(store_, fmt::format("auto{}/", number));
-    return agree_on_backend(*store, config_.rank, config_.world_size, candidates(*part.choose_from, config_.device),
-                            shared_place(), config_.rank == 0 ? tuning_text() : "", deadline);
+    return agree_on_backend(*store, config_.rank, config_.world_size, mine(), shared_place(),
+                            config_.rank == 0 ? tuning_text() : "", deadline);
   }
   Choice choice = {"self", "self: the world has one rank"};
-  if (config_.device >= 0) choice.for_devices = choose_for_devices(candidates(*part.choose_from, config_.device));
+  if (config_.device >= 0) choice.for_devices = choose_for_devices(mine());
   if (!choice.for_devices.empty()) choice.reason += fmt::format("; {} for memory of devices", choice.for_devices);
   return choice;
 }

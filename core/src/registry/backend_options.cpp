@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
+#include "backplane/abi/ext/plan.h"
 #include "backplane/backplane.h"
 #include "error.hpp"
 #include "plugin/host.hpp"
-#include "registry/registry.hpp"
+#include "registry/choice.hpp"
 
 namespace backplane::core {
 
@@ -43,10 +44,14 @@ std::shared_ptr<const BackendOptions> make_options(const Member& member, const K
                                           "env://");
 }
 
-std::string probe(const Member& member) {
+std::string probe(const Member& member) { return probe_for(member, 0); }
+
+std::string probe_for(const Member& member, int32_t world_size) {
   const bp_backend& backend = *member.backend;
   if (backend.probe == nullptr) return "";
-  const Host host(member.id);
+  const bp_plan_api plan = {sizeof plan, world_size};
+  Host host(member.id);
+  if (world_size > 0) host.offer(BP_EXT_PLAN, &plan);
   bp_error err;
   bp_error_init(&err);
   const int32_t status = backend.probe(&backend, host.table(), &err);

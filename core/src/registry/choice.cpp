@@ -179,7 +179,7 @@ std::string choose_for_devices(const std::vector<Candidate>& mine) {
   return found == mine.end() ? "" : found->id;
 }
 
-std::vector<Candidate> candidates(Registry& registry, int32_t device) {
+std::vector<Candidate> candidates(Registry& registry, int32_t world_size, int32_t device) {
   std::vector<std::string> ids = registry.known();
   std::stable_sort(ids.begin(), ids.end(),
                    [](const std::string& a, const std::string& b) { return place(a) < place(b); });
@@ -190,7 +190,7 @@ std::vector<Candidate> candidates(Registry& registry, int32_t device) {
       if (!joins_processes(member)) continue;
       check_security(member);
       if (serves_devices(*member.backend) && device < 0) fail(BP_UNSUPPORTED, "no device was named for this rank");
-      const std::string remark = probe(member);
+      const std::string remark = probe_for(member, world_size);
       found.push_back({id, "", (member.backend->flags & BP_BACKEND_AUTONOMOUS) != 0, "", remark});
       if (serves_devices(*member.backend)) found.back().device = device_name(device);
     } catch (const Error& e) {

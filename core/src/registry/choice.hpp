@@ -22,9 +22,13 @@ struct Candidate {
   std::string remark = {};    // what its probe had to say about this machine
 };
 
-// All that join processes, the preferred ones first. Loads and probes each. `device`: ordinal of the one that this rank
-// computes on, -1: none.
-std::vector<Candidate> candidates(Registry& registry, int32_t device);
+// Is the backend viable here, for a group of so many ranks (0: not known)? Throws core::Error with the reason if not.
+// What it remarks about this machine, if anything.
+std::string probe_for(const Member& member, int32_t world_size);
+
+// All that join processes, the preferred ones first. Loads and probes each, for a group of `world_size`. `device`:
+// ordinal of the one that this rank computes on, -1: none.
+std::vector<Candidate> candidates(Registry& registry, int32_t world_size, int32_t device);
 
 // Processes with the same one can share memory: they have the kernel, its process ids and the user in common.
 std::string shared_place();

@@ -304,17 +304,18 @@ TEST(ShmMeeting, NoMemoryLeft) {
   }
 }
 
-// What a process that calls process_vm_readv gets from now on.
-bool answer_reads_with(unsigned action) {
+// What a process that makes this system call gets from now on.
+bool answer_with(unsigned action, unsigned call) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, action),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program = {4, filter};
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
+bool answer_reads_with(unsigned action) { return answer_with(action, SYS_process_vm_readv); }
 
 // Large messages arrive wherever they are allowed to be read, by all, by some or by nobody; on those of the hosts that
 // can be made here.
@@ -382,6 +383,23 @@ TEST(ShmMeeting, AutoPrefersItIfAllHaveIt) {
   const Place place;
   const auto prepare = [](int rank) { return rank != 1 || setenv("BACKPLANE_PLUGINS_DENY", "shm", 1) == 0; };
   for (const std::string& said : run(place, prepare, "auto")) EXPECT_EQ(said, "gloo");
+}
+
+// Where nobody gets memory to share, or one rank none of the size that it takes, shm is not viable.
+TEST(ShmMeeting, AutoDoesWithoutItWhereNoMemoryIsToBeShared) {
+  const std::vector<std::function<bool(int)>> hosts = {
+      [](int) { return answer_with(SECCOMP_RET_ERRNO | EPERM, SYS_memfd_create); },
+      [](int rank) {
+        const rlimit small = {UINT64_C(1) << 20, UINT64_C(1) << 20};
+        return rank != 0 || setrlimit(RLIMIT_FSIZE, &small) == 0;
+      },
+  };
+  for (const auto& prepare : hosts) {
+    const Place place;
+    const auto said = run(place, prepare, "auto");
+    if (said.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
+    for (const std::string& each : said) EXPECT_EQ(each, "gloo");
+  }
 }
 #endif
 
