@@ -4,11 +4,16 @@
 #include "registry/choice.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <fstream>
 #include <thread>
 
+#include "backplane/abi/ext/plan.h"
 #include "error.hpp"
+#include "log.hpp"
 #include "registry/tuning.hpp"
+#include "support/environment.hpp"
 
 namespace backplane::core {
 namespace {
@@ -158,14 +163,61 @@ TEST(ChoiceTest, NoTableAtAll) {
   }
 }
 
+// A table that is there but cannot be opened is no mistake in its text.
+TEST(ChoiceTest, ATableThatCannotBeOpenedIsSaid) {
+  const test::ScopedDirectory directory;
+  const std::string path = (directory.path() / "tuning").string();
+  std::ofstream(path) << R"({"format": "backplane-tuning/1", "measured": []})";
+  const test::ScopedVariable variable("BACKPLANE_TUNING_FILE", path);
+  EXPECT_FALSE(tuning_text().empty());
+  std::string told;
+  set_log([](void* ctx, uint32_t, const char* text) { *static_cast<std::string*>(ctx) = text; }, &told);
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string text = tuning_text();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  set_log(nullptr, nullptr);
+  EXPECT_EQ(text, "");
+  EXPECT_NE(told.find("it cannot be opened (Too many open files)"), std::string::npos) << told;
+}
+
 // The registry of the process: what is built in is for one process, so none of it is a candidate.
 TEST(ChoiceTest, CandidatesJoinProcesses) {
   Registry registry;
-  for (const Candidate& each : candidates(registry, -1)) {
+  for (const Candidate& each : candidates(registry, 2, -1)) {
     EXPECT_NE(each.id, "self");
     EXPECT_NE(each.id, "inproc");
   }
   EXPECT_EQ(shared_place(), shared_place());
+}
+
+// A probe hears for how many ranks the choice is made, and nothing where there is none to make.
+TEST(ChoiceTest, ProbesKnowTheGroup) {
+  bp_backend narrow = {};
+  narrow.struct_size = sizeof narrow;
+  narrow.kinds = BP_KIND_PROCESS_GROUP;
+  narrow.id = "narrow";
+  narrow.version = "1";
+  narrow.summary = "at most 3 ranks";
+  narrow.probe = [](const bp_backend*, const bp_host* host, bp_error* err) -> int32_t {
+    const auto* const plan = static_cast<const bp_plan_api*>(host->extension(host->ctx, BP_EXT_PLAN));
+    if (plan == nullptr || plan->world_size <= 3) return BP_OK;
+    return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "more than 3 ranks");
+  };
+  narrow.init = [](const bp_backend*, const bp_init*, bp_agent*, bp_error*) -> int32_t { return BP_INTERNAL; };
+  Registry registry;
+  registry.register_backend(narrow);
+  const auto objection = [&registry](int32_t world_size) {
+    for (const Candidate& each : candidates(registry, world_size, -1)) {
+      if (each.id == "narrow") return each.objection;
+    }
+    return std::string("it is no candidate");
+  };
+  EXPECT_EQ(objection(3), "");
+  EXPECT_NE(objection(4).find("more than 3 ranks"), std::string::npos) << objection(4);
+  EXPECT_NO_THROW(probe(registry.lookup("narrow")));
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -197,8 +199,11 @@ std::string tuning_text() {
   try {
     if (error) fail(BP_INVALID, "{}", error.message());
     if (size > kLongest) fail(BP_INVALID, "it is longer than {} bytes", kLongest);
+    errno = 0;
+    const std::ifstream file(path);
+    if (!file) fail(BP_INVALID, "it cannot be opened ({})", std::strerror(errno));
     std::ostringstream text;
-    text << std::ifstream(path).rdbuf();
+    text << file.rdbuf();
     const TuningTable checked(text.str());
     return text.str();
   } catch (const Error& e) {
