@@ -291,6 +291,7 @@ void Collectives::fetch(const Call& call, int32_t rank, std::byte* to, const std
 }
 
 void Collectives::return_loans(const Call& call, const std::function<void()>& meanwhile) {
+  lending_.check_loans();
   const bool any = lending_.any_input();
   const uint32_t step = any ? steps_.begin(call.passage) : 0;
   if (any) steps_.show(step, call.passage);
