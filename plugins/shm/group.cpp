@@ -19,14 +19,17 @@ std::function<void(const std::string&)> log_of(const sdk::Context& context) {
   return [host = context.host](const std::string& text) { host.log(BP_LOG_INFO, text); };
 }
 
-// One line about where the ranks are, of rank 0.
-void tell(const sdk::Context& context, const Peers& peers) {
+// One line about where the ranks are and what they share, of rank 0.
+void tell(const sdk::Context& context, Segment& segment) {
   if (context.rank != 0) return;
+  const Peers& peers = segment.peers();
   std::string text = std::to_string(context.world_size) + " ranks on one host, ";
   text.append(std::to_string(peers.processors())).append(" processors");
   const std::string parts = spread(peers.sites());
   if (!parts.empty()) text.append(", ").append(parts);
   if (peers.oversubscribed()) text.append("; more ranks than processors, so that they yield instead of polling");
+  const size_t elders = segment.pools().elders();
+  if (elders > 0) text.append("; older groups whose memory they share: ").append(std::to_string(elders));
   context.host.log(BP_LOG_INFO, text);
 }
 
@@ -71,7 +74,7 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
                 segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiting_,
                 cross_.get(), log_of(context)) {
   if (!segment_) return;
-  tell(context, segment_->peers());
+  tell(context, *segment_);
   steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);
   collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->pools(), cross_.get(),
                        log_of(context));

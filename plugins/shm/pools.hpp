@@ -36,6 +36,7 @@ class Pools {
   // In the same order on all ranks.
   void add(Elder elder) { pools_.push_back(std::move(elder)); }
   const std::shared_ptr<Heaps>& own() const { return pools_[0].heaps; }
+  size_t elders() const { return pools_.size() - 1; }
 
   // Where in this rank's memory these bytes lie, if all of them do, as a number for the other ranks; else 0. Any
   // thread.

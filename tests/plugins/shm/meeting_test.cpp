@@ -1,78 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Processes that meet through a file store: in one place, in pid namespaces of their own, and as if on other hosts.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sched.h>
 #include <signal.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <functional>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "backplane/backplane.hpp"
+#include "processes.hpp"
 
+namespace backplane::shm::test {
 namespace {
-
-using namespace std::chrono_literals;
-
-struct Place {
-  Place() {
-    path = mkdtemp(path.data());
-    std::ofstream(path + "/tuning") << R"({"format": "backplane-tuning/1", "host": "here", "measured": []})";
-  }
-  ~Place() { std::filesystem::remove_all(path); }
-  std::string path = "/tmp/backplane-shm-XXXXXX";
-};
-
-backplane::ProcessGroup join(const Place& place, int rank, const std::string& backend) {
-  setenv("BACKPLANE_TUNING_FILE", (place.path + "/tuning").c_str(), 1);  // whatever this host was tuned to
-  backplane::GroupOptions options;
-  options.backend = backend;
-  options.init_method = "file://" + place.path + "/store";
-  options.rank = rank;
-  options.world_size = 3;
-  options.timeout = 20s;
-  return backplane::init_process_group(options);
-}
-
-// What a rank of three does; its words come back through a file, for a test may not end in a child.
-std::string take_part(const Place& place, int rank, const std::string& backend) {
-  try {
-    backplane::ProcessGroup group = join(place, rank, backend);
-    std::vector<int> sum = {rank + 1};
-    group.all_reduce(sum);
-    std::vector<int> large(100'000, rank);
-    group.all_reduce(large);
-    backplane::Memory<int> shared = group.allocate<int>(100'000);
-    std::fill(shared.begin(), shared.end(), rank);
-    group.all_reduce(shared);
-    if (shared[99'999] != 3) return "wrong in memory of its own";
-    if (group.backend() == "shm" && !shared.native()) return "right, but ordinary";
-    const std::string used = group.backend();
-    backplane::destroy_process_group();
-    if (sum[0] != 6 || large[99'999] != 3) return "wrong";
-    return backend == "auto" ? used : "right";
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-}
 
 // The same all_reduce over and over, until rank 2 is killed amid one of them.
 std::string outlive_rank_2(const Place& place, int rank, const std::string& backend) {
@@ -144,44 +87,6 @@ std::string gather_without_rank_2(const Place& place, int rank, const std::strin
   }
 }
 
-bool may(const std::function<bool(int rank)>& prepare, int rank) {
-  const pid_t child = fork();
-  if (child == 0) _exit(prepare(rank) ? 0 : 1);
-  int status = 0;
-  return waitpid(child, &status, 0) == child && status == 0;
-}
-
-// Runs the ranks in processes of their own; `prepare` says false if it may not do what it needs. That is tried before
-// anybody waits for anybody: the answer is empty then.
-std::vector<std::string> run(const Place& place, const std::function<bool(int rank)>& prepare,
-                             const std::string& backend = "shm",
-                             std::string (*part)(const Place&, int, const std::string&) = take_part) {
-  for (int rank = 0; rank < 3; ++rank) {
-    if (!may(prepare, rank)) return {};
-  }
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < 3; ++rank) {
-    children.push_back(fork());
-    if (children.back() != 0) continue;
-    if (!prepare(rank)) _exit(1);
-    const pid_t inner = fork();  // the first process of a new pid namespace, if there is one
-    if (inner == 0) {
-      std::ofstream(place.path + "/" + std::to_string(rank)) << part(place, rank, backend) << std::flush;
-      _exit(0);
-    }
-    int status = 0;
-    waitpid(inner, &status, 0);
-    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
-  }
-  std::vector<std::string> said;
-  for (int rank = 0; rank < 3; ++rank) {
-    waitpid(children[static_cast<size_t>(rank)], nullptr, 0);
-    std::ifstream file(place.path + "/" + std::to_string(rank));
-    said.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  }
-  return said;
-}
-
 std::vector<std::string> shared_files() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -216,14 +121,6 @@ TEST(ShmMeeting, PidNamespacesOfTheirOwn) {
   if (said.empty()) GTEST_SKIP() << "no permission for a pid namespace";
   for (const std::string& each : said) EXPECT_EQ(each, "right");
   EXPECT_TRUE(nothing_stays());
-}
-
-// Whoever sees another boot id is on another host, as far as this plugin can tell.
-bool move_to_another_host(const Place& place) {
-  const std::string file = place.path + "/boot_id";
-  std::ofstream(file) << "00000000-1111-2222-3333-444444444444\n" << std::flush;
-  return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         mount(file.c_str(), "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr) == 0;
 }
 
 TEST(ShmMeeting, OtherHost) {
@@ -304,17 +201,6 @@ TEST(ShmMeeting, NoMemoryLeft) {
   }
 }
 
-// What a process that makes this system call gets from now on.
-bool answer_with(unsigned action, unsigned call) {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, action),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program = {4, filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
 bool answer_reads_with(unsigned action) { return answer_with(action, SYS_process_vm_readv); }
 
 // Large messages arrive wherever they are allowed to be read, by all, by some or by nobody; on those of the hosts that
@@ -363,44 +249,5 @@ TEST(ShmMeeting, RanksThatAreKilledWhileOthersReadInThemAreLost) {
   }
 }
 
-TEST(ShmMeeting, AutoPrefersIt) {
-  const Place place;
-  for (const std::string& said : run(
-           place, [](int) { return true; }, "auto"))
-    EXPECT_EQ(said, "shm");
-}
-
-#ifdef BACKPLANE_TEST_gloo
-TEST(ShmMeeting, AutoPrefersItOnOneHostOnly) {
-  const Place place;
-  const auto said = run(
-      place, [&place](int rank) { return rank != 2 || move_to_another_host(place); }, "auto");
-  if (said.empty()) GTEST_SKIP() << "no permission for a mount namespace";
-  for (const std::string& each : said) EXPECT_EQ(each, "gloo");
-}
-
-TEST(ShmMeeting, AutoPrefersItIfAllHaveIt) {
-  const Place place;
-  const auto prepare = [](int rank) { return rank != 1 || setenv("BACKPLANE_PLUGINS_DENY", "shm", 1) == 0; };
-  for (const std::string& said : run(place, prepare, "auto")) EXPECT_EQ(said, "gloo");
-}
-
-// Where nobody gets memory to share, or one rank none of the size that it takes, shm is not viable.
-TEST(ShmMeeting, AutoDoesWithoutItWhereNoMemoryIsToBeShared) {
-  const std::vector<std::function<bool(int)>> hosts = {
-      [](int) { return answer_with(SECCOMP_RET_ERRNO | EPERM, SYS_memfd_create); },
-      [](int rank) {
-        const rlimit small = {UINT64_C(1) << 20, UINT64_C(1) << 20};
-        return rank != 0 || setrlimit(RLIMIT_FSIZE, &small) == 0;
-      },
-  };
-  for (const auto& prepare : hosts) {
-    const Place place;
-    const auto said = run(place, prepare, "auto");
-    if (said.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
-    for (const std::string& each : said) EXPECT_EQ(each, "gloo");
-  }
-}
-#endif
-
 }  // namespace
+}  // namespace backplane::shm::test

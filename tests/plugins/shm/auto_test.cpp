@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// When `auto` chooses shm, and whose memory groups of it share.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <sstream>
+
+#include "processes.hpp"
+
+namespace backplane::shm::test {
+namespace {
+
+// What rank 0 logs of the group and of what is made from it.
+std::string tell_of_splits(const Place& place, int rank, const std::string& backend) {
+  std::string told;
+  const auto keep = [](void* ctx, uint32_t, const char* text) {
+    const std::string line = text;
+    const size_t at = line.find(" ranks on one host, ");
+    if (at != std::string::npos) *static_cast<std::string*>(ctx) += line.substr(at - 1) + "\n";
+  };
+  try {
+    bp_set_log(keep, &told);
+    {
+      backplane::ProcessGroup group = join(place, rank, backend);
+      backplane::ProcessGroup pair = group.split(rank == 1 ? 1 : 0);
+      const backplane::ProcessGroup pair_again = pair.split(0);
+    }
+    backplane::destroy_process_group();
+    bp_set_log(nullptr, nullptr);
+    return told;
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+// Each group finds the memory of those that it was made from.
+TEST(ShmMeeting, SplitsShareThePoolsOfTheWhole) {
+  const Place place;
+  const std::string told = run(
+      place, [](int) { return true; }, "shm", tell_of_splits)[0];
+  std::istringstream lines(told);
+  std::vector<std::string> each;
+  for (std::string line; std::getline(lines, line);) each.push_back(line);
+  ASSERT_EQ(each.size(), 3U) << told;
+  EXPECT_EQ(each[0].find("3 ranks"), 0U) << told;
+  EXPECT_EQ(each[0].find("older groups"), std::string::npos) << told;
+  EXPECT_NE(each[1].find("; older groups whose memory they share: 1"), std::string::npos) << told;
+  EXPECT_NE(each[2].find("; older groups whose memory they share: 2"), std::string::npos) << told;
+}
+
+TEST(ShmMeeting, AutoPrefersIt) {
+  const Place place;
+  for (const std::string& said : run(
+           place, [](int) { return true; }, "auto"))
+    EXPECT_EQ(said, "shm");
+}
+
+#ifdef BACKPLANE_TEST_gloo
+TEST(ShmMeeting, AutoPrefersItOnOneHostOnly) {
+  const Place place;
+  const auto said = run(
+      place, [&place](int rank) { return rank != 2 || move_to_another_host(place); }, "auto");
+  if (said.empty()) GTEST_SKIP() << "no permission for a mount namespace";
+  for (const std::string& each : said) EXPECT_EQ(each, "gloo");
+}
+
+TEST(ShmMeeting, AutoPrefersItIfAllHaveIt) {
+  const Place place;
+  const auto prepare = [](int rank) { return rank != 1 || setenv("BACKPLANE_PLUGINS_DENY", "shm", 1) == 0; };
+  for (const std::string& said : run(place, prepare, "auto")) EXPECT_EQ(said, "gloo");
+}
+
+// Where nobody gets memory to share, or one rank none of the size that it takes, shm is not viable.
+TEST(ShmMeeting, AutoDoesWithoutItWhereNoMemoryIsToBeShared) {
+  const std::vector<std::function<bool(int)>> hosts = {
+      [](int) { return answer_with(SECCOMP_RET_ERRNO | EPERM, SYS_memfd_create); },
+      [](int rank) {
+        const rlimit small = {UINT64_C(1) << 20, UINT64_C(1) << 20};
+        return rank != 0 || setrlimit(RLIMIT_FSIZE, &small) == 0;
+      },
+  };
+  for (const auto& prepare : hosts) {
+    const Place place;
+    const auto said = run(place, prepare, "auto");
+    if (said.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
+    for (const std::string& each : said) EXPECT_EQ(each, "gloo");
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace backplane::shm::test
