@@ -2,6 +2,7 @@
 #include "memory.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -11,6 +12,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 
 namespace backplane::shm {
 namespace {
@@ -39,14 +43,37 @@ void set_size(int fd, size_t size) {
   if (::ftruncate(fd, static_cast<off_t>(size)) != 0) fail("cannot set the size of the shared segment");
 }
 
+constexpr std::string_view kDigits = "0123456789abcdef";
+constexpr std::string_view kPrefix = "/dev/shm/backplane-";
+
 std::string random_name() {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string name = "/dev/shm/backplane-";
+  std::string name(kPrefix);
   for (const unsigned char byte : random_token()) {
     name += kDigits[byte >> 4];
     name += kDigits[byte & 15];
   }
   return name;
+}
+
+bool is_random_name(const std::string& path) {
+  return path.size() == kPrefix.size() + 2 * std::tuple_size_v<Token> && path.starts_with(kPrefix) &&
+         path.find_first_not_of(kDigits, kPrefix.size()) == std::string::npos;
+}
+
+// Each maker of a file holds a lock on it, which ends with his process at the latest.
+bool hold(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
+
+// Of this user, and by nobody held: their makers were killed.
+void remove_orphans() {
+  std::error_code error;
+  for (std::filesystem::directory_iterator each("/dev/shm", error), end; !error && each != end; each.increment(error)) {
+    const std::string path = each->path();
+    if (!is_random_name(path)) continue;
+    const sdk::Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW));
+    struct stat facts {};
+    if (!fd || ::fstat(fd.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_uid != ::geteuid()) continue;
+    if (hold(fd.get())) ::unlink(path.c_str());
+  }
 }
 
 }  // namespace
@@ -79,9 +106,17 @@ sdk::Descriptor make_anonymous(size_t size) {
   return fd;
 }
 
-NamedFile::NamedFile(size_t size) : path_(random_name()) {
-  fd_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd_) fail("cannot make the file " + path_);
+NamedFile::NamedFile(size_t size) {
+  remove_orphans();
+  for (int left = 3; left > 0; --left) {
+    path_ = random_name();
+    fd_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fd_) fail("cannot make the file " + path_);
+    struct stat facts {};
+    // Whoever comes between the making and the holding takes it for an orphan. Where nothing can be held, nobody does.
+    if (left == 1 || (hold(fd_.get()) && ::fstat(fd_.get(), &facts) == 0 && facts.st_nlink > 0)) break;
+    ::unlink(path_.c_str());
+  }
   try {
     set_size(fd_.get(), size);
   } catch (...) {

@@ -16,7 +16,7 @@ namespace backplane::shm {
 sdk::Descriptor make_anonymous(size_t size);
 
 // The same with a random name in /dev/shm, mode 0600, for hosts where the former cannot be passed on. The name goes
-// with the object.
+// with the object, or, if its process is killed, when this user makes the next one.
 class NamedFile {
  public:
   explicit NamedFile(size_t size);

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <set>
 #include <string>
 
@@ -34,6 +38,39 @@ TEST(NamedFile, IsItsUsersAloneAndGoesWithTheObject) {
   }
   EXPECT_EQ(paths.size(), 2U) << "a name came twice";
   for (const std::string& path : paths) EXPECT_NE(::access(path.c_str(), F_OK), 0) << path;
+}
+
+// Only its maker's end makes an orphan of it.
+TEST(NamedFile, WhatAKilledProcessLeavesGoesWithTheNextOne) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t maker = ::fork();
+  if (maker == 0) {
+    const NamedFile file(kPage);
+    if (::write(ends[1], file.path().data(), file.path().size()) < 0) ::_exit(1);
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(maker, &status, 0), maker);
+  ::close(ends[1]);
+  std::array<char, 100> path{};
+  ASSERT_GT(::read(ends[0], path.data(), path.size() - 1), 0);
+  ::close(ends[0]);
+  // A test beside this one may have removed it already.
+  const NamedFile held(kPage);
+  const NamedFile next(kPage);
+  EXPECT_NE(::access(path.data(), F_OK), 0) << path.data();
+  EXPECT_EQ(::access(held.path().c_str(), F_OK), 0) << held.path();
+  EXPECT_EQ(::access(next.path().c_str(), F_OK), 0) << next.path();
+}
+
+// Whoever puts a file of another kind there keeps it.
+TEST(NamedFile, OtherFilesStay) {
+  const std::string other = "/dev/shm/backplane-test-" + std::to_string(::getpid());
+  const sdk::Descriptor made(::open(other.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const NamedFile file(kPage);
+  EXPECT_EQ(::access(other.c_str(), F_OK), 0);
+  ::unlink(other.c_str());
 }
 
 // What a process can tell before the ranks meet.
