@@ -224,8 +224,9 @@ Price price(uint32_t kind, int32_t ranks, uint64_t size) {
       return std::find(many.begin(), many.end(), kind) == many.end() ? 1 : static_cast<uint64_t>(rank.size);
     };
     const uint64_t count = size / sizeof(uint32_t);
-    Numbers in(count * blocks({BP_ALL_TO_ALL, BP_REDUCE_SCATTER}), 0x01010101);  // no byte of it or of a sum is zero
-    Numbers out(count * blocks({BP_ALL_TO_ALL, BP_ALL_GATHER}));
+    // No byte of it or of a sum is zero.
+    Numbers in(count * blocks({BP_ALL_TO_ALL, BP_REDUCE_SCATTER, BP_SCATTER}), 0x01010101);
+    Numbers out(count * blocks({BP_ALL_TO_ALL, BP_ALL_GATHER, BP_GATHER}));
     Round(rank, 0, count).run(kind, in, kind == BP_BROADCAST ? in : out);
   });
   Price result;
@@ -244,7 +245,8 @@ Price price(uint32_t kind, int32_t ranks, uint64_t size) {
 TEST(Collectives, CostsWhatTheReadmeSays) {
   constexpr uint64_t kPiece = kSlotSize;
   for (const int32_t ranks : {2, 3, 5, 8}) {
-    for (const uint32_t kind : {BP_BARRIER, BP_BROADCAST, BP_REDUCE, BP_ALL_REDUCE, BP_ALL_GATHER}) {
+    for (const uint32_t kind : {BP_BARRIER, BP_BROADCAST, BP_REDUCE, BP_ALL_REDUCE, BP_GATHER, BP_SCATTER,
+                                BP_ALL_GATHER, BP_REDUCE_SCATTER, BP_ALL_TO_ALL}) {
       EXPECT_EQ(price(kind, ranks, 8).steps, 1U) << kind << " of 8 bytes, " << ranks << " ranks";
       EXPECT_EQ(price(kind, ranks, 8).shown, 0U) << kind << " of 8 bytes, " << ranks << " ranks";
     }
@@ -258,9 +260,16 @@ TEST(Collectives, CostsWhatTheReadmeSays) {
       EXPECT_EQ(price(kind, ranks, size).steps, 1U) << kind << ", " << ranks << " ranks";
       EXPECT_EQ(price(kind, ranks, size).shown, others * size) << kind << ", " << ranks << " ranks";
     }
+    // So has the root's, in a scatter, in which the others copy a half while it shows the other one.
+    const uint64_t others = static_cast<uint64_t>(ranks) - 1;
+    const uint64_t part = kPiece / others / 64 * 64;
+    EXPECT_EQ(price(BP_SCATTER, ranks, kPiece).steps, std::max<uint64_t>(2, (kPiece + part - 1) / part)) << ranks;
+    EXPECT_EQ(price(BP_SCATTER, ranks, kPiece).shown, others * kPiece) << ranks;
+    EXPECT_EQ(price(BP_SCATTER, ranks, 8192).steps, 1U) << ranks;
     for (const uint64_t pieces : {1, 3}) {
-      for (const auto& [kind, steps] : {std::pair(BP_BROADCAST, 1U), std::pair(BP_ALL_GATHER, 1U),
-                                        std::pair(BP_REDUCE, 2U), std::pair(BP_ALL_REDUCE, 2U)}) {
+      for (const auto& [kind, steps] :
+           {std::pair(BP_BROADCAST, 1U), std::pair(BP_GATHER, 1U), std::pair(BP_ALL_GATHER, 1U),
+            std::pair(BP_REDUCE, 2U), std::pair(BP_ALL_REDUCE, 2U)}) {
         const Price paid = price(kind, ranks, pieces * kPiece);
         const bool in_halves = kind == BP_BROADCAST && pieces == 1;  // others read one while the root shows the other
         const bool by_root = kind == BP_REDUCE && ranks == 2 && pieces > 1;

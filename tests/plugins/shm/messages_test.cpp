@@ -18,6 +18,37 @@ uint64_t size_of(uint64_t name) {
   return random() % (kMost[random() % 7] + 1);
 }
 
+// Heads in the channel that one rank writes for the other.
+size_t heads(const View& view, int32_t receiver, int32_t sender) {
+  const auto& all = view.channel(receiver, sender).heads;
+  return static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const Head& each) { return each.turn != 0; }));
+}
+
+// What a message takes grows with its bytes alone: one head for a small one, of a large one also what announces it, the
+// answer, and one for each piece.
+TEST(Messages, CostWhatTheReadmeSays) {
+  struct Price {
+    uint64_t size;
+    size_t there;
+    size_t back;
+  };
+  for (const int32_t ranks : {2, 5}) {
+    for (const Price& price :
+         {Price{0, 1, 0}, Price{kHeadData, 1, 0}, Price{kHeadData + 1, 1, 0}, Price{kEagerLimit, 1, 0},
+          Price{kEagerLimit + 1, 2, 1}, Price{kPiece, 2, 1}, Price{5 * kPiece, 6, 1}, Price{20 * kPiece + 1, 22, 1}}) {
+      const Memory memory(ranks);
+      run_ranks(memory, ranks, kPatient, [&price](Rank& rank) {
+        std::vector<std::byte> bytes(price.size);
+        if (rank.id == 1) Rank::finish(rank.send(0, 3, bytes.data(), bytes.size()));
+        if (rank.id == 0) Rank::finish(rank.recv(1, 3, bytes.data(), bytes.size()));
+      });
+      EXPECT_EQ(heads(memory.view, 0, 1), price.there) << price.size << " bytes, " << ranks << " ranks";
+      EXPECT_EQ(heads(memory.view, 1, 0), price.back) << price.size << " bytes, " << ranks << " ranks";
+      for (int32_t other = 2; other < ranks; ++other) EXPECT_EQ(heads(memory.view, 0, other), 0U);
+    }
+  }
+}
+
 // Everybody sends to everybody, and receives in another order.
 void storm(Rank& rank, uint64_t rounds) {
   std::mt19937_64 random(static_cast<uint64_t>(rank.id));
