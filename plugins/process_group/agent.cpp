@@ -13,8 +13,8 @@ namespace {
 
 constexpr uint64_t kFrameTag = 1;
 constexpr uint64_t kPartTags = uint64_t{1} << 48;      // plus number * kMostParts + part
-constexpr int64_t kSliceNs = 20'000'000;               // how long all flights together are waited for
 constexpr int64_t kMostBehindNs = 1'000'000'000;       // how long a word waits for what was sent before it
+constexpr int64_t kMostToldNs = 60'000'000'000;        // how long a receiver is told that something will not come
 constexpr auto kPause = std::chrono::milliseconds(1);  // after a message that could not be received
 
 uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kMostParts + part) & (kPartTags - 1)); }
@@ -84,6 +84,7 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   flight.ended = [this, to, number, id, departure](const sdk::Failure* failure) {
     if (failure != nullptr && !cause()) tell_failed(to, number, id, *failure);
   };
+  bool has_begun = false;
   try {
     if (flight.arrives) {  // before its receiver can refuse it
       const std::lock_guard lock(mutex_);
@@ -91,6 +92,7 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
       under_way_.insert(*flight.arrives);
     }
     auto work = start(BP_SEND, to, kFrameTag, departure->frame.data(), departure->frame.size(), nullptr);
+    has_begun = true;
     if (work) flight.works.push_back(std::move(work));
     for (size_t i = 0; i < parts.size(); ++i) {
       if (parts[i].offset != 0) continue;
@@ -100,7 +102,7 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
       if (work) flight.works.push_back(std::move(work));
     }
   } catch (const std::exception& e) {
-    if (flight.works.empty()) {
+    if (!has_begun) {
       forget(flight.number);
       land(flight);
       throw;
@@ -162,6 +164,7 @@ void Agent::take_in(int32_t from, std::string_view bytes) {
   try {
     decode(bytes, core_.most_bytes(), &frame);
     if (frame.refusal != 0) return on_refused(from, frame, bytes);
+    if (frame.withdrawn) return on_withdrawn(from, frame.number);
     receive_parts(from, frame, bytes);
   } catch (const std::bad_alloc&) {
     refuse(from, frame, sdk::Failure(BP_RESOURCE, "its receiver has no memory for it", from));
@@ -174,20 +177,41 @@ void Agent::take_in(int32_t from, std::string_view bytes) {
 
 // Tells the sender, who otherwise waits for an answer, and for somebody to receive the parts.
 void Agent::refuse(int32_t to, const Frame& frame, const sdk::Failure& why) {
-  if (frame.number == 0 || frame.refusal != 0 || cause()) return;
+  if (frame.number == 0 || frame.refusal != 0) return;
   Frame head;
   head.number = frame.number;
   head.id = frame.id;
   head.refusal = why.status();
-  const auto word = std::make_shared<std::string>(encode(&head, why.what(), {}));
+  tell(to, head, why.what(), BP_NO_TIMEOUT);
+}
+
+// Tells the receiver, who otherwise waits for the rest, and holds back what comes after it.
+void Agent::withdraw(const Flight& flight) {
+  if (flight.failure->status() == BP_PEER_LOST) return;
+  Frame head;
+  head.number = flight.number;
+  head.withdrawn = true;
+  tell(destination_of(*flight.arrives), head, "", kMostToldNs);
+}
+
+void Agent::on_withdrawn(int32_t by, uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  under_way_.erase({by, number});
+  arrived_.notify_all();
+}
+
+void Agent::tell(int32_t to, Frame head, const std::string& text, int64_t timeout_ns) {
+  if (cause()) return;
   try {
+    const auto word = std::make_shared<std::string>(encode(&head, text, {}));
     Flight flight;
+    flight.set_limit(timeout_ns, "");
     auto work = start(BP_SEND, to, kFrameTag, word->data(), word->size(), nullptr);
     if (work) flight.works.push_back(std::move(work));
     flight.ended = [word](const sdk::Failure*) {};
     if (!flight.works.empty()) add(std::move(flight));
   } catch (const std::exception& e) {
-    host_.log(BP_LOG_WARN, std::string("the sender of a refused message cannot be told: ").append(e.what()));
+    host_.log(BP_LOG_WARN, std::string("who waits for a message that was given up cannot be told: ").append(e.what()));
   }
 }
 
@@ -215,12 +239,6 @@ void Agent::tell_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Fai
     if (failed_.size() > kMost) failed_.erase(failed_.begin());
   }
   core_.failed(to, id, why);
-}
-
-std::optional<sdk::Failure> Agent::refusal_of(uint64_t number) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = in_parts_.find(number);
-  return found == in_parts_.end() ? std::nullopt : found->second;
 }
 
 void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view bytes) {
@@ -282,99 +300,6 @@ void Agent::deliver(int32_t from, const Frame& frame, const std::shared_ptr<Arri
   }
   const std::string_view payload(reinterpret_cast<const char*>(arrival->parts[0]), frame.parts[0].bytes);
   core_.received(from, payload, buffers, arrival);
-}
-
-// Has all ended that goes in parts and was sent before this?
-bool Agent::is_next(const Origin& word, int64_t slice_ns) {
-  std::unique_lock lock(mutex_);
-  return arrived_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this, &word] {
-    const auto first = under_way_.lower_bound({word.first, 0});
-    return ended_ || first == under_way_.end() || *first > word;
-  });
-}
-
-void Agent::Flight::set_limit(int64_t timeout_ns, const char* words) {
-  late = words;
-  constexpr int64_t kFar = INT64_C(365) * 24 * 3600 * 1000000000;  // avoids overflow of the clock
-  if (timeout_ns >= 0) limit = Clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kFar));
-}
-
-void Agent::add(Flight flight) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!ended_) {
-      flights_.push_back(std::move(flight));
-      changed_.notify_one();
-      return;
-    }
-  }
-  while (!drive(&flight, kSliceNs)) {  // nobody else waits any more, and abort has ended the works
-  }
-}
-
-// The threads that wait take flights in turn. After abort all works end by themselves, and the queue empties.
-void Agent::wait() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return ended_ || !flights_.empty(); });
-    if (flights_.empty()) return;
-    Flight flight = std::move(flights_.front());
-    flights_.pop_front();
-    // All that queue get their turn within a slice, so that those that are stuck hold up nobody for long.
-    const int64_t slice_ns = kSliceNs / static_cast<int64_t>(1 + flights_.size());
-    lock.unlock();
-    const bool over = drive(&flight, slice_ns);
-    if (over) flight = {};  // without the lock: the message that it gives back may be the last word on something
-    lock.lock();
-    if (!over) flights_.push_back(std::move(flight));
-  }
-}
-
-bool Agent::drive(Flight* flight, int64_t slice_ns) {
-  const bool late = flight->limit && Clock::now() >= *flight->limit;
-  if (late || (flight->number != 0 && refusal_of(flight->number))) {
-    for (const auto& work : flight->works) work->cancel();
-  }
-  try {
-    while (!flight->works.empty()) {
-      if (!flight->works.back()->wait(slice_ns)) return false;
-      flight->works.pop_back();
-    }
-  } catch (const sdk::Failure& failure) {
-    flight->works.pop_back();
-    for (const auto& work : flight->works) work->cancel();
-    // The first failure is told once nothing uses the buffers any more.
-    const bool by_limit = late && failure.status() == BP_CANCELLED;  // not of another cause, as a death
-    if (!flight->failure && by_limit) flight->failure.emplace(BP_TIMEOUT, flight->late);
-    if (!flight->failure) flight->failure.emplace(failure);
-    if (!flight->works.empty()) return false;
-  }
-  if (flight->follows && !late && !is_next(*flight->follows, slice_ns)) return false;
-  finish(flight);
-  return true;
-}
-
-// A receiver's refusal says more than the failure of what was cancelled for it.
-void Agent::finish(Flight* flight) {
-  if (const auto refusal = forget(flight->number)) flight->failure.emplace(*refusal);
-  flight->ended(flight->failure ? &*flight->failure : nullptr);
-  land(*flight);
-}
-
-void Agent::land(const Flight& flight) {
-  if (!flight.arrives) return;
-  const std::lock_guard lock(mutex_);
-  under_way_.erase(*flight.arrives);
-  arrived_.notify_all();
-}
-
-std::optional<sdk::Failure> Agent::forget(uint64_t number) {
-  const std::lock_guard lock(mutex_);
-  const auto found = in_parts_.find(number);
-  if (found == in_parts_.end()) return std::nullopt;
-  const std::optional<sdk::Failure> refusal = found->second;
-  in_parts_.erase(found);
-  return refusal;
 }
 
 std::optional<sdk::Failure> Agent::cause() const {

@@ -39,6 +39,7 @@ class Agent final : public sdk::RpcAgent {
   using Origin = std::pair<int32_t, uint64_t>;
   // Of what this worker sends there itself, beside what comes from there.
   static Origin departure_of(int32_t to, uint64_t number) { return {-1 - to, number}; }
+  static int32_t destination_of(const Origin& departure) { return -1 - departure.first; }
 
   // Operations under way, and what follows when all have ended: their failure, or none.
   struct Flight {
@@ -71,7 +72,10 @@ class Agent final : public sdk::RpcAgent {
   bool is_next(const Origin& word, int64_t slice_ns);
   void refuse(int32_t to, const Frame& frame, const sdk::Failure& why);
   void on_refused(int32_t by, const Frame& frame, std::string_view bytes);
-  std::optional<sdk::Failure> refusal_of(uint64_t number) const;
+  void withdraw(const Flight& flight);
+  void on_withdrawn(int32_t by, uint64_t number);
+  void tell(int32_t to, Frame head, const std::string& text, int64_t timeout_ns);
+  bool is_given_up(const Flight& flight) const;
   void add(Flight flight);
   void wait();
   // Waits for a moment. True once it has ended.

@@ -28,6 +28,7 @@ struct Frame {
   uint64_t number = 0;
   uint64_t id = 0;          // the core's, of the message
   int32_t refusal = 0;      // not 0: the status with which the receiver refused that message; the payload says why
+  bool withdrawn = false;   // its sender has given it up: what has not come of it will not
   int64_t timeout_ns = -1;  // after which its parts will not come any more; negative: never
   std::vector<Part> parts;
 };

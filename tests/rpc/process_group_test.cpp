@@ -134,6 +134,70 @@ TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForComeAfterWhatWasSentBefore) {
   EXPECT_TRUE(was_late || side.received_payloads() == std::vector<uint64_t>({6, 100000, 7}));
 }
 
+// Nothing is held back for what will not come.
+TEST(ProcessGroupAgentTest, WhatItsSenderGivesUpHoldsUpNoGoodbye) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  Side side(builtin("process_group"), store, 0);
+  other.join();
+  process_group::Frame large;
+  large.number = 1;
+  large.id = 7;
+  peer->send_frame(large, std::string(100000, 'x'));
+  process_group::Frame end;
+  end.number = 1;
+  end.withdrawn = true;
+  peer->send_frame(end, "");
+  process_group::Frame word;
+  word.number = 2;
+  peer->send_frame(word, "goodbye");
+  process_group::Frame call;
+  call.number = 3;
+  call.id = 8;
+  peer->send_frame(call, "a call");
+  ASSERT_TRUE(side.has_received(2));
+  EXPECT_EQ(side.received_payloads(), std::vector<uint64_t>({7, 6}));
+  peer->send_frame(end, "");  // nobody knows of it any more
+  peer->send_frame(call, "another");
+  EXPECT_TRUE(side.has_received(3));
+}
+
+// A group that starts no large message.
+void send_nothing_large(bp_agent* agent) {
+  static const auto* const whole = static_cast<const bp_process_group_api*>(agent->api);
+  static const bp_process_group_api spoilt = [] {
+    bp_process_group_api api = *whole;
+    api.submit = [](void* self, const bp_op* op, bp_work** work, bp_error* err) -> int32_t {
+      if (op->kind == BP_SEND && op->input.count > process_group::kFrameSize) {
+        return bp_error_set(err, BP_RESOURCE, 0, -1, "it is too much");
+      }
+      return whole->submit(self, op, work, err);
+    };
+    return api;
+  }();
+  agent->api = &spoilt;
+}
+
+TEST(ProcessGroupAgentTest, WhoseFrameWasSentHearsIfTheRestIsNot) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  Side side(builtin("process_group"), store, 0, {}, uint64_t{1} << 32, send_nothing_large);
+  other.join();
+  for (const uint64_t id : {7, 8}) {
+    ASSERT_EQ(side.send(1, id, 100000), BP_OK);
+    process_group::Frame frame;
+    process_group::decode(peer->receive_frame(), UINT64_MAX, &frame);
+    EXPECT_FALSE(frame.withdrawn);
+    process_group::Frame end;
+    process_group::decode(peer->receive_frame(), UINT64_MAX, &end);
+    EXPECT_TRUE(end.withdrawn);
+    EXPECT_EQ(end.number, frame.number);
+    EXPECT_EQ(side.failure(id), "it is too much");
+  }
+}
+
 // Who says goodbye waits until it is given back, and then ends what is still being sent.
 TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackAfterWhatWasSentBefore) {
   const auto store = core::make_inproc_store();

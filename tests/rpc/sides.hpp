@@ -9,9 +9,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -38,16 +40,22 @@ inline const bp_backend& builtin(const std::string& id) {
   throw std::runtime_error(id + " is not built in");
 }
 
-// The agent of one of two ranks.
-inline bp_agent start_agent(const bp_backend& backend, uint32_t kind, int32_t rank, core::Host* host,
+struct Place {
+  Place(int32_t of, int32_t among = 2) : rank(of), world_size(among) {}  // NOLINT(google-explicit-constructor)
+  int32_t rank;
+  int32_t world_size;
+};
+
+inline bp_agent start_agent(const bp_backend& backend, uint32_t kind, const Place& place, core::Host* host,
                             const core::KeyValues& options, const bp_agent* inner) {
   const core::KeyValues complete = core::complete_options(backend, options);
   std::vector<bp_key_value> values;
   for (const auto& [key, value] : complete) values.push_back({key.c_str(), value.c_str()});
-  const std::vector<int32_t> global_ranks = {0, 1};
+  std::vector<int32_t> global_ranks(static_cast<size_t>(place.world_size));
+  std::iota(global_ranks.begin(), global_ranks.end(), 0);
   const bp_init init = {sizeof(bp_init),
-                        rank,
-                        2,
+                        place.rank,
+                        place.world_size,
                         -1,
                         "test",
                         host->table(),
@@ -66,18 +74,19 @@ inline bp_agent start_agent(const bp_backend& backend, uint32_t kind, int32_t ra
   return agent;
 }
 
-// One of two workers. Over a group of inproc's, if its agent needs one.
+// A worker. Over a group of inproc's, if its agent needs one, which `spoil` may change.
 class Side {
  public:
-  Side(const bp_backend& agent, const std::shared_ptr<core::Store>& store, int32_t rank,
-       const core::KeyValues& options = {}, uint64_t most_bytes = uint64_t{1} << 32)
+  Side(const bp_backend& agent, const std::shared_ptr<core::Store>& store, const Place& place,
+       const core::KeyValues& options = {}, uint64_t most_bytes = uint64_t{1} << 32, void (*spoil)(bp_agent*) = nullptr)
       : offered_{sizeof(bp_rpc_host), 0, this, received, failed, most_bytes, lost},
-        host_("rank " + std::to_string(rank), store) {
+        host_("rank " + std::to_string(place.rank), store) {
     const bool over_group = (agent.flags & BP_BACKEND_RPC_OVER_GROUP) != 0;
     if (over_group) offered_.inner_flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
     host_.offer(BP_EXT_RPC, &offered_);
-    if (over_group) inner_ = start_agent(builtin("inproc"), BP_KIND_PROCESS_GROUP, rank, &host_, {}, nullptr);
-    agent_ = start_agent(agent, BP_KIND_RPC, rank, &host_, options, over_group ? &inner_ : nullptr);
+    if (over_group) inner_ = start_agent(builtin("inproc"), BP_KIND_PROCESS_GROUP, place, &host_, {}, nullptr);
+    if (spoil != nullptr) spoil(&inner_);
+    agent_ = start_agent(agent, BP_KIND_RPC, place, &host_, options, over_group ? &inner_ : nullptr);
   }
   ~Side() {
     abort_agent();
@@ -94,18 +103,20 @@ class Side {
     abort_agent();
   }
   // A message of five bytes and a buffer.
-  int32_t send(int32_t to, uint64_t id, uint64_t bytes, int64_t timeout_ns = BP_NO_TIMEOUT) {
+  int32_t send(int32_t to, uint64_t id, uint64_t bytes, int64_t timeout_ns = BP_NO_TIMEOUT, uint32_t memory = BP_HOST) {
     auto* const lent = new Lent{this, std::vector<std::byte>(bytes)};
     {
       const std::lock_guard lock(mutex_);
       ++held_;
     }
-    const bp_buffer buffer = {lent->memory.data(), bytes, BP_HOST, 0};
+    const bp_buffer buffer = {lent->memory.data(), bytes, memory, 0};
     bp_rpc_message message = {sizeof(message), 1, id, "hello", 5, &buffer, give_back, lent};
     bp_error err;
     bp_error_init(&err);
     return api().send(agent_.self, to, &message, timeout_ns, &err);
   }
+  // Called by the agent's thread for each message that it says has failed. Before any is sent.
+  void watch_failures(std::function<void(uint64_t id)> watch) { watch_ = std::move(watch); }
   // Waits until the agent has so many messages; false if it has others after 20 s.
   bool comes_to_hold(int count) {
     std::unique_lock lock(mutex_);
@@ -167,6 +178,7 @@ class Side {
     of(ctx).changed_.notify_all();
   }
   static void failed(void* ctx, int32_t, uint64_t id, const bp_error* err) {
+    if (of(ctx).watch_) of(ctx).watch_(id);
     const std::lock_guard lock(of(ctx).mutex_);
     of(ctx).failures_[id] += err->text;
     of(ctx).changed_.notify_all();
@@ -187,6 +199,7 @@ class Side {
 
   bp_rpc_host offered_;
   core::Host host_;
+  std::function<void(uint64_t id)> watch_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::map<uint64_t, std::string> failures_;
