@@ -6,7 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <functional>
+#include <numeric>
 
 #include "rpc/sides.hpp"
 #include "support/agents.hpp"
@@ -30,12 +33,15 @@ class Hesitant final : public core::Store {
   // From now on whoever asks for what is not there waits until he is interrupted, whatever his deadline.
   void dawdle() { dawdles_ = true; }
   bool keeps_waiting() const { return asked_; }
+  // Called before each value that is asked for. Before anything is sent.
+  void watch(std::function<void(std::string_view key)> watch) { watch_ = std::move(watch); }
 
   void set(std::string_view key, std::string_view value, Deadline deadline) override {
     if (refused_ > 0 && refused_-- > 0) throw core::Error(BP_TIMEOUT, "the store hesitates");
     inner_->set(key, value, deadline);
   }
   std::string get(std::string_view key, Deadline deadline) override {
+    if (watch_) watch_(key);
     if (!dawdles_) return inner_->get(key, deadline);
     asked_ = true;
     return inner_->get(key, Deadline::never());
@@ -62,6 +68,7 @@ class Hesitant final : public core::Store {
 
  private:
   const std::shared_ptr<core::Store> inner_;
+  std::function<void(std::string_view key)> watch_;
   std::atomic<int> refused_ = 0;
   std::atomic<bool> dawdles_ = false;
   std::atomic<bool> asked_ = false;
@@ -116,6 +123,42 @@ TEST(TensorPipeAgentTest, WhatIsSentWhileItConnectsComesInThatOrder) {
   for (int i = 0; i < 10000 && sides.one->received_sizes().empty(); ++i) send();
   ASSERT_TRUE(sides.one->has_received(sizes.size()));
   EXPECT_TRUE(sides.one->received_sizes() == sizes);
+}
+
+// One thread of the agent's writes what had to wait, and makes pipes. What it cannot write it says while it is at it.
+TEST(TensorPipeAgentTest, OthersGetTheirTurnWhileMuchIsWritten) {
+  constexpr uint64_t kMany = 2000;
+  std::vector<uint64_t> written;  // by that thread, which also connects
+  size_t written_when_2_came = 0;
+  const auto store = std::make_shared<Hesitant>(core::make_inproc_store());
+  std::array<std::unique_ptr<Side>, 3> sides;
+  std::vector<std::thread> starting;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    starting.emplace_back([&sides, &store, rank] {
+      sides[static_cast<size_t>(rank)] = std::make_unique<Side>(agent(), store, Place(rank, 3));
+    });
+  }
+  for (std::thread& each : starting) each.join();
+  sides[0]->watch_failures([&](uint64_t id) {
+    if (written.empty()) sides[0]->send(2, 1, 0);
+    written.push_back(id);
+  });
+  store->watch([&](std::string_view key) {
+    if (key == "worker/2") written_when_2_came = written.size();
+  });
+  const std::string card = store->get("worker/1", soon());
+  store->remove("worker/1", soon());
+  for (uint64_t id = 1; id <= kMany; ++id) {
+    ASSERT_EQ(sides[0]->send(1, id, 1, BP_NO_TIMEOUT, BP_CUDA), BP_OK);
+  }
+  store->set("worker/1", card, soon());
+  EXPECT_TRUE(sides[2]->has_received(1));
+  EXPECT_NE(sides[0]->failure(kMany), "");
+  EXPECT_GT(written_when_2_came, 0U);
+  EXPECT_LT(written_when_2_came, kMany);
+  std::vector<uint64_t> all(kMany);
+  std::iota(all.begin(), all.end(), 1);
+  EXPECT_TRUE(written == all);
 }
 
 TEST(TensorPipeAgentTest, AbortDoesNotWaitForTheStore) {
