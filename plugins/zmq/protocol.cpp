@@ -282,6 +282,7 @@ zmq::message_t Protocol::compose(Peer& to, Header header, const void* body, size
 
 void Protocol::post(int32_t rank, zmq::message_t frame, const OperationPtr& eager_send) {
   Peer& other = peer(rank);
+  if (other.dialled && other.queue.empty() && hand_in(rank, frame, eager_send) == Sent::kYes) return;
   other.queue.push_back({std::move(frame), nullptr, eager_send});
   flush(rank);
 }
@@ -291,22 +292,23 @@ void Protocol::flush(int32_t rank) {
   Peer& other = peer(rank);
   while (other.dialled && !other.queue.empty()) {
     Outgoing& next = other.queue.front();
-    Sent sent = Sent::kYes;
-    if (next.transfer) {
-      sent = stream(rank, next.transfer);
-    } else {
-      sent = sockets_.begin(rank);
-      if (sent == Sent::kYes) sockets_.part(next.frame, false);
-    }
+    const Sent sent = next.transfer ? stream(rank, next.transfer) : hand_in(rank, next.frame, next.eager_send);
     if (sent == Sent::kGone) return;  // the broken connection will be reported
     if (sent == Sent::kFull) {
       if (std::find(backlog_.begin(), backlog_.end(), rank) == backlog_.end()) backlog_.push_back(rank);
       return;
     }
-    if (!next.transfer) ++other.sent;
-    if (next.eager_send) next.eager_send->finish();
     other.queue.pop_front();
   }
+}
+
+Sent Protocol::hand_in(int32_t rank, zmq::message_t& frame, const OperationPtr& eager_send) {
+  const Sent sent = sockets_.begin(rank);
+  if (sent != Sent::kYes) return sent;
+  sockets_.part(frame, false);
+  ++peer(rank).sent;
+  if (eager_send) eager_send->finish();
+  return sent;
 }
 
 // Hands in the pieces of a message, straight from the user's buffer. kYes: all of them.

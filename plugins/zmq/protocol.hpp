@@ -96,6 +96,7 @@ class Protocol {
   zmq::message_t compose(Peer& to, Header header, const void* body = nullptr, size_t size = 0);
   void post(int32_t rank, zmq::message_t frame, const OperationPtr& eager_send = nullptr);
   void flush(int32_t rank);
+  Sent hand_in(int32_t rank, zmq::message_t& frame, const OperationPtr& eager_send);
   Sent stream(int32_t rank, const OperationPtr& send);
   void finish_released();
 
