@@ -177,7 +177,7 @@ TEST(RpcCallsTest, FailuresNameWorkerFunctionAndText) {
     std::string text;
     EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "throw"); }, &text), Status::kInternal);
     EXPECT_EQ(text, "'throw' on worker '" + worker_name(other) + "' (rank " + std::to_string(other) +
-                        ") failed: the cat is out");
+                        ") failed: std::runtime_error: the cat is out");
     EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "ad", 1, 2); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("no function 'ad' is registered there"), std::string::npos) << text;
     EXPECT_NE(text.find("add"), std::string::npos) << text;
@@ -429,6 +429,10 @@ TEST(RpcCallsTest, MetricsCountCalls) {
     failure_of([&worker] { worker.rpc_sync("worker1", "throw"); });
     const std::string json = worker.metrics();
     EXPECT_NE(json.find("\"agent.client_active_calls\":0"), std::string::npos) << json;
+    for (const char* gauge : {"agent.num_pending_requests", "agent.server_active_calls", "agent.thread_pool_size",
+                              "agent.num_idle_threads", "rref.num_owner_rrefs", "bytes_sent", "bytes_received"}) {
+      EXPECT_NE(json.find(std::string("\"").append(gauge).append("\":")), std::string::npos) << gauge << json;
+    }
     EXPECT_NE(json.find("\"calls_sent\":6"), std::string::npos) << json;
     EXPECT_NE(json.find("\"errors\":1"), std::string::npos) << json;
     EXPECT_NE(json.find("\"round_trips\":{"), std::string::npos) << json;

@@ -3,6 +3,10 @@
 // Functions that other workers may call (rpc.hpp), and the values that they leave with their owner.
 #pragma once
 
+#include <cxxabi.h>
+
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -62,6 +66,16 @@ std::tuple<Arguments...> take_all(Unpacker* from, std::type_identity<std::tuple<
   return std::tuple<Arguments...>{from->take<Arguments>()...};  // braces: in this order
 }
 
+// With its type, as torch tells: "std::out_of_range: there is no such row".
+inline int32_t report(const std::exception& e, bp_error* err) noexcept {
+  const char* const mangled = typeid(e).name();
+  const std::unique_ptr<char, decltype(&std::free)> type(abi::__cxa_demangle(mangled, nullptr, nullptr, nullptr),
+                                                         &std::free);
+  char text[BP_ERROR_TEXT_SIZE + 4];  // a character more, which is cut as a whole
+  std::snprintf(text, sizeof(text), "%s: %s", type ? type.get() : mangled, e.what());
+  return bp_error_set(err, BP_INTERNAL, 0, -1, text);
+}
+
 template <typename Function>
 int32_t run(void* ctx, const bp_rpc_parcel* arguments, bp_rpc_value* result, bp_error* err) {
   using Result = typename Signature<Function>::Result;
@@ -80,7 +94,7 @@ int32_t run(void* ctx, const bp_rpc_parcel* arguments, bp_rpc_value* result, bp_
   } catch (const Error& e) {
     return bp_error_set(err, static_cast<int32_t>(e.status()), e.native_code(), e.peer_rank(), e.what());
   } catch (const std::exception& e) {
-    return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
+    return report(e, err);
   } catch (...) {
     return bp_error_set(err, BP_INTERNAL, 0, -1, "an exception of unknown type");
   }
@@ -97,7 +111,8 @@ void register_with(Register* registering, const std::string& name, Function func
 
 // Makes a function callable by all workers, under a name that is nobody else's in this process (Status::kInvalid).
 // Callables with one signature, which take their arguments by value or const reference. They run on threads of the
-// worker, several at a time, and may block and call others. What they throw reaches the caller as text.
+// worker, several at a time, and may block and call others. What they throw reaches the caller as text:
+// an Error with its status, any other exception with its type, as Status::kInternal.
 template <typename Function>
 void register_function(const std::string& name, Function function) {
   detail::register_with(bp_rpc_register, name, std::move(function));
