@@ -40,6 +40,12 @@ void commands_that_never_begin(Master* master) {
   for (const auto& answer : answers) expect(answer.wait() == 3, "a wrong sum");
 }
 
+void a_command_that_throws(Master* master) {
+  const auto end = master->run_on(2, "stumble");
+  const std::string text = failure_of([&end] { end.wait(); }, Status::kInternal);
+  expect(text == "'stumble' on worker 'worker2' (rank 2) failed: std::out_of_range: no such row", text);
+}
+
 void a_command_that_is_cancelled(Master* master) {
   const auto slow = master->run_on(1, "wait at the gate");
   const auto waiting = master->run_on<int>(1, "count");
@@ -128,6 +134,7 @@ void a_barrier_that_one_comes_late_to(Master* master) {
 
 int work(const std::string& backend) {
   register_command("add", [](int a, int b) { return a + b; });
+  register_command("stumble", [] { throw std::out_of_range("no such row"); });
   static std::promise<void> gate;
   register_command("wait at the gate", [] { gate.get_future().wait(); });
   rpc::register_function("open the gate", [] { gate.set_value(); });
@@ -145,17 +152,23 @@ int work(const std::string& backend) {
   });
   GroupOptions options;
   options.backend = backend;
-  auto master = init_master_worker(options);
-  if (!master) return 0;
-  commands_that_never_begin(&*master);
-  a_command_that_is_cancelled(&*master);
-  many_at_once(&*master);
-  buffers(&*master);
-  collectives(&*master);
-  a_barrier_that_one_comes_late_to(&*master);
-  // Nobody gets this one's futures; the failure comes to light at the end.
-  master->make<double>(uint64_t{1} << 60);  // more than any vector has
-  failure_of([&master] { master->shutdown(); }, Status::kInternal);
+  if (auto master = init_master_worker(options)) {
+    commands_that_never_begin(&*master);
+    a_command_that_throws(&*master);
+    a_command_that_is_cancelled(&*master);
+    many_at_once(&*master);
+    buffers(&*master);
+    collectives(&*master);
+    a_barrier_that_one_comes_late_to(&*master);
+    // Nobody gets this one's futures; the failure comes to light at the end.
+    master->make<double>(uint64_t{1} << 60);  // more than any vector has
+    failure_of([&master] { master->shutdown(); }, Status::kInternal);
+  }
+  // The same processes once more.
+  if (auto master = init_master_worker(options)) {
+    buffers(&*master);
+    master->shutdown();
+  }
   return 0;
 }
 

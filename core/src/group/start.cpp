@@ -69,6 +69,10 @@ std::shared_ptr<Group> Group::start(GroupConfig config, Group* parent) {
   std::shared_ptr<void> job = std::move(config.job);
   std::shared_ptr<Reporter> reporter = std::move(config.reporter);
   std::shared_ptr<Liveness> liveness = std::move(config.liveness);
+  if (config.rank < 0) {  // who is no member does not end with the parent, and must not keep the job
+    job.reset();
+    reporter.reset();
+  }
   std::shared_ptr<Group> group(new Group(std::move(config), std::move(job), std::move(reporter)));
   if (!group->member()) return group;
   const GroupConfig& own = group->config_;
