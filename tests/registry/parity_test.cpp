@@ -8,9 +8,10 @@
 //   rank and world_size that do not match the group           backend_type_test.cpp, rpc/join_test.cpp
 //   store of the wrong type                                   backend_type_test.cpp AStoreOfTheWrongTypeIsRefused
 //   members that go stale when another one is registered      backend_type_test.cpp RegisteringTwiceIsAnError
-//   keywords that nobody knows are swallowed                  backend_type_test.cpp UnknownKeywordsAreNamed
+//   options say where workers meet; agents of the program's   rpc/join_test.cpp
+//   keywords that nobody knows are swallowed                  backend_type_test.cpp UnknownKeywordsAreNamed, and here
 //   names: their form, that they are unique, told to all      rpc/join_test.cpp
-//   rpc_sync, rpc_async, errors with the remote text,
+//   rpc_sync, rpc_async, errors with the remote type and text,
 //   timeouts and cancels that reach the callee, metrics,
 //   all_gather, graceful shutdown                             rpc/calls_test.cpp, rpc/join_test.cpp
 //   remote, RRef, forks, owners told before, reordering       rpc/references_test.cpp
@@ -53,6 +54,9 @@ TEST_F(ParityTest, TensorPipesOptionsReachItsAgent) {
   std::string text;
   EXPECT_EQ(failure_of(given_twice, &text), Status::kInvalid);
   EXPECT_EQ(text, "option 'transports' of tensorpipe is given twice");
+  const auto misspelt = [] { options_of("TENSORPIPE", {{"device_map", "you:0=0"}}); };
+  EXPECT_EQ(failure_of(misspelt, &text), Status::kInvalid);
+  EXPECT_NE(text.find("Did you mean 'device_maps'?"), std::string::npos) << text;
   rpc::RpcOptions options = rpc_options("inproc", Store::inproc(), 0, 1);
   options.backend.clear();
   options.options = made;

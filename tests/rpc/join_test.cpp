@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How workers join: torch.distributed.rpc's rules and errors, and its traps.
+#include <atomic>
 #include <thread>
 
 #include "backplane/master_worker.hpp"
@@ -123,6 +124,47 @@ TEST(RpcJoinTest, OptionsComeFromTheRegistry) {
   std::string text;
   EXPECT_EQ(failure_of([&] { init_backend(type, store, "me", 0, 1, made); }, &text), Status::kInvalid);
   EXPECT_NE(text.find("process_group makes no process groups"), std::string::npos) << text;
+}
+
+// As torch's, whose init_rpc meets where the options say.
+TEST(RpcJoinTest, OptionsSayWhereWorkersMeet) {
+  const ScopedDirectory directory;
+  const BackendOptions made = construct_rpc_backend_options(backend_type("PROCESS_GROUP"), std::chrono::seconds(5),
+                                                            "file://" + (directory.path() / "meeting").string());
+  on_ranks(2, [&made](int rank) {
+    rpc::RpcOptions options;
+    options.options = made;
+    options.group = built_backends().back();
+    options.rank = rank;
+    options.world_size = 2;
+    const rpc::Worker worker = rpc::Worker::join(worker_name(rank), options);
+    EXPECT_EQ(worker.get_worker_info(worker_name(1 - rank)).id, 1 - rank);
+    worker.shutdown();
+  });
+}
+
+// torch's registry is of agents, which programs add to.
+TEST(RpcJoinTest, ProgramsRegisterAgents) {
+  static const bp_backend& other = backend_type("process_group").descriptor();
+  static std::atomic<int> made = 0;
+  static bp_backend mine = other;
+  mine.id = "my_agent";
+  mine.init = [](const bp_backend*, const bp_init* init, bp_agent* agent, bp_error* err) {
+    ++made;
+    return other.init(&other, init, agent, err);
+  };
+  EXPECT_EQ(register_backend(mine).repr(), "BackendType.MY_AGENT");
+  rpc::register_function("named", [] { return rpc::get_worker_info().name; });
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    rpc::RpcOptions options = rpc_options("inproc", store, rank, 2);
+    options.backend = "my_agent?num_worker_threads=1";
+    const rpc::Worker worker = rpc::Worker::join(worker_name(rank), options);
+    EXPECT_EQ(worker.backend(), "my_agent");
+    EXPECT_EQ(worker.rpc_sync<std::string>(1 - rank, "named"), worker_name(1 - rank));
+    worker.shutdown();
+  });
+  EXPECT_EQ(made, 2);
 }
 
 // Whoever gives them is told with all others, who would wait for him.

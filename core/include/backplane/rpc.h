@@ -28,7 +28,7 @@ typedef struct bp_rpc_config {
   const char* name;        /* [A-Za-z0-9_:-]{1,127}, unlike those of all other workers */
   const char* backend;     /* "process_group", "tensorpipe?num_worker_threads=4"; NULL: BACKPLANE_RPC_BACKEND, else
                               tensorpipe if all are on one host that has it, else process_group */
-  const char* init_method; /* as in bp_group_config */
+  const char* init_method; /* as in bp_group_config; NULL: that of `options`, as a rule "env://" */
   const char* group;       /* backend of the process group in which the workers meet, as in bp_group_config */
   bp_store* store;
   bp_registry* registry;

@@ -60,7 +60,7 @@ struct RpcOptions {
   int rank = -1;
   int world_size = -1;
   std::optional<Store> store = {};
-  std::optional<BackendOptions> options = {};  // of the backend, which need not be named then
+  std::optional<BackendOptions> options = {};  // of the backend, which need not be named then, with its init_method
   Timeout rpc_timeout = kDefaultRpcTimeout;    // of calls that name none
   Timeout timeout = kDefaultTimeout;           // of joining
 };

@@ -34,6 +34,7 @@ struct bp_registry {
 // A member is its own handle: bp_backend_type is never defined.
 struct bp_backend_options {
   std::shared_ptr<const backplane::core::BackendOptions> options;
+  std::string init_method;  // where workers of these options meet
 };
 
 struct bp_group {

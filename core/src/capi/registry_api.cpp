@@ -84,9 +84,10 @@ int32_t bp_construct_backend_options(const bp_backend_type* type, int64_t rpc_ti
         fail(BP_INVALID, "option {} has a NULL key or value", i);
       given.emplace_back(values[i].key, values[i].value);
     }
+    const std::string where = init_method == nullptr ? "env://" : init_method;
     *options = new bp_backend_options{
-        std::make_shared<BackendOptions>(member, complete_options(*member.backend, given), rpc_timeout_ns,
-                                         init_method == nullptr ? "env://" : init_method)};
+        std::make_shared<BackendOptions>(member, complete_options(*member.backend, given), rpc_timeout_ns, where),
+        where};
   });
 }
 const char* bp_backend_options_get(const bp_backend_options* options, const char* key) {

@@ -84,7 +84,12 @@ std::shared_ptr<Worker> join(const bp_rpc_config& config) {
   made.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
   const int64_t usual_ns = made.options ? made.options->rpc_timeout_ns() : BP_DEFAULT_RPC_TIMEOUT_NS;
   made.rpc_timeout_ns = config.rpc_timeout_ns < 0 ? usual_ns : config.rpc_timeout_ns;
-  made.group = meet(config);
+  bp_rpc_config meeting = config;
+  // The usual one, which nobody need have chosen, leaves the default group its ranks.
+  if (config.options != nullptr && config.init_method == nullptr && config.options->init_method != "env://") {
+    meeting.init_method = config.options->init_method.c_str();
+  }
+  made.group = meet(meeting);
   return Worker::join(std::move(made));
 }
 
