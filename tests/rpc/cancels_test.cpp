@@ -20,6 +20,7 @@ using std::chrono::steady_clock;
 std::atomic<int> unheard = 0;
 std::atomic<int> taken = 0;
 std::atomic<bool> said = false;
+std::atomic<bool> may_go = false;
 
 [[maybe_unused]] const bool registered = [] {
   rpc::register_function("listen", [] {
@@ -39,6 +40,9 @@ std::atomic<bool> said = false;
       was_last = said;  // what was said before that has been heard
       std::this_thread::yield();
     }
+  });
+  rpc::register_function("stay", [] {
+    while (!may_go && !rpc::cancelled()) std::this_thread::yield();
   });
   rpc::register_short_function("take", [](const rpc::Array<uint8_t>&) { ++taken; });
   rpc::register_short_function("leave", [](const rpc::Array<uint8_t>&) {});
@@ -66,6 +70,25 @@ INSTANTIATE_TEST_SUITE_P(Backends, CancelsTest, testing::ValuesIn(rpc_ways()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(CancelsTest, AreHeardHoweverSoonTheyCome) { cancel_at_once(GetParam()); }
+
+// A call's own timeout counts, of which 0 is none; without one, it is the worker's.
+TEST(RpcTimeoutsTest, AreTheWorkersForCallsThatNameNone) {
+  may_go = false;
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    rpc::RpcOptions options = rpc_options("inproc", store, rank, 2);
+    if (rank == 0) options.rpc_timeout = std::chrono::milliseconds(50);
+    const auto worker = rpc::Worker::join(worker_name(rank), options);
+    if (rank == 0) {
+      const auto patient = worker.rpc_async<void>({1, Timeout::zero()}, "stay");
+      EXPECT_EQ(failure_of([&worker] { worker.rpc_sync<void>(1, "stay"); }), Status::kTimeout);
+      EXPECT_FALSE(patient.done());  // which began before
+      may_go = true;
+      patient.wait();
+    }
+    worker.shutdown(true, seconds(60));
+  });
+}
 
 #ifdef BACKPLANE_TEST_CHAOS
 TEST(RpcCancelsTest, AreHeardIfTheyOvertakeTheirCalls) {
