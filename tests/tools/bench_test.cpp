@@ -2,6 +2,7 @@
 //
 // backplane bench: what it measures, that it sees what is wrong, and what it writes. No test depends on a time.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -98,6 +99,13 @@ TEST(Bench, WritesCsvAndADrawing) {
   }
   EXPECT_EQ(depth, 0U);
   EXPECT_TRUE(contains(svg, "all_reduce, 2 ranks"));
+  const auto count = [&svg](const std::string& part) {
+    int found = 0;
+    for (size_t at = svg.find(part); at != std::string::npos; at = svg.find(part, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("<polyline"), 2) << "one for each number of ranks";
+  EXPECT_EQ(count("<circle"), 2 * 3) << "with a point for each size";
   EXPECT_FALSE(contains(svg, "href")) << "it must need no other file";
 }
 
@@ -108,8 +116,15 @@ TEST(Bench, TunesAuto) {
   const Setting tuned = {{{"BACKPLANE_TUNING_FILE", file}, {"BACKPLANE_PLUGINS_ALLOW", "zmq"}}};
   Words words = bench({"--backend", "zmq", "--backend", "zmq?io_threads=2", "--backend", "inproc", "--sizes", "4,1K"});
   words.emplace_back("--tune");
+  const mode_t mask = ::umask(0077);
   const Outcome outcome = run(words, tuned);
+  ::umask(mask);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
+  struct stat facts {};
+  ASSERT_EQ(::stat(file.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 07777, 0644U) << "everyone can read it";
+  ASSERT_EQ(::stat(place.file("tuning").c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 07777, 0755U);
   const Json measured = Json::parse(read_file(file))["measured"];
   ASSERT_EQ(measured.size(), 2U) << measured;
   EXPECT_EQ(measured[0]["us"].size(), 2U) << "only backends without settings\n" << measured;
@@ -163,6 +178,21 @@ TEST(Bench, FindsAWrongResult) {
   EXPECT_TRUE(contains(outcome.out, "right")) << "4 bytes are\n" << outcome.out;
 }
 
+TEST(Bench, FindsAWrongResultOfEachCollective) {
+  const std::pair<const char*, const char*> bugs[] = {
+      {"broadcast", "broadcast"},  {"reduce", "reduce"},         {"gather", "gather"},
+      {"scatter", "scatter"},      {"all_gather", "all-gather"}, {"reduce_scatter", "reduce-scatter"},
+      {"all_to_all", "all-to-all"}};
+  for (const auto& [operation, mutant] : bugs) {
+    const Outcome outcome =
+        run(bench({"--backend", "specimen", "--operation", operation, "--sizes", "256K", "--check"}),
+            {{{"BACKPLANE_PLUGIN_PATH", BACKPLANE_TEST_SPECIMEN},
+              {"SPECIMEN_MUTANT", std::string("collectives.") + mutant}}});
+    EXPECT_EQ(outcome.code, 1) << operation << outcome.err;
+    EXPECT_TRUE(contains(outcome.out, "WRONG")) << operation << outcome.out;
+  }
+}
+
 TEST(Bench, LeavesOutPeersThatAreNotInstalled) {
   const Workplace place;
   const Outcome outcome =
@@ -207,6 +237,7 @@ TEST(Bench, RefusesWhatMakesNoSense) {
       {{"--pin", "-n", "4096"}, "--pin gives each rank a core, but there are"},
       {{"-n", "0"}, "--ranks"},
       {{"--seconds", "no"}, "--seconds"},
+      {{"--tune", "--devices", "1"}, " excludes --"},
   };
   for (const auto& [words, sentence] : cases) {
     Words all = {"bench", "--backend", "inproc"};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `backplane run` on a terminal: colours, typing, Ctrl-C.
+// `backplane run` on a terminal: colours, typing, Ctrl-C; and how far `backplane bench` is.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
@@ -92,6 +92,16 @@ TEST(Terminal, CtrlCReachesAllRanks) {
   EXPECT_TRUE(terminal.shows("[0] caught") && terminal.shows("[1] caught")) << terminal.shown();
   EXPECT_EQ(terminal.wait(), 0);
   EXPECT_FALSE(contains(terminal.shown(), "\x1b[")) << terminal.shown();
+}
+
+// One line, written over and over, and gone at the end.
+TEST(Terminal, BenchShowsHowFarItIs) {
+  Terminal terminal({BACKPLANE_TEST_COMMAND, "bench", "--backend", "inproc", "--sizes", "4,1K", "--seconds", "0.001"});
+  EXPECT_EQ(terminal.wait(), 0);
+  EXPECT_TRUE(
+      terminal.shows("\rall_reduce of 4 B: inproc (1 of 2)\x1b[K"
+                     "\rall_reduce of 1024 B: inproc (2 of 2)\x1b[K\r\x1b[K"))
+      << terminal.shown();
 }
 
 }  // namespace

@@ -268,14 +268,17 @@ std::string tuning_file(const Settings& settings) {
   return fmt::format("{}/backplane/tuning-{}.json", base, host.data());
 }
 
-// In one step, so that no rank sees half of it.
+// In one step, so that no rank sees half of it; for everyone to read, whatever umask is set.
 void write_tuning(const std::string& path, const std::string& text) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
-  if (!directory.empty()) std::filesystem::create_directories(directory, error);
+  const fs::path directory = fs::path(path).parent_path();
+  if (!directory.empty() && fs::create_directories(directory, error))
+    fs::permissions(directory, fs::perms{0755}, error);
   const std::string fresh = fmt::format("{}.new", path);
   write_file(fresh, text);
-  std::filesystem::rename(fresh, path, error);
+  fs::permissions(fresh, fs::perms{0644}, error);
+  if (!error) fs::rename(fresh, path, error);
   if (error) throw Failure(kFailed, fmt::format("cannot write {}: {}", printable(path), error.message()));
 }
 
@@ -366,7 +369,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--csv", settings->csv, "Likewise as CSV")->option_text("FILE");
   command->add_option("--plot", settings->plot, "Likewise as a drawing (SVG)")->option_text("FILE");
   CLI::Option* tune = command->add_flag("--tune", settings->tune, "Let 'auto' choose by these results on this host")
-                          ->excludes("--registered");
+                          ->excludes("--registered")
+                          ->excludes("--devices");
   command
       ->add_option("--tuning-file", settings->tuning_file, "Where to write them to, instead of BACKPLANE_TUNING_FILE")
       ->option_text("FILE")

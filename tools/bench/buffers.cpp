@@ -83,6 +83,9 @@ struct Check {
       case Test::kAllToAll:
         *places = count * static_cast<uint64_t>(subject.size());
         break;
+      case Test::kBandwidth:
+        *places = count * window_of(row.bytes);
+        break;
       default:
         break;
     }
@@ -101,8 +104,22 @@ struct Check {
     const bool even = subject.rank() % 2 == 0;
     for (const bool sends : {even, !even}) {
       step.op = sends ? Op::kSend : Op::kRecv;
-      subject.run(step);
+      if (row.test == Test::kSendRecv) {
+        subject.run(step);
+      } else {
+        stream(step);
+      }
     }
+  }
+
+  // A window of messages, each from and to a place of its own.
+  void stream(Step step) const {
+    for (uint64_t i = window_of(row.bytes); i > 0; --i) {
+      subject.start(step);
+      step.in += count;
+      step.out += count;
+    }
+    subject.finish();
   }
 
   std::string once(int root) const {

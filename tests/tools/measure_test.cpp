@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How times are taken and what is made of them, over subjects that take none.
+#include "bench/measure.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "backplane/bench_report.hpp"
+#include "bench/buffers.hpp"
+#include "support/environment.hpp"
+
+namespace backplane::bench {
+namespace {
+
+// The only rank of its group, whose blocks write its name.
+class Alone final : public Subject {
+ public:
+  Alone(char name, std::string& blocks) : name_(name), blocks_(blocks) {}
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  bool offers(Test) const override { return true; }
+  void run(const Step& step) override {
+    if (step.op == Op::kBarrier) blocks_ += name_;  // each block begins with one
+    if (step.op == Op::kAllGather) std::copy_n(step.in, step.count, step.out);
+  }
+  void start(const Step& step) override { run(step); }
+  void finish() override {}
+
+ private:
+  const char name_;
+  std::string& blocks_;
+};
+
+TEST(Measure, BlocksOfSubjectsTakeTurns) {
+  const test::ScopedDirectory directory;
+  Task task;
+  task.results = (directory.path() / "results").string();
+  std::ofstream(task.results).close();
+  task.seconds = 0;  // as few rounds as there may be
+  task.rows = {{bench::Test::kAllReduce, 4}};
+  std::string blocks;
+  Alone a('A', blocks);
+  Alone b('B', blocks);
+  measure(task, {&a, &b}, {});
+  EXPECT_EQ(blocks, "ABBAABBAAB");
+}
+
+// One of two ranks: gets what the other one is to send, but for message `wrong_one` of a window.
+class Receiver final : public Subject {
+ public:
+  explicit Receiver(uint64_t wrong_one) : wrong_one_(wrong_one) {}
+  int rank() const override { return 1; }
+  int size() const override { return 2; }
+  bool offers(Test) const override { return true; }
+  void run(const Step& step) override { start(step); }
+  void start(const Step& step) override {
+    if (step.op == Op::kSend) ++sent_;
+    if (step.op != Op::kRecv) return;
+    const auto first = static_cast<uint64_t>(step.out - first_);
+    for (uint64_t i = 0; i < step.count; ++i) step.out[i] = static_cast<float>((first + i) % 11);  // as rank 0 has it
+    if (received_++ == wrong_one_) step.out[step.count - 1] = 77;
+  }
+  void finish() override {}
+
+  float* first_ = nullptr;
+  uint64_t sent_ = 0;
+  uint64_t received_ = 0;
+
+ private:
+  const uint64_t wrong_one_;
+};
+
+TEST(Measure, EachMessageOfAWindowIsChecked) {
+  const Row row = {bench::Test::kBandwidth, 12};
+  for (const uint64_t wrong_one : {UINT64_C(0), UINT64_C(40), window_of(12) - 1, window_of(12)}) {
+    Receiver subject(wrong_one);
+    Buffers buffers(row, subject);
+    subject.first_ = buffers.out();
+    const std::string wrong = check_results(subject, row, buffers);
+    EXPECT_EQ(wrong.empty(), wrong_one == window_of(12)) << wrong;
+    EXPECT_EQ(subject.received_, window_of(12));
+    EXPECT_EQ(subject.sent_, window_of(12));
+  }
+}
+
+TEST(Measure, PercentilesAreSamples) {
+  std::vector<double> hundred;
+  for (int i = 1; i <= 100; ++i) hundred.push_back(i);
+  EXPECT_EQ(tool::percentile(hundred, 0.01), 1);
+  EXPECT_EQ(tool::percentile(hundred, 0.5), 50);
+  EXPECT_EQ(tool::percentile(hundred, 0.99), 99);
+  EXPECT_EQ(tool::percentile(hundred, 1), 100);
+  EXPECT_EQ(tool::percentile({5, 7, 9}, 0.5), 7);
+  EXPECT_EQ(tool::percentile({5, 7, 9}, 0.01), 5);
+  EXPECT_EQ(tool::percentile({5, 7, 9}, 0.99), 9);
+  EXPECT_EQ(tool::percentile({5}, 0), 5);
+}
+
+TEST(Measure, FiguresFollowFromTheMedian) {
+  tool::Measured one;
+  one.ranks = 4;
+  one.row = {bench::Test::kAllReduce, 1'000'000};
+  one.found.us = {400, 500, 1000};
+  const tool::Figures moved = tool::figures(one);
+  EXPECT_EQ(moved.p1_us, 400);
+  EXPECT_EQ(moved.p50_us, 500);
+  EXPECT_EQ(moved.p99_us, 1000);
+  EXPECT_DOUBLE_EQ(moved.algbw, 2);
+  EXPECT_DOUBLE_EQ(moved.busbw, 3);
+  EXPECT_EQ(moved.hidden_percent, -1);
+  one.row.test = bench::Test::kOverlap;  // 300 by itself and 350 of computing, in 500 together
+  one.found.alone = {100, 300, 900};
+  one.found.compute = {340, 350, 360};
+  EXPECT_DOUBLE_EQ(tool::figures(one).hidden_percent, 50);
+  one.found.us = {800, 900, 1000};
+  EXPECT_EQ(tool::figures(one).hidden_percent, 0);
+  one.found.us = {200, 300, 340};
+  EXPECT_EQ(tool::figures(one).hidden_percent, 100);
+  one.row = {bench::Test::kBarrier, 0};
+  EXPECT_EQ(tool::figures(one).algbw, 0);
+}
+
+}  // namespace
+}  // namespace backplane::bench
