@@ -121,13 +121,14 @@ class Hunt {
     if (not_tried_ > 0) std::printf(", %zu not tried because this machine does not permit their case", not_tried_);
     std::printf("\n");
     if (tried_ == 0 && not_tried_ == 0) fail("no mutant was there to be caught");
-    return failed_ ? EXIT_FAILURE : EXIT_SUCCESS;
+    for (const std::string& what : failures_) std::printf("FAILED: %s\n", what.c_str());  // once more, where it is seen
+    return failures_.empty() ? EXIT_SUCCESS : EXIT_FAILURE;
   }
 
  private:
   void fail(const std::string& what) {
     std::printf("FAILED: %s\n", what.c_str());
-    failed_ = true;
+    failures_.push_back(what);
   }
 
   void hunt(const Result& which) {
@@ -184,7 +185,7 @@ class Hunt {
   size_t tried_ = 0;
   size_t caught_ = 0;
   size_t not_tried_ = 0;
-  bool failed_ = false;
+  std::vector<std::string> failures_;
 };
 
 }  // namespace
