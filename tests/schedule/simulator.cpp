@@ -218,6 +218,8 @@ void Simulation::run_local(size_t rank, const Step& step) {
     if (std::countl_zero(left.contributors) + std::countr_zero(right.contributors) < 64) in_order_ = false;
     to = {to.contributors | from.contributors, to.index,
           mix(std::min(to.expression, from.expression), std::max(to.expression, from.expression))};
+    const bool is_complete = static_cast<size_t>(std::popcount(to.contributors)) == ranks_.size();
+    if (step.completes != is_complete) fail(rank, "does not know whether a result is complete");
   }
 }
 

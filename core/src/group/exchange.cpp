@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "reduce/combine.hpp"
+#include "reduce/reduce.hpp"
 #include "schedule/schedule.hpp"
 
 namespace backplane::core {
@@ -25,9 +26,11 @@ uint64_t tag_of(uint64_t seq, Algorithm algorithm, uint32_t kind) {
 // touch nothing that this one still does; the destructor leaves none in flight.
 class Exchange {
  public:
-  Exchange(Agent& agent, const bp_op& op, const void* input, std::byte* scratch, uint64_t tag, Deadline deadline)
+  Exchange(Agent& agent, const bp_op& op, int32_t world_size, const void* input, std::byte* scratch, uint64_t tag,
+           Deadline deadline)
       : agent_(agent),
         op_(op),
+        world_size_(static_cast<uint64_t>(world_size)),
         element_(op.kind == BP_BARRIER ? 1 : dtype_size(op.dtype)),
         input_(static_cast<const std::byte*>(input)),
         output_(static_cast<std::byte*>(op.output.data)),
@@ -231,11 +234,16 @@ class Exchange {
     }
     const std::byte* left = step.source_first ? from : to;
     const std::byte* right = step.source_first ? to : from;
-    combine(op_.dtype, op_.reduce_op, to, left, right, step.target.count);
+    if (op_.reduce_op != BP_AVG || !step.completes) {
+      return combine(op_.dtype, op_.reduce_op, to, left, right, step.target.count);
+    }
+    const void* const both[] = {left, right};
+    reduce(op_.dtype, BP_AVG, to, {both, nullptr, 2}, world_size_, step.target.count);
   }
 
   Agent& agent_;
   const bp_op& op_;
+  const uint64_t world_size_;
   const uint64_t element_;  // bytes
   const std::byte* const input_;
   std::byte* const output_;
@@ -279,15 +287,16 @@ void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t wo
     input = memory->bytes();
   }
   try {
-    Exchange exchange(agent, op, input, memory->bytes() + scaled_bytes, tag_of(seq, algorithm, op.kind), deadline);
+    Exchange exchange(agent, op, world_size, input, memory->bytes() + scaled_bytes, tag_of(seq, algorithm, op.kind),
+                      deadline);
     exchange.run(schedule);
   } catch (...) {
     if (agent.wedged()) static_cast<void>(memory.release());  // the backend may still use it
     throw;
   }
   agent.return_scratch(std::move(memory));
-  if (reduces(op.kind) && op.reduce_op == BP_AVG && op.output.data != nullptr) {
-    divide(op.dtype, op.output.data, static_cast<uint64_t>(world_size), op.output.count);
+  if (reduces(op.kind) && op.reduce_op == BP_AVG && world_size == 1) {
+    divide(op.dtype, op.output.data, 1, op.output.count);  // nothing was reduced, but every NaN is the quiet one
   }
 }
 

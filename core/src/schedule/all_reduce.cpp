@@ -41,7 +41,7 @@ Schedule recursive_doubling_all_reduce(const Problem& problem) {
     const int32_t peer = other < folds ? 2 * other + 1 : other + folds;
     builder.send(peer, sum);
     builder.recv(peer, arrived);
-    builder.reduce(sum, arrived, peer < rank ? Order::kSourceFirst : Order::kTargetFirst);
+    builder.reduce(sum, arrived, peer < rank ? Order::kSourceFirst : Order::kTargetFirst, 2 * distance == cores);
     builder.end_round();
   }
   if (folded) builder.send(rank - 1, sum);

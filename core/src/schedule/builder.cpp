@@ -21,13 +21,14 @@ void Builder::copy(Region target, Region source) {
   add({.kind = Step::Kind::kCopy, .peer = -1, .target = target, .source = source});
 }
 
-void Builder::reduce(Region target, Region source, Order order) {
+void Builder::reduce(Region target, Region source, Order order, bool completes) {
   if (target.count == 0) return;
   add({.kind = Step::Kind::kReduce,
        .peer = -1,
        .target = target,
        .source = source,
-       .source_first = order == Order::kSourceFirst});
+       .source_first = order == Order::kSourceFirst,
+       .completes = completes});
 }
 
 void Builder::signal(int32_t to, int32_t from) {

@@ -24,7 +24,7 @@ class Builder {
   void send(int32_t peer, Region source);
   void recv(int32_t peer, Region target);
   void copy(Region target, Region source);
-  void reduce(Region target, Region source, Order order);
+  void reduce(Region target, Region source, Order order, bool completes = false);
   // Both with nothing in them.
   void signal(int32_t to, int32_t from);
   void end_round();

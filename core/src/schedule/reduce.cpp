@@ -31,7 +31,8 @@ Schedule binomial_reduce(const Problem& problem) {
     const bool child_first = child.rank < problem.rank;
     builder.recv(child.rank, started ? arrived : sum);
     if (started) {
-      builder.reduce(sum, arrived, child_first ? Order::kSourceFirst : Order::kTargetFirst);
+      const bool completes = tree.is_root() && &child == &tree.children().back();
+      builder.reduce(sum, arrived, child_first ? Order::kSourceFirst : Order::kTargetFirst, completes);
     } else {
       builder.reduce(sum, own, child_first ? Order::kTargetFirst : Order::kSourceFirst);
     }

@@ -39,7 +39,8 @@ Schedule pairwise_reduce_scatter(const Problem& problem) {
     const int32_t from = around(problem, rank, -distance);
     builder.send(to, blocks.in(Where::kInput, to));
     builder.recv(from, arrived);
-    builder.reduce(sum, arrived, from < rank ? Order::kSourceFirst : Order::kTargetFirst);
+    const bool completes = distance + 1 == problem.world_size;
+    builder.reduce(sum, arrived, from < rank ? Order::kSourceFirst : Order::kTargetFirst, completes);
     builder.end_round();
   }
   return std::move(builder).finish();

@@ -26,7 +26,7 @@ void ring_reduce_scatter_hop(Builder& builder, const Problem& problem, const Blo
     builder.reduce(slot, blocks.in(Where::kInput, coming), Order::kTargetFirst);
   } else {
     builder.copy(result, blocks.in(Where::kInput, rank));
-    builder.reduce(result, slot, Order::kSourceFirst);
+    builder.reduce(result, slot, Order::kSourceFirst, true);
   }
   builder.end_round();
 }

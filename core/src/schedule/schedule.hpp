@@ -37,6 +37,7 @@ struct Step {
   Region target;              // recv: filled; copy: filled; reduce: target = left op right (see source_first)
   Region source;              // send: what is sent; copy, reduce: what is read
   bool source_first = false;  // reduce: target = source op target; otherwise target = target op source
+  bool completes = false;     // reduce: afterwards the inputs of all ranks are in the target
 };
 
 struct Schedule {
