@@ -164,6 +164,9 @@ void reduce_anywhere(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs
 }
 
 void reduce(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor, uint64_t count) {
+  if (inputs.size == 2 && inputs.scalars == nullptr && reduce_op != BP_AVG) {  // is rounded once in any case
+    return combine(dtype, reduce_op, out, inputs.data[0], inputs.data[1], count);
+  }
 #ifdef __x86_64__
   if (in_f32(dtype, reduce_op)) {
     if (has_f16c && wide::reduce(dtype, reduce_op, out, inputs, divisor, count)) return;
