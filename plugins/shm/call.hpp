@@ -5,10 +5,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "collectives.hpp"
 
 namespace backplane::shm {
+
+inline void copy(std::byte* to, const std::byte* from, uint64_t size) {
+  if (size > 0 && to != from) std::memcpy(to, from, size);
+}
 
 struct Block {
   const std::byte* data = nullptr;

@@ -13,10 +13,6 @@ namespace {
 // More than any process has; multiplied by the number of ranks it does not overflow.
 constexpr uint64_t kMostBytes = UINT64_C(1) << 48;
 
-void copy(std::byte* to, const std::byte* from, uint64_t size) {
-  if (size > 0 && to != from) std::memcpy(to, from, size);
-}
-
 bool overlap(const Block& one, const Block& other) {
   const auto begin = [](const Block& block) { return reinterpret_cast<uintptr_t>(block.data); };
   return begin(one) < begin(other) + other.size && begin(other) < begin(one) + one.size;
@@ -48,10 +44,10 @@ void run_alone(const bp_op& op, const Reductions& reductions) {
   const Block from = from_block ? call.block(0) : call.input;
   const Room to = to_block ? call.room(0) : call.output;
   const uint64_t size = std::min(from.size, to.size);
-  if (call.scalar != nullptr)
-    return reductions.multiply(op.dtype, to.data, from.data, call.scalar, size / call.element);
-  copy(to.data, from.data, size);
-  if (call.averages) reductions.divide(op.dtype, to.data, 1, size / call.element);  // every NaN is the quiet one
+  const void* const input = from.data;
+  const void* const scalar = call.scalar;
+  if (scalar == nullptr && !call.averages) return copy(to.data, from.data, size);
+  reductions.reduce(op.dtype, op.reduce_op, to.data, {&input, 1}, {&scalar, 1}, size / call.element);
 }
 
 void Collectives::run(const bp_op& op, Limit& limit) {

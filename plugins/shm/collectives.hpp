@@ -35,6 +35,7 @@ class Collectives {
         steps_(steps),
         others_(reading_order(rank, steps.peers().sites())),
         lending_(rank, world_size, pools, cross, steps),
+        inputs_(static_cast<size_t>(world_size)),
         trials_(BP_OP_COUNT, Trial(cross == nullptr ? Cma::kOff : cross->use())),
         log_(std::move(log)) {}
 
@@ -77,19 +78,10 @@ class Collectives {
   // Ends a collective in which somebody may have lent his input: lenders wait until all have read it, after what this
   // rank has to do `meanwhile`.
   void return_loans(const Call& call, const std::function<void()>& meanwhile = {});
-  // What one rank contributes to a reduction.
-  struct Part {
-    const std::byte* data;
-    const std::byte* scalar;  // to be multiplied by this first, or null
-  };
-  // What another rank, or this one, lends of it from `offset` on.
-  Part lent(const Call& call, int32_t rank, uint64_t offset) const;
-  // out = part(0) op part(1) op ..., in this order, divided by the number of ranks if it is an average. `out` may be
-  // this rank's own part, or one of the first two.
-  template <typename PartOf>
-  void combine_all(const Call& call, std::byte* out, uint64_t size, const PartOf& part) const;
-  // Puts this rank's input, or a piece of it, where others read it: multiplied, if it is to be.
-  void stage(const Call& call, std::byte* place, const std::byte* from, uint64_t size) const;
+  // out = input(0) op input(1) op ..., in this order, divided by the number of ranks if it is an average. If inputs are
+  // to be multiplied, the lending has heard by what. `out` may be this rank's own input.
+  template <typename InputOf>
+  void combine_all(const Call& call, std::byte* out, uint64_t size, const InputOf& input);
 
   const int32_t rank_;
   const int32_t world_size_;
@@ -97,7 +89,9 @@ class Collectives {
   Steps& steps_;
   const std::vector<int32_t> others_;  // as this rank reads from them
   Lending lending_;
-  std::vector<Trial> trials_;  // by kind: of lending inputs in this process
+  std::vector<const void*> inputs_;   // by rank, of what is being reduced
+  std::vector<const void*> scalars_;  // by rank, if there are any
+  std::vector<Trial> trials_;         // by kind: of lending inputs in this process
   // In how many scatters more this rank, their root, asks who reads in processes. Not in one alone: a rank may be ahead
   // of others by kLag steps, and cannot read those that have not yet started.
   uint32_t questions_ = kSteps;

@@ -138,7 +138,7 @@ void Group::fail_again() const {
 }
 
 std::span<const bp_capability* const> Group::capabilities() const noexcept {
-  return reductions_.scale() ? std::span<const bp_capability* const>() : unscaled_;
+  return reductions_.whole() ? std::span<const bp_capability* const>() : unscaled_;
 }
 
 const void* Group::extension(std::string_view id) {

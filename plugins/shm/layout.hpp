@@ -24,7 +24,7 @@ namespace backplane::shm {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
-constexpr uint64_t kMagic = UINT64_C(0x364d485350414c42);  // "BALPSHM6"
+constexpr uint64_t kMagic = UINT64_C(0x374d485350414c42);  // "BALPSHM7"
 constexpr size_t kPage = 4096;
 constexpr int32_t kMostRanks = 1024;
 constexpr uint64_t kMostHeaps = UINT64_C(1) << 43;  // bytes of address space of all heaps together

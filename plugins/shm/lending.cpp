@@ -18,10 +18,10 @@ void Lending::offer(const std::byte* input, std::byte* output, uint64_t size, co
   to_all_ = false;
   mine_ = {};
   size_ = size;
-  if (pools_ == nullptr || size < kWorthIt) return;
   Lent& own = lent_[static_cast<size_t>(rank_)];
   if (scalar != nullptr) std::memcpy(mine_.scalar.data(), scalar, element);
   own.scalar = mine_.scalar;
+  if (pools_ == nullptr || size < kWorthIt) return;
   if (input != nullptr && (mine_.input = pools_->place_of(input, size)) != 0) own.input = input;
   if (output != nullptr && (mine_.output = pools_->place_of(output, size)) != 0) own.output = output;
 }
@@ -122,9 +122,10 @@ uint64_t Lending::listed(int32_t rank, uint32_t step, const Wanted& wanted, cons
 void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Passage& passage) {
   Places places;
   std::memcpy(&places, steps_.see(rank, step, sizeof places, passage), sizeof places);
-  if (rank == rank_ || (pools_ == nullptr && cross_ == nullptr)) return;
+  if (rank == rank_) return;
   Lent& theirs = lent_[static_cast<size_t>(rank)];
   theirs.scalar = places.scalar;
+  if (pools_ == nullptr && cross_ == nullptr) return;
   theirs.took = places.took;
   if (places.reads_processes == 1) {
     theirs.reads_processes = true;

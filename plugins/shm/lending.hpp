@@ -46,7 +46,8 @@ class Lending {
       : rank_(rank), pools_(pools), cross_(cross), steps_(steps), lent_(static_cast<size_t>(world_size)) {}
 
   // A new collective. What this rank would lend, of so many bytes; null: nothing. Too small buffers are not worth it.
-  // With a scalar (of an element of `element` bytes, 16 at most) others multiply the input that they read by it.
+  // With a scalar (of an element of `element` bytes, 16 at most) others multiply what they read of this rank's input by
+  // it, lent or shown.
   void offer(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar = nullptr,
              uint64_t element = 0);
   // After offer: if the input is not lent from a heap, then in this process.
@@ -99,7 +100,7 @@ class Lending {
   // null: nothing is lent.
   const std::byte* input(int32_t rank) const { return at(rank).input; }
   std::byte* output(int32_t rank) const { return at(rank).output; }
-  // Of a rank that lends its input, if the collective has scalars: one element.
+  // Of a rank that was heard, if the collective has scalars: one element.
   const std::byte* scalar(int32_t rank) const { return at(rank).scalar.data(); }
   bool any_input() const;
   bool only_in_processes() const;  // some lend inputs, and nobody from a heap

@@ -2,7 +2,6 @@
 //
 // The collectives that reduce.
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -35,44 +34,16 @@ struct Share {
 
 }  // namespace
 
-template <typename PartOf>
-void Collectives::combine_all(const Call& call, std::byte* out, uint64_t size, const PartOf& part) const {
-  using Aside = std::array<std::byte, kPart>;
-  alignas(64) Aside aside;
-  alignas(64) std::array<Aside, 2> scaled;
-  // In place, the own part would be overwritten before its turn.
-  const bool in_place = rank_ >= 2 && out >= call.input.data && out < call.input.data + call.input.size;
-  in_parts(call, size, [&](uint64_t begin, uint64_t end) {
-    const uint64_t count = (end - begin) / call.element;
-    std::byte* const to = in_place ? aside.data() : out + begin;
-    const auto read = [&](int32_t rank) {
-      const Part from = part(rank);
-      if (from.scalar == nullptr) return from.data + begin;
-      std::byte* const product = scaled[rank == 0 ? 0 : 1].data();
-      reductions_.multiply(call.op.dtype, product, from.data + begin, from.scalar, count);
-      return static_cast<const std::byte*>(product);
-    };
-    const std::byte* const first = read(0);
-    reductions_.combine(call.op.dtype, call.op.reduce_op, to, first, read(1), count);
-    for (int32_t rank = 2; rank < world_size_; ++rank) {
-      reductions_.combine(call.op.dtype, call.op.reduce_op, to, to, read(rank), count);
-    }
-    if (call.averages) reductions_.divide(call.op.dtype, to, static_cast<uint64_t>(world_size_), count);
-    if (in_place) std::memcpy(out + begin, to, end - begin);
-  });
-}
-
-void Collectives::stage(const Call& call, std::byte* place, const std::byte* from, uint64_t size) const {
-  if (size == 0) return;
-  if (call.scalar == nullptr) {
-    std::memcpy(place, from, size);
-  } else {
-    reductions_.multiply(call.op.dtype, place, from, call.scalar, size / call.element);
+template <typename InputOf>
+void Collectives::combine_all(const Call& call, std::byte* out, uint64_t size, const InputOf& input) {
+  scalars_.clear();
+  for (int32_t rank = 0; call.scalar != nullptr && rank < world_size_; ++rank) {
+    scalars_.push_back(lending_.scalar(rank));
   }
-}
-
-Collectives::Part Collectives::lent(const Call& call, int32_t rank, uint64_t offset) const {
-  return {lending_.input(rank) + offset, call.scalar == nullptr ? nullptr : lending_.scalar(rank)};
+  in_parts(call, size, [&](uint64_t begin, uint64_t end) {
+    for (int32_t rank = 0; rank < world_size_; ++rank) inputs_[static_cast<size_t>(rank)] = input(rank) + begin;
+    reductions_.reduce(call.op.dtype, call.op.reduce_op, out + begin, inputs_, scalars_, (end - begin) / call.element);
+  });
 }
 
 void Collectives::all_reduce(const Call& call) {
@@ -91,19 +62,23 @@ void Collectives::all_reduce(const Call& call) {
 // `here`: this rank wants the result.
 void Collectives::reduce_small(const Call& call, bool here) {
   const uint64_t size = call.input.size;
+  const bool scales = call.scalar != nullptr;
+  const uint64_t shown = scales ? kSlotSize : size;  // the line is needed for scalars
   const uint32_t step = steps_.begin(call.passage);
-  stage(call, steps_.mine(step, size), call.input.data, size);
+  if (scales) lending_.offer(nullptr, nullptr, 0, call.scalar, call.element);
+  if (scales) lending_.show(step);
+  copy(steps_.mine(step, shown), call.input.data, size);
   steps_.show(step, call.passage);
   if (!here) return;
-  if (world_size_ == 2 && call.scalar == nullptr && !call.averages) {  // no need of room for what is in between
+  if (scales) lending_.hear_all(step, {}, call.passage);
+  if (world_size_ == 2 && !scales && !call.averages) {  // the shortest way there is
     const std::byte* const theirs = steps_.see(1 - rank_, step, size, call.passage);
     reductions_.combine(call.op.dtype, call.op.reduce_op, call.output.data, rank_ == 0 ? call.input.data : theirs,
                         rank_ == 0 ? theirs : call.input.data, call.op.input.count);
     return steps_.claim_next(size);
   }
   combine_all(call, call.output.data, size, [&](int32_t rank) {
-    return rank == rank_ ? Part{call.input.data, call.scalar}
-                         : Part{steps_.see(rank, step, size, call.passage), nullptr};
+    return rank == rank_ ? call.input.data : steps_.see(rank, step, shown, call.passage);
   });
   steps_.claim_next(size);
 }
@@ -120,7 +95,7 @@ void Collectives::reduce_between_two(const Call& call, bool here) {
     const uint32_t step = steps_.begin(call.passage);
     if (offset == 0) lending_.show(step);
     if (shows) {
-      stage(call, steps_.mine(step, kSlotSize), call.input.data + offset, std::min(stride, size - offset));
+      copy(steps_.mine(step, kSlotSize), call.input.data + offset, std::min(stride, size - offset));
     }
     steps_.show(step, call.passage);
     return step;
@@ -129,12 +104,12 @@ void Collectives::reduce_between_two(const Call& call, bool here) {
   for (uint64_t offset = 0; offset < size; offset += stride) {
     const uint32_t next = size - offset > stride ? show(offset + stride) : 0;
     if (offset == 0) lending_.hear_all(step, {size, 0, false, call.alignment()}, call.passage);
-    const auto part = [&](int32_t rank) {
-      if (rank == rank_) return Part{call.input.data + offset, call.scalar};
-      if (lending_.input(rank) != nullptr) return lent(call, rank, offset);
-      return Part{steps_.see(rank, step, kSlotSize, call.passage), nullptr};
+    const auto input = [&](int32_t rank) {
+      if (rank == rank_) return call.input.data + offset;
+      if (lending_.input(rank) != nullptr) return lending_.input(rank) + offset;
+      return steps_.see(rank, step, kSlotSize, call.passage);
     };
-    if (here) combine_all(call, call.output.data + offset, std::min(stride, size - offset), part);
+    if (here) combine_all(call, call.output.data + offset, std::min(stride, size - offset), input);
     step = next;
   }
   return_loans(call);
@@ -155,8 +130,8 @@ void Collectives::reduce_large(const Call& call, bool here) {
     const Share own(piece, rank_, world_size_);
     if (offset == 0) lending_.show(step);
     if (!lends) {
-      stage(call, place, call.input.data + offset, own.begin);
-      stage(call, place + own.end, call.input.data + offset + own.end, piece - own.end);
+      copy(place, call.input.data + offset, own.begin);
+      copy(place + own.end, call.input.data + offset + own.end, piece - own.end);
     }
     steps_.show(step, call.passage);
     return step;
@@ -176,9 +151,9 @@ void Collectives::reduce_large(const Call& call, bool here) {
     const uint32_t results = steps_.begin(call.passage);
     std::byte* const result = alone ? call.output.data + offset : steps_.mine(step, kSlotSize);
     combine_all(call, result + own.begin, own.size(), [&](int32_t rank) {
-      if (rank == rank_) return Part{call.input.data + offset + own.begin, call.scalar};
-      if (lending_.input(rank) != nullptr) return lent(call, rank, offset + own.begin);
-      return Part{steps_.see(rank, step, kSlotSize, call.passage) + own.begin, nullptr};
+      if (rank == rank_) return call.input.data + offset + own.begin;
+      if (lending_.input(rank) != nullptr) return lending_.input(rank) + offset + own.begin;
+      return steps_.see(rank, step, kSlotSize, call.passage) + own.begin;
     });
     steps_.show(results, call.passage);
     const auto copy_out = [&](int32_t rank) {
@@ -205,7 +180,8 @@ void Collectives::all_reduce_directly(const Call& call) {
   in_parts(call, own.size(), [&](uint64_t from, uint64_t to) {
     const uint64_t begin = own.begin + from;
     const uint64_t end = own.begin + to;
-    combine_all(call, call.output.data + begin, end - begin, [&](int32_t rank) { return lent(call, rank, begin); });
+    combine_all(call, call.output.data + begin, end - begin,
+                [&](int32_t rank) { return lending_.input(rank) + begin; });
     for (const int32_t rank : others_) {
       const Pages theirs(lending_.output(rank), size);
       const uint64_t first = std::max(begin, theirs.begin);
@@ -236,26 +212,26 @@ void Collectives::all_reduce_directly(const Call& call) {
 void Collectives::reduce_scatter(const Call& call) {
   const auto ranks = static_cast<uint64_t>(world_size_);
   const uint64_t most = call.varies ? call.most_in() : call.output.size;
-  const bool small = most <= kLineData / ranks;
+  const bool small = most <= kLineData / ranks && call.scalar == nullptr;  // else the line is needed for that
   const uint64_t stride = small ? most : part_of_slot(ranks - 1, most);
   const uint64_t shown = small ? most * ranks : kSlotSize;
-  const bool may_lend = most * ranks >= Lending::kWorthIt;
-  if (may_lend) lending_.offer(call.input.data, nullptr, call.input.size, call.scalar, call.element);
+  const bool hears = most * ranks >= Lending::kWorthIt || call.scalar != nullptr;
+  if (hears) lending_.offer(call.input.data, nullptr, call.input.size, call.scalar, call.element);
   const bool lends = lending_.input(rank_) != nullptr;
   const auto hear = [&](uint32_t step) {
     const uint64_t before = call.varies ? 0 : static_cast<uint64_t>(rank_) * most;
-    if (may_lend) {
+    if (hears) {
       lending_.hear_all(step, {call.output.size, before, call.varies, call.alignment()}, call.passage);
     }
   };
   const auto show = [&](uint64_t offset) {
     const uint32_t step = steps_.begin(call.passage);
     std::byte* const place = steps_.mine(step, shown);
-    if (may_lend && offset == 0) lending_.show(step, call.op.in_counts, call.op.in_displs, call.element);
+    if (hears && offset == 0) lending_.show(step, call.op.in_counts, call.op.in_displs, call.element);
     for (int32_t to = 0; !lends && to < world_size_; ++to) {
       const Block block = call.block(to);
       if (to == rank_ || offset >= block.size) continue;
-      stage(call, place + part_for(to, rank_) * stride, block.data + offset, std::min(stride, block.size - offset));
+      copy(place + part_for(to, rank_) * stride, block.data + offset, std::min(stride, block.size - offset));
     }
     steps_.show(step, call.passage);
     return step;
@@ -269,9 +245,9 @@ void Collectives::reduce_scatter(const Call& call) {
     const uint64_t left = call.output.size > offset ? call.output.size - offset : 0;
     const uint64_t piece = pieces_end == most ? std::min(stride, left) : left;  // all lend: all of it at once
     combine_all(call, call.output.data + offset, piece, [&](int32_t rank) {
-      if (rank == rank_) return Part{call.block(rank).data + offset, call.scalar};
-      if (lending_.input(rank) != nullptr) return lent(call, rank, offset);
-      return Part{steps_.see(rank, step, shown, call.passage) + part_for(rank_, rank) * stride, nullptr};
+      if (rank == rank_) return call.block(rank).data + offset;
+      if (lending_.input(rank) != nullptr) return lending_.input(rank) + offset;
+      return steps_.see(rank, step, shown, call.passage) + part_for(rank_, rank) * stride;
     });
     step = next;
   }

@@ -3,6 +3,8 @@
 // The arithmetic of reductions, by the core's extension.
 #pragma once
 
+#include <span>
+
 #include "backplane/sdk/host.hpp"
 
 namespace backplane::shm {
@@ -11,8 +13,8 @@ class Reductions {
  public:
   explicit Reductions(const sdk::Host& host);
 
-  // Are there divide and multiply? Cores that are older than them complete avg and premul_sum themselves.
-  bool scale() const { return BP_HAS(table_, multiply); }
+  // Are there avg and premul_sum, and are small floats rounded once only? Older cores complete the two themselves.
+  bool whole() const { return BP_HAS(table_, reduce); }
 
   // Dtype and operation were validated by the core.
   //
@@ -21,16 +23,19 @@ class Reductions {
                uint64_t count) const {
     table_->combine(dtype, reduce_op, out, left, right, count);
   }
-  // avg, of a sum: data /= divisor.
-  void divide(uint32_t dtype, std::byte* data, uint64_t divisor, uint64_t count) const {
-    table_->divide(dtype, data, divisor, count);
-  }
-  // premul_sum, of an input: out = in * *scalar; out may be in.
-  void multiply(uint32_t dtype, std::byte* out, const std::byte* in, const std::byte* scalar, uint64_t count) const {
-    table_->multiply(dtype, out, in, scalar, count);
+  // out = inputs[0] op inputs[1] op ..., an average divided by how many they are. `scalars`: none, or for each input
+  // null or what it is multiplied by first. `out` may be any of the inputs.
+  void reduce(uint32_t dtype, uint32_t reduce_op, void* out, std::span<const void* const> inputs,
+              std::span<const void* const> scalars, uint64_t count) const {
+    if (!whole()) return reduce_pairs(dtype, reduce_op, out, inputs, count);
+    table_->reduce(dtype, reduce_op, out, inputs.data(), scalars.empty() ? nullptr : scalars.data(), inputs.size(),
+                   inputs.size(), count);
   }
 
  private:
+  void reduce_pairs(uint32_t dtype, uint32_t reduce_op, void* out, std::span<const void* const> inputs,
+                    uint64_t count) const;
+
   const bp_reduce_api* table_;
 };
 

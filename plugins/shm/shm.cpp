@@ -33,7 +33,7 @@ constexpr auto capabilities_with(uint64_t reduce_ops) {
   };
 }
 
-// Under a core whose arithmetic neither divides nor multiplies, which completes avg and premul_sum itself.
+// Under a core whose arithmetic does not take many inputs at once, which completes avg and premul_sum itself.
 constexpr auto kUnscaled = capabilities_with(BP_ALL_REDUCE_OPS & ~(BP_BIT(BP_AVG) | BP_BIT(BP_PREMUL_SUM)));
 constexpr auto kUnscaledPointers = sdk::pointers(kUnscaled);
 

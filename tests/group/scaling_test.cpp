@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// avg and premul_sum, for all dtypes: a backend that has them of its own, shm, gives the bits of the core's completion,
-// which is what inproc's ranks run.
+// Arithmetic of a backend that reduces by itself, shm. avg and premul_sum have the bits of the core's completion, which
+// is what inproc's ranks run; small floats those of f32 that was rounded once.
 #include <cstring>
 #include <random>
 #include <vector>
 
+#include "reduce/small_float.hpp"
 #include "support/groups.hpp"
 
 namespace backplane::test {
@@ -33,10 +34,14 @@ struct Case {
   }
 };
 
+bool is_small_float(uint32_t dtype) {
+  return dtype == BP_F16 || dtype == BP_BF16 || dtype == BP_F8E4M3 || dtype == BP_F8E5M2;
+}
+
 // Random bits: numbers of all sizes and, in the small formats, often infinities and NaN. Seeds 1 and up. Sums of two
 // are the same in either order, and sums of three equal ones in any: then the schedule does not show in the bits.
 Bytes random_elements(const Case& c, uint64_t count, int rank, int ranks) {
-  std::mt19937 random(ranks == 2 ? static_cast<uint32_t>(rank) + 1 : 1);
+  std::mt19937 random(ranks == 2 || is_small_float(c.dtype) ? static_cast<uint32_t>(rank) + 1 : 1);
   Bytes bytes(count * c.element());
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(c.dtype == BP_BOOL ? random() & 1 : random() & 255);
   return bytes;
@@ -99,9 +104,59 @@ std::vector<Case> cases() {
     for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype)
       for (const uint32_t reduce_op : {BP_AVG, BP_PREMUL_SUM})
         for (const uint64_t count : {UINT64_C(1), UINT64_C(700), UINT64_C(40'001)})
-          if (dtype != BP_BOOL || reduce_op != BP_AVG) all.push_back({kind, dtype, reduce_op, count});
+          if (!is_small_float(dtype) && (dtype != BP_BOOL || reduce_op != BP_AVG))
+            all.push_back({kind, dtype, reduce_op, count});
   return all;
 }
+
+std::vector<Case> small_float_cases(int ranks) {
+  std::vector<Case> all;
+  for (const uint32_t kind : {BP_ALL_REDUCE, BP_REDUCE, BP_REDUCE_SCATTER, BP_REDUCE_SCATTERV})
+    for (const uint32_t dtype : {BP_F16, BP_BF16, BP_F8E4M3, BP_F8E5M2})
+      for (const uint32_t reduce_op : {BP_SUM, BP_PROD, BP_AVG, BP_PREMUL_SUM})
+        for (const uint64_t count : {UINT64_C(1), UINT64_C(700), UINT64_C(140'001) / static_cast<uint64_t>(ranks)})
+          all.push_back({kind, dtype, reduce_op, count});
+  return all;
+}
+
+// What this rank ought to end with: in ascending order of ranks, in f32, rounded at the end.
+template <class Format>
+Bytes rounded_once(const Case& c, int rank, int ranks) {
+  using Bits = typename Format::Bits;
+  if (c.kind == BP_REDUCE && rank != ranks - 1) return {};
+  const auto number = [](const Bytes& from, uint64_t i) {
+    Bits bits;
+    std::memcpy(&bits, &from[i * sizeof bits], sizeof bits);
+    return Format::to_float(bits);
+  };
+  const uint64_t before = c.scatters() ? c.blocks_before(rank) : 0;
+  std::vector<float> results(c.block(rank));
+  for (int from = 0; from < ranks; ++from) {
+    const Bytes data = random_elements(c, c.scatters() ? c.blocks_before(ranks) : c.count, from, ranks);
+    const float factor = c.reduce_op == BP_PREMUL_SUM ? number(random_elements(c, 1, from, ranks), 0) : 1;
+    for (uint64_t i = 0; i < results.size(); ++i) {
+      const float value = number(data, before + i) * factor;
+      results[i] = from == 0 ? value : (c.reduce_op == BP_PROD ? results[i] * value : results[i] + value);
+    }
+  }
+  Bytes bytes(results.size() * sizeof(Bits));
+  for (uint64_t i = 0; i < results.size(); ++i) {
+    const Bits bits = Format::from_float(c.reduce_op == BP_AVG ? results[i] / static_cast<float>(ranks) : results[i]);
+    std::memcpy(&bytes[i * sizeof bits], &bits, sizeof bits);
+  }
+  return bytes;
+}
+
+Bytes rounded_once(const Case& c, int rank, int ranks) {
+  if (ranks == 1 && (c.reduce_op == BP_SUM || c.reduce_op == BP_PROD)) return random_elements(c, c.block(0), 0, 1);
+  if (c.dtype == BP_F16) return rounded_once<core::F16>(c, rank, ranks);
+  if (c.dtype == BP_BF16) return rounded_once<core::BF16>(c, rank, ranks);
+  if (c.dtype == BP_F8E4M3) return rounded_once<core::F8E4M3>(c, rank, ranks);
+  return rounded_once<core::F8E5M2>(c, rank, ranks);
+}
+
+constexpr Where kEverywhere[] = {Where::kPlain, Where::kInPlace, Where::kAllocated, Where::kAllocatedInPlace,
+                                 Where::kMixed};
 
 class Scaling : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Scaling, testing::Values(1, 2, 3));
@@ -118,8 +173,7 @@ TEST_P(Scaling, GivesTheBitsOfTheCore) {
     const std::vector<Bytes>& mine = expected[static_cast<size_t>(group.rank())];
     size_t i = 0;
     for (const Case& c : cases()) {
-      for (const Where where :
-           {Where::kPlain, Where::kInPlace, Where::kAllocated, Where::kAllocatedInPlace, Where::kMixed}) {
+      for (const Where where : kEverywhere) {
         ASSERT_TRUE(result(group, c, where) == mine[i])
             << "kind " << c.kind << " dtype " << c.dtype << " reduce_op " << c.reduce_op << " count " << c.count
             << " where " << static_cast<int>(where);
@@ -127,6 +181,62 @@ TEST_P(Scaling, GivesTheBitsOfTheCore) {
       ++i;
     }
   });
+}
+
+class SmallFloats : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, SmallFloats, testing::Values(1, 2, 3, 4, 8));
+
+TEST_P(SmallFloats, AreRoundedOnce) {
+  const int ranks = GetParam();
+  in_group("shm", ranks, [ranks](ProcessGroup& group) {
+    for (const Case& c : small_float_cases(ranks)) {
+      const Bytes expected = rounded_once(c, group.rank(), ranks);
+      for (const Where where : kEverywhere) {
+        ASSERT_TRUE(result(group, c, where) == expected)
+            << "kind " << c.kind << " dtype " << c.dtype << " reduce_op " << c.reduce_op << " count " << c.count
+            << " where " << static_cast<int>(where);
+      }
+    }
+  });
+}
+
+// One element of a rank's own.
+template <class Format>
+float all_reduced(ProcessGroup& group, uint32_t dtype, uint32_t reduce_op, float number) {
+  typename Format::Bits data = Format::from_float(number);
+  bp_op op = {};
+  op.struct_size = sizeof op;
+  op.kind = BP_ALL_REDUCE;
+  op.dtype = dtype;
+  op.reduce_op = reduce_op;
+  op.input = op.output = {&data, 1, BP_HOST, 0};
+  bp_error err;
+  bp_error_init(&err);
+  EXPECT_EQ(bp_group_run(group.get(), &op, &err), BP_OK) << err.text;
+  return Format::to_float(data);
+}
+
+// What is too small for the dtype's sum by itself counts together.
+TEST(SmallFloats, AddUp) {
+  in_group("shm", 4, [](ProcessGroup& group) {
+    const auto sum = [&group]<class Format>(uint32_t dtype, float first) {
+      return all_reduced<Format>(group, dtype, BP_SUM, group.rank() == 0 ? first : 1);
+    };
+    EXPECT_EQ(sum.template operator()<core::BF16>(BP_BF16, 256), 260);
+    EXPECT_EQ(sum.template operator()<core::F16>(BP_F16, 2048), 2052);
+    EXPECT_EQ(sum.template operator()<core::F8E4M3>(BP_F8E4M3, 16), 20);
+    EXPECT_EQ(sum.template operator()<core::F8E5M2>(BP_F8E5M2, 8), 12);
+  });
+}
+
+// An average is a number even if the sum is none, also where partial sums are numbers of the dtype on their way.
+TEST(SmallFloats, AreDividedBeforeTheyAreRounded) {
+  for (const char* const backend : {"inproc", "shm"}) {
+    in_group(backend, 2, [](ProcessGroup& group) {
+      EXPECT_EQ(all_reduced<core::F8E4M3>(group, BP_F8E4M3, BP_AVG, 300), 288);  // the nearest to 300
+      EXPECT_EQ(all_reduced<core::F16>(group, BP_F16, BP_AVG, 60000), 60000);
+    });
+  }
 }
 
 }  // namespace
