@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reduce/combine.hpp"
+#include "reduce/reduce.hpp"
 
 namespace backplane::core {
 namespace {
@@ -37,6 +38,26 @@ void combine_all(benchmark::State& state, uint32_t dtype, uint32_t reduce_op) {
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kBytes));
 }
 
+// Of many inputs at once, or in pairs.
+void reduce_all(benchmark::State& state, uint32_t dtype, uint32_t reduce_op, size_t ranks, bool in_pairs) {
+  const std::vector<std::vector<unsigned char>> data(ranks, numbers(dtype));
+  std::vector<const void*> inputs;
+  for (const auto& input : data) inputs.push_back(input.data());
+  std::vector<unsigned char> out(kBytes);
+  const uint64_t count = kBytes / dtype_size(dtype);
+  for ([[maybe_unused]] auto _ : state) {
+    if (in_pairs) {
+      combine(dtype, reduce_op, out.data(), inputs[0], inputs[1], count);
+      for (size_t i = 2; i < ranks; ++i) combine(dtype, reduce_op, out.data(), out.data(), inputs[i], count);
+      if (reduce_op == BP_AVG) divide(dtype, out.data(), ranks, count);
+    } else {
+      reduce(dtype, reduce_op, out.data(), {inputs.data(), nullptr, ranks}, ranks, count);
+    }
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kBytes));
+}
+
 void divide_all(benchmark::State& state, uint32_t dtype) {
   std::vector<unsigned char> data = numbers(dtype);
   for ([[maybe_unused]] auto _ : state) {
@@ -59,6 +80,13 @@ int main(int argc, char** argv) {
     }
     if (!reducible(dtype, BP_AVG)) continue;
     benchmark::RegisterBenchmark((std::string(dtype_name(dtype)) + "/divide").c_str(), divide_all, dtype);
+    for (const size_t ranks : {2, 4, 8}) {
+      for (const bool in_pairs : {true, false}) {
+        const std::string name =
+            std::string(dtype_name(dtype)) + "/avg of " + std::to_string(ranks) + (in_pairs ? " in pairs" : "");
+        benchmark::RegisterBenchmark(name.c_str(), reduce_all, dtype, BP_AVG, ranks, in_pairs);
+      }
+    }
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
