@@ -34,6 +34,8 @@ namespace backplane::shm::test {
 
 #if defined(__SANITIZE_THREAD__)
 constexpr int kEffort = 1;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr int kEffort = 3;
 #else
 constexpr int kEffort = 10;
 #endif
