@@ -54,6 +54,12 @@ for backend in "$@"; do
   grep -E "2 workers pushed .* by process_group" "$work/pushed" || fail "parameter_server over $backend"
 done
 
+# As the README says: nobody names an agent.
+agent=process_group
+[ ! -e "$bin/../lib/backplane/plugins/backplane_tensorpipe.so" ] || agent=tensorpipe
+run_ranks 4 "$bin/parameter_server" --require-accuracy 90 >"$work/pushed" 2>&1 || fail "parameter_server: $(cat "$work/pushed")"
+grep -E "3 workers pushed .* by $agent" "$work/pushed" || fail "parameter_server does not take $agent"
+
 if BACKPLANE_BACKEND=self run_ranks 1 "$bin/digits" --data /nowhere/digits.csv 2>"$work/missing"; then
   fail "a missing file is no error"
 fi

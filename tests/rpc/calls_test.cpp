@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
-#include <condition_variable>
 #include <cstdlib>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <thread>
 
+#include "rpc/gate.hpp"
 #include "rpc/workers.hpp"
 
 namespace backplane::test {
@@ -19,25 +18,6 @@ struct Person {
   std::string name;
   int age = 0;
   MSGPACK_DEFINE(name, age)
-};
-
-// Holds functions of the tests until it is opened.
-class Gate {
- public:
-  void open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  bool wait(milliseconds most = seconds(30)) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, most, [this] { return open_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false;
 };
 
 std::shared_ptr<Gate> gate;
@@ -139,13 +119,20 @@ TEST_P(CallsTest, FromManyThreadsAllEnd) {
   });
 }
 
+// Of chains of calls, eight of which are under way at a time; sanitizers make threads dear.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kDepth = 8;
+#else
+constexpr int kDepth = 64;
+#endif
+
 TEST_P(CallsTest, NestDeeperThanThePool) {
   in_world(
       GetParam(), 2,
       [](const rpc::Worker& worker) {
         const char* const given = std::getenv("BACKPLANE_RPC_NESTED_CALLS");
-        const int calls = given == nullptr ? 64 : std::atoi(given);
-        const int depth = given == nullptr ? 16 : 64;
+        const int depth = given == nullptr ? kDepth : 64;
+        const int calls = given == nullptr ? 8 * depth : std::atoi(given);
         for (int done = 0; done < calls;) {
           std::vector<rpc::Future<int>> answers;
           for (int i = 0; i < 8 && done < calls; ++i, done += depth) {
@@ -190,25 +177,6 @@ TEST(RpcCallsTest, FailuresNameWorkerFunctionAndText) {
     EXPECT_NE(text.find("worker0, worker1"), std::string::npos) << text;
     EXPECT_EQ(failure_of([&] { worker.rpc_sync(7, "add", 1, 2); }), Status::kInvalid);
   });
-}
-
-TEST(RpcCallsTest, TimeoutsAndCancelsAreToldToTheCallee) {
-  for (const bool cancel : {false, true}) {
-    gate = std::make_shared<Gate>();
-    begun = std::make_shared<Gate>();
-    told = std::make_shared<Gate>();
-    in_world("inproc", 2, [cancel](const rpc::Worker& worker) {
-      if (worker.rank() != 0) return;
-      std::string text;
-      const auto call = worker.rpc_async<int>({"worker1", cancel ? seconds(60) : milliseconds(50)}, "wait");
-      EXPECT_TRUE(begun->wait());  // or nothing would run that could hear of it
-      if (cancel) call.cancel();
-      EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), cancel ? Status::kCancelled : Status::kTimeout);
-      EXPECT_NE(text.find("'wait' on worker 'worker1' (rank 1)"), std::string::npos) << text;
-      EXPECT_EQ(text.find("within 0.05 s") != std::string::npos, !cancel) << text;
-      EXPECT_TRUE(told->wait());
-    });
-  }
 }
 
 TEST(RpcCallsTest, ThenRunsWhenTheCallHasEnded) {

@@ -198,6 +198,29 @@ TEST(ProcessGroupAgentTest, WhoseFrameWasSentHearsIfTheRestIsNot) {
   }
 }
 
+// Whoever is held up with one message, keeps no others from being received.
+TEST(ProcessGroupAgentTest, AsManyMessagesAreDeliveredAtATimeAsThereAreThreads) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  Side side(builtin("process_group"), store, 0, {{"num_send_recv_threads", "2"}});
+  other.join();
+  const std::string payload(100000, 'x');
+  for (const uint64_t number : {1, 2}) {
+    process_group::Frame large;
+    large.number = number;
+    large.id = number;
+    peer->send_frame(large, payload);
+  }
+  process_group::Frame call;
+  call.number = call.id = 3;
+  peer->send_frame(call, "a call");
+  ASSERT_TRUE(side.has_received(1));  // so the threads wait for the parts of the others
+  side.hold_until_there_are(3);
+  for (const uint64_t number : {1, 2}) peer->send_part(number, payload);
+  EXPECT_TRUE(side.has_received(3));
+}
+
 // Who says goodbye waits until it is given back, and then ends what is still being sent.
 TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackAfterWhatWasSentBefore) {
   const auto store = core::make_inproc_store();

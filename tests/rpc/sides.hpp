@@ -137,6 +137,11 @@ class Side {
     const std::lock_guard lock(mutex_);
     return lost_.count(peer);
   }
+  // From now on each message is held, where it is delivered, until so many have come in all.
+  void hold_until_there_are(int count) {
+    const std::lock_guard lock(mutex_);
+    meeting_ = count;
+  }
   // Waits for so many messages; false if there are others, or none come within 20 s.
   bool has_received(size_t count) {
     std::unique_lock lock(mutex_);
@@ -172,7 +177,11 @@ class Side {
   static void received(void* ctx, int32_t, const bp_rpc_message* message) {
     const uint64_t size = message->buffer_count == 0 ? 0 : message->buffers[0].count;
     message->release(message->owner);
-    const std::lock_guard lock(of(ctx).mutex_);
+    std::unique_lock lock(of(ctx).mutex_);
+    ++of(ctx).delivered_;
+    of(ctx).changed_.notify_all();
+    EXPECT_TRUE(of(ctx).changed_.wait_for(lock, kPatience, [ctx] { return of(ctx).delivered_ >= of(ctx).meeting_; }))
+        << "messages are not delivered at a time";
     of(ctx).received_.push_back(size);
     of(ctx).payloads_.push_back(message->payload_size);
     of(ctx).changed_.notify_all();
@@ -206,6 +215,8 @@ class Side {
   std::multiset<int32_t> lost_;
   std::vector<uint64_t> received_;
   std::vector<uint64_t> payloads_;
+  int meeting_ = 0;
+  int delivered_ = 0;
   int held_ = 0;  // messages that the agent has
   bp_agent inner_ = {};
   bp_agent agent_ = {};

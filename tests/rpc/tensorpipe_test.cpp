@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "rpc/workers.hpp"
+#include "support/secret.hpp"
 
 namespace backplane::test {
 namespace {
@@ -54,6 +55,31 @@ TEST(RpcTensorPipeTest, IsTakenIfNobodyNamesAnother) {
     EXPECT_EQ(store.get(card_key(rank)).find("uv://"), std::string::npos);  // on one host nobody listens on a port
     worker.shutdown();
   });
+}
+
+// It has no way to know who its peers are.
+TEST(RpcTensorPipeTest, IsNotForJobsWithASecret) {
+  const ScopedSecret secret;
+  for (const bool named : {false, true}) {
+    const Store store = Store::inproc();
+    on_ranks(2, [&store, named](int rank) {
+      rpc::RpcOptions options = rpc_options(named ? "tensorpipe" : "inproc", store, rank, 2);
+      if (!named) {
+        options.backend.clear();
+        const auto worker = rpc::Worker::join(worker_name(rank), options);
+        EXPECT_EQ(worker.backend(), "process_group");
+        EXPECT_EQ(worker.rpc_sync<int>(1 - rank, "one"), 1);
+        worker.shutdown();
+        return;
+      }
+      std::string text;
+      EXPECT_EQ(failure_of([&] { rpc::Worker::join(worker_name(rank), options); }, &text), Status::kUnsupported);
+      EXPECT_EQ(text.find("rank 0 cannot join: backend 'tensorpipe' cannot authenticate its peers (auth=none), and the "
+                          "job has a secret; "),
+                0U)
+          << text;
+    });
+  }
 }
 
 // What would fail on a thread of TensorPipe's, and end the process there, is seen before.

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What only the agent over libzmq does; cuts_test.cpp has how it survives broken connections.
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "rpc/workers.hpp"
-#include "support/environment.hpp"
+#include "support/secret.hpp"
 
 namespace backplane::test {
 namespace {
@@ -36,11 +31,9 @@ void call_all(const rpc::Worker& worker) {
 }
 
 TEST(RpcZmqTest, WorkersKnowEachOtherByKeysWhereTheJobHasASecret) {
-  const std::string file = std::filesystem::temp_directory_path() / ("rpc-secret-" + std::to_string(::getpid()));
   for (const bool secure : {false, true}) {
-    std::ofstream(file) << "s3cretWordOfThisTestThatNobodyPrints\n";
-    ::chmod(file.c_str(), 0600);
-    const ScopedVariable secret("BACKPLANE_SECRET_FILE", secure ? std::optional(file) : std::nullopt);
+    std::optional<ScopedSecret> secret;
+    if (secure) secret.emplace();
     const Store store = Store::inproc();
     on_ranks(3, [&store, secure](int rank) {
       const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("ZMQ", store, rank, 3));
@@ -49,7 +42,6 @@ TEST(RpcZmqTest, WorkersKnowEachOtherByKeysWhereTheJobHasASecret) {
       EXPECT_EQ(key_of(store, rank).size(), secure ? 40U : 1U);
       worker.shutdown();
     });
-    std::filesystem::remove(file);
   }
 }
 

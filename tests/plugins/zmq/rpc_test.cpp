@@ -8,23 +8,31 @@
 #include <cstring>
 #include <zmq.hpp>
 
+#include "plugins/zmq/stranger.hpp"
 #include "support/agents.hpp"
+#include "support/secret.hpp"
 
 namespace backplane::test {
 namespace {
 
 const bp_backend& agent() { return open_backend(ZMQ_PLUGIN, "zmq"); }
 
-// What the store says of a worker: its token, and the endpoint of its socket.
+// What the store says of a worker: its token, the endpoint of its socket and last its key.
 struct Card {
   explicit Card(const std::shared_ptr<core::Store>& store, int32_t rank = 1) {
-    const std::string text = store->get("zmq/" + std::to_string(rank), core::Deadline::after(INT64_C(20'000'000'000)));
+    text = store->get("zmq/" + std::to_string(rank), core::Deadline::after(INT64_C(20'000'000'000)));
     token = text.substr(0, 16);
     const size_t begin = text.find("tcp://");
     endpoint = text.substr(begin, text.find(' ', begin) - begin);
+    key = text.substr(text.rfind(' ') + 1);
   }
+  // What a worker at the same place says, with a key of its own.
+  std::string with_key(const char* other) const { return text.substr(0, text.rfind(' ') + 1) + other; }
+
+  std::string text;
   std::string token;
   std::string endpoint;
+  std::string key;
 };
 
 // The head of a message as README.md describes it.
@@ -112,6 +120,35 @@ TEST(ZmqRpc, StrangersAreNotHeard) {
   EXPECT_TRUE(sides.one->has_received(1));
   ASSERT_EQ(sides.one->send(0, 1, 100000), BP_OK);
   EXPECT_TRUE(sides.zero->has_received(1));
+}
+
+// Rank 1 of three, the others of which are this test.
+TEST(ZmqRpc, StrangersAreNotHeardWhereTheJobHasASecret) {
+  const ScopedSecret secret;
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Side> side;
+  std::thread starting([&] { side = std::make_unique<Side>(agent(), store, Place(1, 3)); });
+  const Card card(store);
+  const Keys zeros;
+  const Keys twos;
+  store->set("zmq/0", card.with_key(zeros.own), core::Deadline::never());
+  store->set("zmq/2", card.with_key(twos.own), core::Deadline::never());
+  starting.join();
+  const auto call = [&card](int32_t from, uint64_t size) {
+    return head(card.token, from, 1, 1) + sizes({size}) + std::string(24, '\0');
+  };
+  Stranger plain(card.endpoint, "", nullptr);
+  plain.say(call(0, 1));
+  EXPECT_FALSE(plain.let_in());
+  const Keys others;
+  Stranger unknown(card.endpoint, card.key, &others);
+  unknown.say(call(0, 2));
+  EXPECT_FALSE(unknown.let_in());
+  Stranger zero(card.endpoint, card.key, &zeros);
+  zero.say(call(2, 3));  // in the name of another
+  zero.say(call(0, 4));
+  EXPECT_TRUE(side->has_received(1));
+  EXPECT_EQ(side->received_payloads(), std::vector<uint64_t>{4});
 }
 
 }  // namespace

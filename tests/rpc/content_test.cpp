@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a peer's values may be.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "backplane/rpc.hpp"
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+// Reading it goes as deep as it is.
+struct Tree {
+  std::vector<Tree> branches;
+  MSGPACK_DEFINE(branches)
+
+  size_t depth() const { return branches.empty() ? 1 : 1 + branches.front().depth(); }
+};
+
+Tree read(const std::string& bytes) {
+  size_t offset = 0;
+  return rpc::detail::unpack<Tree>(bytes.data(), bytes.size(), &offset);
+}
+
+TEST(RpcContentTest, ValuesAreOfLimitedDepth) {
+  // Each tree is an array (0x91: of one element) of what it has, an array of its branches.
+  EXPECT_EQ(read(std::string(61, '\x91') + '\x90').depth(), 31U);
+  std::string text;
+  EXPECT_EQ(failure_of([] { read(std::string(65, '\x91') + '\x90'); }, &text), Status::kInvalid);
+  EXPECT_NE(text.find("depth"), std::string::npos) << text;
+  EXPECT_EQ(failure_of([] { read(std::string(100001, '\x91') + '\x90'); }, &text), Status::kInvalid);
+}
+
+TEST(RpcContentTest, WhatIsSaidToBeThereMustBe) {
+  for (const char* const bytes : {"", "\x91", "\x91\xdd\xff\xff\xff\xff", "\xdd\xff\xff\xff\xff", "\xc1"}) {
+    EXPECT_EQ(failure_of([bytes] { read(bytes); }), Status::kInvalid);
+  }
+}
+
+}  // namespace
+}  // namespace backplane::test

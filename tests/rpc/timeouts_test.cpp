@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls that nobody waits for any more, because of their timeout or a cancel.
+#include "rpc/gate.hpp"
+#include "rpc/workers.hpp"
+
+namespace backplane::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+struct Stage {
+  Gate begun;
+  Gate told;
+  Gate closed;  // for good
+};
+std::shared_ptr<Stage> stage;
+
+[[maybe_unused]] const bool registered = [] {
+  rpc::register_function("outstay", [] {
+    const auto own = stage;
+    own->begun.open();
+    for (int i = 0; i < 3000 && !rpc::cancelled(); ++i) own->closed.wait(milliseconds(10));
+    if (rpc::cancelled()) own->told.open();
+  });
+  return true;
+}();
+
+class RpcGivenUpTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, RpcGivenUpTest, testing::ValuesIn(rpc_ways()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(RpcGivenUpTest, TimeoutsAreToldToTheCallee) {
+  stage = std::make_shared<Stage>();
+  in_world(GetParam(), 2, [](const rpc::Worker& worker) {
+    if (worker.rank() != 0) return;
+    // Until one has begun before its time was up: else nothing runs that could hear of it.
+    milliseconds timeout(50);
+    do {
+      std::string text;
+      const auto call = worker.rpc_async({"worker1", timeout}, "outstay");
+      EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kTimeout);
+      EXPECT_NE(text.find("'outstay' on worker 'worker1' (rank 1)"), std::string::npos) << text;
+      EXPECT_EQ(text.find("within 0.05 s") != std::string::npos, timeout == milliseconds(50)) << text;
+      timeout *= 4;
+    } while (!stage->begun.wait(milliseconds(0)) && timeout < seconds(60));
+    EXPECT_TRUE(stage->told.wait());
+  });
+}
+
+TEST_P(RpcGivenUpTest, CancelsAreToldToTheCallee) {
+  stage = std::make_shared<Stage>();
+  in_world(GetParam(), 2, [](const rpc::Worker& worker) {
+    if (worker.rank() != 0) return;
+    const auto call = worker.rpc_async("worker1", "outstay");
+    EXPECT_TRUE(stage->begun.wait());
+    call.cancel();
+    std::string text;
+    EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kCancelled);
+    EXPECT_NE(text.find("'outstay' on worker 'worker1' (rank 1)"), std::string::npos) << text;
+    EXPECT_TRUE(stage->told.wait());
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test
