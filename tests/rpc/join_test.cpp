@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How workers join: torch.distributed.rpc's rules and errors, and its traps.
+#include <any>
 #include <atomic>
 #include <thread>
 
+#include "backplane/abi/ext/rpc.h"
 #include "backplane/master_worker.hpp"
 #include "rpc/workers.hpp"
 #include "support/environment.hpp"
@@ -24,6 +26,11 @@ std::vector<std::string> failures(int world_size,
   });
   return texts;
 }
+
+[[maybe_unused]] const bool registered = [] {
+  rpc::register_function("twice", [](int value) { return 2 * value; });
+  return true;
+}();
 
 TEST(RpcJoinTest, WorkersKnowEachOther) {
   in_world("inproc", 3, [](const rpc::Worker& worker) {
@@ -165,6 +172,43 @@ TEST(RpcJoinTest, ProgramsRegisterAgents) {
     worker.shutdown();
   });
   EXPECT_EQ(made, 2);
+}
+
+// torch registers RPC backends so: a pair of handlers, whose backend is then chosen by name. This one lends itself
+// process_group's agent.
+TEST(RpcJoinTest, APairOfHandlersIsAnAgent) {
+  static std::atomic<int> constructed = 0;
+  static std::atomic<int> started = 0;
+  BackendHandlers handlers;
+  handlers.kinds = BP_KIND_RPC;
+  handlers.flags = BP_BACKEND_RPC_OVER_GROUP;
+  const bp_backend& schema = backend_type("process_group").descriptor();
+  for (uint32_t i = 0; i < schema.option_count; ++i) handlers.options.push_back(*schema.options[i]);
+  handlers.construct_options = [](Timeout, const std::string&, const Keywords&) {
+    ++constructed;
+    return std::any(std::string("of this test"));
+  };
+  handlers.init = [](const bp_init& init, const std::any& options, bp_agent* agent) {
+    EXPECT_EQ(init.kind, BP_KIND_RPC);
+    EXPECT_EQ(std::any_cast<std::string>(options), "of this test");
+    const bp_backend& lent = backend_type("process_group").descriptor();
+    bp_init own = init;
+    own.options = nullptr;
+    backplane::detail::call(lent.init, &lent, static_cast<const bp_init*>(&own), agent);
+    ++started;
+  };
+  register_backend("pair", handlers);
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    rpc::RpcOptions options = rpc_options("inproc", store, rank, 2);
+    options.backend = "PAIR";
+    const rpc::Worker worker = rpc::Worker::join(worker_name(rank), options);
+    EXPECT_EQ(worker.backend(), "pair");
+    EXPECT_EQ(worker.rpc_sync<int>(1 - rank, "twice", 21), 42);
+    worker.shutdown(true, std::chrono::seconds(60));
+  });
+  EXPECT_EQ(started, 2);
+  EXPECT_EQ(constructed, 2);
 }
 
 // Whoever gives them is told with all others, who would wait for him.

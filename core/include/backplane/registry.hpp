@@ -75,12 +75,13 @@ struct BackendHandlers {
   // empty: then `init` gets the keywords.
   std::function<std::any(Timeout rpc_timeout, const std::string& init_method, const Keywords& keywords)>
       construct_options;
-  // Makes this rank's agent, for instance out of an sdk::ProcessGroup, and fills in *agent (backplane/abi/plugin.h).
-  // Throws to fail.
+  // Makes this rank's agent, of the kind that init.kind says, for instance out of an sdk::ProcessGroup, and fills in
+  // *agent (backplane/abi/plugin.h). Throws to fail.
   std::function<void(const bp_init& init, const std::any& options, bp_agent* agent)> init;
   std::vector<bp_option> options = {};
   std::vector<bp_capability> capabilities = {};
   uint32_t flags = 0;
+  uint32_t kinds = BP_KIND_PROCESS_GROUP;  // of the agents that `init` makes: BP_KIND_RPC, or both
 };
 
 namespace detail {
@@ -97,7 +98,7 @@ struct RegisteredHandlers {
       capabilities.push_back(&capability);
     }
     backend.struct_size = sizeof(bp_backend);
-    backend.kinds = BP_KIND_PROCESS_GROUP;
+    backend.kinds = handlers.kinds;
     backend.flags = handlers.flags;
     backend.option_count = static_cast<uint32_t>(options.size());
     backend.id = name.c_str();
