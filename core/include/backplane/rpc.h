@@ -89,6 +89,8 @@ typedef struct bp_rpc_content {
   uint64_t ref_count;
   void (*release)(void* owner); /* NULL: nothing is to be done */
   void* owner;
+  int32_t goes; /* of what encode is given: 1: nobody else has the object, which goes with this, and may be lent */
+  int32_t reserved;
 } bp_rpc_content;
 
 /* What a function returned, or what a reference refers to. */
@@ -97,8 +99,8 @@ typedef struct bp_rpc_value {
   uint32_t reserved;
   void* object;
   void (*destroy)(void* object); /* on a thread of the worker, or that which releases the last handle */
-  /* Fills in *content, which is zero but for its struct_size. What it points to stays valid until content->release; the
-   * object is kept until then. */
+  /* Fills in *content, which is zero but for its struct_size and `goes`. What it points to stays valid until
+   * content->release; the object is kept until then. */
   int32_t (*encode)(void* object, bp_rpc_content* content, bp_error* err);
 } bp_rpc_value;
 

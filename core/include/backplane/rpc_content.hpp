@@ -118,6 +118,15 @@ class Packer {
   }
   template <Element T>
   requires(!std::is_same_v<T, bool>) void add(std::vector<T> elements) { add(Array<T>(std::move(elements))); }
+  // A value that stays where it is until this is released.
+  template <typename T>
+  void lend(const T& value) {
+    add(value);
+  }
+  template <Element T>
+  requires(!std::is_same_v<T, bool>) void lend(const std::vector<T>& elements) {
+    add_buffer(elements.data(), elements.size() * sizeof(T), {});
+  }
   template <typename T>
   void add(const RRef<T>& ref) {
     refs_.push_back(ref.get());

@@ -35,7 +35,12 @@ int32_t encode(void* object, bp_rpc_content* content, bp_error* err) {
       return bp_error_set(err, BP_INVALID, 0, -1, "this value stays with its owner; send a reference to it instead");
     } else {
       auto packer = std::make_unique<Packer>();
-      packer->add(static_cast<Kept<T>*>(object)->value);
+      const T& value = static_cast<Kept<T>*>(object)->value;
+      if (content->goes != 0) {
+        packer->lend(value);
+      } else {
+        packer->add(value);  // a copy: functions of the owner may change it while it is being sent
+      }
       return Packer::hand_over(std::move(packer), content);
     }
   } catch (const std::exception& e) {

@@ -91,8 +91,8 @@ class Value {
   Value& operator=(const Value&) = delete;
 
   void* object() const { return value_.object; }
-  // Keeps the value alive until its buffers are sent. Throws core::Error.
-  static Content encode(const std::shared_ptr<Value>& value);
+  // Keeps the value alive until its buffers are sent. `goes`: nobody else has it. Throws core::Error.
+  static Content encode(const std::shared_ptr<Value>& value, bool goes);
 
  private:
   const bp_rpc_value value_;

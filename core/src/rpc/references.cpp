@@ -172,7 +172,7 @@ void Worker::serve_reference(int32_t from, const Header& header) {
     if (error != nullptr) return self->reply_error(from, call, *error);
     self->run([self, from, call, value] {
       try {
-        self->reply(from, call, Value::encode(value));
+        self->reply(from, call, Value::encode(value, false));
       } catch (...) {
         self->reply_error(from, call, caught());
       }

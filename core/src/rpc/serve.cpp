@@ -224,7 +224,7 @@ void Worker::answer(const std::shared_ptr<Inbound>& inbound, const Error* error,
   const uint64_t call = inbound->header.call;
   if (error != nullptr) return reply_error(to, call, *error);
   try {
-    reply(to, call, Value::encode(value));
+    reply(to, call, Value::encode(value, true));
   } catch (...) {
     reply_error(to, call, caught());
   }
