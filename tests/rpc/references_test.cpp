@@ -82,7 +82,14 @@ TEST(RpcReferencesTest, ToHereCopies) {
     const auto failing = worker.remote<int>("worker1", "fail to make");
     std::string text;
     EXPECT_EQ(failure_of([&failing] { failing.to_here(); }, &text), Status::kInternal);
-    EXPECT_NE(text.find("no clay"), std::string::npos) << text;
+    EXPECT_EQ(
+        text,
+        "fetching a value of worker 'worker1' (rank 1) failed: 'fail to make' failed: std::runtime_error: no clay");
+    const auto here = worker.remote<int>("worker0", "fail to make");
+    EXPECT_EQ(failure_of([&here] { here.local_value(); }, &text), Status::kInternal);
+    EXPECT_EQ(
+        text,
+        "fetching a value of worker 'worker0' (rank 0) failed: 'fail to make' failed: std::runtime_error: no clay");
     const auto wrong = worker.remote<std::string>("worker1", "numbers", 3);
     EXPECT_EQ(failure_of([&wrong] { wrong.to_here(); }), Status::kInvalid);
     const auto own = worker.make_rref<int>(7);

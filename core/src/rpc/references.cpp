@@ -93,7 +93,15 @@ std::shared_ptr<Value> Worker::local(const Ref& ref, int64_t timeout_ns) {
     fail(BP_INVALID, "this value is worker '{}''s; only there it can be used in place, elsewhere ask for a copy",
          names_[static_cast<size_t>(ref.owner())]);
   }
-  return values_.wait(ref.value(), deadline_of(&timeout_ns));
+  Call asked;
+  asked.to = rank_;
+  asked.kind = Kind::kFetch;
+  const Deadline deadline = deadline_of(&timeout_ns);
+  try {
+    return values_.wait(ref.value(), deadline);
+  } catch (const Error& error) {
+    throw labelled(asked, error);
+  }
 }
 
 int64_t Worker::word_timeout_ns() const {

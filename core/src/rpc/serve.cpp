@@ -193,11 +193,12 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
                error ? error->status() : BP_OK});
   inbound->parcel.reset();
   inbound->ended = true;
-  if (inbound->header.kind == Kind::kRemote) {
+  if (asked.kind == Kind::kRemote) {
     if (error) {
-      values_.set(inbound->header.value, *error);
+      values_.set(asked.value, Error(error->status(), fmt::format("'{}' failed: {}", asked.function, error->what()),
+                                     rank_, error->native_code()));
     } else {
-      values_.set(inbound->header.value, std::move(value));
+      values_.set(asked.value, std::move(value));
     }
   } else if (!inbound->cancelled) {
     answer(inbound, error ? &*error : nullptr, std::move(value));
