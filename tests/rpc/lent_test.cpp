@@ -35,7 +35,7 @@ const void* place_of(const bp_rpc_value& value, bool goes, Numbers* copy) {
   return place;
 }
 
-TEST(RpcContentTest, AResultIsLentAndAKeptValueCopied) {
+TEST(RpcLentTest, AResultIsLentAndAKeptValueCopied) {
   const bp_rpc_value value = rpc::detail::keep<Numbers>(Numbers(1000, 0.5));
   const auto* const kept = static_cast<rpc::detail::Kept<Numbers>*>(value.object);
   Numbers copy;
@@ -46,7 +46,7 @@ TEST(RpcContentTest, AResultIsLentAndAKeptValueCopied) {
   value.destroy(value.object);
 }
 
-TEST(RpcContentTest, AnArgumentThatIsMovedInIsNotCopied) {
+TEST(RpcLentTest, AnArgumentThatIsMovedInIsNotCopied) {
   const auto place_in_packer = [](auto&& argument) {
     rpc::detail::Packer packer;
     packer.add(std::forward<decltype(argument)>(argument));

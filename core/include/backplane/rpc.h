@@ -70,8 +70,18 @@ BP_API int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, i
  * a value's destroy. */
 BP_API int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err);
 
-/* Counters, as JSON for bp_free: those of torch's agents by their names ("agent.num_idle_threads" ...), and for each
- * peer calls, bytes, errors and histograms of latencies. The flight recorder of the workers' group has them, too. */
+/* Counters, as JSON for bp_free: those of torch's agents and references by torch's names, and in the same style what
+ * torch does not count; for each peer calls, bytes, errors and histograms of latencies. The flight recorder of the
+ * workers' group has them, too.
+ *   agent.num_pending_requests            what was asked of others and is not answered, words about references included
+ *   agent.client_active_calls             the same
+ *   agent.server_active_calls             functions that were called here and have not ended
+ *   agent.server_active_async_calls       those of them that wait, and have given their thread's place to another one
+ *   agent.thread_pool_size, agent.num_idle_threads, agent.num_queued_tasks (not torch's)
+ *   num_owner_rrefs, num_forks            values that this worker owns; references to them, wherever they are
+ *   num_user_rrefs (not torch's)          references that are held here
+ *   num_pending_users                     those of them that their owners have not confirmed yet
+ *   num_pending_futures                   words about references that are not answered */
 BP_API int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err);
 
 /* ---- Functions ----------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ struct Call {
   int64_t timeout_ns = 0;  // as given, for the text
   Deadline::Clock::time_point begun;
   Done done;
-  Id value = {};                      // kFetch
+  Id value = {};                      // that it asks or speaks of, if it does
   std::vector<Passed> forks = {};     // that its message carries
   std::optional<Error> failure = {};  // what it fails with when its time is up; none: that it is
 };

@@ -44,7 +44,8 @@ struct PeerMetrics {
 struct Metrics {
   explicit Metrics(size_t workers) : peers(workers) {}
   std::deque<PeerMetrics> peers;
-  std::atomic<uint64_t> refs = 0;  // references to values of others, held here
+  std::atomic<uint64_t> refs = 0;         // references that are held here
+  std::atomic<uint64_t> unconfirmed = 0;  // those of them of which the owner has not said yet that it has the value
 };
 
 }  // namespace backplane::core::rpc

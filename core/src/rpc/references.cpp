@@ -23,10 +23,12 @@ constexpr int64_t kTellSoonestNs = INT64_C(1) * 1000000000;
 Ref::Ref(std::shared_ptr<Worker> worker, const Passed& passed, bool confirmed)
     : worker_(std::move(worker)), passed_(passed), settled_(confirmed) {
   worker_->metrics_.refs.fetch_add(1, std::memory_order_relaxed);
+  if (!settled_) worker_->metrics_.unconfirmed.fetch_add(1, std::memory_order_relaxed);
 }
 
 Ref::~Ref() {
   worker_->metrics_.refs.fetch_sub(1, std::memory_order_relaxed);
+  if (!settled_) worker_->metrics_.unconfirmed.fetch_sub(1, std::memory_order_relaxed);
   worker_->forks_.let_go(passed_.fork);
   worker_->drop(passed_.owner, passed_.value, passed_.fork);
   worker_->discard(std::move(held_));
@@ -52,7 +54,7 @@ void Ref::confirm(const Error* error) {
   std::vector<std::function<void(const Error*)>> waiting;
   {
     const std::lock_guard lock(mutex_);
-    settled_ = true;
+    if (!std::exchange(settled_, true)) worker_->metrics_.unconfirmed.fetch_sub(1, std::memory_order_relaxed);
     if (error != nullptr) failure_.emplace(*error);
     waiting.swap(waiting_);
   }
@@ -76,8 +78,7 @@ uint64_t Worker::fetch(const std::shared_ptr<Ref>& ref, int64_t timeout_ns, Done
   const Done whole = [ref, kept](std::shared_ptr<Parcel> value, const Error* error) {
     (*kept)(std::move(value), error);
   };
-  const Deadline deadline = deadline_of(&timeout_ns);
-  const uint64_t number = calls_.add({ref->owner(), header.kind, "", timeout_ns, {}, whole, header.value}, deadline);
+  const uint64_t number = begin(ref->owner(), header, &timeout_ns, whole);
   header.call = number;
   ref->when_confirmed([self = shared_from_this(), to = ref->owner(), header, timeout_ns](const Error* error) {
     if (error != nullptr) return self->end(header.call, *error);

@@ -3,6 +3,7 @@
 // What a worker says of itself: counts, and its calls.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "rpc/worker.hpp"
@@ -24,6 +25,10 @@ Json json_of(const Histogram& histogram) {
     count += histogram.count(b);
   }
   return {{"count", count}, {"sum_us", histogram.sum_ns() / 1000}, {"below_us_powers_of_2", buckets}};
+}
+
+bool speaks_of_reference(const Calls::Pending& call) {
+  return call.kind == Kind::kFork || call.kind == Kind::kDrop || call.kind == Kind::kLost;
 }
 
 const char* name_of(Kind kind) {
@@ -52,12 +57,21 @@ std::string Worker::metrics_json() const {
     const std::lock_guard lock(mutex_);
     serving = std::count_if(inbound_.begin(), inbound_.end(), [](const auto& each) { return !each.second->ended; });
   }
-  const uint64_t pending = calls_.counts().active;
-  Json json = {{"agent.num_pending_requests", pending},      {"agent.client_active_calls", pending},
-               {"agent.server_active_calls", serving},       {"agent.thread_pool_size", pool.threads},
-               {"agent.num_idle_threads", pool.idle},        {"agent.num_waiting_threads", pool.waiting},
-               {"agent.num_queued_tasks", pool.queued},      {"rref.num_owner_rrefs", values_.size()},
-               {"rref.num_user_rrefs", metrics_.refs.load()}};
+  const std::vector<Calls::Pending> pending = calls_.pending();
+  const std::vector<Values::Claim> owned = values_.claims();
+  const auto add_holders = [](size_t sum, const Values::Claim& claim) { return sum + claim.holders.size(); };
+  Json json = {{"agent.num_pending_requests", pending.size()},
+               {"agent.client_active_calls", pending.size()},
+               {"agent.server_active_calls", serving},
+               {"agent.server_active_async_calls", pool.waiting},
+               {"agent.thread_pool_size", pool.threads},
+               {"agent.num_idle_threads", pool.idle},
+               {"agent.num_queued_tasks", pool.queued},
+               {"num_owner_rrefs", owned.size()},
+               {"num_forks", std::accumulate(owned.begin(), owned.end(), size_t{0}, add_holders)},
+               {"num_user_rrefs", metrics_.refs.load()},
+               {"num_pending_users", metrics_.unconfirmed.load()},
+               {"num_pending_futures", std::count_if(pending.begin(), pending.end(), speaks_of_reference)}};
   for (size_t rank = 0; rank < names_.size(); ++rank) {
     const PeerMetrics& peer = metrics_.peers[rank];
     json["peers"][names_[rank]] = {{"calls_sent", peer.calls_sent.load()},

@@ -80,11 +80,17 @@ std::shared_ptr<Ref> Worker::remote(int32_t to, const std::string& function, Con
   return ref;
 }
 
-uint64_t Worker::request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done) {
-  const Deadline deadline = deadline_of(&timeout_ns);
-  const uint64_t number = calls_.add({to, header.kind, header.function, timeout_ns, {}, std::move(done), {}}, deadline);
-  header.call = number;
+uint64_t Worker::begin(int32_t to, const Header& header, int64_t* timeout_ns, Done done) {
+  const Deadline deadline = deadline_of(timeout_ns);
+  const uint64_t number =
+      calls_.add({to, header.kind, header.function, *timeout_ns, {}, std::move(done), header.value}, deadline);
   metrics_.peers[static_cast<size_t>(to)].calls_sent.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
+uint64_t Worker::request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done) {
+  const uint64_t number = begin(to, header, &timeout_ns, std::move(done));
+  header.call = number;
   if (const auto loss = loss_of(to)) {
     end(number, *loss);
     return number;

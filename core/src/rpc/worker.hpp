@@ -110,7 +110,8 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   // send.cpp
   Deadline deadline_of(int64_t* timeout_ns) const;
   void require_peer(int32_t to) const;
-  uint64_t begin(int32_t to, const Header& header, int64_t timeout_ns, Done done);
+  // A request's place in the books; it ends once. A negative timeout becomes the worker's.
+  uint64_t begin(int32_t to, const Header& header, int64_t* timeout_ns, Done done);
   uint64_t request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done);
   // `id`: 0 if it is to come after what was sent before, as a goodbye; otherwise it may overtake that.
   void transmit(int32_t to, const Header& header, Content content, uint64_t id, int64_t timeout_ns);
