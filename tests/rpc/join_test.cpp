@@ -99,11 +99,11 @@ TEST(RpcJoinTest, RanksMustBeThoseOfTheDefaultGroup) {
   options.rank = 1;
   std::string text;
   EXPECT_EQ(failure_of([&options] { rpc::init_rpc("me", options); }, &text), Status::kInvalid);
-  EXPECT_EQ(text, "rank argument 1 doesn't match pg rank 0");
+  EXPECT_EQ(text, "rank 0 cannot join: rank argument 1 doesn't match pg rank 0");
   options.rank = 0;
   options.world_size = 2;
   EXPECT_EQ(failure_of([&options] { rpc::init_rpc("me", options); }, &text), Status::kInvalid);
-  EXPECT_EQ(text, "world_size argument 2 doesn't match pg size 1");
+  EXPECT_EQ(text, "rank 0 cannot join: world_size argument 2 doesn't match pg size 1");
   options.world_size = 1;
   rpc::init_rpc("me", options);
   EXPECT_EQ(failure_of([&options] { rpc::init_rpc("again", options); }, &text), Status::kInvalid);
@@ -112,6 +112,30 @@ TEST(RpcJoinTest, RanksMustBeThoseOfTheDefaultGroup) {
   rpc::shutdown();
   EXPECT_EQ(failure_of([] { rpc::get_worker_info(); }), Status::kInvalid);
   destroy_process_group();
+}
+
+// Whoever is initialized already is waited for by others that are not.
+TEST(RpcJoinTest, WhoIsInAnotherWorldTellsThoseThatWait) {
+  const rpc::Worker alone = rpc::init_rpc("alone", rpc_options("self", Store::inproc(), 0, 1));
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const rpc::RpcOptions options = rpc_options("inproc", store, rank, 2);
+    std::string text;
+    const auto join = [&] { rank == 0 ? rpc::init_rpc("first", options) : rpc::Worker::join("second", options); };
+    EXPECT_EQ(failure_of(join, &text), Status::kInvalid);
+    EXPECT_EQ(text, "rank 0 cannot join: RPC is already initialized in this process; call shutdown first");
+  });
+  EXPECT_EQ(rpc::get_worker_info().name, "alone");
+  alone.shutdown();
+}
+
+TEST(RpcJoinTest, ARankOutsideTheWorldKeepsNobodyWaiting) {
+  const auto wrong = [](int rank, std::string*, rpc::RpcOptions* options) {
+    if (rank == 1) options->rank = 2;
+  };
+  const std::vector<std::string> texts = failures(2, wrong);
+  EXPECT_EQ(texts[1], "rank 2 is not in 0..1");
+  EXPECT_NE(texts[0].find("rank is 2, but the world size is 2; ranks go from 0 to 1"), std::string::npos) << texts[0];
 }
 
 TEST(RpcJoinTest, OptionsComeFromTheRegistry) {

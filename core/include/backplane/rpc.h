@@ -39,8 +39,9 @@ typedef struct bp_rpc_config {
                                         BP_DEFAULT_RPC_TIMEOUT_NS */
 } bp_rpc_config;
 
-/* Joins and waits for all workers. If the process has a default group, its ranks are the workers' ("rank argument R
- * doesn't match pg rank P" if another one is given). If it fails on one worker, it fails on all. */
+/* Joins and waits for all workers. If the process has a default group, and neither a store nor an init method is given,
+ * its ranks are the workers' ("rank argument R doesn't match pg rank P" if another one is given). If it fails on one
+ * worker, it fails on all. */
 BP_API int32_t bp_rpc_init(const bp_rpc_config* config, bp_rpc** rpc, bp_error* err);
 /* A handle of the worker whose function runs on this thread, else of the process's own. BP_INVALID if there is none. */
 BP_API int32_t bp_rpc_current(bp_rpc** rpc, bp_error* err);

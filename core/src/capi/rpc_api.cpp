@@ -44,17 +44,24 @@ rpc::Ref& ref_of(const bp_rref* handle) {
   return *handle->ref;
 }
 
-// The ranks of the default group, if there is one and nothing else was asked for; else those that meet now.
-std::shared_ptr<Group> meet(const bp_rpc_config& config) {
+std::optional<Error> contradiction(const bp_rpc_config& config, const GroupConfig& own) {
+  if (config.rank >= 0 && config.rank != own.rank) {
+    return Error(BP_INVALID, fmt::format("rank argument {} doesn't match pg rank {}", config.rank, own.rank));
+  }
+  if (config.world_size >= 0 && config.world_size != own.world_size) {
+    return Error(BP_INVALID,
+                 fmt::format("world_size argument {} doesn't match pg size {}", config.world_size, own.world_size));
+  }
+  return std::nullopt;
+}
+
+// The ranks of the default group, if there is one and nothing else was asked for; else those that meet now. Whoever has
+// a problem meets them all the same, or they would wait for him.
+std::shared_ptr<Group> meet(const bp_rpc_config& config, std::optional<Error>* problem) {
   const std::shared_ptr<Group> there = default_group();
   if (there && config.store == nullptr && config.init_method == nullptr) {
     const GroupConfig& own = there->config();
-    if (config.rank >= 0 && config.rank != own.rank) {
-      fail(BP_INVALID, "rank argument {} doesn't match pg rank {}", config.rank, own.rank);
-    }
-    if (config.world_size >= 0 && config.world_size != own.world_size) {
-      fail(BP_INVALID, "world_size argument {} doesn't match pg size {}", config.world_size, own.world_size);
-    }
+    if (!*problem) *problem = contradiction(config, own);
     std::vector<int32_t> ranks(static_cast<size_t>(own.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
     return there->new_group(ranks, "rpc", config.timeout_ns);
@@ -73,7 +80,7 @@ std::shared_ptr<Group> meet(const bp_rpc_config& config) {
   return create_group(group);
 }
 
-std::shared_ptr<Worker> join(const bp_rpc_config& config) {
+std::shared_ptr<Worker> join(const bp_rpc_config& config, const std::optional<Error>& problem) {
   if (config.struct_size < sizeof(bp_rpc_config)) fail(BP_INVALID, "bp_rpc_config.struct_size is too small");
   rpc::WorkerConfig made;
   made.name = config.name == nullptr ? "" : config.name;
@@ -89,31 +96,47 @@ std::shared_ptr<Worker> join(const bp_rpc_config& config) {
   if (config.options != nullptr && config.init_method == nullptr && config.options->init_method != "env://") {
     meeting.init_method = config.options->init_method.c_str();
   }
-  made.group = meet(meeting);
+  made.problem = problem;
+  made.group = meet(meeting, &made.problem);
   return Worker::join(std::move(made));
 }
 
 // Of the process's own worker there is one at a time.
 class Claim {
  public:
-  explicit Claim(bool wanted) : wanted_(wanted) {
-    if (!wanted_) return;
+  explicit Claim(const bp_rpc_config& config) {
+    if (config.is_default == 0) return;
     const std::lock_guard lock(workers().mutex);
     if (workers().own || workers().joining) {
-      fail(BP_INVALID, "RPC is already initialized in this process; call shutdown first");
+      const Error twice(BP_INVALID, "RPC is already initialized in this process; call shutdown first");
+      if (workers().joining || !others_may_wait(*workers().own, config)) throw Error(twice);
+      problem_.emplace(twice);
+      return;
     }
-    workers().joining = true;
+    workers().joining = holds_ = true;
   }
   ~Claim() {
-    if (!wanted_) return;
+    if (!holds_) return;
     const std::lock_guard lock(workers().mutex);
     workers().joining = false;
   }
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
 
+  // Why the worker that joins cannot be the process's own.
+  const std::optional<Error>& problem() const { return problem_; }
+
  private:
-  const bool wanted_;
+  // While all are in the world of `own`, they have all been refused here, and nobody waits for this process to say so.
+  static bool others_may_wait(const Worker& own, const bp_rpc_config& config) {
+    const std::shared_ptr<Group> there = default_group();
+    const auto size = static_cast<int32_t>(own.names().size());
+    const int32_t joining = config.world_size >= 0 ? config.world_size : there ? there->config().world_size : size;
+    return joining != size || own.anybody_gone();
+  }
+
+  bool holds_ = false;
+  std::optional<Error> problem_;
 };
 
 Done done_of(bp_rpc_done done, void* ctx) {
@@ -140,8 +163,8 @@ extern "C" {
 int32_t bp_rpc_init(const bp_rpc_config* config, bp_rpc** rpc, bp_error* err) {
   return guarded(err, [=] {
     if (config == nullptr) fail(BP_INVALID, "a bp_rpc_config is needed, not NULL");
-    const Claim claim(config->is_default != 0);
-    auto worker = join(*config);
+    const Claim claim(*config);
+    auto worker = join(*config, claim.problem());
     const std::lock_guard lock(workers().mutex);
     workers().all.insert(worker);
     if (config->is_default != 0) workers().own = worker;

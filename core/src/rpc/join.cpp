@@ -206,6 +206,7 @@ std::shared_ptr<Worker> Worker::join(WorkerConfig config) {
 
 void Worker::agree_on_all(const WorkerConfig& config) {
   const Json mine = card_of(config, [this, &config](Json* card) {
+    if (config.problem) throw Error(*config.problem);
     if (!config.backend.empty()) {
       const std::vector<SelectionPart> parts = parse_selection(config.backend);
       if (parts.size() != 1 || parts[0].memory) fail(BP_INVALID, "'{}' is not one RPC backend", config.backend);

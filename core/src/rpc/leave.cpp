@@ -87,6 +87,11 @@ void Worker::forget(int32_t peer, const Error& why) {
   for (auto& gone : values_.drop_all_of(peer)) discard(std::move(gone));
 }
 
+bool Worker::anybody_gone() const {
+  const std::lock_guard lock(mutex_);
+  return !lost_.empty();
+}
+
 std::optional<Error> Worker::loss_of(int32_t rank) const {
   const std::lock_guard lock(mutex_);
   const auto found = lost_.find(rank);

@@ -48,6 +48,7 @@ struct WorkerConfig {
   std::shared_ptr<const BackendOptions> options;  // instead of those in `backend`, which names theirs or nothing
   int64_t timeout_ns = 0;                         // of joining
   int64_t rpc_timeout_ns = 0;                     // of calls; 0: none
+  std::optional<Error> problem = {};              // why it cannot join: it has come to tell the others
 };
 
 class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Listener, private Transport::Sink {
@@ -61,6 +62,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   int32_t rank() const { return rank_; }
   const std::vector<std::string>& names() const { return names_; }
   const std::string& backend() const { return backend_; }
+  bool anybody_gone() const;  // another worker has left, or died
   int32_t find(const std::string& name) const;
 
   // calls.cpp is their table, send.cpp what sends. timeout_ns: 0 none, negative the worker's.
