@@ -63,6 +63,16 @@ std::vector<Chosen> choose_layers(Registry& registry) {
   return chosen;
 }
 
+// Whoever comes to the others' store with a rank that is none: they wait for another one, and are told.
+void tell_of_stranger(Store& store, int32_t rank, int32_t world_size) {
+  constexpr int64_t kTellNs = INT64_C(10) * 1000000000;
+  try {
+    join(store, rank, world_size, process_identity(), Deadline::after(kTellNs));
+  } catch (const Error& e) {  // as it must
+    log(BP_LOG_DEBUG, "the others were told: {}", e.what());
+  }
+}
+
 void check_identity(int32_t rank, int32_t world_size) {
   if (world_size < 1) fail(BP_INVALID, "world_size {} is not at least 1", world_size);
   if (rank < 0 || rank >= world_size) fail(BP_INVALID, "rank {} is not in 0..{}", rank, world_size - 1);
@@ -104,6 +114,10 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   if (config.struct_size < sizeof(bp_group_config)) fail(BP_INVALID, "bp_group_config.struct_size is too small");
   Registry& registry = registry_of(config.registry);
   if (config.store != nullptr) {
+    if (config.world_size > 0 && (config.rank < 0 || config.rank >= config.world_size)) {
+      const std::string name = config.name == nullptr || *config.name == '\0' ? kUsualName : config.name;
+      tell_of_stranger(*own_keys(*config.store, name, config.rank), config.rank, config.world_size);
+    }
     GroupConfig made = identify(config.name, config.rank, config.world_size, config.timeout_ns);
     made.device = config.device;
     made.backends = choose(registry, config.backend);

@@ -127,7 +127,9 @@ void compare_world(Store& store, int32_t rank, int32_t world_size, const std::st
 void join(Store& store, int32_t rank, int32_t world_size, const std::string& identity, Deadline deadline) {
   if (world_size < 1) fail(BP_INVALID, "the world size is {}; give 1 or more", world_size);
   if (rank < 0 || rank >= world_size) {
-    fail(BP_INVALID, "rank is {}, but the world size is {}; ranks go from 0 to {}", rank, world_size, world_size - 1);
+    refuse(store,
+           fmt::format("rank is {}, but the world size is {}; ranks go from 0 to {}", rank, world_size, world_size - 1),
+           deadline);
   }
   const Allowance allowance(deadline);
   claim_rank(store, rank, identity, deadline);
