@@ -57,7 +57,6 @@ Agent::Agent(const sdk::Context& context)
       workers.push_back(card.devices);
     }
     check_device_maps(workers);
-    reverse_ = reverse_device_maps(workers, context.name);
     thread_ = sdk::start_thread([this] { tend(); });
   } catch (...) {
     abort(sdk::Failure(BP_CANCELLED, "the agent could not start"));

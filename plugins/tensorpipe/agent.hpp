@@ -71,7 +71,6 @@ class Agent final : public sdk::RpcAgent {
   const std::shared_ptr<sdk::BlockPool> memory_;
   Endpoint endpoint_;
   Card card_;  // its URLs are those of the last listener: for the constructor, and then for the agent's thread
-  DeviceMaps reverse_;
 
   // Guards what follows. Never held while TensorPipe is called, nor while one of its objects is destroyed: either may
   // run callbacks of other threads on this one.
