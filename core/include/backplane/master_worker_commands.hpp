@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -80,15 +81,18 @@ class CommandState {
     changed_.wait(lock, [this] { return ended_; });
   }
 
-  std::vector<std::byte>& buffer(uint64_t id) {
+  using Bytes = std::vector<std::byte>;
+
+  std::shared_ptr<Bytes> shared_buffer(uint64_t id) {
     const std::lock_guard lock(mutex_);
     const auto found = buffers_.find(id);
     if (found == buffers_.end()) fail(Status::kInvalid, "there is no such buffer on this worker; it was dropped");
     return found->second;
   }
+  Bytes& buffer(uint64_t id) { return *shared_buffer(id); }
   void make(uint64_t id, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
-    buffers_[id].resize(bytes);
+    buffers_[id] = std::make_shared<Bytes>(bytes);
   }
   void drop(uint64_t id) {
     const std::lock_guard lock(mutex_);
@@ -112,7 +116,7 @@ class CommandState {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<ProcessGroup> workers_;
-  std::map<uint64_t, std::vector<std::byte>> buffers_;
+  std::map<uint64_t, std::shared_ptr<Bytes>> buffers_;
   std::set<uint64_t> skipped_;  // of those from next_ on
   uint64_t next_ = 0;
   bool running_ = false;  // command next_ is
@@ -183,9 +187,9 @@ inline void register_commands() {
       if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
     });
     register_command("backplane.read", [](uint64_t id) {
-      const std::vector<std::byte>& bytes = CommandState::own().buffer(id);
-      const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
-      return rpc::Array<uint8_t>(std::vector<uint8_t>(data, data + bytes.size()));
+      // Not a copy: the master waits for it, so that no other command writes to the buffer meanwhile.
+      const auto bytes = CommandState::own().shared_buffer(id);
+      return rpc::Array<uint8_t>(reinterpret_cast<uint8_t*>(bytes->data()), bytes->size(), bytes);
     });
     register_command("backplane.all_reduce", [](uint64_t id, uint32_t dtype, uint32_t op) {
       CommandState::own().workers().all_reduce(whole(id, dtype), static_cast<ReduceOp>(op));
