@@ -16,7 +16,7 @@
 //   all_gather, graceful shutdown                             rpc/calls_test.cpp, rpc/join_test.cpp
 //   remote, RRef, forks, owners told before, reordering       rpc/references_test.cpp
 //   nested calls exhaust the pool                             rpc/calls_test.cpp NestDeeperThanThePool
-//   a failed init leaves other ranks hanging                  rpc/refusal_test.cpp, rpc/join_test.cpp, rpc/mismatched_test.cpp
+//   a failed init leaves other ranks hanging                  rpc/refusal_test.cpp, join_test.cpp, mismatched_test.cpp
 //   a broken pipe is never replaced                           rpc/cuts_test.cpp
 //   uv's end of file is not typed                             plugins/tensorpipe/fault_test.cpp
 //   device maps: names, one-to-one, ranges, reverse           plugins/tensorpipe/device_maps_test.cpp
