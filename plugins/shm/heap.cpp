@@ -49,6 +49,7 @@ uint64_t Arena::take(uint64_t size) {
   }
   try {
     provide(data() + offset, size, "buffers");
+    ::madvise(data() + offset, size, MADV_DODUMP);
   } catch (...) {
     give_back(offset, size);
     throw;
@@ -58,6 +59,7 @@ uint64_t Arena::take(uint64_t size) {
 
 void Arena::give_back(uint64_t offset, uint64_t size) noexcept {
   ::madvise(data() + offset, size, MADV_REMOVE);
+  ::madvise(data() + offset, size, MADV_DONTDUMP);
   const std::lock_guard lock(mutex_);
   try {
     insert(offset, size);

@@ -150,6 +150,7 @@ Mapping::Mapping(int fd, size_t size, uint64_t offset) : size_(size) {
   if (at == MAP_FAILED) fail("cannot map the shared segment of " + std::to_string(size >> 20) + " MiB");
   data_ = static_cast<std::byte*>(at);
   ::madvise(at, size, MADV_DONTFORK);  // without it a child would merely keep the memory
+  ::madvise(at, size, MADV_DONTDUMP);  // a core dump would have the kernel make each page that does not exist
 }
 
 Mapping::~Mapping() { ::munmap(data_, size_); }

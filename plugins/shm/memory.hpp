@@ -45,7 +45,7 @@ uint64_t heap_size(size_t fixed, int32_t world_size);
 // Another descriptor of the same file. Throws BP_RESOURCE.
 sdk::Descriptor another(int fd);
 
-// A mapping. Children of a fork do not have it.
+// A mapping. Neither children of a fork nor core dumps have it.
 class Mapping {
  public:
   // `size` bytes of the file from `offset` on, a multiple of kPage. Throws BP_RESOURCE.

@@ -8,11 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "backplane/sdk/failure.hpp"
+#include "heap.hpp"
 #include "meeting.hpp"
 
 namespace backplane::shm::test {
@@ -71,6 +75,36 @@ TEST(NamedFile, OtherFilesStay) {
   const NamedFile file(kPage);
   EXPECT_EQ(::access(other.c_str(), F_OK), 0);
   ::unlink(other.c_str());
+}
+
+// Does the kernel leave the page at this address out of core dumps?
+bool is_left_out_of_dumps(const void* address) {
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  std::ifstream maps("/proc/self/smaps");
+  bool is_here = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    char dash = 0;
+    if (words >> std::hex >> begin >> dash >> end && dash == '-') is_here = begin <= wanted && wanted < end;
+    if (is_here && line.starts_with("VmFlags:")) return line.find(" dd") != std::string::npos;
+  }
+  ADD_FAILURE() << "no flags of the page";
+  return false;
+}
+
+// The kernel would make a page for each hole of the file.
+TEST(Mapping, CoreDumpsHoldNothingButBuffers) {
+  constexpr size_t kSize = 8 * kPage;
+  const sdk::Descriptor file = make_anonymous(kSize);
+  Arena arena(file.get(), 0, kSize);
+  EXPECT_TRUE(is_left_out_of_dumps(arena.data()));
+  const uint64_t place = arena.take(kPage);
+  EXPECT_FALSE(is_left_out_of_dumps(arena.data() + place));
+  EXPECT_TRUE(is_left_out_of_dumps(arena.data() + (place + kPage) % kSize));
+  arena.give_back(place, kPage);
+  EXPECT_TRUE(is_left_out_of_dumps(arena.data() + place));
 }
 
 // What a process can tell before the ranks meet.
