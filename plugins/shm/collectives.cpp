@@ -55,7 +55,6 @@ void Collectives::run(const bp_op& op, Limit& limit) {
   lending_.offer_nothing();
   try {
     perform(call);
-    lending_.check_loans();
   } catch (...) {
     lending_.take_back();
     throw;

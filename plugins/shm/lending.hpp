@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 #include <vector>
 
 #include "cross_memory.hpp"
@@ -66,15 +65,14 @@ class Lending {
   void offer_nothing() {
     if (may_lend_) offer(nullptr, nullptr, 0);
     may_lend_ = false;
-    is_checked_ = false;
   }
   // The collective has failed: others must not believe what they read in this rank's input, and the whole pages of this
   // rank's output are memory of this process alone (and hold zeros), whatever others still write where they were.
   void take_back() noexcept;
-  // All that was lent has been read. Throws BP_PEER_LOST if a rank had taken back by then what it lent. Looks only the
-  // first time: later a rank may have given up in the next collective.
-  void check_loans() {
-    if (may_lend_ && !std::exchange(is_checked_, true)) check_lenders();
+  // All that was lent has been read. Throws BP_PEER_LOST if a rank had taken back by then what it lent. Before this rank
+  // shows the collective's last step: afterwards others may have given up in the next one.
+  void check_loans() const {
+    if (may_lend_) check_lenders();
   }
   // Says so in the line of the step, whose data must be in the slots. With `counts` and `displs` of each rank's block,
   // in elements, and if the input is lent, this rank's slot lists where the others find theirs, and how large they are.
@@ -143,9 +141,8 @@ class Lending {
   const Pools* const pools_;
   CrossMemory* const cross_;
   Steps& steps_;
-  bool may_lend_ = false;    // the collective is one that offers, and hears
-  bool is_checked_ = false;  // what others lend has been read, and was theirs
-  bool to_all_ = false;      // each hears each other one say who reads
+  bool may_lend_ = false;  // the collective is one that offers, and hears
+  bool to_all_ = false;    // each hears each other one say who reads
   Places mine_;
   uint64_t size_ = 0;       // of what this rank lends
   std::vector<Lent> lent_;  // by rank

@@ -155,6 +155,7 @@ void Collectives::reduce_large(const Call& call, bool here) {
       if (lending_.input(rank) != nullptr) return lending_.input(rank) + offset + own.begin;
       return steps_.see(rank, step, kSlotSize, call.passage) + own.begin;
     });
+    if (is_for_all && size - offset <= kSlotSize) lending_.check_loans();  // the others wait for these results
     steps_.show(results, call.passage);
     const auto copy_out = [&](int32_t rank) {
       const Share share(piece, rank, world_size_);
@@ -189,11 +190,12 @@ void Collectives::all_reduce_directly(const Call& call) {
       if (first < last) std::memcpy(lending_.output(rank) + first, call.output.data + first, last - first);
     }
   });
-  meet(call);
   bool is_whole = true;
   for (int32_t rank = 0; rank < world_size_; ++rank) {
     is_whole = is_whole && Pages(lending_.output(rank), size).size() == size;
   }
+  lending_.check_loans();
+  meet(call);
   if (is_whole) return;
   const Pages mine(call.output.data, size);
   for (int32_t rank = 0; rank < world_size_; ++rank) {
@@ -205,6 +207,7 @@ void Collectives::all_reduce_directly(const Call& call) {
       }
     }
   }
+  lending_.check_loans();
   meet(call);
 }
 

@@ -246,6 +246,37 @@ TEST(Heap, LateReadersAreTold) {
   }
 }
 
+// Whoever has all results of an all_reduce may give up in the next collective: a rank that comes late to the last step
+// has read what was lent when it was good. Rank 1 is played: it lends its input, and its output, too, or not.
+TEST(Heap, WhoGivesUpLaterFailsNoAllReduce) {
+  constexpr uint64_t kCount = 32'768;  // whole pages, and two pieces
+  for (const auto& [lends_output, last] : {std::pair{true, 2U}, std::pair{false, 4U}}) {
+    const Memory memory(2);
+    const Shared shared(2);
+    Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
+    Rank early(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
+    const Numbers theirs(*shared.heaps[1], kCount);
+    theirs.fill(2);
+    std::thread other([&memory, &early, lends = lends_output, end = last] {
+      for (uint32_t step = 1; step <= end; ++step) {
+        const Line& shown = memory.view.line(0, step);
+        while (shown.step.load() != step) sched_yield();
+        Line& line = memory.view.line(1, step);
+        line.what = shown.what;
+        const uint64_t places[2] = {1, lends ? UINT64_C(1) : 0};
+        if (step == 1) std::memcpy(line.data.data(), places, sizeof places);
+        if (step == end) early.peers.break_loan();
+        line.step.store(step);
+        early.peers.wake(0);
+      }
+    });
+    const Numbers data(*shared.heaps[0], kCount);
+    data.fill(1);
+    EXPECT_NO_THROW(run(honest, BP_ALL_REDUCE, data, data, kCount)) << last << " steps";
+    other.join();
+  }
+}
+
 // A rank that gives up has its output for itself at once: whoever comes late writes where nobody reads.
 TEST(Heap, LateWritersMissTheProgramsMemory) {
   const Memory memory(2);
