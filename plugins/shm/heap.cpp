@@ -30,7 +30,9 @@ class Block final : public sdk::Allocation {
 
 }  // namespace
 
-Arena::Arena(int fd, uint64_t offset, uint64_t size) : mapping_(fd, size, offset) { free_.emplace(0, size); }
+Arena::Arena(int fd, uint64_t begin, uint64_t size) : mapping_(fd, size, begin), fd_(fd), begin_(begin) {
+  free_.emplace(0, size);
+}
 
 uint64_t Arena::take(uint64_t size) {
   uint64_t offset = 0;
@@ -48,7 +50,7 @@ uint64_t Arena::take(uint64_t size) {
     offset = begin;
   }
   try {
-    provide(data() + offset, size, "buffers");
+    if (!provide(data() + offset, size, "buffers")) reserve(fd_, begin_ + offset, size, "buffers");
     ::madvise(data() + offset, size, MADV_DODUMP);
   } catch (...) {
     give_back(offset, size);

@@ -22,7 +22,8 @@ namespace backplane::shm {
 // Which parts of a heap are free, in bytes from its beginning. Any thread.
 class Arena {
  public:
-  Arena(int fd, uint64_t offset, uint64_t size);
+  // The `size` bytes of the file from `begin` on. Without the file nothing more may be taken.
+  Arena(int fd, uint64_t begin, uint64_t size);
 
   // First fit, whole pages, which the system has provided. Throws BP_RESOURCE.
   uint64_t take(uint64_t size);
@@ -35,6 +36,8 @@ class Arena {
   void insert(uint64_t offset, uint64_t size);
 
   const Mapping mapping_;
+  const int fd_;  // not its own: closing one would end the process's locks of bytes of this file (cross_memory.hpp)
+  const uint64_t begin_;
   std::mutex mutex_;                   // guards what follows
   std::map<uint64_t, uint64_t> free_;  // size by offset; neighbours are joined
 };

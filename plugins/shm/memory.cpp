@@ -33,6 +33,10 @@ constexpr int MADV_POPULATE_WRITE = 23;
   throw sdk::Failure(BP_RESOURCE, what, -1, code);
 }
 
+[[noreturn]] void fail_for_memory(const char* what) {
+  fail(std::string("no memory for ") + what + " in the shared segment; is /dev/shm or the memory limit too small?");
+}
+
 void set_size(int fd, size_t size) {
   // Beyond the limit the system would not only refuse, but send SIGXFSZ.
   rlimit limit{};
@@ -159,13 +163,21 @@ void detach(std::byte* begin, size_t size) noexcept {
   ::mmap(begin, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
-void provide(std::byte* begin, size_t size, const char* what) {
+bool provide(std::byte* begin, size_t size, const char* what) {
   const auto address = reinterpret_cast<uintptr_t>(begin);
   std::byte* const first = begin - address % kPage;
   const size_t whole = (size + address % kPage + kPage - 1) / kPage * kPage;
-  if (::madvise(first, whole, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) return;  // EINVAL: before Linux 5.14
+  if (::madvise(first, whole, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno == EINVAL) return false;
   if (errno == EFAULT) errno = ENOSPC;
-  fail(std::string("no memory for ") + what + " in the shared segment; is /dev/shm or the memory limit too small?");
+  fail_for_memory(what);
+}
+
+void reserve(int fd, uint64_t offset, uint64_t size, const char* what) {
+  int result = 0;
+  do result = ::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(size));
+  while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EOPNOTSUPP) fail_for_memory(what);
 }
 
 }  // namespace backplane::shm

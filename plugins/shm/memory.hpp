@@ -65,7 +65,9 @@ class Mapping {
 void detach(std::byte* begin, size_t size) noexcept;
 
 // Has the system provide the pages of this part now: later there would be a signal instead of an error. Throws
-// BP_RESOURCE.
-void provide(std::byte* begin, size_t size, const char* what);
+// BP_RESOURCE. False: it cannot, as before Linux 5.14.
+bool provide(std::byte* begin, size_t size, const char* what);
+// The same of a part of a file, and nowhere in particular. Throws BP_RESOURCE.
+void reserve(int fd, uint64_t offset, uint64_t size, const char* what);
 
 }  // namespace backplane::shm

@@ -60,6 +60,31 @@ TEST(Heap, RefusesWhatItHasNot) {
   EXPECT_EQ(status_of(none, 1, BP_HOST), BP_UNSUPPORTED);
 }
 
+// Before Linux 5.14.
+TEST(Heap, PagesAreProvidedWhereMadviseCannot) {
+  std::thread([] {  // the filter is for this thread alone
+    sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 23, 0, 1),  // MADV_POPULATE_WRITE
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program = {6, filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+      GTEST_SKIP() << "there is no seccomp";
+    }
+    const Shared shared(2);
+    const Numbers numbers(*shared.heaps[1], 10 * kPage / sizeof(uint32_t));
+    EXPECT_EQ(shared.used(), 10 * kPage);
+    EXPECT_EQ(written(shared.heaps[0]->at(1, 1, 10 * kPage, 1), 10 * kPage), 0U);
+    numbers.fill(kUntouched);
+    EXPECT_EQ(shared.used(), 10 * kPage);
+  })
+      .join();
+}
+
 TEST(Heap, OutlivesTheGroup) {
   auto shared = std::make_unique<Shared>(1);
   const Numbers numbers(*shared->heaps[0], 1000);
