@@ -48,6 +48,9 @@ class Heaps final : public sdk::MemoryPool {
   Heaps(sdk::Descriptor file, uint64_t begin, uint64_t size, int32_t rank, int32_t world_size);
 
   int file() const { return file_.get(); }
+  uint64_t size() const { return size_; }
+  // There are none, because a rank could not map them. Before the first is used.
+  void forgo() { size_ = 0; }
 
   // Memory of this rank's heap. Any thread.
   std::unique_ptr<sdk::Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) override;
@@ -65,7 +68,7 @@ class Heaps final : public sdk::MemoryPool {
  private:
   const sdk::Descriptor file_;
   const uint64_t begin_;
-  const uint64_t size_;
+  uint64_t size_;
   const int32_t rank_;
   std::mutex mutex_;  // guards what follows
   bool is_retired_ = false;

@@ -24,7 +24,7 @@ namespace backplane::shm {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
-constexpr uint64_t kMagic = UINT64_C(0x374d485350414c42);  // "BALPSHM7"
+constexpr uint64_t kMagic = UINT64_C(0x384d485350414c42);  // "BALPSHM8"
 constexpr size_t kPage = 4096;
 constexpr int32_t kMostRanks = 1024;
 constexpr uint64_t kMostHeaps = UINT64_C(1) << 43;  // bytes of address space of all heaps together
@@ -80,6 +80,7 @@ struct alignas(64) Member {
   std::atomic<uint32_t> broke_loan;  // 1: a collective failed, and with it what this rank had lent for others to read
   std::atomic<uint32_t> cpu;         // 1 + the one on which it last waited for long
   uint32_t has_membarrier;           // 1: registered for it
+  uint32_t has_room;                 // 1: for all heaps, in its address space
   std::array<uint64_t, kMostElders> elders;  // ids of groups, or 0
   // By which others know that it is this process that they read (cross_memory.hpp).
   uint64_t mark;

@@ -69,8 +69,8 @@ class Lending {
   // The collective has failed: others must not believe what they read in this rank's input, and the whole pages of this
   // rank's output are memory of this process alone (and hold zeros), whatever others still write where they were.
   void take_back() noexcept;
-  // All that was lent has been read. Throws BP_PEER_LOST if a rank had taken back by then what it lent. Before this rank
-  // shows the collective's last step: afterwards others may have given up in the next one.
+  // All that was lent has been read. Throws BP_PEER_LOST if a rank had taken back by then what it lent. Before this
+  // rank shows the collective's last step: afterwards others may have given up in the next one.
   void check_loans() const {
     if (may_lend_) check_lenders();
   }

@@ -340,6 +340,7 @@ bool is_everyones(const View& view, uint64_t id) {
 void Segment::enter(const sdk::Context& context) {
   provide_own(view_, context);
   Member& mine = view_.member(context.rank);
+  mine.has_room = has_room(view_.layout().ranks() * pools_.own()->size()) ? 1 : 0;
   for (size_t i = 0; i < elders_.size(); ++i) mine.elders[i] = elders_[i].id;
   if (peers_.enter()) return;
   throw sdk::Failure(BP_INVALID, "two processes say that they are " + named(context.rank) + " of the group",
@@ -348,6 +349,9 @@ void Segment::enter(const sdk::Context& context) {
 
 void Segment::learn(const sdk::Context& context) {
   peers_.learn_fence();
+  for (int32_t rank = 0; rank < context.world_size; ++rank) {
+    if (view_.member(rank).has_room != 1) pools_.own()->forgo();
+  }
   std::sort(elders_.begin(), elders_.end(), [](const Elder& a, const Elder& b) { return a.id < b.id; });
   for (Elder& elder : elders_) {
     if (is_everyones(view_, elder.id)) pools_.add(std::move(elder));

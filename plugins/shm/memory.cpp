@@ -101,6 +101,12 @@ uint64_t heap_size(size_t fixed, int32_t world_size) {
   return files.rlim_cur < fixed + ranks * size || addresses.rlim_cur != RLIM_INFINITY ? 0 : size;
 }
 
+bool has_room(uint64_t size) noexcept {
+  if (size == 0) return true;
+  void* const at = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return at != MAP_FAILED && ::munmap(at, size) == 0;
+}
+
 sdk::Descriptor make_anonymous(size_t size) {
   sdk::Descriptor fd(::memfd_create("backplane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) fail("cannot make memory to share (memfd_create)");

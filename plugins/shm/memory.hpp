@@ -42,6 +42,9 @@ Token random_token();
 // address space are limited.
 uint64_t heap_size(size_t fixed, int32_t world_size);
 
+// Has this process so much address space left? Others may have their limits (ulimit -v) elsewhere.
+bool has_room(uint64_t size) noexcept;
+
 // Another descriptor of the same file. Throws BP_RESOURCE.
 sdk::Descriptor another(int fd);
 

@@ -169,6 +169,16 @@ TEST(ShmMeeting, LimitsLeaveOrdinaryMemory) {
   }
 }
 
+// Nor does one that could not map what others allocate: for it nobody has heaps.
+TEST(ShmMeeting, LimitsOfOneRankLeaveAllOrdinaryMemory) {
+  const Place place;
+  const auto prepare = [](int rank) {
+    const rlimit enough = {UINT64_C(4) << 30, UINT64_C(4) << 30};
+    return rank != 1 || setrlimit(RLIMIT_AS, &enough) == 0;
+  };
+  for (const std::string& said : run(place, prepare)) EXPECT_EQ(said, "right, but ordinary");
+}
+
 // A /dev/shm with little room, for this process and its children.
 class SmallSharedMemory {
  public:
