@@ -118,14 +118,19 @@ sdk::Descriptor make_anonymous(size_t size) {
 
 NamedFile::NamedFile(size_t size) {
   remove_orphans();
-  for (int left = 3; left > 0; --left) {
+  for (int left = 3;; --left) {
     path_ = random_name();
     fd_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd_) fail("cannot make the file " + path_);
-    struct stat facts {};
     // Whoever comes between the making and the holding takes it for an orphan. Where nothing can be held, nobody does.
-    if (left == 1 || (hold(fd_.get()) && ::fstat(fd_.get(), &facts) == 0 && facts.st_nlink > 0)) break;
+    const bool is_mine = hold(fd_.get()) || errno != EWOULDBLOCK;
+    struct stat facts {};
+    if (is_mine && ::fstat(fd_.get(), &facts) == 0 && facts.st_nlink > 0) break;
     ::unlink(path_.c_str());
+    if (left == 1) {
+      throw sdk::Failure(BP_RESOURCE,
+                         "the file " + path_ + " was removed as soon as it was made; what else cleans up /dev/shm?");
+    }
   }
   try {
     set_size(fd_.get(), size);
