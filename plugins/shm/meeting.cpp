@@ -189,6 +189,9 @@ std::unique_ptr<Segment> host_segment(const sdk::Context& context, int fd, int a
     let_go(segment->view(), why.status() == BP_UNSUPPORTED ? Go::kRefused : Go::kWait);
     throw;
   }
+  // All have mapped it. Before they hold locks in it (cross_memory.hpp): who looks for orphans, in one of these
+  // processes, opens and closes what has a name, and would end them.
+  if (attempt > 0) ::unlink(text_of(address.path).c_str());
   let_go(segment->view(), Go::kGo);
   return segment;
 }
