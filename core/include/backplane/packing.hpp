@@ -52,7 +52,8 @@ inline Offsets get_offsets(std::span<const Shape> shapes) {
 }
 
 // Where packs live, and how bytes come there and back. Left as it is: the group's own host memory
-// (ProcessGroup::allocate), which its backend reaches directly if it can, for buffers in host memory.
+// (ProcessGroup::allocate), which its backend reaches directly if it can, for buffers in host memory;
+// pack_allreduce_split takes ordinary memory instead.
 struct PackMemory {
   Device device = {};
   // Memory on `device` instead; needed if that is not the host.
@@ -152,6 +153,10 @@ namespace detail {
 
 constexpr ReduceOp op_of(ReduceMethod method) { return method == ReduceMethod::kSum ? ReduceOp::kSum : ReduceOp::kAvg; }
 
+inline std::shared_ptr<void> ordinary_memory(uint64_t bytes) {
+  return {::operator new(bytes), [](void* data) { ::operator delete(data); }};
+}
+
 // Buffers of one dtype, reduced in place as one. Keeps the memory of its largest pack.
 class PackReducer {
  public:
@@ -197,7 +202,7 @@ class PackReducer {
     } catch (const Error& e) {
       if (e.status() != Status::kResource) throw;  // a small /dev/shm; there may be ordinary memory all the same
     }
-    return {::operator new(bytes), [](void* bytes_of_pack) { ::operator delete(bytes_of_pack); }};
+    return ordinary_memory(bytes);
   }
 
   const PackMemory memory_;
@@ -215,7 +220,10 @@ inline void pack_allreduce_split(std::span<const Buffer> buffers, std::span<cons
   const Offsets offsets = get_offsets(shapes);
   const Buffer whole(nullptr, offsets.empty() ? 0 : offsets.back(), buffers.empty() ? DType::kU8 : buffers[0].dtype());
   detail::check_parts(whole, offsets, buffers);
-  detail::PackReducer(memory).reduce(group, buffers, offsets, method);
+  PackMemory once = memory;
+  // Memory of the group's is new to each rank that reads it, which for a single call takes longer than to stage it.
+  if (!once.allocate && once.device.memory == BP_HOST) once.allocate = detail::ordinary_memory;
+  detail::PackReducer(once).reduce(group, buffers, offsets, method);
 }
 
 }  // namespace backplane
