@@ -120,6 +120,14 @@ void collectives(Master* master) {
   expect(text.find("a buffer of 2 elements does not hold 4 of each of 2 workers") != std::string::npos, text);
   failure_of([&] { master->gather(each, each, 1); }, Status::kInvalid);
   failure_of([&] { master->scatter(each, each, 1); }, Status::kInvalid);
+  // What not only the root has lost fails on all, and leaves nobody in a collective.
+  master->drop(all);
+  for (const auto& ends : {master->gather(each, all, 1), master->scatter(all, each, 1)}) {
+    for (const auto& end : ends) failure_of([&end] { end.wait(); }, Status::kInvalid);
+  }
+  master->write(each, 2, {1, 2});
+  end_all(master->all_reduce(each));
+  hold(each, {6, 8}, {6, 8}, "all_reduce after what was dropped");
 }
 
 void a_barrier_that_one_comes_late_to(Master* master) {

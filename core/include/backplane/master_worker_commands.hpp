@@ -207,11 +207,13 @@ inline void register_commands() {
     });
     register_command("backplane.gather", [](uint64_t each, uint64_t all, uint32_t dtype, int root) {
       ProcessGroup& workers = CommandState::own().workers();
-      workers.gather(whole(each, dtype), workers.rank() == root ? whole(all, dtype) : Buffer(), root);
+      const Buffer there = whole(all, dtype);  // on all: what was dropped fails before anybody begins
+      workers.gather(whole(each, dtype), workers.rank() == root ? there : Buffer(), root);
     });
     register_command("backplane.scatter", [](uint64_t all, uint64_t each, uint32_t dtype, int root) {
       ProcessGroup& workers = CommandState::own().workers();
-      workers.scatter(workers.rank() == root ? whole(all, dtype) : Buffer(), whole(each, dtype), root);
+      const Buffer there = whole(all, dtype);
+      workers.scatter(workers.rank() == root ? there : Buffer(), whole(each, dtype), root);
     });
     register_command("backplane.barrier", [] { CommandState::own().workers().barrier(); });
     rpc::register_function("backplane.skip", [](uint64_t number) { CommandState::own().skip(number); });
