@@ -36,7 +36,7 @@ int32_t encode(void* object, bp_rpc_content* content, bp_error* err) {
     } else {
       auto packer = std::make_unique<Packer>();
       const T& value = static_cast<Kept<T>*>(object)->value;
-      if (content->goes != 0) {
+      if (BP_HAS(content, goes) && content->goes != 0) {
         packer->lend(value);
       } else {
         packer->add(value);  // a copy: functions of the owner may change it while it is being sent
