@@ -285,6 +285,18 @@ void multiply(uint32_t dtype, void* data, uint64_t count, const void* factor) {
   });
 }
 
+namespace {
+// Small floats are in f32 between the steps of a reduction.
+template <typename Element, typename Value>
+Value after_step(Value value) {
+  if constexpr (requires { Element::kFormat; }) {
+    return static_cast<float>(value);
+  } else {
+    return value;
+  }
+}
+}  // namespace
+
 void reduce(uint32_t dtype, uint32_t reduce_op, void* out, const void* const* inputs, const void* const* scalars,
             uint64_t inputs_count, uint64_t divisor, uint64_t count) {
   with_element(dtype, [=](auto element) {
@@ -293,10 +305,12 @@ void reduce(uint32_t dtype, uint32_t reduce_op, void* out, const void* const* in
       auto result = Element::get(inputs[0], i);
       for (uint64_t k = 0; k < inputs_count; ++k) {
         auto value = Element::get(inputs[k], i);
-        if (scalars != nullptr && scalars[k] != nullptr) value = product(value, Element::get(scalars[k], 0));
-        result = k == 0 ? value : combined(result, value, reduce_op);
+        if (scalars != nullptr && scalars[k] != nullptr) {
+          value = after_step<Element>(product(value, Element::get(scalars[k], 0)));
+        }
+        result = k == 0 ? value : after_step<Element>(combined(result, value, reduce_op));
       }
-      Element::put(out, i, reduce_op == BP_AVG ? quotient(result, divisor) : result);
+      Element::put(out, i, reduce_op == BP_AVG ? after_step<Element>(quotient(result, divisor)) : result);
     }
   });
 }
