@@ -112,7 +112,7 @@ TEST(Bench, WritesCsvAndADrawing) {
 #ifdef BACKPLANE_TEST_zmq
 TEST(Bench, TunesAuto) {
   const Workplace place;
-  const std::string file = place.file("tuning/table.json");
+  const std::string file = place.file("made/tuning/table.json");
   const Setting tuned = {{{"BACKPLANE_TUNING_FILE", file}, {"BACKPLANE_PLUGINS_ALLOW", "zmq"}}};
   Words words = bench({"--backend", "zmq", "--backend", "zmq?io_threads=2", "--backend", "inproc", "--sizes", "4,1K"});
   words.emplace_back("--tune");
@@ -123,8 +123,10 @@ TEST(Bench, TunesAuto) {
   struct stat facts {};
   ASSERT_EQ(::stat(file.c_str(), &facts), 0);
   EXPECT_EQ(facts.st_mode & 07777, 0644U) << "everyone can read it";
-  ASSERT_EQ(::stat(place.file("tuning").c_str(), &facts), 0);
-  EXPECT_EQ(facts.st_mode & 07777, 0755U);
+  for (const char* const level : {"made", "made/tuning"}) {
+    ASSERT_EQ(::stat(place.file(level).c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 07777, 0755U) << level;
+  }
   const Json measured = Json::parse(read_file(file))["measured"];
   ASSERT_EQ(measured.size(), 2U) << measured;
   EXPECT_EQ(measured[0]["us"].size(), 2U) << "only backends without settings\n" << measured;

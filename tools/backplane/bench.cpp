@@ -3,6 +3,7 @@
 // backplane bench: how fast backends are, side by side, and beside their peers.
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -271,14 +272,13 @@ std::string tuning_file(const Settings& settings) {
 // In one step, so that no rank sees half of it; for everyone to read, whatever umask is set.
 void write_tuning(const std::string& path, const std::string& text) {
   namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path directory = fs::path(path).parent_path();
-  if (!directory.empty() && fs::create_directories(directory, error))
-    fs::permissions(directory, fs::perms{0755}, error);
   const std::string fresh = fmt::format("{}.new", path);
+  std::error_code error;
+  const mode_t mask = ::umask(022);
+  fs::create_directories(fs::path(path).parent_path(), error);  // if there is none, write_file says so
   write_file(fresh, text);
-  fs::permissions(fresh, fs::perms{0644}, error);
-  if (!error) fs::rename(fresh, path, error);
+  ::umask(mask);
+  fs::rename(fresh, path, error);
   if (error) throw Failure(kFailed, fmt::format("cannot write {}: {}", printable(path), error.message()));
 }
 
