@@ -233,6 +233,24 @@ TEST(SmallFloats, AddUp) {
   });
 }
 
+// By the core's schedules, too, however much of the sum travels from rank to rank.
+TEST(SmallFloats, AreTheSameOnAllRanks) {
+  std::vector<Case> all;
+  for (const uint32_t dtype : {BP_F16, BP_BF16})
+    for (const uint32_t reduce_op : {BP_SUM, BP_AVG, BP_PREMUL_SUM})
+      for (const uint64_t count : {UINT64_C(1), UINT64_C(70'001)})
+        all.push_back({BP_ALL_REDUCE, dtype, reduce_op, count});
+  for (const int ranks : {3, 5}) {
+    std::vector<std::vector<Bytes>> results(static_cast<size_t>(ranks));  // by rank and case
+    in_group("inproc", ranks, [&all, &results](ProcessGroup& group) {
+      for (const Case& c : all) results[static_cast<size_t>(group.rank())].push_back(result(group, c, Where::kPlain));
+      const float number = 60'000.0F / static_cast<float>(group.world_size());  // no partial sum is too large
+      EXPECT_EQ(all_reduced<core::F16>(group, BP_F16, BP_AVG, number), number);
+    });
+    for (const std::vector<Bytes>& of_rank : results) EXPECT_TRUE(of_rank == results[0]) << ranks << " ranks";
+  }
+}
+
 // An average is a number even if the sum is none, also where partial sums are numbers of the dtype on their way.
 TEST(SmallFloats, AreDividedBeforeTheyAreRounded) {
   for (const char* const backend : {"inproc", "shm"}) {
