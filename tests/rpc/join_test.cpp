@@ -129,6 +129,34 @@ TEST(RpcJoinTest, WhoIsInAnotherWorldTellsThoseThatWait) {
   alone.shutdown();
 }
 
+// It need not be the others' affair: a second call is the plain mistake.
+TEST(RpcJoinTest, WhoIsInitializedHearsOfItThoughNobodyComes) {
+  const std::string already = "RPC is already initialized in this process; call shutdown first";
+  const Store first = Store::inproc();
+  on_ranks(2, [&first](int rank) {
+    const rpc::RpcOptions options = rpc_options("inproc", first, rank, 2);
+    if (rank == 0) {
+      rpc::init_rpc("stays", options);
+    } else {
+      rpc::Worker::join("goes", options).shutdown(false);
+    }
+  });
+  std::string text;
+  rpc::RpcOptions elsewhere = rpc_options("inproc", Store::inproc(), 0, 3);
+  elsewhere.timeout = std::chrono::milliseconds(10);
+  EXPECT_EQ(failure_of([&elsewhere] { rpc::init_rpc("again", elsewhere); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, already);
+  init_process_group(group_options("self", Store::inproc(), 0, 1));
+  for (const char* const where : {"", "env://"}) {
+    rpc::RpcOptions options;
+    options.options = construct_rpc_backend_options(backend_type("process_group"), std::chrono::seconds(5), where);
+    EXPECT_EQ(failure_of([&options] { rpc::init_rpc("again", options); }, &text), Status::kInvalid);
+    EXPECT_EQ(text, already);  // "rank 0 cannot join" if it had met the group's ranks
+  }
+  destroy_process_group();
+  rpc::shutdown(false);
+}
+
 TEST(RpcJoinTest, ARankOutsideTheWorldKeepsNobodyWaiting) {
   const auto wrong = [](int rank, std::string*, rpc::RpcOptions* options) {
     if (rank == 1) options->rank = 2;

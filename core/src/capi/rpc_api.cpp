@@ -55,11 +55,27 @@ std::optional<Error> contradiction(const bp_rpc_config& config, const GroupConfi
   return std::nullopt;
 }
 
-// The ranks of the default group, if there is one and nothing else was asked for; else those that meet now. Whoever has
-// a problem meets them all the same, or they would wait for him.
+// With the init method that counts: the options' if none is given, and none if that is the usual one, which nobody need
+// have chosen, and which leaves the default group its ranks.
+bp_rpc_config complete(const bp_rpc_config& config) {
+  if (config.struct_size < sizeof(bp_rpc_config)) fail(BP_INVALID, "bp_rpc_config.struct_size is too small");
+  bp_rpc_config made = config;
+  if (made.init_method != nullptr && *made.init_method == '\0') made.init_method = nullptr;
+  if (config.options == nullptr || made.init_method != nullptr) return made;
+  const std::string& theirs = config.options->init_method;
+  if (!theirs.empty() && theirs != "env://") made.init_method = theirs.c_str();
+  return made;
+}
+
+// The default group, if there is one and nothing else was asked for.
+std::shared_ptr<Group> meeting_place(const bp_rpc_config& config) {
+  return config.store == nullptr && config.init_method == nullptr ? default_group() : nullptr;
+}
+
+// The ranks of the default group, or those that meet now. Whoever has a problem meets them all the same, or they would
+// wait for him.
 std::shared_ptr<Group> meet(const bp_rpc_config& config, std::optional<Error>* problem) {
-  const std::shared_ptr<Group> there = default_group();
-  if (there && config.store == nullptr && config.init_method == nullptr) {
+  if (const std::shared_ptr<Group> there = meeting_place(config)) {
     const GroupConfig& own = there->config();
     if (!*problem) *problem = contradiction(config, own);
     std::vector<int32_t> ranks(static_cast<size_t>(own.world_size));
@@ -80,8 +96,7 @@ std::shared_ptr<Group> meet(const bp_rpc_config& config, std::optional<Error>* p
   return create_group(group);
 }
 
-std::shared_ptr<Worker> join(const bp_rpc_config& config, const std::optional<Error>& problem) {
-  if (config.struct_size < sizeof(bp_rpc_config)) fail(BP_INVALID, "bp_rpc_config.struct_size is too small");
+std::shared_ptr<Worker> join(const bp_rpc_config& config) {
   rpc::WorkerConfig made;
   made.name = config.name == nullptr ? "" : config.name;
   made.registry = &registry_of(config.registry);
@@ -91,14 +106,27 @@ std::shared_ptr<Worker> join(const bp_rpc_config& config, const std::optional<Er
   made.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
   const int64_t usual_ns = made.options ? made.options->rpc_timeout_ns() : BP_DEFAULT_RPC_TIMEOUT_NS;
   made.rpc_timeout_ns = config.rpc_timeout_ns < 0 ? usual_ns : config.rpc_timeout_ns;
-  bp_rpc_config meeting = config;
-  // The usual one, which nobody need have chosen, leaves the default group its ranks.
-  if (config.options != nullptr && config.init_method == nullptr && config.options->init_method != "env://") {
-    meeting.init_method = config.options->init_method.c_str();
-  }
-  made.problem = problem;
-  made.group = meet(meeting, &made.problem);
+  made.group = meet(config, &made.problem);
   return Worker::join(std::move(made));
+}
+
+// Meets those that may wait for this process, only to tell them why it cannot join; not for long, they need not be
+// there.
+[[noreturn]] void tell(bp_rpc_config config, const Error& problem) {
+  constexpr int64_t kTellNs = INT64_C(10) * 1000000000;
+  if (config.timeout_ns <= 0 || config.timeout_ns > kTellNs) config.timeout_ns = kTellNs;
+  rpc::WorkerConfig made;
+  made.name = config.name == nullptr ? "" : config.name;
+  made.registry = &registry_of(config.registry);
+  made.timeout_ns = config.timeout_ns;
+  made.problem = problem;
+  try {
+    made.group = meet(config, &made.problem);
+  } catch (const std::exception&) {  // there is nobody to be told
+    throw Error(problem);
+  }
+  Worker::join(std::move(made));
+  throw Error(problem);
 }
 
 // Of the process's own worker there is one at a time.
@@ -128,11 +156,11 @@ class Claim {
 
  private:
   // While all are in the world of `own`, they have all been refused here, and nobody waits for this process to say so.
+  // Over the default group, whose ranks must begin the same things, nobody meets who need not.
   static bool others_may_wait(const Worker& own, const bp_rpc_config& config) {
-    const std::shared_ptr<Group> there = default_group();
+    if (meeting_place(config)) return false;
     const auto size = static_cast<int32_t>(own.names().size());
-    const int32_t joining = config.world_size >= 0 ? config.world_size : there ? there->config().world_size : size;
-    return joining != size || own.anybody_gone();
+    return (config.world_size >= 0 && config.world_size != size) || own.anybody_gone();
   }
 
   bool holds_ = false;
@@ -163,8 +191,10 @@ extern "C" {
 int32_t bp_rpc_init(const bp_rpc_config* config, bp_rpc** rpc, bp_error* err) {
   return guarded(err, [=] {
     if (config == nullptr) fail(BP_INVALID, "a bp_rpc_config is needed, not NULL");
-    const Claim claim(*config);
-    auto worker = join(*config, claim.problem());
+    const bp_rpc_config joining = complete(*config);
+    const Claim claim(joining);
+    if (claim.problem()) tell(joining, *claim.problem());
+    auto worker = join(joining);
     const std::lock_guard lock(workers().mutex);
     workers().all.insert(worker);
     if (config->is_default != 0) workers().own = worker;
