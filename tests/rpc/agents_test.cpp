@@ -68,15 +68,27 @@ TEST(RpcAgentsTest, AnAgentOfAnotherPlaceIsRefusedAndEnded) {
   EXPECT_EQ(ends, "aborted destroyed ");
 }
 
-TEST(RpcAgentsTest, AnIncompleteAgentIsRefused) {
-  const std::vector<std::function<void(bp_agent*)>> all = {
-      [](bp_agent* agent) { agent->kind = BP_KIND_PROCESS_GROUP; },
-      [](bp_agent* agent) { agent->api = nullptr; },
-      [](bp_agent*) { table.struct_size = offsetof(bp_rpc_api, extension); },
-      [](bp_agent*) { table.send = nullptr; },
-      [](bp_agent*) { table.abort = nullptr; },
-      [](bp_agent*) { table.destroy = nullptr; },
+TEST(RpcAgentsTest, AnIncompleteAgentIsRefusedAndEndedIfThatIsPossible) {
+  static bp_process_group_api group = {};
+  group.struct_size = sizeof(group);
+  group.abort = right_table().abort;
+  group.destroy = right_table().destroy;
+  const std::vector<std::function<void(bp_agent*)>> endable = {
+      [](bp_agent* agent) {
+        agent->kind = BP_KIND_PROCESS_GROUP;
+        agent->api = &group;
+      },
+      [](bp_agent*) { table.struct_size = offsetof(bp_rpc_api, extension); }, [](bp_agent*) { table.send = nullptr; },
       [](bp_agent*) { table.extension = nullptr; }};
+  for (const auto& words : endable) {
+    table = right_table();
+    EXPECT_EQ(refusal_of(words), "rank 0 cannot join: backend liar did not return a complete RPC agent");
+    EXPECT_EQ(ends, "aborted destroyed ");
+  }
+  const std::vector<std::function<void(bp_agent*)>> all = {
+      [](bp_agent* agent) { agent->api = nullptr; },
+      [](bp_agent*) { table.struct_size = offsetof(bp_rpc_api, destroy); }, [](bp_agent*) { table.abort = nullptr; },
+      [](bp_agent*) { table.destroy = nullptr; }};
   for (const auto& words : all) {
     table = right_table();
     EXPECT_EQ(refusal_of(words), "rank 0 cannot join: backend liar did not return a complete RPC agent");

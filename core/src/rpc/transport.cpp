@@ -36,6 +36,18 @@ void report_lost(void* ctx, int32_t peer, const bp_error* err) {
   });
 }
 
+// Ends an agent that is refused, if it has what that takes: it knows the host and the inner group, which end now.
+template <typename Api>
+void end_refused(const bp_agent& agent, const char* text) {
+  const auto* api = static_cast<const Api*>(agent.api);
+  if (api == nullptr || !BP_HAS(api, destroy) || api->abort == nullptr || api->destroy == nullptr) return;
+  bp_error why;
+  bp_error_init(&why);
+  bp_error_set(&why, BP_INVALID, 0, -1, text);
+  api->abort(agent.self, &why);
+  api->destroy(agent.self);
+}
+
 }  // namespace
 
 void Transport::check_kind(const Member& member) {
@@ -101,15 +113,14 @@ void Transport::check(const Group& group) const {
   const auto* api = static_cast<const bp_rpc_api*>(agent_.api);
   if (agent_.kind != BP_KIND_RPC || api == nullptr || !BP_HAS(api, extension) || api->send == nullptr ||
       api->abort == nullptr || api->destroy == nullptr || api->extension == nullptr) {
+    constexpr const char* kIncomplete = "this is not a complete RPC agent";
+    if (agent_.kind == BP_KIND_RPC) end_refused<bp_rpc_api>(agent_, kIncomplete);
+    if (agent_.kind == BP_KIND_PROCESS_GROUP) end_refused<bp_process_group_api>(agent_, kIncomplete);
     fail(BP_INTERNAL, "backend {} did not return a complete RPC agent", member_.id);
   }
   const GroupConfig& config = group.config();
   if (agent_.rank == config.rank && agent_.world_size == config.world_size) return;
-  bp_error why;
-  bp_error_init(&why);
-  bp_error_set(&why, BP_INVALID, 0, -1, "the agent is of another place");
-  api->abort(agent_.self, &why);
-  api->destroy(agent_.self);
+  end_refused<bp_rpc_api>(agent_, "the agent is of another place");
   if (agent_.rank != config.rank) {
     fail(BP_INVALID, "rank argument {} doesn't match pg rank {}", config.rank, agent_.rank);
   }
