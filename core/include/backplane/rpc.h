@@ -41,7 +41,10 @@ typedef struct bp_rpc_config {
 
 /* Joins and waits for all workers. If the process has a default group, and neither a store nor an init method is given,
  * its ranks are the workers' ("rank argument R doesn't match pg rank P" if another one is given). If it fails on one
- * worker, it fails on all. */
+ * worker, it fails on all that have come to meet it, and over a store also if its rank is outside the world; all then
+ * try again with a new prefix of the store. Refused here alone, before anybody is met: such a rank over an init method,
+ * a world_size below 1, a `group` that there is not, and a second worker of the process over its default group; of one
+ * over a store or an init method the others are told, if they come within 10 s. */
 BP_API int32_t bp_rpc_init(const bp_rpc_config* config, bp_rpc** rpc, bp_error* err);
 /* A handle of the worker whose function runs on this thread, else of the process's own. BP_INVALID if there is none. */
 BP_API int32_t bp_rpc_current(bp_rpc** rpc, bp_error* err);
