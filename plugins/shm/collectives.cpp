@@ -27,6 +27,7 @@ struct Collectives::Pattern {
   bool in_place = false;                     // what is read takes the place of what was shown, and so in pieces
   bool says_who_reads = false;               // inputs may be lent in processes: each says whether it reads there
   Trial::Best took = {};                     // what this rank says of how long that takes
+  bool meets = false;                        // all end it together with the only rank that shows anything
   bool in_process = false;                   // inputs are lent there, if they are in no heap
   Block lends;                               // what this rank may lend instead of showing it; of nothing: it may not
   int32_t only_from = -1;                    // the only rank that shows anything, or -1
@@ -161,6 +162,8 @@ void Collectives::measured_by_root(const Call& call, Pattern& pattern) {
   Trial& trial = trials_[call.op.kind];
   pattern.in_process = trial.reads(size);
   const int64_t began = trial.is_open(size) ? steady_ns() : 0;
+  // What the others do meanwhile on processors of their own costs the root nothing; on its own, it does.
+  pattern.meets = began != 0 && steps_.peers().oversubscribed();
   pass(call, pattern);
   const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
   if (began == 0 || !was_as_tried || !trial.took(size, pattern.in_process, steady_ns() - began)) return;
@@ -207,6 +210,7 @@ void Collectives::pass(const Call& call, const Pattern& pattern) {
   if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
   if (pattern.says_who_reads) lending_.say_who_reads(pattern.took, pattern.only_from < 0);
   if (pattern.in_process) lending_.offer_in_process(pattern.lends.data, pattern.lends.size);
+  if (pattern.meets) lending_.ask_to_meet();
   const bool lends = lending_.input(rank_) != nullptr;
   // A root that hears nobody else does so until all have said that they can read in processes, or could have said so.
   const bool asks = pattern.says_who_reads && pattern.only_from == rank_ && lending_.reads_processes() &&
@@ -287,11 +291,11 @@ void Collectives::fetch(const Call& call, int32_t rank, std::byte* to, const std
 
 void Collectives::return_loans(const Call& call, const std::function<void()>& meanwhile) {
   lending_.check_loans();
-  const bool any = lending_.any_input();
+  const bool any = lending_.any_input() || lending_.any_meets();
   const uint32_t step = any ? steps_.begin(call.passage) : 0;
   if (any) steps_.show(step, call.passage);
   if (meanwhile) meanwhile();
-  if (lending_.input(rank_) == nullptr) return;
+  if (lending_.input(rank_) == nullptr && !lending_.meets()) return;
   for (int32_t rank = 0; rank < world_size_; ++rank) steps_.see(rank, step, 0, call.passage);
 }
 

@@ -59,6 +59,11 @@ void Lending::say_who_reads(const Trial::Best& took, bool to_all) {
   own.took = took;
 }
 
+void Lending::ask_to_meet() {
+  mine_.meets = 1;
+  lent_[static_cast<size_t>(rank_)].meets = true;
+}
+
 Trial::Best Lending::shortest_times() const {
   Trial::Best shortest = {};
   for (const Lent& each : lent_) {
@@ -125,6 +130,7 @@ void Lending::hear(int32_t rank, uint32_t step, const Wanted& wanted, const Pass
   if (rank == rank_) return;
   Lent& theirs = lent_[static_cast<size_t>(rank)];
   theirs.scalar = places.scalar;
+  theirs.meets = places.meets == 1;
   if (pools_ == nullptr && cross_ == nullptr) return;
   theirs.took = places.took;
   if (places.reads_processes == 1) {
@@ -174,6 +180,9 @@ void Lending::hear_all(uint32_t step, const Wanted& wanted, const Passage& passa
 
 bool Lending::any_input() const {
   return std::any_of(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.input != nullptr; });
+}
+bool Lending::any_meets() const {
+  return std::any_of(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.meets; });
 }
 bool Lending::all_inputs() const {
   return std::all_of(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.input != nullptr; });

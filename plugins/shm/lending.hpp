@@ -58,6 +58,9 @@ class Lending {
   // This rank says so, if it can, and how long it took. `to_all`: in this collective each hears each other one. After
   // offer.
   void say_who_reads(const Trial::Best& took, bool to_all);
+  // This rank, which has something to show, has all who hear it end the collective together with it. After offer.
+  void ask_to_meet();
+  bool meets() const { return at(rank_).meets; }
   // Can this rank? After say_who_reads.
   bool reads_processes() const { return at(rank_).reads_processes; }
   // The shortest that either way took one of those whom this rank has heard, or 0 if nobody says.
@@ -101,6 +104,7 @@ class Lending {
   // Of a rank that was heard, if the collective has scalars: one element.
   const std::byte* scalar(int32_t rank) const { return at(rank).scalar.data(); }
   bool any_input() const;
+  bool any_meets() const;
   bool only_in_processes() const;  // some lend inputs, and nobody from a heap
   bool all_inputs() const;
   bool all() const;
@@ -118,6 +122,7 @@ class Lending {
     std::byte* output = nullptr;
     alignas(16) Scalar scalar = {};
     bool in_process = false;  // the input
+    bool meets = false;
     Trial::Best took = {};
     // That it can read in all others' processes: said to this rank; said to all. Outlasts the collective.
     bool reads_processes = false;
@@ -133,6 +138,7 @@ class Lending {
     uint64_t output = 0;
     Scalar scalar = {};
     uint64_t reads_processes = 0;
+    uint64_t meets = 0;
     Trial::Best took = {};
   };
   const Lent& at(int32_t rank) const { return lent_[static_cast<size_t>(rank)]; }

@@ -78,6 +78,27 @@ TEST(Lent, TheRootDecidesForItself) {
   EXPECT_EQ(std::count(ways.lent[0].begin(), ways.lent[0].end(), true), 0);
 }
 
+// With more ranks than processors (here there are none) what the others do takes the root's time, and so counts.
+TEST(Lent, TheRootOfACrowdTriesBothWaysToTheirEnd) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  std::atomic<uint64_t> slowest_at = 0;
+  run_ranks(
+      Memory(3), 3, Patience{20'000, 200'000},
+      [&slowest_at](Rank& rank) {
+        std::mt19937_64 own(1);
+        ASSERT_TRUE(rank.peers.oversubscribed());
+        for (uint64_t i = 1; i <= 2 * Trial::kTries && !testing::Test::HasFatalFailure(); ++i) {
+          for (int turn = 0; rank.id == 1 && turn < 1000; ++turn) sched_yield();
+          if (rank.id == 1) slowest_at = i;
+          Round(rank, 3 * i, kSome, Where::kOrdinary, own).run(BP_SCATTER);
+          if (rank.id == 0) {
+            EXPECT_GE(slowest_at, i);
+          }
+        }
+      },
+      {}, Cma::kAuto);
+}
+
 // Where one rank can never read, the root of a scatter does not wait for it in each of them.
 TEST(Lent, TheRootAsksNotForEver) {
   if (!may_read() || !may_forbid_reading())
