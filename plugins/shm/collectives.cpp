@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "backplane/sdk/layer.hpp"
-#include "call.hpp"
+#include "pass.hpp"
 
 namespace backplane::shm {
 namespace {
@@ -19,23 +19,6 @@ bool overlap(const Block& one, const Block& other) {
 }
 
 }  // namespace
-
-// What `pass` does in each step: sizes and offsets are bytes.
-struct Collectives::Pattern {
-  uint64_t size = 0;                         // of the largest block; the same on all ranks
-  bool each = false;                         // a block for each rank instead of one for all
-  bool in_place = false;                     // what is read takes the place of what was shown, and so in pieces
-  bool says_who_reads = false;               // inputs may be lent in processes: each says whether it reads there
-  Trial::Best took = {};                     // what this rank says of how long that takes
-  bool meets = false;                        // all end it together with the only rank that shows anything
-  bool in_process = false;                   // inputs are lent there, if they are in no heap
-  Block lends;                               // what this rank may lend instead of showing it; of nothing: it may not
-  int32_t only_from = -1;                    // the only rank that shows anything, or -1
-  int32_t only_to = -1;                      // the only rank that reads anything, or -1
-  std::function<Block(int32_t to)> mine;     // what this rank shows; not `each`: asked for rank 0
-  std::function<Room(int32_t from)> theirs;  // where that goes what it reads
-  Room own;  // where this rank's own block goes, or what it shows of patterns that are not `each`; if at all
-};
 
 void run_alone(const bp_op& op, const Reductions& reductions) {
   Limit limit(0);
@@ -118,16 +101,6 @@ uint64_t Collectives::agree_on_most(const Call& call, uint64_t mine, int32_t onl
   return most;
 }
 
-// Of what `from` lends.
-Lending::Wanted Collectives::wanted(const Call& call, const Pattern& pattern, int32_t from) const {
-  if (pattern.only_to >= 0 && pattern.only_to != rank_) return {};
-  const uint64_t size = pattern.theirs(from).size;
-  return {.size = size,
-          .offset = pattern.each && !call.varies ? static_cast<uint64_t>(rank_) * size : 0,
-          .is_listed = pattern.each && call.varies,
-          .in_process = pattern.says_who_reads};
-}
-
 // Of a pattern in which all ranks hear each other, so that they do the same. They try both ways, then tell each other
 // how long these took, and from then on take the one whose best try was over sooner.
 void Collectives::measured(const Call& call, Pattern& pattern) {
@@ -141,7 +114,7 @@ void Collectives::measured(const Call& call, Pattern& pattern) {
     const int64_t began = steady_ns();
     pass(call, pattern);
     const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
-    const bool ends_it = pattern.only_to < 0 || pattern.only_to == rank_;  // else it waits only where inputs are lent
+    const bool ends_it = pattern.reads(rank_);  // else it waits only where inputs are lent
     if (was_as_tried) trial.took(size, pattern.in_process, ends_it ? steady_ns() - began : 0);
   } else if (trial.is_agreed(size)) {
     pattern.in_process = trial.reads(size);
@@ -168,115 +141,6 @@ void Collectives::measured_by_root(const Call& call, Pattern& pattern) {
   const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
   if (began == 0 || !was_as_tried || !trial.took(size, pattern.in_process, steady_ns() - began)) return;
   if (log_) log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
-}
-
-// All of it in one step: nothing so small is lent.
-void Collectives::pass_in_lines(const Call& call, const Pattern& pattern) {
-  if (pattern.size == 0) return;
-  const uint64_t parts = pattern.each ? static_cast<uint64_t>(world_size_) : 1;
-  const uint64_t shown = pattern.size * parts;
-  const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
-  const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
-  const uint32_t step = steps_.begin(call.passage);
-  std::byte* const place = steps_.mine(step, shown);
-  for (uint64_t part = 0; shows && part < parts; ++part) {
-    if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
-    const Block block = pattern.mine(static_cast<int32_t>(part));
-    copy(place + part * pattern.size, block.data, std::min(pattern.size, block.size));
-  }
-  steps_.show(step, call.passage);
-  if (!reads) return;
-  if (!pattern.each) copy(pattern.own.data, pattern.mine(0).data, std::min(pattern.size, pattern.own.size));
-  const uint64_t before = pattern.each ? static_cast<uint64_t>(rank_) * pattern.size : 0;
-  for (const int32_t from : others_) {
-    if (pattern.only_from >= 0 && from != pattern.only_from) continue;
-    const Room room = pattern.theirs(from);
-    copy(room.data, steps_.see(from, step, shown, call.passage) + before, std::min(pattern.size, room.size));
-  }
-  if (pattern.each) copy(pattern.own.data, pattern.mine(rank_).data, std::min(pattern.size, pattern.own.size));
-}
-
-void Collectives::pass(const Call& call, const Pattern& pattern) {
-  const uint64_t parts = pattern.each ? static_cast<uint64_t>(world_size_) : 1;
-  // In steps of so many bytes of each block.
-  if (pattern.size <= kLineData / parts) return pass_in_lines(call, pattern);
-  const bool may_lend = pattern.size * parts >= Lending::kWorthIt;
-  // Of what one rank alone shows the others copy one half while it shows the other one.
-  const uint64_t most = pattern.only_from < 0 ? pattern.size : std::max((pattern.size + 1) / 2, kEagerLimit);
-  const uint64_t stride = part_of_slot(pattern.each ? parts - 1 : 1, std::min(most, pattern.size));
-  const uint64_t shown = kSlotSize;
-  const bool shows = pattern.only_from < 0 || pattern.only_from == rank_;
-  const bool reads = pattern.only_to < 0 || pattern.only_to == rank_;
-  if (may_lend && shows) lending_.offer(pattern.lends.data, nullptr, pattern.lends.size);
-  if (pattern.says_who_reads) lending_.say_who_reads(pattern.took, pattern.only_from < 0);
-  if (pattern.in_process) lending_.offer_in_process(pattern.lends.data, pattern.lends.size);
-  if (pattern.meets) lending_.ask_to_meet();
-  const bool lends = lending_.input(rank_) != nullptr;
-  // A root that hears nobody else does so until all have said that they can read in processes, or could have said so.
-  const bool asks = pattern.says_who_reads && pattern.only_from == rank_ && lending_.reads_processes() &&
-                    !lending_.knows_all() && questions_ > 0;
-  if (asks) --questions_;
-  uint64_t copied = 0;  // bytes of its own block that are where they go
-  const auto copy_own = [&](uint64_t end) {
-    end = std::min(end, pattern.own.size);
-    if (copied >= end) return;
-    const std::byte* const from = pattern.mine(pattern.each ? rank_ : 0).data;
-    fetch(call, rank_, pattern.own.data + copied, from + copied, end - copied);
-    copied = end;
-  };
-  const auto show = [&](uint64_t offset) {
-    const uint32_t step = steps_.begin(call.passage);
-    std::byte* const place = steps_.mine(step, shown);
-    if (may_lend && offset == 0) lending_.show(step, call.op.in_counts, call.op.in_displs, call.element);
-    for (uint64_t part = 0; shows && !lends && part < parts; ++part) {
-      if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
-      const Block block = pattern.mine(static_cast<int32_t>(part));
-      if (offset >= block.size) continue;
-      copy(place + part_for(static_cast<int32_t>(part), rank_) * stride, block.data + offset,
-           std::min(stride, block.size - offset));
-    }
-    steps_.show(step, call.passage);
-    return step;
-  };
-  const auto read = [&](uint32_t step, uint64_t offset) {
-    if (!pattern.each) copy_own(offset + stride);  // now, while it is in the cache
-    for (const int32_t from : others_) {
-      if (asks && offset == 0) lending_.hear(from, step, {}, call.passage);
-      if (pattern.only_from >= 0 && from != pattern.only_from) continue;
-      const Room room = pattern.theirs(from);
-      if (may_lend && offset == 0) lending_.hear(from, step, wanted(call, pattern, from), call.passage);
-      if (!reads) continue;
-      const std::byte* const lent = lending_.input(from);
-      if (lent != nullptr && !pattern.in_place) {
-        if (offset == 0) fetch(call, from, room.data, lent, room.size);
-        continue;
-      }
-      const uint64_t before = pattern.each ? part_for(rank_, from) * stride : 0;  // bytes for others
-      const std::byte* const place =
-          lent != nullptr ? lent + offset : steps_.see(from, step, shown, call.passage) + before;
-      if (offset >= room.size) continue;
-      const uint64_t part = std::min(stride, room.size - offset);
-      if (lent != nullptr) {
-        lending_.copy(from, room.data + offset, place, part);
-      } else {
-        copy(room.data + offset, place, part);
-      }
-    }
-  };
-  uint32_t step = pattern.size > 0 ? show(0) : 0;
-  while (lends && copied < pattern.own.size && !steps_.has_shown(others_.front(), step)) {
-    copy_own(copied + kSlotSize);
-    check(call);
-  }
-  for (uint64_t offset = 0; offset < pattern.size; offset += stride) {
-    const uint32_t next = pattern.size - offset > stride ? show(offset + stride) : 0;
-    if (reads || (may_lend && offset == 0)) read(step, offset);
-    step = next;
-    const bool all_lend = pattern.only_from < 0 ? lending_.all_inputs() : lending_.input(pattern.only_from) != nullptr;
-    if (all_lend) break;  // and what they lend has been read
-  }
-  return_loans(call, [&copy_own, &pattern] { copy_own(pattern.own.size); });
-  if (shows && !lends) steps_.claim_next(pattern.each ? (parts - 1) * stride : stride);
 }
 
 void Collectives::check(const Call& call) const { steps_.check(call.passage); }

@@ -46,6 +46,7 @@ class Collectives {
 
  private:
   struct Pattern;  // of `pass`
+  class Passing;
 
   void perform(const Call& call);
   void meet(const Call& call);
@@ -63,7 +64,6 @@ class Collectives {
   void pass_in_lines(const Call& call, const Pattern& pattern);
   void measured(const Call& call, Pattern& pattern);
   void measured_by_root(const Call& call, Pattern& pattern);
-  Lending::Wanted wanted(const Call& call, const Pattern& pattern, int32_t from) const;
   void reduce_small(const Call& call, bool here);
   void reduce_between_two(const Call& call, bool here);
   void reduce_large(const Call& call, bool here);
