@@ -35,7 +35,7 @@ bool Buffer::wait(const int& completions, std::condition_variable& changed, Cloc
       drive->advance(slice);
       lock.lock();
     } else if (!late) {
-      changed.wait_until(lock, slice);
+      changed.wait_until(lock, slice);  // NOLINT(bugprone-spuriously-wake-up-functions): in the loop above
     }
     if (late) return completions > 0;
   }

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -32,7 +33,7 @@ inline uint64_t place_in_process(const std::byte* data) {
   return address < UINT64_C(1) << 56 ? kInProcess | address : 0;
 }
 // In whose address space it means something, the place tells.
-inline const std::byte* address_of(uint64_t place) { return reinterpret_cast<const std::byte*>(place & ~kInProcess); }
+inline const std::byte* address_of(uint64_t place) { return std::bit_cast<const std::byte*>(place & ~kInProcess); }
 
 class CrossMemory {
  public:
