@@ -61,7 +61,13 @@ TEST(Run, PassesBytesAndEndlessLines) {
   const Outcome bytes = run({"run", "-n", "1", "--tag-output", "printf", "a\\0b\\377\\n"});
   EXPECT_EQ(bytes.out, std::string("[0] a\0b\xff\n", 9));
   const Outcome endless = run({"run", "-n", "1", "--tag-output", "sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"});
-  EXPECT_EQ(endless.out, "[0] " + std::string(3000000, 'x') + "\n");
+  EXPECT_TRUE(endless.out == "[0] " + std::string(3000000, 'x') + "\n") << endless.out.size() << endless.err;
+}
+
+TEST(Run, EndsALineThatWasPassedOnInPieces) {
+  // As long as the longest line that is kept, so nothing of it is left when the stream ends.
+  const Outcome outcome = run({"run", "-n", "1", "--tag-output", "sh", "-c", "head -c 65536 /dev/zero | tr '\\0' x"});
+  EXPECT_TRUE(outcome.out == "[0] " + std::string(65536, 'x') + "\n") << outcome.out.size() << outcome.err;
 }
 
 TEST(Run, GivesStandardInputToRankZero) {

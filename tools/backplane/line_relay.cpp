@@ -52,7 +52,8 @@ void LineRelay::accept(std::string_view bytes) {
 }
 
 void LineRelay::close() {
-  if (!line_.empty()) to_->write(this, prefix_, line_ + "\n");
+  to_->write(this, prefix_, line_);
+  to_->end_line(this);  // even if all of the line has been passed on in pieces
   line_.clear();
   from_.reset();
 }

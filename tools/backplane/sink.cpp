@@ -26,11 +26,17 @@ Sink::Sink(int fd) : fd_(fd), coloured_(wants_colours(fd)) {}
 void Sink::write(const void* speaker, std::string_view prefix, std::string_view text) {
   if (broken_ || text.empty()) return;
   if (unfinished_ != speaker) {
-    if (unfinished_ != nullptr) pending_ += '\n';
+    end_line(unfinished_);
     pending_ += prefix;
   }
   pending_ += text;
   unfinished_ = text.back() == '\n' ? nullptr : speaker;
+}
+
+void Sink::end_line(const void* speaker) {
+  if (broken_ || speaker == nullptr || unfinished_ != speaker) return;
+  pending_ += '\n';
+  unfinished_ = nullptr;
 }
 
 void Sink::flush_some() {

@@ -23,6 +23,8 @@ class Sink {
   // Appends. `speaker` tells whose words these are: the unfinished line of another speaker is ended first.
   // `prefix` stands before each line that begins here.
   void write(const void* speaker, std::string_view prefix, std::string_view text);
+  // The speaker says no more: its line is ended if it is unfinished.
+  void end_line(const void* speaker);
 
   // Writes a little; to be called when poll() has said POLLOUT.
   void flush_some();
