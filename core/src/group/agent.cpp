@@ -74,18 +74,36 @@ const bp_calls_api* Agent::calls() const {
   return table != nullptr && BP_HAS(table, ended) && table->ended != nullptr ? table : nullptr;
 }
 
-std::unique_ptr<Scratch> Agent::borrow_scratch(uint64_t size) {
-  {
-    const std::lock_guard lock(scratch_mutex_);
-    if (scratch_ && scratch_->size() >= size) return std::move(scratch_);
+std::byte* Workspace::scratch(uint64_t size) {
+  if (!scratch_ || scratch_size_ < size) {
+    scratch_size_ = 0;  // if there is no memory
+    scratch_.reset();
+    scratch_.reset(new std::byte[size]);
+    scratch_size_ = size;
   }
-  return std::make_unique<Scratch>(size);
+  return scratch_.get();
 }
 
-void Agent::return_scratch(std::unique_ptr<Scratch> scratch) {
+void Workspace::trim() {
   constexpr uint64_t kLargest = 4 << 20;
-  const std::lock_guard lock(scratch_mutex_);
-  if (scratch->size() <= kLargest && (!scratch_ || scratch_->size() < scratch->size())) scratch_ = std::move(scratch);
+  planner_.trim();
+  if (scratch_size_ <= kLargest) return;
+  scratch_size_ = 0;
+  scratch_.reset();
+}
+
+std::unique_ptr<Workspace> Agent::borrow_workspace() {
+  {
+    const std::lock_guard lock(workspace_mutex_);
+    if (workspace_) return std::move(workspace_);
+  }
+  return std::make_unique<Workspace>();
+}
+
+void Agent::return_workspace(std::unique_ptr<Workspace> workspace) {
+  workspace->trim();
+  const std::lock_guard lock(workspace_mutex_);
+  if (!workspace_ || workspace_->scratch_size() < workspace->scratch_size()) workspace_ = std::move(workspace);
 }
 
 bool Agent::wedged() const {

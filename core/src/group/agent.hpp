@@ -15,6 +15,7 @@
 #include "backplane/abi/ext/device.h"
 #include "backplane/abi/ext/memory.h"
 #include "group/stage.hpp"
+#include "schedule/planner.hpp"
 
 namespace backplane::core {
 
@@ -24,16 +25,20 @@ struct Chosen {
   std::shared_ptr<const BackendOptions> options;
 };
 
-// Memory for what is on its way in a collective that the core completes; not cleared.
-class Scratch {
+// What a collective that the core completes needs beside its buffers: what to do, and memory for what is on its way.
+class Workspace {
  public:
-  explicit Scratch(uint64_t size) : size_(size), bytes_(new std::byte[size]) {}
-  std::byte* bytes() const { return bytes_.get(); }
-  uint64_t size() const { return size_; }
+  Planner& planner() { return planner_; }
+  // At least so many bytes; not cleared, and valid until the next call.
+  std::byte* scratch(uint64_t size);
+  uint64_t scratch_size() const { return scratch_size_; }
+  // Frees what is large.
+  void trim();
 
  private:
-  const uint64_t size_;
-  const std::unique_ptr<std::byte[]> bytes_;
+  Planner planner_;
+  uint64_t scratch_size_ = 0;
+  std::unique_ptr<std::byte[]> scratch_;
 };
 
 class Agent {
@@ -67,10 +72,10 @@ class Agent {
   // The layer that wants to hear of calls, NULL if none does.
   const bp_calls_api* calls() const;
 
-  // The agent keeps what came back last, unless it is large: the system's fresh pages cost more than most of what is
-  // done in them. Any thread.
-  std::unique_ptr<Scratch> borrow_scratch(uint64_t size);
-  void return_scratch(std::unique_ptr<Scratch> scratch);
+  // The agent keeps one that came back, but for what is large in it: the system's fresh pages cost more than most of
+  // what is done in them. Any thread.
+  std::unique_ptr<Workspace> borrow_workspace();
+  void return_workspace(std::unique_ptr<Workspace> workspace);
 
   // Was a call into a plugin left behind? Then it may still use the buffers that it was given.
   bool wedged() const;
@@ -86,8 +91,8 @@ class Agent {
   void* self_ = nullptr;
   // By kind, memory and reduce operation (0 for what does not reduce): the dtypes; of a barrier anything but none.
   std::array<std::array<std::array<uint64_t, BP_REDUCE_OP_COUNT>, BP_MEMORY_COUNT>, BP_OP_COUNT> native_ = {};
-  std::mutex scratch_mutex_;
-  std::unique_ptr<Scratch> scratch_;
+  std::mutex workspace_mutex_;
+  std::unique_ptr<Workspace> workspace_;
 };
 
 }  // namespace backplane::core

@@ -276,25 +276,25 @@ void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t wo
                     Deadline deadline) {
   const bp_op& op = valid.op;
   const Problem problem = problem_of(valid, rank, world_size);
-  const Algorithm algorithm = choose_algorithm(problem);
-  const Schedule schedule = make_schedule(algorithm, problem);
+  std::unique_ptr<Workspace> workspace = agent.borrow_workspace();
+  const Schedule& schedule = workspace->planner().schedule(problem);
   const bool scaled = reduces(op.kind) && op.reduce_op == BP_PREMUL_SUM;
   const uint64_t scaled_bytes = scaled ? op.input.count * problem.element_size : 0;
-  std::unique_ptr<Scratch> memory = agent.borrow_scratch(schedule.scratch_count * problem.element_size + scaled_bytes);
+  std::byte* const scratch = workspace->scratch(schedule.scratch_count * problem.element_size + scaled_bytes);
   const void* input = op.input.data;
   if (scaled) {
-    multiply(op.dtype, memory->bytes(), op.input.data, op.scalar, op.input.count);
-    input = memory->bytes();
+    multiply(op.dtype, scratch, op.input.data, op.scalar, op.input.count);
+    input = scratch;
   }
   try {
-    Exchange exchange(agent, op, world_size, input, memory->bytes() + scaled_bytes, tag_of(seq, algorithm, op.kind),
+    Exchange exchange(agent, op, world_size, input, scratch + scaled_bytes, tag_of(seq, schedule.algorithm, op.kind),
                       deadline);
     exchange.run(schedule);
   } catch (...) {
-    if (agent.wedged()) static_cast<void>(memory.release());  // the backend may still use it
+    if (agent.wedged()) static_cast<void>(workspace.release());  // the backend may still use it
     throw;
   }
-  agent.return_scratch(std::move(memory));
+  agent.return_workspace(std::move(workspace));
   if (reduces(op.kind) && op.reduce_op == BP_AVG && world_size == 1) {
     divide(op.dtype, op.output.data, 1, op.output.count);  // nothing was reduced, but every NaN is the quiet one
   }

@@ -52,8 +52,12 @@ std::vector<Algorithm> algorithms_for(uint32_t kind) {
 }
 
 Schedule make_schedule(Algorithm algorithm, const Problem& problem) {
-  for (const Entry& entry : kEntries)
-    if (entry.kind == problem.kind && entry.algorithm == algorithm) return entry.make(problem);
+  for (const Entry& entry : kEntries) {
+    if (entry.kind != problem.kind || entry.algorithm != algorithm) continue;
+    Schedule schedule = entry.make(problem);
+    schedule.algorithm = algorithm;
+    return schedule;
+  }
   throw std::invalid_argument("no schedule for this kind of operation and algorithm");
 }
 

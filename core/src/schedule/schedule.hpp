@@ -40,12 +40,6 @@ struct Step {
   bool completes = false;     // reduce: afterwards the inputs of all ranks are in the target
 };
 
-struct Schedule {
-  std::vector<Step> steps;           // round after round; in each, sends and recvs stand before copies and reduces
-  std::vector<uint32_t> round_ends;  // index of the step after each round's last
-  uint64_t scratch_count = 0;        // elements of scratch needed
-};
-
 enum class Algorithm : uint8_t {
   kRing,
   kRecursiveDoubling,  // with fold for sizes that are no power of two
@@ -54,6 +48,13 @@ enum class Algorithm : uint8_t {
   kDissemination,
   kPairwise,
   kLinear,  // the root exchanges with everyone directly: gather and scatter of much data, and their v-variants
+};
+
+struct Schedule {
+  Algorithm algorithm = Algorithm::kRing;
+  std::vector<Step> steps;           // round after round; in each, sends and recvs stand before copies and reduces
+  std::vector<uint32_t> round_ends;  // index of the step after each round's last
+  uint64_t scratch_count = 0;        // elements of scratch needed
 };
 
 // A collective as one rank sees it. Counts are elements, as in the table of backplane/abi/op.h.
