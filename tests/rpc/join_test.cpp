@@ -227,22 +227,21 @@ TEST(RpcJoinTest, ProgramsRegisterAgents) {
 }
 
 // torch registers RPC backends so: a pair of handlers, whose backend is then chosen by name. This one lends itself
-// process_group's agent.
+// process_group's agent. Its options are made of what the worker was given.
 TEST(RpcJoinTest, APairOfHandlersIsAnAgent) {
-  static std::atomic<int> constructed = 0;
   static std::atomic<int> started = 0;
   BackendHandlers handlers;
   handlers.kinds = BP_KIND_RPC;
   handlers.flags = BP_BACKEND_RPC_OVER_GROUP;
   const bp_backend& schema = backend_type("process_group").descriptor();
   for (uint32_t i = 0; i < schema.option_count; ++i) handlers.options.push_back(*schema.options[i]);
-  handlers.construct_options = [](Timeout, const std::string&, const Keywords&) {
-    ++constructed;
-    return std::any(std::string("of this test"));
+  handlers.construct_options = [](Timeout timeout, const std::string& init_method, const Keywords&) {
+    return std::any(init_method + " " + std::to_string(timeout / std::chrono::seconds(1)));
   };
+  static std::string constructed;
   handlers.init = [](const bp_init& init, const std::any& options, bp_agent* agent) {
     EXPECT_EQ(init.kind, BP_KIND_RPC);
-    EXPECT_EQ(std::any_cast<std::string>(options), "of this test");
+    EXPECT_EQ(std::any_cast<std::string>(options), constructed);
     const bp_backend& lent = backend_type("process_group").descriptor();
     bp_init own = init;
     own.options = nullptr;
@@ -250,17 +249,32 @@ TEST(RpcJoinTest, APairOfHandlersIsAnAgent) {
     ++started;
   };
   register_backend("pair", handlers);
+  const auto meet = [](const std::function<rpc::RpcOptions(int rank)>& options_of) {
+    on_ranks(2, [&options_of](int rank) {
+      rpc::RpcOptions options = options_of(rank);
+      options.backend = "PAIR";
+      const rpc::Worker worker = rpc::Worker::join(worker_name(rank), options);
+      EXPECT_EQ(worker.backend(), "pair");
+      EXPECT_EQ(worker.rpc_sync<int>(1 - rank, "twice", 21), 42);
+      worker.shutdown(true, std::chrono::seconds(60));
+    });
+  };
   const Store store = Store::inproc();
-  on_ranks(2, [&store](int rank) {
-    rpc::RpcOptions options = rpc_options("inproc", store, rank, 2);
-    options.backend = "PAIR";
-    const rpc::Worker worker = rpc::Worker::join(worker_name(rank), options);
-    EXPECT_EQ(worker.backend(), "pair");
-    EXPECT_EQ(worker.rpc_sync<int>(1 - rank, "twice", 21), 42);
-    worker.shutdown(true, std::chrono::seconds(60));
+  constructed = "env:// 60";
+  meet([&store](int rank) { return rpc_options("inproc", store, rank, 2); });
+  const ScopedDirectory directory;
+  const std::string place = "file://" + (directory.path() / "meeting").string();
+  constructed = place + " 77";
+  meet([&place](int rank) {
+    rpc::RpcOptions options;
+    options.init_method = place;
+    options.rpc_timeout = std::chrono::seconds(77);
+    options.group = built_backends().back();
+    options.rank = rank;
+    options.world_size = 2;
+    return options;
   });
-  EXPECT_EQ(started, 2);
-  EXPECT_EQ(constructed, 2);
+  EXPECT_EQ(started, 4);
 }
 
 // Whoever gives them is told with all others, who would wait for him.

@@ -106,6 +106,7 @@ std::shared_ptr<Worker> join(const bp_rpc_config& config) {
   made.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
   const int64_t usual_ns = made.options ? made.options->rpc_timeout_ns() : BP_DEFAULT_RPC_TIMEOUT_NS;
   made.rpc_timeout_ns = config.rpc_timeout_ns < 0 ? usual_ns : config.rpc_timeout_ns;
+  if (config.init_method != nullptr) made.init_method = config.init_method;
   made.group = meet(config, &made.problem);
   return Worker::join(std::move(made));
 }

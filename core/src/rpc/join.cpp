@@ -107,6 +107,12 @@ std::string agree_on_backend(const std::vector<Json>& all) {
   return all_can ? kPreferred : kAlways;
 }
 
+std::shared_ptr<const BackendOptions> options_for(const Member& member, const KeyValues& given,
+                                                  const WorkerConfig& config) {
+  return std::make_shared<BackendOptions>(member, complete_options(*member.backend, given), config.rpc_timeout_ns,
+                                          config.init_method);
+}
+
 // Were these made for the backend that is asked for?
 void check_options(const BackendOptions& options, const Member& asked, const SelectionPart& part) {
   if (&asked != &options.member()) {
@@ -215,7 +221,7 @@ void Worker::agree_on_all(const WorkerConfig& config) {
         check_options(*config.options, *member_, parts[0]);
       } else {
         Transport::check_kind(*member_);
-        options_ = make_options(*member_, parts[0].options);
+        options_ = options_for(*member_, parts[0].options, config);
       }
     }
     if (config.options) {
@@ -244,7 +250,7 @@ void Worker::start(const WorkerConfig& config) {
       member_ = &config.registry->lookup(backend_);
       Transport::check_kind(*member_);
       check_security(*member_);
-      options_ = make_options(*member_, {});
+      options_ = options_for(*member_, {}, config);
     }
     Transport::check_group(*member_, *group_);
     (*card)["most_bytes"] = Transport::most_bytes(*options_);

@@ -48,6 +48,7 @@ struct WorkerConfig {
   std::shared_ptr<const BackendOptions> options;  // instead of those in `backend`, which names theirs or nothing
   int64_t timeout_ns = 0;                         // of joining
   int64_t rpc_timeout_ns = 0;                     // of calls; 0: none
+  std::string init_method = "env://";             // for the options that are made here, like rpc_timeout_ns
   std::optional<Error> problem = {};              // why it cannot join: it has come to tell the others
 };
 
