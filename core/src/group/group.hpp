@@ -121,6 +121,9 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   void set_calls(std::function<std::string()> calls);
   // Tells a layer that wants to hear of calls, if there is one. Any thread.
   void show_call(const bp_call& call);
+  // Says to it where to read the numbers of the worker whose group this is, from any thread. Once, before its calls.
+  using Metrics = std::function<void(const std::function<void(const bp_metric& metric)>& each)>;
+  void show_metrics(const std::string& worker, Metrics metrics);
 
   // Handles of the C API; the last one to go destroys the group.
   void add_handle() { handles_.fetch_add(1); }
@@ -231,6 +234,9 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::atomic<bool> started_ = false;
   std::atomic<bool> shrinking_ = false;
   std::atomic<uint64_t> shrinks_ = 0;
+  Metrics metrics_;     // of a worker, for layers: read until the agents are gone
+  std::string worker_;  // its name
+  bp_metrics_api shown_metrics_ = {};
   std::vector<std::unique_ptr<Agent>> agents_;
   std::array<Agent*, BP_MEMORY_COUNT> by_memory_ = {};
   struct Exempt {  // from that

@@ -20,6 +20,21 @@ void Group::show_call(const bp_call& call) {
   if (const bp_calls_api* const layer = agents_.front()->calls()) layer->ended(layer->ctx, &call);
 }
 
+void Group::show_metrics(const std::string& worker, Metrics metrics) {
+  const Presence presence(*this);
+  if (state_.load() == State::kDestroyed || agents_.empty()) return;
+  const bp_calls_api* const layer = agents_.front()->calls();
+  if (layer == nullptr || !BP_HAS(layer, joined) || layer->joined == nullptr) return;
+  metrics_ = std::move(metrics);
+  worker_ = worker;
+  const auto visit = [](void* ctx, void (*each)(void* to, const bp_metric* metric), void* to) {
+    guarded(nullptr,
+            [=] { static_cast<Group*>(ctx)->metrics_([each, to](const bp_metric& metric) { each(to, &metric); }); });
+  };
+  shown_metrics_ = {sizeof(bp_metrics_api), 0, this, worker_.c_str(), visit};
+  layer->joined(layer->ctx, &shown_metrics_);
+}
+
 std::string Group::trace_json(bool all) const {
   if (all) {
     std::vector<std::weak_ptr<Group>> children;

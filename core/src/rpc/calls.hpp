@@ -37,6 +37,7 @@ struct Call {
   Id value = {};                      // that it asks or speaks of, if it does
   std::vector<Passed> forks = {};     // that its message carries
   std::optional<Error> failure = {};  // what it fails with when its time is up; none: that it is
+  uint64_t request_bytes = 0;
 };
 
 class Calls {

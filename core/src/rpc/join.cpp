@@ -279,6 +279,15 @@ void Worker::start(const WorkerConfig& config) {
 
 // In the group's flight recorder, and to its layers.
 void Worker::show_calls(Group& group) {
+  group.show_metrics(names_[static_cast<size_t>(rank_)],
+                     [weak = weak_from_this()](const std::function<void(const bp_metric& metric)>& each) {
+                       const auto self = weak.lock();
+                       if (!self) return;
+                       for (const Metric& it : self->metrics()) {
+                         const char* peer = it.peer < 0 ? nullptr : self->names_[static_cast<size_t>(it.peer)].c_str();
+                         each({sizeof(bp_metric), it.kind, it.name, peer, it.value});
+                       }
+                     });
   record_.show_to(&group, global_ranks_);
   group.set_calls([weak = weak_from_this()] {
     const auto self = weak.lock();

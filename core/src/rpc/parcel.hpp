@@ -20,6 +20,13 @@ namespace backplane::core::rpc {
 
 class Ref;
 
+// The bytes of a message's buffers.
+inline uint64_t sum_of(const std::vector<bp_buffer>& buffers) {
+  uint64_t bytes = 0;
+  for (const bp_buffer& buffer : buffers) bytes += buffer.count;
+  return bytes;
+}
+
 // A received message without its header. Owns it until it goes.
 class Parcel {
  public:
@@ -41,11 +48,8 @@ class Parcel {
     give_back();
   }
   const std::vector<bp_buffer>& buffers() const { return buffers_; }
-  uint64_t size() const {
-    uint64_t bytes = message_.payload_size;
-    for (const bp_buffer& buffer : buffers_) bytes += buffer.count;
-    return bytes;
-  }
+  uint64_t size() const { return message_.payload_size + sum_of(buffers_); }
+  uint64_t content_bytes() const { return payload_.size() + sum_of(buffers_); }
   std::vector<std::shared_ptr<Ref>>& refs() { return refs_; }
 
  private:
@@ -75,6 +79,8 @@ struct Content {
   std::vector<bp_buffer> buffers;
   std::vector<std::shared_ptr<Ref>> refs;
   std::shared_ptr<void> owner;
+
+  uint64_t bytes() const { return payload.size() + sum_of(buffers); }
 };
 
 // Takes over what the C API was given.

@@ -30,6 +30,8 @@ struct EndedCall {
   Deadline::Clock::time_point begun;
   Deadline::Clock::time_point ended;
   int32_t status = 0;
+  uint64_t request_bytes = 0;
+  uint64_t answer_bytes = 0;
 };
 
 inline int64_t nanoseconds(Deadline::Clock::time_point time) {
@@ -86,7 +88,7 @@ class Record {
     const std::shared_ptr<Group> group = weak.lock();
     if (!group || peer < 0) return;
     group->show_call({sizeof(bp_call), peer, call.served ? 1U : 0U, call.status, call.number, nanoseconds(call.begun),
-                      nanoseconds(call.ended), call.function.c_str()});
+                      nanoseconds(call.ended), call.function.c_str(), call.request_bytes, call.answer_bytes});
   }
 
   std::atomic<bool> shows_ = false;  // to layers

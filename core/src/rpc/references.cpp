@@ -78,7 +78,7 @@ uint64_t Worker::fetch(const std::shared_ptr<Ref>& ref, int64_t timeout_ns, Done
   const Done whole = [ref, kept](std::shared_ptr<Parcel> value, const Error* error) {
     (*kept)(std::move(value), error);
   };
-  const uint64_t number = begin(ref->owner(), header, &timeout_ns, whole);
+  const uint64_t number = begin(ref->owner(), header, 0, &timeout_ns, whole);
   header.call = number;
   ref->when_confirmed([self = shared_from_this(), to = ref->owner(), header, timeout_ns](const Error* error) {
     if (error != nullptr) return self->end(header.call, *error);

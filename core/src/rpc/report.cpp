@@ -50,7 +50,7 @@ const char* name_of(Kind kind) {
 
 }  // namespace
 
-std::string Worker::metrics_json() const {
+std::vector<Worker::Metric> Worker::metrics() const {
   const Pool::Counts pool = pool_->counts();
   size_t serving = 0;
   {
@@ -60,28 +60,45 @@ std::string Worker::metrics_json() const {
   const std::vector<Calls::Pending> pending = calls_.pending();
   const std::vector<Values::Claim> owned = values_.claims();
   const auto add_holders = [](size_t sum, const Values::Claim& claim) { return sum + claim.holders.size(); };
-  Json json = {{"agent.num_pending_requests", pending.size()},
-               {"agent.client_active_calls", pending.size()},
-               {"agent.server_active_calls", serving},
-               {"agent.server_active_async_calls", pool.waiting},
-               {"agent.thread_pool_size", pool.threads},
-               {"agent.num_idle_threads", pool.idle},
-               {"agent.num_queued_tasks", pool.queued},
-               {"num_owner_rrefs", owned.size()},
-               {"num_forks", std::accumulate(owned.begin(), owned.end(), size_t{0}, add_holders)},
-               {"num_user_rrefs", metrics_.refs.load()},
-               {"num_pending_users", metrics_.unconfirmed.load()},
-               {"num_pending_futures", std::count_if(pending.begin(), pending.end(), speaks_of_reference)}};
+  const uint64_t forks = std::accumulate(owned.begin(), owned.end(), size_t{0}, add_holders);
+  const auto words = std::count_if(pending.begin(), pending.end(), speaks_of_reference);
+  std::vector<Metric> all = {{"agent.num_pending_requests", BP_METRIC_GAUGE, pending.size()},
+                             {"agent.client_active_calls", BP_METRIC_GAUGE, pending.size()},
+                             {"agent.server_active_calls", BP_METRIC_GAUGE, serving},
+                             {"agent.server_active_async_calls", BP_METRIC_GAUGE, pool.waiting},
+                             {"agent.thread_pool_size", BP_METRIC_GAUGE, pool.threads},
+                             {"agent.num_idle_threads", BP_METRIC_GAUGE, pool.idle},
+                             {"agent.num_queued_tasks", BP_METRIC_GAUGE, pool.queued},
+                             {"num_owner_rrefs", BP_METRIC_GAUGE, owned.size()},
+                             {"num_forks", BP_METRIC_GAUGE, forks},
+                             {"num_user_rrefs", BP_METRIC_GAUGE, metrics_.refs.load()},
+                             {"num_pending_users", BP_METRIC_GAUGE, metrics_.unconfirmed.load()},
+                             {"num_pending_futures", BP_METRIC_GAUGE, static_cast<uint64_t>(words)}};
   for (size_t rank = 0; rank < names_.size(); ++rank) {
     const PeerMetrics& peer = metrics_.peers[rank];
-    json["peers"][names_[rank]] = {{"calls_sent", peer.calls_sent.load()},
-                                   {"calls_received", peer.calls_received.load()},
-                                   {"bytes_sent", peer.bytes_sent.load()},
-                                   {"bytes_received", peer.bytes_received.load()},
-                                   {"errors", peer.errors.load()},
-                                   {"timeouts", peer.timeouts.load()},
-                                   {"round_trips", json_of(peer.round_trips)},
-                                   {"run_times", json_of(peer.run_times)}};
+    const auto add = [&all, rank](const char* name, const std::atomic<uint64_t>& value) {
+      all.push_back({name, BP_METRIC_COUNTER, value.load(), static_cast<int32_t>(rank)});
+    };
+    add("calls_sent", peer.calls_sent);
+    add("calls_received", peer.calls_received);
+    add("bytes_sent", peer.bytes_sent);
+    add("bytes_received", peer.bytes_received);
+    add("errors", peer.errors);
+    add("timeouts", peer.timeouts);
+  }
+  return all;
+}
+
+std::string Worker::metrics_json() const {
+  Json json = {};
+  for (const Metric& each : metrics()) {
+    Json& about = each.peer < 0 ? json : json["peers"][names_[static_cast<size_t>(each.peer)]];
+    about[each.name] = each.value;
+  }
+  for (size_t rank = 0; rank < names_.size(); ++rank) {
+    Json& peer = json["peers"][names_[rank]];
+    peer["round_trips"] = json_of(metrics_.peers[rank].round_trips);
+    peer["run_times"] = json_of(metrics_.peers[rank].run_times);
   }
   return json.dump();
 }

@@ -80,16 +80,17 @@ std::shared_ptr<Ref> Worker::remote(int32_t to, const std::string& function, Con
   return ref;
 }
 
-uint64_t Worker::begin(int32_t to, const Header& header, int64_t* timeout_ns, Done done) {
+uint64_t Worker::begin(int32_t to, const Header& header, uint64_t request_bytes, int64_t* timeout_ns, Done done) {
   const Deadline deadline = deadline_of(timeout_ns);
-  const uint64_t number =
-      calls_.add({to, header.kind, header.function, *timeout_ns, {}, std::move(done), header.value}, deadline);
+  Call call = {to, header.kind, header.function, *timeout_ns, {}, std::move(done), header.value};
+  call.request_bytes = request_bytes;
+  const uint64_t number = calls_.add(std::move(call), deadline);
   metrics_.peers[static_cast<size_t>(to)].calls_sent.fetch_add(1, std::memory_order_relaxed);
   return number;
 }
 
 uint64_t Worker::request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done) {
-  const uint64_t number = begin(to, header, &timeout_ns, std::move(done));
+  const uint64_t number = begin(to, header, content.bytes(), &timeout_ns, std::move(done));
   header.call = number;
   if (const auto loss = loss_of(to)) {
     end(number, *loss);
@@ -132,8 +133,7 @@ void Worker::transmit(int32_t to, const Header& header, Content content, uint64_
   if (!header.refs.empty() && !content.buffers.empty()) {
     package->owner = std::make_shared<std::pair<Ending, std::shared_ptr<void>>>(this, std::move(package->owner));
   }
-  uint64_t size = package->bytes.size();
-  for (const bp_buffer& buffer : content.buffers) size += buffer.count;
+  const uint64_t size = package->bytes.size() + sum_of(content.buffers);
   const Sending sending(this);
   const auto limit = [this, size](int32_t rank) {
     const uint64_t most = most_bytes_[static_cast<size_t>(rank)];
@@ -230,8 +230,8 @@ void Worker::end(uint64_t number, const Error& why) {
   PeerMetrics& peer = metrics_.peers[static_cast<size_t>(call->to)];
   peer.errors.fetch_add(1, std::memory_order_relaxed);
   if (error.status() == BP_TIMEOUT) peer.timeouts.fetch_add(1, std::memory_order_relaxed);
-  record_.add(
-      {false, call->to, number, call->kind, call->function, call->begun, Deadline::Clock::now(), error.status()});
+  record_.add({false, call->to, number, call->kind, call->function, call->begun, Deadline::Clock::now(), error.status(),
+               call->request_bytes});
   if (!call->forks.empty()) give_up(call->to, call->forks);
   // An answer that was lost with a connection leaves a callee that lives, and that nobody waits for either.
   const bool waits_no_more = error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED ||

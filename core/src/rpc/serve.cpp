@@ -177,6 +177,7 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
   Inbound* const before = std::exchange(Inbound::running, inbound.get());
   std::shared_ptr<Value> value;
   std::optional<Error> error;
+  Content result;
   const auto begun = Deadline::Clock::now();
   inbound->runs = true;
   try {
@@ -189,8 +190,13 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
   const auto ended = Deadline::Clock::now();
   metrics_.peers[static_cast<size_t>(inbound->from)].run_times.add((ended - begun).count());
   const Header& asked = inbound->header;
+  try {
+    if (!error && asked.kind == Kind::kCall && !inbound->cancelled) result = Value::encode(value, true);
+  } catch (...) {
+    error.emplace(caught());
+  }
   record_.add({true, inbound->from, asked.call, asked.kind, asked.function, inbound->arrived, ended,
-               error ? error->status() : BP_OK});
+               error ? error->status() : BP_OK, inbound->parcel->content_bytes(), result.bytes()});
   inbound->parcel.reset();
   inbound->ended = true;
   if (asked.kind == Kind::kRemote) {
@@ -201,7 +207,8 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
       values_.set(asked.value, std::move(value));
     }
   } else if (!inbound->cancelled) {
-    answer(inbound, error ? &*error : nullptr, std::move(value));
+    answer(inbound, error ? &*error : nullptr, std::move(result));
+    value.reset();
   }
   const std::lock_guard lock(mutex_);
   inbound_.erase({inbound->from, inbound->header.call});
@@ -220,12 +227,12 @@ std::shared_ptr<Value> Worker::invoke(const std::shared_ptr<Inbound>& inbound) {
   return std::make_shared<Value>(made);
 }
 
-void Worker::answer(const std::shared_ptr<Inbound>& inbound, const Error* error, std::shared_ptr<Value> value) {
+void Worker::answer(const std::shared_ptr<Inbound>& inbound, const Error* error, Content result) {
   const int32_t to = inbound->from;
   const uint64_t call = inbound->header.call;
   if (error != nullptr) return reply_error(to, call, *error);
   try {
-    reply(to, call, Value::encode(value, true));
+    reply(to, call, std::move(result));
   } catch (...) {
     reply_error(to, call, caught());
   }
@@ -270,7 +277,8 @@ void Worker::on_answer(int32_t from, const Header& header, std::shared_ptr<Parce
   if (!call) return;  // it timed out or was cancelled
   PeerMetrics& peer = metrics_.peers[static_cast<size_t>(from)];
   const auto now = Deadline::Clock::now();
-  record_.add({false, from, header.call, call->kind, call->function, call->begun, now, header.status});
+  record_.add({false, from, header.call, call->kind, call->function, call->begun, now, header.status,
+               call->request_bytes, parcel->content_bytes()});
   if (header.kind == Kind::kReply) {
     peer.round_trips.add((now - call->begun).count());
     return call->done(std::move(parcel), nullptr);

@@ -81,6 +81,14 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   std::vector<std::string> shutdown(bool graceful, int64_t timeout_ns);  // returns leaks
 
   // report.cpp
+  // One of the numbers: `peer` negative of the worker, else of what it has to do with that one.
+  struct Metric {
+    const char* name;
+    uint32_t kind;  // BP_METRIC_...
+    uint64_t value;
+    int32_t peer = -1;
+  };
+  std::vector<Metric> metrics() const;
   std::string metrics_json() const;
   void show_calls(Group& group);
   std::string calls_json() const;  // for the flight recorder: those that are under way, and the last that were
@@ -114,7 +122,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   Deadline deadline_of(int64_t* timeout_ns) const;
   void require_peer(int32_t to) const;
   // A request's place in the books; it ends once. A negative timeout becomes the worker's.
-  uint64_t begin(int32_t to, const Header& header, int64_t* timeout_ns, Done done);
+  uint64_t begin(int32_t to, const Header& header, uint64_t request_bytes, int64_t* timeout_ns, Done done);
   uint64_t request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done);
   // `id`: 0 if it is to come after what was sent before, as a goodbye; otherwise it may overtake that.
   void transmit(int32_t to, const Header& header, Content content, uint64_t id, int64_t timeout_ns);
@@ -137,7 +145,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel);
   void serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel);
   void perform(const std::shared_ptr<Inbound>& inbound);
-  void answer(const std::shared_ptr<Inbound>& inbound, const Error* error, std::shared_ptr<Value> value);
+  void answer(const std::shared_ptr<Inbound>& inbound, const Error* error, Content result);
   void on_answer(int32_t from, const Header& header, std::shared_ptr<Parcel> parcel);
   void on_cancel(int32_t from, const Header& header);
   void cancel_again(int32_t to);

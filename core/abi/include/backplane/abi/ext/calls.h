@@ -6,6 +6,8 @@
  * made it is told. When a worker has died and the others shut down, their group is made anew without it, and its layers
  * are told of no call whose peer is not in it.
  *
+ * A layer may read the worker's own numbers, too: those of bp_rpc_metrics under the same names, less its histograms.
+ *
  * The outermost layer that offers the table hears of calls; one that does not hands on the table of what it wraps. A
  * layer that is not BP_BACKEND_PUNCTUAL has no extensions and hands on none: it and those inside it hear nothing.
  */
@@ -33,7 +35,39 @@ typedef struct bp_call {
   int64_t begin_ns; /* CLOCK_MONOTONIC */
   int64_t end_ns;
   const char* function; /* its name; "" where a value is fetched from its owner. Valid during the call */
+
+  /* Newer than function: ask BP_HAS(call, answer_bytes). Payload and buffers, without what the core and the agent put
+   * around them: alike on both sides of a call that was answered. */
+  uint64_t request_bytes; /* the arguments */
+  uint64_t answer_bytes;  /* the result; 0 if there was none, as after an error, or if it stays there (remote) */
 } bp_call;
+
+enum {
+  BP_METRIC_GAUGE = 0,  /* goes up and down */
+  BP_METRIC_COUNTER = 1 /* from 0 on, never less */
+};
+
+/* One number of a worker. Valid during the call, with its texts. */
+typedef struct bp_metric {
+  uint32_t struct_size;
+  uint32_t kind;    /* one that the reader does not know is taken for a gauge */
+  const char* name; /* "agent.num_pending_requests"; others may come */
+  const char* peer; /* the worker that it is about, by its name; NULL: all */
+  uint64_t value;
+} bp_metric;
+
+/* Where the numbers of a worker are read. */
+typedef struct bp_metrics_api {
+  uint32_t struct_size;
+  uint32_t reserved;
+  void* ctx;          /* first argument of `visit` */
+  const char* worker; /* its name */
+
+  /* Calls `each` for each number that there is now, and returns; none if the worker is no more. What `each` does may
+   * not call the group or the worker.
+   * [any], does not block for long. */
+  void (*visit)(void* ctx, void (*each)(void* to, const bp_metric* metric), void* to);
+} bp_metrics_api;
 
 typedef struct bp_calls_api {
   uint32_t struct_size;
@@ -44,6 +78,11 @@ typedef struct bp_calls_api {
    * group's.
    */
   void (*ended)(void* ctx, const bp_call* call);
+
+  /* Newer than ended: ask BP_HAS(api, joined). May be NULL. A worker has met the others in this group; `metrics` and
+   * its texts are valid until destroy has returned, during which they may still be read.
+   * [one-at-a-time], at most once, before the worker's first call; does not block. */
+  void (*joined)(void* ctx, const bp_metrics_api* metrics);
 } bp_calls_api;
 
 #ifdef __cplusplus
@@ -59,10 +98,23 @@ BP_CALLS_AT(bp_call, number, 16);
 BP_CALLS_AT(bp_call, begin_ns, 24);
 BP_CALLS_AT(bp_call, end_ns, 32);
 BP_CALLS_AT(bp_call, function, 40);
+BP_CALLS_AT(bp_call, request_bytes, 48);
+BP_CALLS_AT(bp_call, answer_bytes, 56);
+BP_CALLS_AT(bp_metric, struct_size, 0);
+BP_CALLS_AT(bp_metric, kind, 4);
+BP_CALLS_AT(bp_metric, name, 8);
+BP_CALLS_AT(bp_metric, peer, 16);
+BP_CALLS_AT(bp_metric, value, 24);
+BP_CALLS_AT(bp_metrics_api, struct_size, 0);
+BP_CALLS_AT(bp_metrics_api, reserved, 4);
+BP_CALLS_AT(bp_metrics_api, ctx, 8);
+BP_CALLS_AT(bp_metrics_api, worker, 16);
+BP_CALLS_AT(bp_metrics_api, visit, 24);
 BP_CALLS_AT(bp_calls_api, struct_size, 0);
 BP_CALLS_AT(bp_calls_api, reserved, 4);
 BP_CALLS_AT(bp_calls_api, ctx, 8);
 BP_CALLS_AT(bp_calls_api, ended, 16);
+BP_CALLS_AT(bp_calls_api, joined, 24);
 #undef BP_CALLS_AT
 
 #ifdef __cplusplus
