@@ -170,14 +170,16 @@ class TraceLayer final : public sdk::Layer {
     if (status != BP_OK && !std::exchange(complained_, true)) host_.get()->log(host_.get()->ctx, BP_LOG_WARN, err.text);
   }
 
-  const bp_calls_api calls_ = {sizeof(bp_calls_api), 0, this, [](void* ctx, const bp_call* call) {
-                                 bp_error err;
-                                 bp_error_init(&err);
-                                 sdk::guarded(&err, [=] {
-                                   static_cast<TraceLayer*>(ctx)->end(*call);
-                                   return BP_OK;
-                                 });
-                               }};
+  static void report_ended(void* ctx, const bp_call* call) {
+    bp_error err;
+    bp_error_init(&err);
+    sdk::guarded(&err, [=] {
+      static_cast<TraceLayer*>(ctx)->end(*call);
+      return BP_OK;
+    });
+  }
+
+  const bp_calls_api calls_ = {sizeof(bp_calls_api), 0, this, report_ended, nullptr};
   const sdk::Host host_;
   const std::string group_;
   const int32_t rank_;  // in the job
