@@ -5,45 +5,13 @@
 #include <cstdio>
 #include <functional>
 #include <queue>
-#include <string_view>
 #include <utility>
 
 #include "backplane/sdk/layer.hpp"
-#include "statistics.hpp"
+#include "utf8.hpp"
 
 namespace backplane::trace {
 namespace {
-
-// The bytes of the character of UTF-8 with which `text` begins (Unicode 15, table 3-7); 0: it begins with none.
-size_t character(std::string_view text) {
-  const auto byte = [text](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first < 0xc2 || first > 0xf4 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  // The second tells longer forms than needed, surrogates, and what lies beyond Unicode.
-  const unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-  const unsigned most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-  if (byte(1) < least || byte(1) > most) return 0;
-  for (size_t at = 2; at < length; ++at) {
-    if (byte(at) < 0x80 || byte(at) > 0xbf) return 0;
-  }
-  return length;
-}
-
-// What is no UTF-8 becomes U+FFFD, byte by byte: names of functions come from peers, and are cut where they are long.
-std::string valid(std::string_view text) {
-  std::string result;
-  while (!text.empty()) {
-    const size_t length = character(text);
-    if (length == 0) {
-      result += "\xef\xbf\xbd";
-    } else {
-      result += text.substr(0, length);
-    }
-    text.remove_prefix(std::max<size_t>(1, length));
-  }
-  return result;
-}
 
 std::string quoted(const std::string& text) {
   std::string result = "\"";
@@ -105,7 +73,7 @@ std::string head_of(const std::string& name, const char* category, const Event& 
 
 std::string line_of_call(const Event& call, const std::string& function, uint64_t lane, int32_t rank,
                          int64_t offset_ns) {
-  return head_of(function.empty() ? "(fetch)" : function, "call", call, lane, rank, offset_ns)
+  return head_of(function, "call", call, lane, rank, offset_ns)
       .append("\"number\":")
       .append(std::to_string(call.seq))
       .append(",\"direction\":")
@@ -114,7 +82,11 @@ std::string line_of_call(const Event& call, const std::string& function, uint64_
       .append(std::to_string(call.other))
       .append(",\"status\":\"")
       .append(sdk::status_name(call.status))
-      .append("\"}}");
+      .append("\",\"request_bytes\":")
+      .append(std::to_string(call.bytes))
+      .append(",\"answer_bytes\":")
+      .append(std::to_string(call.answer_bytes))
+      .append("}}");
 }
 
 std::string line_of(const Event& event, uint64_t lane, int32_t rank, int64_t offset_ns) {
@@ -127,21 +99,34 @@ std::string line_of(const Event& event, uint64_t lane, int32_t rank, int64_t off
   return text + ",\"status\":\"" + sdk::status_name(event.status) + "\"}}";
 }
 
+std::string line_of(const WorkerMetrics& metrics) {
+  std::string text = ",\"worker\":" + quoted(metrics.worker) + ",\"metrics\":{";
+  for (const WorkerMetric& each : metrics.all) {
+    if (text.back() != '{') text += ",";
+    text += quoted(each.peer.empty() ? each.name : each.name + " " + each.peer) + ":" + std::to_string(each.value);
+  }
+  return text + "}";
+}
+
 }  // namespace
 
-std::string chrome_trace(const Events& events, const std::string& group, int32_t rank, int64_t realtime_offset_ns) {
+std::string chrome_trace(const Events& events, const Functions& functions, const WorkerMetrics& worker,
+                         const std::string& group, int32_t rank, int64_t realtime_offset_ns) {
   uint64_t forgotten = 0;
   std::vector<Event> all = events.all(&forgotten);
   std::stable_sort(all.begin(), all.end(), [](const Event& a, const Event& b) { return a.begin_ns < b.begin_ns; });
   const std::vector<size_t> lanes = lanes_of(all);
   const uint64_t first = first_lane(group);
   const size_t lane_count = lanes.empty() ? 0 : *std::max_element(lanes.begin(), lanes.end()) + 1;
-  std::string text = "{\"otherData\":{\"forgotten\":" + std::to_string(forgotten) + "},\"traceEvents\":[\n";
+  std::string text = "{\"otherData\":{\"forgotten\":" + std::to_string(forgotten);
+  if (!worker.all.empty()) text += line_of(worker);
+  text += "},\"traceEvents\":[\n";
   text += metadata("process_name", rank, first, "rank " + std::to_string(rank));
   for (size_t lane = 0; lane < lane_count; ++lane) {
     text += ",\n" + metadata("thread_name", rank, first + lane, group + " " + std::to_string(lane));
   }
-  const std::vector<std::string> names = events.names();
+  std::vector<std::string> names;
+  functions.for_each([&names](const Function& function) { names.push_back(function.name); });
   for (size_t i = 0; i < all.size(); ++i) {
     const uint64_t lane = first + lanes[i];
     text += ",\n";

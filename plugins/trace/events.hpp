@@ -5,11 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <mutex>
-#include <string>
-#include <string_view>
 #include <vector>
 
 namespace backplane::trace {
@@ -17,18 +13,19 @@ namespace backplane::trace {
 struct Event {
   int64_t begin_ns = 0;  // CLOCK_MONOTONIC
   int64_t end_ns = 0;
-  uint64_t seq = 0;  // of a call: its number
-  uint64_t bytes = 0;
-  uint32_t kind = 0;   // that of the operation, or of statistics.hpp
-  uint32_t dtype = 0;  // of a call: which of names()
-  int32_t other = -1;  // root or peer
+  uint64_t seq = 0;           // of a call: its number
+  uint64_t bytes = 0;         // of a call: the request's
+  uint64_t answer_bytes = 0;  // of a call
+  uint32_t kind = 0;          // that of the operation, or of statistics.hpp
+  uint32_t dtype = 0;         // of a call: its function's number
+  int32_t other = -1;         // root or peer
   int32_t status = 0;
 };
 
 // Any thread.
 class Events {
  public:
-  // Memory is taken as events come, up to `limit` of them (48 bytes each).
+  // Memory is taken as events come, up to `limit` of them (56 bytes each).
   explicit Events(size_t limit) : limit_(limit) {}
 
   void add(const Event& event) {
@@ -42,20 +39,6 @@ class Events {
     }
   }
 
-  // A function's number among names(). There are no more than kMostNames; the rest share the last.
-  uint32_t name(std::string_view function) {
-    const std::lock_guard lock(mutex_);
-    const auto found = numbers_.find(function);
-    if (found != numbers_.end()) return found->second;
-    if (names_.size() >= kMostNames) return kMostNames - 1;
-    names_.emplace_back(names_.size() + 1 < kMostNames ? function : "(others)");
-    return numbers_.emplace(function, static_cast<uint32_t>(names_.size() - 1)).first->second;
-  }
-  std::vector<std::string> names() const {
-    const std::lock_guard lock(mutex_);
-    return names_;
-  }
-
   // In the order in which they ended, and how many are no longer there.
   std::vector<Event> all(uint64_t* forgotten) const {
     const std::lock_guard lock(mutex_);
@@ -67,15 +50,11 @@ class Events {
   }
 
  private:
-  static constexpr uint32_t kMostNames = 10000;
-
   const size_t limit_;  // at least 1
   mutable std::mutex mutex_;
   std::vector<Event> ring_;
   size_t next_ = 0;  // the oldest, once the ring is full
   uint64_t forgotten_ = 0;
-  std::vector<std::string> names_;
-  std::map<std::string, uint32_t, std::less<>> numbers_;
 };
 
 }  // namespace backplane::trace

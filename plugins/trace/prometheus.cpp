@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "prometheus.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
 #include "backplane/sdk/layer.hpp"
+#include "utf8.hpp"
 
 namespace backplane::trace {
 namespace {
@@ -16,7 +18,7 @@ struct Row {
 
 std::string escaped(const std::string& value) {
   std::string result;
-  for (const char c : value) {
+  for (const char c : valid(value)) {
     if (c == '\\' || c == '"') result.push_back('\\');
     if (c == '\n') {
       result += "\\n";
@@ -38,21 +40,33 @@ const char* name_of(uint32_t kind) {
   return kind == kCall ? "call" : kind == kServedCall ? "served_call" : sdk::op_name(kind);
 }
 
-std::vector<Row> rows_of(const Statistics& statistics, const std::string& group, int32_t rank) {
+void add_row(const std::string& labels, const Counts& counts, std::vector<Row>* rows) {
+  Snapshot at = counts.snapshot();
+  if (at.count > 0 || at.in_flight > 0) rows->push_back({labels, at});
+}
+
+std::vector<Row> rows_of(const Statistics& statistics, const std::string& whose) {
   std::vector<Row> rows;
   for (uint32_t kind = 0; kind < kKinds; ++kind) {
-    Snapshot at = statistics.snapshot(kind);
-    if (at.count == 0 && at.in_flight == 0) continue;
-    rows.push_back(
-        {"group=\"" + escaped(group) + "\",rank=\"" + std::to_string(rank) + "\",op=\"" + name_of(kind) + "\"", at});
+    add_row(whose + ",op=\"" + name_of(kind) + "\"", statistics[kind], &rows);
   }
+  return rows;
+}
+
+std::vector<Row> rows_of(const Functions& functions, const std::string& whose) {
+  std::vector<Row> rows;
+  functions.for_each([&whose, &rows](const Function& function) {
+    const std::string labels = whose + ",function=\"" + escaped(function.name) + "\",side=";
+    add_row(labels + "\"caller\"", function.made, &rows);
+    add_row(labels + "\"callee\"", function.served, &rows);
+  });
   return rows;
 }
 
 class Text {
  public:
-  void metric(const char* name, const char* type, const char* help) {
-    name_ = std::string("backplane_") + name;
+  void metric(const std::string& name, const char* type, const std::string& help) {
+    name_ = "backplane_" + name;
     text_ += "# HELP " + name_ + " " + help + "\n# TYPE " + name_ + " " + type + "\n";
   }
   void value(const std::string& labels, const std::string& value, const char* suffix = "") {
@@ -88,25 +102,84 @@ void durations(const std::vector<Row>& rows, Text* text) {
   for (const Row& row : rows) text->value(row.labels, seconds(row.at.max_ns));
 }
 
-}  // namespace
+// Powers of two, so that they are the buckets' own: from a microsecond to a minute, less a nanosecond each.
+void latencies(const std::vector<Row>& rows, const std::string& name, const char* help, Text* text) {
+  constexpr int kFirst = 10;
+  constexpr int kLast = 36;
+  text->metric(name, "histogram", help);
+  for (const Row& row : rows) {
+    for (int exponent = kFirst; exponent <= kLast; ++exponent) {
+      const uint64_t most = (uint64_t{1} << exponent) - 1;
+      text->value(row.labels + ",le=\"" + seconds(most) + "\"", std::to_string(row.at.count_up_to(most)), "_bucket");
+    }
+    text->value(row.labels + ",le=\"+Inf\"", std::to_string(row.at.count), "_bucket");
+    text->value(row.labels, seconds(row.at.sum_ns), "_sum");
+    text->value(row.labels, std::to_string(row.at.count), "_count");
+  }
+}
 
-std::string prometheus_text(const Statistics& statistics, const std::string& group, int32_t rank) {
-  const std::vector<Row> rows = rows_of(statistics, group, rank);
-  Text text;
-  text.metric("operation_bytes_total", "counter",
-              "Bytes of the larger of input and output; of what arrived, for recv.");
-  for (const Row& row : rows) text.value(row.labels, std::to_string(row.at.bytes));
-  text.metric("operation_failures_total", "counter", "Operations that failed, by status.");
+void failures(const std::vector<Row>& rows, const std::string& name, const char* help, Text* text) {
+  text->metric(name, "counter", help);
   for (const Row& row : rows) {
     for (size_t status = 0; status < row.at.failures.size(); ++status) {
       if (row.at.failures[status] == 0) continue;
-      text.value(row.labels + ",status=\"" + sdk::status_name(static_cast<int32_t>(status)) + "\"",
-                 std::to_string(row.at.failures[status]));
+      text->value(row.labels + ",status=\"" + sdk::status_name(static_cast<int32_t>(status)) + "\"",
+                  std::to_string(row.at.failures[status]));
     }
   }
+}
+
+// The name as Prometheus allows it.
+std::string metric_name(const WorkerMetric& metric) {
+  std::string name = "rpc_" + metric.name;
+  for (char& c : name) {
+    const bool fits = ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') || ('0' <= c && c <= '9');
+    if (!fits) c = '_';
+  }
+  return metric.is_counter ? name + "_total" : name;
+}
+
+void worker_metrics(WorkerMetrics worker, const std::string& whose, Text* text) {
+  // All of a name together.
+  std::stable_sort(worker.all.begin(), worker.all.end(),
+                   [](const WorkerMetric& a, const WorkerMetric& b) { return a.name < b.name; });
+  const std::string labels = whose + ",worker=\"" + escaped(worker.worker) + "\"";
+  const std::string* last = nullptr;
+  for (const WorkerMetric& each : worker.all) {
+    if (last == nullptr || *last != each.name) {
+      text->metric(metric_name(each), each.is_counter ? "counter" : "gauge",
+                   "The worker's " + escaped(each.name) + ".");
+    }
+    last = &each.name;
+    text->value(each.peer.empty() ? labels : labels + ",peer=\"" + escaped(each.peer) + "\"",
+                std::to_string(each.value));
+  }
+}
+
+}  // namespace
+
+std::string prometheus_text(const Statistics& statistics, const Functions& functions, const WorkerMetrics& worker,
+                            const std::string& group, int32_t rank) {
+  const std::string whose = "group=\"" + escaped(group) + "\",rank=\"" + std::to_string(rank) + "\"";
+  const std::vector<Row> rows = rows_of(statistics, whose);
+  Text text;
+  text.metric("operation_bytes_total", "counter",
+              "Bytes of the larger of input and output; of what arrived, for recv; of request and answer, for calls.");
+  for (const Row& row : rows) text.value(row.labels, std::to_string(row.at.bytes));
+  failures(rows, "operation_failures_total", "Operations that failed, by status.", &text);
   text.metric("operations_in_flight", "gauge", "Operations that were started and whose end nobody has seen yet.");
   for (const Row& row : rows) text.value(row.labels, std::to_string(row.at.in_flight));
   durations(rows, &text);
+  latencies(rows, "operation_latency_seconds", "The same times as operation_seconds.", &text);
+  const std::vector<Row> calls = rows_of(functions, whose);
+  if (!calls.empty()) {
+    text.metric("call_bytes_total", "counter", "Bytes of request and answer.");
+    for (const Row& row : calls) text.value(row.labels, std::to_string(row.at.bytes));
+    failures(calls, "call_failures_total", "Calls that failed, by status.", &text);
+    latencies(calls, "call_latency_seconds", "Time from the call to its end; for the callee from its arrival on.",
+              &text);
+  }
+  worker_metrics(worker, whose, &text);
   return text.take();
 }
 

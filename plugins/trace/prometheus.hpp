@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <string>
 
+#include "functions.hpp"
 #include "statistics.hpp"
+#include "worker.hpp"
 
 namespace backplane::trace {
 
-// Kinds that never occurred are left out. `rank` is the rank in the job.
-std::string prometheus_text(const Statistics& statistics, const std::string& group, int32_t rank);
+// What never occurred is left out. `rank` is the rank in the job.
+std::string prometheus_text(const Statistics& statistics, const Functions& functions, const WorkerMetrics& worker,
+                            const std::string& group, int32_t rank);
 
 }  // namespace backplane::trace

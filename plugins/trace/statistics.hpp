@@ -8,7 +8,9 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 
 #include "backplane/abi/op.h"
 #include "backplane/abi/status.h"
@@ -61,55 +63,54 @@ struct Snapshot {
     }
     return max_ns;
   }
+  // How many took no longer than that: exact for the longest duration of a bucket.
+  uint64_t count_up_to(uint64_t ns) const {
+    return std::accumulate(buckets.begin(), buckets.begin() + static_cast<std::ptrdiff_t>(Buckets::index(ns) + 1),
+                           uint64_t{0});
+  }
 };
 
-// Cost of one start and end: a few atomic additions, no allocation.
-class Statistics {
+// What is counted of one kind of operation. Cost of one start and end: a few atomic additions, no allocation.
+class Counts {
  public:
-  void start(uint32_t kind) { row(kind).started.fetch_add(1, std::memory_order_relaxed); }
+  void start() { started_.fetch_add(1, std::memory_order_relaxed); }
 
-  void end(uint32_t kind, int32_t status, uint64_t bytes, int64_t duration_ns) {
-    Row& it = row(kind);
+  void end(int32_t status, uint64_t bytes, int64_t duration_ns) {
     const uint64_t ns = duration_ns > 0 ? static_cast<uint64_t>(duration_ns) : 0;
     constexpr auto kRelaxed = std::memory_order_relaxed;
-    it.bytes.fetch_add(bytes, kRelaxed);
-    it.sum_ns.fetch_add(ns, kRelaxed);
-    it.buckets[Buckets::index(ns)].fetch_add(1, kRelaxed);
-    uint64_t known = it.min_ns.load(kRelaxed);
-    while (ns < known && !it.min_ns.compare_exchange_weak(known, ns, kRelaxed)) continue;
-    known = it.max_ns.load(kRelaxed);
-    while (ns > known && !it.max_ns.compare_exchange_weak(known, ns, kRelaxed)) continue;
-    if (status != BP_OK) it.failures[static_cast<size_t>(std::clamp<int32_t>(status, 0, BP_INTERNAL))].fetch_add(1);
+    bytes_.fetch_add(bytes, kRelaxed);
+    sum_ns_.fetch_add(ns, kRelaxed);
+    buckets_[Buckets::index(ns)].fetch_add(1, kRelaxed);
+    uint64_t known = min_ns_.load(kRelaxed);
+    while (ns < known && !min_ns_.compare_exchange_weak(known, ns, kRelaxed)) continue;
+    known = max_ns_.load(kRelaxed);
+    while (ns > known && !max_ns_.compare_exchange_weak(known, ns, kRelaxed)) continue;
+    if (status != BP_OK) failures_[static_cast<size_t>(std::clamp<int32_t>(status, 0, BP_INTERNAL))].fetch_add(1);
   }
 
-  Snapshot snapshot(uint32_t kind) const {
-    const Row& it = rows_[kind];
+  Snapshot snapshot() const {
     Snapshot result;
-    for (size_t i = 0; i < result.buckets.size(); ++i) result.count += result.buckets[i] = it.buckets[i].load();
-    for (size_t i = 0; i < result.failures.size(); ++i) result.failures[i] = it.failures[i].load();
-    result.bytes = it.bytes.load();
-    result.sum_ns = it.sum_ns.load();
-    result.min_ns = result.count == 0 ? 0 : it.min_ns.load();
-    result.max_ns = it.max_ns.load();
-    const uint64_t started = it.started.load();
+    for (size_t i = 0; i < result.buckets.size(); ++i) result.count += result.buckets[i] = buckets_[i].load();
+    for (size_t i = 0; i < result.failures.size(); ++i) result.failures[i] = failures_[i].load();
+    result.bytes = bytes_.load();
+    result.sum_ns = sum_ns_.load();
+    result.min_ns = result.count == 0 ? 0 : min_ns_.load();
+    result.max_ns = max_ns_.load();
+    const uint64_t started = started_.load();
     result.in_flight = started - std::min(started, result.count);
     return result;
   }
 
  private:
-  struct alignas(64) Row {
-    std::atomic<uint64_t> started = 0;
-    std::atomic<uint64_t> bytes = 0;
-    std::atomic<uint64_t> sum_ns = 0;
-    std::atomic<uint64_t> min_ns = UINT64_MAX;
-    std::atomic<uint64_t> max_ns = 0;
-    std::array<std::atomic<uint64_t>, BP_INTERNAL + 1> failures = {};
-    std::array<std::atomic<uint64_t>, Buckets::kCount> buckets = {};
-  };
-
-  Row& row(uint32_t kind) { return rows_[kind]; }
-
-  std::array<Row, kKinds> rows_;
+  alignas(64) std::atomic<uint64_t> started_ = 0;
+  std::atomic<uint64_t> bytes_ = 0;
+  std::atomic<uint64_t> sum_ns_ = 0;
+  std::atomic<uint64_t> min_ns_ = UINT64_MAX;
+  std::atomic<uint64_t> max_ns_ = 0;
+  std::array<std::atomic<uint64_t>, BP_INTERNAL + 1> failures_ = {};
+  std::array<std::atomic<uint64_t>, Buckets::kCount> buckets_ = {};
 };
+
+using Statistics = std::array<Counts, kKinds>;
 
 }  // namespace backplane::trace

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <optional>
@@ -86,7 +87,7 @@ class TraceLayer final : public sdk::Layer {
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     const Started started(op);
-    statistics_.start(started.kind);
+    statistics_[started.kind].start();
     std::unique_ptr<sdk::Work> work;
     try {
       work = inner().submit(op);
@@ -118,22 +119,29 @@ class TraceLayer final : public sdk::Layer {
 
  private:
   void end(const bp_call& call) {
-    constexpr size_t kLongestName = 200;  // a peer may call what it likes
+    const bool sized = BP_HAS(&call, answer_bytes);
+    const uint64_t request_bytes = sized ? call.request_bytes : 0;
+    const uint64_t answer_bytes = sized ? call.answer_bytes : 0;
     const uint32_t kind = call.served != 0 ? kServedCall : kCall;
-    statistics_.start(kind);
-    statistics_.end(kind, call.status, 0, call.end_ns - call.begin_ns);
+    const uint32_t number = functions_.number(call.function);
+    Function& function = functions_.at(number);
+    for (Counts* const counts : {&statistics_[kind], call.served != 0 ? &function.served : &function.made}) {
+      counts->start();
+      counts->end(call.status, request_bytes + answer_bytes, call.end_ns - call.begin_ns);
+    }
     if (!events_) return;
-    events_->add({call.begin_ns, call.end_ns, call.number, 0, kind,
-                  events_->name(std::string_view(call.function).substr(0, kLongestName)), call.peer, call.status});
+    events_->add(
+        {call.begin_ns, call.end_ns, call.number, request_bytes, answer_bytes, kind, number, call.peer, call.status});
   }
 
   void end(const Started& started, int32_t status) {
     const int64_t end_ns = now_ns(CLOCK_MONOTONIC);
     const bool arrived = started.result != nullptr && status == BP_OK;
     const uint64_t bytes = arrived ? started.result->bytes : started.bytes;
-    statistics_.end(started.kind, status, bytes, end_ns - started.begin_ns);
+    statistics_[started.kind].end(status, bytes, end_ns - started.begin_ns);
     if (events_) {
-      events_->add({started.begin_ns, end_ns, started.seq, bytes, started.kind, started.dtype, started.other, status});
+      events_->add(
+          {started.begin_ns, end_ns, started.seq, bytes, 0, started.kind, started.dtype, started.other, status});
     }
   }
 
@@ -153,9 +161,10 @@ class TraceLayer final : public sdk::Layer {
 
   // The trace may be long: it is written at the end and after an abort only.
   void write(bool with_events = true) {
-    if (metrics_path_) metrics_path_->write(prometheus_text(statistics_, group_, rank_));
+    const WorkerMetrics worker = read(worker_.load());
+    if (metrics_path_) metrics_path_->write(prometheus_text(statistics_, functions_, worker, group_, rank_));
     if (chrome_path_ && with_events) {
-      chrome_path_->write(chrome_trace(*events_, group_, rank_, realtime_offset_ns_));
+      chrome_path_->write(chrome_trace(*events_, functions_, worker, group_, rank_, realtime_offset_ns_));
     }
   }
 
@@ -178,14 +187,19 @@ class TraceLayer final : public sdk::Layer {
       return BP_OK;
     });
   }
+  static void report_joined(void* ctx, const bp_metrics_api* metrics) {
+    static_cast<TraceLayer*>(ctx)->worker_.store(metrics);
+  }
 
-  const bp_calls_api calls_ = {sizeof(bp_calls_api), 0, this, report_ended, nullptr};
+  const bp_calls_api calls_ = {sizeof(bp_calls_api), 0, this, report_ended, report_joined};
   const sdk::Host host_;
   const std::string group_;
   const int32_t rank_;  // in the job
   const int64_t interval_ns_;
   const int64_t realtime_offset_ns_;
   Statistics statistics_;
+  Functions functions_;
+  std::atomic<const bp_metrics_api*> worker_ = nullptr;
   std::optional<Events> events_;
   std::optional<OwnPath> metrics_path_;
   std::optional<OwnPath> chrome_path_;
@@ -216,7 +230,7 @@ struct Trace {
       sdk::option({.type = BP_OPTION_INT,
                    .key = "events",
                    .default_value = "100000",
-                   .help = "operations kept for chrome, 48 bytes each; the oldest are forgotten",
+                   .help = "operations kept for chrome, 56 bytes each; the oldest are forgotten",
                    .min = 1,
                    .max = 10000000}),
   };

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "layers/prometheus.hpp"
 #include "layers/support.hpp"
 
 namespace backplane::test {
@@ -69,6 +70,14 @@ TEST_P(TraceTest, CountsOperationsAndFailures) {
   EXPECT_GE(metric(receiver, "operation_seconds_max", labels_of(1, "recv")), last);
   EXPECT_GE(metric(receiver, "operation_seconds_max", labels_of(1, "recv")), 0.01);
   EXPECT_EQ(std::distance(fs::directory_iterator(directory.path()), fs::directory_iterator()), 2);
+  const Exposition read(receiver);
+  EXPECT_EQ(read.type("backplane_operation_latency_seconds"), "histogram");
+  const std::string latencies = "backplane_operation_latency_seconds_";
+  const double all = read[latencies + "count{" + labels_of(1, "recv") + "}"];
+  EXPECT_EQ(all, metric(receiver, "operation_seconds_count", labels_of(1, "recv")));
+  // One took ten milliseconds.
+  EXPECT_LE(read[latencies + "bucket{" + labels_of(1, "recv", ",le=\"0.008388607\"") + "}"], all - 1);
+  EXPECT_EQ(read[latencies + "bucket{" + labels_of(1, "recv", ",le=\"+Inf\"") + "}"], all);
 }
 
 // Events of one lane may not overlap: Perfetto would draw them one inside the other.
@@ -133,6 +142,7 @@ TEST(TraceTest, GroupsOfOneProcessKeepTheirFilesApart) {
   EXPECT_TRUE(contains(content(directory.path() / "same.2"), "group=\"a/b \\\"c\",rank=\"0\",op=\"send\""));
   EXPECT_FALSE(contains(content(directory.path() / "same"), "op=\"send\""));
   EXPECT_TRUE(nlohmann::json::accept(content(directory.path() / "a_b__c")));
+  const Exposition read(content(directory.path() / "same.2"));
 }
 
 TEST(TraceTest, MetricsAreWrittenWhileTheProgramRuns) {
