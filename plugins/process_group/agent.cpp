@@ -77,19 +77,19 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   if (goes_in_parts(head)) {
     flight.number = number;
     flight.arrives = departure_of(to, number);
-  } else if (id == 0 && !is_next(departure_of(to, number), 0)) {
-    flight.follows = departure_of(to, number);  // whoever says goodbye waits until it is given back
   }
+  // Whoever says goodbye waits until it is given back, and then ends the group with all that is still in its queues.
+  if (id == 0) flight.follows = departure_of(to, number);
   flight.works.reserve(1 + parts.size());
   flight.ended = [this, to, number, id, departure](const sdk::Failure* failure) {
     if (failure != nullptr && !cause()) tell_failed(to, number, id, *failure);
   };
   bool has_begun = false;
   try {
-    if (flight.arrives) {  // before its receiver can refuse it
+    if (flight.arrives || flight.follows) {  // before its receiver can refuse it, or confirm
       const std::lock_guard lock(mutex_);
-      in_parts_.emplace(number, std::nullopt);
-      under_way_.insert(*flight.arrives);
+      if (flight.arrives) in_parts_.emplace(number, std::nullopt);
+      under_way_.insert(departure_of(to, number));
     }
     auto work = start(BP_SEND, to, kFrameTag, departure->frame.data(), departure->frame.size(), nullptr);
     has_begun = true;
@@ -135,6 +135,7 @@ void Agent::listen() {
       {
         const std::lock_guard lock(mutex_);
         deaf_.emplace(*failure);
+        arrived_.notify_all();
       }
       return core_.lost(-1, *failure);
     }
@@ -164,7 +165,8 @@ void Agent::take_in(int32_t from, std::string_view bytes) {
   try {
     decode(bytes, core_.most_bytes(), &frame);
     if (frame.refusal != 0) return on_refused(from, frame, bytes);
-    if (frame.withdrawn) return on_withdrawn(from, frame.number);
+    if (frame.withdrawn) return end_way({from, frame.number});
+    if (frame.receipt) return end_way(departure_of(from, frame.number));
     receive_parts(from, frame, bytes);
   } catch (const std::bad_alloc&) {
     refuse(from, frame, sdk::Failure(BP_RESOURCE, "its receiver has no memory for it", from));
@@ -194,12 +196,6 @@ void Agent::withdraw(const Flight& flight) {
   tell(destination_of(*flight.arrives), head, "", kMostToldNs);
 }
 
-void Agent::on_withdrawn(int32_t by, uint64_t number) {
-  const std::lock_guard lock(mutex_);
-  under_way_.erase({by, number});
-  arrived_.notify_all();
-}
-
 void Agent::tell(int32_t to, Frame head, const std::string& text, int64_t timeout_ns) {
   if (cause()) return;
   try {
@@ -227,6 +223,7 @@ void Agent::on_refused(int32_t by, const Frame& frame, std::string_view bytes) {
       return;
     }
   }
+  end_way(departure_of(by, frame.number));  // no receipt comes
   tell_failed(by, frame.number, frame.id, refusal);
 }
 
@@ -300,6 +297,11 @@ void Agent::deliver(int32_t from, const Frame& frame, const std::shared_ptr<Arri
   }
   const std::string_view payload(reinterpret_cast<const char*>(arrival->parts[0]), frame.parts[0].bytes);
   core_.received(from, payload, buffers, arrival);
+  if (frame.id != 0 || frame.number == 0) return;
+  Frame receipt;
+  receipt.number = frame.number;
+  receipt.receipt = true;
+  tell(from, receipt, "", kMostToldNs);
 }
 
 std::optional<sdk::Failure> Agent::cause() const {

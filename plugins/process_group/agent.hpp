@@ -45,7 +45,7 @@ class Agent final : public sdk::RpcAgent {
   struct Flight {
     uint64_t number = 0;            // of a message that is sent in parts, which its receiver may refuse
     std::optional<Origin> arrives;  // what comes, or goes, in parts
-    std::optional<Origin> follows;  // what ends after all that was sent before it
+    std::optional<Origin> follows;  // what ends after all that was sent before it, and with its receipt if it is sent
     std::vector<std::unique_ptr<sdk::Work>> works;
     std::optional<Clock::time_point> limit;
     const char* late = "";                                  // what it fails with then
@@ -73,7 +73,7 @@ class Agent final : public sdk::RpcAgent {
   void refuse(int32_t to, const Frame& frame, const sdk::Failure& why);
   void on_refused(int32_t by, const Frame& frame, std::string_view bytes);
   void withdraw(const Flight& flight);
-  void on_withdrawn(int32_t by, uint64_t number);
+  void end_way(const Origin& message);
   void tell(int32_t to, Frame head, const std::string& text, int64_t timeout_ns);
   bool is_given_up(const Flight& flight) const;
   void add(Flight flight);
@@ -97,8 +97,8 @@ class Agent final : public sdk::RpcAgent {
   std::deque<Flight> flights_;
   std::map<uint64_t, std::optional<sdk::Failure>> in_parts_;  // messages that are sent so, and why if they were refused
   std::set<uint64_t> failed_;                                 // the last messages whose failure the core has been told
-  std::set<Origin> under_way_;                                // messages whose parts are under way, in either direction
-  std::condition_variable arrived_;                           // one of them has ended, or the agent has
+  std::set<Origin> under_way_;       // messages whose parts, or receipts, are under way, in either direction
+  std::condition_variable arrived_;  // one of them has ended, or the agent has
   std::optional<sdk::Failure> ended_;
   std::optional<sdk::Failure> deaf_;  // why nothing is received any more
 

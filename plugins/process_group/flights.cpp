@@ -23,12 +23,12 @@ bool Agent::is_given_up(const Flight& flight) const {
   return found != in_parts_.end() && found->second;
 }
 
-// Has all ended that goes in parts and was sent before this?
+// Has all ended that goes in parts and was sent before this, and this, if it waits for its receipt?
 bool Agent::is_next(const Origin& word, int64_t slice_ns) {
   std::unique_lock lock(mutex_);
   return arrived_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this, &word] {
     const auto first = under_way_.lower_bound({word.first, 0});
-    return ended_ || first == under_way_.end() || *first > word;
+    return ended_ || (deaf_ && word.first < 0) || first == under_way_.end() || *first > word;
   });
 }
 
@@ -88,7 +88,8 @@ bool Agent::drive(Flight* flight, int64_t slice_ns) {
     if (!flight->failure) flight->failure.emplace(failure);
     if (!flight->works.empty()) return false;
   }
-  if (flight->follows && !late && !is_next(*flight->follows, slice_ns)) return false;
+  const bool over = late || flight->failure || is_given_up(*flight);
+  if (flight->follows && !over && !is_next(*flight->follows, slice_ns)) return false;
   finish(flight);
   return true;
 }
@@ -104,9 +105,13 @@ void Agent::finish(Flight* flight) {
 }
 
 void Agent::land(const Flight& flight) {
-  if (!flight.arrives) return;
+  if (flight.arrives) end_way(*flight.arrives);
+  if (flight.follows) end_way(*flight.follows);
+}
+
+void Agent::end_way(const Origin& message) {
   const std::lock_guard lock(mutex_);
-  under_way_.erase(*flight.arrives);
+  under_way_.erase(message);
   arrived_.notify_all();
 }
 

@@ -8,8 +8,11 @@
 namespace backplane::process_group {
 namespace {
 
-constexpr uint64_t kMagic = UINT64_C(0x3330656d61726670);  // "pframe03"
+constexpr uint64_t kMagic = UINT64_C(0x3430656d61726670);  // "pframe04"
 constexpr uint64_t kAlignment = 16;                        // of what stands in a frame
+
+constexpr int32_t kWithdrawn = 1;  // words
+constexpr int32_t kReceipt = 2;
 
 uint64_t aligned(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -20,7 +23,7 @@ struct Head {
   int64_t timeout_ns = -1;
   uint64_t id = 0;
   int32_t refusal = 0;
-  int32_t withdrawn = 0;
+  int32_t word = 0;
 };
 static_assert(sizeof(Head) + kMostParts * sizeof(Part) <= kFrameSize, "the largest table fits into a frame");
 
@@ -42,8 +45,8 @@ std::string encode(Frame* frame, std::string_view payload, const std::vector<bp_
     end = aligned(end + part.bytes);
   }
   std::string bytes(end, '\0');
-  const Head head = {kMagic,         frame->number,           count, frame->timeout_ns, frame->id,
-                     frame->refusal, frame->withdrawn ? 1 : 0};
+  const int32_t word = frame->withdrawn ? kWithdrawn : frame->receipt ? kReceipt : 0;
+  const Head head = {kMagic, frame->number, count, frame->timeout_ns, frame->id, frame->refusal, word};
   std::memcpy(bytes.data(), &head, sizeof(head));
   std::memcpy(bytes.data() + sizeof(head), parts.data(), count * sizeof(Part));
   for (uint64_t i = 0; i < count; ++i) {
@@ -65,7 +68,8 @@ void decode(std::string_view bytes, uint64_t most, Frame* frame) {
   frame->number = head.number;
   frame->id = head.id;
   frame->refusal = head.refusal;
-  frame->withdrawn = head.withdrawn != 0;
+  frame->withdrawn = head.word == kWithdrawn;
+  frame->receipt = head.word == kReceipt;
   frame->timeout_ns = head.timeout_ns;
   frame->parts.resize(head.parts);
   std::memcpy(frame->parts.data(), bytes.data() + sizeof(head), head.parts * sizeof(Part));

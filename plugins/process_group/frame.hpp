@@ -29,6 +29,7 @@ struct Frame {
   uint64_t id = 0;          // the core's, of the message
   int32_t refusal = 0;      // not 0: the status with which the receiver refused that message; the payload says why
   bool withdrawn = false;   // its sender has given it up: what has not come of it will not
+  bool receipt = false;     // the receiver of that message, which had id 0, has it, and what was sent before it
   int64_t timeout_ns = -1;  // after which its parts will not come any more; negative: never
   std::vector<Part> parts;
 };

@@ -232,13 +232,58 @@ TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackAfterWhatWasSentB
   ASSERT_EQ(side.send(1, 0, 0), BP_OK);
   process_group::Frame large;
   process_group::decode(peer->receive_frame(), UINT64_MAX, &large);
-  peer->receive_frame();
+  process_group::Frame word;
+  process_group::decode(peer->receive_frame(), UINT64_MAX, &word);
+  process_group::Frame receipt;
+  receipt.number = word.number;
+  receipt.receipt = true;
+  peer->send_frame(receipt, "");
   ASSERT_EQ(side.send(1, 8, 0), BP_OK);
   peer->receive_frame();
   EXPECT_TRUE(side.comes_to_hold(2));  // the last one has been given back
   std::string bytes(100000, '\0');
   peer->receive_part(large.number, 1, &bytes);
   EXPECT_TRUE(side.comes_to_hold(0));
+}
+
+// That it is sent does not say that it has arrived.
+TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackWithTheirReceipt) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  Side side(builtin("process_group"), store, 0);
+  other.join();
+  ASSERT_EQ(side.send(1, 0, 0), BP_OK);
+  process_group::Frame word;
+  process_group::decode(peer->receive_frame(), UINT64_MAX, &word);
+  ASSERT_EQ(side.send(1, 7, 0), BP_OK);
+  peer->receive_frame();
+  EXPECT_TRUE(side.comes_to_hold(1));
+  process_group::Frame receipt;
+  receipt.number = word.number;
+  receipt.receipt = true;
+  peer->send_frame(receipt, "");
+  EXPECT_TRUE(side.comes_to_hold(0));
+  // Nobody gives one for this.
+  ASSERT_EQ(side.send(1, 0, 0, 1'000'000), BP_OK);
+  EXPECT_TRUE(side.comes_to_hold(0));
+}
+
+// And what comes is confirmed.
+TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreConfirmed) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  Side side(builtin("process_group"), store, 0);
+  other.join();
+  process_group::Frame word;
+  word.number = 7;
+  peer->send_frame(word, "goodbye");
+  process_group::Frame receipt;
+  process_group::decode(peer->receive_frame(), UINT64_MAX, &receipt);
+  EXPECT_TRUE(receipt.receipt);
+  EXPECT_EQ(receipt.number, 7U);
+  EXPECT_TRUE(side.has_received(1));
 }
 
 }  // namespace

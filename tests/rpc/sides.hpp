@@ -74,17 +74,18 @@ inline bp_agent start_agent(const bp_backend& backend, uint32_t kind, const Plac
   return agent;
 }
 
-// A worker. Over a group of inproc's, if its agent needs one, which `spoil` may change.
+// A worker. Over a group of `below`'s, if its agent needs one, which `spoil` may change.
 class Side {
  public:
   Side(const bp_backend& agent, const std::shared_ptr<core::Store>& store, const Place& place,
-       const core::KeyValues& options = {}, uint64_t most_bytes = uint64_t{1} << 32, void (*spoil)(bp_agent*) = nullptr)
+       const core::KeyValues& options = {}, uint64_t most_bytes = uint64_t{1} << 32, void (*spoil)(bp_agent*) = nullptr,
+       const bp_backend& below = builtin("inproc"))
       : offered_{sizeof(bp_rpc_host), 0, this, received, failed, most_bytes, lost},
         host_("rank " + std::to_string(place.rank), store) {
     const bool over_group = (agent.flags & BP_BACKEND_RPC_OVER_GROUP) != 0;
     if (over_group) offered_.inner_flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
     host_.offer(BP_EXT_RPC, &offered_);
-    if (over_group) inner_ = start_agent(builtin("inproc"), BP_KIND_PROCESS_GROUP, place, &host_, {}, nullptr);
+    if (over_group) inner_ = start_agent(below, BP_KIND_PROCESS_GROUP, place, &host_, {}, nullptr);
     if (spoil != nullptr) spoil(&inner_);
     agent_ = start_agent(agent, BP_KIND_RPC, place, &host_, options, over_group ? &inner_ : nullptr);
   }
@@ -224,10 +225,11 @@ class Side {
 
 // Both, which wait for each other.
 struct Sides {
-  Sides(const bp_backend& agent, const core::KeyValues& options, uint64_t most_bytes_of_1 = uint64_t{1} << 32)
+  Sides(const bp_backend& agent, const core::KeyValues& options, uint64_t most_bytes_of_1 = uint64_t{1} << 32,
+        const bp_backend& below = builtin("inproc"))
       : store(core::make_inproc_store()) {
-    std::thread other([&] { one = std::make_unique<Side>(agent, store, 1, options, most_bytes_of_1); });
-    zero = std::make_unique<Side>(agent, store, 0, options);
+    std::thread other([&] { one = std::make_unique<Side>(agent, store, 1, options, most_bytes_of_1, nullptr, below); });
+    zero = std::make_unique<Side>(agent, store, 0, options, uint64_t{1} << 32, nullptr, below);
     other.join();
   }
   std::shared_ptr<core::Store> store;

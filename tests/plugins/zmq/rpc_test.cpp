@@ -122,6 +122,17 @@ TEST(ZmqRpc, StrangersAreNotHeard) {
   EXPECT_TRUE(sides.zero->has_received(1));
 }
 
+// Whoever leaves ends the agent, and the group with what is still in its queues, as soon as it has its last word back.
+TEST(ZmqRpc, OverAGroupTheLastMessagesOfWhoLeavesArrive) {
+  constexpr uint64_t kCount = 1000;  // more than is on its way at once
+  Sides sides(builtin("process_group"), {}, uint64_t{1} << 32, agent());
+  for (uint64_t i = 1; i <= kCount; ++i) ASSERT_EQ(sides.zero->send(1, i, 8000), BP_OK);
+  ASSERT_EQ(sides.zero->send(1, 0, 0), BP_OK);
+  EXPECT_TRUE(sides.zero->comes_to_hold(0));
+  sides.zero.reset();
+  EXPECT_TRUE(sides.one->has_received(kCount + 1));
+}
+
 // Rank 1 of three, the others of which are this test.
 TEST(ZmqRpc, StrangersAreNotHeardWhereTheJobHasASecret) {
   const ScopedSecret secret;
