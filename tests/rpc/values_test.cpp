@@ -97,9 +97,9 @@ TEST(RpcValuesTest, DoNotCallWhoWaitsNoMore) {
         kValue, [&called, call](const std::shared_ptr<Value>&, const Error*) { called += std::to_string(call); },
         static_cast<int32_t>(call % 2), call);
   }
-  values.stop_waiting(kValue, 1, 3);
-  values.stop_waiting(kValue, 1, 2);  // somebody else's
-  values.drop_all_of(0);              // asked for it, and made the value's only claim: all are told
+  EXPECT_TRUE(values.stop_waiting(kValue, 1, 3));
+  EXPECT_FALSE(values.stop_waiting(kValue, 1, 2));  // somebody else's
+  values.drop_all_of(0);                            // asked for it, and made the value's only claim: all are told
   EXPECT_EQ(called, "1");
 }
 
@@ -156,8 +156,8 @@ TEST(RpcCancelsTest, TheLastOnesAreToldAgain) {
   Cancels cancels;
   const auto now = Cancels::Clock::now();
   EXPECT_TRUE(cancels.again(1, now).empty());
-  for (uint64_t call = 1; call <= 1000; ++call) cancels.note(1, call, 0);
-  cancels.note(2, 5, 77);
+  for (uint64_t call = 1; call <= 1000; ++call) cancels.note(1, {call, 0});
+  cancels.note(2, {5, 77});
   const auto last = told_again(&cancels, 1, now);
   EXPECT_EQ(last.back(), 1000U);
   EXPECT_LT(last.size(), 1000U);
@@ -172,12 +172,12 @@ TEST(RpcCancelsTest, TheLastOnesAreToldAgain) {
 TEST(RpcCancelsTest, NobodyIsToldAgainWithoutEnd) {
   Cancels cancels;
   auto now = Cancels::Clock::now();
-  cancels.note(1, 5, 0);
+  cancels.note(1, {5, 0});
   for (int i = 0; i < Cancels::kMostTimes; ++i) EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>{5});
   EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>());
   now += std::chrono::seconds(1);
   EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>{5});
-  cancels.note(2, 6, 0, Cancels::kMostTimes);
+  cancels.note(2, {6, 0, {}, Cancels::kMostTimes});
   for (int i = 0; i < Cancels::kMostTimes; ++i) {
     now += std::chrono::seconds(1);
     EXPECT_EQ(told_again(&cancels, 2, now), std::vector<uint64_t>{6});

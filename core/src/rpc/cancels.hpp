@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words that nobody waits for a call any more. They are not answered, and need not come in order: one that
-// overtakes its call is kept for it, and one that may have been lost with a connection is sent again. Twice does no
-// harm.
+// The words that nobody waits for a call, or a value, any more. They are not answered, and need not come in order: one
+// that overtakes its call is kept for it, and one that may have been lost with a connection is sent again. Twice does
+// no harm.
 #pragma once
 
 #include <chrono>
@@ -16,6 +16,7 @@
 
 #include "deadline.hpp"
 #include "rpc/recent.hpp"
+#include "rpc/wire.hpp"
 
 namespace backplane::core::rpc {
 
@@ -38,15 +39,16 @@ class Cancels {
 
   struct Told {
     uint64_t call = 0;
-    int64_t timeout_ns = 0;  // of the word
-    int left = 0;            // how often it may be told again
+    int64_t timeout_ns = 0;                      // of the word
+    Id value = {};                               // that was to be fetched, if one was
+    int left = std::numeric_limits<int>::max();  // how often it may be told again
   };
 
   // `to` has been told of this call, or is about to be.
-  void note(int32_t to, uint64_t call, int64_t timeout_ns, int times = std::numeric_limits<int>::max()) {
+  void note(int32_t to, const Told& word) {
     const std::lock_guard lock(mutex_);
     std::deque<Told>& last = told_[to].last;
-    last.push_back({call, timeout_ns, times});
+    last.push_back(word);
     if (last.size() > kMostTold) last.pop_front();
   }
   // Of which it is to be told once more, for what it was told of late may have been lost. None if that was asked a few

@@ -188,6 +188,7 @@ void Worker::serve_reference(int32_t from, const Header& header) {
     });
   };
   values_.when_ready(header.value, ready, from, header.call);
+  if (cancels_.take(from, header.call)) values_.stop_waiting(header.value, from, header.call);
 }
 
 }  // namespace backplane::core::rpc

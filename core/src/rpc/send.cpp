@@ -236,28 +236,28 @@ void Worker::end(uint64_t number, const Error& why) {
   // An answer that was lost with a connection leaves a callee that lives, and that nobody waits for either.
   const bool waits_no_more = error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED ||
                              (error.status() == BP_PEER_LOST && !loss_of(call->to));
-  const int64_t timeout_ns = call->timeout_ns == 0 ? 0 : std::max(call->timeout_ns, word_timeout_ns());
-  if (waits_no_more && (call->kind == Kind::kCall || call->kind == Kind::kRemote)) {
-    if (error.status() == BP_PEER_LOST) {  // this word goes over another connection, which may break as well
-      cancels_.note(call->to, number, timeout_ns, Cancels::kMostTimes);
-    } else {
-      cancels_.note(call->to, number, timeout_ns);
-    }
-    tell_cancel(call->to, number, {}, timeout_ns);
-  } else if (waits_no_more && call->kind == Kind::kFetch) {
-    tell_cancel(call->to, number, call->value, timeout_ns);
+  const bool fetches = call->kind == Kind::kFetch;
+  if (waits_no_more && (call->kind == Kind::kCall || call->kind == Kind::kRemote || fetches)) {
+    Cancels::Told word;
+    word.call = number;
+    word.timeout_ns = call->timeout_ns == 0 ? 0 : std::max(call->timeout_ns, word_timeout_ns());
+    if (fetches) word.value = call->value;
+    // If a connection broke, it goes over another one, which may break as well.
+    if (error.status() == BP_PEER_LOST) word.left = Cancels::kMostTimes;
+    cancels_.note(call->to, word);
+    tell_cancel(call->to, word);
   }
   const Error told = labelled(*call, error);
   call->done(nullptr, &told);
 }
 
-void Worker::tell_cancel(int32_t to, uint64_t number, const Id& value, int64_t timeout_ns) {
+void Worker::tell_cancel(int32_t to, const Cancels::Told& told) {
   Header word;
   word.kind = Kind::kCancel;
-  word.call = number;
-  word.value = value;
+  word.call = told.call;
+  word.value = told.value;
   try {
-    transmit(to, word, {}, kUnnumbered, timeout_ns);
+    transmit(to, word, {}, kUnnumbered, told.timeout_ns);
   } catch (const std::exception& e) {
     log(BP_LOG_DEBUG, "rpc: {} cannot be told of a call's end: {}", names_[static_cast<size_t>(to)], e.what());
   }

@@ -92,9 +92,7 @@ void Worker::lost(int32_t peer, const Error& error) {
 // What it was told of may have been lost with the connection.
 void Worker::cancel_again(int32_t to) {
   if (loss_of(to)) return;
-  for (const Cancels::Told& told : cancels_.again(to, Deadline::Clock::now())) {
-    tell_cancel(to, told.call, {}, told.timeout_ns);
-  }
+  for (const Cancels::Told& told : cancels_.again(to, Deadline::Clock::now())) tell_cancel(to, told);
 }
 
 // Its agent may have noticed nothing: answers that this worker had sent were its last on that connection.
@@ -290,13 +288,17 @@ void Worker::on_answer(int32_t from, const Header& header, std::shared_ptr<Parce
 }
 
 void Worker::on_cancel(int32_t from, const Header& header) {
-  values_.stop_waiting(header.value, from, header.call);
   give_up(from, forks_.take_answer(from, header.call & kNumbers));
+  if (header.value.maker >= 0) {       // one that fetches
+    cancels_.keep(from, header.call);  // first: the other may come at the same time
+    if (values_.stop_waiting(header.value, from, header.call)) cancels_.take(from, header.call);
+    return;
+  }
   const std::lock_guard lock(mutex_);
   const auto found = inbound_.find({from, header.call});
   if (found != inbound_.end()) {
     found->second->cancelled = true;
-  } else if (header.value.maker < 0) {  // not one that fetches
+  } else {
     cancels_.keep(from, header.call);
   }
 }

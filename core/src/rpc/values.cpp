@@ -120,15 +120,16 @@ void Values::when_ready(const Id& value, Ready ready, int32_t asker, uint64_t ca
   ready(made, failure ? &*failure : nullptr);
 }
 
-void Values::stop_waiting(const Id& value, int32_t asker, uint64_t call) {
+bool Values::stop_waiting(const Id& value, int32_t asker, uint64_t call) {
   std::vector<Waiting> waiting;  // goes without the lock
   const std::lock_guard lock(mutex_);
   const auto found = values_.find(value);
-  if (found == values_.end()) return;
+  if (found == values_.end()) return false;
   for (Waiting& each : found->second.waiting) {
     if (each.asker == asker && each.call == call) waiting.push_back({std::exchange(each.ready, nullptr), asker, call});
   }
   std::erase_if(found->second.waiting, [](const Waiting& each) { return !each.ready; });
+  return !waiting.empty();
 }
 
 std::shared_ptr<Value> Values::wait(const Id& value, Deadline deadline) {

@@ -43,8 +43,8 @@ class Values {
 
   // Calls `ready` once the value is there; at once, if it is. `asker` and `call` are who waits for it.
   void when_ready(const Id& value, Ready ready, int32_t asker = -1, uint64_t call = 0);
-  // That one waits no more, and is not called.
-  void stop_waiting(const Id& value, int32_t asker, uint64_t call);
+  // That one waits no more, and is not called. False if it did not wait.
+  bool stop_waiting(const Id& value, int32_t asker, uint64_t call);
   // Waits for it. Throws its failure, BP_TIMEOUT, or BP_CANCELLED once closed.
   std::shared_ptr<Value> wait(const Id& value, Deadline deadline);
 

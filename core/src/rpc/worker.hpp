@@ -131,7 +131,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void loop_back(const bp_rpc_message& message);
   void end(uint64_t number, const Error& error);
   void expire(uint64_t number);
-  void tell_cancel(int32_t to, uint64_t number, const Id& value, int64_t timeout_ns);
+  void tell_cancel(int32_t to, const Cancels::Told& told);
   Error labelled(const Call& call, const Error& error) const;
   // Gives `to` forks of its own of the references in content, then goes on with them in the header, or with an error.
   void pass_on(int32_t to, Header header, Content content,

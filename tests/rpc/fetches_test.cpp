@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whoever owns a value hears that nobody waits for it any more, whatever becomes of the messages between: over an agent
+// of this test, which loses and holds back what it is told to.
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <mutex>
+
+#include "backplane/abi/ext/rpc.h"
+#include "backplane/abi/plugin.h"
+#include "rpc/workers.hpp"
+
+namespace backplane::test {
+namespace {
+
+constexpr uint8_t kFetch = 3;  // kinds of messages, as core/src/rpc/wire.hpp has them
+constexpr uint8_t kReply = 6;
+constexpr uint8_t kError = 7;
+constexpr uint8_t kCancel = 8;
+
+// A message between the workers, whose bytes begin with a magic number, its kind and the number of its call.
+struct Sent {
+  int32_t from;
+  std::string bytes;
+  uint8_t kind() const { return static_cast<uint8_t>(bytes.at(4)); }
+  uint64_t call() const {
+    uint64_t number = 0;
+    std::memcpy(&number, bytes.data() + 5, sizeof(number));
+    return number;
+  }
+};
+
+// Two workers' agents, which deliver on the thread that sends.
+class Hub {
+ public:
+  // Where agents that start, belong.
+  static Hub*& current() {
+    static Hub* hub = nullptr;
+    return hub;
+  }
+  // Is this one to be delivered? Set before anything is sent.
+  std::function<bool(const Sent& message)> passes = [](const Sent&) { return true; };
+
+  void join(int32_t rank, const bp_rpc_host* host) { ends_[static_cast<size_t>(rank)].host = host; }
+  void leave(int32_t rank) {
+    End& end = ends_[static_cast<size_t>(rank)];
+    std::unique_lock lock(mutex_);
+    end.closed = true;
+    left_.wait(lock, [&end] { return end.inside == 0; });
+  }
+  void send(int32_t from, const bp_rpc_message& message) {
+    EXPECT_EQ(message.buffer_count, 0U);
+    const Sent sent = {from, {static_cast<const char*>(message.payload), message.payload_size}};
+    message.release(message.owner);
+    if (passes(sent)) deliver(sent);
+  }
+  void deliver(const Sent& sent) {
+    End& end = ends_[static_cast<size_t>(1 - sent.from)];
+    {
+      const std::lock_guard lock(mutex_);
+      if (end.closed) return;
+      ++end.inside;
+      count_[{sent.from, sent.kind(), sent.call()}]++;
+    }
+    auto* const kept = new std::string(sent.bytes);
+    bp_rpc_message message = {};
+    message.struct_size = sizeof(message);
+    message.payload = kept->data();
+    message.payload_size = kept->size();
+    message.owner = kept;
+    message.release = [](void* owner) { delete static_cast<std::string*>(owner); };
+    end.host->received(end.host->ctx, sent.from, &message);
+    const std::lock_guard lock(mutex_);
+    --end.inside;
+    left_.notify_all();
+  }
+  // As an agent says when a connection has broken.
+  void lose(int32_t rank, int32_t peer) {
+    bp_error why;
+    bp_error_init(&why);
+    bp_error_set(&why, BP_PEER_LOST, 0, peer, "a connection of this test broke");
+    const bp_rpc_host& host = *ends_[static_cast<size_t>(rank)].host;
+    host.lost(host.ctx, peer, &why);
+  }
+  int delivered(int32_t from, uint8_t kind, uint64_t call) {
+    const std::lock_guard lock(mutex_);
+    return count_[{from, kind, call}];
+  }
+
+ private:
+  struct End {
+    const bp_rpc_host* host = nullptr;
+    bool closed = false;
+    int inside = 0;
+  };
+  std::mutex mutex_;  // guards what follows, but for the hosts
+  std::condition_variable left_;
+  std::array<End, 2> ends_;
+  std::map<std::tuple<int32_t, uint8_t, uint64_t>, int> count_;
+};
+
+struct Agent {
+  Hub* hub;
+  int32_t rank;
+};
+
+int32_t init(const bp_backend*, const bp_init* given, bp_agent* agent, bp_error*) {
+  static const bp_rpc_api table = {
+      sizeof(bp_rpc_api),
+      0,
+      [](void* self, int32_t, const bp_rpc_message* message, int64_t, bp_error*) -> int32_t {
+        const Agent& sender = *static_cast<Agent*>(self);
+        sender.hub->send(sender.rank, *message);
+        return BP_OK;
+      },
+      [](void* self, const bp_error*) { static_cast<Agent*>(self)->hub->leave(static_cast<Agent*>(self)->rank); },
+      [](void* self) { delete static_cast<Agent*>(self); },
+      [](void*, const char*) -> const void* { return nullptr; }};
+  Hub* const hub = Hub::current();
+  hub->join(given->rank, static_cast<const bp_rpc_host*>(given->host->extension(given->host->ctx, BP_EXT_RPC)));
+  agent->kind = BP_KIND_RPC;
+  agent->api = &table;
+  agent->rank = given->rank;
+  agent->world_size = given->world_size;
+  agent->self = new Agent{hub, given->rank};
+  return BP_OK;
+}
+
+// A value that is made once the test says so.
+std::promise<void>* made = nullptr;
+
+// Rank 0 of two runs `body` with a reference to that value at rank 1.
+void with_reference(Hub* hub, const std::function<void(const rpc::RRef<int>&)>& body) {
+  [[maybe_unused]] static const bool registered = [] {
+    static bp_backend backend = {};
+    backend.struct_size = sizeof(backend);
+    backend.kinds = BP_KIND_RPC;
+    backend.id = "hub";
+    backend.version = "1";
+    backend.summary = "an agent of this test";
+    backend.init = init;
+    register_backend(backend);
+    rpc::register_function("made later", [] {
+      made->get_future().wait();
+      return 7;
+    });
+    return true;
+  }();
+  std::promise<void> promise;
+  made = &promise;
+  Hub::current() = hub;
+  const Store store = Store::inproc();
+  on_ranks(2, [&store, &body, &promise](int rank) {
+    rpc::RpcOptions options = rpc_options("inproc", store, rank, 2);
+    options.backend = "hub";
+    const auto worker = rpc::Worker::join(worker_name(rank), options);
+    if (rank == 0) {
+      const auto ref = worker.remote<int>(1, "made later");
+      body(ref);
+      promise.set_value();
+      EXPECT_EQ(ref.to_here(), 7);
+    }
+    EXPECT_TRUE(worker.shutdown().empty());
+  });
+}
+
+void give_up_fetching(const rpc::RRef<int>& ref) {
+  const rpc::Worker worker = ref.worker();
+  const auto fetch = rpc::Future<int>::start(std::shared_ptr<bp_rpc>(worker.get(), [](bp_rpc*) {}),
+                                             [&ref](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+                                               return bp_rref_fetch(ref.get(), 0, done, ctx, id, err);
+                                             });
+  fetch.cancel();
+  EXPECT_EQ(failure_of([&fetch] { fetch.wait(); }), Status::kCancelled);
+}
+
+TEST(RpcFetchTest, ACancelThatAConnectionTookWithItIsToldAgain) {
+  Hub hub;
+  uint64_t fetch = 0;
+  bool loses = true;
+  hub.passes = [&fetch, &loses](const Sent& message) {
+    if (message.kind() == kFetch && fetch == 0) fetch = message.call();
+    return !(message.kind() == kCancel && loses);
+  };
+  with_reference(&hub, [&hub, &fetch, &loses](const rpc::RRef<int>& ref) {
+    give_up_fetching(ref);
+    EXPECT_EQ(hub.delivered(0, kFetch, fetch), 1);
+    loses = false;
+    hub.lose(0, 1);
+    EXPECT_EQ(hub.delivered(0, kCancel, fetch), 1);
+  });
+  EXPECT_EQ(hub.delivered(1, kReply, fetch) + hub.delivered(1, kError, fetch), 0);
+}
+
+TEST(RpcFetchTest, ACancelThatOvertakesItsFetchIsKeptForIt) {
+  Hub hub;
+  std::optional<Sent> fetch;
+  hub.passes = [&fetch](const Sent& message) {
+    if (message.kind() != kFetch || fetch) return true;
+    fetch.emplace(message);
+    return false;
+  };
+  with_reference(&hub, [&hub, &fetch](const rpc::RRef<int>& ref) {
+    give_up_fetching(ref);
+    ASSERT_TRUE(fetch);
+    EXPECT_EQ(hub.delivered(0, kCancel, fetch->call()), 1);
+    hub.deliver(*fetch);
+  });
+  ASSERT_TRUE(fetch);
+  EXPECT_EQ(hub.delivered(1, kReply, fetch->call()) + hub.delivered(1, kError, fetch->call()), 0);
+}
+
+}  // namespace
+}  // namespace backplane::test
