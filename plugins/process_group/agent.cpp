@@ -54,6 +54,8 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   {
     const std::lock_guard lock(mutex_);
     if (deaf_) throw sdk::Failure(*deaf_);
+    const auto stranger = strangers_.find(to);
+    if (stranger != strangers_.end()) throw sdk::Failure(stranger->second);
   }
   for (const bp_buffer& buffer : message.buffers()) {
     if (buffer.memory == BP_HOST) continue;
@@ -160,7 +162,29 @@ std::unique_ptr<sdk::Failure> Agent::receive_frame(std::string* frame, int32_t* 
   return nullptr;
 }
 
+// Neither understands the other: both are to say so, instead of waiting for answers.
+void Agent::part_with(int32_t stranger, const std::string& version) {
+  std::string text = "rank ";
+  text.append(std::to_string(stranger))
+      .append(" speaks version ")
+      .append(version)
+      .append(" of this agent's frames, and ");
+  text.append("this worker version ").append(kVersion).append("; let all workers run the same version of Backplane");
+  const sdk::Failure why(BP_UNSUPPORTED, text, stranger);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!strangers_.emplace(stranger, why).second) return;
+  }
+  host_.log(BP_LOG_WARN, text);
+  core_.lost(stranger, why);
+  Frame greeting;  // to no message: its version is what counts
+  greeting.withdrawn = true;
+  tell(stranger, greeting, "", kMostToldNs);
+}
+
 void Agent::take_in(int32_t from, std::string_view bytes) {
+  const std::string version = other_version(bytes);
+  if (!version.empty()) return part_with(from, version);
   Frame frame;
   try {
     decode(bytes, core_.most_bytes(), &frame);

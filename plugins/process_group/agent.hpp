@@ -67,6 +67,7 @@ class Agent final : public sdk::RpcAgent {
   void listen();
   std::unique_ptr<sdk::Failure> receive_frame(std::string* frame, int32_t* from, uint64_t* bytes);
   void take_in(int32_t from, std::string_view bytes);
+  void part_with(int32_t stranger, const std::string& version);
   void receive_parts(int32_t from, const Frame& frame, std::string_view bytes);
   void deliver(int32_t from, const Frame& frame, const std::shared_ptr<Arrival>& arrival, const sdk::Failure* failure);
   bool is_next(const Origin& word, int64_t slice_ns);
@@ -97,8 +98,9 @@ class Agent final : public sdk::RpcAgent {
   std::deque<Flight> flights_;
   std::map<uint64_t, std::optional<sdk::Failure>> in_parts_;  // messages that are sent so, and why if they were refused
   std::set<uint64_t> failed_;                                 // the last messages whose failure the core has been told
-  std::set<Origin> under_way_;       // messages whose parts, or receipts, are under way, in either direction
-  std::condition_variable arrived_;  // one of them has ended, or the agent has
+  std::set<Origin> under_way_;                 // messages whose parts, or receipts, are under way, in either direction
+  std::condition_variable arrived_;            // one of them has ended, or the agent has
+  std::map<int32_t, sdk::Failure> strangers_;  // workers of another version
   std::optional<sdk::Failure> ended_;
   std::optional<sdk::Failure> deaf_;  // why nothing is received any more
 

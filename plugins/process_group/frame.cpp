@@ -8,8 +8,8 @@
 namespace backplane::process_group {
 namespace {
 
-constexpr uint64_t kMagic = UINT64_C(0x3430656d61726670);  // "pframe04"
-constexpr uint64_t kAlignment = 16;                        // of what stands in a frame
+constexpr std::string_view kName = "pframe";  // begins each frame, with the version's two digits behind it
+constexpr uint64_t kAlignment = 16;           // of what stands in a frame
 
 constexpr int32_t kWithdrawn = 1;  // words
 constexpr int32_t kReceipt = 2;
@@ -17,7 +17,7 @@ constexpr int32_t kReceipt = 2;
 uint64_t aligned(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
 
 struct Head {
-  uint64_t magic = kMagic;
+  char magic[8] = {};  // name and version
   uint64_t number = 0;
   uint64_t parts = 0;
   int64_t timeout_ns = -1;
@@ -28,6 +28,13 @@ struct Head {
 static_assert(sizeof(Head) + kMostParts * sizeof(Part) <= kFrameSize, "the largest table fits into a frame");
 
 }  // namespace
+
+std::string other_version(std::string_view bytes) {
+  if (!bytes.starts_with(kName)) return "";
+  const std::string_view version = bytes.substr(kName.size(), kVersion.size());
+  const bool is_one = version.find_first_not_of("0123456789") == std::string_view::npos;
+  return is_one && version != kVersion ? std::string(version) : "";
+}
 
 std::string encode(Frame* frame, std::string_view payload, const std::vector<bp_buffer>& buffers) {
   const uint64_t count = 1 + buffers.size();
@@ -46,7 +53,9 @@ std::string encode(Frame* frame, std::string_view payload, const std::vector<bp_
   }
   std::string bytes(end, '\0');
   const int32_t word = frame->withdrawn ? kWithdrawn : frame->receipt ? kReceipt : 0;
-  const Head head = {kMagic, frame->number, count, frame->timeout_ns, frame->id, frame->refusal, word};
+  Head head = {{}, frame->number, count, frame->timeout_ns, frame->id, frame->refusal, word};
+  kName.copy(head.magic, kName.size());
+  kVersion.copy(head.magic + kName.size(), kVersion.size());
   std::memcpy(bytes.data(), &head, sizeof(head));
   std::memcpy(bytes.data() + sizeof(head), parts.data(), count * sizeof(Part));
   for (uint64_t i = 0; i < count; ++i) {
@@ -62,7 +71,8 @@ void decode(std::string_view bytes, uint64_t most, Frame* frame) {
   if (bytes.size() < sizeof(head)) throw sdk::Failure(BP_INVALID, "a frame is too short");
   std::memcpy(&head, bytes.data(), sizeof(head));
   const uint64_t room = (bytes.size() - sizeof(head)) / sizeof(Part);
-  if (head.magic != kMagic || head.parts == 0 || head.parts > kMostParts || head.parts > room) {
+  const bool is_ours = bytes.starts_with(kName) && bytes.substr(kName.size()).starts_with(kVersion);
+  if (!is_ours || head.parts == 0 || head.parts > kMostParts || head.parts > room) {
     throw sdk::Failure(BP_INVALID, "a message on the group is no frame of an RPC agent");
   }
   frame->number = head.number;

@@ -39,6 +39,10 @@ inline bool goes_in_parts(const Frame& frame) {
   return std::any_of(frame.parts.begin(), frame.parts.end(), [](const Part& part) { return part.offset == 0; });
 }
 
+inline constexpr std::string_view kVersion = "04";  // of all that is said here
+
+// The version of a frame that another version of this agent has sent; "" if it is of this one's, or no frame.
+std::string other_version(std::string_view bytes);
 // The frame's bytes, for a message with this payload and these buffers; fills in `frame->parts`. Throws sdk::Failure if
 // there are too many parts.
 std::string encode(Frame* frame, std::string_view payload, const std::vector<bp_buffer>& buffers);

@@ -40,9 +40,9 @@ class Peer {
     return frame;
   }
   void send_frame(process_group::Frame head, std::string_view payload) {
-    std::string frame = process_group::encode(&head, payload, {});
-    message(BP_SEND, &frame, nullptr);
+    send_bytes(process_group::encode(&head, payload, {}));
   }
+  void send_bytes(std::string bytes) { message(BP_SEND, &bytes, nullptr); }
   void receive_part(uint64_t number, size_t part, std::string* bytes) {
     bp_result result = {sizeof(bp_result), -1, 0};
     message(BP_RECV, bytes, &result, (uint64_t{1} << 48) | (number * process_group::kMostParts + part));
@@ -161,6 +161,31 @@ TEST(ProcessGroupAgentTest, WhatItsSenderGivesUpHoldsUpNoGoodbye) {
   peer->send_frame(end, "");  // nobody knows of it any more
   peer->send_frame(call, "another");
   EXPECT_TRUE(side.has_received(3));
+}
+
+// Calls to and from it end with that, instead of waiting.
+TEST(ProcessGroupAgentTest, WhoSpeaksAnotherVersionIsNamedOnBothSides) {
+  const auto store = core::make_inproc_store();
+  std::unique_ptr<Peer> peer;
+  std::thread other([&] { peer = std::make_unique<Peer>(store); });
+  Side side(builtin("process_group"), store, 0);
+  other.join();
+  process_group::Frame call;
+  call.number = call.id = 1;
+  std::string unknown = process_group::encode(&call, "a call", {});
+  EXPECT_EQ(unknown.substr(0, 8), "pframe04");
+  unknown.replace(6, 2, "99");
+  peer->send_bytes(unknown);
+  ASSERT_TRUE(side.hears_of_the_loss_of(1));
+  EXPECT_EQ(side.loss_of(1),
+            "rank 1 speaks version 99 of this agent's frames, and this worker version 04; let all workers run the same "
+            "version of Backplane");
+  EXPECT_EQ(side.send(1, 7, 0), BP_UNSUPPORTED);
+  EXPECT_EQ(peer->receive_frame().substr(0, 8), "pframe04");  // so it hears of that in the same way
+  peer->send_bytes(unknown);
+  peer->send_frame(call, "a call");
+  EXPECT_TRUE(side.has_received(1));
+  EXPECT_EQ(side.losses_of(1), 1U);  // said once
 }
 
 // A group that starts no large message.

@@ -15,7 +15,6 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -138,6 +137,12 @@ class Side {
     const std::lock_guard lock(mutex_);
     return lost_.count(peer);
   }
+  // What was said of the first one.
+  std::string loss_of(int32_t peer) {
+    const std::lock_guard lock(mutex_);
+    const auto found = lost_.find(peer);
+    return found == lost_.end() ? "" : found->second;
+  }
   // From now on each message is held, where it is delivered, until so many have come in all.
   void hold_until_there_are(int count) {
     const std::lock_guard lock(mutex_);
@@ -193,9 +198,9 @@ class Side {
     of(ctx).failures_[id] += err->text;
     of(ctx).changed_.notify_all();
   }
-  static void lost(void* ctx, int32_t peer, const bp_error*) {
+  static void lost(void* ctx, int32_t peer, const bp_error* err) {
     const std::lock_guard lock(of(ctx).mutex_);
-    of(ctx).lost_.insert(peer);
+    of(ctx).lost_.emplace(peer, err->text);
     of(ctx).changed_.notify_all();
   }
 
@@ -213,7 +218,7 @@ class Side {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::map<uint64_t, std::string> failures_;
-  std::multiset<int32_t> lost_;
+  std::multimap<int32_t, std::string> lost_;
   std::vector<uint64_t> received_;
   std::vector<uint64_t> payloads_;
   int meeting_ = 0;
