@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "memory.hpp"
 
@@ -140,7 +141,16 @@ bool Trial::took(uint64_t size, bool were_read, int64_t ns) {
   const double each = static_cast<double>(ns) / static_cast<double>(size);
   double& best = found.best[were_read ? 1 : 0];
   if (ns > 0 && (best == 0 || each < best)) best = each;
-  return ++found.tries == tries(size);
+  if (++found.tries < tries(size)) return false;
+  const bool decision = reads(size);
+  return std::exchange(found.decided, decision) != decision;
+}
+
+void Trial::trust(uint64_t size) {
+  Class& found = classes_[index(size)];
+  if (use_ != Cma::kAuto || ++found.trusted < kTrusted) return;
+  found.trusted = found.tries = 0;
+  found.best = {};
 }
 
 void Trial::agree(uint64_t size, const Best& shortest) {

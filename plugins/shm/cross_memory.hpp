@@ -16,6 +16,7 @@
 #include <atomic>
 #include <bit>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -93,14 +94,18 @@ class Trial {
   static constexpr uint32_t kInARow = 3;
   static constexpr uint64_t kLarge = UINT64_C(16) << 20;  // bytes; from here on so many, one at a time:
   static constexpr uint32_t kLargeTries = 3;
+  static constexpr uint32_t kTrusted = 1000;
 
   explicit Trial(Cma use = Cma::kAuto) : use_(use) {}
   // Shall the next ones be read?
   bool reads(uint64_t size) const;
   // Does it want to know how long they take?
   bool is_open(uint64_t size) const { return use_ == Cma::kAuto && at(size).tries < tries(size); }
-  // They have taken so long, or 0 if that tells nothing here; counts only if it is that way's turn. True: that decides.
+  // They have taken so long, or 0 if that tells nothing here; counts only if it is that way's turn. True: that decides,
+  // for the first time or otherwise than before.
   bool took(uint64_t size, bool were_read, int64_t ns);
+  // They go the way that was decided. After kTrusted of these both ways are tried anew: the host may have been busy.
+  void trust(uint64_t size);
 
   // Ranks that have tried the same can agree: each says its best times, and puts the shortest of all in their place.
   using Best = std::array<double, 2>;  // ns per byte; of staging, of reading
@@ -114,6 +119,8 @@ class Trial {
  private:
   struct Class {
     uint32_t tries = 0;
+    uint32_t trusted = 0;
+    std::optional<bool> decided;  // the last time: shall they be read?
     bool is_agreed = false;
     Best best = {};
   };

@@ -262,6 +262,34 @@ TEST(Trial, TriesWhatIsLargeLessOftenAndInTurn) {
   EXPECT_TRUE(trial.is_open(kSize - 1));
 }
 
+// As if the host had been busy the first time.
+TEST(Trial, IsRepeatedAfterAWhile) {
+  constexpr uint64_t kSize = UINT64_C(1) << 20;
+  Trial trial;
+  const auto try_both = [&trial](int64_t ns_of_reading) {
+    int decisions = 0;
+    while (trial.is_open(kSize)) {
+      const bool reads = trial.reads(kSize);
+      if (trial.took(kSize, reads, reads ? ns_of_reading : 100'000)) ++decisions;
+    }
+    return decisions;
+  };
+  const auto trust = [&trial] {
+    for (uint32_t i = 0; i < Trial::kTrusted; ++i) {
+      EXPECT_FALSE(trial.is_open(kSize));
+      trial.trust(kSize);
+    }
+  };
+  EXPECT_EQ(try_both(200'000), 1);
+  EXPECT_FALSE(trial.reads(kSize));
+  trust();
+  EXPECT_EQ(try_both(50'000), 1);
+  EXPECT_TRUE(trial.reads(kSize));
+  trust();
+  EXPECT_EQ(try_both(60'000), 0);  // as before
+  EXPECT_TRUE(trial.reads(kSize));
+}
+
 // Messages of many senders may all have begun before the first of them ends.
 TEST(Trial, CountsEitherWayOnlyInItsTurn) {
   constexpr uint64_t kSize = UINT64_C(1) << 20;
