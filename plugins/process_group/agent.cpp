@@ -49,18 +49,20 @@ std::unique_ptr<sdk::Work> Agent::start(uint32_t kind, int32_t peer, uint64_t ta
   return inner_.submit(op);
 }
 
-void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
-  if (const auto why = cause()) throw sdk::Failure(*why);
-  {
-    const std::lock_guard lock(mutex_);
-    if (deaf_) throw sdk::Failure(*deaf_);
-    const auto stranger = strangers_.find(to);
-    if (stranger != strangers_.end()) throw sdk::Failure(stranger->second);
-  }
+void Agent::require_way(int32_t to, const sdk::RpcMessage& message) const {
   for (const bp_buffer& buffer : message.buffers()) {
     if (buffer.memory == BP_HOST) continue;
     throw sdk::Failure(BP_UNSUPPORTED, "process_group carries host memory only; copy the buffer there");
   }
+  const std::lock_guard lock(mutex_);
+  if (ended_) throw sdk::Failure(*ended_);
+  if (deaf_) throw sdk::Failure(*deaf_);
+  const auto stranger = strangers_.find(to);
+  if (stranger != strangers_.end()) throw sdk::Failure(stranger->second);
+}
+
+void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
+  require_way(to, message);
   struct Departure {
     sdk::RpcMessage message;
     std::string frame;
@@ -231,7 +233,11 @@ void Agent::tell(int32_t to, Frame head, const std::string& text, int64_t timeou
     flight.ended = [word](const sdk::Failure*) {};
     if (!flight.works.empty()) add(std::move(flight));
   } catch (const std::exception& e) {
-    host_.log(BP_LOG_WARN, std::string("who waits for a message that was given up cannot be told: ").append(e.what()));
+    const auto* const failure = dynamic_cast<const sdk::Failure*>(&e);
+    const bool has_left = failure != nullptr && failure->status() == BP_PEER_LOST;  // and waits for nothing
+    std::string line = "rank ";
+    line.append(std::to_string(to)).append(" cannot be told what became of a message: ").append(e.what());
+    host_.log(has_left ? BP_LOG_INFO : BP_LOG_WARN, line);
   }
 }
 

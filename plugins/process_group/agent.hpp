@@ -62,6 +62,7 @@ class Agent final : public sdk::RpcAgent {
     std::vector<bp_result> results;
   };
 
+  void require_way(int32_t to, const sdk::RpcMessage& message) const;  // throws if it cannot be sent there
   std::unique_ptr<sdk::Work> start(uint32_t kind, int32_t peer, uint64_t tag, void* data, uint64_t bytes,
                                    bp_result* result);
   void listen();

@@ -3,6 +3,7 @@
 // The agent over a process group by itself: what one refuses, the other hears of.
 #include "../../plugins/process_group/frame.hpp"
 #include "backplane/sdk/layer.hpp"
+#include "log.hpp"
 #include "rpc/sides.hpp"
 
 namespace backplane::test {
@@ -309,6 +310,51 @@ TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreConfirmed) {
   EXPECT_TRUE(receipt.receipt);
   EXPECT_EQ(receipt.number, 7U);
   EXPECT_TRUE(side.has_received(1));
+}
+
+// A group that takes no message for one that has left.
+void send_nothing(bp_agent* agent) {
+  static const auto* const whole = static_cast<const bp_process_group_api*>(agent->api);
+  static const bp_process_group_api spoilt = [] {
+    bp_process_group_api api = *whole;
+    api.submit = [](void* self, const bp_op* op, bp_work** work, bp_error* err) -> int32_t {
+      if (op->kind == BP_SEND) return bp_error_set(err, BP_PEER_LOST, 0, op->peer, "rank 1 left");
+      return whole->submit(self, op, work, err);
+    };
+    return api;
+  }();
+  agent->api = &spoilt;
+}
+
+// As it was given nothing up.
+TEST(ProcessGroupAgentTest, WhoHasLeftNeedsNoReceipt) {
+  struct Log {
+    std::mutex mutex;
+    std::string lines;
+  } log;
+  core::set_log(
+      [](void* ctx, uint32_t level, const char* text) {
+        const std::lock_guard lock(static_cast<Log*>(ctx)->mutex);
+        static_cast<Log*>(ctx)->lines += std::to_string(level) + " " + text + "\n";
+      },
+      &log);
+  {
+    const auto store = core::make_inproc_store();
+    std::unique_ptr<Peer> peer;
+    std::thread other([&] { peer = std::make_unique<Peer>(store); });
+    Side side(builtin("process_group"), store, 0, {}, uint64_t{1} << 32, send_nothing);
+    other.join();
+    for (const uint64_t number : {7, 8}) {  // the first one's receipt has failed before the second is received
+      process_group::Frame word;
+      word.number = number;
+      peer->send_frame(word, "goodbye");
+    }
+    EXPECT_TRUE(side.has_received(2));
+  }
+  core::set_log(nullptr, nullptr);
+  const std::string info = std::to_string(BP_LOG_INFO);
+  EXPECT_TRUE(log.lines.starts_with(info + " rank 0: rank 1 cannot be told what became of a message: rank 1 left\n"))
+      << log.lines;
 }
 
 }  // namespace
