@@ -75,6 +75,12 @@ const bp_calls_api* Agent::calls() const {
 }
 
 std::byte* Workspace::scratch(uint64_t size) {
+  constexpr uint64_t kMostKept = 4 << 20;
+  if (size > kMostKept) {
+    large_.reset();
+    large_.reset(new std::byte[size]);
+    return large_.get();
+  }
   if (!scratch_ || scratch_size_ < size) {
     scratch_size_ = 0;  // if there is no memory
     scratch_.reset();
@@ -85,11 +91,8 @@ std::byte* Workspace::scratch(uint64_t size) {
 }
 
 void Workspace::trim() {
-  constexpr uint64_t kLargest = 4 << 20;
   planner_.trim();
-  if (scratch_size_ <= kLargest) return;
-  scratch_size_ = 0;
-  scratch_.reset();
+  large_.reset();
 }
 
 std::unique_ptr<Workspace> Agent::borrow_workspace() {

@@ -31,6 +31,7 @@ class Workspace {
   Planner& planner() { return planner_; }
   // At least so many bytes; not cleared, and valid until the next call.
   std::byte* scratch(uint64_t size);
+  // Of what trim leaves.
   uint64_t scratch_size() const { return scratch_size_; }
   // Frees what is large.
   void trim();
@@ -39,6 +40,7 @@ class Workspace {
   Planner planner_;
   uint64_t scratch_size_ = 0;
   std::unique_ptr<std::byte[]> scratch_;
+  std::unique_ptr<std::byte[]> large_;  // instead of it, which the next collective may need
 };
 
 class Agent {
