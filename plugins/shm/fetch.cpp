@@ -31,14 +31,14 @@ Messages::Incoming& Messages::expect(const Message& announced, Operation& receiv
   if (lent.data != nullptr && is_in_process(lent.loan.place)) {
     const bool can_read = cross_->reaches(announced.source);
     if (!can_read && !has_refused_) note_refusal();
+    if (!can_read || !trial_.reads(announced.size)) lent = {};
     if (can_read && peer.coming.empty()) {
       if (trial_.is_open(announced.size)) {
         began = steady_ns();
       } else {
-        trial_.trust(announced.size);
+        trial_.trust(announced.size);  // from the next one on
       }
     }
-    if (!can_read || !trial_.reads(announced.size)) lent = {};
   }
   Incoming incoming = {announced.tag, announced.size, 0, &receive, lent, began, {}, false, announced.size == 0};
   return peer.coming.emplace(announced.id, std::move(incoming)).first->second;

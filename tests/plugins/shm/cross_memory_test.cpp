@@ -224,6 +224,35 @@ TEST(CrossMemory, AllThatIsToBeLoggedIs) {
   EXPECT_TRUE(is_told("messages from 16 KiB: "));
 }
 
+// Both are tried, the faster one is taken, and both are tried anew.
+TEST(CrossMemory, MessagesTryBothWaysAgain) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  constexpr uint64_t kSize = 20'000;
+  const Memory memory(2);
+  Rank receiver(memory.view, 0, 2, Patience{20'000, 0}, nullptr, Cma::kAuto);
+  Rank sender(memory.view, 1, 2, Patience{20'000, 0}, nullptr, Cma::kAuto);
+  std::vector<std::byte> out(kSize);
+  std::vector<std::byte> in(kSize);
+  std::vector<bool> are_read;
+  for (uint32_t round = 0; round < 4 * Trial::kTries + Trial::kTrusted; ++round) {
+    const auto sending = sender.send(0, 1, out.data(), kSize);
+    const auto receiving = receiver.recv(1, 1, in.data(), kSize);
+    receiver.messages.move_on(Look::kFull);
+    sender.messages.move_on(Look::kFull);
+    receiver.messages.move_on(Look::kFull);
+    Rank::finish(receiving);
+    Rank::finish(sending);
+    const Head& answer = memory.view.channel(1, 0).heads[round % kHeads];
+    ASSERT_EQ(answer.kind_and_length & 0xffU, static_cast<uint32_t>(Kind::kReady));
+    are_read.push_back(answer.control.size == 0);
+  }
+  const auto trusted = are_read.begin() + 2 * Trial::kTries;
+  const auto again = trusted + Trial::kTrusted;
+  EXPECT_EQ(std::count(are_read.begin(), trusted, true), Trial::kTries);
+  EXPECT_EQ(std::count(trusted, again, *trusted), Trial::kTrusted);
+  EXPECT_EQ(std::count(again, are_read.end(), true), Trial::kTries);
+}
+
 TEST(Trial, TakesTheWayThatWasFasterForEachPowerOfTwo) {
   Trial trial;
   for (const uint64_t size : {UINT64_C(64) << 10, UINT64_C(1) << 20}) {
