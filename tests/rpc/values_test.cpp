@@ -152,6 +152,16 @@ std::vector<uint64_t> told_again(Cancels* cancels, int32_t to, Cancels::Clock::t
   return calls;
 }
 
+TEST(RpcCancelsTest, WhatIsTakenMakesRoom) {
+  Cancels cancels;
+  cancels.keep(1, 1);
+  for (uint64_t call = 2; call <= 2000; ++call) {
+    cancels.keep(1, call);
+    EXPECT_TRUE(cancels.take(1, call));
+  }
+  EXPECT_TRUE(cancels.take(1, 1));
+}
+
 TEST(RpcCancelsTest, TheLastOnesAreToldAgain) {
   Cancels cancels;
   const auto now = Cancels::Clock::now();
