@@ -52,7 +52,9 @@ std::unique_ptr<sdk::Work> Agent::start(uint32_t kind, int32_t peer, uint64_t ta
 void Agent::require_way(int32_t to, const sdk::RpcMessage& message) const {
   for (const bp_buffer& buffer : message.buffers()) {
     if (buffer.memory == BP_HOST) continue;
-    throw sdk::Failure(BP_UNSUPPORTED, "process_group carries host memory only; copy the buffer there");
+    throw sdk::Failure(BP_UNSUPPORTED,
+                       "process_group carries host memory only; choose tensorpipe, with device_maps, for arrays of "
+                       "devices, or copy them to the host");
   }
   const std::lock_guard lock(mutex_);
   if (ended_) throw sdk::Failure(*ended_);

@@ -101,7 +101,9 @@ void RpcAgent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   }
   for (const bp_buffer& buffer : message.buffers()) {
     if (buffer.memory != BP_HOST) {
-      throw sdk::Failure(BP_UNSUPPORTED, "zmq carries host memory only; copy the buffer there");
+      throw sdk::Failure(BP_UNSUPPORTED,
+                         "zmq carries host memory only; choose tensorpipe, with device_maps, for arrays of devices, "
+                         "or copy them to the host");
     }
   }
   const TimePoint now = Clock::now();

@@ -79,7 +79,7 @@ class Side {
   Side(const bp_backend& agent, const std::shared_ptr<core::Store>& store, const Place& place,
        const core::KeyValues& options = {}, uint64_t most_bytes = uint64_t{1} << 32, void (*spoil)(bp_agent*) = nullptr,
        const bp_backend& below = builtin("inproc"))
-      : offered_{sizeof(bp_rpc_host), 0, this, received, failed, most_bytes, lost},
+      : offered_{sizeof(bp_rpc_host), 0, this, received, failed, most_bytes, lost, refused},
         host_("rank " + std::to_string(place.rank), store) {
     const bool over_group = (agent.flags & BP_BACKEND_RPC_OVER_GROUP) != 0;
     if (over_group) offered_.inner_flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
@@ -105,15 +105,19 @@ class Side {
   // A message of five bytes and a buffer.
   int32_t send(int32_t to, uint64_t id, uint64_t bytes, int64_t timeout_ns = BP_NO_TIMEOUT, uint32_t memory = BP_HOST) {
     auto* const lent = new Lent{this, std::vector<std::byte>(bytes)};
-    {
-      const std::lock_guard lock(mutex_);
-      ++held_;
-    }
-    const bp_buffer buffer = {lent->memory.data(), bytes, memory, 0};
-    bp_rpc_message message = {sizeof(message), 1, id, "hello", 5, &buffer, give_back, lent};
-    bp_error err;
-    bp_error_init(&err);
-    return api().send(agent_.self, to, &message, timeout_ns, &err);
+    return send(to, id, bp_buffer{lent->memory.data(), bytes, memory, 0}, timeout_ns, lent);
+  }
+  // The same with this buffer, which lives long enough.
+  int32_t send(int32_t to, uint64_t id, const bp_buffer& buffer) {
+    return send(to, id, buffer, BP_NO_TIMEOUT, new Lent{this, {}});
+  }
+  // Its core is an older one: it knows nothing of messages without their buffers.
+  void forget_refusals() { offered_.struct_size = offsetof(bp_rpc_host, refused); }
+  // What was said of messages without their buffers; waits for one, "" if there is none within 20 s.
+  std::string refusal() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPatience, [this] { return !refusal_.empty(); });
+    return std::exchange(refusal_, "");
   }
   // Called by the agent's thread for each message that it says has failed. Before any is sent.
   void watch_failures(std::function<void(uint64_t id)> watch) { watch_ = std::move(watch); }
@@ -173,6 +177,24 @@ class Side {
     std::vector<std::byte> memory;
   };
 
+  int32_t send(int32_t to, uint64_t id, const bp_buffer& buffer, int64_t timeout_ns, Lent* lent) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++held_;
+    }
+    bp_rpc_message message = {sizeof(message), 1, id, "hello", 5, &buffer, give_back, lent};
+    bp_error err;
+    bp_error_init(&err);
+    return api().send(agent_.self, to, &message, timeout_ns, &err);
+  }
+  static void refused(void* ctx, int32_t, const bp_rpc_message* message, const bp_error* err) {
+    EXPECT_EQ(message->buffer_count, 0U);
+    EXPECT_EQ(message->payload_size, 5U);
+    message->release(message->owner);
+    const std::lock_guard lock(of(ctx).mutex_);
+    of(ctx).refusal_ = err->text;
+    of(ctx).changed_.notify_all();
+  }
   static Side& of(void* ctx) { return *static_cast<Side*>(ctx); }
   static void give_back(void* owner) {
     const std::unique_ptr<Lent> lent(static_cast<Lent*>(owner));
@@ -221,6 +243,7 @@ class Side {
   std::multimap<int32_t, std::string> lost_;
   std::vector<uint64_t> received_;
   std::vector<uint64_t> payloads_;
+  std::string refusal_;
   int meeting_ = 0;
   int delivered_ = 0;
   int held_ = 0;  // messages that the agent has

@@ -4,7 +4,10 @@
  *
  * A worker is this process's part of a world of workers, which call each other's functions. Functions are registered
  * for the whole process, by name, before anybody calls them. Messages consist of a payload and of buffers, which are
- * never serialised, and references to values that stay with their owner.
+ * never serialised, and references to values that stay with their owner. Buffers are in host memory, or (BP_CUDA) in
+ * that of a device, if the agent carries that (tensorpipe, by its option device_maps; others end the call with
+ * BP_UNSUPPORTED): what the device's default stream was given is waited for, other streams are not. Look at
+ * bp_buffer.memory of what was received before you touch it: it is the peer that chooses.
  */
 #ifndef BACKPLANE_RPC_H
 #define BACKPLANE_RPC_H

@@ -11,7 +11,8 @@
 // Functions are registered by name, for the whole process, before anybody calls them. Arguments and results are of any
 // type that msgpack-cxx knows; vectors of numbers and Array, as arguments or results of their own, travel beside the
 // message and are not serialised: an Array is not copied but where a transport or alignment asks for it, a vector once,
-// at its receiver, and once more if it is an argument that was not moved in, or a value that a reference keeps. A call
+// at its receiver, and once more if it is an argument that was not moved in, or a value that a reference keeps; a
+// DeviceArray, in a CUDA device's memory, where the agent carries it. A call
 // ends with a result, or with an Error that names worker, function and what went wrong there (Error::peer_rank is the
 // worker's). Any thread may call anything.
 #pragma once

@@ -55,6 +55,45 @@ class Array {
   std::shared_ptr<void> keep_;
 };
 
+// Elements in the memory of a CUDA device, which travel into the memory of one of the receiver's: of that which the
+// sender's device_maps name for it, else the one from which they would come the other way. Copies share the elements.
+//
+//     rpc::register_function("scale", [](const rpc::DeviceArray<float>& x) { launch_scale(x.data(), x.size()); return
+//     x; }); rpc::init_rpc("a", {.backend = "tensorpipe?device_maps=b:0=1"}); auto y =
+//     rpc::rpc_sync<rpc::DeviceArray<float>>("b", "scale", rpc::DeviceArray<float>(x, 1024, 0, keep));
+//
+// Only TENSORPIPE carries them, between workers that map their devices; it copies them through the host's memory. Other
+// agents, and calls of a worker's own functions, end with Status::kUnsupported, and so do devices that are not mapped,
+// with Status::kInvalid.
+// Streams: what the device's default stream was given before a call, or before a function returned, is waited for; work
+// in other streams must have finished. What arrives is there. As an argument, and as a result that was received, it is
+// memory of its own, which may be written to and is given back to the device with the last copy of the array: work in
+// streams must have finished by then. What is sent must not be written to as long as an Array must not.
+template <Element T>
+class DeviceArray {
+ public:
+  using value_type = T;
+
+  DeviceArray() = default;
+  // `data`: in the memory of CUDA device `ordinal` of this process, as the CUDA runtime counts them, in its primary
+  // context (cudaMalloc, or NCCL's, or cuMemAlloc there). It belongs to `keep`, as with Array.
+  DeviceArray(T* data, uint64_t size, int ordinal, std::shared_ptr<void> keep = {})
+      : data_(data), size_(size), ordinal_(ordinal), keep_(std::move(keep)) {}
+
+  T* data() const { return data_; }        // not for the host to look at
+  uint64_t size() const { return size_; }  // elements
+  Device device() const { return Device::cuda(ordinal_); }
+  // For operations of a process group, as long as this lives.
+  Buffer buffer() const { return Buffer(data_, size_, dtype_of<T>, device()); }
+  const std::shared_ptr<void>& keep() const { return keep_; }
+
+ private:
+  T* data_ = nullptr;
+  uint64_t size_ = 0;
+  int ordinal_ = 0;
+  std::shared_ptr<void> keep_;
+};
+
 // A result that stays where it was made, of any type: only references to it travel, RRef<Local<T>>.
 template <typename T>
 class Local {
@@ -116,6 +155,10 @@ class Packer {
   void add(const Array<T>& array) {
     add_buffer(array.data(), array.size() * sizeof(T), array.keep());
   }
+  template <typename T>
+  void add(const DeviceArray<T>& array) {
+    add_buffer(array.data(), array.size() * sizeof(T), array.keep(), array.device());
+  }
   template <Element T>
   requires(!std::is_same_v<T, bool>) void add(std::vector<T> elements) { add(Array<T>(std::move(elements))); }
   // A value that stays where it is until this is released.
@@ -153,8 +196,8 @@ class Packer {
  private:
   using Keep = std::vector<std::shared_ptr<void>>;
 
-  void add_buffer(const void* data, uint64_t bytes, const std::shared_ptr<void>& keep) {
-    buffers_.push_back({const_cast<void*>(data), bytes, BP_HOST, 0});
+  void add_buffer(const void* data, uint64_t bytes, const std::shared_ptr<void>& keep, Device device = {}) {
+    buffers_.push_back({const_cast<void*>(data), bytes, device.memory, device.ordinal});
     if (keep) this->keep(keep);
   }
   void keep(const std::shared_ptr<void>& owner) {
@@ -211,6 +254,13 @@ class Unpacker {
       return Array<T>(std::move(aligned));
     }
   };
+  template <typename T>
+  struct Taker<DeviceArray<T>> {
+    static DeviceArray<T> take(Unpacker* from) {
+      const bp_buffer buffer = from->next_buffer(sizeof(T), BP_CUDA);
+      return DeviceArray<T>(static_cast<T*>(buffer.data), buffer.count / sizeof(T), buffer.device, from->parcel_);
+    }
+  };
   template <Element T>
   requires(!std::is_same_v<T, bool>) struct Taker<std::vector<T>> {
     static std::vector<T> take(Unpacker* from) {
@@ -233,12 +283,18 @@ class Unpacker {
   T take_packed() {
     return unpack<T>(payload_, size_, &offset_);
   }
-  bp_buffer next_buffer(size_t element) {
+  // In such memory: a peer may have sent another kind of array.
+  bp_buffer next_buffer(size_t element, uint32_t memory = BP_HOST) {
     bp_buffer buffer = {};
     if (buffer_ >= bp_rpc_parcel_buffers(parcel_.get())) {
       fail(Status::kInvalid, "an array is expected here, and none was sent");
     }
     bp_rpc_parcel_buffer(parcel_.get(), buffer_++, &buffer);
+    if (buffer.memory != memory) {
+      fail(Status::kInvalid, memory == BP_HOST
+                                 ? "an array in host memory is expected here, and one of a device was sent"
+                                 : "an array of a device is expected here, and one in host memory was sent");
+    }
     if (buffer.count % element != 0) fail(Status::kInvalid, "a received array has elements of another type");
     return buffer;
   }

@@ -164,7 +164,8 @@ void Worker::loop_back(const bp_rpc_message& message) {
   for (bp_buffer& buffer : buffers) {
     if (buffer.memory != BP_HOST) {
       message.release(message.owner);
-      fail(BP_UNSUPPORTED, "a worker's calls of its own functions carry host memory only; copy the buffer there");
+      fail(BP_UNSUPPORTED,
+           "a worker's calls of its own functions carry host memory only; copy arrays of devices there");
     }
     const auto* const data = static_cast<const std::byte*>(buffer.data);
     buffer.data = copy->buffers.emplace_back(data, data + buffer.count).data();

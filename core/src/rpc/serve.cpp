@@ -42,7 +42,11 @@ void Worker::discard(std::shared_ptr<Value> gone) {
   if (gone) run([gone = std::move(gone)]() mutable { gone.reset(); });
 }
 
-void Worker::received(int32_t from, const bp_rpc_message& message) {
+void Worker::received(int32_t from, const bp_rpc_message& message) { take(from, message, nullptr); }
+
+void Worker::refused(int32_t from, const bp_rpc_message& message, const Error& error) { take(from, message, &error); }
+
+void Worker::take(int32_t from, const bp_rpc_message& message, const Error* problem) {
   std::shared_ptr<Parcel> parcel;
   try {
     parcel = std::make_shared<Parcel>(message);
@@ -59,7 +63,7 @@ void Worker::received(int32_t from, const bp_rpc_message& message) {
     parcel->set_payload(bytes);
     for (const Passed& ref : header.refs) require_peer(ref.owner);
     receive_refs(header, parcel.get());
-    handle(from, std::move(header), std::move(parcel));
+    handle(from, std::move(header), std::move(parcel), problem);
   } catch (const std::exception& e) {
     log(BP_LOG_WARN, "rpc: a message of rank {} was dropped: {}", from, e.what());
   }
@@ -71,7 +75,10 @@ void Worker::failed(int32_t to, uint64_t id, const Error& error) {
     give_up(to, forks_.take_answer(to, id & kNumbers));
     const uint64_t attempt = (id & ~kAnswer) >> kAttemptShift;
     if (attempt >= kAttempts) return;
-    const Error told(BP_PEER_LOST, fmt::format("its answer was lost: {}", error.what()), rank_);
+    // What could not even be sent is no matter of connections.
+    const bool sent = error.status() != BP_INVALID && error.status() != BP_RESOURCE;
+    const Error told(sent ? BP_PEER_LOST : error.status(),
+                     fmt::format("its answer {}: {}", sent ? "was lost" : "could not be sent", error.what()), rank_);
     reply_error(to, id & kNumbers, told, attempt + 1);
   } else if (error.status() == BP_PEER_LOST && watched_) {
     calls_.doom(id, error, Deadline::after(kGraceNs));
@@ -114,7 +121,12 @@ void Worker::on_doubt(int32_t from, uint64_t last) {
   cancel_again(from);
 }
 
-void Worker::handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel) {
+void Worker::handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel, const Error* problem) {
+  if (problem != nullptr && header.kind == Kind::kReply) {
+    header.kind = Kind::kError;
+    header.status = problem->status();
+    header.function = fmt::format("its result has no place here: {}", problem->what());
+  }
   if (header.kind == Kind::kReply || header.kind == Kind::kError) return on_answer(from, header, std::move(parcel));
   if (header.kind == Kind::kCancel) return on_cancel(from, header);
   if (header.kind == Kind::kLeave) return forget(from, Error(BP_CANCELLED, "it has shut down", from));
@@ -127,6 +139,7 @@ void Worker::handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel)
   }
   const uint64_t call = header.call;
   try {
+    if (problem != nullptr) throw Error(*problem);
     if (header.kind == Kind::kCall || header.kind == Kind::kRemote) {
       serve(from, std::move(header), std::move(parcel));
     } else {

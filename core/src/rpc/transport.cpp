@@ -36,6 +36,13 @@ void report_lost(void* ctx, int32_t peer, const bp_error* err) {
   });
 }
 
+void report_refused(void* ctx, int32_t from, const bp_rpc_message* message, const bp_error* err) {
+  guarded(nullptr, [=] {
+    const Error error(err->status, err->text, err->peer_rank, err->native_code);
+    static_cast<Transport::Sink*>(ctx)->refused(from, *message, error);
+  });
+}
+
 // Ends an agent that is refused, if it has what that takes: it knows the host and the inner group, which end now.
 template <typename Api>
 void end_refused(const bp_agent& agent, const char* text) {
@@ -81,7 +88,8 @@ Transport::Transport(const Member& member, const std::shared_ptr<const BackendOp
     : member_(member), sink_(*sink), options_(options) {
   check_kind(member);
   const GroupConfig& config = group.config();
-  offered_ = {sizeof(bp_rpc_host), 0, &sink_, report_received, report_failed, most_bytes(*options), report_lost};
+  offered_ = {sizeof(bp_rpc_host),  0,           &sink_,        report_received, report_failed,
+              most_bytes(*options), report_lost, report_refused};
   if ((member.backend->flags & BP_BACKEND_RPC_OVER_GROUP) != 0) make_inner(group, store, timeout_ns);
   host_ = std::make_unique<Host>(fmt::format("{} {}", member.id, name), make_prefix_store(store, "rpc/agent/"));
   host_->offer(BP_EXT_RPC, &offered_);

@@ -25,6 +25,7 @@ class Transport {
     virtual void received(int32_t from, const bp_rpc_message& message) = 0;
     virtual void failed(int32_t to, uint64_t id, const Error& error) = 0;
     virtual void lost(int32_t peer, const Error& error) = 0;
+    virtual void refused(int32_t from, const bp_rpc_message& message, const Error& error) = 0;
   };
 
   // BP_INVALID unless the backend makes RPC agents.

@@ -142,7 +142,10 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void received(int32_t from, const bp_rpc_message& message) override;
   void failed(int32_t to, uint64_t id, const Error& error) override;
   void lost(int32_t peer, const Error& error) override;
-  void handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel);
+  void refused(int32_t from, const bp_rpc_message& message, const Error& error) override;
+  // `problem`: its buffers have no place here; NULL: none.
+  void take(int32_t from, const bp_rpc_message& message, const Error* problem);
+  void handle(int32_t from, Header header, std::shared_ptr<Parcel> parcel, const Error* problem);
   void serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel);
   void perform(const std::shared_ptr<Inbound>& inbound);
   void answer(const std::shared_ptr<Inbound>& inbound, const Error* error, Content result);

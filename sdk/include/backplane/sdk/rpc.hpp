@@ -98,8 +98,8 @@ class RpcHost {
  public:
   explicit RpcHost(const Host& host)
       : host_(static_cast<const bp_rpc_host*>(host.get()->extension(host.get()->ctx, BP_EXT_RPC))) {
-    if (host_ == nullptr || host_->struct_size < sizeof(bp_rpc_host) || host_->received == nullptr ||
-        host_->failed == nullptr || host_->lost == nullptr) {
+    if (host_ == nullptr || !BP_HAS(host_, lost) || host_->received == nullptr || host_->failed == nullptr ||
+        host_->lost == nullptr) {
       throw Failure(BP_UNSUPPORTED, "this core has no remote procedure calls (" BP_EXT_RPC ")");
     }
   }
@@ -114,15 +114,18 @@ class RpcHost {
   template <typename Keep>
   void received(int32_t from, std::string_view payload, const std::vector<bp_buffer>& buffers,
                 std::unique_ptr<Keep> keep) const {
-    bp_rpc_message message = {};
-    message.struct_size = sizeof(bp_rpc_message);
-    message.payload = payload.data();
-    message.payload_size = payload.size();
-    message.buffers = buffers.data();
-    message.buffer_count = static_cast<uint32_t>(buffers.size());
-    message.owner = keep.release();
-    message.release = [](void* owner) { delete static_cast<Keep*>(owner); };
+    const bp_rpc_message message = message_of(payload, buffers, std::move(keep));
     host_->received(host_->ctx, from, &message);
+  }
+  // Delivers what is left of a message for whose buffers there is no memory here. False: this core knows of no such
+  // thing, and has not been told.
+  template <typename Keep>
+  bool refused(int32_t from, std::string_view payload, std::unique_ptr<Keep> keep, const Failure& why) const {
+    if (!BP_HAS(host_, refused) || host_->refused == nullptr) return false;
+    const bp_rpc_message message = message_of(payload, {}, std::move(keep));
+    const bp_error err = report_of(why);
+    host_->refused(host_->ctx, from, &message, &err);
+    return true;
   }
   void failed(int32_t to, uint64_t id, const Failure& why) const {
     if (id == 0) return;
@@ -136,6 +139,19 @@ class RpcHost {
   }
 
  private:
+  template <typename Keep>
+  static bp_rpc_message message_of(std::string_view payload, const std::vector<bp_buffer>& buffers,
+                                   std::unique_ptr<Keep> keep) {
+    bp_rpc_message message = {};
+    message.struct_size = sizeof(bp_rpc_message);
+    message.payload = payload.data();
+    message.payload_size = payload.size();
+    message.buffers = buffers.data();
+    message.buffer_count = static_cast<uint32_t>(buffers.size());
+    message.owner = keep.release();
+    message.release = [](void* owner) { delete static_cast<Keep*>(owner); };
+    return message;
+  }
   static bp_error report_of(const Failure& why) {
     bp_error err;
     bp_error_init(&err);

@@ -16,7 +16,8 @@
  * id is 0 is delivered, and released, after what was sent to the same worker before it, as far as that comes within a
  * second or two: it may be a goodbye. Whoever is given a message looks at no more of it than struct_size says; what is
  * missing is zero. Buffers may be of device memory only where both agents agreed on that; where a buffer arrives is the
- * receiving agent's choice.
+ * receiving agent's choice. What the program has given to a device's default stream is done before the agent reads a
+ * buffer there; of other streams it knows nothing. Received buffers are there when the message is delivered.
  *
  * OWNERSHIP. Whoever takes a message over calls `release(owner)` once, when it needs payload and buffers no more: the
  * agent those it sends, the core those it is given. Until then they stay valid: what is sent as it is; what was
@@ -102,6 +103,11 @@ typedef struct bp_rpc_host {
   /* Nothing is heard from `peer` any more (-1: from anybody), as far as the agent can tell: calls to it end. What comes
    * from it later all the same is received. [any]; does not block for long. */
   void (*lost)(void* ctx, int32_t peer, const bp_error* err);
+
+  /* A message has come whose buffers this worker has no memory for, of a device, say. The core takes it over without
+   * them, and has the call that it belongs to end with this error, as if the message had brought that. Not there if
+   * struct_size ends before it: the agent then reports the peer as `lost`. [any]; does not block for long. */
+  void (*refused)(void* ctx, int32_t from, const bp_rpc_message* message, const bp_error* err);
 } bp_rpc_host;
 
 #ifdef __cplusplus
@@ -130,6 +136,7 @@ BP_RPC_AT(bp_rpc_host, received, 16);
 BP_RPC_AT(bp_rpc_host, failed, 24);
 BP_RPC_AT(bp_rpc_host, most_bytes, 32);
 BP_RPC_AT(bp_rpc_host, lost, 40);
+BP_RPC_AT(bp_rpc_host, refused, 48);
 #undef BP_RPC_AT
 
 #ifdef __cplusplus
