@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent.hpp"
 
-#include <dlfcn.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -19,19 +18,11 @@
 namespace backplane::tensorpipe_plugin {
 namespace {
 
-// Those that the driver counts; it is not needed otherwise.
-int device_count() {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) return 0;
-  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
-  const auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
-  int devices = 0;
-  if (init == nullptr || count == nullptr || init(0) != 0 || count(&devices) != 0) return 0;
-  return devices;
-}
-
 constexpr int64_t kStoreTimeoutNs = 10'000'000'000;  // for a card that is known to be there
 constexpr std::chrono::seconds kRetry(1);
+
+// Its buffers are to be copied from there before it can be written.
+bool is_on_device(const std::shared_ptr<Outgoing>& message) { return message->has_devices && !message->staged; }
 
 }  // namespace
 
@@ -43,20 +34,26 @@ Agent::Agent(const sdk::Context& context)
       endpoint_(make_endpoint(context)),
       peers_(static_cast<size_t>(context.world_size)) {
   card_.host = host_identity();
-  card_.devices = {context.name, device_count(), parse_device_maps(context.options.text("device_maps"))};
+  card_.devices = {context.name, 0, parse_device_maps(context.options.text("device_maps"))};
+  card_.devices.count = count_cuda_devices(&card_.devices.why_none);
   if (getrandom(card_.token.data(), card_.token.size(), 0) != static_cast<ssize_t>(card_.token.size())) {
     throw sdk::Failure(BP_RESOURCE, "the system gives no random bytes");
   }
   try {
-    listen();
+    const auto listener = listen();
     std::vector<WorkerDevices> workers;
     for (int32_t rank = 0; rank < context.world_size; ++rank) {
       const Card card = parse_card(host_.store_get(card_key(rank), context.timeout_ns), rank);
-      if (rank != rank_) way_to(card_, card, rank);
+      if (rank != rank_) {
+        require_same_wire(card_, card, rank);
+        way_to(card_, card, rank);
+      }
       peers_[static_cast<size_t>(rank)].token = card.token;
-      workers.push_back(card.devices);
+      workers.push_back(rank == rank_ ? card_.devices : card.devices);
     }
     check_device_maps(workers);
+    staging_.emplace(workers, rank_, memory_, over_);
+    accept(listener);  // what comes before waits: it may be for devices
     thread_ = sdk::start_thread([this] { tend(); });
   } catch (...) {
     abort(sdk::Failure(BP_CANCELLED, "the agent could not start"));
@@ -74,14 +71,15 @@ void Agent::tell(const tensorpipe::Listener& listener) {
 }
 
 void Agent::send(int32_t to, sdk::RpcMessage message, int64_t) {
-  const auto kept = std::make_shared<sdk::RpcMessage>(std::move(message));
+  const auto kept = std::make_shared<Outgoing>(std::move(message));
+  kept->has_devices = staging_->concerns(kept->message, to);
   Pipe pipe;
   {
     const std::lock_guard lock(mutex_);
     if (over_) throw sdk::Failure(BP_CANCELLED, "this worker has left");
     Peer& peer = peers_[static_cast<size_t>(to)];
     pipe = peer.pipe;
-    if (!pipe || peer.wanted) {
+    if (!pipe || peer.wanted || kept->has_devices) {
       peer.backlog.push_back(kept);
       if (std::exchange(peer.wanted, true)) return;
       wanted_.push_back(to);
@@ -121,21 +119,28 @@ void Agent::connect(int32_t to) {
     }
   }
   if (!failure) return watch(to, pipe);
-  for (const Kept& message : backlog) core_.failed(to, message->id(), *failure);
+  for (const Kept& message : backlog) core_.failed(to, message->message.id(), *failure);
 }
 
-// What had to wait for the pipe, before what was sent meanwhile. Others write by themselves once there is no more.
+// What had to wait, for the pipe or for the device that it is copied from, before what was sent meanwhile. Others write
+// by themselves once there is no more.
 void Agent::write_backlog(int32_t to) {
   constexpr ptrdiff_t kMost = 256;  // at a time
   Pipe pipe;
   std::vector<Kept> batch;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
     pipe = peer.pipe;
     if (!pipe) return wanted_.push_back(to);  // it broke
     const auto first = peer.backlog.begin();
-    const auto last = first + std::min(kMost, peer.backlog.end() - first);
+    const auto last = std::find_if(first, first + std::min(kMost, peer.backlog.end() - first), is_on_device);
+    if (first == last && first != peer.backlog.end()) {
+      const Kept next = std::move(*first);
+      peer.backlog.pop_front();
+      lock.unlock();
+      return stage(to, next);
+    }
     batch.assign(std::make_move_iterator(first), std::make_move_iterator(last));
     peer.backlog.erase(first, last);
     peer.wanted = !batch.empty();
@@ -147,14 +152,27 @@ void Agent::write_backlog(int32_t to) {
   }
 }
 
+// As long as this takes, what is sent to that worker waits behind it, and all else goes on.
+void Agent::stage(int32_t to, const Kept& message) {
+  staging_->copy_out(message, to, [this, to, message](const sdk::Failure* failure) {
+    if (over_) return;
+    if (failure != nullptr) core_.failed(to, message->message.id(), *failure);
+    const std::lock_guard lock(mutex_);
+    if (failure == nullptr) peers_[static_cast<size_t>(to)].backlog.push_front(message);
+    wanted_.push_back(to);
+    changed_.notify_all();
+  });
+}
+
 void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
+  const uint64_t id = message->message.id();
   tensorpipe::Message out;
   try {
-    out = to_tensorpipe(*message, peers_[static_cast<size_t>(to)].token, rank_);
+    out = to_tensorpipe(message->message, peers_[static_cast<size_t>(to)].token, rank_, message->staged.get());
   } catch (const sdk::Failure& failure) {
-    return core_.failed(to, message->id(), failure);
+    return core_.failed(to, id, failure);
   }
-  if (message->id() == 0) {
+  if (id == 0) {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
     if (peer.pipe == pipe) peer.unread.push_back(message);  // else it was forgotten, and gives no receipts
@@ -162,7 +180,7 @@ void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
   pipe->write(std::move(out), [this, to, message, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error) {
     if (!error) return;
     if (const Pipe broken = weak.lock()) forget(to, broken);
-    if (!over_) core_.failed(to, message->id(), failure_of(error, to));
+    if (!over_) core_.failed(to, message->message.id(), failure_of(error, to));
   });
 }
 
@@ -206,23 +224,24 @@ bool Agent::forget(int32_t to, const Pipe& pipe) {
   return true;
 }
 
-void Agent::listen() {
+// Whoever connects waits until it is accepted.
+std::shared_ptr<tensorpipe::Listener> Agent::listen() {
   std::vector<std::string> urls;
   for (const auto& url : endpoint_.urls) urls.push_back(url());
   const std::shared_ptr<tensorpipe::Listener> listener = endpoint_.context->listen(urls);
   std::shared_ptr<tensorpipe::Listener> last;
   {
     const std::lock_guard lock(mutex_);
-    if (over_) return;
+    if (over_) return listener;
     last = std::exchange(listener_, listener);
   }
   tell(*listener);
-  accept(listener);
+  return listener;
 }
 
 bool Agent::listen_again() {
   try {
-    listen();
+    accept(listen());
     return true;
   } catch (const std::exception& e) {
     if (!over_) host_.log(BP_LOG_WARN, std::string("nobody can connect for now: ") + e.what());
@@ -286,69 +305,6 @@ void Agent::accept(const std::shared_ptr<tensorpipe::Listener>& listener) {
   });
 }
 
-// With a pipe from a worker that is known go the answers that were on it.
-void Agent::drop(const Pipe& pipe, int32_t from, const sdk::Failure& why) {
-  {
-    const std::lock_guard lock(mutex_);
-    incoming_.erase(pipe);
-  }
-  pipe->close();
-  if (from >= 0 && !over_) core_.lost(from, why);
-}
-
-void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
-  // Weak, because a pipe keeps its callbacks.
-  pipe->readDescriptor(
-      [this, incoming, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) {
-        const Pipe same = weak.lock();
-        if (!same) return;
-        const int32_t from = incoming->from;
-        if (error) return drop(same, from, failure_of(error, from));
-        std::unique_ptr<Arrival> arrival;
-        try {
-          arrival = std::make_unique<Arrival>(std::move(descriptor), card_.token, static_cast<int32_t>(peers_.size()),
-                                              core_.most_bytes(), memory_.get());
-        } catch (const sdk::Failure& e) {
-          host_.log(BP_LOG_WARN, e.what());
-          return drop(same, e.peer_rank() >= 0 ? e.peer_rank() : from, e);
-        } catch (const std::exception& e) {
-          host_.log(BP_LOG_WARN, e.what());
-          return drop(same, from, sdk::Failure(BP_RESOURCE, e.what(), from));
-        }
-        incoming->from = arrival->from();
-        take(same, incoming, std::move(arrival));
-        read(same, incoming);
-      });
-}
-
-// One that is whole is delivered first, so that whoever waits for it runs while TensorPipe is told to go on. Not if
-// others are still arriving: a goodbye must not overtake what was said before it, which would be lost.
-void Agent::take(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, std::unique_ptr<Arrival> arrival) {
-  if (arrival->is_whole() && incoming->arriving == 0) {
-    deliver(pipe, std::move(arrival));
-    pipe->read({}, [](const tensorpipe::Error&) {});
-    return;
-  }
-  ++incoming->arriving;
-  const tensorpipe::Allocation allocation = arrival->allocation();
-  // Copies of a callback share what it has.
-  auto rest = std::make_shared<std::unique_ptr<Arrival>>(std::move(arrival));
-  pipe->read(allocation,
-             [this, incoming, rest = std::move(rest), weak = std::weak_ptr(pipe)](const tensorpipe::Error& failed) {
-               if (!failed) deliver(weak.lock(), std::move(*rest));
-               --incoming->arriving;
-             });
-}
-
-// `pipe`: NULL if it is gone.
-void Agent::deliver(const Pipe& pipe, std::unique_ptr<Arrival> arrival) {
-  if (over_) return;
-  const Arrival& it = *arrival;
-  const bool wants_receipt = it.wants_receipt();
-  core_.received(it.from(), it.payload(), it.buffers(), std::move(arrival));
-  if (wants_receipt && pipe) pipe->write({}, [](const tensorpipe::Error&) {});
-}
-
 void Agent::abort(const sdk::Failure&) noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -356,6 +312,7 @@ void Agent::abort(const sdk::Failure&) noexcept {
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
+  if (staging_) staging_->stop();
   endpoint_.context->close();
   endpoint_.context->join();  // all callbacks have run
   memory_->close();

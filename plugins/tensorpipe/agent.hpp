@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "context.hpp"
 #include "device_maps.hpp"
 #include "message.hpp"
+#include "staging.hpp"
 
 namespace backplane::tensorpipe_plugin {
 
@@ -35,33 +37,38 @@ class Agent final : public sdk::RpcAgent {
  private:
   using Pipe = std::shared_ptr<tensorpipe::Pipe>;
 
-  using Kept = std::shared_ptr<sdk::RpcMessage>;
+  using Kept = std::shared_ptr<Outgoing>;
 
   struct Peer {
     Token token = {};          // set once, by the constructor
     Pipe pipe;                 // none: the next message has one made
-    bool wanted = false;       // the agent's thread has been asked for a pipe, and writes the backlog to it
+    bool wanted = false;       // the agent's thread makes a pipe, and writes the backlog to it, or the first one of
+                               // that is being copied from a device
     std::deque<Kept> backlog;  // what was sent meanwhile
     std::deque<Kept> unread;   // of those that want a receipt
   };
-  // What is known of a pipe that is read. For its callbacks, of which TensorPipe runs one at a time.
+  // What is known of a pipe that is read. For its callbacks, of which TensorPipe runs one at a time; the numbers go
+  // down also where devices' buffers are placed, once what they count was delivered.
   struct Incoming {
-    int32_t from = -1;  // who has sent the message before, -1 if there was none
-    int arriving = 0;   // messages that are delivered, in their order, once all of them is there
+    int32_t from = -1;              // who has sent the message before, -1 if there was none
+    std::atomic<int> arriving = 0;  // messages that are delivered, in their order, once all of them is there
+    std::atomic<int> placing = 0;   // those of them that are placed on devices, or behind such
   };
   void tell(const tensorpipe::Listener& listener);
   void tend();
   void connect(int32_t to);
   void write_backlog(int32_t to);
+  void stage(int32_t to, const Kept& message);
   void write(int32_t to, const Pipe& pipe, const Kept& message);
   void watch(int32_t to, const Pipe& pipe);
   bool forget(int32_t to, const Pipe& pipe);
   void take_receipt(int32_t to);
-  void listen();
+  std::shared_ptr<tensorpipe::Listener> listen();
   bool listen_again();
   void accept(const std::shared_ptr<tensorpipe::Listener>& listener);
   void read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming);
   void take(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, std::unique_ptr<Arrival> arrival);
+  void place(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, std::unique_ptr<Arrival> arrival);
   void deliver(const Pipe& pipe, std::unique_ptr<Arrival> arrival);
   void drop(const Pipe& pipe, int32_t from, const sdk::Failure& why);
 
@@ -83,6 +90,7 @@ class Agent final : public sdk::RpcAgent {
   bool deaf_ = false;               // the listener has failed
   std::atomic<bool> over_ = false;  // written with the lock
 
+  std::optional<Staging> staging_;  // made before anything is sent or accepted
   std::thread thread_;
 };
 

@@ -21,7 +21,8 @@ std::string transports_of(const Card& card) {
 std::string place_key(int32_t rank) { return "place/" + std::to_string(rank); }
 std::string card_key(int32_t rank) { return "worker/" + std::to_string(rank); }
 
-// Lines, and the token behind them.
+// Lines, and the token behind them; then, since version 2, which does not keep older workers from reading the rest, one
+// more line.
 std::string format_card(const Card& card) {
   std::string text;
   for (const std::string* line : {&card.host, &card.uv, &card.shm, &card.devices.name}) {
@@ -29,7 +30,8 @@ std::string format_card(const Card& card) {
   }
   text.append(std::to_string(card.devices.count)).append("\n");
   text.append(format_device_maps(card.devices.maps)).append("\n");
-  return text.append(card.token.data(), card.token.size());
+  text.append(card.token.data(), card.token.size());
+  return card.wire < 2 ? text : text.append(std::to_string(card.wire)).append("\n");
 }
 
 Card parse_card(const std::string& text, int32_t rank) {
@@ -43,9 +45,22 @@ Card parse_card(const std::string& text, int32_t rank) {
   if (!lines.read(card.token.data(), static_cast<std::streamsize>(card.token.size()))) {
     throw sdk::Failure(BP_INVALID, "a worker has left a broken card", rank);
   }
+  card.wire = 1;
+  std::string wire;
+  if (std::getline(lines, wire)) card.wire = std::atoi(wire.c_str());
+  if (!wire.empty() && lines.eof()) throw sdk::Failure(BP_INVALID, "a worker has left a broken card", rank);
   card.devices.count = std::atoi(count.c_str());
   card.devices.maps = parse_device_maps(maps);
   return card;
+}
+
+void require_same_wire(const Card& mine, const Card& other, int32_t rank) {
+  if (mine.wire == other.wire) return;
+  throw sdk::Failure(BP_UNSUPPORTED,
+                     "worker " + other.devices.name + " speaks version " + std::to_string(other.wire) +
+                         " of tensorpipe's messages, and worker " + mine.devices.name + " version " +
+                         std::to_string(mine.wire) + "; let all workers run the same version of Backplane",
+                     rank);
 }
 
 const std::string& way_to(const Card& mine, const Card& other, int32_t rank) {

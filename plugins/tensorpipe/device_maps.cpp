@@ -50,7 +50,7 @@ void check_range(const WorkerDevices& of, const DeviceMap& map, const WorkerDevi
   for (const auto& [here, there] : map) {
     if (here >= of.count) {
       refuse("device_maps: worker " + of.name + " maps its device " + std::to_string(here) + ", but has " +
-             std::to_string(of.count));
+             std::to_string(of.count) + (of.why_none.empty() ? "" : ": " + of.why_none));
     }
     if (there >= to.count) {
       refuse("device_maps: worker " + of.name + " maps to device " + std::to_string(there) + " of worker " + to.name +
@@ -111,6 +111,16 @@ DeviceMaps reverse_device_maps(const std::vector<WorkerDevices>& workers, const 
     for (const auto& [there, here] : map->second) reverse[caller.name].emplace(here, there);
   }
   return reverse;
+}
+
+DeviceMap device_map_between(const WorkerDevices& from, const WorkerDevices& to) {
+  DeviceMap map;
+  const auto own = from.maps.find(to.name);
+  if (own != from.maps.end()) map = own->second;
+  const DeviceMaps reverse = reverse_device_maps({to}, from.name);
+  const auto back = reverse.find(to.name);
+  if (back != reverse.end()) map.insert(back->second.begin(), back->second.end());
+  return map;
 }
 
 }  // namespace backplane::tensorpipe_plugin

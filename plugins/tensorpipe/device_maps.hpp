@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,8 @@ namespace backplane::tensorpipe_plugin {
 
 using DeviceMap = std::map<int, int>;                 // device here to device there
 using DeviceMaps = std::map<std::string, DeviceMap>;  // by the other worker's name
+
+using DeviceSet = std::set<int>;
 
 // "worker1:0=1,1=0;worker2:0=0"; empty: none. Throws sdk::Failure (BP_INVALID) with the place that is wrong, also if a
 // device is named twice on either side.
@@ -24,6 +27,7 @@ struct WorkerDevices {
   std::string name;
   int count = 0;  // of its devices
   DeviceMaps maps;
+  std::string why_none = {};  // what it lacks if it has none; known of this process alone
 };
 
 // Throws sdk::Failure (BP_INVALID) that names the first worker whose maps name an unknown worker, or a device that is
@@ -33,5 +37,9 @@ void check_device_maps(const std::vector<WorkerDevices>& workers);
 // For worker `name`: which device of another worker's own answers to which of its own, from the maps of those who call
 // it: {"caller": {device here: device there}}.
 DeviceMaps reverse_device_maps(const std::vector<WorkerDevices>& workers, const std::string& name);
+
+// Where buffers on the devices of worker `from` arrive at worker `to`: by its own map, and where that says nothing by
+// the reverse of the other's, so that results travel back. Messages do not tell calls from results.
+DeviceMap device_map_between(const WorkerDevices& from, const WorkerDevices& to);
 
 }  // namespace backplane::tensorpipe_plugin

@@ -2,19 +2,23 @@
 #include "message.hpp"
 
 #include <cstring>
+#include <unordered_map>
 #include <utility>
 
 namespace backplane::tensorpipe_plugin {
 namespace {
 
-// In front of the buffers' sizes, in the message's metadata; behind these is the payload if it is small.
+// In front of the buffers' sizes, in the message's metadata. Behind these are the devices, of 4 bytes each, if some
+// buffers are to arrive on any, and then the payload if it is small.
 struct Head {
   Token token;
   int32_t from = -1;
   uint32_t buffers = 0;
   uint32_t wants_receipt = 0;
-  uint32_t inside = 0;  // 1: so it is
+  uint32_t has = 0;  // of what follows
 };
+constexpr uint32_t kPayload = 1;
+constexpr uint32_t kDevices = 2;
 
 bool is_tensor(uint64_t bytes) { return bytes >= kTensorSize; }
 
@@ -26,8 +30,9 @@ bool is_tensor(uint64_t bytes) { return bytes >= kTensorSize; }
 
 }  // namespace
 
-tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from) {
-  const auto& buffers = message.buffers();
+tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from,
+                                  const Staged* staged) {
+  const auto& buffers = staged == nullptr ? message.buffers() : staged->buffers;
   if (buffers.size() > kMostBuffers) {
     throw sdk::Failure(BP_INVALID,
                        "a message has " + std::to_string(buffers.size()) + " buffers; pack them into fewer");
@@ -36,13 +41,15 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
   const std::string_view payload = message.payload();
   const bool inside = payload.size() <= kInsideSize;
   const Head head = {receiver, from, static_cast<uint32_t>(buffers.size()), message.id() == 0 ? 1U : 0U,
-                     inside ? 1U : 0U};
-  out.metadata.reserve(sizeof(head) + buffers.size() * sizeof(uint64_t) + (inside ? payload.size() : 0));
+                     (inside ? kPayload : 0) | (staged != nullptr ? kDevices : 0)};
+  const size_t devices_size = staged == nullptr ? 0 : staged->devices.size() * sizeof(int32_t);
+  out.metadata.reserve(sizeof(head) + buffers.size() * sizeof(uint64_t) + devices_size + (inside ? payload.size() : 0));
   out.metadata.assign(reinterpret_cast<const char*>(&head), sizeof(head));
   if (!inside) out.payloads.push_back({const_cast<char*>(payload.data()), payload.size(), ""});
   for (const bp_buffer& buffer : buffers) {
     if (buffer.memory != BP_HOST) {
-      throw sdk::Failure(BP_UNSUPPORTED, "this build of TensorPipe carries host memory only; copy the buffer there");
+      throw sdk::Failure(BP_UNSUPPORTED,
+                         "tensorpipe carries the memory of hosts and CUDA devices; copy the buffer there");
     }
     out.metadata.append(reinterpret_cast<const char*>(&buffer.count), sizeof(buffer.count));
     if (is_tensor(buffer.count)) {
@@ -51,12 +58,13 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
       out.payloads.push_back({buffer.data, static_cast<size_t>(buffer.count), ""});
     }
   }
+  if (devices_size > 0) out.metadata.append(reinterpret_cast<const char*>(staged->devices.data()), devices_size);
   if (inside) out.metadata.append(payload);
   return out;
 }
 
 Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t world_size, uint64_t most,
-                 sdk::BlockPool* pool)
+                 sdk::BlockPool* pool, const OpenTo& open_to)
     : metadata_(std::move(descriptor.metadata)) {
   Head head;
   const std::string_view metadata = metadata_;
@@ -66,8 +74,9 @@ Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t wo
   if (head.from < 0 || head.from >= world_size) refuse("its sender is no worker", -1);
   from_ = head.from;
   wants_receipt_ = head.wants_receipt != 0;
-  const uint64_t head_size = sizeof(head) + head.buffers * sizeof(uint64_t);
-  const bool inside = head.inside != 0;
+  const uint64_t devices_at = sizeof(head) + head.buffers * sizeof(uint64_t);
+  const uint64_t head_size = devices_at + ((head.has & kDevices) != 0 ? head.buffers * sizeof(int32_t) : 0);
+  const bool inside = (head.has & kPayload) != 0;
   if (head.buffers > kMostBuffers || metadata.size() < head_size ||
       (inside ? metadata.size() - head_size > kInsideSize
               : metadata.size() != head_size || descriptor.payloads.empty())) {
@@ -93,11 +102,16 @@ Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t wo
   } else {
     payload_ = {static_cast<const char*>(allocation_.payloads[0].data), descriptor.payloads[0].length};
   }
-  size_t payload = inside ? 0 : 1;
+  read_buffers(descriptor, metadata.substr(sizeof(head), devices_at - sizeof(head)), inside ? 0 : 1);
+  if (devices_at < head_size) read_devices(metadata.substr(devices_at, head_size - devices_at), open_to(from_));
+}
+
+// `sizes`: of 8 bytes each. `payload`: the first one that is a buffer.
+void Arrival::read_buffers(const tensorpipe::Descriptor& descriptor, std::string_view sizes, size_t payload) {
   size_t tensor = 0;
-  for (uint32_t i = 0; i < head.buffers; ++i) {
+  for (; !sizes.empty(); sizes.remove_prefix(sizeof(uint64_t))) {
     uint64_t bytes = 0;
-    std::memcpy(&bytes, metadata.data() + sizeof(head) + i * sizeof(bytes), sizeof(bytes));
+    std::memcpy(&bytes, sizes.data(), sizeof(bytes));
     void* data = nullptr;
     if (is_tensor(bytes)) {
       if (tensor >= descriptor.tensors.size() || descriptor.tensors[tensor].length != bytes) {
@@ -115,6 +129,34 @@ Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t wo
   if (payload != descriptor.payloads.size() || tensor != descriptor.tensors.size()) {
     refuse("it brings more than it says", from_);
   }
+}
+
+// `devices`: of 4 bytes each, for each buffer. What a peer says: only what the maps name counts.
+void Arrival::read_devices(std::string_view devices, const DeviceSet& open) {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    int32_t device = kOnHost;
+    std::memcpy(&device, devices.data() + i * sizeof(device), sizeof(device));
+    if (device == kOnHost) continue;
+    if (!open.contains(device)) {
+      refuse("no device map names CUDA device " + std::to_string(device) + " of this worker for it", from_);
+    }
+    buffers_[i].memory = BP_CUDA;
+    buffers_[i].device = device;
+    if (buffers_[i].count > 0) for_devices_.push_back(i);
+  }
+}
+
+void Arrival::place(const ToDevice& to_device) {
+  std::unordered_map<const void*, std::shared_ptr<void>*> copies;
+  for (std::shared_ptr<void>& each : memory_) copies.emplace(each.get(), &each);
+  for (const size_t index : for_devices_) {
+    bp_buffer& buffer = buffers_[index];
+    std::shared_ptr<void> placed = to_device(buffer.device, buffer.data, buffer.count);
+    std::shared_ptr<void>& copy = *copies.at(buffer.data);
+    buffer.data = placed.get();
+    copy = std::move(placed);  // in its place
+  }
+  for_devices_.clear();
 }
 
 }  // namespace backplane::tensorpipe_plugin

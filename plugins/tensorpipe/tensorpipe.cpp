@@ -29,7 +29,7 @@ struct TensorPipe {
                        .help = "which of cma, mpt beside basic, as in cma+mpt; empty: cma if viable"}),
           sdk::option({.key = "device_maps",
                        .default_value = "",
-                       .help = "which device here is which there, checked only: worker1:0=1,1=0;worker2:0=0"}),
+                       .help = "which CUDA device here is which there: worker1:0=1,1=0;worker2:0=0"}),
           sdk::option({.key = "address",
                        .default_value = "",
                        .help = "this worker's address, at which uv listens; others must reach it; empty: 127.0.0.1"})});

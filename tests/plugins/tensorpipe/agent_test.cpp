@@ -11,6 +11,7 @@
 #include <functional>
 #include <numeric>
 
+#include "card.hpp"
 #include "rpc/sides.hpp"
 #include "support/agents.hpp"
 
@@ -125,6 +126,29 @@ TEST(TensorPipeAgentTest, WhatIsSentWhileItConnectsComesInThatOrder) {
   EXPECT_TRUE(sides.one->received_sizes() == sizes);
 }
 
+// The core tells the other one, as it tells all of whoever cannot start.
+TEST(TensorPipeAgentTest, AnOlderWorkerIsNamed) {
+  const auto store = core::make_inproc_store();
+  tensorpipe_plugin::Card old;
+  old.host = "elsewhere";
+  old.shm = "shm://nowhere";
+  old.devices.name = "grandfather";
+  old.wire = 1;
+  store->set("place/1", "elsewhere", soon());
+  store->set("worker/1", tensorpipe_plugin::format_card(old), soon());
+  std::string text;
+  try {
+    Side(agent(), store, 0);
+  } catch (const std::runtime_error& e) {
+    text = e.what();
+  }
+  EXPECT_EQ(text,
+            "worker grandfather speaks version 1 of tensorpipe's messages, and worker test version 2; let all workers "
+            "run the same version of Backplane");
+}
+
+constexpr uint32_t kNoSuchMemory = 99;  // which the agent does not carry
+
 // One thread of the agent's writes what had to wait, and makes pipes. What it cannot write it says while it is at it.
 TEST(TensorPipeAgentTest, OthersGetTheirTurnWhileMuchIsWritten) {
   constexpr uint64_t kMany = 2000;
@@ -149,7 +173,7 @@ TEST(TensorPipeAgentTest, OthersGetTheirTurnWhileMuchIsWritten) {
   const std::string card = store->get("worker/1", soon());
   store->remove("worker/1", soon());
   for (uint64_t id = 1; id <= kMany; ++id) {
-    ASSERT_EQ(sides[0]->send(1, id, 1, BP_NO_TIMEOUT, BP_CUDA), BP_OK);
+    ASSERT_EQ(sides[0]->send(1, id, 1, BP_NO_TIMEOUT, kNoSuchMemory), BP_OK);
   }
   store->set("worker/1", card, soon());
   EXPECT_TRUE(sides[2]->has_received(1));

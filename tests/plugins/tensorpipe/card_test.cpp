@@ -37,6 +37,29 @@ TEST(TensorPipeCardTest, IsReadAndWritten) {
   EXPECT_THROW(parse_card(format_card(written).substr(0, format_card(written).size() - 1), 0), sdk::Failure);
 }
 
+// Older workers read all of a card but its last line.
+TEST(TensorPipeCardTest, WorkersOfOtherVersionsAreNamed) {
+  const Card mine = card("a", "h", "", "shm://a");
+  Card other = card("b", "h", "", "shm://b");
+  EXPECT_EQ(parse_card(format_card(other), 1).wire, kWireVersion);
+  EXPECT_NO_THROW(require_same_wire(mine, parse_card(format_card(other), 1), 1));
+  other.wire = 1;
+  const Card old = parse_card(format_card(other), 1);
+  EXPECT_EQ(old.wire, 1);
+  EXPECT_EQ(old.token, other.token);
+  EXPECT_TRUE(format_card(card("b", "h", "", "shm://b")).starts_with(format_card(other)));
+  try {
+    require_same_wire(mine, old, 1);
+    ADD_FAILURE() << "they are taken for the same";
+  } catch (const sdk::Failure& failure) {
+    EXPECT_EQ(failure.status(), BP_UNSUPPORTED);
+    EXPECT_EQ(failure.peer_rank(), 1);
+    EXPECT_STREQ(failure.what(),
+                 "worker b speaks version 1 of tensorpipe's messages, and worker a version 2; let all workers run the "
+                 "same version of Backplane");
+  }
+}
+
 TEST(TensorPipeCardTest, SharedMemoryIsTheWayWithinAHost) {
   const Card a = card("a", "h", "uv://127.0.0.1:1", "shm://a");
   EXPECT_EQ(way_to(a, card("b", "h", "uv://127.0.0.1:2", "shm://b"), 1), "shm://b");

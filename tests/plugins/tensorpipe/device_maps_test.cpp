@@ -51,6 +51,8 @@ TEST(DeviceMapsTest, StayWithinWhatIsThere) {
   EXPECT_EQ(refusal({{"a", 2, {{"c", {{0, 0}}}}}, {"b", 1, {}}}),
             "device_maps: worker a maps to worker c, which there is not");
   EXPECT_EQ(refusal({{"a", 1, {{"b", {{1, 0}}}}}, {"b", 1, {}}}), "device_maps: worker a maps its device 1, but has 1");
+  EXPECT_EQ(refusal({{"a", 0, {{"b", {{1, 0}}}}, "no driver"}, {"b", 1, {}}}),
+            "device_maps: worker a maps its device 1, but has 0: no driver");
   EXPECT_EQ(refusal({{"a", 2, {{"b", {{1, 1}}}}}, {"b", 1, {}}}),
             "device_maps: worker a maps to device 1 of worker b, which has 1");
   EXPECT_EQ(refusal({{"a", 0, {}}, {"b", 0, {}}}), "");  // nobody has any
@@ -62,6 +64,17 @@ TEST(DeviceMapsTest, AreReversedForWhoIsCalled) {
   EXPECT_EQ(reverse_device_maps(workers, "b"), (DeviceMaps{{"a", {{1, 0}, {0, 1}}}, {"c", {{1, 3}}}}));
   EXPECT_EQ(reverse_device_maps(workers, "a"), (DeviceMaps{{"b", {{0, 0}}}}));
   EXPECT_TRUE(reverse_device_maps(workers, "c").empty());
+}
+
+TEST(DeviceMapsTest, LeadByTheOwnMapElseByTheReverse) {
+  const WorkerDevices a = {"a", 3, {{"b", {{0, 1}}}}};
+  const WorkerDevices b = {"b", 3, {{"a", {{2, 0}, {1, 2}}}}};
+  const WorkerDevices c = {"c", 3, {}};
+  EXPECT_EQ(device_map_between(a, b), (DeviceMap{{0, 1}, {2, 1}}));  // b's 2=0 is not what a says of 0
+  EXPECT_EQ(device_map_between(b, a), (DeviceMap{{2, 0}, {1, 2}}));
+  EXPECT_EQ(device_map_between({"d", 2, {}}, {"e", 2, {{"d", {{0, 1}, {1, 0}}}}}), (DeviceMap{{0, 1}, {1, 0}}));
+  EXPECT_TRUE(device_map_between(a, c).empty());
+  EXPECT_TRUE(device_map_between(c, b).empty());
 }
 
 }  // namespace

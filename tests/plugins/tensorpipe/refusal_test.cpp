@@ -8,6 +8,7 @@
 #include <future>
 
 #include "card.hpp"
+#include "cuda_double.hpp"
 #include "message.hpp"
 #include "rpc/sides.hpp"
 #include "support/agents.hpp"
@@ -58,12 +59,14 @@ size_t refusals_in(const std::string& log) {
 // A good message of worker 0 with a payload of five bytes, a small and a large buffer.
 class Forgery {
  public:
-  explicit Forgery(const Card& card) : memory_(100 + kTensorSize) {
+  // `device`: where the large one is to arrive.
+  explicit Forgery(const Card& card, int32_t device = kOnHost) : memory_(100 + kTensorSize) {
     const std::array<bp_buffer, 2> buffers = {
         {{memory_.data(), 100, BP_HOST, 0}, {memory_.data() + 100, kTensorSize, BP_HOST, 0}}};
     const bp_rpc_message message = {sizeof(message), 2, 1, "hello", 5, buffers.data(), nullptr, nullptr};
     kept_.emplace(message);
-    bytes = to_tensorpipe(*kept_, card.token, 0);
+    const Staged staged = {{buffers.begin(), buffers.end()}, {kOnHost, device}, {}};
+    bytes = to_tensorpipe(*kept_, card.token, 0, device == kOnHost ? nullptr : &staged);
   }
   template <typename Number>
   void put(size_t offset, Number number) {
@@ -79,8 +82,8 @@ class Forgery {
 TEST(TensorPipeRefusalTest, WhatMakesNoSenseEndsItsPipeAlone) {
   constexpr size_t kFrom = sizeof(Token);
   constexpr size_t kBuffers = kFrom + 4;
-  constexpr size_t kInside = kBuffers + 8;
-  constexpr size_t kSizes = kInside + 4;
+  constexpr size_t kHas = kBuffers + 8;  // 1: a payload inside, 2: devices
+  constexpr size_t kSizes = kHas + 4;
   Sides sides(agent(), kOverUv);
   const auto card = [&sides] {  // it may listen elsewhere by now
     return parse_card(sides.store->get("worker/1", core::Deadline::after(INT64_C(20'000'000'000))), 1);
@@ -104,7 +107,8 @@ TEST(TensorPipeRefusalTest, WhatMakesNoSenseEndsItsPipeAlone) {
       [](Forgery* it) { it->put(kBuffers, UINT32_MAX); },
       [](Forgery* it) { it->put(kBuffers, uint32_t{1}); },
       [](Forgery* it) { it->put(kBuffers, uint32_t{3}); },
-      [](Forgery* it) { it->put(kInside, uint32_t{0}); },
+      [](Forgery* it) { it->put(kHas, uint32_t{0}); },
+      [](Forgery* it) { it->put(kHas, uint32_t{3}); },  // and no room for them
       [](Forgery* it) { it->put(kSizes, UINT64_MAX); },
       [](Forgery* it) { it->put(kSizes, uint64_t{99}); },
       [](Forgery* it) { it->put(kSizes + 8, uint64_t{kTensorSize + 1}); },
@@ -122,6 +126,29 @@ TEST(TensorPipeRefusalTest, WhatMakesNoSenseEndsItsPipeAlone) {
   }
   ASSERT_EQ(sides.zero->send(1, 2, 1000), BP_OK);
   EXPECT_TRUE(sides.one->has_received(2));
+}
+
+// A worker's word for where its buffers are to arrive: only devices that the maps name are ever touched.
+TEST(TensorPipeRefusalTest, DevicesThatNoMapNamesEndThePipe) {
+  const core::KeyValues mapped = {{"transports", "uv"}, {"device_maps", "test:0=1"}};  // all are called test
+  for (const bool is_mapped : {false, true}) {
+    Sides sides(agent(), is_mapped ? mapped : kOverUv);
+    const auto card = [&sides] {
+      return parse_card(sides.store->get("worker/1", core::Deadline::after(INT64_C(20'000'000'000))), 1);
+    };
+    size_t losses = 0;
+    for (const int32_t device : {2, 7, -2, INT32_MAX, INT32_MIN, 1}) {
+      if (is_mapped && device == 1) continue;
+      Forgery forgery(card(), device);
+      EXPECT_TRUE(ends_the_pipe(card(), std::move(forgery.bytes))) << device;
+      EXPECT_TRUE(sides.one->hears_of_the_loss_of(0, ++losses)) << device;
+      EXPECT_NE(sides.one->loss_of(0).find("no device map names CUDA device 2 of this worker for it"),
+                std::string::npos)
+          << sides.one->loss_of(0);
+    }
+    EXPECT_EQ(sides.one->received_sizes(), std::vector<uint64_t>());
+    EXPECT_EQ(cuda_double_blocks(0) + cuda_double_blocks(1), 0U);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "staging.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "backplane/sdk/failure.hpp"
+
+namespace backplane::tensorpipe_plugin {
+namespace {
+
+// Runs `body`, then next(why it failed).
+template <typename Body>
+void attempt(const Body& body, const std::function<void(const sdk::Failure*)>& next) {
+  std::optional<sdk::Failure> failure;
+  try {
+    body();
+  } catch (const sdk::Failure& e) {
+    failure.emplace(e);
+  } catch (const std::exception& e) {
+    failure.emplace(BP_RESOURCE, std::string("there is no host memory to copy a device's buffer through: ") + e.what());
+  }
+  next(failure ? &*failure : nullptr);
+}
+
+}  // namespace
+
+Staging::Staging(const std::vector<WorkerDevices>& workers, int32_t rank, std::shared_ptr<sdk::BlockPool> memory,
+                 const std::atomic<bool>& over)
+    : name_(workers[static_cast<size_t>(rank)].name), memory_(std::move(memory)), over_(over) {
+  const WorkerDevices& self = workers[static_cast<size_t>(rank)];
+  bool any = false;
+  for (const WorkerDevices& other : workers) {
+    Way way = {other.name, device_map_between(self, other), {}};
+    for (const auto& [there, here] : device_map_between(other, self)) way.in.insert(here);
+    any = any || !way.out.empty() || !way.in.empty();
+    ways_.push_back(std::move(way));
+  }
+  if (any) lanes_.emplace();
+}
+
+bool Staging::concerns(const sdk::RpcMessage& message, int32_t to) const {
+  bool any = false;
+  for (const bp_buffer& buffer : message.buffers()) {
+    if (buffer.memory != BP_CUDA) continue;
+    any = true;
+    const Way& way = ways_[static_cast<size_t>(to)];
+    if (way.out.contains(buffer.device)) continue;
+    const std::string device = std::to_string(buffer.device);
+    throw sdk::Failure(BP_INVALID, "CUDA device " + device + " of this worker ('" + name_ +
+                                       "') is not mapped for worker '" + way.name + "'; add it to device_maps, as " +
+                                       way.name + ":" + device + "=0, or copy the buffer to the host");
+  }
+  return any;
+}
+
+Staged Staging::staged(const sdk::RpcMessage& message, const DeviceMap& map) {
+  Staged made;
+  made.buffers = message.buffers();
+  for (bp_buffer& buffer : made.buffers) {
+    const bool is_here = buffer.memory != BP_CUDA;
+    made.devices.push_back(is_here ? kOnHost : map.at(buffer.device));
+    if (is_here) continue;
+    void* copy = nullptr;
+    if (buffer.count > 0) {
+      copy = made.memory.emplace_back(memory_->take(buffer.count)).get();
+      devices_.get(buffer.device)->copy_to_host(copy, buffer.data, buffer.count, over_);
+    }
+    buffer = {copy, buffer.count, BP_HOST, 0};
+  }
+  return made;
+}
+
+void Staging::copy_out(std::shared_ptr<Outgoing> message, int32_t to,
+                       std::function<void(const sdk::Failure* failure)> next) {
+  lanes_->out.post([this, message = std::move(message), to, next = std::move(next)] {
+    const DeviceMap& map = ways_[static_cast<size_t>(to)].out;
+    attempt([this, &message, &map] { message->staged = std::make_unique<Staged>(staged(message->message, map)); },
+            next);
+  });
+}
+
+void Staging::place(Arrival& arrival, std::function<void(const sdk::Failure* failure)> next) {
+  lanes_->in.post([this, &arrival, next = std::move(next)] {
+    const auto to_device = [this](int device, const void* data, uint64_t bytes) {
+      const std::shared_ptr<CudaDevice> it = devices_.get(device);
+      std::shared_ptr<void> memory = it->allocate(bytes);
+      it->copy_from_host(memory.get(), data, bytes, over_);
+      return memory;
+    };
+    attempt([&arrival, &to_device] { arrival.place(to_device); }, next);
+  });
+}
+
+void Staging::stop() {
+  if (!lanes_) return;
+  lanes_->out.stop();
+  lanes_->in.stop();
+}
+
+}  // namespace backplane::tensorpipe_plugin

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tensorpipe's agent uses of CUDA's driver, and the threads on which it does, by themselves: TensorPipe is no
+// matter for ThreadSanitizer, these are.
+#include "cuda.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "backplane/sdk/failure.hpp"
+#include "cuda_double.hpp"
+#include "lane.hpp"
+
+namespace backplane::tensorpipe_plugin {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+const std::atomic<bool> kGoesOn = false;
+const std::atomic<bool> kOver = true;
+
+TEST(CudaTest, WhatTwoThreadsCopyArrives) {
+  CudaDevices devices;
+  Lane in;
+  Lane out;
+  std::vector<Bytes> back(50);
+  for (size_t i = 0; i < back.size(); ++i) {
+    in.post([&devices, &out, &back, i] {
+      const Bytes bytes(1000 * i + 1, static_cast<uint8_t>(i));
+      const auto device = devices.get(static_cast<int>(i % 2));
+      std::shared_ptr<void> memory = device->allocate(bytes.size());
+      device->copy_from_host(memory.get(), bytes.data(), bytes.size(), kGoesOn);
+      out.post([&devices, &back, i, memory, size = bytes.size()] {
+        back[i].resize(size);
+        devices.get(static_cast<int>(i % 2))->copy_to_host(back[i].data(), memory.get(), size, kGoesOn);
+      });
+    });
+  }
+  std::atomic<bool> done = false;
+  in.post([&out, &done] {
+    out.post([&done] {
+      done = true;
+      done.notify_all();
+    });
+  });
+  done.wait(false);
+  for (size_t i = 0; i < back.size(); ++i) EXPECT_TRUE(back[i] == Bytes(1000 * i + 1, static_cast<uint8_t>(i))) << i;
+  in.stop();
+  out.stop();
+  EXPECT_EQ(cuda_double_blocks(0) + cuda_double_blocks(1), 0U);
+  EXPECT_EQ(cuda_double_contexts(0), 1);
+}
+
+TEST(CudaTest, MemoryOutlivesWhoGaveIt) {
+  std::shared_ptr<void> memory;
+  {
+    CudaDevices devices;
+    memory = devices.get(1)->allocate(10);
+  }
+  EXPECT_EQ(cuda_double_contexts(1), 1);
+  std::thread([&memory] { memory.reset(); }).join();
+  EXPECT_EQ(cuda_double_blocks(1), 0U);
+  EXPECT_EQ(cuda_double_contexts(1), 0);
+  EXPECT_EQ(cuda_double_violations(), 0);
+}
+
+TEST(CudaTest, WhoHasLeftCopiesNothing) {
+  CudaDevices devices;
+  const auto device = devices.get(0);
+  const auto memory = device->allocate(10);
+  Bytes bytes(10);
+  EXPECT_THROW(device->copy_to_host(bytes.data(), memory.get(), 10, kOver), sdk::Failure);
+  EXPECT_THROW(device->copy_from_host(memory.get(), bytes.data(), 10, kOver), sdk::Failure);
+}
+
+TEST(CudaTest, DevicesThatAreNotThereAreRefused) {
+  CudaDevices devices;
+  EXPECT_EQ(count_cuda_devices(), 2);
+  EXPECT_THROW(devices.get(2), sdk::Failure);
+}
+
+// What they hold goes with them.
+TEST(LaneTest, TasksThatAreNotBegunGo) {
+  const auto kept = std::make_shared<int>();
+  std::atomic<bool> begun = false;
+  std::atomic<bool> may_end = false;
+  Lane lane;
+  lane.post([&begun, &may_end, kept] {
+    begun = true;
+    begun.notify_all();
+    may_end.wait(false);
+  });
+  begun.wait(false);
+  for (int i = 0; i < 3; ++i) lane.post([kept] { ADD_FAILURE() << "it ran"; });
+  std::thread stopping([&lane] { lane.stop(); });
+  while (kept.use_count() > 2) std::this_thread::yield();  // this one, and the task that runs
+  may_end = true;
+  may_end.notify_all();
+  stopping.join();
+  lane.post([kept] { ADD_FAILURE() << "it ran"; });
+  EXPECT_EQ(kept.use_count(), 1);
+}
+
+}  // namespace
+}  // namespace backplane::tensorpipe_plugin
