@@ -1,6 +1,7 @@
 #!/bin/sh
-# gpu_check_test.sh SCRIPT BUILD DOUBLE: tools/gpu-check on the double, with the build tree in the place of its archive. As
-# if there were one device, then two; without a driver it says so.
+# gpu_check_test.sh SCRIPT BUILD DOUBLE [DRIVER]: tools/gpu-check on the double, and on that of the driver in folder
+# DRIVER, with the build tree in the place of its archive. As if there were one device, then two; without a driver it
+# says so. No DRIVER: calls with arrays on devices were not built.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -9,17 +10,33 @@ cp "$1" "$work/gpu-check"
 export XDG_DATA_HOME="$work"
 
 for devices in 1 2; do
-  BACKPLANE_DOUBLE_DEVICES=$devices "$work/gpu-check" --library "$3" --devices $devices --filter p2p.tag-match \
+  LD_LIBRARY_PATH="${4:-}" BACKPLANE_DOUBLE_CUDA_DEVICES=$devices BACKPLANE_DOUBLE_DEVICES=$devices \
+    "$work/gpu-check" --library "$3" --devices $devices --filter p2p.tag-match \
     --sizes 4 --output "$work/results.md" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   grep -q "2 ranks on $devices device" "$work/results.md"
   [ "$(grep -c "1 passed, 0 failed" "$work/results.md")" -eq 2 ] # staged, and in device memory
   grep -Eq "NCCL \| 2\.[0-9]+\.[0-9]+ \(" "$work/results.md"
   grep -Eq "launching all_reduce of 4 B: [0-9.]+ us by NCCL .*, [0-9.]+ us over backplane" "$work/results.md"
+  if [ -n "${4:-}" ]; then
+    grep -q "| calls with arrays on devices | calls between device 0 and device $((devices - 1)): all elements right; " \
+      "$work/results.md" || { cat "$work/log"; exit 1; }
+  else
+    grep -q "| calls with arrays on devices | not tried: " "$work/results.md"
+  fi
   grep -q "| memory | 100 groups made and ended: 0 bytes of device memory more in use |" "$work/results.md"
   grep -q "^2 .*all_reduce .*4 B" "$work/results.md"
   case $devices in 1) peers="not tried: one device" ;; *) peers="no two devices lack it" ;; esac
   grep -q "| peer access | $peers |" "$work/results.md"
 done
+
+# Wrong elements are a failure of the whole.
+if [ -n "${4:-}" ]; then
+  code=0
+  LD_LIBRARY_PATH="$4" BACKPLANE_DOUBLE_CUDA_WRONG=1 "$work/gpu-check" --library "$3" --devices 1 --filter p2p.tag-match \
+    --sizes 4 --output "$work/results.md" >"$work/log" 2>&1 || code=$?
+  [ $code -eq 1 ]
+  grep -q "| calls with arrays on devices | FAILED: an array of 1 floats came back with other elements |" "$work/results.md"
+fi
 
 if "$work/gpu-check" --library "$3" --devices all --output "$work/none.md" >"$work/log" 2>&1; then
   echo "gpu-check took a word for a number of devices"
