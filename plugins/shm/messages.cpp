@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messages.hpp"
 
+#include <sched.h>
+
 #include <cstring>
 #include <string>
 
@@ -89,6 +91,7 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
   if ((op.flags & BP_OP_SYNC) != 0) {
     Operation operation;
     describe(op, operation);
+    if (op.timeout_ns != 0 && !operation.is_send && !waiting_.polls() && catch_in_turns(operation)) return nullptr;
     if (start(operation) || wait(operation, op.timeout_ns)) return nullptr;
     cancel(operation, sdk::Failure(BP_TIMEOUT,
                                    operation.is_send ? "no receive for this message within the time allowed"
@@ -182,8 +185,19 @@ void Messages::send_to_self(Operation& send) {
   send.where = Operation::Where::kLocal;
 }
 
+// With more ranks than processors: lets others have theirs between two looks. True: it is done.
+bool Messages::catch_in_turns(Operation& receive) {
+  Caught caught = may_catch() ? Caught::kNothing : Caught::kCannot;
+  for (int i = 0; i < kTurns && caught == Caught::kNothing; ++i) {
+    if (i > 0) ::sched_yield();
+    const Turn turn(*this);
+    caught = catch_next(receive, 1);
+  }
+  return caught == Caught::kIt && wait(receive, 0);
+}
+
 void Messages::start_receive(Operation& receive) {
-  if (catch_next(receive)) return;
+  if (waiting_.polls() && may_catch() && catch_next(receive, kLooksAtOnce) == Caught::kIt) return;
   progress();
   receive.order = ++next_order_;
   place(receive);

@@ -95,7 +95,10 @@ class Messages {
   void leave_in_flight(Operation& operation);
   void start_send(Operation& send);
   void start_receive(Operation& receive);
-  bool catch_next(Operation& receive);
+  enum class Caught { kNothing, kIt, kCannot };
+  Caught catch_next(Operation& receive, int looks);
+  bool may_catch() { return ++caught_ % kCatches != 0; }
+  bool catch_in_turns(Operation& receive);
   void place(Operation& receive);
   void send_to_self(Operation& send);
   bool wait(Operation& operation, int64_t timeout_ns);
@@ -137,6 +140,10 @@ class Messages {
   void settle(Operation& operation, Operation::Status status);
   void finish(Operation& operation);
   void fail(Operation& operation, const sdk::Failure& why);
+
+  static constexpr uint32_t kCatches = 16;  // receives in a row of which one leaves other ranks their turn
+  static constexpr int kLooksAtOnce = 64;   // for one message, before other ranks have their turn
+  static constexpr int kTurns = 4;          // of others on this processor, before one waits as one does for long
 
   const int32_t rank_;
   const int32_t world_size_;

@@ -9,9 +9,6 @@
 namespace backplane::shm {
 namespace {
 
-constexpr uint32_t kCatches = 16;  // receives in a row of which one leaves other ranks their turn
-constexpr int kLooksAtOnce = 64;   // for one message, before other ranks have their turn
-
 }  // namespace
 
 void Messages::progress() {
@@ -27,25 +24,25 @@ void Messages::progress() {
   if (departures != departures_) see_departures();
 }
 
-// What is under way comes within a few hundred nanoseconds: if it is what this receive waits for, and nobody else
-// waits, it needs no place among the receives.
-bool Messages::catch_next(Operation& receive) {
-  if (!waiting_.polls() || receive.peer == BP_ANY_SOURCE || receive.peer == rank_ || !matcher_.is_empty()) return false;
-  if (++caught_ % kCatches == 0) return false;
+// What is under way comes within a few hundred nanoseconds, or when another rank has had its turn on this processor: if
+// it is what this receive waits for, and nobody else waits, it needs no place among the receives.
+Messages::Caught Messages::catch_next(Operation& receive, int looks) {
+  if (receive.peer == BP_ANY_SOURCE || receive.peer == rank_ || !matcher_.is_empty()) return Caught::kCannot;
   Peer& peer = at(receive.peer);
-  if (peer.gone) return false;
+  if (peer.gone) return Caught::kCannot;
   Arrival arrival;
   Inbox::Look look = Inbox::Look::kNothing;
-  for (int i = 0; i < kLooksAtOnce && look == Inbox::Look::kNothing && !lock_.is_wanted(); ++i) {
+  for (int i = 0; i < looks && look == Inbox::Look::kNothing && !lock_.is_wanted(); ++i) {
     look = peer.in.look(arrival);
   }
+  if (look == Inbox::Look::kNothing) return Caught::kNothing;
   const bool is_whole = arrival.kind == Kind::kInline || arrival.kind == Kind::kEager;
-  if (look != Inbox::Look::kSomething || !is_whole || arrival.tag != receive.tag) return false;
+  if (look != Inbox::Look::kSomething || !is_whole || arrival.tag != receive.tag) return Caught::kCannot;
   deliver(receive, receive.peer, arrival.data, arrival.length);
   peer.in.pop();
   peer.in.give_credit(arrival.length);
   if (peer.in.release()) members_->wake(receive.peer);
-  return true;
+  return Caught::kIt;
 }
 
 void Messages::push(int32_t rank) {
