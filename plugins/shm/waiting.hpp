@@ -4,6 +4,8 @@
 // looks, and at last sleeps on its rank's bell. With more ranks than processors it never polls.
 #pragma once
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -120,6 +122,7 @@ class Waiting {
 
   [[noreturn]] void throw_why() const;
 
+  static constexpr int kTurns = 3;         // of other ranks, before a wait counts as one
   static constexpr int64_t kLong = 2'000;  // nanoseconds: longer than most waits
 
   // Sleeps until the bell rings or the time is over, at most kNap. False: it did not ring.
@@ -142,6 +145,11 @@ End Waiting::until(Limit& limit, const Ready& ready) {
   // Only a hint for the helper, and so no atomic addition, which would wait for what was just written.
   drives_.store(drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (limit.is_zero()) return aborted() ? End::kAborted : End::kLate;
+  // With more ranks than processors most waits last until another rank has had its turn: no need of clocks.
+  for (int i = 0; i < kTurns && !polls() && !aborted(); ++i) {
+    ::sched_yield();
+    if (ready(Look::kQuick)) return End::kReady;
+  }
   const int64_t begin = steady_ns();
   bool is_long = false;
   for (int64_t spun = 0; spun < spin_ns_; spun = steady_ns() - begin) {
