@@ -109,21 +109,24 @@ void Collectives::measured(const Call& call, Pattern& pattern) {
   pattern.says_who_reads = true;
   if (!lending_.all_know()) return pass(call, pattern);
   Trial& trial = trials_[call.op.kind];
+  const bool is_crowd = steps_.peers().oversubscribed();
   if (trial.is_open(size)) {
     pattern.in_process = trial.reads(size);
+    pattern.meets = is_crowd;  // what any rank does takes the time of others
     const int64_t began = steady_ns();
     pass(call, pattern);
     const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
-    const bool ends_it = pattern.reads(rank_);  // else it waits only where inputs are lent
+    const bool ends_it = pattern.meets || pattern.reads(rank_);  // else it waits only where inputs are lent
     if (was_as_tried) trial.took(size, pattern.in_process, ends_it ? steady_ns() - began : 0);
-  } else if (trial.is_agreed(size)) {
+  } else if (trial.is_settled(size)) {
     pattern.in_process = trial.reads(size);
     pass(call, pattern);
   } else {
     pattern.took = trial.best(size);
     pass(call, pattern);
-    trial.agree(size, lending_.shortest_times());
-    if (rank_ == 0 && log_) log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
+    const Trial::Best best = is_crowd ? lending_.longest_times() : lending_.shortest_times();
+    if (trial.settle(size, best) && rank_ == 0 && log_)
+      log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
   }
 }
 
@@ -140,7 +143,8 @@ void Collectives::measured_by_root(const Call& call, Pattern& pattern) {
   pass(call, pattern);
   const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
   if (began == 0 || !was_as_tried || !trial.took(size, pattern.in_process, steady_ns() - began)) return;
-  if (log_) log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
+  if (trial.settle(size, trial.best(size)) && log_)
+    log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
 }
 
 void Collectives::check(const Call& call) const { steps_.check(call.passage); }

@@ -36,7 +36,7 @@ class Collectives {
         others_(reading_order(rank, steps.peers().sites())),
         lending_(rank, world_size, pools, cross, steps),
         inputs_(static_cast<size_t>(world_size)),
-        trials_(BP_OP_COUNT, Trial(cross == nullptr ? Cma::kOff : cross->use())),
+        trials_(BP_OP_COUNT, Trial(cross == nullptr ? Cma::kOff : cross->use(), steps.peers().oversubscribed())),
         log_(std::move(log)) {}
 
   // Any collective, in a group of two ranks or more. Blocks. One at a time.

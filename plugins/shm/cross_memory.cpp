@@ -128,20 +128,47 @@ std::string CrossMemory::refusal() const {
 
 size_t Trial::index(uint64_t size) { return static_cast<size_t>(std::bit_width(size >> 1)); }
 
+Trial::Turn Trial::turn(uint64_t size) const {
+  const uint32_t number = at(size).tries;
+  const uint32_t first = 2 * in_a_row(size);
+  if (number < first || !is_long(size)) return {number / in_a_row(size) % 2 == 0, true};
+  return {(number - first) / kTries == 0, (number - first) % kTries >= kTries / 2};
+}
+
 bool Trial::reads(uint64_t size) const {
   const Class& found = at(size);
   if (use_ != Cma::kAuto) return use_ == Cma::kOn;
-  if (found.tries == tries(size)) return found.best[1] < found.best[0];
-  return found.tries / (size < kLarge ? kInARow : 1) % 2 == 0;
+  return is_open(size) ? turn(size).reads : found.best[1] < found.best[0];
 }
 
 bool Trial::took(uint64_t size, bool were_read, int64_t ns) {
   Class& found = classes_[index(size)];
-  if (!is_open(size) || were_read != reads(size)) return false;  // so that either way is tried as often
-  const double each = static_cast<double>(ns) / static_cast<double>(size);
+  if (!is_open(size) || were_read != turn(size).reads) return false;  // so that either way is tried as often
+  double each = static_cast<double>(ns) / static_cast<double>(size);
   double& best = found.best[were_read ? 1 : 0];
-  if (ns > 0 && (best == 0 || each < best)) best = each;
-  if (++found.tries < tries(size)) return false;
+  if (found.is_close && is_long(size)) {
+    auto& shortest = found.shortest[were_read ? 1 : 0];
+    for (double& known : shortest) {
+      if (turn(size).counts && (known == 0 || each < known)) std::swap(known, each);
+    }
+    best = shortest.back();
+  } else if (ns > 0 && (best == 0 || each < best)) {
+    best = each;
+  }
+  ++found.tries;
+  return !is_open(size);
+}
+
+bool Trial::settle(uint64_t size, const Best& best) {
+  Class& found = classes_[index(size)];
+  found.best = best;
+  const bool is_far_behind = best[0] > 0 && best[1] > 0 && best[0] > kFarBehind * best[1];
+  if (!found.is_close && !is_far_behind) {
+    found.is_close = true;
+    if (is_long(size)) found.best = {}, found.shortest = {};
+    return false;
+  }
+  found.is_settled = true;
   const bool decision = reads(size);
   return std::exchange(found.decided, decision) != decision;
 }
@@ -150,13 +177,8 @@ void Trial::trust(uint64_t size) {
   Class& found = classes_[index(size)];
   if (use_ != Cma::kAuto || ++found.trusted < kTrusted) return;
   found.trusted = found.tries = 0;
+  found.is_close = found.is_settled = false;
   found.best = {};
-}
-
-void Trial::agree(uint64_t size, const Best& shortest) {
-  Class& found = classes_[index(size)];
-  found.is_agreed = true;
-  found.best = shortest;
 }
 
 std::string Trial::text(uint64_t size) const {

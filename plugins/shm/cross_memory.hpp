@@ -86,8 +86,12 @@ class CrossMemory {
 // Which of two ways to move so many bytes is the faster one here: staging them or reading them where they are. For each
 // power of two both are tried in turn, a few times in a row, since either finds the caches as the one before has left
 // them; from then on the one counts whose best try took less time per byte. So bursts of other work mislead it only if
-// they last through all tries of one way. What is larger than caches is tried less often, one at a time. Not
-// thread-safe.
+// they last through all tries of one way. It is over sooner if one way is far behind. What is larger than caches is
+// tried less often, one at a time. Not thread-safe.
+//
+// In a crowd, with more ranks than processors, what one rank does takes the time of others, now or later, and staging
+// is slower once it uses again the places that others have read: then each way has one long row, and what counts is the
+// median of its second half.
 class Trial {
  public:
   static constexpr uint32_t kTries = 12;  // of each way
@@ -95,23 +99,25 @@ class Trial {
   static constexpr uint64_t kLarge = UINT64_C(16) << 20;  // bytes; from here on so many, one at a time:
   static constexpr uint32_t kLargeTries = 3;
   static constexpr uint32_t kTrusted = 1000;
+  static constexpr double kFarBehind = 2;  // times as long
 
-  explicit Trial(Cma use = Cma::kAuto) : use_(use) {}
+  explicit Trial(Cma use = Cma::kAuto, bool is_crowd = false) : use_(use), is_crowd_(is_crowd) {}
   // Shall the next ones be read?
   bool reads(uint64_t size) const;
   // Does it want to know how long they take?
   bool is_open(uint64_t size) const { return use_ == Cma::kAuto && at(size).tries < tries(size); }
-  // They have taken so long, or 0 if that tells nothing here; counts only if it is that way's turn. True: that decides,
-  // for the first time or otherwise than before.
+  // They have taken so long, or 0 if that tells nothing here; counts only if it is that way's turn. True: it is not
+  // open any more, until it is told by settle() what all have found, or this rank alone.
   bool took(uint64_t size, bool were_read, int64_t ns);
+  // True: that decides, for the first time or otherwise than before. Else it was decided so before, or it is open
+  // again.
+  using Best = std::array<double, 2>;  // ns per byte; of staging, of reading
+  bool settle(uint64_t size, const Best& best);
   // They go the way that was decided. After kTrusted of these both ways are tried anew: the host may have been busy.
   void trust(uint64_t size);
 
-  // Ranks that have tried the same can agree: each says its best times, and puts the shortest of all in their place.
-  using Best = std::array<double, 2>;  // ns per byte; of staging, of reading
   const Best& best(uint64_t size) const { return at(size).best; }
-  bool is_agreed(uint64_t size) const { return use_ != Cma::kAuto || at(size).is_agreed; }
-  void agree(uint64_t size, const Best& shortest);
+  bool is_settled(uint64_t size) const { return use_ != Cma::kAuto || at(size).is_settled; }
 
   // What was decided, to be logged.
   std::string text(uint64_t size) const;
@@ -120,15 +126,30 @@ class Trial {
   struct Class {
     uint32_t tries = 0;
     uint32_t trusted = 0;
+    bool is_close = false;        // after the first tries
+    bool is_settled = false;      // for now
     std::optional<bool> decided;  // the last time: shall they be read?
-    bool is_agreed = false;
     Best best = {};
+    std::array<std::array<double, kTries / 4>, 2> shortest = {};  // of a long row, ascending; 0: none
+  };
+  struct Turn {
+    bool reads;
+    bool counts;
   };
   static size_t index(uint64_t size);
-  static uint32_t tries(uint64_t size) { return 2 * (size < kLarge ? kTries : kLargeTries); }  // of both ways together
+  static uint32_t in_a_row(uint64_t size) { return size < kLarge ? kInARow : 1; }
+  // Of both ways together: at first, and if staging is not far behind then.
+  uint32_t tries(uint64_t size) const {
+    if (!at(size).is_close) return 2 * in_a_row(size);
+    if (is_long(size)) return 2 * (kInARow + kTries);
+    return 2 * (size < kLarge ? kTries : kLargeTries);
+  }
+  bool is_long(uint64_t size) const { return is_crowd_ && size < kLarge; }
+  Turn turn(uint64_t size) const;
   const Class& at(uint64_t size) const { return classes_[index(size)]; }
 
   const Cma use_;
+  const bool is_crowd_;
   std::array<Class, 64> classes_;
 };
 

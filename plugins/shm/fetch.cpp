@@ -47,7 +47,8 @@ Messages::Incoming& Messages::expect(const Message& announced, Operation& receiv
 void Messages::measure(const Incoming& incoming) {
   if (incoming.began == 0 || incoming.receive == nullptr) return;
   const bool was_read = incoming.lent.data != nullptr;
-  if (trial_.took(incoming.size, was_read, steady_ns() - incoming.began)) {
+  const bool is_over = trial_.took(incoming.size, was_read, steady_ns() - incoming.began);
+  if (is_over && trial_.settle(incoming.size, trial_.best(incoming.size))) {
     notes_.push_back(std::string("messages from ").append(trial_.text(incoming.size)));
   }
 }

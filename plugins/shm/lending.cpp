@@ -74,6 +74,14 @@ Trial::Best Lending::shortest_times() const {
   return shortest;
 }
 
+Trial::Best Lending::longest_times() const {
+  Trial::Best longest = {};
+  for (const Lent& each : lent_) {
+    for (size_t way = 0; way < longest.size(); ++way) longest[way] = std::max(longest[way], each.took[way]);
+  }
+  return longest;
+}
+
 void Lending::take_back() noexcept {
   std::byte* const output = at(rank_).output;
   if (at(rank_).input != nullptr || output != nullptr) steps_.peers().break_loan();

@@ -65,6 +65,7 @@ class Lending {
   bool reads_processes() const { return at(rank_).reads_processes; }
   // The shortest that either way took one of those whom this rank has heard, or 0 if nobody says.
   Trial::Best shortest_times() const;
+  Trial::Best longest_times() const;
   void offer_nothing() {
     if (may_lend_) offer(nullptr, nullptr, 0);
     may_lend_ = false;

@@ -91,7 +91,7 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
   if ((op.flags & BP_OP_SYNC) != 0) {
     Operation operation;
     describe(op, operation);
-    if (op.timeout_ns != 0 && !operation.is_send && !waiting_.polls() && catch_in_turns(operation)) return nullptr;
+    if (op.timeout_ns != 0 && !operation.is_send && waiting_.gives_turns() && catch_in_turns(operation)) return nullptr;
     if (start(operation) || wait(operation, op.timeout_ns)) return nullptr;
     cancel(operation, sdk::Failure(BP_TIMEOUT,
                                    operation.is_send ? "no receive for this message within the time allowed"

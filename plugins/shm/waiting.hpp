@@ -90,6 +90,8 @@ class Waiting {
   // Wakes the threads of this rank that sleep.
   void wake() noexcept { ring(bell_); }
   bool polls() const noexcept { return spin_ns_ > 0; }
+  // Does it yield at once, as with more ranks than processors?
+  bool gives_turns() const noexcept { return spin_ns_ == 0 && yields_.limit().count() > 0; }
 
  private:
   class Sleeper {
@@ -145,8 +147,8 @@ End Waiting::until(Limit& limit, const Ready& ready) {
   // Only a hint for the helper, and so no atomic addition, which would wait for what was just written.
   drives_.store(drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (limit.is_zero()) return aborted() ? End::kAborted : End::kLate;
-  // With more ranks than processors most waits last until another rank has had its turn: no need of clocks.
-  for (int i = 0; i < kTurns && !polls() && !aborted(); ++i) {
+  // There most waits last until another rank has had its turn: no need of clocks.
+  for (int i = 0; i < kTurns && gives_turns() && !aborted(); ++i) {
     ::sched_yield();
     if (ready(Look::kQuick)) return End::kReady;
   }

@@ -186,9 +186,8 @@ TEST(CrossMemory, MessagesAreStagedWhereItIsForbidden) {
   }
 }
 
-// Here both in one turn, unless the helper is faster: that rank 1 cannot be read, and what messages of rank 2 took.
-TEST(CrossMemory, AllThatIsToBeLoggedIs) {
-  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+// What a receiver logs: what messages of rank 2 took, and, from that round on, that rank 1 cannot be read.
+std::vector<std::string> told_if_refused_in(uint32_t refused) {
   constexpr uint64_t kSize = 20'000;
   const Memory memory(3);
   std::mutex mutex;
@@ -210,18 +209,32 @@ TEST(CrossMemory, AllThatIsToBeLoggedIs) {
     const auto receiving = receiver.recv(2, 1, in.data(), kSize);
     receiver.messages.move_on(Look::kFull);
     sender.messages.move_on(Look::kFull);
-    if (round == 2 * Trial::kTries) announce(memory, 0, kSize, place_in_process(out.data()));
+    if (round == refused) announce(memory, 0, kSize, place_in_process(out.data()));
     receiver.messages.move_on(Look::kFull);
     Rank::finish(receiving);
     Rank::finish(sending);
   }
   waiting->cancel();
   receiver.messages.stop();
-  const auto is_told = [&told](const char* what) {
-    return std::any_of(told.begin(), told.end(), [what](const std::string& each) { return each.starts_with(what); });
-  };
-  EXPECT_TRUE(is_told("process_vm_readv: memory of rank 1 is not read"));
-  EXPECT_TRUE(is_told("messages from 16 KiB: "));
+  return told;
+}
+
+// Both in one turn if that is the one that decides, and unless the helper is faster.
+TEST(CrossMemory, AllThatIsToBeLoggedIs) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  for (const uint32_t round : {2 * Trial::kInARow, 2 * Trial::kTries}) {
+    const std::vector<std::string> told = told_if_refused_in(round);
+    const auto is_told = [&told](const char* what) {
+      return std::any_of(told.begin(), told.end(), [what](const std::string& each) { return each.starts_with(what); });
+    };
+    EXPECT_TRUE(is_told("process_vm_readv: memory of rank 1 is not read"));
+    EXPECT_TRUE(is_told("messages from 16 KiB: "));
+  }
+}
+
+// One of the next ones has taken so long; if that is the last, only this rank has tried. True: it is decided, and news.
+bool takes(Trial& trial, uint64_t size, bool reads, int64_t ns) {
+  return trial.took(size, reads, ns) && trial.settle(size, trial.best(size));
 }
 
 // Both are tried, the faster one is taken, and both are tried anew.
@@ -262,7 +275,7 @@ TEST(Trial, TakesTheWayThatWasFasterForEachPowerOfTwo) {
       EXPECT_FALSE(decides);
       const bool reads = trial.reads(size);
       const int64_t ns = 100'000 + static_cast<int64_t>(++tries[reads ? 1 : 0]);
-      decides = trial.took(size, reads, reads == (size > 100'000) ? ns : 2 * ns);
+      decides = takes(trial, size, reads, reads == (size > 100'000) ? ns : 2 * ns - 10'000);
     }
     EXPECT_EQ(tries[0], Trial::kTries);
     EXPECT_EQ(tries[1], Trial::kTries);
@@ -284,7 +297,7 @@ TEST(Trial, TriesWhatIsLargeLessOftenAndInTurn) {
   uint32_t tries = 0;
   for (; trial.is_open(kSize); ++tries) {
     EXPECT_EQ(trial.reads(kSize), tries % 2 == 0);
-    trial.took(kSize, trial.reads(kSize), trial.reads(kSize) ? 2'000'000 : 1'000'000);
+    takes(trial, kSize, trial.reads(kSize), trial.reads(kSize) ? 2'000'000 : 1'000'000);
   }
   EXPECT_EQ(tries, 2 * Trial::kLargeTries);
   EXPECT_FALSE(trial.reads(kSize));
@@ -299,7 +312,7 @@ TEST(Trial, IsRepeatedAfterAWhile) {
     int decisions = 0;
     while (trial.is_open(kSize)) {
       const bool reads = trial.reads(kSize);
-      if (trial.took(kSize, reads, reads ? ns_of_reading : 100'000)) ++decisions;
+      if (takes(trial, kSize, reads, reads ? ns_of_reading : 100'000)) ++decisions;
     }
     return decisions;
   };
@@ -330,16 +343,52 @@ TEST(Trial, CountsEitherWayOnlyInItsTurn) {
   }
 }
 
+TEST(Trial, IsOverSoonerIfStagingIsFarBehind) {
+  for (const bool is_crowd : {false, true}) {
+    for (const auto& [size, in_a_row] : {std::pair(UINT64_C(1) << 20, Trial::kInARow), std::pair(Trial::kLarge, 1U)}) {
+      Trial trial(Cma::kAuto, is_crowd);
+      uint32_t tries = 0;
+      for (; trial.is_open(size); ++tries) {
+        takes(trial, size, trial.reads(size), trial.reads(size) ? 1'000'000 : 2'100'000);
+      }
+      EXPECT_EQ(tries, 2 * in_a_row);
+      EXPECT_TRUE(trial.is_settled(size));
+      EXPECT_TRUE(trial.reads(size));
+    }
+  }
+}
+
+// Staging is fast at first, until it uses the same places again.
+TEST(Trial, OfACrowdCountsWhatLasts) {
+  constexpr uint64_t kSize = UINT64_C(1) << 16;
+  Trial trial(Cma::kAuto, true);
+  uint32_t staged_in_a_row = 0;
+  uint32_t tries = 0;
+  for (; trial.is_open(kSize); ++tries) {
+    const bool reads = trial.reads(kSize);
+    staged_in_a_row = reads ? 0 : staged_in_a_row + 1;
+    takes(trial, kSize, reads, reads ? 40'000 : staged_in_a_row <= Trial::kTries / 2 + 2 ? 20'000 : 60'000);
+  }
+  EXPECT_EQ(tries, 2 * (Trial::kInARow + Trial::kTries));
+  EXPECT_TRUE(trial.reads(kSize)) << trial.text(kSize);
+}
+
 TEST(Trial, RanksThatAgreeTakeTheSameWay) {
   constexpr uint64_t kSize = UINT64_C(1) << 20;
   Trial trial;
-  while (trial.is_open(kSize)) trial.took(kSize, trial.reads(kSize), trial.reads(kSize) ? 1'000'000 : 2'000'000);
+  const auto tries = [&trial] {
+    while (trial.is_open(kSize)) trial.took(kSize, trial.reads(kSize), trial.reads(kSize) ? 1'000'000 : 3'000'000);
+  };
+  tries();
+  trial.settle(kSize, {3.0, 4.0});
+  EXPECT_FALSE(trial.is_settled(kSize)) << "others have found that they are close";
+  tries();
   EXPECT_TRUE(trial.reads(kSize));
-  EXPECT_FALSE(trial.is_agreed(kSize));
-  trial.agree(kSize, {3.0, 4.0});
-  EXPECT_TRUE(trial.is_agreed(kSize));
+  EXPECT_FALSE(trial.is_settled(kSize));
+  trial.settle(kSize, {3.0, 4.0});
+  EXPECT_TRUE(trial.is_settled(kSize));
   EXPECT_FALSE(trial.reads(kSize));
-  EXPECT_TRUE(Trial(Cma::kOn).is_agreed(kSize));
+  EXPECT_TRUE(Trial(Cma::kOn).is_settled(kSize));
 }
 
 }  // namespace

@@ -11,6 +11,9 @@
 namespace backplane::shm::test {
 namespace {
 
+constexpr uint32_t kFirst = 2 * Trial::kInARow;                   // tries; more follow if they do not decide
+constexpr uint32_t kMost = 2 * (Trial::kInARow + Trial::kTries);  // in a crowd, as here
+
 // What that rank does in a collective of its own thread's: does it lend its input in its process?
 template <typename Body>
 bool lends_there(const View& view, int32_t rank, const Body& body) {
@@ -37,7 +40,7 @@ Ways ways_of(uint32_t first, uint32_t kind, uint64_t root) {
       [first, kind, root, &memory, &ways](Rank& rank) {
         std::mt19937_64 own(1);
         Round(rank, root, kSome, Where::kOrdinary, own).run(first);
-        for (uint64_t i = 1; i <= 2 * Trial::kTries + 4 && !testing::Test::HasFatalFailure(); ++i) {
+        for (uint64_t i = 1; i <= kMost + 8 && !testing::Test::HasFatalFailure(); ++i) {
           Round round(rank, root + 3 * i, kSome, Where::kOrdinary, own);
           const bool lent = lends_there(memory.view, rank.id, [&round, kind] { round.run(kind); });
           ways.lent[rank.id].push_back(lent);
@@ -59,7 +62,7 @@ TEST(Lent, RanksDecideAlike) {
       const Ways ways = ways_of(first, kind, 1);
       EXPECT_EQ(ways.lent[1], ways.lent[0]) << "kind " << kind << " after " << first;
       EXPECT_EQ(ways.lent[2], ways.lent[0]) << "kind " << kind << " after " << first;
-      EXPECT_EQ(std::count(ways.lent[0].begin(), ways.lent[0].begin() + 2 * Trial::kTries + 1, true), Trial::kTries);
+      EXPECT_EQ(std::count(ways.lent[0].begin(), ways.lent[0].begin() + kFirst + 1, true), Trial::kInARow);
       ASSERT_EQ(ways.told.size(), 1U);
       EXPECT_EQ(ways.told[0].first, 0);
     }
@@ -70,11 +73,11 @@ TEST(Lent, TheRootDecidesForItself) {
   if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
   const Ways ways = ways_of(BP_SCATTER, BP_SCATTER, 1);
   const std::vector<bool>& root = ways.lent[1];
-  EXPECT_EQ(std::count(root.begin(), root.begin() + 2 * Trial::kTries, true), Trial::kTries);
+  EXPECT_EQ(std::count(root.begin(), root.begin() + kFirst, true), Trial::kInARow);
   ASSERT_EQ(ways.told.size(), 1U);
   EXPECT_EQ(ways.told[0].first, 1);
   const bool reads = ways.told[0].second.find("read where they lie") != std::string::npos;
-  EXPECT_EQ(std::count(root.begin() + 2 * Trial::kTries, root.end(), reads), 4) << ways.told[0].second;
+  EXPECT_EQ(std::count(root.begin() + kMost, root.end(), reads), 8) << ways.told[0].second;
   EXPECT_EQ(std::count(ways.lent[0].begin(), ways.lent[0].end(), true), 0);
 }
 
@@ -87,7 +90,7 @@ TEST(Lent, TheRootOfACrowdTriesBothWaysToTheirEnd) {
       [&slowest_at](Rank& rank) {
         std::mt19937_64 own(1);
         ASSERT_TRUE(rank.peers.oversubscribed());
-        for (uint64_t i = 1; i <= 2 * Trial::kTries && !testing::Test::HasFatalFailure(); ++i) {
+        for (uint64_t i = 1; i <= kFirst && !testing::Test::HasFatalFailure(); ++i) {
           for (int turn = 0; rank.id == 1 && turn < 1000; ++turn) sched_yield();
           if (rank.id == 1) slowest_at = i;
           Round(rank, 3 * i, kSome, Where::kOrdinary, own).run(BP_SCATTER);
