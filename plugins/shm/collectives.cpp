@@ -157,14 +157,16 @@ void Collectives::fetch(const Call& call, int32_t rank, std::byte* to, const std
   }
 }
 
-void Collectives::return_loans(const Call& call, const std::function<void()>& meanwhile) {
+void Collectives::return_loans(const Call& call, int32_t only_reader, const std::function<void()>& meanwhile) {
   lending_.check_loans();
   const bool any = lending_.any_input() || lending_.any_meets();
   const uint32_t step = any ? steps_.begin(call.passage) : 0;
   if (any) steps_.show(step, call.passage);
   if (meanwhile) meanwhile();
   if (lending_.input(rank_) == nullptr && !lending_.meets()) return;
-  for (int32_t rank = 0; rank < world_size_; ++rank) steps_.see(rank, step, 0, call.passage);
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (only_reader < 0 || only_reader == rank || lending_.any_meets()) steps_.see(rank, step, 0, call.passage);
+  }
 }
 
 // As pass_in_lines, without asking a pattern.

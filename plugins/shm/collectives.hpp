@@ -77,7 +77,7 @@ class Collectives {
   void fetch(const Call& call, int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const;
   // Ends a collective in which somebody may have lent his input: lenders wait until all have read it, after what this
   // rank has to do `meanwhile`.
-  void return_loans(const Call& call, const std::function<void()>& meanwhile = {});
+  void return_loans(const Call& call, int32_t only_reader = -1, const std::function<void()>& meanwhile = {});
   // out = input(0) op input(1) op ..., in this order, divided by the number of ranks if it is an average. If inputs are
   // to be multiplied, the lending has heard by what. `out` may be this rank's own input.
   template <typename InputOf>

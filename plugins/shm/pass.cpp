@@ -66,7 +66,7 @@ void Collectives::Passing::run() {
     step = next;
     if (all_is_lent()) break;  // and has been read
   }
-  all_.return_loans(call_, [this] { copy_own(pattern_.own.size); });
+  all_.return_loans(call_, pattern_.only_to, [this] { copy_own(pattern_.own.size); });
   if (shows_ && !lends_) all_.steps_.claim_next(pattern_.each ? (parts_ - 1) * stride_ : stride_);
 }
 
