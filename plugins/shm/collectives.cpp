@@ -109,10 +109,9 @@ void Collectives::measured(const Call& call, Pattern& pattern) {
   pattern.says_who_reads = true;
   if (!lending_.all_know()) return pass(call, pattern);
   Trial& trial = trials_[call.op.kind];
-  const bool is_crowd = steps_.peers().oversubscribed();
   if (trial.is_open(size)) {
     pattern.in_process = trial.reads(size);
-    pattern.meets = is_crowd;  // what any rank does takes the time of others
+    pattern.meets = is_crowd_;  // what any rank does takes the time of others
     const int64_t began = steady_ns();
     pass(call, pattern);
     const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
@@ -124,7 +123,7 @@ void Collectives::measured(const Call& call, Pattern& pattern) {
   } else {
     pattern.took = trial.best(size);
     pass(call, pattern);
-    const Trial::Best best = is_crowd ? lending_.longest_times() : lending_.shortest_times();
+    const Trial::Best best = is_crowd_ ? lending_.longest_times() : lending_.shortest_times();
     if (trial.settle(size, best) && rank_ == 0 && log_)
       log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
   }
@@ -139,7 +138,7 @@ void Collectives::measured_by_root(const Call& call, Pattern& pattern) {
   pattern.in_process = trial.reads(size);
   const int64_t began = trial.is_open(size) ? steady_ns() : 0;
   // What the others do meanwhile on processors of their own costs the root nothing; on its own, it does.
-  pattern.meets = began != 0 && steps_.peers().oversubscribed();
+  pattern.meets = began != 0 && is_crowd_;
   pass(call, pattern);
   const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
   if (began == 0 || !was_as_tried || !trial.took(size, pattern.in_process, steady_ns() - began)) return;

@@ -26,17 +26,19 @@ namespace backplane::shm {
 
 class Collectives {
  public:
-  // `pools` and `cross` may be null; `log` is told what was measured. When all ranks have come.
+  // `pools` and `cross` may be null; `log` is told what was measured. `is_crowd`: there are more ranks than processors;
+  // all must say the same. When all ranks have come.
   Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps, const Pools* pools,
-              CrossMemory* cross = nullptr, std::function<void(const std::string&)> log = {})
+              CrossMemory* cross = nullptr, std::function<void(const std::string&)> log = {}, bool is_crowd = false)
       : rank_(rank),
         world_size_(world_size),
         reductions_(reductions),
         steps_(steps),
         others_(reading_order(rank, steps.peers().sites())),
+        is_crowd_(is_crowd),
         lending_(rank, world_size, pools, cross, steps),
         inputs_(static_cast<size_t>(world_size)),
-        trials_(BP_OP_COUNT, Trial(cross == nullptr ? Cma::kOff : cross->use(), steps.peers().oversubscribed())),
+        trials_(BP_OP_COUNT, Trial(cross == nullptr ? Cma::kOff : cross->use(), is_crowd_)),
         log_(std::move(log)) {}
 
   // Any collective, in a group of two ranks or more. Blocks. One at a time.
@@ -65,7 +67,7 @@ class Collectives {
   void measured(const Call& call, Pattern& pattern);
   void measured_by_root(const Call& call, Pattern& pattern);
   void reduce_small(const Call& call, bool here);
-  void reduce_between_two(const Call& call, bool here);
+  void reduce_at_root(const Call& call, bool here);
   void reduce_large(const Call& call, bool here);
   void all_reduce_directly(const Call& call);
   void check(const Call& call) const;
@@ -88,6 +90,7 @@ class Collectives {
   const Reductions& reductions_;
   Steps& steps_;
   const std::vector<int32_t> others_;  // as this rank reads from them
+  const bool is_crowd_;
   Lending lending_;
   std::vector<const void*> inputs_;   // by rank, of what is being reduced
   std::vector<const void*> scalars_;  // by rank, if there are any

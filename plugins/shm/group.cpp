@@ -77,7 +77,7 @@ Group::Group(const sdk::Context& context, std::span<const bp_capability* const> 
   tell(context, *segment_);
   steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);
   collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->pools(), cross_.get(),
-                       log_of(context));
+                       log_of(context), segment_->peers().oversubscribed());
 }
 
 Group::~Group() {

@@ -14,9 +14,11 @@ namespace {
 // Up to so many bytes from all ranks together, each rank reduces everything for itself.
 constexpr uint64_t kReduceAlone = UINT64_C(64) << 10;
 
-// From so many bytes on, the root of two ranks reduces everything.
+// From so many bytes on, the root of two ranks reduces everything, and the root of a crowd.
 constexpr uint64_t kReduceByRoot = UINT64_C(128) << 10;
-// Up to so many it reads where they are lent; beyond, memory is the limit, and staging has both processors ask for it.
+constexpr uint64_t kReduceByRootOfCrowd = UINT64_C(16) << 10;
+// Up to so many the root of two reads where they are lent; beyond, memory is the limit, and staging has both processors
+// ask for it.
 constexpr uint64_t kLendToRoot = UINT64_C(1) << 20;
 
 // Rank r's share of `size` bytes: whole cache lines, as even as that allows.
@@ -52,8 +54,9 @@ void Collectives::all_reduce(const Call& call) {
   if (size == 0) return;
   if (size <= kSlotSize && size * static_cast<uint64_t>(world_size_) <= kReduceAlone) {
     reduce_small(call, here);
-  } else if (call.op.kind == BP_REDUCE && world_size_ == 2 && size >= kReduceByRoot) {
-    reduce_between_two(call, here);
+  } else if (call.op.kind == BP_REDUCE &&
+             (is_crowd_ ? size >= kReduceByRootOfCrowd : world_size_ == 2 && size >= kReduceByRoot)) {
+    reduce_at_root(call, here);
   } else {
     reduce_large(call, here);
   }
@@ -83,12 +86,12 @@ void Collectives::reduce_small(const Call& call, bool here) {
   steps_.claim_next(size);
 }
 
-// The root reduces all of it, while the other rank copies the next piece: together they touch each byte half as often
-// as if each had a share.
-void Collectives::reduce_between_two(const Call& call, bool here) {
+// The root reduces all of it, while the others copy the next piece: together they touch each byte less often than if
+// each had a share.
+void Collectives::reduce_at_root(const Call& call, bool here) {
   const uint64_t size = call.input.size;
   const uint64_t stride = part_of_slot(1, (size + 1) / 2);
-  const bool lends = !here && size <= kLendToRoot;
+  const bool lends = !here && (is_crowd_ || size <= kLendToRoot);
   lending_.offer(lends ? call.input.data : nullptr, nullptr, size, call.scalar, call.element);
   const bool shows = !here && lending_.input(rank_) == nullptr;
   const auto show = [&](uint64_t offset) {
@@ -112,7 +115,7 @@ void Collectives::reduce_between_two(const Call& call, bool here) {
     if (here) combine_all(call, call.output.data + offset, std::min(stride, size - offset), input);
     step = next;
   }
-  return_loans(call);
+  return_loans(call, call.root);
 }
 
 // Each piece takes two steps: all show it but for the share that is their own, and then each shows, in the same place,

@@ -217,9 +217,9 @@ struct Price {
 };
 
 // Of one collective with blocks of `size` bytes.
-Price price(uint32_t kind, int32_t ranks, uint64_t size) {
+Price price(uint32_t kind, int32_t ranks, uint64_t size, bool is_crowd = false) {
   const Memory memory(ranks);
-  run_ranks(memory, ranks, Patience{0, 200'000}, [kind, size](Rank& rank) {
+  run_ranks(memory, ranks, Patience{is_crowd ? 0 : 20'000, 200'000}, [kind, size](Rank& rank) {
     const auto blocks = [kind, &rank](std::initializer_list<uint32_t> many) {
       return std::find(many.begin(), many.end(), kind) == many.end() ? 1 : static_cast<uint64_t>(rank.size);
     };
@@ -277,6 +277,9 @@ TEST(Collectives, CostsWhatTheReadmeSays) {
             << kind << ", " << ranks << " ranks, " << pieces << " pieces";
         EXPECT_EQ(paid.shown, pieces * kPiece) << kind << ", " << ranks << " ranks, " << pieces << " pieces";
       }
+      const Price by_root = price(BP_REDUCE, ranks, pieces * kPiece, true);
+      EXPECT_EQ(by_root.steps, pieces == 1 ? 2 : pieces) << ranks << " ranks of a crowd, " << pieces << " pieces";
+      EXPECT_EQ(by_root.shown, pieces * kPiece) << ranks << " ranks of a crowd, " << pieces << " pieces";
     }
   }
 }

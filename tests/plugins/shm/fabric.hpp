@@ -109,6 +109,7 @@ inline bool may_forbid_reading() {
   return may;
 }
 
+// One that never polls is one of a crowd.
 struct Rank {
   Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, const Pools* pools = nullptr,
        Cma cma = Cma::kOff, std::function<void(const std::string&)> log = {})
@@ -121,7 +122,7 @@ struct Rank {
         messages(number, ranks, &view, &peers, pools, waiting, cross.get(), log),
         reductions(sdk::Host(host())),
         steps(view, number, ranks, peers, waiting, messages),
-        collectives(number, ranks, reductions, steps, pools, cross.get(), std::move(log)),
+        collectives(number, ranks, reductions, steps, pools, cross.get(), std::move(log), patience.spin_ns == 0),
         own_heap(pools == nullptr ? nullptr : pools->own().get()) {
     EXPECT_TRUE(peers.enter());
   }

@@ -25,7 +25,9 @@ void any_rounds(Rank& rank) {
 }
 
 TEST(Lent, AnyBufferInAnyCollective) {
-  for (const int32_t ranks : {2, 3, 5}) on_heaps(ranks, Patience{20'000, 200'000}, any_rounds);
+  for (const int32_t ranks : {2, 3, 5}) {
+    for (const int64_t spin_ns : {20'000, 0}) on_heaps(ranks, Patience{spin_ns, 200'000}, any_rounds);
+  }
 }
 
 // Staged and lent, of sizes from which on the root does it, and from which on nothing is lent to it.
@@ -41,7 +43,9 @@ TEST(Lent, AnyBufferInReductionsBetweenTwo) {
 
 TEST(Lent, AnyBufferWhereProcessesAreRead) {
   for (const Cma cma : {Cma::kOn, Cma::kAuto}) {
-    for (const int32_t ranks : {2, 3}) on_heaps(ranks, Patience{20'000, 200'000}, any_rounds, cma);
+    for (const int32_t ranks : {2, 3}) {
+      for (const int64_t spin_ns : {20'000, 0}) on_heaps(ranks, Patience{spin_ns, 200'000}, any_rounds, cma);
+    }
   }
 }
 
