@@ -7,6 +7,7 @@
 #include "messages.hpp"
 
 namespace backplane::shm {
+
 void Messages::progress() {
   if (world_size_ == 1 || waiting_.aborted()) return;
   // Whoever goes has put all its messages into the channels before it says so.

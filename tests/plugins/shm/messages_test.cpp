@@ -2,6 +2,7 @@
 #include "messages.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "fabric.hpp"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr Patience kImpatient = {0, 0};
 constexpr Patience kPatient = {20'000, 200'000};
+constexpr Patience kOfACrowd = {0, 200'000};  // yields at once
 
 uint64_t size_of(uint64_t name) {
   std::mt19937_64 random(name);
@@ -91,28 +93,72 @@ void storm(Rank& rank, uint64_t rounds) {
 }
 
 TEST(Messages, StormOfFourRanks) {
-  for (const Patience& patience : {kPatient, kImpatient}) {
+  for (const Patience& patience : {kPatient, kOfACrowd, kImpatient}) {
     on_ranks(4, patience, [](Rank& rank) { storm(rank, 3 * kEffort); });
   }
 }
 
+void talk(Rank& rank) {
+  std::vector<std::thread> threads;
+  for (uint64_t tag = 0; tag < 3; ++tag) {
+    threads.emplace_back([&rank, tag] {
+      for (uint64_t i = 0; i < 100; ++i) {
+        std::vector<std::byte> out(i * 300);
+        std::vector<std::byte> in(i * 300);
+        fill(out, tag * 1000 + i);
+        const auto sending = rank.send(1 - rank.id, tag, out.data(), out.size());
+        Rank::finish(rank.recv(1 - rank.id, tag, in.data(), in.size(), nullptr, BP_OP_SYNC));
+        Rank::finish(sending);
+        ASSERT_TRUE(is_filled(in, in.size(), tag * 1000 + i));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(Messages, SeveralThreadsOfOneRank) {
-  on_ranks(2, kPatient, [](Rank& rank) {
-    std::vector<std::thread> threads;
-    for (uint64_t tag = 0; tag < 3; ++tag) {
-      threads.emplace_back([&rank, tag] {
-        for (uint64_t i = 0; i < 100; ++i) {
-          std::vector<std::byte> out(i * 300);
-          std::vector<std::byte> in(i * 300);
-          fill(out, tag * 1000 + i);
-          const auto sending = rank.send(1 - rank.id, tag, out.data(), out.size());
-          Rank::finish(rank.recv(1 - rank.id, tag, in.data(), in.size(), nullptr, BP_OP_SYNC));
-          Rank::finish(sending);
-          ASSERT_TRUE(is_filled(in, in.size(), tag * 1000 + i));
+  for (const Patience& patience : {kPatient, kOfACrowd}) on_ranks(2, patience, talk);
+}
+
+// Those of a crowd that wait for what comes next, and for something else: later tags first, older receives, too little
+// room, and what is large.
+TEST(Messages, ReceivesBetweenTurnsOfOthers) {
+  on_ranks(3, kOfACrowd, [](Rank& rank) {
+    const int32_t to = (rank.id + 1) % 3;
+    const int32_t from = (rank.id + 2) % 3;
+    const std::vector<std::byte> room(100'001);
+    for (uint64_t round = 0; round < 20 * kEffort; ++round) {
+      std::vector<std::vector<std::byte>> out(4);
+      std::vector<std::unique_ptr<sdk::Work>> sending;
+      for (uint64_t tag = 0; tag < 4; ++tag) {
+        out[tag].resize(std::max<uint64_t>(1, size_of(round * 4 + tag)));
+        fill(out[tag], round * 4 + tag);
+        sending.push_back(rank.send(to, tag, out[tag].data(), out[tag].size()));
+      }
+      const auto get = [&](uint64_t tag, uint64_t flags, std::vector<std::byte>& in, bp_result& result) {
+        return rank.recv(from, tag, in.data(), in.size(), &result, flags);
+      };
+      std::vector<std::vector<std::byte>> in(4, room);
+      std::vector<bp_result> results(4, bp_result{sizeof(bp_result), -1, 0});
+      const bool is_early = round % 2 == 0;
+      const auto early = is_early ? get(3, 0, in[3], results[3]) : nullptr;
+      for (const uint64_t tag : round % 3 == 0 ? std::array{1U, 0U, 2U} : std::array{0U, 1U, 2U}) {
+        if (tag == 2) in[2].clear();
+        try {
+          Rank::finish(get(tag, BP_OP_SYNC, in[tag], results[tag]));
+          EXPECT_NE(tag, 2U) << "there was no room for it";
+        } catch (const sdk::Failure& why) {
+          EXPECT_EQ(tag, 2U) << why.what();
+          EXPECT_EQ(why.status(), BP_INVALID);
         }
-      });
+      }
+      is_early ? Rank::finish(early) : Rank::finish(get(3, BP_OP_SYNC, in[3], results[3]));
+      for (const uint64_t tag : {0U, 1U, 3U}) {
+        ASSERT_EQ(results[tag].bytes, std::max<uint64_t>(1, size_of(round * 4 + tag)));
+        ASSERT_TRUE(is_filled(in[tag], results[tag].bytes, round * 4 + tag));
+      }
+      for (const auto& each : sending) Rank::finish(each);
     }
-    for (std::thread& thread : threads) thread.join();
   });
 }
 
@@ -155,10 +201,10 @@ TEST(Messages, ReceivesThatGiveUp) {
   });
 }
 
-TEST(Messages, NameWhoLeft) {
+void expect_names_of_who_left(const Patience& patience) {
   const Memory memory(3);
   std::vector<std::unique_ptr<Rank>> ranks;
-  for (int32_t i = 0; i < 3; ++i) ranks.push_back(std::make_unique<Rank>(memory.view, i, 3, kPatient));
+  for (int32_t i = 0; i < 3; ++i) ranks.push_back(std::make_unique<Rank>(memory.view, i, 3, patience));
   char byte = 'x';
   ranks[1]->send(0, 1, &byte, 1);
   ranks[1].reset();
@@ -181,6 +227,10 @@ TEST(Messages, NameWhoLeft) {
     EXPECT_EQ(why.peer_rank(), 1) << why.what();
     EXPECT_NE(std::string(why.what()).find("rank 1 is lost"), std::string::npos);
   }
+}
+
+TEST(Messages, NameWhoLeft) {
+  for (const Patience& patience : {kPatient, kOfACrowd}) expect_names_of_who_left(patience);
 }
 
 // A receive that is too small belongs to its waiter as soon as it has failed, while another thread answers the sender.

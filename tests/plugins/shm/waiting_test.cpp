@@ -29,6 +29,23 @@ TEST(Waiting, LooksFullyBeforeItSleepsOrGivesUp) {
   }
 }
 
+// Only who may yield looks again before it says that it waits; who may not sleeps at once.
+TEST(Waiting, YieldsBeforeItCountsAsADriverOrSleepsAtOnce) {
+  for (const int64_t yield_ns : {INT64_C(0), INT64_C(20'000'000'000)}) {
+    Bell bell = {};
+    Waiting waiting(bell, nullptr, Patience{0, yield_ns});
+    int looks = 0;  // before it is a driver
+    const auto ready = [&](Look) {
+      if (waiting.drivers() > 0) return true;
+      ++looks;
+      return false;
+    };
+    Limit limit(20'000'000'000);
+    EXPECT_EQ(waiting.until(limit, ready), End::kReady);
+    EXPECT_EQ(looks > 1, yield_ns > 0) << looks;
+  }
+}
+
 // A rank that the scheduler has put on the processor of another one yields, however long it may poll.
 TEST(Waiting, RanksOnOneProcessorYieldToEachOther) {
   cpu_set_t before;
