@@ -259,11 +259,16 @@ TEST(CrossMemory, MessagesTryBothWaysAgain) {
     ASSERT_EQ(answer.kind_and_length & 0xffU, static_cast<uint32_t>(Kind::kReady));
     are_read.push_back(answer.control.size == 0);
   }
-  const auto trusted = are_read.begin() + 2 * Trial::kTries;
+  constexpr uint32_t kFirst = 2 * Trial::kInARow;
+  const auto is_tried = [](auto begin) { return std::count(begin, begin + kFirst, true) == Trial::kInARow; };
+  const auto begin = are_read.begin();
+  const bool is_close = is_tried(begin + kFirst);  // else staging was far behind, and that ended it
+  const auto trusted = begin + (is_close ? 2 * Trial::kTries : kFirst);
   const auto again = trusted + Trial::kTrusted;
-  EXPECT_EQ(std::count(are_read.begin(), trusted, true), Trial::kTries);
+  EXPECT_TRUE(is_tried(begin));
+  EXPECT_EQ(std::count(begin, trusted, true), std::count(begin, trusted, false));
   EXPECT_EQ(std::count(trusted, again, *trusted), Trial::kTrusted);
-  EXPECT_EQ(std::count(again, are_read.end(), true), Trial::kTries);
+  EXPECT_TRUE(is_tried(again));
 }
 
 TEST(Trial, TakesTheWayThatWasFasterForEachPowerOfTwo) {
