@@ -67,14 +67,14 @@ BP_API int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, i
                                  bp_error* err);
 
 /* Leaves. `graceful`: called by all workers; waits until nobody calls anybody any more, including what calls call, up
- * to timeout_ns (0: BP_DEFAULT_TIMEOUT_NS). Workers that died are not waited for. Otherwise at once. In either case
- * calls in flight then end with BP_CANCELLED, nothing runs here any more, and values that this worker owns are gone.
- * *leaks (may be NULL), for bp_free, names each value of which others still had references, one a line. Twice is fine.
- * Functions that run here are told (bp_rpc_cancelled) and waited for until timeout_ns is over, at least 1 s: if one
- * then still runs, the worker has left and BP_TIMEOUT names it; it goes on alone, on its thread, and its result is
- * nobody's. Peers that do not leave, too, see their calls to this worker end with BP_CANCELLED, if they could be told
- * within 2 s, else when those time out. Not from within a function that a peer has called, nor from a bp_rpc_done or
- * a value's destroy. */
+ * to timeout_ns (0: BP_DEFAULT_TIMEOUT_NS). Workers that died are not waited for. Otherwise at once, but for up to 2 s
+ * in which those that stay are told. In either case calls in flight then end with BP_CANCELLED, nothing runs here any
+ * more, and values that this worker owns are gone. *leaks (may be NULL), for bp_free, names each value of which others
+ * still had references, one a line. Twice is fine. Functions that run here are told (bp_rpc_cancelled) and waited for
+ * until timeout_ns is over, at least 1 s: if one then still runs, the worker has left and BP_TIMEOUT names it; it goes
+ * on alone, on its thread, and its result is nobody's. Peers that do not leave, too, see their calls to this worker end
+ * with BP_CANCELLED, if they could be told within 2 s, else when those time out. Not from within a function that a peer
+ * has called, nor from a bp_rpc_done or a value's destroy. */
 BP_API int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err);
 
 /* Counters, as JSON for bp_free: those of torch's agents and references by torch's names, and in the same style what

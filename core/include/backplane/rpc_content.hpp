@@ -58,9 +58,9 @@ class Array {
 // Elements in the memory of a CUDA device, which travel into the memory of one of the receiver's: of that which the
 // sender's device_maps name for it, else the one from which they would come the other way. Copies share the elements.
 //
-//     rpc::register_function("scale", [](const rpc::DeviceArray<float>& x) { launch_scale(x.data(), x.size()); return
-//     x; }); rpc::init_rpc("a", {.backend = "tensorpipe?device_maps=b:0=1"}); auto y =
-//     rpc::rpc_sync<rpc::DeviceArray<float>>("b", "scale", rpc::DeviceArray<float>(x, 1024, 0, keep));
+//     rpc::register_function("scale", [](const rpc::DeviceArray<float>& x) { return scaled(x); });
+//     rpc::init_rpc("a", {.backend = "tensorpipe?device_maps=b:0=1"});
+//     auto y = rpc::rpc_sync<rpc::DeviceArray<float>>("b", "scale", rpc::DeviceArray<float>(x, 1024, 0, keep));
 //
 // Only TENSORPIPE carries them, between workers that map their devices; it copies them through the host's memory. Other
 // agents, and calls of a worker's own functions, end with Status::kUnsupported, and so do devices that are not mapped,

@@ -13,11 +13,12 @@
  *
  * MESSAGES have a payload, which is small as a rule, and buffers out of band, which need not be. They arrive whole or
  * not at all, each at most once, and with any bytes: an agent interprets nothing. They come in any order, but one whose
- * id is 0 is delivered, and released, after what was sent to the same worker before it, as far as that comes within a
- * second or two: it may be a goodbye. Whoever is given a message looks at no more of it than struct_size says; what is
- * missing is zero. Buffers may be of device memory only where both agents agreed on that; where a buffer arrives is the
- * receiving agent's choice. What the program has given to a device's default stream is done before the agent reads a
- * buffer there; of other streams it knows nothing. Received buffers are there when the message is delivered.
+ * id is 0 is delivered after what was sent to the same worker before it, as far as that comes within a second or two,
+ * and its sender releases it once it has arrived: it may be a goodbye. Whoever is given a message looks at no more of
+ * it than struct_size says; what is missing is zero. Buffers may be of device memory only where both agents agreed on
+ * that; where a buffer arrives is the receiving agent's choice. What the program has given to a device's default stream
+ * is done before the agent reads a buffer there; of other streams it knows nothing. Received buffers are there when the
+ * message is delivered.
  *
  * OWNERSHIP. Whoever takes a message over calls `release(owner)` once, when it needs payload and buffers no more: the
  * agent those it sends, the core those it is given. Until then they stay valid: what is sent as it is; what was
