@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messages.hpp"
 
-#include <sched.h>
-
 #include <cstring>
 #include <string>
 
@@ -189,9 +187,10 @@ void Messages::send_to_self(Operation& send) {
 bool Messages::catch_in_turns(Operation& receive) {
   Caught caught = may_catch() ? Caught::kNothing : Caught::kCannot;
   for (int i = 0; i < kTurns && caught == Caught::kNothing; ++i) {
-    if (i > 0) ::sched_yield();
+    const bool is_brief = i == 0 || waiting_.give_turn();
     const Turn turn(*this);
     caught = catch_next(receive, 1);
+    if (!is_brief) break;
   }
   return caught == Caught::kIt && wait(receive, 0);
 }

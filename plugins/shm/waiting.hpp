@@ -4,8 +4,6 @@
 // looks, and at last sleeps on its rank's bell. With more ranks than processors it never polls.
 #pragma once
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -92,6 +90,11 @@ class Waiting {
   bool polls() const noexcept { return spin_ns_ > 0; }
   // Does it yield at once, as with more ranks than processors?
   bool gives_turns() const noexcept { return spin_ns_ == 0 && yields_.limit().count() > 0; }
+  // Yields. False if somebody computes: to sleep is better than another turn of his.
+  bool give_turn() {
+    const sdk::Patience::Clock::time_point now = sdk::Patience::Clock::now();
+    return yields_.pays(now) && yields_.pays(yields_.yield(now));
+  }
 
  private:
   class Sleeper {
@@ -147,9 +150,10 @@ End Waiting::until(Limit& limit, const Ready& ready) {
   // Only a hint for the helper, and so no atomic addition, which would wait for what was just written.
   drives_.store(drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (limit.is_zero()) return aborted() ? End::kAborted : End::kLate;
-  // There most waits last until another rank has had its turn: no need of clocks.
-  for (int i = 0; i < kTurns && gives_turns() && !aborted(); ++i) {
-    ::sched_yield();
+  // There most waits last until another rank has had its turn, and need not count as one.
+  bool is_brief = true;
+  for (int i = 0; i < kTurns && gives_turns() && is_brief && !aborted(); ++i) {
+    is_brief = give_turn();
     if (ready(Look::kQuick)) return End::kReady;
   }
   const int64_t begin = steady_ns();
