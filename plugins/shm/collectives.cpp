@@ -129,19 +129,22 @@ void Collectives::measured(const Call& call, Pattern& pattern) {
   }
 }
 
-// Of a pattern in which only the root is heard. It tries both ways for itself, and the others do as it says.
+// Of a pattern in which only the root is heard. It tries both ways for itself, and the others do as it says. In a crowd
+// all meet after each of its tries, so that these are tries of all.
 void Collectives::measured_by_root(const Call& call, Pattern& pattern) {
   const uint64_t size = pattern.size;
+  const bool is_root = rank_ == call.root;
   pattern.says_who_reads = size > kEagerLimit;
-  if (size <= kEagerLimit || rank_ != call.root || !lending_.knows_all()) return pass(call, pattern);
+  if (size <= kEagerLimit || (is_root ? !lending_.knows_all() : !is_crowd_)) return pass(call, pattern);
   Trial& trial = trials_[call.op.kind];
-  pattern.in_process = trial.reads(size);
+  pattern.in_process = is_root && trial.reads(size);
   const int64_t began = trial.is_open(size) ? steady_ns() : 0;
   // What the others do meanwhile on processors of their own costs the root nothing; on its own, it does.
-  pattern.meets = began != 0 && is_crowd_;
+  pattern.meets = is_root && began != 0 && is_crowd_;
   pass(call, pattern);
-  const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
-  if (began == 0 || !was_as_tried || !trial.took(size, pattern.in_process, steady_ns() - began)) return;
+  const bool is_try = began != 0 && (is_root || lending_.any_meets());
+  const bool was_read = lending_.only_in_processes();
+  if (!is_try || (!was_read && lending_.any_input()) || !trial.took(size, was_read, steady_ns() - began)) return;
   if (trial.settle(size, trial.best(size)) && log_)
     log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
 }
@@ -162,7 +165,7 @@ void Collectives::return_loans(const Call& call, int32_t only_reader, const std:
   const uint32_t step = any ? steps_.begin(call.passage) : 0;
   if (any) steps_.show(step, call.passage);
   if (meanwhile) meanwhile();
-  if (lending_.input(rank_) == nullptr && !lending_.meets()) return;
+  if (lending_.input(rank_) == nullptr && !lending_.any_meets()) return;
   for (int32_t rank = 0; rank < world_size_; ++rank) {
     if (only_reader < 0 || only_reader == rank || lending_.any_meets()) steps_.see(rank, step, 0, call.passage);
   }

@@ -60,7 +60,6 @@ class Lending {
   void say_who_reads(const Trial::Best& took, bool to_all);
   // This rank, which has something to show, has all who hear it end the collective together with it. After offer.
   void ask_to_meet();
-  bool meets() const { return at(rank_).meets; }
   // Can this rank? After say_who_reads.
   bool reads_processes() const { return at(rank_).reads_processes; }
   // The shortest that either way took one of those whom this rank has heard, or 0 if nobody says.
