@@ -185,10 +185,11 @@ void Messages::send_to_self(Operation& send) {
 
 // With more ranks than processors: lets others have theirs between two looks. True: it is done.
 bool Messages::catch_in_turns(Operation& receive) {
-  Caught caught = may_catch() ? Caught::kNothing : Caught::kCannot;
+  Caught caught = Caught::kNothing;
   for (int i = 0; i < kTurns && caught == Caught::kNothing; ++i) {
     const bool is_brief = i == 0 || waiting_.give_turn();
     const Turn turn(*this);
+    if (i == 0 && !may_catch()) return false;
     caught = catch_next(receive, 1);
     if (!is_brief) break;
   }
