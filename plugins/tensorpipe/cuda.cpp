@@ -40,7 +40,7 @@ struct Driver {
 template <typename Function>
 void look_up(void* library, const char* name, Function* function, std::string* missing) {
   *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function == nullptr && missing->empty()) *missing = std::string("libcuda.so.1 has no function ") + name;
+  if (*function == nullptr && missing->empty()) missing->append("libcuda.so.1 has no function ").append(name);
 }
 
 std::string name_of(const Driver& driver, int result) {
