@@ -51,12 +51,13 @@ TEST(RpcDeadlinesTest, EachOfThoseThatAreLeftExpiresOnce) {
     const uint64_t ended = calls.add(call_to(0), Deadline::after(kHour - i));  // the later ones' time is up sooner
     EXPECT_TRUE(calls.take(ended));
     if (i % 2 == 0) stay.push_back(calls.add(call_to(0), i % 4 == 0 ? Deadline::never() : Deadline::after(kHour)));
+    if (i % 2 == 0) calls.doom(stay.back(), 1, Error(BP_PEER_LOST, "another lost"), Deadline::after(0));
     if (i % 3 == 0) expected.insert(calls.add(call_to(0), Deadline::after(i % 100 * 10000)));
     if (i % 5 == 0) expected.insert(calls.add(call_to(1), i % 2 == 0 ? Deadline::never() : Deadline::after(kHour)));
     if (i % 7 == 0) {
       const uint64_t doomed = calls.add(call_to(0), Deadline::after(kHour));
-      calls.doom(doomed, Error(BP_PEER_LOST, "lost"), Deadline::after(kHour / 2));
-      calls.doom(doomed, Error(BP_PEER_LOST, "lost"), Deadline::after(1000));
+      calls.doom(doomed, 0, Error(BP_PEER_LOST, "lost"), Deadline::after(kHour / 2));
+      calls.doom(doomed, 0, Error(BP_PEER_LOST, "lost"), Deadline::after(1000));
       expected.insert(doomed);
     }
   }

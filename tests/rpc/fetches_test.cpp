@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Whoever owns a value hears that nobody waits for it any more, whatever becomes of the messages between: over an agent
-// of this test, which loses and holds back what it is told to.
+// of this test, which loses and holds back what it is told to, and says what is not so.
 #include <array>
 #include <condition_variable>
 #include <cstring>
@@ -85,6 +85,14 @@ class Hub {
     const bp_rpc_host& host = *ends_[static_cast<size_t>(rank)].host;
     host.lost(host.ctx, peer, &why);
   }
+  // The same of a message with that number.
+  void fail(int32_t rank, int32_t to, uint64_t number) {
+    bp_error why;
+    bp_error_init(&why);
+    bp_error_set(&why, BP_INVALID, 0, to, "a message of this test failed");
+    const bp_rpc_host& host = *ends_[static_cast<size_t>(rank)].host;
+    host.failed(host.ctx, to, number, &why);
+  }
   int delivered(int32_t from, uint8_t kind, uint64_t call) {
     const std::lock_guard lock(mutex_);
     return count_[{from, kind, call}];
@@ -167,12 +175,16 @@ void with_reference(Hub* hub, const std::function<void(const rpc::RRef<int>&)>& 
   });
 }
 
-void give_up_fetching(const rpc::RRef<int>& ref) {
+rpc::Future<int> start_fetching(const rpc::RRef<int>& ref) {
   const rpc::Worker worker = ref.worker();
-  const auto fetch = rpc::Future<int>::start(std::shared_ptr<bp_rpc>(worker.get(), [](bp_rpc*) {}),
-                                             [&ref](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
-                                               return bp_rref_fetch(ref.get(), 0, done, ctx, id, err);
-                                             });
+  return rpc::Future<int>::start(std::shared_ptr<bp_rpc>(worker.get(), [](bp_rpc*) {}),
+                                 [&ref](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+                                   return bp_rref_fetch(ref.get(), 0, done, ctx, id, err);
+                                 });
+}
+
+void give_up_fetching(const rpc::RRef<int>& ref) {
+  const rpc::Future<int> fetch = start_fetching(ref);
   fetch.cancel();
   EXPECT_EQ(failure_of([&fetch] { fetch.wait(); }), Status::kCancelled);
 }
@@ -211,6 +223,25 @@ TEST(RpcFetchTest, ACancelThatOvertakesItsFetchIsKeptForIt) {
   });
   ASSERT_TRUE(fetch);
   EXPECT_EQ(hub.delivered(1, kReply, fetch->call()) + hub.delivered(1, kError, fetch->call()), 0);
+}
+
+TEST(RpcFetchTest, OnlyAWorkerThatIsAskedFailsARequest) {
+  Hub hub;
+  uint64_t number = 0;
+  hub.passes = [&number](const Sent& message) {
+    if (message.kind() != kFetch || number != 0) return true;
+    number = message.call();
+    return false;
+  };
+  with_reference(&hub, [&hub, &number](const rpc::RRef<int>& ref) {
+    const rpc::Future<int> fetch = start_fetching(ref);
+    for (const int32_t nobody_asked : {-1, 0, 2}) hub.fail(0, nobody_asked, number);
+    EXPECT_FALSE(fetch.done());
+    hub.fail(0, 1, number);
+    std::string text;
+    EXPECT_EQ(failure_of([&fetch] { fetch.wait(); }, &text), Status::kInvalid);
+    EXPECT_NE(text.find("a message of this test failed"), std::string::npos) << text;
+  });
 }
 
 }  // namespace

@@ -58,12 +58,10 @@ bool Calls::set_forks(uint64_t number, const std::vector<Passed>& forks) {
   return true;
 }
 
-std::optional<Call> Calls::take(uint64_t number) { return take(number, -1); }
-
 std::optional<Call> Calls::take(uint64_t number, int32_t to) {
   const std::lock_guard lock(mutex_);
   const auto found = calls_.find(number);
-  if (found == calls_.end() || (to >= 0 && found->second.call.to != to)) return std::nullopt;
+  if (found == calls_.end() || (to != kAnybody && found->second.call.to != to)) return std::nullopt;
   for (const Doom& each : dooms_) apply(each, number, &found->second);
   std::optional<Call> call = std::move(found->second.call);
   calls_.erase(found);
@@ -78,10 +76,10 @@ void Calls::doom(uint64_t number, Entry* entry, const Error& why, Deadline deadl
   watch_for(deadline, number);
 }
 
-void Calls::doom(uint64_t number, const Error& why, Deadline deadline) {
+void Calls::doom(uint64_t number, int32_t to, const Error& why, Deadline deadline) {
   const std::lock_guard lock(mutex_);
   const auto found = calls_.find(number);
-  if (found != calls_.end()) doom(number, &found->second, why, deadline);
+  if (found != calls_.end() && found->second.call.to == to) doom(number, &found->second, why, deadline);
 }
 
 void Calls::doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_t last) {

@@ -42,6 +42,8 @@ struct Call {
 
 class Calls {
  public:
+  static constexpr int32_t kAnybody = -1;
+
   // `expired` is called, on a thread of this object, for each call whose time is up.
   explicit Calls(std::function<void(uint64_t number)> expired) : expired_(std::move(expired)) {}
   ~Calls();
@@ -52,12 +54,10 @@ class Calls {
   uint64_t add(Call call, Deadline deadline);
   // What the message that is about to be sent carries. False if the call has ended.
   bool set_forks(uint64_t number, const std::vector<Passed>& forks);
-  // The call, if it is still there.
-  std::optional<Call> take(uint64_t number);
-  // The same, if it is one to this worker.
-  std::optional<Call> take(uint64_t number, int32_t to);
-  // The call fails with `why` at `deadline`, unless it has ended by then.
-  void doom(uint64_t number, const Error& why, Deadline deadline);
+  // The call, if it is still there and one to this worker.
+  std::optional<Call> take(uint64_t number, int32_t to = kAnybody);
+  // The same call fails with `why` at `deadline`, unless it has ended by then.
+  void doom(uint64_t number, int32_t to, const Error& why, Deadline deadline);
   // The same for all calls to a worker, of those that there are, with numbers up to `last`. Looks at none of them yet.
   void doom_all_to(int32_t to, const Error& why, Deadline deadline, uint64_t last = UINT64_MAX);
   // Refuses more, and returns the numbers of those that are left for somebody to end.

@@ -223,9 +223,9 @@ void Worker::cancel(uint64_t number) { end(number, Error(BP_CANCELLED, "it was c
 void Worker::expire(uint64_t number) { end(number, Error(BP_TIMEOUT, "")); }
 
 // Ends a request that has not been answered; whoever was asked hears of it.
-void Worker::end(uint64_t number, const Error& why) {
+void Worker::end(uint64_t number, const Error& why, int32_t to) {
   const Ending ending(this);
-  const std::optional<Call> call = calls_.take(number);
+  const std::optional<Call> call = calls_.take(number, to);
   if (!call) return;
   const Error& error = why.status() == BP_TIMEOUT && call->failure ? *call->failure : why;
   PeerMetrics& peer = metrics_.peers[static_cast<size_t>(call->to)];

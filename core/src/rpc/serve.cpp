@@ -71,6 +71,7 @@ void Worker::take(int32_t from, const bp_rpc_message& message, const Error* prob
 
 void Worker::failed(int32_t to, uint64_t id, const Error& error) {
   if (id == kUnnumbered) return;
+  require_peer(to);
   if ((id & kAnswer) != 0) {
     give_up(to, forks_.take_answer(to, id & kNumbers));
     const uint64_t attempt = (id & ~kAnswer) >> kAttemptShift;
@@ -81,9 +82,9 @@ void Worker::failed(int32_t to, uint64_t id, const Error& error) {
                      fmt::format("its answer {}: {}", sent ? "was lost" : "could not be sent", error.what()), rank_);
     reply_error(to, id & kNumbers, told, attempt + 1);
   } else if (error.status() == BP_PEER_LOST && watched_) {
-    calls_.doom(id, error, Deadline::after(kGraceNs));
+    calls_.doom(id, to, error, Deadline::after(kGraceNs));
   } else {
-    end(id, error);
+    end(id, error, to);
   }
 }
 

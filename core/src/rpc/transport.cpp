@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "log.hpp"
 
 namespace backplane::core::rpc {
 namespace {
@@ -22,25 +25,26 @@ const ChosenBackend& backend_of(const Group& group, const Member& agent) {
   return *chosen;
 }
 
-void report_received(void* ctx, int32_t from, const bp_rpc_message* message) {
-  static_cast<Transport::Sink*>(ctx)->received(from, *message);
-}
-void report_failed(void* ctx, int32_t to, uint64_t id, const bp_error* err) {
-  guarded(nullptr, [=] {
-    static_cast<Transport::Sink*>(ctx)->failed(to, id, Error(err->status, err->text, err->peer_rank, err->native_code));
-  });
-}
-void report_lost(void* ctx, int32_t peer, const bp_error* err) {
-  guarded(nullptr, [=] {
-    static_cast<Transport::Sink*>(ctx)->lost(peer, Error(err->status, err->text, err->peer_rank, err->native_code));
-  });
+Transport::Sink& sink_of(void* ctx) { return *static_cast<Transport::Sink*>(ctx); }
+Error error_of(const bp_error& err) { return {err.status, err.text, err.peer_rank, err.native_code}; }
+
+template <typename Body>
+void hear(Body&& body) {
+  bp_error err;
+  bp_error_init(&err);
+  if (guarded(&err, std::forward<Body>(body)) == BP_OK) return;
+  log(BP_LOG_WARN, "rpc: word of an agent was dropped: {}", err.text);
 }
 
+void report_received(void* ctx, int32_t from, const bp_rpc_message* message) { sink_of(ctx).received(from, *message); }
+void report_failed(void* ctx, int32_t to, uint64_t id, const bp_error* err) {
+  hear([=] { sink_of(ctx).failed(to, id, error_of(*err)); });
+}
+void report_lost(void* ctx, int32_t peer, const bp_error* err) {
+  hear([=] { sink_of(ctx).lost(peer, error_of(*err)); });
+}
 void report_refused(void* ctx, int32_t from, const bp_rpc_message* message, const bp_error* err) {
-  guarded(nullptr, [=] {
-    const Error error(err->status, err->text, err->peer_rank, err->native_code);
-    static_cast<Transport::Sink*>(ctx)->refused(from, *message, error);
-  });
+  hear([=] { sink_of(ctx).refused(from, *message, error_of(*err)); });
 }
 
 // Ends an agent that is refused, if it has what that takes: it knows the host and the inner group, which end now.
