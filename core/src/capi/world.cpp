@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/world.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
@@ -73,6 +74,19 @@ void tell_of_stranger(Store& store, int32_t rank, int32_t world_size) {
   }
 }
 
+// How long a rank that cannot make its choice looks for the others, to tell them; they need not be there.
+constexpr int64_t kTellNs = INT64_C(2) * 1000000000;
+
+// They fail with the same sentence instead of waiting for this rank.
+void tell_of_choice(Store& store, const std::string& group, int32_t rank, const Error& problem) {
+  try {
+    decline(store, fmt::format("rank {} cannot join group '{}': {}", rank, group, problem.what()),
+            Deadline::after(kTellNs));
+  } catch (const Error& e) {
+    log(BP_LOG_DEBUG, "the others cannot be told of a failure: {}", e.what());
+  }
+}
+
 void check_identity(int32_t rank, int32_t world_size) {
   if (world_size < 1) fail(BP_INVALID, "world_size {} is not at least 1", world_size);
   if (rank < 0 || rank >= world_size) fail(BP_INVALID, "rank {} is not in 0..{}", rank, world_size - 1);
@@ -85,6 +99,10 @@ std::shared_ptr<Store> own_keys(bp_store& handle, const std::string& name, int32
   return make_prefix_store(handle.store, fmt::format("group/{}/{}/", name, generation));
 }
 
+std::string name_of(const bp_group_config& config) {
+  return config.name == nullptr || *config.name == '\0' ? kUsualName : config.name;
+}
+
 GroupConfig identify(const char* name, int32_t rank, int32_t world_size, int64_t timeout_ns) {
   check_identity(rank, world_size);
   GroupConfig made;
@@ -95,6 +113,32 @@ GroupConfig identify(const char* name, int32_t rank, int32_t world_size, int64_t
   made.global_ranks.resize(static_cast<size_t>(world_size));
   std::iota(made.global_ranks.begin(), made.global_ranks.end(), 0);
   return made;
+}
+
+std::shared_ptr<Store> keys_of(const Rendezvous& met, const std::string& group) {
+  return make_prefix_store(met.store, fmt::format("group/{}/", group));
+}
+
+void meet_to_tell_of_choice(RendezvousRequest request, const std::string& group, const Error& problem) {
+  request.timeout_ns = std::min(request.timeout_ns, kTellNs);
+  try {
+    const Job never_begun(rendezvous(request));
+    const Rendezvous& met = never_begun.meeting;
+    tell_of_choice(*keys_of(met, group), group, met.rank, problem);
+  } catch (const Error& e) {  // nobody is there, or this is nowhere
+    log(BP_LOG_DEBUG, "the others cannot be told of a failure: {}", e.what());
+  }
+}
+
+// Can this choice be made? Options are made later, once the rank is known.
+void check_choice(Registry& registry, const char* requested) {
+  for (const SelectionPart& part : parse_selection(selected_backend(requested))) {
+    if (part.name == "auto") continue;
+    const Member& member = registry.lookup(part.name);
+    Stage::check_kind(member, BP_KIND_PROCESS_GROUP);
+    check_security(member);
+    complete_options(*member.backend, part.options);
+  }
 }
 
 struct Default {
@@ -115,38 +159,40 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   Registry& registry = registry_of(config.registry);
   if (config.store != nullptr) {
     if (config.world_size > 0 && (config.rank < 0 || config.rank >= config.world_size)) {
-      const std::string name = config.name == nullptr || *config.name == '\0' ? kUsualName : config.name;
-      tell_of_stranger(*own_keys(*config.store, name, config.rank), config.rank, config.world_size);
+      tell_of_stranger(*own_keys(*config.store, name_of(config), config.rank), config.rank, config.world_size);
     }
     GroupConfig made = identify(config.name, config.rank, config.world_size, config.timeout_ns);
     made.device = config.device;
-    made.backends = choose(registry, config.backend);
-    made.layers = choose_layers(registry);
     made.store = own_keys(*config.store, made.name, made.rank);
+    try {
+      made.backends = choose(registry, config.backend);
+      made.layers = choose_layers(registry);
+    } catch (const Error& problem) {
+      tell_of_choice(*made.store, made.name, made.rank, problem);
+      throw;
+    }
     return Group::start(std::move(made));
   }
-  // The choice is checked before anybody is waited for.
-  const std::string text = selected_backend(config.backend);
-  for (const SelectionPart& part : parse_selection(text)) {
-    if (part.name == "auto") continue;
-    const Member& member = registry.lookup(part.name);
-    Stage::check_kind(member, BP_KIND_PROCESS_GROUP);
-    check_security(member);
-    complete_options(*member.backend, part.options);
-  }
-  std::vector<Chosen> layers = choose_layers(registry);
   RendezvousRequest request;
   if (config.init_method != nullptr && *config.init_method != '\0') request.init_method = config.init_method;
   request.rank = config.rank;
   request.world_size = config.world_size;
   request.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
+  std::vector<Chosen> layers;
+  try {  // before anybody is waited for
+    check_choice(registry, config.backend);
+    layers = choose_layers(registry);
+  } catch (const Error& problem) {
+    meet_to_tell_of_choice(request, name_of(config), problem);
+    throw;
+  }
   auto job = std::make_shared<Job>(rendezvous(request));
   const Rendezvous& met = job->meeting;
   GroupConfig made = identify(config.name, met.rank, met.world_size, config.timeout_ns);
   made.device = config.device;
   made.backends = choose(registry, config.backend);
   made.layers = std::move(layers);
-  made.store = make_prefix_store(met.store, fmt::format("group/{}/", made.name));
+  made.store = keys_of(met, made.name);
   made.job = job;
   if (met.world_size > 1) {
     job->liveness = Liveness::enroll(*made.store, met.rank, Deadline::after(made.timeout_ns));

@@ -94,9 +94,8 @@ std::string rank_list(const std::vector<int32_t>& ranks, bool more) {
        missing.size() > 1 ? "ranks" : "rank", rank_list(missing, more), world_size, allowance.text(), store.describe());
 }
 
-// Makes `text` the verdict unless there is one, and throws it.
 [[noreturn]] void refuse(Store& store, const std::string& text, const Deadline& deadline) {
-  store.compare_set(kVerdictKey, "", text, deadline);
+  decline(store, text, deadline);
   throw Error(BP_INVALID, text);
 }
 
@@ -143,6 +142,10 @@ void join(Store& store, int32_t rank, int32_t world_size, const std::string& ide
     fail_missing_ranks(store, world_size, allowance);
   }
   if (verdict != kComplete) throw Error(BP_INVALID, verdict);
+}
+
+void decline(Store& store, const std::string& why, Deadline deadline) {
+  store.compare_set(kVerdictKey, "", why, deadline);
 }
 
 std::string process_identity() { return fmt::format("{}, pid {}", host_name(), ::getpid()); }

@@ -42,6 +42,10 @@ Rendezvous rendezvous(const RendezvousRequest& request);
 // pid 17").
 void join(Store& store, int32_t rank, int32_t world_size, const std::string& identity, Deadline deadline);
 
+// Makes all ranks that join under `store`, now or later, fail with BP_INVALID and this sentence: one of them cannot. No
+// effect once all have joined. Does not wait for them.
+void decline(Store& store, const std::string& why, Deadline deadline);
+
 // Announces that this rank needs the store no longer. The rank that hosts it waits until all others have announced the
 // same, at most 5 s and at most until the deadline; so it may destroy the server afterwards. Never fails: a store that
 // is gone needs no farewell.
