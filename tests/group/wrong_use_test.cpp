@@ -159,6 +159,25 @@ TEST_F(WrongUseTest, MissingRanksAreNamed) {
   expect_words(text, {"1 and 2", "3"});
 }
 
+// Whoever waits for it hears why it does not come, and all can try again.
+TEST_F(WrongUseTest, ARankThatCannotChooseKeepsNobodyWaiting) {
+  const ScopedDirectory directory;
+  const Store store = Store::inproc();
+  for (const std::string& meeting : {std::string(), "file://" + (directory.path() / "store").string()}) {
+    std::string texts[2];
+    on_ranks(2, [&](int rank) {
+      GroupOptions options = group_options(rank == 1 ? "inporc" : "inproc", store, rank, 2);
+      if (!meeting.empty()) options.store.reset();
+      options.init_method = meeting;
+      texts[rank] = refusal(options);
+      options.backend = "inproc";
+      ProcessGroup::create(options).barrier();
+    });
+    expect_words(texts[1], {"inporc"});
+    EXPECT_EQ(texts[0], "rank 1 cannot join group 'test': " + texts[1]);
+  }
+}
+
 TEST_F(WrongUseTest, WrongWorldSizeAndDuplicateRank) {
   const Store store = Store::inproc();
   std::string sizes[2];

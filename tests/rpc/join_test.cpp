@@ -166,6 +166,15 @@ TEST(RpcJoinTest, ARankOutsideTheWorldKeepsNobodyWaiting) {
   EXPECT_NE(texts[0].find("rank is 2, but the world size is 2; ranks go from 0 to 1"), std::string::npos) << texts[0];
 }
 
+TEST(RpcJoinTest, AGroupThatOneRankDoesNotKnowKeepsNobodyWaiting) {
+  const auto wrong = [](int rank, std::string*, rpc::RpcOptions* options) {
+    if (rank == 1) options->group = "inporc";
+  };
+  const std::vector<std::string> texts = failures(2, wrong);
+  EXPECT_NE(texts[1].find("inporc"), std::string::npos) << texts[1];
+  EXPECT_EQ(texts[0], "rank 1 cannot join group 'rpc': " + texts[1]);
+}
+
 TEST(RpcJoinTest, OptionsComeFromTheRegistry) {
   const BackendType type = backend_type("PROCESS_GROUP");
   EXPECT_EQ(type.repr(), "BackendType.PROCESS_GROUP");
