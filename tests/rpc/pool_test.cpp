@@ -44,6 +44,30 @@ TEST(RpcPoolTest, GrowsWhileTasksWait) {
   EXPECT_EQ(deepest.threads, static_cast<size_t>(kDepth) + 1);
 }
 
+// A thread that has waited for long sleeps at once, next time, and one whose waits are brief looks first.
+TEST(RpcPoolTest, WhoWaitsBrieflyLooksBeforeItSleeps) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  int looks = 0;
+  const auto third_time = [&looks] { return ++looks == 3; };
+  bool seen = false;
+  while (!seen && std::chrono::steady_clock::now() < until) {  // what else computes may take the moment away
+    looks = 0;
+    Pool::wait_begin();
+    Pool::wait_end();
+    Pool::wait_begin();
+    seen = Pool::wait_briefly(third_time);
+    Pool::wait_end();
+  }
+  EXPECT_TRUE(seen);
+  EXPECT_EQ(looks, 3);
+  Pool::wait_begin();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  Pool::wait_end();
+  Pool::wait_begin();
+  EXPECT_FALSE(Pool::wait_briefly([] { return true; }));
+  Pool::wait_end();
+}
+
 TEST(RpcPoolTest, StopsWhenAllHasRun) {
   std::atomic<int> ran = 0;
   const auto shared = std::make_shared<Pool>(2);

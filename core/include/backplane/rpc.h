@@ -162,6 +162,9 @@ BP_API int32_t bp_rpc_cancelled(void);
 /* Whoever blocks in a function says so, so that another thread takes its place. They nest, and do nothing elsewhere. */
 BP_API void bp_rpc_wait_begin(void);
 BP_API void bp_rpc_wait_end(void);
+/* In between, before it sleeps: calls ready(ctx) until that is not 0, for a moment in which others have the processor,
+ * and returns 1. Returns 0 when it is time to sleep; at once on a thread whose last wait was longer than that. */
+BP_API int32_t bp_rpc_wait_briefly(int32_t (*ready)(void* ctx), void* ctx);
 /* Runs function(ctx) on a thread of the worker; at once, on this one, if the worker has shut down. */
 BP_API void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx);
 

@@ -48,6 +48,8 @@ class Waiter {
 
   void wake() { sem_post(&woken_); }
   void wait() {
+    const auto woken = [](void* self) { return int32_t{sem_trywait(&static_cast<Waiter*>(self)->woken_) == 0}; };
+    if (bp_rpc_wait_briefly(woken, this) != 0) return;
     while (sem_wait(&woken_) != 0) {
     }
   }

@@ -301,6 +301,9 @@ void bp_rpc_cancel(bp_rpc* rpc, uint64_t id) {
 int32_t bp_rpc_cancelled(void) { return Worker::cancelled() ? 1 : 0; }
 void bp_rpc_wait_begin(void) { rpc::Pool::wait_begin(); }
 void bp_rpc_wait_end(void) { rpc::Pool::wait_end(); }
+int32_t bp_rpc_wait_briefly(int32_t (*ready)(void* ctx), void* ctx) {
+  return rpc::Pool::wait_briefly([=] { return ready(ctx) != 0; }) ? 1 : 0;
+}
 void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx) {
   if (guarded(nullptr, [=] { rpc->worker->run([function, ctx] { function(ctx); }); }) != BP_OK) function(ctx);
 }

@@ -12,6 +12,13 @@ namespace {
 thread_local Pool* own_pool = nullptr;
 thread_local size_t waits = 0;  // of this thread, one inside the other
 
+// The last wait of this thread.
+struct Wait {
+  sdk::Patience::Clock::time_point begun;
+  bool was_brief = false;
+};
+thread_local Wait own_wait;
+
 }  // namespace
 
 bool Pool::inside() const { return own_pool == this; }
@@ -123,6 +130,7 @@ Pool::Counts Pool::counts() const {
 }
 
 void Pool::wait_begin() {
+  own_wait.begun = sdk::Patience::Clock::now();
   if (own_pool == nullptr || waits++ > 0) return;
   const std::lock_guard lock(own_pool->mutex_);
   ++own_pool->waiting_;
@@ -130,9 +138,15 @@ void Pool::wait_begin() {
 }
 
 void Pool::wait_end() {
+  own_wait.was_brief = sdk::Patience::Clock::now() - own_wait.begun < kMoment;
   if (own_pool == nullptr || --waits > 0) return;
   const std::lock_guard lock(own_pool->mutex_);
   --own_pool->waiting_;
+}
+
+bool Pool::wait_briefly(const std::function<bool()>& ready) {
+  static sdk::Patience patience(kMoment);  // of all threads that wait for calls of their own
+  return own_wait.was_brief && patience.look(sdk::Patience::Clock::time_point::max(), ready);
 }
 
 }  // namespace backplane::core::rpc

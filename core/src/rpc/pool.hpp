@@ -46,14 +46,18 @@ class Pool : public std::enable_shared_from_this<Pool> {
   };
   Counts counts() const;
 
-  // Of the pool whose task this thread runs; nothing elsewhere. They nest.
+  // Around what this thread waits for; another one takes its place if it runs a task of a pool. They nest.
   static void wait_begin();
   static void wait_end();
+  // In between: looks for a moment, as idle threads do. False when it is time to sleep.
+  static bool wait_briefly(const std::function<bool()>& ready);
   // Does this thread run a task of this pool?
   bool inside() const;
 
  private:
   using Task = std::function<void()>;
+
+  static constexpr std::chrono::microseconds kMoment{40};
 
   struct Seat {
     Seat() { sem_init(&wake, 0, 0); }
@@ -77,7 +81,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   bool is_crowded() const;          // with mutex_ held
 
   const size_t size_;
-  sdk::Patience patience_{std::chrono::microseconds(40)};
+  sdk::Patience patience_{kMoment};
   mutable std::mutex mutex_;
   std::condition_variable ended_;  // a thread has, after stop
   std::deque<Task> tasks_;         // empty while somebody is idle
