@@ -159,22 +159,25 @@ TEST_F(WrongUseTest, MissingRanksAreNamed) {
   expect_words(text, {"1 and 2", "3"});
 }
 
-// Whoever waits for it hears why it does not come, and all can try again.
+// Whoever waits for it hears why it does not come, also from the rank that serves the store, and all can try again.
 TEST_F(WrongUseTest, ARankThatCannotChooseKeepsNobodyWaiting) {
   const ScopedDirectory directory;
+  const std::string file = "file://" + (directory.path() / "store").string();
+  const std::string tcp = "tcp://127.0.0.1:" + std::to_string(StoreServer().port());
   const Store store = Store::inproc();
-  for (const std::string& meeting : {std::string(), "file://" + (directory.path() / "store").string()}) {
+  for (const auto& [meeting, wrong] : {std::pair(std::string(), 1), std::pair(file, 1), std::pair(tcp, 0)}) {
     std::string texts[2];
-    on_ranks(2, [&](int rank) {
-      GroupOptions options = group_options(rank == 1 ? "inporc" : "inproc", store, rank, 2);
-      if (!meeting.empty()) options.store.reset();
-      options.init_method = meeting;
-      texts[rank] = refusal(options);
+    on_ranks(2, [&, &where = meeting, who = wrong](int rank) {
+      GroupOptions options = group_options(rank == who ? "inporc" : "inproc", store, rank, 2);
+      if (!where.empty()) options.store.reset();
+      options.init_method = where;
+      const auto come = [&] { rank == who ? init_process_group(options) : ProcessGroup::create(options); };
+      EXPECT_EQ(failure_of(come, &texts[rank]), Status::kInvalid);
       options.backend = "inproc";
       ProcessGroup::create(options).barrier();
     });
-    expect_words(texts[1], {"inporc"});
-    EXPECT_EQ(texts[0], "rank 1 cannot join group 'test': " + texts[1]);
+    expect_words(texts[wrong], {"inporc"});
+    EXPECT_EQ(texts[1 - wrong], "rank " + std::to_string(wrong) + " cannot join group 'test': " + texts[wrong]);
   }
 }
 

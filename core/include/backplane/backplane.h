@@ -169,7 +169,8 @@ BP_API int32_t bp_destroy_process_group(bp_error* err);
 /* A handle of the default group, to be released. BP_INVALID if there is none. */
 BP_API int32_t bp_default_group(bp_group** group, bp_error* err);
 
-/* Makes a group that is nobody's default. */
+/* Makes a group that is nobody's default. Blocks until all ranks have come; fails on all, with the reason, if one that
+ * comes cannot choose its backend. */
 BP_API int32_t bp_group_create(const bp_group_config* config, bp_group** group, bp_error* err);
 /* A group of some of the parent's ranks. Called by ALL ranks of the parent, in the same order everywhere, with the same
  * `ranks` (ranks in the parent, each once; their order is the new group's). A rank that is not among them gets a handle

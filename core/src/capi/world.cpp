@@ -125,6 +125,8 @@ void meet_to_tell_of_choice(RendezvousRequest request, const std::string& group,
     const Job never_begun(rendezvous(request));
     const Rendezvous& met = never_begun.meeting;
     tell_of_choice(*keys_of(met, group), group, met.rank, problem);
+    // Who serves the store lets nobody in once the first has left: one of those that were told.
+    if (met.server && met.world_size > 1) met.store->get(kDepartedKey, Deadline::after(kTellNs));
   } catch (const Error& e) {  // nobody is there, or this is nowhere
     log(BP_LOG_DEBUG, "the others cannot be told of a failure: {}", e.what());
   }
@@ -228,11 +230,15 @@ std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const
   return Group::start(std::move(made));
 }
 
-// Does the backend of this choice leave the default group alone?
+// Does the backend of this choice leave the default group alone? Why there is none is for create_group to say.
 static bool leaves_default_alone(const bp_group_config& config) {
-  const SelectionPart first = parse_selection(selected_backend(config.backend)).front();
-  if (first.name == "auto") return false;
-  return (registry_of(config.registry).lookup(first.name).backend->flags & BP_BACKEND_LOCAL) != 0;
+  try {
+    const SelectionPart first = parse_selection(selected_backend(config.backend)).front();
+    if (first.name == "auto") return false;
+    return (registry_of(config.registry).lookup(first.name).backend->flags & BP_BACKEND_LOCAL) != 0;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::shared_ptr<Group> init_default(const bp_group_config& config, bool wants_handle) {
