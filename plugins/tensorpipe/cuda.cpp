@@ -170,7 +170,8 @@ std::shared_ptr<void> CudaDevice::allocate(uint64_t bytes) {
                        -1, result);
   }
   check(result, "give memory for a buffer", BP_INTERNAL);
-  return {reinterpret_cast<void*>(data), [self = shared_from_this()](void* memory) {
+  return {reinterpret_cast<void*>(data),  // NOLINT(performance-no-int-to-ptr): so the driver has it
+          [self = shared_from_this()](void* memory) {
             const Current freeing(self->context_);
             driver().mem_free(pointer(memory));
           }};

@@ -26,7 +26,7 @@ TEST_P(MismatchTest, CountsThatDifferBetweenRanks) {
   constexpr int kWorld = 3;
   const Store store = Store::inproc();
   std::string texts[kWorld];
-  on_ranks(kWorld, [this, &store, &texts](int rank) {
+  on_ranks(kWorld, [&store, &texts](int rank) {
     GroupOptions options = group_options(GetParam(), store, rank, kWorld, std::chrono::seconds(20));
     ProcessGroup group = ProcessGroup::create(options);
     std::vector<float> data(rank == 1 ? 8 : 4);
@@ -56,7 +56,7 @@ TEST_P(MismatchTest, LargeCountsThatDifferBetweenRanks) {
        {Counts{2, kMega / 8, kMega / 4}, Counts{2, kMega, 2 * kMega}, Counts{2, 2 * kMega, 4 * kMega},
         Counts{2, 4 * kMega, 4 * kMega + 1}, Counts{3, 4 * kMega, 8 * kMega}}) {
     const Store store = Store::inproc();
-    on_ranks(counts.world, [this, &store, &counts](int rank) {
+    on_ranks(counts.world, [&store, &counts](int rank) {
       GroupOptions options = group_options(GetParam(), store, rank, counts.world, std::chrono::seconds(60));
       ProcessGroup group = ProcessGroup::create(options);
       std::vector<float> data(rank == 1 ? counts.more : counts.fewer, 1);

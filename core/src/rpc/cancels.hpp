@@ -64,7 +64,7 @@ class Cancels {
       rounds = 0;
     }
     if (++rounds > kMostTimes) return {};
-    const std::vector<Told> all(last.begin(), last.end());
+    std::vector<Told> all(last.begin(), last.end());
     for (Told& each : last) --each.left;
     std::erase_if(last, [](const Told& each) { return each.left == 0; });
     return all;

@@ -97,19 +97,19 @@ uint64_t Worker::request(int32_t to, Header header, Content content, int64_t tim
     return number;
   }
   if (content.refs.empty()) {
-    transmit_or_fail(to, std::move(header), std::move(content), timeout_ns);
+    transmit_or_fail(to, header, std::move(content), timeout_ns);
     return number;
   }
   pass_on(to, std::move(header), std::move(content),
-          [self = shared_from_this(), to, number, timeout_ns](Header passed, Content sent, const Error* error) {
+          [self = shared_from_this(), to, number, timeout_ns](const Header& passed, Content sent, const Error* error) {
             if (error != nullptr) return self->end(number, *error);
             if (!self->calls_.set_forks(number, passed.refs)) return self->drop_forks(passed);  // it was cancelled
-            self->transmit_or_fail(to, std::move(passed), std::move(sent), timeout_ns);
+            self->transmit_or_fail(to, passed, std::move(sent), timeout_ns);
           });
   return number;
 }
 
-void Worker::transmit_or_fail(int32_t to, Header header, Content content, int64_t timeout_ns) {
+void Worker::transmit_or_fail(int32_t to, const Header& header, Content content, int64_t timeout_ns) {
   const uint64_t number = header.call;
   try {
     transmit(to, header, std::move(content), number, timeout_ns);

@@ -127,7 +127,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   // `id`: 0 if it is to come after what was sent before, as a goodbye; otherwise it may overtake that.
   void transmit(int32_t to, const Header& header, Content content, uint64_t id, int64_t timeout_ns);
   static constexpr uint64_t kUnnumbered = ~uint64_t{0};  // of words that may, and whose loss is nobody's affair
-  void transmit_or_fail(int32_t to, Header header, Content content, int64_t timeout_ns);
+  void transmit_or_fail(int32_t to, const Header& header, Content content, int64_t timeout_ns);
   void loop_back(const bp_rpc_message& message);
   void end(uint64_t number, const Error& error, int32_t to = Calls::kAnybody);  // that one
   void expire(uint64_t number);
