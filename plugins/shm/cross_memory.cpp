@@ -59,6 +59,7 @@ CrossMemory::CrossMemory(const View& view, int32_t rank, int file, Cma use)
 void CrossMemory::ask(Other& other, const Member& member, pid_t process) noexcept {
   other.process = process;
   other.mark = member.mark;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of another process
   other.mark_address = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(member.mark_address));
   std::byte nothing{};
   const bool can_read = process > 0 && read_in(other, other.mark_address, &nothing, 1) == Outcome::kRead;

@@ -228,7 +228,7 @@ bool Agent::forget(int32_t to, const Pipe& pipe) {
 std::shared_ptr<tensorpipe::Listener> Agent::listen() {
   std::vector<std::string> urls;
   for (const auto& url : endpoint_.urls) urls.push_back(url());
-  const std::shared_ptr<tensorpipe::Listener> listener = endpoint_.context->listen(urls);
+  std::shared_ptr<tensorpipe::Listener> listener = endpoint_.context->listen(urls);
   std::shared_ptr<tensorpipe::Listener> last;
   {
     const std::lock_guard lock(mutex_);

@@ -97,12 +97,13 @@ DeviceFloats on_device(const Floats& values, int device) {
   const OnDevice here(device);
   Driver::Pointer data = 0;
   check(driver.allocate(&data, values.size() * sizeof(float)), "allocating");
-  std::shared_ptr<void> keep(reinterpret_cast<void*>(data), [device](void* memory) {
+  auto* const place = reinterpret_cast<float*>(data);  // NOLINT(performance-no-int-to-ptr): so the driver has it
+  std::shared_ptr<void> keep(place, [device](void* memory) {
     const OnDevice freeing(device);
     driver.free(reinterpret_cast<uintptr_t>(memory));
   });
   check(driver.to_device(data, values.data(), values.size() * sizeof(float)), "copying to the device");
-  return DeviceFloats(reinterpret_cast<float*>(data), values.size(), device, std::move(keep));
+  return DeviceFloats(place, values.size(), device, std::move(keep));
 }
 
 Floats on_host(const DeviceFloats& array) {
