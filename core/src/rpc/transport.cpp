@@ -28,6 +28,7 @@ const ChosenBackend& backend_of(const Group& group, const Member& agent) {
 Transport::Sink& sink_of(void* ctx) { return *static_cast<Transport::Sink*>(ctx); }
 Error error_of(const bp_error& err) { return {err.status, err.text, err.peer_rank, err.native_code}; }
 
+// An agent cannot mend what is wrong with its words; whoever writes one reads the log.
 template <typename Body>
 void hear(Body&& body) {
   bp_error err;

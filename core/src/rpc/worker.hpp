@@ -129,7 +129,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   static constexpr uint64_t kUnnumbered = ~uint64_t{0};  // of words that may, and whose loss is nobody's affair
   void transmit_or_fail(int32_t to, const Header& header, Content content, int64_t timeout_ns);
   void loop_back(const bp_rpc_message& message);
-  void end(uint64_t number, const Error& error, int32_t to = Calls::kAnybody);  // that one
+  void end(uint64_t number, const Error& error, int32_t to = Calls::kAnybody);  // if it is one to `to`
   void expire(uint64_t number);
   void tell_cancel(int32_t to, const Cancels::Told& told);
   Error labelled(const Call& call, const Error& error) const;
