@@ -64,17 +64,22 @@ std::optional<SocketAddress> parse_url(const std::string& url) {
 
 std::string reason(int code) { return std::system_category().message(code); }
 
-void require_descriptors(int64_t count, int32_t peer) {
+// 0: there are so many; else why not.
+int try_descriptors(int64_t count) {
   std::vector<sdk::Descriptor> tried;
   while (count-- > 0) {
-    tried.emplace_back(eventfd(0, EFD_CLOEXEC));
-    if (tried.back()) continue;
-    const int code = errno;
-    throw sdk::Failure(BP_RESOURCE,
-                       "there are too few descriptors for a connection to rank " + std::to_string(peer) + " (" +
-                           reason(code) + "); raise this process's limit (ulimit -n)",
-                       peer, code);
+    if (!tried.emplace_back(eventfd(0, EFD_CLOEXEC))) return errno;
   }
+  return 0;
+}
+
+void require_descriptors(int64_t count, int32_t peer) {
+  const int code = try_descriptors(count);
+  if (code == 0) return;
+  throw sdk::Failure(BP_RESOURCE,
+                     "there are too few descriptors for a connection to rank " + std::to_string(peer) + " (" +
+                         reason(code) + "); raise this process's limit (ulimit -n)",
+                     peer, code);
 }
 
 }  // namespace
@@ -120,5 +125,7 @@ void require_way(const std::string& url, int32_t peer) {
                      "nothing leads to rank " + std::to_string(peer) + " at " + url + " (" + reason(code) + ")", peer,
                      code);
 }
+
+bool has_room_for_express() { return try_descriptors((kShmDescriptorsPerPeer + kExpressDescriptorsPerPeer) / 2) == 0; }
 
 }  // namespace backplane::tensorpipe_plugin

@@ -22,7 +22,13 @@ std::string host_identity();
 // BP_RESOURCE if this process has not the descriptors that a pipe takes. Sends nothing, does not block.
 void require_way(const std::string& url, int32_t peer);
 
-// How many descriptors the pipes to and from one worker take at most, over shm.
+// Whether this process has the descriptors that an express connection takes, and the pipe beside it, which is being
+// made.
+bool has_room_for_express();
+
+// How many descriptors the pipes to and from one worker take at most, over shm, and the express connections beside
+// them.
 inline constexpr int64_t kShmDescriptorsPerPeer = 56;
+inline constexpr int64_t kExpressDescriptorsPerPeer = 14;
 
 }  // namespace backplane::tensorpipe_plugin

@@ -40,6 +40,7 @@ Agent::Agent(const sdk::Context& context)
     throw sdk::Failure(BP_RESOURCE, "the system gives no random bytes");
   }
   try {
+    offer_express();
     const auto listener = listen();
     std::vector<WorkerDevices> workers;
     for (int32_t rank = 0; rank < context.world_size; ++rank) {
@@ -54,6 +55,7 @@ Agent::Agent(const sdk::Context& context)
     check_device_maps(workers);
     staging_.emplace(workers, rank_, memory_, over_);
     accept(listener);  // what comes before waits: it may be for devices
+    if (express_listener_) accept_express(express_listener_);
     thread_ = sdk::start_thread([this] { tend(); });
   } catch (...) {
     abort(sdk::Failure(BP_CANCELLED, "the agent could not start"));
@@ -94,12 +96,14 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t) {
 // is being accepted.
 void Agent::connect(int32_t to) {
   Pipe pipe;
+  std::optional<Card> there;
   std::optional<sdk::Failure> failure;
   try {
     const Card card = parse_card(host_.store_get(card_key(to), kStoreTimeoutNs), to);  // it may listen elsewhere by now
     const std::string& url = way_to(card_, card, to);
     require_way(url, to);
     pipe = endpoint_.context->connect(url, tensorpipe::PipeOptions().remoteName(std::to_string(to)));
+    there.emplace(card);
   } catch (const sdk::Failure& e) {
     const bool ours = e.status() == BP_RESOURCE || e.status() == BP_INVALID;
     failure.emplace(ours ? e.status() : BP_PEER_LOST, std::string("it cannot be reached: ") + e.what(), to);
@@ -118,7 +122,10 @@ void Agent::connect(int32_t to) {
       wanted_.push_back(to);
     }
   }
-  if (!failure) return watch(to, pipe);
+  if (there) {
+    watch(to, pipe);
+    return connect_express(to, *there);
+  }
   for (const Kept& message : backlog) core_.failed(to, message->message.id(), *failure);
 }
 
@@ -166,9 +173,23 @@ void Agent::stage(int32_t to, const Kept& message) {
 
 void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
   const uint64_t id = message->message.id();
+  const Token& token = peers_[static_cast<size_t>(to)].token;
+  Express express;
+  Before before;
+  {
+    const bool may_overtake = id != 0 && is_small(message->message);
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    if (may_overtake && peer.is_open && peer.pipe == pipe) {
+      express = peer.express;
+      ++peer.sent.messages;
+    }
+    if (peer.is_open) before = peer.sent;
+  }
+  if (express) return write_express(to, express, message, before);
   tensorpipe::Message out;
   try {
-    out = to_tensorpipe(message->message, peers_[static_cast<size_t>(to)].token, rank_, message->staged.get());
+    out = to_tensorpipe(message->message, token, rank_, message->staged.get(), before);
   } catch (const sdk::Failure& failure) {
     return core_.failed(to, id, failure);
   }
@@ -213,14 +234,18 @@ void Agent::take_receipt(int32_t to) {
 // The next message makes a new one. False: it was forgotten before.
 bool Agent::forget(int32_t to, const Pipe& pipe) {
   std::deque<Kept> unread;
+  Express express;
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
     if (peer.pipe != pipe) return false;
     peer.pipe = nullptr;  // the caller has it, too
+    express.swap(peer.express);
+    peer.is_open = false;
     unread.swap(peer.unread);
   }
   pipe->close();
+  if (express) express->close();
   return true;
 }
 
@@ -318,18 +343,26 @@ void Agent::abort(const sdk::Failure&) noexcept {
   memory_->close();
   // Given back without the lock: messages may run destructors of the program's.
   std::vector<Kept> unsent;
+  std::vector<Early> early;
   std::set<Pipe> pipes;
+  std::set<Express> connections;
   std::shared_ptr<tensorpipe::Listener> listener;
+  std::shared_ptr<tensorpipe::transport::Listener> express_listener;
   const std::lock_guard lock(mutex_);
   for (Peer& peer : peers_) {
     std::move(peer.backlog.begin(), peer.backlog.end(), std::back_inserter(unsent));
     peer.backlog.clear();
     std::move(peer.unread.begin(), peer.unread.end(), std::back_inserter(unsent));
     peer.unread.clear();
+    std::move(peer.early.begin(), peer.early.end(), std::back_inserter(early));
+    peer.early.clear();
     if (peer.pipe) pipes.insert(std::move(peer.pipe));
+    if (peer.express) connections.insert(std::move(peer.express));
   }
   pipes.merge(incoming_);
+  connections.merge(incoming_express_);
   listener.swap(listener_);
+  express_listener.swap(express_listener_);
 }
 
 }  // namespace backplane::tensorpipe_plugin

@@ -22,7 +22,7 @@ std::string place_key(int32_t rank) { return "place/" + std::to_string(rank); }
 std::string card_key(int32_t rank) { return "worker/" + std::to_string(rank); }
 
 // Lines, and the token behind them; then, since version 2, which does not keep older workers from reading the rest, one
-// more line.
+// more line, and since version 3 another one.
 std::string format_card(const Card& card) {
   std::string text;
   for (const std::string* line : {&card.host, &card.uv, &card.shm, &card.devices.name}) {
@@ -31,7 +31,9 @@ std::string format_card(const Card& card) {
   text.append(std::to_string(card.devices.count)).append("\n");
   text.append(format_device_maps(card.devices.maps)).append("\n");
   text.append(card.token.data(), card.token.size());
-  return card.wire < 2 ? text : text.append(std::to_string(card.wire)).append("\n");
+  if (card.wire >= 2) text.append(std::to_string(card.wire)).append("\n");
+  if (card.wire >= 3) text.append(card.express).append("\n");
+  return text;
 }
 
 Card parse_card(const std::string& text, int32_t rank) {
@@ -48,6 +50,7 @@ Card parse_card(const std::string& text, int32_t rank) {
   card.wire = 1;
   std::string wire;
   if (std::getline(lines, wire)) card.wire = std::atoi(wire.c_str());
+  if (card.wire >= 3) std::getline(lines, card.express);
   if (!wire.empty() && lines.eof()) throw sdk::Failure(BP_INVALID, "a worker has left a broken card", rank);
   card.devices.count = std::atoi(count.c_str());
   card.devices.maps = parse_device_maps(maps);

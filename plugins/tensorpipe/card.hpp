@@ -15,7 +15,7 @@ namespace backplane::tensorpipe_plugin {
 using Token = std::array<char, 16>;
 
 // Of what stands in messages. Workers that speak different ones do not start.
-inline constexpr int kWireVersion = 2;  // 1: no buffers of devices, and no version in the card
+inline constexpr int kWireVersion = 3;  // 2: all along pipes; 1: no buffers of devices, and no version in the card
 
 struct Card {
   Token token = {};
@@ -24,6 +24,7 @@ struct Card {
   std::string shm;
   WorkerDevices devices;
   int wire = kWireVersion;
+  std::string express = {};  // where it takes express connections; empty: it does not
 };
 
 // Under these keys: where shared memory is within the worker's reach, told before it listens; and its card.

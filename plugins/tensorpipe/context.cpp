@@ -33,13 +33,6 @@ struct Channel {
   std::function<std::shared_ptr<tensorpipe::channel::Context>(const std::string& address)> make;
 };
 
-// shm meets in the abstract namespace of sockets, in which names are nobody's.
-std::string unique_name() {
-  static std::atomic<uint64_t> last = 0;
-  std::random_device random;
-  return "backplane-" + std::to_string(getpid()) + "-" + std::to_string(++last) + "-" + std::to_string(random());
-}
-
 // Several uv connections beside each other.
 std::shared_ptr<tensorpipe::channel::Context> make_mpt(const std::string& address) {
   constexpr int kLanes = 4;
@@ -110,18 +103,31 @@ bool usable(bool viable, bool named, const char* what, const char* name, const s
   return false;
 }
 
+rlim_t descriptors_for(const sdk::Context& context, int64_t each) {
+  constexpr int64_t kOthers = 128;
+  return static_cast<rlim_t>(each * (context.world_size - 1) + kOthers);
+}
+
+rlim_t most_descriptors() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
 // Too few descriptors are an assertion of TensorPipe's, on a thread of its own.
 bool has_descriptors(const sdk::Context& context, bool named) {
-  constexpr int64_t kOthers = 128;
-  const int64_t needed = kShmDescriptorsPerPeer * (context.world_size - 1) + kOthers;
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(needed)) return true;
+  const rlim_t needed = descriptors_for(context, kShmDescriptorsPerPeer);
+  const rlim_t most = most_descriptors();
+  if (most >= needed) return true;
   const std::string text = "shared memory among " + std::to_string(context.world_size) + " workers takes " +
-                           std::to_string(needed) + " descriptors, and this process may have " +
-                           std::to_string(limit.rlim_cur) + "; raise its limit (ulimit -n)";
+                           std::to_string(needed) + " descriptors, and this process may have " + std::to_string(most) +
+                           "; raise its limit (ulimit -n)";
   if (named) throw sdk::Failure(BP_RESOURCE, text);
   context.host.log(BP_LOG_INFO, text);
   return false;
+}
+
+bool has_descriptors_for_express(const sdk::Context& context) {
+  return most_descriptors() >= descriptors_for(context, kShmDescriptorsPerPeer + kExpressDescriptorsPerPeer);
 }
 
 bool add_transport(const sdk::Context& context, const std::string& name, bool named, const std::string& address,
@@ -131,6 +137,7 @@ bool add_transport(const sdk::Context& context, const std::string& name, bool na
     const sdk::SignalsBlocked blocked;
     auto made = each.make();
     if (!usable(made && made->isViable(), named, "transport", each.name, context.host)) return false;
+    if (name == "shm" && has_descriptors_for_express(context)) endpoint->express = made;
     endpoint->context->registerTransport(each.priority, each.name, std::move(made));
     endpoint->transports.push_back(each.name);
     endpoint->urls.emplace_back([&each, address] { return each.listen(address); });
@@ -175,6 +182,12 @@ void add_channels(const sdk::Context& context, const std::string& address, Endpo
 }
 
 }  // namespace
+
+std::string unique_name() {
+  static std::atomic<uint64_t> last = 0;
+  std::random_device random;
+  return "backplane-" + std::to_string(getpid()) + "-" + std::to_string(++last) + "-" + std::to_string(random());
+}
 
 Endpoint make_endpoint(const sdk::Context& context) {
   const std::string& named = context.options.text("address");

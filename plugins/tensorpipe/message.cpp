@@ -9,18 +9,24 @@ namespace backplane::tensorpipe_plugin {
 namespace {
 
 // In front of the buffers' sizes, in the message's metadata. Behind these are the devices, of 4 bytes each, if some
-// buffers are to arrive on any, and then the payload if it is small.
+// buffers are to arrive on any; then the buffers themselves if the whole message is small, each at a multiple of
+// kAlignment from the beginning; and then the payload if that is small.
 struct Head {
   Token token;
   int32_t from = -1;
   uint32_t buffers = 0;
   uint32_t wants_receipt = 0;
   uint32_t has = 0;  // of what follows
+  Before before;
 };
 constexpr uint32_t kPayload = 1;
 constexpr uint32_t kDevices = 2;
+constexpr uint32_t kBuffers = 4;
+constexpr size_t kAlignment = 16;  // as a string's memory has
 
 bool is_tensor(uint64_t bytes) { return bytes >= kTensorSize; }
+
+size_t aligned(size_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
 
 // `from`: -1 as long as that is not proven.
 [[noreturn]] void refuse(const std::string& what, int32_t from) {
@@ -31,7 +37,7 @@ bool is_tensor(uint64_t bytes) { return bytes >= kTensorSize; }
 }  // namespace
 
 tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from,
-                                  const Staged* staged) {
+                                  const Staged* staged, const Before& before) {
   const auto& buffers = staged == nullptr ? message.buffers() : staged->buffers;
   if (buffers.size() > kMostBuffers) {
     throw sdk::Failure(BP_INVALID,
@@ -39,11 +45,17 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
   }
   tensorpipe::Message out;
   const std::string_view payload = message.payload();
+  const bool whole = staged == nullptr && is_small(message);
   const bool inside = payload.size() <= kInsideSize;
-  const Head head = {receiver, from, static_cast<uint32_t>(buffers.size()), message.id() == 0 ? 1U : 0U,
-                     (inside ? kPayload : 0) | (staged != nullptr ? kDevices : 0)};
+  const Head head = {receiver,
+                     from,
+                     static_cast<uint32_t>(buffers.size()),
+                     message.id() == 0 ? 1U : 0U,
+                     (inside ? kPayload : 0) | (staged != nullptr ? kDevices : 0) | (whole ? kBuffers : 0),
+                     before};
   const size_t devices_size = staged == nullptr ? 0 : staged->devices.size() * sizeof(int32_t);
-  out.metadata.reserve(sizeof(head) + buffers.size() * sizeof(uint64_t) + devices_size + (inside ? payload.size() : 0));
+  out.metadata.reserve(sizeof(head) + buffers.size() * sizeof(uint64_t) + devices_size +
+                       (whole ? kInsideSize : payload.size()));
   out.metadata.assign(reinterpret_cast<const char*>(&head), sizeof(head));
   if (!inside) out.payloads.push_back({const_cast<char*>(payload.data()), payload.size(), ""});
   for (const bp_buffer& buffer : buffers) {
@@ -52,6 +64,7 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
                          "tensorpipe carries the memory of hosts and CUDA devices; copy the buffer there");
     }
     out.metadata.append(reinterpret_cast<const char*>(&buffer.count), sizeof(buffer.count));
+    if (whole) continue;  // they stand behind all sizes
     if (is_tensor(buffer.count)) {
       out.tensors.push_back({tensorpipe::CpuBuffer{buffer.data}, static_cast<size_t>(buffer.count), {}, ""});
     } else if (buffer.count > 0) {
@@ -59,8 +72,24 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
     }
   }
   if (devices_size > 0) out.metadata.append(reinterpret_cast<const char*>(staged->devices.data()), devices_size);
+  for (const bp_buffer& buffer : buffers) {
+    if (!whole || buffer.count == 0) continue;
+    out.metadata.resize(aligned(out.metadata.size()));
+    out.metadata.append(static_cast<const char*>(buffer.data), static_cast<size_t>(buffer.count));
+  }
   if (inside) out.metadata.append(payload);
   return out;
+}
+
+bool is_small(const sdk::RpcMessage& message) {
+  uint64_t left = kInsideSize;
+  if (message.payload().size() > left) return false;
+  left -= message.payload().size();
+  for (const bp_buffer& buffer : message.buffers()) {
+    if (buffer.memory != BP_HOST || buffer.count > left || left - buffer.count < kAlignment) return false;
+    left -= buffer.count + kAlignment;  // what it may take to be aligned
+  }
+  return true;
 }
 
 Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t world_size, uint64_t most,
@@ -74,9 +103,11 @@ Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t wo
   if (head.from < 0 || head.from >= world_size) refuse("its sender is no worker", -1);
   from_ = head.from;
   wants_receipt_ = head.wants_receipt != 0;
+  before_ = head.before;
   const uint64_t devices_at = sizeof(head) + head.buffers * sizeof(uint64_t);
   const uint64_t head_size = devices_at + ((head.has & kDevices) != 0 ? head.buffers * sizeof(int32_t) : 0);
   const bool inside = (head.has & kPayload) != 0;
+  const bool whole = (head.has & kBuffers) != 0;
   if (head.buffers > kMostBuffers || metadata.size() < head_size ||
       (inside ? metadata.size() - head_size > kInsideSize
               : metadata.size() != head_size || descriptor.payloads.empty())) {
@@ -96,6 +127,11 @@ Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t wo
   for (const auto& tensor : descriptor.tensors) {
     add(tensor.length);
     allocation_.tensors.push_back({tensorpipe::CpuBuffer{allocate(tensor.length)}});
+  }
+  if (whole) {
+    if (!inside || !memory_.empty() || devices_at < head_size) refuse("its description makes no sense", from_);
+    read_inside(metadata.substr(sizeof(head), devices_at - sizeof(head)), head_size);
+    return;
   }
   if (inside) {
     payload_ = metadata.substr(head_size);
@@ -129,6 +165,23 @@ void Arrival::read_buffers(const tensorpipe::Descriptor& descriptor, std::string
   if (payload != descriptor.payloads.size() || tensor != descriptor.tensors.size()) {
     refuse("it brings more than it says", from_);
   }
+}
+
+// Of a message that is whole: its buffers, from `at` on, and its payload, which is the rest.
+void Arrival::read_inside(std::string_view sizes, size_t at) {
+  for (; !sizes.empty(); sizes.remove_prefix(sizeof(uint64_t))) {
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, sizes.data(), sizeof(bytes));
+    void* data = nullptr;
+    if (bytes > 0) {
+      at = aligned(at);
+      if (at > metadata_.size() || bytes > metadata_.size() - at) refuse("its sizes disagree", from_);
+      data = metadata_.data() + at;
+      at += bytes;
+    }
+    buffers_.push_back({data, bytes, BP_HOST, 0});
+  }
+  payload_ = std::string_view(metadata_).substr(at);
 }
 
 // `devices`: of 4 bytes each, for each buffer. What a peer says: only what the maps name counts.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Our messages as TensorPipe's: a small payload lies in the descriptor itself, which spares both sides an operation;
-// larger ones and small buffers are payloads, in its words, which follow the descriptor; large buffers are tensors,
-// which its channels carry.
+// Our messages as TensorPipe's: a small one lies in the descriptor as a whole, which spares both sides an operation,
+// and can go without a pipe; so does a small payload. Larger ones and small buffers are payloads, in its words, which
+// follow the descriptor; large buffers are tensors, which its channels carry.
 #pragma once
 
 #include <tensorpipe/tensorpipe.h>
@@ -24,10 +24,17 @@
 namespace backplane::tensorpipe_plugin {
 
 inline constexpr uint64_t kTensorSize = 32 << 10;  // the smallest tensor
-inline constexpr uint64_t kInsideSize = 1 << 10;   // the largest payload in a descriptor
+inline constexpr uint64_t kInsideSize = 8 << 10;   // the largest payload, or message, in a descriptor
 inline constexpr uint64_t kMostBuffers = 65536;
 
 inline constexpr int32_t kOnHost = -1;  // where a buffer arrives, instead of a device
+
+// Of what was sent to the same worker before: so many messages along its express connection of this number. Those are
+// numbered from 1 on, in the order in which they were made.
+struct Before {
+  uint64_t express = 0;  // none
+  uint64_t messages = 0;
+};
 
 // What stands for the buffers of a message that has some on devices.
 struct Staged {
@@ -50,7 +57,10 @@ struct Outgoing {
 // what has arrived with what has not.
 // `staged`: instead of the message's own buffers; NULL: they are on the host. Throws sdk::Failure.
 tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from,
-                                  const Staged* staged = nullptr);
+                                  const Staged* staged = nullptr, const Before& before = {});
+
+// Whether all of a message lies in its descriptor. Not if that is on a device.
+bool is_small(const sdk::RpcMessage& message);
 
 // A message that is being received, and the memory for it.
 class Arrival {
@@ -67,6 +77,7 @@ class Arrival {
 
   int32_t from() const { return from_; }
   bool wants_receipt() const { return wants_receipt_; }
+  const Before& before() const { return before_; }
   bool is_whole() const { return memory_.empty(); }           // nothing follows the descriptor
   bool has_devices() const { return !for_devices_.empty(); }  // some of its buffers are still to be placed there
   // Once all is there, with has_devices(). What `to_device` throws ends it.
@@ -77,12 +88,14 @@ class Arrival {
 
  private:
   void read_buffers(const tensorpipe::Descriptor& descriptor, std::string_view sizes, size_t payload);
+  void read_inside(std::string_view sizes, size_t at);
   void read_devices(std::string_view devices, const DeviceSet& open);
 
   int32_t from_ = -1;
   bool wants_receipt_ = false;
+  Before before_;
   std::vector<std::shared_ptr<void>> memory_;
-  std::string metadata_;  // of the descriptor, with the payload if it is in there
+  std::string metadata_;  // of the descriptor, with what of the message is in there
   tensorpipe::Allocation allocation_;
   std::string_view payload_;
   std::vector<bp_buffer> buffers_;

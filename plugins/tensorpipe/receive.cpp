@@ -10,13 +10,26 @@
 namespace backplane::tensorpipe_plugin {
 
 // With a pipe from a worker that is known go the answers that were on it.
-void Agent::drop(const Pipe& pipe, int32_t from, const sdk::Failure& why) {
+void Agent::drop(const Pipe& pipe, const Incoming& incoming, const sdk::Failure& why) {
   {
     const std::lock_guard lock(mutex_);
     incoming_.erase(pipe);
   }
   pipe->close();
-  if (from >= 0 && !over_) core_.lost(from, why);
+  deliver_early(incoming.from, [&pipe](const Early& early) { return early.pipe == pipe; });
+  lose(incoming.from, incoming.express, why);
+}
+
+// Says so once of a pipe and the express connection beside it.
+void Agent::lose(int32_t from, uint64_t express, const sdk::Failure& why) {
+  if (from < 0 || over_) return;
+  if (express > 0) {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(from)];
+    if (express <= peer.lost) return;
+    peer.lost = express;
+  }
+  core_.lost(from, why);
 }
 
 void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
@@ -26,7 +39,7 @@ void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
     const Pipe same = weak.lock();
     if (!same) return;
     const int32_t from = incoming->from;
-    if (error) return drop(same, from, failure_of(error, from));
+    if (error) return drop(same, *incoming, failure_of(error, from));
     std::unique_ptr<Arrival> arrival;
     try {
       arrival = std::make_unique<Arrival>(std::move(descriptor), card_.token, static_cast<int32_t>(peers_.size()),
@@ -34,12 +47,14 @@ void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
                                           [this](int32_t rank) -> const DeviceSet& { return staging_->open_to(rank); });
     } catch (const sdk::Failure& e) {
       host_.log(BP_LOG_WARN, e.what());
-      return drop(same, e.peer_rank() >= 0 ? e.peer_rank() : from, e);
+      if (e.peer_rank() >= 0) incoming->from = e.peer_rank();
+      return drop(same, *incoming, e);
     } catch (const std::exception& e) {
       host_.log(BP_LOG_WARN, e.what());
-      return drop(same, from, sdk::Failure(BP_RESOURCE, e.what(), from));
+      return drop(same, *incoming, sdk::Failure(BP_RESOURCE, e.what(), from));
     }
     incoming->from = arrival->from();
+    incoming->express = arrival->before().express;
     take(same, incoming, std::move(arrival));
     read(same, incoming);
   });
@@ -82,7 +97,7 @@ void Agent::place(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, s
     if (failure == nullptr) {
       deliver(same, std::move(*rest));
     } else if (!over_ && !core_.refused(from, payload, std::move(*rest), *failure) && same) {
-      drop(same, from, *failure);
+      drop(same, *incoming, *failure);
     }
     --incoming->placing;
     --incoming->arriving;
@@ -91,6 +106,11 @@ void Agent::place(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, s
 
 // `pipe`: NULL if it is gone.
 void Agent::deliver(const Pipe& pipe, std::unique_ptr<Arrival> arrival) {
+  if (over_ || (arrival->wants_receipt() && is_early(pipe, &arrival))) return;
+  hand_over(pipe, std::move(arrival));
+}
+
+void Agent::hand_over(const Pipe& pipe, std::unique_ptr<Arrival> arrival) {
   if (over_) return;
   const Arrival& it = *arrival;
   const bool wants_receipt = it.wants_receipt();

@@ -126,6 +126,26 @@ TEST(RpcTensorPipeTest, DescriptorsDecideOnSharedMemory) {
   EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+// What would suffice for pipes alone is not spent on express connections.
+TEST(RpcTensorPipeTest, DescriptorsDecideOnExpressConnections) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const rlim_t most : {190, 240}) {
+    const rlimit little = {most, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &little), 0);
+    Store store = Store::inproc();
+    on_ranks(2, [&store, most](int rank) {
+      const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("tensorpipe", store, rank, 2));
+      const std::string card = store.get(card_key(rank));
+      EXPECT_EQ(card.find("uv://"), std::string::npos);
+      EXPECT_EQ(card.rfind("backplane-") > card.find("shm://backplane-") + 6, most > 200) << card;
+      for (int i = 0; i < 10; ++i) EXPECT_EQ(worker.rpc_sync<int>(1 - rank, "one"), 1);
+      worker.shutdown();
+    });
+  }
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 TEST(RpcTensorPipeTest, AddressesThatLeadNowhereFailTheCall) {
   Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {

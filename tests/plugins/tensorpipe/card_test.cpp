@@ -24,7 +24,8 @@ std::string refusal(const Card& mine, const Card& other) {
 }
 
 TEST(TensorPipeCardTest, IsReadAndWritten) {
-  const Card written = card("a", "h", "uv://127.0.0.1:1", "");
+  Card written = card("a", "h", "uv://127.0.0.1:1", "");
+  written.express = "name";
   const Card read = parse_card(format_card(written), 0);
   EXPECT_EQ(read.token, written.token);
   EXPECT_EQ(read.host, "h");
@@ -33,6 +34,7 @@ TEST(TensorPipeCardTest, IsReadAndWritten) {
   EXPECT_EQ(read.devices.name, "a");
   EXPECT_EQ(read.devices.count, 2);
   EXPECT_EQ(read.devices.maps, written.devices.maps);
+  EXPECT_EQ(read.express, "name");
   EXPECT_THROW(parse_card("h", 0), sdk::Failure);
   EXPECT_THROW(parse_card(format_card(written).substr(0, format_card(written).size() - 1), 0), sdk::Failure);
 }
@@ -43,6 +45,8 @@ TEST(TensorPipeCardTest, WorkersOfOtherVersionsAreNamed) {
   Card other = card("b", "h", "", "shm://b");
   EXPECT_EQ(parse_card(format_card(other), 1).wire, kWireVersion);
   EXPECT_NO_THROW(require_same_wire(mine, parse_card(format_card(other), 1), 1));
+  other.wire = 2;
+  EXPECT_EQ(parse_card(format_card(other), 1).wire, 2);
   other.wire = 1;
   const Card old = parse_card(format_card(other), 1);
   EXPECT_EQ(old.wire, 1);
@@ -55,7 +59,7 @@ TEST(TensorPipeCardTest, WorkersOfOtherVersionsAreNamed) {
     EXPECT_EQ(failure.status(), BP_UNSUPPORTED);
     EXPECT_EQ(failure.peer_rank(), 1);
     EXPECT_STREQ(failure.what(),
-                 "worker b speaks version 1 of tensorpipe's messages, and worker a version 2; let all workers run the "
+                 "worker b speaks version 1 of tensorpipe's messages, and worker a version 3; let all workers run the "
                  "same version of Backplane");
   }
 }

@@ -83,7 +83,7 @@ TEST(TensorPipeRefusalTest, WhatMakesNoSenseEndsItsPipeAlone) {
   constexpr size_t kFrom = sizeof(Token);
   constexpr size_t kBuffers = kFrom + 4;
   constexpr size_t kHas = kBuffers + 8;  // 1: a payload inside, 2: devices
-  constexpr size_t kSizes = kHas + 4;
+  constexpr size_t kSizes = kHas + 4 + sizeof(Before);
   Sides sides(agent(), kOverUv);
   const auto card = [&sides] {  // it may listen elsewhere by now
     return parse_card(sides.store->get("worker/1", core::Deadline::after(INT64_C(20'000'000'000))), 1);

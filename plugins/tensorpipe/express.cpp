@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What goes along express connections, and what is early because of them.
+#include <exception>
+#include <iterator>
+#include <utility>
+
+#include "address.hpp"
+#include "agent.hpp"
+#include "fault.hpp"
+
+namespace backplane::tensorpipe_plugin {
+namespace {
+
+constexpr char kGreeting = '!';
+
+// Has all of it been heard?
+bool covers(const Before& heard, const Before& before) {
+  if (before.messages == 0 || heard.express > before.express) return true;
+  if (heard.express < before.express) return false;
+  return heard.messages >= before.messages;
+}
+
+}  // namespace
+
+void Agent::offer_express() {
+  if (!endpoint_.express) return;
+  card_.express = unique_name();
+  express_listener_ = endpoint_.express->listen(card_.express);
+}
+
+void Agent::connect_express(int32_t to, const Card& card) {
+  if (!endpoint_.express || card.express.empty() || card.host != card_.host || !has_room_for_express()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (peers_[static_cast<size_t>(to)].no_express) return;
+  }
+  const Express express = endpoint_.express->connect(card.express);
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    if (peer.pipe) peer.express = express;  // else it has broken already
+  }
+  watch_express(to, express);
+}
+
+// Nothing comes back along one but a greeting, and its end.
+void Agent::watch_express(int32_t to, const Express& express) {
+  express->read([this, to, weak = std::weak_ptr(express)](const tensorpipe::Error& error, const void*, size_t) {
+    const Express same = weak.lock();
+    if (!same || over_) return;
+    if (!error && open_express(to, same)) return watch_express(to, same);
+    if (!forget_express(to, same)) return;
+    core_.lost(to, error ? failure_of(error, to) : sdk::Failure(BP_INTERNAL, "it answers where nothing was asked", to));
+  });
+}
+
+// False: it was, or was forgotten.
+bool Agent::open_express(int32_t to, const Express& express) {
+  const std::lock_guard lock(mutex_);
+  Peer& peer = peers_[static_cast<size_t>(to)];
+  if (peer.express != express || peer.is_open) return false;
+  peer.is_open = true;
+  peer.sent = {peer.sent.express + 1, 0};
+  return true;
+}
+
+void Agent::write_express(int32_t to, const Express& express, const Kept& message, const Before& before) {
+  const uint64_t id = message->message.id();
+  const auto bytes = std::make_shared<const std::string>(
+      to_tensorpipe(message->message, peers_[static_cast<size_t>(to)].token, rank_, nullptr, before).metadata);
+  express->write(bytes->data(), bytes->size(),
+                 [this, to, id, bytes, weak = std::weak_ptr(express)](const tensorpipe::Error& error) {
+                   if (!error) return;
+                   if (const Express broken = weak.lock()) forget_express(to, broken);
+                   if (!over_) core_.failed(to, id, failure_of(error, to));
+                 });
+}
+
+// With the pipe beside it if it was open. What breaks alone is not tried again. False: nothing was lost with it, or it
+// was forgotten before.
+bool Agent::forget_express(int32_t to, const Express& express) {
+  Pipe pipe;
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    if (peer.express != express) return false;
+    peer.no_express = true;
+    if (peer.is_open) pipe = peer.pipe;
+    if (!pipe) peer.express = nullptr;  // the caller has it, too
+  }
+  if (pipe) return forget(to, pipe);
+  express->close();
+  return false;
+}
+
+void Agent::accept_express(const std::shared_ptr<tensorpipe::transport::Listener>& listener) {
+  listener->accept([this, weak = std::weak_ptr(listener)](const tensorpipe::Error& error, const Express& express) {
+    const auto same = weak.lock();
+    if (!same || over_) return;
+    if (error) {  // whoever comes later sends all along its pipe
+      host_.log(BP_LOG_INFO, "no more express connections: " + error.what());
+      return same->close();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      if (!over_) incoming_express_.insert(express);
+    }
+    accept_express(same);
+    express->write(&kGreeting, sizeof(kGreeting), [](const tensorpipe::Error&) {});
+    read_express(express, std::make_shared<Incoming>());
+  });
+}
+
+void Agent::read_express(const Express& express, const std::shared_ptr<Incoming>& incoming) {
+  express->read([this, incoming, weak = std::weak_ptr(express)](const tensorpipe::Error& error, const void* data,
+                                                                size_t size) {
+    const Express same = weak.lock();
+    if (!same) return;
+    const int32_t from = incoming->from;
+    if (error) return drop_express(same, *incoming, failure_of(error, from));
+    try {
+      tensorpipe::Descriptor descriptor;
+      descriptor.metadata.assign(static_cast<const char*>(data), size);
+      auto arrival = std::make_unique<Arrival>(
+          std::move(descriptor), card_.token, static_cast<int32_t>(peers_.size()), core_.most_bytes(), memory_.get(),
+          [this](int32_t rank) -> const DeviceSet& { return staging_->open_to(rank); });
+      const Before before = arrival->before();
+      incoming->from = arrival->from();
+      incoming->express = before.express;
+      if (arrival->wants_receipt() || before.express == 0) {
+        throw sdk::Failure(
+            BP_INVALID, "a message of rank " + std::to_string(arrival->from()) + " was refused: it belongs to its pipe",
+            arrival->from());
+      }
+      deliver(nullptr, std::move(arrival));
+      count_express(incoming->from, before.express);
+    } catch (const sdk::Failure& e) {
+      host_.log(BP_LOG_WARN, e.what());
+      if (e.peer_rank() >= 0) incoming->from = e.peer_rank();
+      return drop_express(same, *incoming, e);
+    } catch (const std::exception& e) {
+      host_.log(BP_LOG_WARN, e.what());
+      return drop_express(same, *incoming, sdk::Failure(BP_RESOURCE, e.what(), from));
+    }
+    read_express(same, incoming);
+  });
+}
+
+// A goodbye that waits for what was on it has waited long enough.
+void Agent::drop_express(const Express& express, const Incoming& incoming, const sdk::Failure& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    incoming_express_.erase(express);
+  }
+  express->close();
+  if (incoming.from >= 0) count_express(incoming.from, incoming.express, true);
+  lose(incoming.from, incoming.express, why);
+}
+
+// One message more along it. `all`: there will be no more.
+void Agent::count_express(int32_t from, uint64_t express, bool all) {
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(from)];
+    if (express > peer.heard.express) peer.heard = {express, 0};
+    if (express == peer.heard.express && peer.heard.messages < UINT64_MAX) ++peer.heard.messages;
+    if (express == peer.heard.express && all) peer.heard.messages = UINT64_MAX;
+    if (peer.early.empty()) return;
+  }
+  deliver_early(from, [this, from](const Early& early) {
+    return covers(peers_[static_cast<size_t>(from)].heard, early.arrival->before());
+  });
+}
+
+// `now` is asked with the lock.
+void Agent::deliver_early(int32_t from, const std::function<bool(const Early&)>& now) {
+  if (from < 0) return;
+  std::vector<Early> due;
+  {
+    const std::lock_guard lock(mutex_);
+    std::vector<Early>& early = peers_[static_cast<size_t>(from)].early;
+    for (auto each = early.begin(); each != early.end();) {
+      if (!now(*each)) {
+        ++each;
+        continue;
+      }
+      due.push_back(std::move(*each));
+      each = early.erase(each);
+    }
+  }
+  for (Early& each : due) hand_over(each.pipe, std::move(each.arrival));
+}
+
+bool Agent::is_early(const Pipe& pipe, std::unique_ptr<Arrival>* arrival) {
+  const std::lock_guard lock(mutex_);
+  Peer& peer = peers_[static_cast<size_t>((*arrival)->from())];
+  const Before& before = (*arrival)->before();
+  if (covers(peer.heard, before)) return false;
+  peer.early.push_back({pipe, std::move(*arrival)});
+  return true;
+}
+
+}  // namespace backplane::tensorpipe_plugin

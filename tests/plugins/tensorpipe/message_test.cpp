@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "message.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <optional>
+
+namespace backplane::tensorpipe_plugin {
+namespace {
+
+constexpr Token kToken = {'t', 'o', 'k', 'e', 'n'};
+
+// A message of worker 2 with buffers of these sizes.
+class Given {
+ public:
+  Given(const std::string& payload, const std::vector<size_t>& sizes, uint64_t id = 1, uint32_t memory = BP_HOST)
+      : payload_(payload) {
+    for (const size_t size : sizes) {
+      std::vector<unsigned char>& bytes = memory_.emplace_back(size);
+      std::iota(bytes.begin(), bytes.end(), static_cast<unsigned char>(memory_.size()));
+      buffers_.push_back({bytes.data(), size, memory, 0});
+    }
+    const bp_rpc_message message = {sizeof(message),
+                                    static_cast<uint32_t>(buffers_.size()),
+                                    id,
+                                    payload_.data(),
+                                    payload_.size(),
+                                    buffers_.data(),
+                                    nullptr,
+                                    nullptr};
+    message_.emplace(message);
+  }
+
+  const sdk::RpcMessage& operator*() const { return *message_; }
+  const std::vector<unsigned char>& memory(size_t i) const { return memory_[i]; }
+
+ private:
+  std::string payload_;
+  std::vector<std::vector<unsigned char>> memory_;
+  std::vector<bp_buffer> buffers_;
+  std::optional<sdk::RpcMessage> message_;
+};
+
+Arrival arrive(const std::string& metadata) {
+  tensorpipe::Descriptor descriptor;
+  descriptor.metadata = metadata;
+  static sdk::BlockPool pool(0);
+  static const DeviceSet none;
+  return Arrival(std::move(descriptor), kToken, 3, 1 << 20, &pool, [](int32_t) -> const DeviceSet& { return none; });
+}
+
+TEST(TensorPipeMessageTest, LiesInItsDescriptorIfItIsSmall) {
+  const std::vector<std::vector<size_t>> all = {{}, {0}, {1}, {16}, {3, 0, 100}, {0, 0, 17, 1}};
+  for (const std::vector<size_t>& sizes : all) {
+    for (const char* payload : {"", "hello"}) {
+      const Given given(payload, sizes);
+      EXPECT_TRUE(is_small(*given));
+      const tensorpipe::Message out = to_tensorpipe(*given, kToken, 2, nullptr, {7, 9});
+      EXPECT_TRUE(out.payloads.empty() && out.tensors.empty());
+      const Arrival arrival = arrive(out.metadata);
+      EXPECT_TRUE(arrival.is_whole());
+      EXPECT_EQ(arrival.from(), 2);
+      EXPECT_FALSE(arrival.wants_receipt());
+      EXPECT_EQ(arrival.before().express, 7U);
+      EXPECT_EQ(arrival.before().messages, 9U);
+      EXPECT_EQ(arrival.payload(), payload);
+      ASSERT_EQ(arrival.buffers().size(), sizes.size());
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        const bp_buffer& buffer = arrival.buffers()[i];
+        ASSERT_EQ(buffer.count, sizes[i]);
+        if (sizes[i] == 0) continue;
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data) % 16, 0U) << i;
+        EXPECT_EQ(std::memcmp(buffer.data, given.memory(i).data(), sizes[i]), 0) << i;
+      }
+    }
+  }
+}
+
+TEST(TensorPipeMessageTest, IsSmallUpToALimit) {
+  const std::string largest(kInsideSize, 'x');
+  EXPECT_TRUE(is_small(*Given(largest, {})));
+  EXPECT_EQ(arrive(to_tensorpipe(*Given(largest, {}), kToken, 2).metadata).payload(), largest);
+  EXPECT_FALSE(is_small(*Given(largest + "x", {})));
+  EXPECT_FALSE(is_small(*Given(largest, {1})));
+  EXPECT_FALSE(is_small(*Given("", {kInsideSize})));
+  EXPECT_TRUE(is_small(*Given("", {kInsideSize / 2, kInsideSize / 4})));
+  EXPECT_TRUE(is_small(*Given("", std::vector<size_t>(kInsideSize / 17, 1))));
+  EXPECT_FALSE(is_small(*Given("", std::vector<size_t>(kInsideSize / 16, 1))));  // each needs room to be aligned
+  EXPECT_FALSE(is_small(*Given("", {1}, 1, BP_CUDA)));
+  EXPECT_EQ(to_tensorpipe(*Given("", {kInsideSize}), kToken, 2).payloads.size(), 1U);
+}
+
+TEST(TensorPipeMessageTest, SmallOnesThatMakeNoSenseAreRefused) {
+  constexpr size_t kHas = sizeof(Token) + 12;
+  constexpr size_t kSizes = kHas + 4 + sizeof(Before);
+  const std::string good = to_tensorpipe(*Given("hello", {20, 40}), kToken, 2).metadata;
+  EXPECT_NO_THROW(arrive(good));
+  const auto refused = [&good](const std::function<void(std::string*)>& spoil) {
+    std::string bytes = good;
+    spoil(&bytes);
+    try {
+      arrive(bytes);
+    } catch (const sdk::Failure& failure) {
+      return failure.status() == BP_INVALID;
+    }
+    return false;
+  };
+  const auto put = [](std::string* bytes, size_t at, auto number) {
+    std::memcpy(bytes->data() + at, &number, sizeof(number));
+  };
+  EXPECT_TRUE(refused([&](std::string* it) { put(it, kSizes, UINT64_MAX); }));
+  EXPECT_TRUE(refused([&](std::string* it) { put(it, kSizes, UINT64_MAX - 64); }));
+  EXPECT_TRUE(refused([&](std::string* it) { put(it, kSizes + 8, uint64_t{60}); }));
+  EXPECT_TRUE(refused([&](std::string* it) { put(it, kHas, uint32_t{4}); }));  // no payload inside
+  EXPECT_TRUE(refused([&](std::string* it) { put(it, kHas, uint32_t{7}); }));  // for devices
+  EXPECT_TRUE(refused([&](std::string* it) { put(it, kHas, uint32_t{1}); }));  // the buffers are elsewhere
+  EXPECT_TRUE(refused([](std::string* it) { it->resize(kSizes + 16 + 50); }));
+  EXPECT_TRUE(refused([](std::string* it) { it->append(kInsideSize, 'x'); }));
+}
+
+}  // namespace
+}  // namespace backplane::tensorpipe_plugin
