@@ -164,16 +164,22 @@ TEST_F(EarlyGoodbyeTest, WaitsNoLongerThanUntilTheNextConnection) {
 
 // A loss is told once of a pipe and the connection beside it, whichever ends first.
 TEST_F(EarlyGoodbyeTest, IsLostOnceWithBoth) {
-  const auto other = forger_.pipe();
   express_->close();
   EXPECT_TRUE(sides_.one->hears_of_the_loss_of(0));
-  pipe_->close();
-  // Behind that, as its reader is the same thread.
-  other->write(forger_.message("later", {8, 0}), [](const tensorpipe::Error&) {});
-  EXPECT_TRUE(sides_.one->has_received(4));
-  other->close();
-  EXPECT_TRUE(sides_.one->hears_of_the_loss_of(0, 2));
-  EXPECT_EQ(sides_.one->losses_of(0), 2U);
+  EXPECT_TRUE(sides_.one->has_received(3));
+  std::promise<bool> ended;
+  pipe_->readDescriptor([&](const tensorpipe::Error&, const tensorpipe::Descriptor&) {  // the goodbye's receipt
+    pipe_->read({}, [](const tensorpipe::Error&) {});
+    pipe_->readDescriptor(
+        [&](const tensorpipe::Error& error, const tensorpipe::Descriptor&) { ended.set_value(bool(error)); });
+  });
+  tensorpipe::Message nonsense = forger_.message("x", {7, 2});
+  nonsense.metadata.resize(sizeof(Token) + 4);
+  pipe_->write(std::move(nonsense), [](const tensorpipe::Error&) {});
+  std::future<bool> end = ended.get_future();
+  ASSERT_EQ(end.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_TRUE(end.get());
+  EXPECT_EQ(sides_.one->losses_of(0), 1U);
 }
 
 TEST(TensorPipeExpressTest, WhatMakesNoSenseEndsItAlone) {
