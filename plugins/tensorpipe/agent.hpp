@@ -96,7 +96,7 @@ class Agent final : public sdk::RpcAgent {
   void place(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, std::unique_ptr<Arrival> arrival);
   void deliver(const Pipe& pipe, std::unique_ptr<Arrival> arrival);
   void hand_over(const Pipe& pipe, std::unique_ptr<Arrival> arrival);
-  void drop(const Pipe& pipe, const Incoming& incoming, const sdk::Failure& why);
+  void drop(const Pipe& pipe, int32_t from, uint64_t express, const sdk::Failure& why);
   void lose(int32_t from, uint64_t express, const sdk::Failure& why);
 
   void offer_express();

@@ -10,14 +10,14 @@
 namespace backplane::tensorpipe_plugin {
 
 // With a pipe from a worker that is known go the answers that were on it.
-void Agent::drop(const Pipe& pipe, const Incoming& incoming, const sdk::Failure& why) {
+void Agent::drop(const Pipe& pipe, int32_t from, uint64_t express, const sdk::Failure& why) {
   {
     const std::lock_guard lock(mutex_);
     incoming_.erase(pipe);
   }
   pipe->close();
-  deliver_early(incoming.from, [&pipe](const Early& early) { return early.pipe == pipe; });
-  lose(incoming.from, incoming.express, why);
+  deliver_early(from, [&pipe](const Early& early) { return early.pipe == pipe; });
+  lose(from, express, why);
 }
 
 // Says so once of a pipe and the express connection beside it.
@@ -39,7 +39,8 @@ void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
     const Pipe same = weak.lock();
     if (!same) return;
     const int32_t from = incoming->from;
-    if (error) return drop(same, *incoming, failure_of(error, from));
+    const uint64_t express = incoming->express;
+    if (error) return drop(same, from, express, failure_of(error, from));
     std::unique_ptr<Arrival> arrival;
     try {
       arrival = std::make_unique<Arrival>(std::move(descriptor), card_.token, static_cast<int32_t>(peers_.size()),
@@ -47,11 +48,10 @@ void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
                                           [this](int32_t rank) -> const DeviceSet& { return staging_->open_to(rank); });
     } catch (const sdk::Failure& e) {
       host_.log(BP_LOG_WARN, e.what());
-      if (e.peer_rank() >= 0) incoming->from = e.peer_rank();
-      return drop(same, *incoming, e);
+      return drop(same, e.peer_rank() >= 0 ? e.peer_rank() : from, express, e);
     } catch (const std::exception& e) {
       host_.log(BP_LOG_WARN, e.what());
-      return drop(same, *incoming, sdk::Failure(BP_RESOURCE, e.what(), from));
+      return drop(same, from, express, sdk::Failure(BP_RESOURCE, e.what(), from));
     }
     incoming->from = arrival->from();
     incoming->express = arrival->before().express;
@@ -93,11 +93,12 @@ void Agent::place(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, s
   staging_->place(**rest, [this, incoming, rest, weak = std::weak_ptr(pipe)](const sdk::Failure* failure) {
     const Pipe same = weak.lock();
     const int32_t from = (*rest)->from();
+    const uint64_t express = (*rest)->before().express;
     const std::string_view payload = (*rest)->payload();
     if (failure == nullptr) {
       deliver(same, std::move(*rest));
     } else if (!over_ && !core_.refused(from, payload, std::move(*rest), *failure) && same) {
-      drop(same, *incoming, *failure);
+      drop(same, from, express, *failure);
     }
     --incoming->placing;
     --incoming->arriving;
