@@ -288,17 +288,31 @@ class ProcessGroup {
 
   // The operation itself, for what the calls above do not cover.
   static bp_op make_op(uint32_t kind, const Buffer& in, const Buffer& out, const CallOptions& options) {
-    bp_op op = {};
-    op.struct_size = sizeof(bp_op);
-    op.kind = kind;
-    op.dtype = static_cast<uint32_t>(in.data() != nullptr || out.data() == nullptr ? in.dtype() : out.dtype());
     if (in.data() != nullptr && out.data() != nullptr && in.dtype() != out.dtype()) {
       refuse("input and output have different dtypes; give both the same");
     }
+    // Field by field: gcc clears the whole of it by `rep stos`, which takes a tenth of a small operation.
+    static_assert(sizeof(bp_op) == 160, "every field is set here");
+    bp_op op;
+    op.struct_size = sizeof(bp_op);
+    op.kind = kind;
+    op.dtype = static_cast<uint32_t>(in.data() != nullptr || out.data() == nullptr ? in.dtype() : out.dtype());
+    op.reduce_op = 0;
+    op.root = 0;
+    op.peer = 0;
+    op.tag = 0;
+    op.seq = 0;
+    op.flags = 0;
     op.timeout_ns = options.timeout.count();
     op.input = {in.data(), in.count(), in.device().memory, in.device().ordinal};
     op.output = {out.data(), out.count(), out.device().memory, out.device().ordinal};
+    op.in_counts = nullptr;
+    op.in_displs = nullptr;
+    op.out_counts = nullptr;
+    op.out_displs = nullptr;
+    op.scalar = nullptr;
     op.stream = options.stream != nullptr ? options.stream : detail::registered_stream(in, out);
+    op.result = nullptr;
     return op;
   }
   Work run(bp_op&& op, const CallOptions& options) {
