@@ -115,6 +115,7 @@ void Agent::connect(int32_t to) {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
     peer.pipe = pipe;
+    if (pipe) peer.sent = {peer.sent.express + 1, 0};
     peer.wanted = !failure;
     if (failure) {
       backlog.swap(peer.backlog);
@@ -184,7 +185,7 @@ void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
       express = peer.express;
       ++peer.sent.messages;
     }
-    if (peer.is_open) before = peer.sent;
+    if (peer.pipe == pipe) before = peer.sent;
   }
   if (express) return write_express(to, express, message, before);
   tensorpipe::Message out;

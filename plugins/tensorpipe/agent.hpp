@@ -64,7 +64,7 @@ class Agent final : public sdk::RpcAgent {
     std::deque<Kept> unread;   // of those that want a receipt
     Express express;           // beside the pipe
     bool is_open = false;      // it was greeted there; until then what is small goes along the pipe
-    Before sent;               // along it
+    Before sent;               // along it; it has the number of its pipe
     bool no_express = false;   // one broke, and its pipe did not
     // Of what it sends.
     Before heard;  // along its express connection: the last one, and how many messages
@@ -110,7 +110,8 @@ class Agent final : public sdk::RpcAgent {
   void drop_express(const Express& express, const Incoming& incoming, const sdk::Failure& why);
   void count_express(int32_t from, uint64_t express, bool all = false);
   bool is_early(const Pipe& pipe, std::unique_ptr<Arrival>* arrival);
-  void deliver_early(int32_t from, const std::function<bool(const Early&)>& now);
+  std::vector<Early> take_early(int32_t from, const std::function<bool(const Early&)>& due);
+  void hand_over(std::vector<Early> early);
 
   const sdk::RpcHost core_;
   const sdk::Host host_;

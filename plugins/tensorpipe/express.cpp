@@ -60,21 +60,23 @@ bool Agent::open_express(int32_t to, const Express& express) {
   const std::lock_guard lock(mutex_);
   Peer& peer = peers_[static_cast<size_t>(to)];
   if (peer.express != express || peer.is_open) return false;
-  peer.is_open = true;
-  peer.sent = {peer.sent.express + 1, 0};
-  return true;
+  return peer.is_open = true;
 }
 
 void Agent::write_express(int32_t to, const Express& express, const Kept& message, const Before& before) {
   const uint64_t id = message->message.id();
-  const auto bytes = std::make_shared<const std::string>(
-      to_tensorpipe(message->message, peers_[static_cast<size_t>(to)].token, rank_, nullptr, before).metadata);
-  express->write(bytes->data(), bytes->size(),
-                 [this, to, id, bytes, weak = std::weak_ptr(express)](const tensorpipe::Error& error) {
-                   if (!error) return;
-                   if (const Express broken = weak.lock()) forget_express(to, broken);
-                   if (!over_) core_.failed(to, id, failure_of(error, to));
-                 });
+  try {
+    const auto bytes = std::make_shared<const std::string>(
+        to_tensorpipe(message->message, peers_[static_cast<size_t>(to)].token, rank_, nullptr, before).metadata);
+    // Who reads it hears of its end, too, and forgets it.
+    express->write(bytes->data(), bytes->size(), [this, to, id, bytes](const tensorpipe::Error& error) {
+      if (error && !over_) core_.failed(to, id, failure_of(error, to));
+    });
+  } catch (const std::exception& e) {  // no memory; its receiver would wait for it
+    const sdk::Failure failure(BP_RESOURCE, std::string("it could not be sent: ") + e.what(), to);
+    if (forget_express(to, express)) core_.lost(to, failure);
+    core_.failed(to, id, failure);
+  }
 }
 
 // With the pipe beside it if it was open. What breaks alone is not tried again. False: nothing was lost with it, or it
@@ -160,43 +162,44 @@ void Agent::drop_express(const Express& express, const Incoming& incoming, const
 
 // One message more along it. `all`: there will be no more.
 void Agent::count_express(int32_t from, uint64_t express, bool all) {
-  {
-    const std::lock_guard lock(mutex_);
-    Peer& peer = peers_[static_cast<size_t>(from)];
-    if (express > peer.heard.express) peer.heard = {express, 0};
-    if (express == peer.heard.express && peer.heard.messages < UINT64_MAX) ++peer.heard.messages;
-    if (express == peer.heard.express && all) peer.heard.messages = UINT64_MAX;
-    if (peer.early.empty()) return;
-  }
-  deliver_early(from, [this, from](const Early& early) {
-    return covers(peers_[static_cast<size_t>(from)].heard, early.arrival->before());
-  });
-}
-
-// `now` is asked with the lock.
-void Agent::deliver_early(int32_t from, const std::function<bool(const Early&)>& now) {
-  if (from < 0) return;
   std::vector<Early> due;
   {
     const std::lock_guard lock(mutex_);
-    std::vector<Early>& early = peers_[static_cast<size_t>(from)].early;
-    for (auto each = early.begin(); each != early.end();) {
-      if (!now(*each)) {
-        ++each;
-        continue;
-      }
-      due.push_back(std::move(*each));
-      each = early.erase(each);
-    }
+    Before& heard = peers_[static_cast<size_t>(from)].heard;
+    if (express > heard.express) heard = {express, 0};
+    if (express == heard.express && heard.messages < UINT64_MAX) ++heard.messages;
+    if (express == heard.express && all) heard.messages = UINT64_MAX;
+    due = take_early(from, [&heard](const Early& early) { return covers(heard, early.arrival->before()); });
   }
-  for (Early& each : due) hand_over(each.pipe, std::move(each.arrival));
+  hand_over(std::move(due));
 }
 
+// With the lock.
+std::vector<Agent::Early> Agent::take_early(int32_t from, const std::function<bool(const Early&)>& due) {
+  std::vector<Early> taken;
+  if (from < 0) return taken;
+  std::vector<Early>& early = peers_[static_cast<size_t>(from)].early;
+  for (auto each = early.begin(); each != early.end();) {
+    if (!due(*each)) {
+      ++each;
+      continue;
+    }
+    taken.push_back(std::move(*each));
+    each = early.erase(each);
+  }
+  return taken;
+}
+
+void Agent::hand_over(std::vector<Early> early) {
+  for (Early& each : early) hand_over(each.pipe, std::move(each.arrival));
+}
+
+// Not one whose pipe has ended, with which all that is early is delivered, nor one of very many.
 bool Agent::is_early(const Pipe& pipe, std::unique_ptr<Arrival>* arrival) {
+  constexpr size_t kMost = 64;
   const std::lock_guard lock(mutex_);
   Peer& peer = peers_[static_cast<size_t>((*arrival)->from())];
-  const Before& before = (*arrival)->before();
-  if (covers(peer.heard, before)) return false;
+  if (covers(peer.heard, (*arrival)->before()) || !incoming_.contains(pipe) || peer.early.size() == kMost) return false;
   peer.early.push_back({pipe, std::move(*arrival)});
   return true;
 }

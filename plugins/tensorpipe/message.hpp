@@ -29,10 +29,10 @@ inline constexpr uint64_t kMostBuffers = 65536;
 
 inline constexpr int32_t kOnHost = -1;  // where a buffer arrives, instead of a device
 
-// Of what was sent to the same worker before: so many messages along its express connection of this number. Those are
-// numbered from 1 on, in the order in which they were made.
+// Of what was sent to the same worker before: so many messages along the express connection of this number. Pipes are
+// numbered from 1 on, in the order in which they were made, and the express connection beside one has its number.
 struct Before {
-  uint64_t express = 0;  // none
+  uint64_t express = 0;  // that is not said
   uint64_t messages = 0;
 };
 

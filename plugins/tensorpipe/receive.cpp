@@ -11,12 +11,14 @@ namespace backplane::tensorpipe_plugin {
 
 // With a pipe from a worker that is known go the answers that were on it.
 void Agent::drop(const Pipe& pipe, int32_t from, uint64_t express, const sdk::Failure& why) {
+  std::vector<Early> waiting;
   {
     const std::lock_guard lock(mutex_);
     incoming_.erase(pipe);
+    waiting = take_early(from, [&pipe](const Early& early) { return early.pipe == pipe; });
   }
   pipe->close();
-  deliver_early(from, [&pipe](const Early& early) { return early.pipe == pipe; });
+  hand_over(std::move(waiting));
   lose(from, express, why);
 }
 
