@@ -54,8 +54,11 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
                      (inside ? kPayload : 0) | (staged != nullptr ? kDevices : 0) | (whole ? kBuffers : 0),
                      before};
   const size_t devices_size = staged == nullptr ? 0 : staged->devices.size() * sizeof(int32_t);
-  out.metadata.reserve(sizeof(head) + buffers.size() * sizeof(uint64_t) + devices_size +
-                       (whole ? kInsideSize : payload.size()));
+  uint64_t inside_size = inside ? payload.size() : 0;
+  if (whole) {
+    for (const bp_buffer& buffer : buffers) inside_size += buffer.count + kAlignment;
+  }
+  out.metadata.reserve(sizeof(head) + buffers.size() * sizeof(uint64_t) + devices_size + inside_size);
   out.metadata.assign(reinterpret_cast<const char*>(&head), sizeof(head));
   if (!inside) out.payloads.push_back({const_cast<char*>(payload.data()), payload.size(), ""});
   for (const bp_buffer& buffer : buffers) {
