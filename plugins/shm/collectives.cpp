@@ -171,18 +171,19 @@ void Collectives::return_loans(const Call& call, int32_t only_reader, const std:
   }
 }
 
-// As pass_in_lines, without asking a pattern.
-void Collectives::broadcast_in_line(const Call& call) {
+// As pass_at_once, without asking a pattern.
+void Collectives::broadcast_at_once(const Call& call) {
   const uint64_t size = call.output.size;
   if (size == 0) return;
   const uint32_t step = steps_.begin(call.passage);
   if (rank_ == call.root) std::memcpy(steps_.mine(step, size), call.input.data, size);
   steps_.show(step, call.passage);
-  if (rank_ != call.root) std::memcpy(call.output.data, steps_.see(call.root, step, size, call.passage), size);
+  if (rank_ == call.root) return steps_.claim_next(size);
+  std::memcpy(call.output.data, steps_.see(call.root, step, size, call.passage), size);
 }
 
 void Collectives::broadcast(const Call& call) {
-  if (call.output.size <= kLineData) return broadcast_in_line(call);
+  if (call.output.size < Lending::kWorthIt) return broadcast_at_once(call);
   Pattern pattern;
   pattern.size = call.output.size;
   pattern.lends = call.input;

@@ -53,7 +53,7 @@ class Collectives {
   void perform(const Call& call);
   void meet(const Call& call);
   void broadcast(const Call& call);
-  void broadcast_in_line(const Call& call);
+  void broadcast_at_once(const Call& call);
   void gather(const Call& call);
   void scatter(const Call& call);
   void all_gather(const Call& call);
@@ -63,7 +63,7 @@ class Collectives {
 
   uint64_t agree_on_most(const Call& call, uint64_t mine, int32_t only_rank);
   void pass(const Call& call, const Pattern& pattern);
-  void pass_in_lines(const Call& call, const Pattern& pattern);
+  void pass_at_once(const Call& call, const Pattern& pattern);
   void measured(const Call& call, Pattern& pattern);
   void measured_by_root(const Call& call, Pattern& pattern);
   void reduce_small(const Call& call, bool here);

@@ -15,12 +15,12 @@ uint64_t stride_of(uint64_t size, uint64_t parts, bool from_one) {
 
 void Collectives::pass(const Call& call, const Pattern& pattern) {
   const uint64_t parts = pattern.each ? static_cast<uint64_t>(world_size_) : 1;
-  if (pattern.size <= kLineData / parts) return pass_in_lines(call, pattern);
+  if (pattern.size * parts < Lending::kWorthIt) return pass_at_once(call, pattern);
   Passing(this, call, pattern).run();
 }
 
 // All of it in one step: nothing so small is lent.
-void Collectives::pass_in_lines(const Call& call, const Pattern& pattern) {
+void Collectives::pass_at_once(const Call& call, const Pattern& pattern) {
   if (pattern.size == 0) return;
   const uint64_t parts = pattern.each ? static_cast<uint64_t>(world_size_) : 1;
   const uint64_t shown = pattern.size * parts;
@@ -32,7 +32,7 @@ void Collectives::pass_in_lines(const Call& call, const Pattern& pattern) {
     copy(place + part * pattern.size, block.data, std::min(pattern.size, block.size));
   }
   steps_.show(step, call.passage);
-  if (!pattern.reads(rank_)) return;
+  if (!pattern.reads(rank_)) return steps_.claim_next(shown);
   if (!pattern.each) copy(pattern.own.data, pattern.mine(0).data, std::min(pattern.size, pattern.own.size));
   const uint64_t before = pattern.each ? static_cast<uint64_t>(rank_) * pattern.size : 0;
   for (const int32_t from : others_) {
@@ -41,6 +41,7 @@ void Collectives::pass_in_lines(const Call& call, const Pattern& pattern) {
     copy(room.data, steps_.see(from, step, shown, call.passage) + before, std::min(pattern.size, room.size));
   }
   if (pattern.each) copy(pattern.own.data, pattern.mine(rank_).data, std::min(pattern.size, pattern.own.size));
+  if (pattern.shows(rank_)) steps_.claim_next(shown);
 }
 
 Collectives::Passing::Passing(Collectives* collectives, const Call& call, const Pattern& pattern)
