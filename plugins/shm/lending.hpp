@@ -38,7 +38,7 @@ struct Pages {
 class Lending {
  public:
   // Below, the step with which it ends costs more than the copy that it spares.
-  static constexpr uint64_t kWorthIt = UINT64_C(4) << 10;  // bytes
+  static constexpr uint64_t kWorthIt = (UINT64_C(4) << 10) + 1;  // bytes
 
   // `pools` may be null: then nobody lends from heaps; `cross`, too: nor in processes.
   Lending(int32_t rank, int32_t world_size, const Pools* pools, CrossMemory* cross, Steps& steps)
