@@ -37,7 +37,7 @@ struct Pages {
 
 class Lending {
  public:
-  // Below, the step with which it ends costs more than the copy that it spares.
+  // Less is passed in one step: the one with which a loan ends would cost more than the copy that it spares.
   static constexpr uint64_t kWorthIt = (UINT64_C(4) << 10) + 1;  // bytes
 
   // `pools` may be null: then nobody lends from heaps; `cross`, too: nor in processes.
