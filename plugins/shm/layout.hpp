@@ -24,7 +24,7 @@ namespace backplane::shm {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
-constexpr uint64_t kMagic = UINT64_C(0x394d485350414c42);  // "BALPSHM9"
+constexpr uint64_t kMagic = UINT64_C(0x414d485350414c42);  // "BLAPSHMA"
 constexpr size_t kPage = 4096;
 constexpr int32_t kMostRanks = 1024;
 constexpr uint64_t kMostHeaps = UINT64_C(1) << 43;  // bytes of address space of all heaps together
