@@ -85,6 +85,30 @@ TEST(Lent, WhoReadsNothingMapsNothing) {
       shared.pools);
 }
 
+// Up to 4 KiB of all blocks together there is no step with which a loan would end, wherever the buffers lie.
+TEST(Lent, WhatIsSmallIsNot) {
+  constexpr int32_t kRanks = 2;
+  constexpr uint64_t kNumbers = 1024;
+  for (const uint32_t kind : {BP_BROADCAST, BP_GATHER, BP_SCATTER, BP_ALL_GATHER, BP_ALL_TO_ALL}) {
+    const uint64_t blocks = kind == BP_SCATTER || kind == BP_ALL_TO_ALL ? kRanks : 1;
+    for (const uint64_t more : {0, 1}) {
+      const Shared shared(kRanks);
+      const Memory memory(kRanks);
+      run_ranks(
+          memory, kRanks, Patience{20'000, 200'000},
+          [kind, count = kNumbers / blocks + more](Rank& rank) {
+            std::mt19937_64 own(1);
+            Round(rank, 0, count, Where::kHeap, own).run(kind);
+          },
+          shared.pools);
+      for (int32_t rank = 0; rank < kRanks; ++rank) {
+        EXPECT_EQ(memory.view.line(rank, 1).step.load(), 1U) << "kind " << kind;
+        EXPECT_EQ(memory.view.line(rank, 2).step.load(), more == 0 ? 0U : 2U) << "kind " << kind;
+      }
+    }
+  }
+}
+
 // If all buffers lie in heaps, no byte of them passes through a slot; of some operations their places do.
 TEST(Lent, NothingIsStagedInCollectives) {
   constexpr int32_t kRanks = 3;
