@@ -95,44 +95,31 @@ using TypedOperationsTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, TypedOperationsTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(3)), backend_test_name);
 
-template <typename T>
-void expect_sum(ProcessGroup& group) {
-  auto data = data_of<T>(group.rank(), 13);
+template <Element T>
+void expect_tripled(ProcessGroup& group, T single, T triple) {
+  std::vector<T> data(5, single);
   group.all_reduce(data);
-  EXPECT_EQ(data, sum_of<T>(group.world_size(), 13)) << name_of(dtype_of<T>);
-}
-template <typename T>
-void expect_complex_sum(ProcessGroup& group) {
-  std::vector<std::complex<T>> data(3, {1, static_cast<T>(group.rank())});
-  group.all_reduce(data);
-  EXPECT_EQ(data, std::vector<std::complex<T>>(3, {3, 3})) << name_of(dtype_of<std::complex<T>>);
-}
-// `single` and `triple`: the bits of 1 and 3.
-template <typename T>
-void expect_small_sum(ProcessGroup& group, decltype(T::bits) single, decltype(T::bits) triple) {
-  std::vector<T> data(5, T{single});
-  group.all_reduce(data);
-  for (const T each : data) EXPECT_EQ(each.bits, triple) << name_of(dtype_of<T>);
+  for (const T& each : data) EXPECT_EQ(std::memcmp(&each, &triple, sizeof(T)), 0) << name_of(dtype_of<T>);
 }
 
 TEST_P(TypedOperationsTest, AllReduceOfEveryType) {
   in_group([](ProcessGroup& group) {
-    expect_sum<int8_t>(group);
-    expect_sum<uint8_t>(group);
-    expect_sum<int16_t>(group);
-    expect_sum<uint16_t>(group);
-    expect_sum<int32_t>(group);
-    expect_sum<uint32_t>(group);
-    expect_sum<int64_t>(group);
-    expect_sum<uint64_t>(group);
-    expect_sum<float>(group);
-    expect_sum<double>(group);
-    expect_complex_sum<float>(group);
-    expect_complex_sum<double>(group);
-    expect_small_sum<Half>(group, 0x3c00, 0x4200);
-    expect_small_sum<BFloat16>(group, 0x3f80, 0x4040);
-    expect_small_sum<Float8E4M3>(group, 0x38, 0x44);
-    expect_small_sum<Float8E5M2>(group, 0x3c, 0x42);
+    expect_tripled<int8_t>(group, -4, -12);
+    expect_tripled<uint8_t>(group, 80, 240);
+    expect_tripled<int16_t>(group, -400, -1200);
+    expect_tripled<uint16_t>(group, 20'000, 60'000);
+    expect_tripled<int32_t>(group, -100'000, -300'000);
+    expect_tripled<uint32_t>(group, 100'000, 300'000);
+    expect_tripled<int64_t>(group, INT64_C(-1) << 40, INT64_C(-3) << 40);
+    expect_tripled<uint64_t>(group, UINT64_C(1) << 40, UINT64_C(3) << 40);
+    expect_tripled<float>(group, 0.5F, 1.5F);
+    expect_tripled<double>(group, 0x1p300, 0x1.8p301);
+    expect_tripled<std::complex<float>>(group, {1, -2}, {3, -6});
+    expect_tripled<std::complex<double>>(group, {1, -2}, {3, -6});
+    expect_tripled<Half>(group, {0x3c00}, {0x4200});  // 1 and 3, and so below
+    expect_tripled<BFloat16>(group, {0x3f80}, {0x4040});
+    expect_tripled<Float8E4M3>(group, {0x38}, {0x44});
+    expect_tripled<Float8E5M2>(group, {0x3c}, {0x42});
     std::array<bool, 3> flags = {false, group.rank() == 1, true};
     group.all_reduce(flags);
     EXPECT_EQ(flags, (std::array<bool, 3>{false, true, true}));
@@ -159,23 +146,16 @@ TEST_P(OperationsTest, EveryReduceOperation) {
     float out = 0;
     group.all_reduce_premul_sum(one(mine), one(out), half);
     EXPECT_EQ(out, 2.0F * static_cast<float>(world));
-  });
-}
-
-TEST_P(OperationsTest, ReduceOperationsOfOtherCalls) {
-  in_group([](ProcessGroup& group) {
-    const int last = group.world_size() - 1;
-    const int32_t mine = 5 + group.rank();
+    const int32_t own = 5 + group.rank();
     int32_t least = -1;
-    group.reduce(one(mine), one(least), last, ReduceOp::kMin);
-    EXPECT_EQ(least, group.rank() == last ? 5 : -1);
-    const std::vector<int32_t> of_each(static_cast<size_t>(group.world_size()), mine);
-    int32_t most = -1;
-    group.reduce_scatter(of_each, one(most), ReduceOp::kMax);
-    EXPECT_EQ(most, 5 + last);
-    most = -1;
-    group.reduce_scatterv(of_each, {std::vector<uint64_t>(of_each.size(), 1)}, one(most), ReduceOp::kMax);
-    EXPECT_EQ(most, 5 + last);
+    group.reduce(one(own), one(least), world - 1, ReduceOp::kMin);
+    EXPECT_EQ(least, group.rank() == world - 1 ? 5 : -1);
+    const std::vector<int32_t> of_each(static_cast<size_t>(world), own);
+    int32_t most[] = {-1, -1};
+    group.reduce_scatter(of_each, one(most[0]), ReduceOp::kMax);
+    group.reduce_scatterv(of_each, {std::vector<uint64_t>(of_each.size(), 1)}, one(most[1]), ReduceOp::kMax);
+    EXPECT_EQ(most[0], 4 + world);
+    EXPECT_EQ(most[1], 4 + world);
   });
 }
 
@@ -224,7 +204,7 @@ std::span<int32_t> block_in(std::vector<int32_t>& all, int rank, uint64_t count)
   return std::span(all).subspan(static_cast<uint64_t>(rank) * count, count);
 }
 
-TEST_P(OperationsTest, Gather) {
+TEST_P(OperationsTest, GatherAndScatter) {
   in_group([](ProcessGroup& group) {
     for (int root = 0; root < group.world_size(); ++root) {
       const bool at_root = group.rank() == root;
@@ -234,31 +214,19 @@ TEST_P(OperationsTest, Gather) {
         std::vector<int32_t> all(expected.size(), -1);
         group.gather(mine, all, root);
         EXPECT_EQ(all, expected) << "root " << root;
-        std::vector<int32_t> in_place(expected.size(), -1);
-        if (at_root) std::copy(mine.begin(), mine.end(), block_in(in_place, root, count).begin());
-        group.gather(at_root ? Buffer(block_in(in_place, root, count)) : Buffer(mine), in_place, root);
-        EXPECT_EQ(in_place, expected) << "root " << root;
+        std::vector<int32_t> back(count, -1);
+        group.scatter(all, back, root);
+        EXPECT_EQ(back, mine) << "root " << root;
+        // In place at the root.
+        std::fill(all.begin(), all.end(), -1);
+        if (at_root) std::copy(mine.begin(), mine.end(), block_in(all, root, count).begin());
+        group.gather(at_root ? Buffer(block_in(all, root, count)) : Buffer(mine), all, root);
+        EXPECT_EQ(all, expected) << "root " << root;
+        std::fill(back.begin(), back.end(), -1);
+        group.scatter(all, at_root ? Buffer(block_in(all, root, count)) : Buffer(back), root);
+        EXPECT_TRUE(at_root || back == mine) << "root " << root;
+        EXPECT_EQ(all, expected) << "root " << root;
         EXPECT_EQ(mine, data_of<int32_t>(group.rank(), count));
-      }
-    }
-  });
-}
-
-TEST_P(OperationsTest, Scatter) {
-  in_group([](ProcessGroup& group) {
-    for (int root = 0; root < group.world_size(); ++root) {
-      const bool at_root = group.rank() == root;
-      for (const uint64_t count : kOperationCounts) {
-        const auto expected = data_of<int32_t>(group.rank(), count);
-        auto all = at_root ? blocks_of_all<int32_t>(group.world_size(), count) : std::vector<int32_t>();
-        const auto before = all;
-        std::vector<int32_t> mine(count, -1);
-        group.scatter(all, mine, root);
-        EXPECT_EQ(mine, expected) << "root " << root;
-        std::fill(mine.begin(), mine.end(), -1);
-        group.scatter(all, at_root ? Buffer(block_in(all, root, count)) : Buffer(mine), root);
-        EXPECT_TRUE(at_root || mine == expected) << "root " << root;
-        EXPECT_EQ(all, before) << "root " << root;
       }
     }
   });
@@ -350,7 +318,7 @@ struct Layout {
   uint64_t total = 0;  // elements
 };
 
-constexpr uint64_t kApart = 1'000'000;  // the first element of the data for rank r is r times as many
+constexpr uint64_t kApart = 1'000'000;  // data for rank r begins with element r * kApart
 
 // Runs check(scale, is_scattered) for few and for many elements in each layout.
 void in_each_layout(const std::function<void(uint64_t, bool)>& check) {
@@ -366,15 +334,13 @@ std::vector<uint64_t> uneven_counts(int world, uint64_t scale) {
   return counts;
 }
 
-TEST_P(OperationsTest, GathersAndScattersUnevenBlocks) {
+TEST_P(OperationsTest, UnevenBlocks) {
   in_group([](ProcessGroup& group) {
     in_each_layout([&group](uint64_t scale, bool is_scattered) {
       const Layout layout(uneven_counts(group.world_size(), scale), is_scattered);
-      const auto block = [&layout](int rank) {
-        return data_of<int32_t>(rank, layout.blocks.counts[static_cast<size_t>(rank)]);
-      };
-      const auto all = layout.filled(block);
-      const auto mine = block(group.rank());
+      const auto count = [&layout](int rank) { return layout.blocks.counts[static_cast<size_t>(rank)]; };
+      const auto all = layout.filled([&count](int rank) { return data_of<int32_t>(rank, count(rank)); });
+      const auto mine = data_of<int32_t>(group.rank(), count(group.rank()));
       auto gathered = layout.untouched();
       group.all_gatherv(mine, gathered, layout.blocks);
       EXPECT_EQ(gathered, all);
@@ -387,22 +353,11 @@ TEST_P(OperationsTest, GathersAndScattersUnevenBlocks) {
         group.scatterv(gathered, at_root ? layout.blocks : Blocks(), back, root);
         EXPECT_EQ(back, mine) << "root " << root;
       }
-    });
-  });
-}
-
-TEST_P(OperationsTest, ReduceScatterOfUnevenBlocks) {
-  in_group([](ProcessGroup& group) {
-    in_each_layout([&group](uint64_t scale, bool is_scattered) {
-      const Layout layout(uneven_counts(group.world_size(), scale), is_scattered);
-      const auto all = layout.filled([&](int to) {
-        return data_of<int32_t>(group.rank(), layout.blocks.counts[static_cast<size_t>(to)],
-                                static_cast<uint64_t>(to) * kApart);
-      });
-      const uint64_t count = layout.blocks.counts[static_cast<size_t>(group.rank())];
-      std::vector<int32_t> reduced(count, -1);
-      group.reduce_scatterv(all, layout.blocks, reduced);
-      EXPECT_EQ(reduced, sum_of<int32_t>(group.world_size(), count, static_cast<uint64_t>(group.rank()) * kApart));
+      const auto first = [](int to) { return static_cast<uint64_t>(to) * kApart; };
+      const auto in = layout.filled([&](int to) { return data_of<int32_t>(group.rank(), count(to), first(to)); });
+      std::vector<int32_t> reduced(mine.size(), -1);
+      group.reduce_scatterv(in, layout.blocks, reduced);
+      EXPECT_EQ(reduced, sum_of<int32_t>(group.world_size(), mine.size(), first(group.rank())));
     });
   });
 }
