@@ -57,6 +57,19 @@ TEST(Collectives, OneAfterTheOtherAsleep) {
   on_ranks(3, Patience{0, 0}, [](Rank& rank) { all_kinds(rank, 20 * kEffort); });
 }
 
+// Many slots full, and more than is copied in one go (4 MiB) where it is lent. ThreadSanitizer has an event for each
+// element.
+TEST(Collectives, Large) {
+  constexpr uint64_t kMany = kEffort == 1 ? 300'000 : 1'100'000;
+  on_heaps(3, Patience{20'000, 200'000}, [](Rank& rank) {
+    std::mt19937_64 own(1);
+    uint64_t round = 0;
+    for (const Where where : {Where::kOrdinary, Where::kHeap}) {
+      for (const uint32_t kind : {BP_ALL_REDUCE, BP_BROADCAST}) Round(rank, round++, kMany, where, own).run(kind);
+    }
+  });
+}
+
 // Rounds of one step each, in which the runner reads nothing: only that places are used again holds it back. Now and
 // then the held one waits until the runner has gone as far ahead as it may, and looks whether it goes farther.
 void run_ahead(Rank& rank, uint32_t kind, int32_t runner, int32_t held, std::atomic<uint64_t>& done) {
