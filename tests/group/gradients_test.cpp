@@ -329,7 +329,6 @@ TEST_P(DifferenceTest, ACopyThatFailsOnOneRankEndsAll) {
       EXPECT_EQ(text, "the device is gone");
     } else {
       EXPECT_NE(status, Status::kTimeout) << text;
-      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
     }
     EXPECT_EQ(failure_of([&] { reducer.flush(); }), status);
   });

@@ -206,10 +206,9 @@ TEST(LaunchLimitsTest, TimeIsUpForRanksThatDoNotListen) {
   std::string text;
   EXPECT_EQ(failure_of(
                 [&deaf] {
-                  launch(1, deaf,
-                         {.backend = "self",
-                          .timeout = std::chrono::milliseconds(300),
-                          .grace = std::chrono::milliseconds(100)});
+                  launch(
+                      1, deaf,
+                      {.backend = "self", .timeout = std::chrono::milliseconds(300), .grace = std::chrono::seconds(1)});
                 },
                 &text),
             Status::kTimeout);
