@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -14,6 +15,7 @@
 
 #include "backplane/backplane.hpp"
 #include "support/environment.hpp"
+#include "support/groups.hpp"
 
 namespace backplane {
 namespace {
@@ -22,21 +24,23 @@ namespace {
 class Gate {
  public:
   void pass(const std::string& function) {
+    constexpr std::chrono::seconds kLonger{40};  // than all limits of a test together
     std::unique_lock lock(mutex_);
     if (function != stuck_in_) return;
     ++caught_;
-    changed_.wait(lock, [this] { return open_; });
+    const bool was_opened = changed_.wait_for(lock, kLonger, [this, before = opened_] { return opened_ != before; });
+    EXPECT_TRUE(was_opened) << "the caller waits for " << function << " to come back";
+    if (!was_opened) stuck_in_.clear();
   }
   void close(const std::string& function) {
     const std::lock_guard lock(mutex_);
     stuck_in_ = function;
-    open_ = false;
     caught_ = 0;
   }
   // How many calls were stuck.
   int open() {
     const std::lock_guard lock(mutex_);
-    open_ = true;
+    ++opened_;
     stuck_in_.clear();
     changed_.notify_all();
     return caught_;
@@ -46,7 +50,7 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string stuck_in_;
-  bool open_ = true;
+  int opened_ = 0;  // times
   int caught_ = 0;
 };
 
@@ -57,9 +61,13 @@ Gate& gate() {
 
 // A group of one rank. A barrier is done when somebody waits for it, a recv never.
 struct Sticky {
+  static inline std::atomic<int> submitted = 0;
+  static inline std::atomic<int> released = 0;
+
   static int32_t submit(void*, const bp_op* op, bp_work** work, bp_error*) {
     gate().pass("submit");
     *work = reinterpret_cast<bp_work*>(new uint32_t(op->kind));
+    ++submitted;
     return BP_OK;
   }
   static int32_t work_wait(void*, bp_work* work, int64_t, bp_error*) {
@@ -71,6 +79,7 @@ struct Sticky {
   static void work_release(void*, bp_work* work) {
     gate().pass("work_release");
     delete reinterpret_cast<uint32_t*>(work);
+    ++released;
   }
   static void abort(void*, const bp_error*) { gate().pass("abort"); }
   static void destroy(void*) { gate().pass("destroy"); }
@@ -125,8 +134,12 @@ class Isolation : public testing::TestWithParam<const char*> {
 
 TEST_F(Isolation, LetsAWellBehavedBackendWork) {
   ProcessGroup group = start(std::chrono::seconds(60));
+  const int submitted = Sticky::submitted;
+  const int released = Sticky::released;
   for (int i = 0; i < 100; ++i) group.barrier();
   group.destroy();
+  EXPECT_EQ(Sticky::submitted - submitted, 100);
+  EXPECT_EQ(Sticky::released - released, 100);
 }
 
 TEST_P(Isolation, GivesTheCallerItsErrorAndLetsItGo) {
@@ -194,7 +207,9 @@ TEST_F(Isolation, AWaitWithoutLimitEndsOnAbort) {
 
 TEST_F(Isolation, RefusesANonsensicalWish) {
   const test::ScopedVariable wish("BACKPLANE_ISOLATE", "perhaps");
-  EXPECT_THROW(start(std::chrono::seconds(60)), Error);
+  std::string text;
+  EXPECT_EQ(test::failure_of([] { start(std::chrono::seconds(60)); }, &text), Status::kInvalid);
+  EXPECT_NE(text.find("BACKPLANE_ISOLATE is 'perhaps'; it must be auto, always or never"), std::string::npos) << text;
 }
 
 }  // namespace

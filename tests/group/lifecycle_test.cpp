@@ -2,6 +2,7 @@
 //
 // The default group of the process, and what init and destroy leave behind.
 #include <filesystem>
+#include <utility>
 
 #include "support/environment.hpp"
 #include "support/groups.hpp"
@@ -30,15 +31,22 @@ TEST(LifecycleTest, DefaultGroup) {
   all_reduce(one(value));
   broadcast(one(value), 0);
   reduce(one(value), 0);
+  EXPECT_EQ(value, 3);
   float copy = 0;
+  const auto copied = [&copy] { return std::exchange(copy, 0.0F); };
   all_gather(one(copy), one(value));
+  EXPECT_EQ(copied(), 3);
   gather(one(value), one(copy));
+  EXPECT_EQ(copied(), 3);
   scatter(one(copy), one(value));
+  EXPECT_EQ(copied(), 3);
   reduce_scatter(one(copy), one(value));
+  EXPECT_EQ(copied(), 3);
   all_to_all(one(copy), one(value));
-  EXPECT_EQ(copy, 3);
+  EXPECT_EQ(copied(), 3);
   Work sending = isend(one(value), 0);
   EXPECT_EQ(recv(one(copy)), 0);
+  EXPECT_EQ(copied(), 3);
   sending.wait();
   EXPECT_EQ(new_group().world_size(), 1);
   barrier();

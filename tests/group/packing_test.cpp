@@ -24,9 +24,12 @@ TEST(OffsetsTest, AScalarIsOneElementAndAnEmptyTensorNone) {
 }
 
 TEST(OffsetsTest, ImpossibleShapesAreRefused) {
-  EXPECT_EQ(failure_of([] { count_of({3, -1}); }), Status::kInvalid);
+  std::string text;
+  EXPECT_EQ(failure_of([] { count_of({3, -1}); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "a shape has the negative extent -1");
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(failure_of([] { count_of({kMost, 3}); }), Status::kInvalid);
+  EXPECT_EQ(failure_of([] { count_of({kMost, 3}); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "a shape has more elements than 64 bits can count");
   EXPECT_EQ(count_of({kMost, 0}), 0U);
 }
 
@@ -146,10 +149,12 @@ TEST_P(PackReduceTest, MeanOfIntegersRoundsTowardZero) {
 TEST_P(PackReduceTest, ShapesThatDoNotFitTouchNothing) {
   in_group([](ProcessGroup& group) {
     std::vector<int> values(4, 1);
-    EXPECT_EQ(failure_of([&] {
-                pack_allreduce_split(std::vector<Buffer>{values}, std::vector<Shape>{{5}}, group, ReduceMethod::kSum);
-              }),
-              Status::kInvalid);
+    std::string text;
+    const auto reduce = [&] {
+      pack_allreduce_split(std::vector<Buffer>{values}, std::vector<Shape>{{5}}, group, ReduceMethod::kSum);
+    };
+    EXPECT_EQ(failure_of(reduce, &text), Status::kInvalid);
+    EXPECT_NE(text.find("has 4 elements, its offsets 5"), std::string::npos) << text;
     EXPECT_EQ(values, std::vector<int>(4, 1));
   });
 }

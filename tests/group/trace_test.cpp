@@ -26,9 +26,13 @@ TEST(TraceTest, RecordsOperationsInOrder) {
   EXPECT_EQ(entries[1]["reduce_op"], "max");
   EXPECT_EQ(entries[2]["op"], "send");
   EXPECT_EQ(entries[2]["tag"], 3);
+  EXPECT_EQ(entries[3]["op"], "recv");
+  int64_t before = 1;
   for (const auto& entry : entries) {
     EXPECT_EQ(entry["state"], "done");
-    EXPECT_LE(entry["begin_ns"], entry["end_ns"]);
+    EXPECT_GE(entry["begin_ns"], before);
+    EXPECT_GE(entry["end_ns"], entry["begin_ns"]);
+    before = entry["begin_ns"];
   }
 }
 
@@ -39,6 +43,7 @@ TEST(TraceTest, ShowsWhatIsInFlightAndWhatFailed) {
   EXPECT_EQ(failure_of([&] { group.recv(one(value), 0, 2, {.timeout = std::chrono::milliseconds(1)}); }),
             Status::kTimeout);
   const auto entries = nlohmann::json::parse(group.trace())["entries"];
+  ASSERT_EQ(entries.size(), 2U);
   EXPECT_EQ(entries[0]["state"], "in flight");
   EXPECT_EQ(entries[1]["state"], "failed");
   waiting.cancel();

@@ -86,6 +86,7 @@ TEST(Verdict, APositionSurvivesTheWay) {
   const std::optional<Position> told = decode_position(encode(sent));
   ASSERT_TRUE(told);
   EXPECT_EQ(told->identity, sent.identity);
+  ASSERT_TRUE(told->last);
   EXPECT_EQ(told->last->words, sent.last->words);
   EXPECT_FALSE(told->in_flight);
   for (const char* text : {"", "{}", "[1]", "null", "{\"identity\":1}"}) EXPECT_FALSE(decode_position(text)) << text;
@@ -102,6 +103,7 @@ TEST(Verdict, ReadsThePositionOffTheRecorder) {
   const Position at_first = position(recorder, 1, "here");
   EXPECT_EQ(at_first.entered, "all_reduce sum (f32 x 4)");
   EXPECT_TRUE(at_first.finished);
+  ASSERT_TRUE(at_first.in_flight);
   EXPECT_EQ(at_first.in_flight->words, "broadcast (f32 x 8) with root 3");
   EXPECT_EQ(position(recorder, 3, "here").entered, "");
 }

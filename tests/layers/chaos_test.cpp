@@ -118,8 +118,9 @@ TEST_P(ChaosFaultTest, WhatIsDroppedNeverEnds) {
 
 // An hour: nothing of this waits for it.
 TEST_P(ChaosFaultTest, DelaysDoNotBlockAndEndByCancelAbortAndDestroy) {
-  for (const char* action : {"delay 1h", "stall 1h", "drop"}) {
-    in_layers("chaos?rules=rank 0 recv after 8: " + std::string(action), GetParam(), 2, [](ProcessGroup& group) {
+  for (const std::string action : {"delay 1h", "stall 1h", "drop"}) {
+    ScopedLog log;
+    in_layers("chaos?rules=rank 0 recv after 8: " + action, GetParam(), 2, [](ProcessGroup& group) {
       for (int i = 0; i < 8; ++i) group.barrier();
       if (group.rank() != 0) return;
       // Until the rule strikes: over a backend of messages the barriers have received before.
@@ -133,16 +134,19 @@ TEST_P(ChaosFaultTest, DelaysDoNotBlockAndEndByCancelAbortAndDestroy) {
       EXPECT_EQ(failure_of([&] { works[10].wait(); }, &text), Status::kCancelled);
       EXPECT_TRUE(contains(text, "enough of it")) << text;
     });
-    in_layers("chaos?rules=recv: " + std::string(action), "self", 1, [](ProcessGroup& group) {
+    EXPECT_TRUE(contains(log.text(), "meets rule 1 (rank 0 recv after 8: " + action + ")")) << log.text();
+    in_layers("chaos?rules=recv: " + action, "self", 1, [](ProcessGroup& group) {
       int value = 0;
       Work pending = group.irecv(one(value), 0);
       group.destroy();
       EXPECT_EQ(failure_of([&] { pending.wait(); }), Status::kCancelled);
     });
+    EXPECT_TRUE(contains(log.text(), "meets rule 1 (recv: " + action + ")")) << log.text();
   }
 }
 
 TEST_P(ChaosFaultTest, DelayedMessagesKeepTheirOrder) {
+  ScopedLog log;
   in_layers("chaos?rules=chance 0.4: delay 0ms..2ms; every 50: stall 3ms", GetParam(), 3, [](ProcessGroup& group) {
     const int next = (group.rank() + 1) % 3;
     const int previous = (group.rank() + 2) % 3;
@@ -165,6 +169,8 @@ TEST_P(ChaosFaultTest, DelayedMessagesKeepTheirOrder) {
     EXPECT_EQ(all, (std::vector<int>{0, 1, 2}));
     group.barrier();
   });
+  EXPECT_TRUE(contains(log.text(), "meets rule 1 (chance 0.4: delay 0ms..2ms)")) << "nothing was delayed";
+  EXPECT_TRUE(contains(log.text(), "meets rule 2 (every 50: stall 3ms)")) << "nothing was held up";
 }
 
 TEST(ChaosDeathTest, CrashKillsTheProcess) {

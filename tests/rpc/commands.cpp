@@ -19,15 +19,17 @@ void expect(bool right, const std::string& what) {
   if (!right) throw std::runtime_error(what);
 }
 
+// What `function` fails with, which is of this status and has these words.
 template <typename Function>
-std::string failure_of(const Function& function, Status status) {
+std::string failure_of(const Function& function, Status status, const std::string& words) {
   try {
     function();
   } catch (const Error& e) {
-    expect(e.status() == status, e.what());
-    return e.what();
+    const std::string text = e.what();
+    expect(e.status() == status && text.find(words) != std::string::npos, text);
+    return text;
   }
-  throw std::runtime_error("something succeeded that cannot");
+  throw std::runtime_error("something succeeded that was to fail with '" + words + "'");
 }
 
 // Each of them is given before its failure is known, and the next one after it.
@@ -35,14 +37,16 @@ void commands_that_never_begin(Master* master) {
   const auto unknown = master->run("no such command");
   const auto wrong = master->run_on(1, "add", std::string("not a number"));
   const auto answers = master->run<int>("add", 1, 2);
-  for (const auto& end : unknown) failure_of([&end] { end.wait(); }, Status::kInvalid);
-  failure_of([&wrong] { wrong.wait(); }, Status::kInvalid);
+  for (const auto& end : unknown) {
+    failure_of([&end] { end.wait(); }, Status::kInvalid, "no function 'no such command' is registered there");
+  }
+  failure_of([&wrong] { wrong.wait(); }, Status::kInvalid, "a received value does not have the expected type");
   for (const auto& answer : answers) expect(answer.wait() == 3, "a wrong sum");
 }
 
 void a_command_that_throws(Master* master) {
   const auto end = master->run_on(2, "stumble");
-  const std::string text = failure_of([&end] { end.wait(); }, Status::kInternal);
+  const std::string text = failure_of([&end] { end.wait(); }, Status::kInternal, "");
   expect(text == "'stumble' on worker 'worker2' (rank 2) failed: std::out_of_range: no such row", text);
 }
 
@@ -51,7 +55,7 @@ void a_command_that_is_cancelled(Master* master) {
   const auto waiting = master->run_on<int>(1, "count");
   const auto after = master->run_on<int>(1, "count");
   waiting.cancel();
-  failure_of([&waiting] { waiting.wait(); }, Status::kCancelled);
+  failure_of([&waiting] { waiting.wait(); }, Status::kCancelled, "it was cancelled by its caller");
   rpc::rpc_sync(1, "open the gate");
   slow.wait();
   expect(after.wait() == 1, "a command ran that was cancelled before its turn");
@@ -70,11 +74,10 @@ void buffers(Master* master) {
   master->all_reduce(x);
   expect(master->read(x, 1) == std::vector<float>({2, 3, 4}), "a wrong sum of buffers");
   for (const int worker : {-1, 0, 3}) {
-    const std::string text = failure_of([&] { master->read(x, worker); }, Status::kInvalid);
-    expect(text.find("they are 1 to 2") != std::string::npos, text);
+    failure_of([&] { master->read(x, worker); }, Status::kInvalid, "they are 1 to 2");
   }
   master->drop(x);
-  failure_of([&] { master->read(x, 1); }, Status::kInvalid);
+  failure_of([&] { master->read(x, 1); }, Status::kInvalid, "it was dropped");
 }
 
 void end_all(const std::vector<rpc::Future<void>>& ends) {
@@ -111,19 +114,20 @@ void collectives(Master* master) {
   end_all(master->all_gather(each, all));
   hold(all, {5, 6, 7, 8}, {5, 6, 7, 8}, "all_gather");
   for (const int root : {0, 3}) {
-    failure_of([&] { master->broadcast(each, root); }, Status::kInvalid);
-    failure_of([&] { master->reduce(each, root); }, Status::kInvalid);
-    failure_of([&] { master->gather(each, all, root); }, Status::kInvalid);
-    failure_of([&] { master->scatter(all, each, root); }, Status::kInvalid);
+    const std::string who = "they are 1 to 2";
+    failure_of([&] { master->broadcast(each, root); }, Status::kInvalid, who);
+    failure_of([&] { master->reduce(each, root); }, Status::kInvalid, who);
+    failure_of([&] { master->gather(each, all, root); }, Status::kInvalid, who);
+    failure_of([&] { master->scatter(all, each, root); }, Status::kInvalid, who);
   }
-  const std::string text = failure_of([&] { master->all_gather(all, each); }, Status::kInvalid);
-  expect(text.find("a buffer of 2 elements does not hold 4 of each of 2 workers") != std::string::npos, text);
-  failure_of([&] { master->gather(each, each, 1); }, Status::kInvalid);
-  failure_of([&] { master->scatter(each, each, 1); }, Status::kInvalid);
+  const std::string holds = "a buffer of 2 elements does not hold ";
+  failure_of([&] { master->all_gather(all, each); }, Status::kInvalid, holds + "4 of each of 2 workers");
+  failure_of([&] { master->gather(each, each, 1); }, Status::kInvalid, holds + "2 of each of 2 workers");
+  failure_of([&] { master->scatter(each, each, 1); }, Status::kInvalid, holds + "2 of each of 2 workers");
   // What not only the root has lost fails on all, and leaves nobody in a collective.
   master->drop(all);
   for (const auto& ends : {master->gather(each, all, 1), master->scatter(all, each, 1)}) {
-    for (const auto& end : ends) failure_of([&end] { end.wait(); }, Status::kInvalid);
+    for (const auto& end : ends) failure_of([&end] { end.wait(); }, Status::kInvalid, "it was dropped");
   }
   master->write(each, 2, {1, 2});
   end_all(master->all_reduce(each));
@@ -170,7 +174,7 @@ int work(const std::string& backend) {
     a_barrier_that_one_comes_late_to(&*master);
     // Nobody gets this one's futures; the failure comes to light at the end.
     master->make<double>(uint64_t{1} << 60);  // more than any vector has
-    failure_of([&master] { master->shutdown(); }, Status::kInternal);
+    failure_of([&master] { master->shutdown(); }, Status::kInternal, "'backplane.make' on worker");
   }
   // The same processes once more.
   if (auto master = init_master_worker(options)) {

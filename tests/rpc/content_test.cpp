@@ -32,11 +32,14 @@ TEST(RpcContentTest, ValuesAreOfLimitedDepth) {
   EXPECT_EQ(failure_of([] { read(std::string(65, '\x91') + '\x90'); }, &text), Status::kInvalid);
   EXPECT_NE(text.find("depth"), std::string::npos) << text;
   EXPECT_EQ(failure_of([] { read(std::string(100001, '\x91') + '\x90'); }, &text), Status::kInvalid);
+  EXPECT_NE(text.find("depth"), std::string::npos) << text;
 }
 
 TEST(RpcContentTest, WhatIsSaidToBeThereMustBe) {
   for (const char* const bytes : {"", "\x91", "\x91\xdd\xff\xff\xff\xff", "\xdd\xff\xff\xff\xff", "\xc1"}) {
-    EXPECT_EQ(failure_of([bytes] { read(bytes); }), Status::kInvalid);
+    std::string text;
+    EXPECT_EQ(failure_of([bytes] { read(bytes); }, &text), Status::kInvalid);
+    EXPECT_EQ(text, "a received value is cut off or malformed");
   }
 }
 

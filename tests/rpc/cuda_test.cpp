@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "backplane/sdk/failure.hpp"
 #include "cuda_double.hpp"
 #include "lane.hpp"
+#include "support/eventually.hpp"
+#include "support/failures.hpp"
 
 namespace backplane::tensorpipe_plugin {
 namespace {
@@ -40,14 +43,9 @@ TEST(CudaTest, WhatTwoThreadsCopyArrives) {
       });
     });
   }
-  std::atomic<bool> done = false;
-  in.post([&out, &done] {
-    out.post([&done] {
-      done = true;
-      done.notify_all();
-    });
-  });
-  done.wait(false);
+  std::promise<void> done;
+  in.post([&out, &done] { out.post([&done] { done.set_value(); }); });
+  ASSERT_TRUE(test::in_time(done.get_future())) << "the threads do not do what was posted";
   for (size_t i = 0; i < back.size(); ++i) EXPECT_TRUE(back[i] == Bytes(1000 * i + 1, static_cast<uint8_t>(i))) << i;
   in.stop();
   out.stop();
@@ -73,14 +71,21 @@ TEST(CudaTest, WhoHasLeftCopiesNothing) {
   const auto device = devices.get(0);
   const auto memory = device->allocate(10);
   Bytes bytes(10);
-  EXPECT_THROW(device->copy_to_host(bytes.data(), memory.get(), 10, kOver), sdk::Failure);
-  EXPECT_THROW(device->copy_from_host(memory.get(), bytes.data(), 10, kOver), sdk::Failure);
+  std::string text;
+  const auto to_host = [&] { device->copy_to_host(bytes.data(), memory.get(), 10, kOver); };
+  EXPECT_EQ(test::status_of<sdk::Failure>(to_host, &text), BP_CANCELLED);
+  EXPECT_EQ(text, "this worker has left");
+  const auto from_host = [&] { device->copy_from_host(memory.get(), bytes.data(), 10, kOver); };
+  EXPECT_EQ(test::status_of<sdk::Failure>(from_host, &text), BP_CANCELLED);
+  EXPECT_EQ(text, "this worker has left");
 }
 
 TEST(CudaTest, DevicesThatAreNotThereAreRefused) {
   CudaDevices devices;
   EXPECT_EQ(count_cuda_devices(), 2);
-  EXPECT_THROW(devices.get(2), sdk::Failure);
+  std::string text;
+  EXPECT_EQ(test::status_of<sdk::Failure>([&devices] { devices.get(2); }, &text), BP_INVALID);
+  EXPECT_EQ(text, "there is no CUDA device 2 here");
 }
 
 // What they hold goes with them.
@@ -97,7 +102,8 @@ TEST(LaneTest, TasksThatAreNotBegunGo) {
   begun.wait(false);
   for (int i = 0; i < 3; ++i) lane.post([kept] { ADD_FAILURE() << "it ran"; });
   std::thread stopping([&lane] { lane.stop(); });
-  while (kept.use_count() > 2) std::this_thread::yield();  // this one, and the task that runs
+  // This one, and the task that runs.
+  EXPECT_TRUE(test::eventually([&kept] { return kept.use_count() == 2; })) << "a task that was not begun stays";
   may_end = true;
   may_end.notify_all();
   stopping.join();

@@ -164,11 +164,16 @@ TEST_F(RpcDevicesTest, DevicesThatAreNotMappedAreRefusedByName) {
     EXPECT_EQ(failure_of([&] { worker.rpc_sync<DeviceInts>("b", "make", size_t{5}, 0); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("CUDA device 0 of this worker ('b') is not mapped for worker 'a'"), std::string::npos) << text;
     const auto kept = worker.remote<DeviceInts>("b", "make", size_t{5}, 0);
+    text.clear();
     EXPECT_EQ(failure_of([&] { kept.to_here(); }, &text), Status::kInvalid);
+    EXPECT_NE(text.find("CUDA device 0 of this worker ('b') is not mapped for worker 'a'"), std::string::npos) << text;
     EXPECT_EQ(worker.rpc_sync<DeviceInts>("b", "make", size_t{5}, 1).size(), 5U);  // all goes on
   });
   with_maps("", "", [](const rpc::Worker& worker) {
-    EXPECT_EQ(failure_of([&] { worker.rpc_sync<size_t>("b", "count", on_device(counting(0), 0)); }), Status::kInvalid);
+    std::string text;
+    const auto call = [&] { worker.rpc_sync<size_t>("b", "count", on_device(counting(0), 0)); };
+    EXPECT_EQ(failure_of(call, &text), Status::kInvalid);
+    EXPECT_NE(text.find("CUDA device 0 of this worker ('a') is not mapped for worker 'b'"), std::string::npos) << text;
   });
 }
 
@@ -201,7 +206,8 @@ TEST_F(RpcDevicesTest, KindsOfArraysAreNotMistakenForEachOther) {
               Status::kInvalid);
     EXPECT_NE(text.find("an array of a device is expected here, and one in host memory was sent"), std::string::npos)
         << text;
-    EXPECT_EQ(failure_of([&] { worker.rpc_sync<Ints>("b", "make", size_t{5}, 1); }), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync<Ints>("b", "make", size_t{5}, 1); }, &text), Status::kInvalid);
+    EXPECT_EQ(text, "an array in host memory is expected here, and one of a device was sent");
   });
 }
 
@@ -373,7 +379,9 @@ TEST_F(RpcDevicesTest, OtherAgentsSayWhoCarriesThem) {
       EXPECT_NE(text.find("carries host memory only; choose tensorpipe, with device_maps, for arrays of devices"),
                 std::string::npos)
           << way << ": " << text;
-      EXPECT_EQ(failure_of([&] { worker.rpc_sync<size_t>(worker.rank(), "count", array); }), Status::kUnsupported);
+      EXPECT_EQ(failure_of([&] { worker.rpc_sync<size_t>(worker.rank(), "count", array); }, &text),
+                Status::kUnsupported);
+      EXPECT_NE(text.find("a worker's calls of its own functions carry host memory only"), std::string::npos) << text;
     });
   }
 }

@@ -67,7 +67,7 @@ TEST(RpcFutureTest, ManyMayWaitForOne) {
 
 TEST(RpcFutureTest, CallsEndAlsoIfThereIsNoMemoryForWhatTheyFailedWith) {
   rpc::detail::FutureState<int> state(nullptr);
-  std::thread waiting([&state] { EXPECT_TRUE(state.wait(kNoTimeout)); });
+  std::thread waiting([&state] { EXPECT_TRUE(state.wait(std::chrono::seconds(60))) << "nobody woke it"; });
   bp_error err;
   bp_error_init(&err);
   bp_error_set(&err, BP_TIMEOUT, 0, 1, "it took too long");

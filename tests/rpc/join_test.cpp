@@ -47,7 +47,9 @@ TEST(RpcJoinTest, WorkersKnowEachOther) {
         worker.all_gather(std::string("one"));
       }
     };
-    EXPECT_EQ(failure_of(mixed), Status::kInvalid);
+    std::string text;
+    EXPECT_EQ(failure_of(mixed, &text), Status::kInvalid);
+    EXPECT_NE(text.find("does not have the expected type"), std::string::npos) << text;
   });
 }
 
@@ -305,14 +307,19 @@ TEST(RpcJoinTest, OptionsAreThoseOfTheBackendThatIsNamed) {
 
 TEST(RpcJoinTest, AMasterThatCannotStartLeavesNothingBehind) {
   const GroupOptions alone = group_options("self", Store::inproc(), 0, 1);
-  EXPECT_EQ(failure_of([&alone] { init_master_worker(alone); }), Status::kInvalid);
+  std::string text;
+  EXPECT_EQ(failure_of([&alone] { init_master_worker(alone); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "init_master_worker needs a master and a worker");
   EXPECT_FALSE(is_initialized());
 }
 
 TEST(RpcJoinTest, FunctionsHaveNamesOfTheirOwn) {
   rpc::register_function("once", [] {});
-  EXPECT_EQ(failure_of([] { rpc::register_function("once", [] {}); }), Status::kInvalid);
-  EXPECT_EQ(failure_of([] { rpc::register_function("", [] {}); }), Status::kInvalid);
+  std::string text;
+  EXPECT_EQ(failure_of([] { rpc::register_function("once", [] {}); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "function 'once' is registered already; give this one another name");
+  EXPECT_EQ(failure_of([] { rpc::register_function("", [] {}); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "the name of a function has 1 to 255 bytes, not 0");
 }
 
 TEST(RpcJoinTest, InitBackendTakesOptionsOfThatBackendAndTheirTimeout) {
@@ -331,7 +338,8 @@ TEST(RpcJoinTest, InitBackendTakesOptionsOfThatBackendAndTheirTimeout) {
             "BackendType.INPROC");
   const rpc::Worker worker = init(construct_rpc_backend_options(type, std::chrono::milliseconds(50)));
   EXPECT_EQ(worker.backend(), "process_group");
-  EXPECT_EQ(failure_of([] { rpc::rpc_sync("me", "until cancelled"); }), Status::kTimeout);
+  EXPECT_EQ(failure_of([] { rpc::rpc_sync("me", "until cancelled"); }, &text), Status::kTimeout);
+  EXPECT_NE(text.find("did not answer within 0.05 s"), std::string::npos) << text;
   rpc::shutdown();
 }
 

@@ -15,8 +15,8 @@ int main(int, char** arguments) {
   const int rank = init_process_group(group).rank();
   rpc::RpcOptions options;
   options.backend = "process_group";
-  std::string told;
   for (int attempt = 0; attempt < 2; ++attempt) {  // the first one leaves nothing behind
+    std::string told;
     options.rank = rank == 1 ? 0 : -1;
     try {
       rpc::init_rpc("worker" + std::to_string(rank), options);

@@ -10,6 +10,8 @@
 #include <memory>
 #include <thread>
 
+#include "support/eventually.hpp"
+
 namespace backplane::core::rpc {
 namespace {
 
@@ -19,27 +21,25 @@ TEST(RpcPoolTest, GrowsWhileTasksWait) {
   Pool& pool = *shared;
   constexpr int kDepth = 64;
   Pool::Counts deepest;
-  std::function<void(int)> dive = [&pool, &dive, &deepest](int depth) {
+  const auto end = std::chrono::steady_clock::now() + test::kPatience;
+  std::atomic<int> waited_in_vain = 0;
+  std::function<void(int)> dive = [&](int depth) {
     if (depth == 0) {
       deepest = pool.counts();
       return;
     }
-    std::promise<void> done;
-    pool.add([&dive, &done, depth] {
+    const auto done = std::make_shared<std::promise<void>>();
+    pool.add([&dive, done, depth] {
       dive(depth - 1);
-      done.set_value();
+      done->set_value();
     });
     Pool::wait_begin();
-    done.get_future().wait();
+    if (done->get_future().wait_until(end) != std::future_status::ready) ++waited_in_vain;
     Pool::wait_end();
   };
-  std::promise<void> all;
-  pool.add([&dive, &all] {
-    dive(kDepth);
-    all.set_value();
-  });
-  all.get_future().wait();
+  pool.add([&dive] { dive(kDepth); });
   EXPECT_TRUE(pool.stop());
+  EXPECT_EQ(waited_in_vain, 0) << "tasks waited for others that no thread took";
   EXPECT_EQ(deepest.waiting, static_cast<size_t>(kDepth));
   EXPECT_EQ(deepest.threads, static_cast<size_t>(kDepth) + 1);
 }
@@ -115,8 +115,8 @@ TEST(RpcPoolTest, LeavesAloneWhatDoesNotEnd) {
   pool.reset();
   EXPECT_FALSE(seen.expired());
   let_go.set_value();
-  behind.get_future().wait();
-  while (!seen.expired()) std::this_thread::yield();
+  EXPECT_TRUE(test::in_time(behind.get_future())) << "what was behind it does not run";
+  EXPECT_TRUE(test::eventually([&seen] { return seen.expired(); })) << "the pool stays though nothing runs";
 }
 
 }  // namespace

@@ -63,7 +63,11 @@ class Peer {
     op.timeout_ns = BP_NO_TIMEOUT;
     op.result = result;
     (kind == BP_SEND ? op.input : op.output) = {bytes->data(), bytes->size(), BP_HOST, 0};
-    if (const auto work = group_.submit(op)) work->wait(BP_NO_TIMEOUT);
+    const auto work = group_.submit(op);
+    if (!work || work->wait(INT64_C(20'000'000'000))) return;
+    work->cancel();
+    throw std::runtime_error(kind == BP_SEND ? "nobody received from the peer for 20 s"
+                                             : "nobody sent to the peer for 20 s");
   }
 
   core::Host host_;

@@ -4,10 +4,15 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -25,6 +30,22 @@ inline pid_t spawn(const std::vector<std::string>& words) {
   return pid;
 }
 
+// The status of a process (waitpid). One that has not ended by then is killed, and fails the test.
+inline int status_at_end(pid_t pid, std::chrono::steady_clock::time_point until) {
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  pollfd ended = {process, POLLIN, 0};
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
+  if (poll(&ended, 1, static_cast<int>(std::max<int64_t>(left, 0))) == 0) {
+    ADD_FAILURE() << "process " << pid << " does not end";
+    kill(pid, SIGKILL);
+  }
+  close(process);
+  int status = -1;
+  waitpid(pid, &status, 0);
+  return status;
+}
+
 // Runs `words` as each rank of a job of their own; the status of each (waitpid).
 inline std::vector<int> run_ranks(int count, const std::vector<std::string>& words) {
   const StoreServer server("127.0.0.1", 0, "ranks");
@@ -38,11 +59,9 @@ inline std::vector<int> run_ranks(int count, const std::vector<std::string>& wor
     const ScopedVariable own("RANK", std::to_string(rank));
     pids.push_back(spawn(words));
   }
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(120);
   std::vector<int> statuses;
-  for (const pid_t pid : pids) {
-    statuses.push_back(-1);
-    waitpid(pid, &statuses.back(), 0);
-  }
+  for (const pid_t pid : pids) statuses.push_back(status_at_end(pid, until));
   return statuses;
 }
 

@@ -71,6 +71,7 @@ TEST(RpcStartTest, WhoCannotStartKeepsNobodyWaiting) {
     if (agent == "tensorpipe") all.push_back({"tensorpipe", "?transports=pigeon", "transports does not know 'pigeon'"});
     if (agent == "ZMQ") all.push_back({"ZMQ", "?address=203.0.113.1", "cannot listen on 203.0.113.1"});
   }
+  if (all.empty()) GTEST_SKIP() << "no agent with connections of its own was built";
   for (const Unable& unable : all) {
     const Store store = Store::inproc();
     on_ranks(3, [&](int rank) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -141,11 +142,11 @@ class Side {
     const std::lock_guard lock(mutex_);
     return lost_.count(peer);
   }
-  // What was said of the first one.
+  // What was said of the last one.
   std::string loss_of(int32_t peer) {
     const std::lock_guard lock(mutex_);
-    const auto found = lost_.find(peer);
-    return found == lost_.end() ? "" : found->second;
+    const auto behind = lost_.upper_bound(peer);
+    return lost_.count(peer) == 0 ? "" : std::prev(behind)->second;
   }
   // From now on each message is held, where it is delivered, until so many have come in all.
   void hold_until_there_are(int count) {

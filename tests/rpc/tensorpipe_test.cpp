@@ -15,6 +15,7 @@
 
 #include "rpc/cut_express.hpp"
 #include "rpc/workers.hpp"
+#include "support/eventually.hpp"
 #include "support/secret.hpp"
 
 namespace backplane::test {
@@ -318,7 +319,7 @@ void expect_told(bool cancel, int traps, bool told, bool express = false) {
       // And there is an express connection by then, if it is to be.
       for (int i = 0; i < (express ? 200 : 1); ++i) EXPECT_EQ(worker.rpc_sync<int>(1, "one"), 1);
       const auto call = worker.rpc_async<void>({1, Timeout::zero()}, "hold on");  // no timeout
-      call_held.began.get_future().wait();
+      EXPECT_TRUE(in_time(call_held.began.get_future())) << "the call does not begin";
       const std::string card = store.get(card_key(1));
       std::optional<Trap> trap;
       if (traps > 0) trap.emplace(store, 1, traps);

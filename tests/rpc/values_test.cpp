@@ -5,9 +5,18 @@
 
 #include "rpc/cancels.hpp"
 #include "rpc/forks.hpp"
+#include "support/failures.hpp"
 
 namespace backplane::core::rpc {
 namespace {
+
+// "status sentence"; "0 " if it does not fail.
+template <typename Call>
+std::string failure_in_values(const Call& call) {
+  std::string text;
+  const int32_t status = test::status_of<Error>(call, &text);
+  return std::to_string(status) + " " + text;
+}
 
 constexpr Id kValue = {0, 1};
 constexpr Id kFirst = {0, 2};
@@ -25,7 +34,8 @@ TEST(RpcValuesTest, LiveAsLongAsTheirForks) {
   EXPECT_EQ(values.claims()[0].holders, std::vector<int32_t>{1});
   values.drop(kValue, kSecond);
   EXPECT_EQ(values.size(), 0U);
-  EXPECT_THROW(values.fork(kValue, kSecond, 1), Error);
+  EXPECT_EQ(failure_in_values([&values] { values.fork(kValue, kSecond, 1); }),
+            "1 the value that is referred to is gone from its owner");
 }
 
 TEST(RpcValuesTest, AreNotMadeIfTheyWereDroppedFirst) {
@@ -46,7 +56,8 @@ TEST(RpcValuesTest, ForksThatWereDroppedFirstAreNotGiven) {
 TEST(RpcValuesTest, AreMadeOnce) {
   Values values;
   values.create(kValue, kFirst, 0, "f");
-  EXPECT_THROW(values.create(kValue, kSecond, 1, "g"), Error);
+  EXPECT_EQ(failure_in_values([&values] { values.create(kValue, kSecond, 1, "g"); }),
+            "1 there is a value of this number already");
 }
 
 TEST(RpcValuesTest, GoToWhoTookTheLastFork) {
@@ -82,10 +93,11 @@ TEST(RpcValuesTest, TellWhoWaits) {
   values.create(kValue, kFirst, 0, "f");
   std::string told;
   values.when_ready(kValue, [&told](const std::shared_ptr<Value>&, const Error* error) { told = error->what(); });
-  EXPECT_THROW(values.wait(kValue, Deadline::after(0)), Error);
+  EXPECT_EQ(failure_in_values([&values] { values.wait(kValue, Deadline::after(0)); }),
+            "3 the value that is referred to has not been made in time");
   values.set(kValue, Error(BP_INTERNAL, "no"));
   EXPECT_EQ(told, "no");
-  EXPECT_THROW(values.wait(kValue, Deadline::never()), Error);
+  EXPECT_EQ(failure_in_values([&values] { values.wait(kValue, Deadline::never()); }), "8 no");
 }
 
 TEST(RpcValuesTest, DoNotCallWhoWaitsNoMore) {
@@ -203,7 +215,7 @@ TEST(RpcValuesTest, EndWithTheirWorker) {
   values.when_ready(kValue, [&status](const std::shared_ptr<Value>&, const Error* error) { status = error->status(); });
   values.close(Error(BP_CANCELLED, "left"));
   EXPECT_EQ(status, BP_CANCELLED);
-  EXPECT_THROW(values.create(kValue, kFirst, 0, "f"), Error);
+  EXPECT_EQ(failure_in_values([&values] { values.create(kValue, kFirst, 0, "f"); }), "4 left");
 }
 
 }  // namespace

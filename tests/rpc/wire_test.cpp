@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "error.hpp"
+#include "support/failures.hpp"
 
 namespace backplane::core::rpc {
 namespace {
@@ -39,17 +40,15 @@ TEST(RpcWireTest, RefusesWhatIsCutOrForged) {
   const std::string bytes = encode(full(), 0);
   for (size_t size = 0; size < bytes.size(); ++size) {
     std::string_view cut = std::string_view(bytes).substr(0, size);
-    EXPECT_THROW(decode(&cut), Error) << size;
+    EXPECT_EQ(test::status_of<Error>([&cut] { decode(&cut); }), BP_INVALID) << size;
   }
   for (size_t at = 0; at < bytes.size(); ++at) {
     std::string forged = bytes;
     forged[at] = '\xff';
     std::string_view left = forged;
-    try {
-      decode(&left);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.status(), BP_INVALID);
-    }
+    const int32_t status = test::status_of<Error>([&left] { decode(&left); });
+    constexpr size_t kChecked = 5;  // bytes: a magic number and the kind
+    EXPECT_TRUE(status == BP_INVALID || (status == BP_OK && at >= kChecked)) << at;
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What only the agent over libzmq does; cuts_test.cpp has how it survives broken connections.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <optional>
 
 #include "rpc/workers.hpp"
@@ -30,6 +33,18 @@ void call_all(const rpc::Worker& worker) {
   }
 }
 
+// How many TCP connections this process has an end of: those of the agents.
+int count_tcp_ends() {
+  int count = 0;
+  for (int fd = 3; fd < 4096; ++fd) {
+    sockaddr_in peer = {};
+    socklen_t size = sizeof(peer);
+    const bool connected = ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+    count += connected && peer.sin_family == AF_INET ? 1 : 0;
+  }
+  return count;
+}
+
 TEST(RpcZmqTest, WorkersKnowEachOtherByKeysWhereTheJobHasASecret) {
   for (const bool secure : {false, true}) {
     std::optional<ScopedSecret> secret;
@@ -45,7 +60,18 @@ TEST(RpcZmqTest, WorkersKnowEachOtherByKeysWhereTheJobHasASecret) {
   }
 }
 
-TEST(RpcZmqTest, TakesLocalSockets) { in_world("ZMQ", 2, call_all, "?transport=ipc"); }
+TEST(RpcZmqTest, TakesLocalSockets) {
+  for (const bool local : {false, true}) {
+    in_world(
+        "ZMQ", 2,
+        [local](const rpc::Worker& worker) {
+          call_all(worker);
+          EXPECT_EQ(count_tcp_ends() == 0, local);
+          worker.all_gather(0);
+        },
+        local ? "?transport=ipc" : "");
+  }
+}
 
 }  // namespace
 }  // namespace backplane::test

@@ -73,19 +73,23 @@ TEST(Abort, EndsACollective) {
 }
 
 TEST(Abort, EndsWhatIsQueued) {
-  on_group(2, [](Agent& agent, int32_t rank) {
-    if (rank == 1) return;
+  std::latch over(1);
+  on_group(2, [&over](Agent& agent, int32_t rank) {
+    if (rank == 1) return over.wait();
     std::vector<bp_work*> works;
     for (uint64_t i = 0; i < 10; ++i) {
       bp_op op = make_op(BP_BARRIER);
       op.seq = i;
-      bp_work* work = nullptr;
-      // Rank 1 may have left already, then this fails; if it has not, the work is in flight.
-      if (agent.api().submit(agent.self(), &op, &work, nullptr) == BP_OK) works.push_back(work);
+      works.push_back(started(agent, op));
     }
     const bp_error why = why_error();
     agent.api().abort(agent.self(), &why);
-    for (bp_work* work : works) EXPECT_EQ(finished(agent, work), BP_PEER_LOST);
+    for (bp_work* work : works) {
+      bp_error err = fresh_error();
+      EXPECT_EQ(finished(agent, work, &err), BP_PEER_LOST);
+      EXPECT_EQ(err.peer_rank, 7) << err.text;
+    }
+    over.count_down();
   });
 }
 
@@ -105,16 +109,20 @@ TEST(Timeout, OfAMessageNamesThePeer) {
   });
 }
 
+// While the rank that aborts is still there.
 TEST(Abort, TellsThePeers) {
-  on_group(2, [](Agent& agent, int32_t rank) {
+  std::latch over(1);
+  on_group(2, [&over](Agent& agent, int32_t rank) {
     char byte = 0;
     if (rank == 1) {
       const bp_error why = why_error();
-      return agent.api().abort(agent.self(), &why);
+      agent.api().abort(agent.self(), &why);
+      return over.wait();
     }
     bp_error err = fresh_error();
     EXPECT_EQ(agent.run(recv_op(1, 5, &byte, 1), &err), BP_PEER_LOST);
     EXPECT_EQ(err.peer_rank, 1) << err.text;
+    over.count_down();
   });
 }
 

@@ -80,7 +80,7 @@ TEST(Nccl, EndsTheGroupWithWhatNcclReports) {
     group.all_reduce(span(memory, device));
     std::string text;
     EXPECT_EQ(failure_of([&] { group.all_reduce(span(memory, device)); }, &text), Status::kPeerLost) << text;
-    failure_of([&] { group.all_reduce(span(memory, device)); });
+    EXPECT_EQ(failure_of([&] { group.all_reduce(span(memory, device)); }), Status::kPeerLost);
   });
 }
 
@@ -189,7 +189,7 @@ TEST(Nccl, AbortsWhileAThreadLaunchesIntoAFullStream) {
                 Status::kCancelled);
       for (Work& work : works) EXPECT_EQ(failure_of([&] { work.wait(); }), Status::kCancelled);
     });
-    while (submitted < 2) std::this_thread::yield();  // the next ones find no room
+    EXPECT_TRUE(eventually([&submitted] { return submitted >= 2; })) << "nothing is launched";
     group.abort("the test says so");
     launching.get();
     EXPECT_LT(submitted, 1000);
@@ -222,7 +222,7 @@ TEST(Nccl, AbortsWhileACollectiveIsLaunchedBehindAMessage) {
       Work sum = group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
       EXPECT_EQ(failure_of([&] { sum.wait(); }), Status::kCancelled);
     });
-    while (double_launches(device.ordinal) == before) std::this_thread::yield();
+    EXPECT_TRUE(eventually([&] { return double_launches(device.ordinal) != before; })) << "nothing is launched";
     group.abort("the test says so");
     launching.get();
     EXPECT_EQ(failure_of([&] { received.wait(); }), Status::kCancelled);
@@ -270,8 +270,11 @@ TEST(Nccl, AbortsWhileMessagesFillAStream) {
                                         : group.recv(one, 0, i, stream.async()));
     }
     submitted.fetch_add(1);
-    while (submitted < 2) std::this_thread::yield();  // an abort would refuse the rest of the other rank's
-    while (double_message_launches() - before < 2 * 64) std::this_thread::yield();
+    // An abort would refuse the rest of the other rank's.
+    EXPECT_TRUE(eventually([&submitted] { return submitted == 2; }))
+        << "a rank does not come to the end of its messages";
+    EXPECT_TRUE(eventually([before] { return double_message_launches() - before >= 2 * 64; }))
+        << "messages stay behind";
     group.abort("the test says so");
     int failed = 0;
     for (Work& work : works) {

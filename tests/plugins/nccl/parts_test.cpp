@@ -19,6 +19,7 @@
 #include "fate.hpp"
 #include "messages.hpp"
 #include "support/environment.hpp"
+#include "support/eventually.hpp"
 #include "want.hpp"
 #include "wire.hpp"
 
@@ -103,7 +104,7 @@ TEST(NcclLaunch, CallsLittleBesideNcclItself) {
   Pool pool(api, 0);
   Fate fate([] {});
   Communicator comm(api, 0, Communicator::new_id(api), 0, 1, 0);
-  while (!comm.ready()) std::this_thread::yield();
+  ASSERT_TRUE(test::eventually([&comm] { return comm.ready(); })) << "NCCL does not connect";
   Collectives collectives({api, 0, 0, 1, fate, pool, comm});
   const Stream stream(api, 0);
   const Piece data(pool, 4);
@@ -154,6 +155,7 @@ class NcclCollectives : public testing::Test {
  protected:
   // In a stream with a gate in it, behind which there is room for one thing.
   std::unique_ptr<sdk::Work> submit() {
+    EXPECT_TRUE(is_ready_) << "NCCL does not connect";
     nccl_double::Stream& stream = nccl_double::stream_of(stream_.get());
     stream.add([open = gate_.get_future().share()] { open.wait(); });
     for (int i = 1; i < 4; ++i) stream.add([] {});
@@ -170,10 +172,7 @@ class NcclCollectives : public testing::Test {
   Pool pool_{api_, 0};
   Fate fate_{[] {}};
   Communicator comm_{api_, 0, Communicator::new_id(api_), 0, 1, 0};
-  const bool is_ready_ = [this] {
-    while (!comm_.ready()) std::this_thread::yield();
-    return true;
-  }();
+  const bool is_ready_ = test::eventually([this] { return comm_.ready(); });
   Collectives collectives_{{api_, 0, 0, 1, fate_, pool_, comm_}};
   const Stream stream_{api_, 0};
   const Piece data_{pool_, 4};
@@ -188,15 +187,14 @@ TEST_F(NcclCollectives, AreNotStillWhileAFailedLaunchMayUseItsBuffers) {
   double_fail(0, UINT64_MAX);
   ASSERT_TRUE(fate_.decided());
   comm_.abort();
-  auto stopping = std::async(std::launch::async, [this] {
-    while (!collectives_.is_still()) std::this_thread::yield();
-  });
-  while (double_calls() < 2) std::this_thread::yield();  // the next event is made and recorded
+  auto stopping =
+      std::async(std::launch::async, [this] { return test::eventually([this] { return collectives_.is_still(); }); });
+  EXPECT_TRUE(test::eventually([] { return double_calls() >= 2; })) << "the next event is not made and recorded";
   auto asking = std::async(std::launch::async, [this] { return collectives_.launching(); });
   EXPECT_EQ(asking.wait_for(std::chrono::seconds(30)), std::future_status::ready);
   EXPECT_EQ(stopping.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   gate_.set_value();
-  stopping.get();
+  EXPECT_TRUE(stopping.get()) << "they go on";
   double_fail(-1, 0);
 }
 
@@ -208,7 +206,7 @@ TEST_F(NcclCollectives, EndWhereALaunchFindsNoMemory) {
   EXPECT_EQ(fate_.why().status(), BP_RESOURCE);
   comm_.abort();
   gate_.set_value();
-  while (!collectives_.is_still()) std::this_thread::yield();
+  EXPECT_TRUE(test::eventually([this] { return collectives_.is_still(); })) << "they go on";
 }
 
 // Rank 0 of two; this test is rank 1.
@@ -324,7 +322,11 @@ TEST_F(NcclMessages, KeepTheirOrderWhereOneToThisRankFindsNoMemory) {
     const bp_op op = message(BP_SEND, 0, host(from));
     lacked = test::lacks_memory(static_cast<uint64_t>(number), [this, &op, &sent] { sent = messages_.submit(op); });
     if (!sent) sent = messages_.submit(op);
-    while (!received->wait(0)) messages_.progress();
+    const auto is_received = [this, &received] {
+      messages_.progress();
+      return received->wait(0);
+    };
+    ASSERT_TRUE(test::eventually(is_received)) << number;
     EXPECT_TRUE(sent->wait(BP_NO_TIMEOUT));
     EXPECT_EQ(Counting<&CudaTable::stream_wait_event>::calls, number) << "one did not wait for its stream";
   }
@@ -362,7 +364,7 @@ TEST_F(NcclMessages, AreNotStillWhileACopyThatFailedIsUnderWay) {
   api_.cuda.event_record = real;
   EXPECT_FALSE(messages_.is_still());
   gate.set_value();
-  while (!messages_.is_still()) std::this_thread::yield();
+  EXPECT_TRUE(test::eventually([this] { return messages_.is_still(); })) << "they go on";
   messages_.fail({BP_CANCELLED, "the test is over"});
 }
 

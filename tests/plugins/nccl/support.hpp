@@ -16,6 +16,7 @@
 #include "backplane/backplane.hpp"
 #include "double/settings.hpp"
 #include "support/environment.hpp"
+#include "support/eventually.hpp"
 #include "support/groups.hpp"
 
 namespace backplane::test {

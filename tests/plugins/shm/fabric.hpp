@@ -24,6 +24,8 @@
 #include <thread>
 #include <vector>
 
+#include "../../support/eventually.hpp"
+#include "../../support/failures.hpp"
 #include "collectives.hpp"
 #include "messages.hpp"
 #include "peers.hpp"
@@ -31,6 +33,8 @@
 #include "waiting.hpp"
 
 namespace backplane::shm::test {
+
+using backplane::test::eventually;
 
 #if defined(__SANITIZE_THREAD__)
 constexpr int kEffort = 1;
@@ -241,6 +245,19 @@ inline void announce(const Memory& memory, size_t i, uint64_t size, uint64_t pla
   head.control = {i + 1, size, {place, 0}};
   head.turn.store(static_cast<uint32_t>(i + 1));
   memory.view.opened(0, 1).store(1);
+}
+
+// The status that `call` fails with, of the plugin's own code; BP_OK if it does not.
+template <typename Call>
+int32_t status_of(const Call& call, std::string* text = nullptr) {
+  return backplane::test::status_of<sdk::Failure>(call, text);
+}
+
+// Waits until that rank has shown its part of a step.
+inline void await_step(const View& view, int32_t rank, uint32_t step) {
+  const Line& line = view.line(rank, step);
+  EXPECT_TRUE(eventually([&line, step] { return line.step.load() == step; }))
+      << "rank " << rank << " shows no " << step;
 }
 
 // Lets another thread run, now and then.

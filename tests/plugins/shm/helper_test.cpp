@@ -2,10 +2,12 @@
 #include "helper.hpp"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <new>
 #include <string>
+
+#include "../../support/eventually.hpp"
+#include "../../support/failures.hpp"
 
 namespace backplane::shm::test {
 namespace {
@@ -16,13 +18,8 @@ TEST(Helper, TellsWhatItFailsWith) {
   Waiting waiting(bell, nullptr, Patience{0, 0});
   Helper helper(waiting, [] { throw std::bad_alloc(); });
   helper.begin();
-  while (!waiting.aborted()) sched_yield();
-  try {
-    waiting.check();
-    ADD_FAILURE() << "nothing was said";
-  } catch (const sdk::Failure& why) {
-    EXPECT_EQ(why.status(), BP_RESOURCE) << why.what();
-  }
+  EXPECT_TRUE(backplane::test::eventually([&waiting] { return waiting.aborted(); })) << "nothing was said";
+  EXPECT_EQ(backplane::test::status_of<sdk::Failure>([&waiting] { waiting.check(); }), BP_RESOURCE);
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ TEST(TensorPipeAddressTest, WhatLeadsNowhereIsSeenBeforeAConnection) {
   EXPECT_EQ(status_of([] { require_way("uv://255.255.255.255:1", 3); }, &text), BP_PEER_LOST);
   EXPECT_NE(text.find("nothing leads to rank 3 at uv://255.255.255.255:1"), std::string::npos) << text;
   EXPECT_EQ(status_of([] { require_way("uv://nowhere:1", 3); }, &text), BP_INVALID);
+  EXPECT_EQ(text, "rank 3 says that it listens at uv://nowhere:1");
 }
 
 TEST(TensorPipeAddressTest, SoAreMissingDescriptors) {

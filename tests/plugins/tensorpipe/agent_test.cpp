@@ -10,10 +10,12 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <future>
 #include <numeric>
 
 #include "card.hpp"
 #include "plugins/tensorpipe/support.hpp"
+#include "support/eventually.hpp"
 
 namespace backplane::test {
 namespace {
@@ -195,13 +197,20 @@ TEST(TensorPipeAgentTest, AbortDoesNotWaitForTheStore) {
   const auto store = std::make_shared<Hesitant>(core::make_inproc_store());
   std::unique_ptr<Side> one;
   std::thread other([&] { one = std::make_unique<Side>(agent(), store, 1); });
-  Side zero(agent(), store, 0);
+  auto zero = std::make_unique<Side>(agent(), store, 0);
   other.join();
+  const std::string card = store->get("worker/1", soon());
   store->remove("worker/1", soon());
   store->dawdle();
-  ASSERT_EQ(zero.send(1, 1, 0), BP_OK);
-  while (!store->keeps_waiting()) std::this_thread::yield();
-  zero.abort();  // or the test would not end
+  ASSERT_EQ(zero->send(1, 1, 0), BP_OK);
+  EXPECT_TRUE(eventually([&store] { return store->keeps_waiting(); })) << "the store was not asked for the way";
+  const auto ending = std::async(std::launch::async, [&zero] {
+    zero->abort();
+    zero.reset();
+  });
+  const bool has_ended = in_time(ending);
+  EXPECT_TRUE(has_ended) << "the agent waits for a store that does not answer";
+  if (!has_ended) store->set("worker/1", card, soon());  // so that it ends all the same
 }
 
 TEST(TensorPipeAgentTest, ListensAgainAfterTheStoreHesitated) {
@@ -216,6 +225,7 @@ TEST(TensorPipeAgentTest, ListensAgainAfterTheStoreHesitated) {
   knock(before);
   const Deadline limit = soon();
   while (store->get("worker/1", limit) == before && !limit.passed()) std::this_thread::yield();
+  EXPECT_FALSE(limit.passed()) << "it does not listen again";
   EXPECT_TRUE(store->has_refused());
   ASSERT_EQ(zero.send(1, 1, 100000), BP_OK);
   EXPECT_TRUE(one->has_received(1));

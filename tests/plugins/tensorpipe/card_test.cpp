@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "backplane/sdk/failure.hpp"
+#include "support/failures.hpp"
 
 namespace backplane::tensorpipe_plugin {
 namespace {
@@ -35,8 +36,12 @@ TEST(TensorPipeCardTest, IsReadAndWritten) {
   EXPECT_EQ(read.devices.count, 2);
   EXPECT_EQ(read.devices.maps, written.devices.maps);
   EXPECT_EQ(read.express, "name");
-  EXPECT_THROW(parse_card("h", 0), sdk::Failure);
-  EXPECT_THROW(parse_card(format_card(written).substr(0, format_card(written).size() - 1), 0), sdk::Failure);
+  for (const std::string& broken :
+       {std::string("h"), format_card(written).substr(0, format_card(written).size() - 1)}) {
+    std::string text;
+    EXPECT_EQ(test::status_of<sdk::Failure>([&broken] { parse_card(broken, 0); }, &text), BP_INVALID) << broken;
+    EXPECT_EQ(text, "a worker has left a broken card");
+  }
 }
 
 // Older workers read all of a card but its last line.

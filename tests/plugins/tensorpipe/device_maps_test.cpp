@@ -41,8 +41,10 @@ TEST(DeviceMapsTest, AreOneToOneAndWellFormed) {
   EXPECT_NE(refusal_of_text("w:0=1,1=1").find("not one-to-one"), std::string::npos);
   EXPECT_NE(refusal_of_text("w:0=1,0=2").find("not one-to-one"), std::string::npos);
   EXPECT_NE(refusal_of_text("w:0=1;w:1=0").find("named twice"), std::string::npos);
-  for (const char* bad : {"w", ":0=1", "w:0", "w:x=1", "w:0=-1", "w:0=1=2", "w:99999999999=0"}) {
-    EXPECT_NE(refusal_of_text(bad), "") << bad;
+  for (const char* bad : {"w", ":0=1"})
+    EXPECT_NE(refusal_of_text(bad).find("names no worker"), std::string::npos) << bad;
+  for (const char* bad : {"w:0", "w:x=1", "w:0=-1", "w:0=1=2", "w:99999999999=0"}) {
+    EXPECT_NE(refusal_of_text(bad).find("is no device"), std::string::npos) << bad << ": " << refusal_of_text(bad);
   }
 }
 

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <optional>
 
+#include "support/failures.hpp"
+
 namespace backplane::tensorpipe_plugin {
 namespace {
 
@@ -98,27 +100,30 @@ TEST(TensorPipeMessageTest, SmallOnesThatMakeNoSenseAreRefused) {
   constexpr size_t kSizes = kHas + 4 + sizeof(Before);
   const std::string good = to_tensorpipe(*Given("hello", {20, 40}), kToken, 2).metadata;
   EXPECT_NO_THROW(arrive(good));
-  const auto refused = [&good](const std::function<void(std::string*)>& spoil) {
+  const auto refusal = [&good](const std::function<void(std::string*)>& spoil) {
     std::string bytes = good;
     spoil(&bytes);
-    try {
-      arrive(bytes);
-    } catch (const sdk::Failure& failure) {
-      return failure.status() == BP_INVALID;
-    }
-    return false;
+    std::string text;
+    EXPECT_EQ(test::status_of<sdk::Failure>([&bytes] { arrive(bytes); }, &text), BP_INVALID) << text;
+    return text;
   };
   const auto put = [](std::string* bytes, size_t at, auto number) {
     std::memcpy(bytes->data() + at, &number, sizeof(number));
   };
-  EXPECT_TRUE(refused([&](std::string* it) { put(it, kSizes, UINT64_MAX); }));
-  EXPECT_TRUE(refused([&](std::string* it) { put(it, kSizes, UINT64_MAX - 64); }));
-  EXPECT_TRUE(refused([&](std::string* it) { put(it, kSizes + 8, uint64_t{60}); }));
-  EXPECT_TRUE(refused([&](std::string* it) { put(it, kHas, uint32_t{4}); }));  // no payload inside
-  EXPECT_TRUE(refused([&](std::string* it) { put(it, kHas, uint32_t{7}); }));  // for devices
-  EXPECT_TRUE(refused([&](std::string* it) { put(it, kHas, uint32_t{1}); }));  // the buffers are elsewhere
-  EXPECT_TRUE(refused([](std::string* it) { it->resize(kSizes + 16 + 50); }));
-  EXPECT_TRUE(refused([](std::string* it) { it->append(kInsideSize, 'x'); }));
+  const std::string sizes = "its sizes disagree";
+  const std::string nonsense = "its description makes no sense";
+  const auto expect = [&refusal](const std::string& words, const std::function<void(std::string*)>& spoil) {
+    const std::string text = refusal(spoil);
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  };
+  expect(sizes, [&](std::string* it) { put(it, kSizes, UINT64_MAX); });
+  expect(sizes, [&](std::string* it) { put(it, kSizes, UINT64_MAX - 64); });
+  expect(sizes, [&](std::string* it) { put(it, kSizes + 8, uint64_t{60}); });
+  expect(nonsense, [&](std::string* it) { put(it, kHas, uint32_t{4}); });  // no payload inside
+  expect(nonsense, [&](std::string* it) { put(it, kHas, uint32_t{7}); });  // for devices
+  expect(sizes, [&](std::string* it) { put(it, kHas, uint32_t{1}); });     // the buffers are elsewhere
+  expect(sizes, [](std::string* it) { it->resize(kSizes + 16 + 50); });
+  expect(nonsense, [](std::string* it) { it->append(kInsideSize, 'x'); });
 }
 
 }  // namespace

@@ -140,9 +140,8 @@ TEST(TensorPipeRefusalTest, DevicesThatNoMapNamesEndThePipe) {
       Forgery forgery(card(), device);
       EXPECT_TRUE(ends_the_pipe(card(), std::move(forgery.bytes))) << device;
       EXPECT_TRUE(sides.one->hears_of_the_loss_of(0, ++losses)) << device;
-      EXPECT_NE(sides.one->loss_of(0).find("no device map names CUDA device 2 of this worker for it"),
-                std::string::npos)
-          << sides.one->loss_of(0);
+      const std::string words = "no device map names CUDA device " + std::to_string(device) + " of this worker for it";
+      EXPECT_NE(sides.one->loss_of(0).find(words), std::string::npos) << sides.one->loss_of(0);
     }
     EXPECT_EQ(sides.one->received_sizes(), std::vector<uint64_t>());
     EXPECT_EQ(cuda_double_blocks(0) + cuda_double_blocks(1), 0U);

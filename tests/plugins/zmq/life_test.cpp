@@ -36,10 +36,12 @@ TEST(ZmqLife, TwoHundredLivesLeaveNoDescriptorAndNoThread) {
 TEST(ZmqLife, AnAbortedLifeLeavesNothingEither) {
   one_life(true);
   const std::ptrdiff_t descriptors = entries("/proc/self/fd");
+  const std::ptrdiff_t threads = entries("/proc/self/task");
   for (int i = 0; i < 5; ++i) {
     in_world(2, [](Rank& rank) { rank.abort(BP_CANCELLED, "over"); });
   }
   EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries("/proc/self/task"), threads);
 }
 
 TEST(ZmqLife, NoConnectionBeforeTheFirstUse) {
@@ -47,6 +49,7 @@ TEST(ZmqLife, NoConnectionBeforeTheFirstUse) {
   const std::ptrdiff_t before = entries("/proc/self/fd");
   Rank first(host, 0, 1000);
   const std::ptrdiff_t one = entries("/proc/self/fd") - before;
+  EXPECT_GT(one, 0);
   Rank second(host, 1, 1000);
   EXPECT_EQ(entries("/proc/self/fd") - before, 2 * one);
 }

@@ -122,6 +122,8 @@ TEST_F(ZmqStrangers, LiesWithTheRightToken) {
     }
   }
   exchange();
+  EXPECT_NE(host_.logged().find("zmq: dropped a "), std::string::npos)
+      << "nobody looked at the lies: " << host_.logged();
 }
 
 // A rank of this job that took this one for another: nothing of what it says is delivered.
@@ -159,6 +161,7 @@ TEST_F(ZmqStrangers, AHugeFrame) {
     stranger.say({std::string((64 << 20) + 1, 'h')});
   }
   exchange();
+  EXPECT_EQ(host_.logged().find("dropped"), std::string::npos) << "it was received: " << host_.logged();
 }
 
 }  // namespace

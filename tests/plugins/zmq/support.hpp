@@ -56,6 +56,17 @@ inline std::string word(const std::string& line, int index) {
   return found;
 }
 
+// The sentence that a rank cannot start with; "" if it starts.
+inline std::string start_failure(MemoryHost& host, int32_t rank, int32_t world_size, const OptionMap& options = {},
+                                 int64_t timeout_ns = 20 * kSecond) {
+  try {
+    const Agent agent(zmq_backend(), host.table(), rank, world_size, normalised(options), timeout_ns);
+  } catch (const std::runtime_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
 struct Received {
   int32_t status = BP_OK;
   std::string text;
