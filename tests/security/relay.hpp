@@ -18,6 +18,8 @@
 #include <thread>
 #include <utility>
 
+#include "store/store_fixture.hpp"
+
 namespace backplane::core {
 
 inline int dial_loopback(uint16_t port) {

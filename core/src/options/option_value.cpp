@@ -42,7 +42,7 @@ std::string outside(const bp_option& option, double value) {
   const bool bounded = option.min != 0 || option.max != 0;
   if (!bounded || (value >= option.min && value <= option.max)) return {};
   if (option.type == BP_OPTION_DURATION) {
-    return fmt::format("is not between {} s and {} s", option.min * 1e-9, option.max * 1e-9);
+    return fmt::format("is not between {} s and {} s", option.min / 1e9, option.max / 1e9);
   }
   return fmt::format("is not between {} and {}", option.min, option.max);
 }
