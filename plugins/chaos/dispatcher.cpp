@@ -25,6 +25,8 @@ Clock::time_point at(int64_t ns) { return Clock::time_point(std::chrono::nanosec
 // What must keep its order: collectives, receives (any of them may take a message from anyone), sends to each peer.
 int64_t stream_of(const bp_op& op) { return op.kind == BP_SEND ? op.peer : op.kind == BP_RECV ? -1 : -2; }
 
+}  // namespace
+
 // An operation that outlives submit: with counts and scalar of its own, and without BP_OP_SYNC.
 class OwnedOp {
  public:
@@ -52,8 +54,6 @@ class OwnedOp {
   std::vector<uint64_t> counts_[4];
   alignas(16) std::byte scalar_[16] = {};
 };
-
-}  // namespace
 
 // Guarded by the dispatcher's mutex, but for `op`, which does not change, and `inner` once it is kHandedOn: then it is
 // the core's, one thread at a time.

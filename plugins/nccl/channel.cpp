@@ -10,7 +10,7 @@ namespace backplane::nccl {
 namespace {
 
 // CUDA blocks whoever adds to a stream that holds some thousand things, and the poller has to stay free for an abort.
-constexpr size_t kMostLaunches = 64;  // in a stream, and messages in one of them
+constexpr size_t kMostMessageLaunches = 64;  // in a stream, and messages in one of them
 
 }  // namespace
 
@@ -22,7 +22,7 @@ Channel::Channel(const Config& config, bool is_sender, const ncclUniqueId& id)
 
 bool Channel::progress() {
   bool moved = false;
-  while ((issued_ || (!waiting_.empty() && moving_.size() < kMostLaunches)) && comm_.ready()) {
+  while ((issued_ || (!waiting_.empty() && moving_.size() < kMostMessageLaunches)) && comm_.ready()) {
     if (issued_) {
       enter_stream();
     } else {
@@ -58,7 +58,7 @@ void Channel::take_waiting() {
     issued_->messages.emplace_back();  // without memory it stays where it was
     issued_->messages.back().transfer = std::move(waiting_.front());
     waiting_.pop_front();
-  } while (after && !waiting_.empty() && waiting_.front().after == after && issued_->messages.size() < kMostLaunches);
+  } while (after && !waiting_.empty() && waiting_.front().after == after && issued_->messages.size() < kMostMessageLaunches);
 }
 
 void Channel::stage(Moving& moving) {

@@ -12,13 +12,13 @@ namespace {
 
 uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-class Block final : public sdk::Allocation {
+class HeapBlock final : public sdk::Allocation {
  public:
-  Block(std::shared_ptr<Arena> arena, uint64_t size)
+  HeapBlock(std::shared_ptr<Arena> arena, uint64_t size)
       : arena_(std::move(arena)), size_(size), offset_(arena_->take(size)) {}
-  ~Block() override { arena_->give_back(offset_, size_); }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
+  ~HeapBlock() override { arena_->give_back(offset_, size_); }
+  HeapBlock(const HeapBlock&) = delete;
+  HeapBlock& operator=(const HeapBlock&) = delete;
 
   void* data() const override { return arena_->data() + offset_; }
 
@@ -107,7 +107,7 @@ std::unique_ptr<sdk::Allocation> Heaps::allocate(uint64_t bytes, uint32_t memory
     }
     arena = own_;
   }
-  return std::make_unique<Block>(std::move(arena), whole_pages(bytes));
+  return std::make_unique<HeapBlock>(std::move(arena), whole_pages(bytes));
 }
 
 void Heaps::retire() noexcept {

@@ -8,7 +8,7 @@
 namespace backplane::shm {
 namespace {
 
-constexpr auto kBetweenLooks = std::chrono::milliseconds(1);
+constexpr auto kHelperPause = std::chrono::milliseconds(1);
 constexpr int kIdleLooks = 100;  // looks without anything in flight, after which the thread sleeps
 
 }  // namespace
@@ -57,7 +57,7 @@ void Helper::run() {
         is_idle_.store(false);
         idle = 0;
       } else {
-        changed_.wait_for(lock, kBetweenLooks, [this] { return stopping_.load(); });
+        changed_.wait_for(lock, kHelperPause, [this] { return stopping_.load(); });
       }
     }
     idle = in_flight_.load() > 0 ? 0 : idle + 1;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "peers.hpp"
 #include "process.hpp"
 
 namespace backplane::shm {
@@ -19,7 +20,6 @@ constexpr const char* kTrouble = "shm.trouble";
 constexpr int kAttempts = 2;
 
 std::string key_of(int attempt) { return "shm." + std::to_string(attempt); }
-std::string named(int32_t rank) { return "rank " + std::to_string(rank); }
 
 // What rank 0 says in the store.
 struct Address {

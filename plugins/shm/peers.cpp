@@ -17,7 +17,7 @@
 namespace backplane::shm {
 namespace {
 
-constexpr int64_t kBetweenLooks = 50'000'000;  // nanoseconds
+constexpr int64_t kBetweenLooksNs = 50'000'000;
 // Ranks in one look. Together those that wait see all ranks in each interval, at a cost that grows with their number
 // only, and not with its square; one that waits alone among many needs several intervals.
 constexpr int kRanksPerLook = 8;
@@ -39,9 +39,9 @@ std::string readable(const std::array<char, kWhySize>& text) {
 
 bool register_membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
-std::string named(int32_t rank) { return "rank " + std::to_string(rank); }
-
 }  // namespace
+
+std::string named(int32_t rank) { return "rank " + std::to_string(rank); }
 
 bool Peers::enter() {
   Member& mine = view_.member(rank_);
@@ -111,7 +111,7 @@ sdk::Failure Peers::failure(int32_t rank) const {
 void Peers::look_for_dead() noexcept {
   const int64_t now = steady_now();
   int64_t next = next_look_.load();
-  if (now < next || !next_look_.compare_exchange_strong(next, now + kBetweenLooks)) return;
+  if (now < next || !next_look_.compare_exchange_strong(next, now + kBetweenLooksNs)) return;
   const Member& mine = view_.member(rank_);
   if (mine.pid_namespace == 0) return;
   int32_t rank = looked_at_.load();

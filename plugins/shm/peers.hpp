@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "backplane/sdk/failure.hpp"
@@ -12,6 +13,9 @@
 #include "layout.hpp"
 
 namespace backplane::shm {
+
+// "rank 3", for messages.
+std::string named(int32_t rank);
 
 class Peers {
  public:

@@ -10,7 +10,7 @@
 namespace backplane::tensorpipe_plugin {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw sdk::Failure(BP_INVALID, text); }
+[[noreturn]] void refuse_map(const std::string& text) { throw sdk::Failure(BP_INVALID, text); }
 
 // Cuts the part up to the separator off the front.
 std::string_view cut(std::string_view* text, char separator) {
@@ -24,7 +24,7 @@ int device_of(std::string_view text, std::string_view where) {
   int device = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), device);
   if (error != std::errc() || end != text.data() + text.size() || device < 0) {
-    refuse("device_maps: '" + std::string(text) + "' in '" + std::string(where) +
+    refuse_map("device_maps: '" + std::string(text) + "' in '" + std::string(where) +
            "' is no device; write worker1:0=1,1=0;worker2:0=0");
   }
   return device;
@@ -39,7 +39,7 @@ DeviceMap parse_map(std::string_view text, const std::string& name) {
     const int from = device_of(cut(&pair, '='), whole);
     const int to = device_of(pair, whole);
     if (!map.emplace(from, to).second || !there.insert(to).second) {
-      refuse("device_maps: the map to " + name + " is not one-to-one: '" + std::string(whole) +
+      refuse_map("device_maps: the map to " + name + " is not one-to-one: '" + std::string(whole) +
              "' names a device that is named before");
     }
   }
@@ -49,11 +49,11 @@ DeviceMap parse_map(std::string_view text, const std::string& name) {
 void check_range(const WorkerDevices& of, const DeviceMap& map, const WorkerDevices& to) {
   for (const auto& [here, there] : map) {
     if (here >= of.count) {
-      refuse("device_maps: worker " + of.name + " maps its device " + std::to_string(here) + ", but has " +
+      refuse_map("device_maps: worker " + of.name + " maps its device " + std::to_string(here) + ", but has " +
              std::to_string(of.count) + (of.why_none.empty() ? "" : ": " + of.why_none));
     }
     if (there >= to.count) {
-      refuse("device_maps: worker " + of.name + " maps to device " + std::to_string(there) + " of worker " + to.name +
+      refuse_map("device_maps: worker " + of.name + " maps to device " + std::to_string(there) + " of worker " + to.name +
              ", which has " + std::to_string(to.count));
     }
   }
@@ -68,11 +68,11 @@ DeviceMaps parse_device_maps(std::string_view text) {
     // Names of workers may have colons; devices have none.
     const size_t colon = part.rfind(':');
     if (colon == std::string_view::npos || colon == 0) {
-      refuse("device_maps: '" + std::string(part) + "' names no worker; write worker1:0=1,1=0;worker2:0=0");
+      refuse_map("device_maps: '" + std::string(part) + "' names no worker; write worker1:0=1,1=0;worker2:0=0");
     }
     const std::string name(part.substr(0, colon));
     if (!maps.emplace(name, parse_map(part.substr(colon + 1), name)).second) {
-      refuse("device_maps: worker " + name + " is named twice");
+      refuse_map("device_maps: worker " + name + " is named twice");
     }
   }
   return maps;
@@ -96,7 +96,7 @@ void check_device_maps(const std::vector<WorkerDevices>& workers) {
       const auto other = std::find_if(workers.begin(), workers.end(),
                                       [&name = name](const WorkerDevices& each) { return each.name == name; });
       if (other == workers.end()) {
-        refuse("device_maps: worker " + worker.name + " maps to worker " + name + ", which there is not");
+        refuse_map("device_maps: worker " + worker.name + " maps to worker " + name + ", which there is not");
       }
       check_range(worker, map, *other);
     }

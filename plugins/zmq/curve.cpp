@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backplane/sdk/sdk.hpp"
+#include "sockets.hpp"
 
 namespace backplane::zmq_plugin {
 namespace {
@@ -15,13 +16,6 @@ namespace {
 constexpr const char* kEndpoint = "inproc://zeromq.zap.01";  // by RFC 27
 constexpr const char* kDomain = "backplane";
 constexpr size_t kRawKeySize = 32;
-
-bool receive(zmq::message_t& frame, zmq::socket_t& socket) {
-  for (;;) {
-    if (zmq_msg_recv(frame.handle(), socket.handle(), ZMQ_DONTWAIT) >= 0) return true;
-    if (zmq_errno() != EINTR) return false;
-  }
-}
 
 }  // namespace
 

@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLongestPause(100);
+constexpr std::chrono::milliseconds kLongestLookUpPause(100);
 
 // For answers and reasons that are on their way when the sockets close.
 constexpr std::chrono::milliseconds kLastWords(200);
@@ -27,7 +27,6 @@ TimePoint deadline_after(int64_t timeout_ns) {
 // Under which the store says whose public key it is.
 std::string owner_key(const std::string& public_key) { return "zmq/key/" + public_key; }
 
-std::string key_of(int32_t rank) { return "zmq/" + std::to_string(rank); }
 
 // What rank 0 has put into the store.
 std::string entry_of_rank_0(const sdk::Context& context) {
@@ -85,7 +84,7 @@ ZmqGroup::ZmqGroup(const sdk::Context& context)
       sockets_(settings_, context.host.secure()) {
   // The key first: whoever finds the endpoint may be dialled by this rank, and asks for the key.
   if (sockets_.secure()) host_.store_set(owner_key(sockets_.public_key()), std::to_string(context.rank));
-  host_.store_set(key_of(context.rank), format_place(sockets_));
+  host_.store_set(place_key(context.rank), format_place(sockets_));
   protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_,
                                          agree_on_token(context, settings_.address), sockets_, releases_);
   driver_ = std::make_unique<Driver>(
@@ -203,13 +202,13 @@ TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
   std::vector<int32_t> wanted = protocol_->unresolved();
   if (wanted.empty()) return TimePoint::max();
   if (Clock::now() < next_look_up_) return next_look_up_;
-  look_up_pause_ = std::min(2 * look_up_pause_ + std::chrono::milliseconds(1), kLongestPause);
+  look_up_pause_ = std::min(2 * look_up_pause_ + std::chrono::milliseconds(1), kLongestLookUpPause);
   next_look_up_ = Clock::now() + look_up_pause_;
   for (const int32_t rank : wanted) {
     std::string line;
     lock.unlock();
     try {
-      line = host_.store_get(key_of(rank), 0);
+      line = host_.store_get(place_key(rank), 0);
     } catch (const std::exception&) {
       // Not there yet. A store that is gone for good is the core's to notice.
     }

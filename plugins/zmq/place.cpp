@@ -8,6 +8,8 @@
 
 namespace backplane::zmq_plugin {
 
+std::string place_key(int32_t rank) { return "zmq/" + std::to_string(rank); }
+
 std::string format_place(const Sockets& sockets) {
   const auto word = [](const std::string& text) { return text.empty() ? " -" : " " + text; };
   return sockets.endpoint() + word(sockets.local_endpoint()) + word(sockets.public_key());

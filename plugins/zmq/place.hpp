@@ -10,6 +10,9 @@
 
 namespace backplane::zmq_plugin {
 
+// Key in the store under which a rank publishes its line.
+std::string place_key(int32_t rank);
+
 // "<TCP endpoint> <IPC endpoint or -> <public key or ->": what others have to know to dial this rank.
 std::string format_place(const Sockets& sockets);
 

@@ -24,7 +24,6 @@ constexpr std::chrono::milliseconds kLook(500);
 // After a worker was out of reach, before it is dialled again for the next message.
 constexpr std::chrono::seconds kTryAgain(5);
 
-std::string key_of(int32_t rank) { return "zmq/" + std::to_string(rank); }
 
 // Those of the process groups, but for messages of any size in any number.
 Settings settings_of(const sdk::Context& context, uint64_t most_bytes) {
@@ -74,13 +73,13 @@ RpcAgent::~RpcAgent() { abort(sdk::Failure(BP_CANCELLED, "this worker has left")
 // The token comes first, then words: on which host, and where there.
 void RpcAgent::tell_place() {
   host_.store_set(
-      key_of(rank_),
+      place_key(rank_),
       std::string(token_.data(), token_.size()).append(host_identity()).append(" ").append(format_place(sockets_)));
 }
 
 void RpcAgent::learn(int32_t rank, const sdk::Context& context) {
   if (rank == rank_) return;
-  const std::string card = host_.store_get(key_of(rank), context.timeout_ns);
+  const std::string card = host_.store_get(place_key(rank), context.timeout_ns);
   Peer& peer = peers_[static_cast<size_t>(rank)];
   const size_t space = card.find(' ', std::min(card.size(), peer.token.size()));
   if (space == std::string::npos) throw sdk::Failure(BP_INVALID, "zmq: a worker has left a broken card", rank);

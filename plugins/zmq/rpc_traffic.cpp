@@ -17,12 +17,12 @@ constexpr int kAtATime = 64;              // messages that are taken in before t
 constexpr milliseconds kReceiptDelay(5);  // in which a message of our own may carry the confirmation
 constexpr uint64_t kMostOwed = 64;        // messages, after which it goes at once
 constexpr milliseconds kPatience(500);    // for a confirmation, before it is asked for
-constexpr milliseconds kLongestPause(500);
+constexpr milliseconds kLongestRetryPause(500);
 constexpr int kFewFailures = 3;
 
 // Before the connection is dialled for the nth time without success.
 milliseconds pause_after(int failures) {
-  return failures <= 1 ? milliseconds(0) : std::min(kLongestPause, milliseconds(int64_t{1} << std::min(failures, 20)));
+  return failures <= 1 ? milliseconds(0) : std::min(kLongestRetryPause, milliseconds(int64_t{1} << std::min(failures, 20)));
 }
 
 }  // namespace

@@ -23,12 +23,12 @@ std::vector<Part> parts_of(const sdk::RpcMessage& message) {
 }
 
 // Called by libzmq, on any thread.
-void give_back(void*, void* hint) { delete static_cast<std::shared_ptr<Departure>*>(hint); }
+void give_back_departure(void*, void* hint) { delete static_cast<std::shared_ptr<Departure>*>(hint); }
 
 zmq::message_t lend(const Part& part, const std::shared_ptr<Departure>& owner) {
   auto hint = std::make_unique<std::shared_ptr<Departure>>(owner);
-  zmq::message_t frame(part.data, part.bytes, &give_back, hint.get());
-  hint.release();  // NOLINT(bugprone-unused-return-value): give_back deletes it
+  zmq::message_t frame(part.data, part.bytes, &give_back_departure, hint.get());
+  hint.release();  // NOLINT(bugprone-unused-return-value): give_back_departure deletes it
   return frame;
 }
 

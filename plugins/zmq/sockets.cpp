@@ -29,19 +29,12 @@ std::string route_to(int32_t rank, uint32_t dial) {
   return route;
 }
 
-int milliseconds(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
+int in_milliseconds(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
 
 // zmq_msg_send without exceptions; errno tells. A signal handler of the program must not cost a message.
 bool send(zmq::message_t& frame, zmq::socket_t& socket, int flags) {
   for (;;) {
     if (zmq_msg_send(frame.handle(), socket.handle(), flags | ZMQ_DONTWAIT) >= 0) return true;
-    if (zmq_errno() != EINTR) return false;
-  }
-}
-
-bool receive(zmq::message_t& frame, zmq::socket_t& socket) {
-  for (;;) {
-    if (zmq_msg_recv(frame.handle(), socket.handle(), ZMQ_DONTWAIT) >= 0) return true;
     if (zmq_errno() != EINTR) return false;
   }
 }
@@ -52,12 +45,19 @@ void configure(zmq::socket_t& socket, const Settings& settings) {
   socket.set(zmq::sockopt::rcvhwm, settings.receive_high_water_mark);
   socket.set(zmq::sockopt::router_mandatory, true);
   if (settings.heartbeat.count() > 0) {
-    socket.set(zmq::sockopt::heartbeat_ivl, milliseconds(settings.heartbeat));
-    socket.set(zmq::sockopt::heartbeat_timeout, 3 * milliseconds(settings.heartbeat));
+    socket.set(zmq::sockopt::heartbeat_ivl, in_milliseconds(settings.heartbeat));
+    socket.set(zmq::sockopt::heartbeat_timeout, 3 * in_milliseconds(settings.heartbeat));
   }
 }
 
 }  // namespace
+
+bool receive(zmq::message_t& frame, zmq::socket_t& socket) {
+  for (;;) {
+    if (zmq_msg_recv(frame.handle(), socket.handle(), ZMQ_DONTWAIT) >= 0) return true;
+    if (zmq_errno() != EINTR) return false;
+  }
+}
 
 Sockets::Sockets(const Settings& settings, bool secure)
     : settings_((require_resources(settings.io_threads), settings)),
@@ -84,8 +84,8 @@ Sockets::Sockets(const Settings& settings, bool secure)
   forget(own_.private_key);  // libzmq has it
   // Without reconnecting, libzmq drops a connection that breaks together with what came over it and was not yet
   // received: the last words of a rank that left. Long before this time is over the rank has been given up.
-  dialling_.set(zmq::sockopt::reconnect_ivl, milliseconds(kNeverReconnect));
-  dialling_.set(zmq::sockopt::connect_timeout, milliseconds(settings.connect_timeout));
+  dialling_.set(zmq::sockopt::reconnect_ivl, in_milliseconds(kNeverReconnect));
+  dialling_.set(zmq::sockopt::connect_timeout, in_milliseconds(settings.connect_timeout));
   // A retry is a failure here, and the only word about a connection for which there was no descriptor.
   constexpr int kWatched = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
                            ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
@@ -203,9 +203,9 @@ void Sockets::close(std::chrono::milliseconds linger_dialled, std::chrono::milli
   if (dialling_.handle() == nullptr) return;
   zmq_socket_monitor(dialling_.handle(), nullptr, 0);
   events_.close();
-  dialling_.set(zmq::sockopt::linger, milliseconds(linger_dialled));
+  dialling_.set(zmq::sockopt::linger, in_milliseconds(linger_dialled));
   dialling_.close();
-  listening_.set(zmq::sockopt::linger, milliseconds(linger_listening));
+  listening_.set(zmq::sockopt::linger, in_milliseconds(linger_listening));
   listening_.close();
   if (admission_) admission_->close();
 }

@@ -34,6 +34,9 @@ struct Inbound {
   size_t frames = 0;  // behind the route; 3 stands for any larger number
 };
 
+// Takes a frame without blocking; false if there is none.
+bool receive(zmq::message_t& frame, zmq::socket_t& socket);
+
 class Sockets {
  public:
   // Listens on a port that the system chooses; `secure`: only for those whom admission() lets in. Throws Failure.

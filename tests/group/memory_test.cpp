@@ -11,7 +11,7 @@
 namespace backplane::test {
 namespace {
 
-constexpr uint64_t kCounts[] = {1, 100, 5'000, 40'000, 300'000};
+constexpr uint64_t kElementCounts[] = {1, 100, 5'000, 40'000, 300'000};
 
 // Elements of one rank, in memory of the group's or in ordinary memory, with some before and behind that nobody may
 // touch.
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, MemoryTest,
 
 TEST_P(MemoryTest, AllRanksAllocateTheirBuffers) {
   in_group([](ProcessGroup& group) {
-    for (const uint64_t count : kCounts) Round{group, count, true, true}.all();
+    for (const uint64_t count : kElementCounts) Round{group, count, true, true}.all();
   });
 }
 

@@ -48,9 +48,9 @@ Bytes random_elements(const Case& c, uint64_t count, int rank, int ranks) {
 }
 
 // `size` bytes, in memory of the group's or in ordinary memory.
-class Place {
+class ScaledPlace {
  public:
-  Place(ProcessGroup& group, uint64_t size, bool allocated) : plain_(allocated ? 0 : size) {
+  ScaledPlace(ProcessGroup& group, uint64_t size, bool allocated) : plain_(allocated ? 0 : size) {
     if (allocated) own_ = group.allocate<std::byte>(size);
     data_ = allocated ? own_.data() : plain_.data();
   }
@@ -73,8 +73,8 @@ Bytes result(ProcessGroup& group, const Case& c, Where where) {
   const bool has_output = c.kind != BP_REDUCE || rank == ranks - 1;
   const uint64_t out_count = !has_output ? 0 : c.block(rank);
   const Bytes given = random_elements(c, in_count, rank, ranks);
-  const Place in(group, given.size(), allocated || mixed);
-  const Place out(group, out_count * c.element(), allocated);
+  const ScaledPlace in(group, given.size(), allocated || mixed);
+  const ScaledPlace out(group, out_count * c.element(), allocated);
   std::memcpy(in.data(), given.data(), given.size());
   std::byte* const to = !in_place ? out.data() : in.data() + (c.scatters() ? c.blocks_before(rank) * c.element() : 0);
 

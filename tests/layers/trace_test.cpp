@@ -23,8 +23,8 @@ std::string labels_of(int rank, const std::string& op, const std::string& more =
   return "group=\"test\",rank=\"" + std::to_string(rank) + "\",op=\"" + op + "\"" + more;
 }
 
-class TraceTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, TraceTest, testing::ValuesIn(built_backends()));
+class LayerTraceTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, LayerTraceTest, testing::ValuesIn(built_backends()));
 
 void exchange(ProcessGroup& group, int count) {
   std::vector<int> data(100, group.rank());
@@ -37,7 +37,7 @@ void exchange(ProcessGroup& group, int count) {
   }
 }
 
-TEST_P(TraceTest, CountsOperationsAndFailures) {
+TEST_P(LayerTraceTest, CountsOperationsAndFailures) {
   const ScopedDirectory directory;
   const std::string base = directory.path().string();
   in_layers("trace?interval=0&file=" + base + "/m-%r.prom", GetParam(), 2, [](ProcessGroup& group) {
@@ -91,7 +91,7 @@ void expect_drawable(const nlohmann::json& events) {
   }
 }
 
-TEST_P(TraceTest, WritesATraceForPerfetto) {
+TEST_P(LayerTraceTest, WritesATraceForPerfetto) {
   const ScopedDirectory directory;
   in_layers("trace?chrome=" + directory.path().string() + "/%g-%r.json", GetParam(), 2, [](ProcessGroup& group) {
     std::vector<Work> works;
@@ -116,7 +116,7 @@ TEST_P(TraceTest, WritesATraceForPerfetto) {
   }
 }
 
-TEST(TraceTest, TheTraceIsBounded) {
+TEST(LayerTraceTest, TheTraceIsBounded) {
   const ScopedDirectory directory;
   in_layers("trace?events=5&chrome=" + directory.path().string() + "/t", "inproc", 2,
             [](ProcessGroup& group) { exchange(group, 30); });
@@ -129,7 +129,7 @@ TEST(TraceTest, TheTraceIsBounded) {
   EXPECT_TRUE(fs::exists(directory.path() / "t.1"));
 }
 
-TEST(TraceTest, GroupsOfOneProcessKeepTheirFilesApart) {
+TEST(LayerTraceTest, GroupsOfOneProcessKeepTheirFilesApart) {
   const ScopedDirectory directory;
   const std::string base = directory.path().string();
   in_layers("trace?file=" + base + "/same&chrome=" + base + "/%g", "self", 1, [](ProcessGroup& group) {
@@ -145,7 +145,7 @@ TEST(TraceTest, GroupsOfOneProcessKeepTheirFilesApart) {
   const Exposition read(content(directory.path() / "same.2"));
 }
 
-TEST(TraceTest, MetricsAreWrittenWhileTheProgramRuns) {
+TEST(LayerTraceTest, MetricsAreWrittenWhileTheProgramRuns) {
   const ScopedDirectory directory;
   const fs::path path = directory.path() / "m";
   in_layers("trace?interval=1ms&file=" + path.string(), "self", 1, [&path](ProcessGroup& group) {
@@ -160,7 +160,7 @@ TEST(TraceTest, MetricsAreWrittenWhileTheProgramRuns) {
   });
 }
 
-TEST(TraceTest, PathsThatCannotBeWrittenAreToldAtTheStart) {
+TEST(LayerTraceTest, PathsThatCannotBeWrittenAreToldAtTheStart) {
   const ScopedVariable variable("BACKPLANE_LAYERS", "trace?file=/nonexistent/m");
   std::string text;
   EXPECT_EQ(failure_of([] { ProcessGroup::create(group_options("self", Store::inproc(), 0, 1)); }, &text),

@@ -59,7 +59,7 @@ Process::Process(const Variables& environment, const std::vector<std::string>& w
   const Pipe out = make_pipe();
   std::vector<std::string> entries = with_environment(environment);
   std::vector<std::string> words = within;
-  words.emplace_back(BACKPLANE_TEST_RANK);
+  words.emplace_back(BACKPLANE_TEST_LIVENESS_RANK);
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_adddup2(&files, in.read, 0);

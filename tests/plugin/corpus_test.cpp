@@ -126,7 +126,7 @@ class Corpus : public ::testing::Test {
     }
     fs::create_directory(file("directory"));
     ASSERT_EQ(::mkfifo(file("fifo").c_str(), 0644), 0);
-    fs::copy_file(fs::path(BACKPLANE_TEST_FIXTURES) / "plugin_test_executable", file("executable"));
+    fs::copy_file(fs::path(BACKPLANE_TEST_PLUGIN_FIXTURES) / "plugin_test_executable", file("executable"));
     for (const char* name : {"no_note", "duplicate_note", "zz_sound"}) fs::copy_file(fixture(name), file(name));
     fs::copy_file(fixture("sound"), file("sound"));
     for (const Case& broken : kBrokenCode) fs::copy_file(fixture(broken.name), file(broken.name));
@@ -136,7 +136,7 @@ class Corpus : public ::testing::Test {
   }
 
   static fs::path fixture(const std::string& name) {
-    return fs::path(BACKPLANE_TEST_FIXTURES) / fmt::format("corpus_{}.so", name);
+    return fs::path(BACKPLANE_TEST_PLUGIN_FIXTURES) / fmt::format("corpus_{}.so", name);
   }
   std::string file(const std::string& name) const { return place_.file(fmt::format("backplane_{}.so", name)); }
 

@@ -16,7 +16,7 @@ namespace {
 
 const std::string kMove = "; only plugins may be named backplane_*.so here: move or rename it";
 
-std::string reason(const std::string& path) {
+std::string file_reason(const std::string& path) {
   return test::error_of([&path] { read_plugin_file(path, false); }).what();
 }
 
@@ -33,18 +33,18 @@ TEST(PluginFile, ReadsAPluginAndRemembersWhichFileItWas) {
 TEST(PluginFile, OpensNothingButRegularFiles) {
   const test::TempDirectory temp;
   ASSERT_EQ(::mkfifo(temp.file("fifo").c_str(), 0600), 0);
-  EXPECT_EQ(reason(temp.file("fifo")), "it is a FIFO, not a regular file" + kMove);
-  EXPECT_EQ(reason(temp.directory("directory")), "it is a directory" + kMove);
-  EXPECT_EQ(reason("/dev/null"), "it is a device, not a regular file" + kMove);
-  EXPECT_EQ(reason(temp.file("missing")), "it cannot be examined: No such file or directory");
-  EXPECT_EQ(reason(temp.write("empty", {})), "it is empty; copy it here again, or build it anew");
+  EXPECT_EQ(file_reason(temp.file("fifo")), "it is a FIFO, not a regular file" + kMove);
+  EXPECT_EQ(file_reason(temp.directory("directory")), "it is a directory" + kMove);
+  EXPECT_EQ(file_reason("/dev/null"), "it is a device, not a regular file" + kMove);
+  EXPECT_EQ(file_reason(temp.file("missing")), "it cannot be examined: No such file or directory");
+  EXPECT_EQ(file_reason(temp.write("empty", {})), "it is empty; copy it here again, or build it anew");
 
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, temp.file("socket").c_str(), sizeof address.sun_path - 1);
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   ASSERT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  EXPECT_EQ(reason(temp.file("socket")), "it is a socket, not a regular file" + kMove);
+  EXPECT_EQ(file_reason(temp.file("socket")), "it is a socket, not a regular file" + kMove);
   ::close(fd);
 }
 
@@ -52,14 +52,14 @@ TEST(PluginFile, RefusesWhatOthersCanWrite) {
   const test::TempDirectory temp;
   const auto path = temp.copy("good", "plugin");
   ::chmod(path.c_str(), 0664);
-  EXPECT_TRUE(test::contains(reason(path), "it is writable by its group (mode 0664)"));
+  EXPECT_TRUE(test::contains(file_reason(path), "it is writable by its group (mode 0664)"));
   ::chmod(path.c_str(), 0646);
-  EXPECT_TRUE(test::contains(reason(path), "it is writable by others (mode 0646)"));
-  EXPECT_TRUE(test::contains(reason(path), "BACKPLANE_ALLOW_UNSAFE_PLUGINS=1"));
+  EXPECT_TRUE(test::contains(file_reason(path), "it is writable by others (mode 0646)"));
+  EXPECT_TRUE(test::contains(file_reason(path), "BACKPLANE_ALLOW_UNSAFE_PLUGINS=1"));
   EXPECT_EQ(read_plugin_file(path, true).backends.size(), 1U);
   ::chmod(path.c_str(), 0644);
   ::chmod(temp.path().c_str(), 01777);
-  EXPECT_TRUE(test::contains(reason(path), "its directory " + temp.path().string() + " is writable by others"));
+  EXPECT_TRUE(test::contains(file_reason(path), "its directory " + temp.path().string() + " is writable by others"));
   ::chmod(temp.path().c_str(), 0755);
   EXPECT_EQ(read_plugin_file(path, false).backends.size(), 1U);
 }
@@ -77,10 +77,10 @@ TEST(PluginFile, RefusesWhatStrangersOwn) {
   const test::TempDirectory temp;
   const auto path = temp.copy("good", "plugin");
   ASSERT_EQ(::chown(path.c_str(), 12345, 12345), 0);
-  EXPECT_TRUE(test::contains(reason(path), "it belongs to user 12345"));
+  EXPECT_TRUE(test::contains(file_reason(path), "it belongs to user 12345"));
   ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
   ASSERT_EQ(::chown(temp.path().c_str(), 12345, 12345), 0);
-  EXPECT_TRUE(test::contains(reason(path), "belongs to user 12345"));
+  EXPECT_TRUE(test::contains(file_reason(path), "belongs to user 12345"));
 }
 
 TEST(PluginFile, LooksBehindLinks) {
@@ -91,7 +91,7 @@ TEST(PluginFile, LooksBehindLinks) {
   std::filesystem::create_symlink("../open/plugin", temp.file("own/link"));
   EXPECT_EQ(read_plugin_file(temp.file("own/link"), false).backends.size(), 1U);
   ::chmod(temp.file("open").c_str(), 0777);
-  EXPECT_TRUE(test::contains(reason(temp.file("own/link")), temp.file("open") + " is writable by others"));
+  EXPECT_TRUE(test::contains(file_reason(temp.file("own/link")), temp.file("open") + " is writable by others"));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 using Bytes = std::vector<std::byte>;
 
-inline fs::path fixture(const std::string& name) { return fs::path(BACKPLANE_TEST_FIXTURES) / name; }
+inline fs::path fixture(const std::string& name) { return fs::path(BACKPLANE_TEST_PLUGIN_FIXTURES) / name; }
 
 inline Bytes read_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);

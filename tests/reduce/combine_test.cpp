@@ -318,7 +318,7 @@ TEST(Reducible, FollowsTheRulesOfTheAbi) {
   EXPECT_EQ(all_pairs().size(), 8u + 8 * 9 + 6 * 6 + 2 * 4);
 }
 
-TEST(Names, AreThoseOfTheAbi) {
+TEST(CombineNames, AreThoseOfTheAbi) {
   EXPECT_STREQ(dtype_name(BP_F8E4M3), "f8e4m3");
   EXPECT_STREQ(dtype_name(BP_C128), "c128");
   EXPECT_STREQ(dtype_name(99), "unknown dtype");

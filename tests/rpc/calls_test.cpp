@@ -32,7 +32,7 @@ int nested(int depth) {
   return depth == 0 ? 0 : 1 + worker.rpc_sync<int>(next, "nested", depth - 1);
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool calls_registered = [] {
   rpc::register_function("add", [](int a, int b) { return a + b; });
   rpc::register_function("older", [](Person person, int years) {
     person.age += years;

@@ -22,7 +22,7 @@ std::atomic<int> taken = 0;
 std::atomic<bool> said = false;
 std::atomic<bool> may_go = false;
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool cancels_registered = [] {
   rpc::register_function("listen", [] {
     const auto end = steady_clock::now() + seconds(20);
     while (!rpc::cancelled() && unheard == 0) {

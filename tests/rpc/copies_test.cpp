@@ -64,7 +64,7 @@ const Array& prepared() {
   return array;
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool copies_registered = [] {
   rpc::register_function("array", [](const Array& given) { return given.size(); });
   rpc::register_function("vector", [](const Numbers& given) { return given.size(); });
   rpc::register_function("prepared", [] { return prepared(); });

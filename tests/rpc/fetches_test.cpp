@@ -115,7 +115,7 @@ struct Agent {
   int32_t rank;
 };
 
-int32_t init(const bp_backend*, const bp_init* given, bp_agent* agent, bp_error*) {
+int32_t init_to_fetch(const bp_backend*, const bp_init* given, bp_agent* agent, bp_error*) {
   static const bp_rpc_api table = {
       sizeof(bp_rpc_api),
       0,
@@ -149,7 +149,7 @@ void with_reference(Hub* hub, const std::function<void(const rpc::RRef<int>&)>& 
     backend.id = "hub";
     backend.version = "1";
     backend.summary = "an agent of this test";
-    backend.init = init;
+    backend.init = init_to_fetch;
     register_backend(backend);
     rpc::register_function("made later", [] {
       made->get_future().wait();

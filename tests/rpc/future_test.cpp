@@ -29,7 +29,7 @@ namespace {
 
 std::promise<void>* release = nullptr;
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool future_registered = [] {
   rpc::register_function("held", [] {
     release->get_future().wait();
     return 7;

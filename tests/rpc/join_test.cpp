@@ -27,7 +27,7 @@ std::vector<std::string> failures(int world_size,
   return texts;
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool join_registered = [] {
   rpc::register_function("twice", [](int value) { return 2 * value; });
   return true;
 }();

@@ -15,7 +15,7 @@
 namespace backplane::test {
 namespace {
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool layers_registered = [] {
   rpc::register_function("traced", [](int a) { return a; });
   rpc::register_function("traced twice", [](std::vector<double> a) {
     a.resize(2 * a.size());

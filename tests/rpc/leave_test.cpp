@@ -10,7 +10,7 @@ using Bytes = rpc::Array<uint8_t>;
 
 constexpr size_t kLarge = size_t{4} << 20;
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool leave_registered = [] {
   rpc::register_function("many bytes", [] { return Bytes(std::vector<uint8_t>(kLarge)); });
   return true;
 }();

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 std::atomic<bool> open = false;  // ends "until open"
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool metrics_registered = [] {
   rpc::register_function("counted", [](int value) { return value; });
   rpc::register_function("counted as failed", [] { throw std::runtime_error("it was meant to"); });
   rpc::register_function("until told", [] {

@@ -32,7 +32,7 @@ std::atomic<int> Counted::total = 0;
 using CountedRef = rpc::RRef<rpc::Local<Counted>>;
 std::atomic<int> storm_calls = 0;
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool references_registered = [] {
   rpc::register_function("make", [](int start) { return rpc::Local<Counted>::make(start); });
   rpc::register_function("fail to make", []() -> int { throw std::runtime_error("no clay"); });
   rpc::register_function("grow", [](const CountedRef& ref, int by) {

@@ -6,7 +6,7 @@
 namespace backplane::test {
 namespace {
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool refusal_registered = [] {
   rpc::register_function("size of", [](const rpc::Array<uint8_t>& bytes) { return bytes.size(); });
   rpc::register_function("so many", [](size_t size) { return rpc::Array<uint8_t>(std::vector<uint8_t>(size)); });
   return true;

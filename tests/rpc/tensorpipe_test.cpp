@@ -42,7 +42,7 @@ bool knock(const std::string& card) {
   return open;
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool tensorpipe_registered = [] {
   rpc::register_function("one", [] { return 1; });
   return true;
 }();

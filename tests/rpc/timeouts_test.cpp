@@ -17,7 +17,7 @@ struct Stage {
 };
 std::shared_ptr<Stage> stage;
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool timeouts_registered = [] {
   rpc::register_function("outstay", [] {
     const auto own = stage;
     own->begun.open();

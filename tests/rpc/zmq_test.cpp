@@ -12,7 +12,7 @@
 namespace backplane::test {
 namespace {
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool zmq_registered = [] {
   rpc::register_function("backwards", [](std::vector<int> numbers) {
     std::reverse(numbers.begin(), numbers.end());
     return numbers;

@@ -55,7 +55,7 @@ std::unique_ptr<Work> send(Messenger& from, int32_t to, uint64_t tag, const Data
 std::unique_ptr<Work> recv(Messenger& at, int32_t from, uint64_t tag, Data& data, bp_result* result = nullptr) {
   return at.recv(from, tag, data.data(), data.size() * sizeof(uint32_t), result);
 }
-int32_t status_of(const std::unique_ptr<Work>& work) {
+int32_t end_of(const std::unique_ptr<Work>& work) {
   try {
     return !work || work->wait(0) ? BP_OK : BP_AGAIN;
   } catch (const Failure& failure) {
@@ -72,9 +72,9 @@ TEST(MessengerTest, ASmallMessageIsDoneAtOnceAndArrives) {
   EXPECT_EQ(send(wire[0], 1, 5, data), nullptr);
   bp_result result = {sizeof result, -1, 0};
   auto received = recv(wire[1], BP_ANY_SOURCE, 5, got, &result);
-  EXPECT_EQ(status_of(received), BP_AGAIN);
+  EXPECT_EQ(end_of(received), BP_AGAIN);
   wire.settle();
-  EXPECT_EQ(status_of(received), BP_OK);
+  EXPECT_EQ(end_of(received), BP_OK);
   EXPECT_EQ(got, data);
   EXPECT_EQ(result.source, 0);
   EXPECT_EQ(result.bytes, 400U);
@@ -86,11 +86,11 @@ TEST(MessengerTest, ALargeMessageWaitsForItsReceive) {
   Data got(kLarge);
   auto sent = send(wire[0], 1, 5, data);
   wire.settle();
-  EXPECT_EQ(status_of(sent), BP_AGAIN);
+  EXPECT_EQ(end_of(sent), BP_AGAIN);
   auto received = recv(wire[1], 0, 5, got);
   wire.settle();
-  EXPECT_EQ(status_of(sent), BP_OK);
-  EXPECT_EQ(status_of(received), BP_OK);
+  EXPECT_EQ(end_of(sent), BP_OK);
+  EXPECT_EQ(end_of(received), BP_OK);
   EXPECT_EQ(got, data);
 }
 
@@ -104,8 +104,8 @@ TEST(MessengerTest, SmallAndLargeKeepTheirOrder) {
   auto got_first = recv(wire[1], 0, 5, one);
   auto got_second = recv(wire[1], 0, 5, two);
   wire.settle();
-  EXPECT_EQ(status_of(got_first), BP_OK);
-  EXPECT_EQ(status_of(got_second), BP_OK);
+  EXPECT_EQ(end_of(got_first), BP_OK);
+  EXPECT_EQ(end_of(got_second), BP_OK);
   EXPECT_EQ(one, large);
   EXPECT_EQ(two, small);
 }
@@ -115,22 +115,22 @@ TEST(MessengerTest, MessagesToOneselfNeedNoWire) {
   const Data data = numbers(kLarge);
   Data got(kLarge);
   auto received = recv(wire[0], 0, 1, got);
-  EXPECT_EQ(status_of(send(wire[0], 0, 1, data)), BP_OK);
-  EXPECT_EQ(status_of(received), BP_OK);
+  EXPECT_EQ(end_of(send(wire[0], 0, 1, data)), BP_OK);
+  EXPECT_EQ(end_of(received), BP_OK);
   EXPECT_EQ(got, data);
   auto sent = send(wire[0], 0, 1, data);
-  EXPECT_EQ(status_of(sent), BP_AGAIN);
+  EXPECT_EQ(end_of(sent), BP_AGAIN);
   sent->cancel();
-  EXPECT_EQ(status_of(sent), BP_CANCELLED);
+  EXPECT_EQ(end_of(sent), BP_CANCELLED);
 }
 
 TEST(MessengerTest, AnEmptyMessageIsAMessage) {
   Wire wire(2);
   Data none;
-  EXPECT_EQ(status_of(send(wire[0], 1, 5, none)), BP_OK);
+  EXPECT_EQ(end_of(send(wire[0], 1, 5, none)), BP_OK);
   auto received = recv(wire[1], 0, 5, none);
   wire.settle();
-  EXPECT_EQ(status_of(received), BP_OK);
+  EXPECT_EQ(end_of(received), BP_OK);
 }
 
 TEST(MessengerTest, UnexpectedMessagesTakeBoundedMemoryAndAllArrive) {
@@ -150,9 +150,9 @@ TEST(MessengerTest, UnexpectedMessagesTakeBoundedMemoryAndAllArrive) {
     Data got(1000);
     auto received = recv(wire[1], 0, 5, got);
     wire.settle();
-    ASSERT_EQ(status_of(received), BP_OK);
+    ASSERT_EQ(end_of(received), BP_OK);
     ASSERT_EQ(got, data[i]);
-    ASSERT_EQ(status_of(sends[i]), BP_OK);
+    ASSERT_EQ(end_of(sends[i]), BP_OK);
   }
   EXPECT_EQ(send(wire[0], 1, 5, data[0]), nullptr);  // the room was given back
 }
@@ -165,13 +165,13 @@ TEST(MessengerTest, ALargeMessageThatDoesNotFitIsDroppedAndItsSendDone) {
   auto sent = send(wire[0], 1, 5, data);
   auto received = recv(wire[1], 0, 5, small, &result);
   wire.settle();
-  EXPECT_EQ(status_of(received), BP_INVALID);
+  EXPECT_EQ(end_of(received), BP_INVALID);
   EXPECT_EQ(result.bytes, kLarge * 4);
-  EXPECT_EQ(status_of(sent), BP_OK);
+  EXPECT_EQ(end_of(sent), BP_OK);
   EXPECT_EQ(send(wire[0], 1, 5, numbers(3)), nullptr);
   auto next = recv(wire[1], 0, 5, small);
   wire.settle();
-  EXPECT_EQ(status_of(next), BP_OK);
+  EXPECT_EQ(end_of(next), BP_OK);
 }
 
 TEST(MessengerTest, ACancelledSendIsWithdrawn) {
@@ -180,11 +180,11 @@ TEST(MessengerTest, ACancelledSendIsWithdrawn) {
   auto sent = send(wire[0], 1, 5, data);
   wire.settle();
   sent->cancel();
-  EXPECT_EQ(status_of(sent), BP_CANCELLED);
+  EXPECT_EQ(end_of(sent), BP_CANCELLED);
   send(wire[0], 1, 5, next);
   wire.settle();
   Data got(2);
-  EXPECT_EQ(status_of(recv(wire[1], 0, 5, got)), BP_OK);
+  EXPECT_EQ(end_of(recv(wire[1], 0, 5, got)), BP_OK);
   EXPECT_EQ(got, next);
 }
 
@@ -198,12 +198,12 @@ TEST(MessengerTest, AReceiveWhoseMessageIsWithdrawnAmidItsDataTakesTheNext) {
   ASSERT_TRUE(wire.carry(1, 0));  // ready
   ASSERT_TRUE(wire.carry(0, 1));  // a piece
   sent->cancel();
-  EXPECT_EQ(status_of(sent), BP_CANCELLED);
+  EXPECT_EQ(end_of(sent), BP_CANCELLED);
   wire.settle();
-  EXPECT_EQ(status_of(received), BP_AGAIN);
+  EXPECT_EQ(end_of(received), BP_AGAIN);
   auto again = send(wire[0], 1, 5, next);
   wire.settle();
-  EXPECT_EQ(status_of(received), BP_OK);
+  EXPECT_EQ(end_of(received), BP_OK);
   EXPECT_EQ(got, next);
 }
 
@@ -219,15 +219,15 @@ TEST(MessengerTest, AReceiveCancelledAmidItsDataLeavesTheMessageToTheNext) {
   ASSERT_TRUE(wire.carry(1, 0));  // ready
   ASSERT_TRUE(wire.carry(0, 1));  // a piece
   received->cancel();
-  EXPECT_EQ(status_of(received), BP_CANCELLED);
+  EXPECT_EQ(end_of(received), BP_CANCELLED);
   const Data before = got;
   auto next = recv(wire[1], 0, 5, whole);
   wire.settle();
   EXPECT_EQ(got, before);  // nobody writes there any more
-  EXPECT_EQ(status_of(next), BP_OK);
+  EXPECT_EQ(end_of(next), BP_OK);
   EXPECT_EQ(whole, data);
-  EXPECT_EQ(status_of(sent), BP_OK);
-  EXPECT_EQ(status_of(recv(wire[1], 0, 5, small)), BP_OK);
+  EXPECT_EQ(end_of(sent), BP_OK);
+  EXPECT_EQ(end_of(recv(wire[1], 0, 5, small)), BP_OK);
   EXPECT_EQ(small, later);
 }
 
@@ -241,9 +241,9 @@ TEST(MessengerTest, AMessageThatNobodyWantsAnyMoreIsKeptWhole) {
   ASSERT_TRUE(wire.carry(1, 0));
   received->cancel();  // before any data
   wire.settle();
-  EXPECT_EQ(status_of(sent), BP_OK);
+  EXPECT_EQ(end_of(sent), BP_OK);
   wire[1].lost(0, Failure(BP_PEER_LOST, "rank 0 left", 0));  // what arrived whole is still received
-  EXPECT_EQ(status_of(recv(wire[1], 0, 5, whole)), BP_OK);
+  EXPECT_EQ(end_of(recv(wire[1], 0, 5, whole)), BP_OK);
   EXPECT_EQ(whole, data);
 }
 
@@ -262,13 +262,13 @@ TEST(MessengerTest, ALostPeerEndsWhatNeedsIt) {
   ASSERT_TRUE(wire.carry(0, 1));
   const Failure why(BP_PEER_LOST, "rank 0 died", 0);
   wire[1].lost(0, why);
-  EXPECT_EQ(status_of(to), BP_PEER_LOST);
-  EXPECT_EQ(status_of(waiting), BP_PEER_LOST);
-  EXPECT_EQ(status_of(half), BP_PEER_LOST);
-  EXPECT_EQ(status_of(anyone), BP_AGAIN);
+  EXPECT_EQ(end_of(to), BP_PEER_LOST);
+  EXPECT_EQ(end_of(waiting), BP_PEER_LOST);
+  EXPECT_EQ(end_of(half), BP_PEER_LOST);
+  EXPECT_EQ(end_of(anyone), BP_AGAIN);
   EXPECT_THROW(send(wire[1], 0, 5, data), Failure);
   wire[1].lost(2, Failure(BP_PEER_LOST, "rank 2 died", 2));
-  EXPECT_EQ(status_of(anyone), BP_PEER_LOST);
+  EXPECT_EQ(end_of(anyone), BP_PEER_LOST);
 }
 
 TEST(MessengerTest, AbortEndsEverythingWithItsReason) {
@@ -283,7 +283,7 @@ TEST(MessengerTest, AbortEndsEverythingWithItsReason) {
   ASSERT_TRUE(wire.carry(0, 1));
   wire[0].abort(Failure(BP_TIMEOUT, "the watchdog barks"));
   wire[0].abort(Failure(BP_CANCELLED, "later"));
-  for (const auto* work : {&sent, &waiting, &half}) EXPECT_EQ(status_of(*work), BP_TIMEOUT);
+  for (const auto* work : {&sent, &waiting, &half}) EXPECT_EQ(end_of(*work), BP_TIMEOUT);
   EXPECT_THROW(send(wire[0], 1, 5, data), Failure);
   EXPECT_THROW(recv(wire[0], 1, 5, one), Failure);
   Messenger::Bytes frame;
@@ -314,14 +314,14 @@ TEST(MessengerTest, TheTransportKnowsWhetherALostPeerGotTheLastFrame) {
     ASSERT_TRUE(wire.carry(1, 0));  // ready
     ASSERT_TRUE(wire.carry(0, 1));  // all of it; the peer has it and leaves
     wire[0].lost(1, Failure(BP_PEER_LOST, "rank 1 left", 1));
-    EXPECT_EQ(status_of(sent), BP_AGAIN);
+    EXPECT_EQ(end_of(sent), BP_AGAIN);
     Messenger::Bytes frame;
     if (is_carried) {
       EXPECT_FALSE(wire[0].next(1, frame));
     } else {
       wire[0].not_carried(1);
     }
-    EXPECT_EQ(status_of(sent), is_carried ? BP_OK : BP_PEER_LOST);
+    EXPECT_EQ(end_of(sent), is_carried ? BP_OK : BP_PEER_LOST);
     EXPECT_TRUE(wire[0].flush(0));
   }
 }
@@ -338,9 +338,9 @@ TEST(MessengerTest, AFrameThatWasNotTakenFailsWithItsPeer) {
   ASSERT_TRUE(wire[0].next(1, frame));
   wire[0].not_carried(1);
   EXPECT_FALSE(wire[0].next(1, frame));
-  EXPECT_EQ(status_of(sent), BP_AGAIN);
+  EXPECT_EQ(end_of(sent), BP_AGAIN);
   wire[0].lost(1, Failure(BP_PEER_LOST, "rank 1 left", 1));
-  EXPECT_EQ(status_of(sent), BP_PEER_LOST);
+  EXPECT_EQ(end_of(sent), BP_PEER_LOST);
 }
 
 TEST(MessengerTest, NonsenseIsRefused) {

@@ -10,7 +10,7 @@
 namespace backplane::sdk {
 namespace {
 
-constexpr int64_t kLong = 60'000'000'000;  // nanoseconds; only reached by what is broken
+constexpr int64_t kLongNs = 60'000'000'000;  // nanoseconds; only reached by what is broken
 
 struct Ended {
   int32_t status = BP_OK;
@@ -18,7 +18,7 @@ struct Ended {
   std::vector<Descriptor> sockets;
 };
 
-Ended connect(const MemoryHost& host, int32_t rank, int32_t world_size, int64_t timeout_ns = kLong,
+Ended connect(const MemoryHost& host, int32_t rank, int32_t world_size, int64_t timeout_ns = kLongNs,
               const std::string& address = "127.0.0.1") {
   Ended ended;
   const bp_init init = init_of(host, rank, world_size, timeout_ns);
@@ -34,8 +34,8 @@ Ended connect(const MemoryHost& host, int32_t rank, int32_t world_size, int64_t 
 char read_byte(int fd) {
   pollfd item = {fd, POLLIN, 0};
   char byte = '?';
-  EXPECT_EQ(poll(&item, 1, 60'000), 1);
-  EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
+  EXPECT_EQ(::poll(&item, 1, 60'000), 1);
+  EXPECT_EQ(::recv(fd, &byte, 1, 0), 1);
   return byte;
 }
 
@@ -57,7 +57,7 @@ TEST(SocketsTest, EachRankIsConnectedToEachOther) {
       EXPECT_NE(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
       EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
       const char byte = static_cast<char>('a' + from);
-      ASSERT_EQ(send(fd, &byte, 1, MSG_NOSIGNAL), 1);
+      ASSERT_EQ(::send(fd, &byte, 1, MSG_NOSIGNAL), 1);
     }
   }
   for (size_t at = 0; at < kRanks; ++at) {
@@ -80,7 +80,7 @@ TEST(SocketsTest, StrangersAreTurnedAway) {
   for (int i = 0; i < 40; ++i) {  // silent ones, and some who say nonsense
     Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&endpoint.address), endpoint.size), 0);
-    if (i % 2 == 0) send(fd.get(), "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 36, MSG_NOSIGNAL);
+    if (i % 2 == 0) ::send(fd.get(), "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 36, MSG_NOSIGNAL);
     strangers.push_back(std::move(fd));
   }
   std::thread one([&host, &second] { second = connect(host, 1, 2); });
@@ -88,7 +88,7 @@ TEST(SocketsTest, StrangersAreTurnedAway) {
   one.join();
   ASSERT_EQ(first.status, BP_OK) << first.text;
   ASSERT_EQ(second.status, BP_OK) << second.text;
-  ASSERT_EQ(send(second.sockets[0].get(), "x", 1, MSG_NOSIGNAL), 1);
+  ASSERT_EQ(::send(second.sockets[0].get(), "x", 1, MSG_NOSIGNAL), 1);
   EXPECT_EQ(read_byte(first.sockets[1].get()), 'x');
 }
 
@@ -115,8 +115,8 @@ TEST(SocketsTest, AbortEndsTheWait) {
 
 TEST(SocketsTest, ABadAddressIsToldApart) {
   MemoryHost host;
-  EXPECT_EQ(connect(host, 0, 2, kLong, "not-an-address").status, BP_INVALID);
-  EXPECT_EQ(connect(host, 0, 2, kLong, "192.0.2.1").status, BP_INVALID);  // of nobody (RFC 5737), so not of this host
+  EXPECT_EQ(connect(host, 0, 2, kLongNs, "not-an-address").status, BP_INVALID);
+  EXPECT_EQ(connect(host, 0, 2, kLongNs, "192.0.2.1").status, BP_INVALID);  // of nobody (RFC 5737), so not of this host
 }
 
 TEST(SocketsTest, WhatWasWrittenArrivesThoughItsWriterHasNotReadAll) {
@@ -126,16 +126,16 @@ TEST(SocketsTest, WhatWasWrittenArrivesThoughItsWriterHasNotReadAll) {
   high = connect(host, 1, 2);
   zero.join();
   const std::string data(100'000, 'x');
-  ASSERT_EQ(send(high.sockets[0].get(), "unread", 6, MSG_NOSIGNAL), 6);
-  const ssize_t sent = send(low.sockets[1].get(), data.data(), data.size(), MSG_NOSIGNAL);
+  ASSERT_EQ(::send(high.sockets[0].get(), "unread", 6, MSG_NOSIGNAL), 6);
+  const ssize_t sent = ::send(low.sockets[1].get(), data.data(), data.size(), MSG_NOSIGNAL);
   ASSERT_GT(sent, 0);
-  std::thread closing([&low] { close_gently(low.sockets, kLong); });
+  std::thread closing([&low] { close_gently(low.sockets, kLongNs); });
   std::string got(data.size(), '\0');
   ssize_t count = 0;
   for (;;) {
     pollfd item = {high.sockets[0].get(), POLLIN, 0};
     ASSERT_EQ(poll(&item, 1, 60'000), 1);
-    const ssize_t now = recv(high.sockets[0].get(), got.data(), got.size(), 0);
+    const ssize_t now = ::recv(high.sockets[0].get(), got.data(), got.size(), 0);
     ASSERT_GE(now, 0);
     if (now == 0) break;
     count += now;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -23,6 +24,14 @@ namespace backplane::core {
 inline Deadline in_ms(int64_t ms) { return Deadline::after(ms * 1'000'000); }
 // For what must succeed: long enough for a busy machine under a sanitizer.
 inline Deadline soon() { return in_ms(60'000); }
+
+inline sockaddr_in loopback(uint16_t port) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
 
 // Runs `body`, which must throw an Error, and returns it.
 inline Error error_of(const std::function<void()>& body) {

@@ -18,14 +18,6 @@
 namespace backplane::core {
 namespace {
 
-sockaddr_in loopback(uint16_t port) {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
 // A client without manners.
 class RawClient {
  public:

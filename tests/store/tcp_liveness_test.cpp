@@ -52,14 +52,6 @@ class Ear {
   std::vector<Loss> heard_;
 };
 
-sockaddr_in loopback(uint16_t port) {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
 // A client that says only what it is told to.
 class Mute {
  public:

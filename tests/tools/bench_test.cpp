@@ -173,7 +173,7 @@ TEST(Bench, SaysWhichRankFailed) {
 TEST(Bench, FindsAWrongResult) {
   const Outcome outcome =
       run(bench({"--backend", "specimen", "--sizes", "4,64K", "--check"}),
-          {{{"BACKPLANE_PLUGIN_PATH", BACKPLANE_TEST_SPECIMEN}, {"SPECIMEN_MUTANT", "collectives.all-reduce"}}});
+          {{{"BACKPLANE_PLUGIN_PATH", BACKPLANE_TEST_SPECIMEN_FOLDER}, {"SPECIMEN_MUTANT", "collectives.all-reduce"}}});
   EXPECT_EQ(outcome.code, 1) << outcome.err;
   EXPECT_TRUE(contains(outcome.out, "as element 16383 of 16384")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "WRONG")) << outcome.out;
@@ -188,7 +188,7 @@ TEST(Bench, FindsAWrongResultOfEachCollective) {
   for (const auto& [operation, mutant] : bugs) {
     const Outcome outcome =
         run(bench({"--backend", "specimen", "--operation", operation, "--sizes", "256K", "--check"}),
-            {{{"BACKPLANE_PLUGIN_PATH", BACKPLANE_TEST_SPECIMEN},
+            {{{"BACKPLANE_PLUGIN_PATH", BACKPLANE_TEST_SPECIMEN_FOLDER},
               {"SPECIMEN_MUTANT", std::string("collectives.") + mutant}}});
     EXPECT_EQ(outcome.code, 1) << operation << outcome.err;
     EXPECT_TRUE(contains(outcome.out, "WRONG")) << operation << outcome.out;

@@ -32,7 +32,7 @@ void write_all(int pipe, const std::string& text) {
   }
 }
 
-[[noreturn]] void serve(const std::function<std::string(const Say& say)>& body, int pipe, pid_t parent) {
+[[noreturn]] void run_child(const std::function<std::string(const Say& say)>& body, int pipe, pid_t parent) {
   ::setsid();  // signals for its group are not for the command's
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kFailed);
@@ -47,9 +47,9 @@ void write_all(int pipe, const std::string& text) {
   ::_exit(0);
 }
 
-class Hearing {
+class ChildOutput {
  public:
-  explicit Hearing(const std::function<void(const std::string&)>& on_line) : on_line_(on_line) {}
+  explicit ChildOutput(const std::function<void(const std::string&)>& on_line) : on_line_(on_line) {}
 
   void feed(std::string_view bytes) {
     text_ += bytes;
@@ -70,13 +70,13 @@ class Hearing {
   bool in_result_ = false;
 };
 
-std::string obituary(int status) {
+std::string describe_end(int status) {
   if (WIFEXITED(status)) return fmt::format("ended with exit code {}", WEXITSTATUS(status));
   return fmt::format("was ended by signal {} ({})", WTERMSIG(status), signal_text(WTERMSIG(status)));
 }
 
 // The child's wait status once it has ended, or nothing if it kept silent for too long.
-bool listen(pid_t child, int pipe, std::chrono::nanoseconds silence, Hearing& hearing, int& status) {
+bool listen(pid_t child, int pipe, std::chrono::nanoseconds silence, ChildOutput& hearing, int& status) {
   Clock::time_point heard = Clock::now();
   bool ended = false;
   for (;;) {
@@ -116,16 +116,16 @@ Aside run_aside(const std::function<std::string(const Say& say)>& body,
   if (child < 0) fail_system("cannot start a process");
   if (child == 0) {
     pipe.read.reset();
-    serve(body, pipe.write.get(), parent);
+    run_child(body, pipe.write.get(), parent);
   }
   pipe.write.reset();
-  Hearing hearing(on_line);
+  ChildOutput hearing(on_line);
   int status = 0;
   if (!listen(child, pipe.read.get(), silence, hearing, status)) {
     return {false, {}, fmt::format("said nothing for {} s", std::chrono::duration<double>(silence).count())};
   }
   if (hearing.has_result() && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {true, hearing.result(), {}};
-  return {false, {}, obituary(status)};
+  return {false, {}, describe_end(status)};
 }
 
 }  // namespace backplane::tool

@@ -33,7 +33,7 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-struct Settings {
+struct BenchSettings {
   Strings backends;
   Strings peers;
   Strings operations = {"all_reduce"};
@@ -52,7 +52,7 @@ struct Settings {
   std::string tuning_file;
 };
 
-constexpr const char* kFooter = R"(
+constexpr const char* kBenchFooter = R"(
 OPERATION is a collective (barrier, broadcast, reduce, all_reduce, gather, scatter, all_gather, reduce_scatter,
 all_to_all), send_recv (half a round trip between pairs of ranks), bandwidth (64 messages under way), or overlap (an
 asynchronous all_reduce while the rank computes for as long as it takes; HIDDEN is how much of it that hides). All are
@@ -109,7 +109,7 @@ void add_sizes(const std::string& text, std::vector<uint64_t>& sizes) {
   }
 }
 
-std::vector<bench::Row> rows_of(const Settings& settings) {
+std::vector<bench::Row> rows_of(const BenchSettings& settings) {
   std::vector<uint64_t> sizes;
   for (const std::string& text : settings.sizes) add_sizes(text, sizes);
   std::vector<bench::Row> rows;
@@ -128,7 +128,7 @@ std::vector<bench::Row> rows_of(const Settings& settings) {
   return rows;
 }
 
-void check_pinning(const Settings& settings) {
+void check_pinning(const BenchSettings& settings) {
   cpu_set_t allowed;
   const int cores = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   const int ranks = *std::max_element(settings.ranks.begin(), settings.ranks.end());
@@ -137,7 +137,7 @@ void check_pinning(const Settings& settings) {
   }
 }
 
-std::vector<Contestant> find_contestants(const Settings& settings, int ranks, std::vector<LeftOut>& left_out) {
+std::vector<Contestant> find_contestants(const BenchSettings& settings, int ranks, std::vector<LeftOut>& left_out) {
   std::vector<Contestant> contestants = contestants_of(settings.backends, ranks);
   for (Contestant& contestant : contestants) {
     if (!settings.registered) break;
@@ -251,7 +251,7 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 // Where the core looks for it (core/src/registry/tuning.hpp).
-std::string tuning_file(const Settings& settings) {
+std::string tuning_file(const BenchSettings& settings) {
   if (!settings.tuning_file.empty()) return settings.tuning_file;
   const auto variable = [](const char* name) -> std::string {
     const char* value = std::getenv(name);
@@ -282,7 +282,7 @@ void write_tuning(const std::string& path, const std::string& text) {
   if (error) throw Failure(kFailed, fmt::format("cannot write {}: {}", printable(path), error.message()));
 }
 
-int run(const Settings& settings) {
+int run_bench(const BenchSettings& settings) {
   const std::string tuning = settings.tune ? tuning_file(settings) : "";
   bench::Task task;
   task.rows = rows_of(settings);
@@ -324,9 +324,9 @@ int run(const Settings& settings) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<BenchSettings>();
   CLI::App* command = app.add_subcommand("bench", "Measure backends side by side, and beside other libraries");
-  command->footer(kFooter);
+  command->footer(kBenchFooter);
   const auto list = [command](const std::string& name, Strings& values, const char* about, const char* text) {
     return command->add_option(name, values, about)->delimiter(',')->option_text(text);
   };
@@ -375,7 +375,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->add_option("--tuning-file", settings->tuning_file, "Where to write them to, instead of BACKPLANE_TUNING_FILE")
       ->option_text("FILE")
       ->needs(tune);
-  command->callback([settings, &exit_code] { exit_code = run(*settings); });
+  command->callback([settings, &exit_code] { exit_code = run_bench(*settings); });
 }
 
 void add_bench_rank(CLI::App& app) {

@@ -26,7 +26,7 @@
 namespace backplane::tool {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 bool has(const Json& names, const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); }

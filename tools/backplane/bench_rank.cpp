@@ -17,7 +17,7 @@
 namespace backplane::tool {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};  // for one operation
+constexpr std::chrono::seconds kOperationTimeout{60};  // for one operation
 
 class GroupSubject final : public bench::Subject {
  public:
@@ -113,7 +113,7 @@ void measure_as(int rank, int world_size, const Store& store, const bench::Task&
     options.world_size = world_size;
     options.store = store;
     options.name = fmt::format("bench{}", subjects.size());
-    options.timeout = kPatience;
+    options.timeout = kOperationTimeout;
     const Device device = task.devices > 0 ? Device::cuda(rank % task.devices) : Device::cpu();
     if (task.devices > 0) options.device = device.ordinal;
     const ProcessGroup group = ProcessGroup::create(options);
@@ -137,7 +137,7 @@ void measure_backends(const bench::Task& task, const std::vector<std::string>& b
   if (threads == 0) {
     const Store store =
         Store::connect(variable("MASTER_ADDR"), static_cast<uint16_t>(std::stoi(variable("MASTER_PORT"))),
-                       variable("BACKPLANE_JOB_ID"), kPatience);
+                       variable("BACKPLANE_JOB_ID"), kOperationTimeout);
     return measure_as(std::stoi(variable("RANK")), std::stoi(variable("WORLD_SIZE")), store, task, backends);
   }
   const Store store = Store::inproc();

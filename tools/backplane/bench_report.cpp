@@ -39,13 +39,13 @@ std::string number(double value) {
   return value < 100 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
 }
 
-std::string quoted(const std::string& text) {
+std::string csv_quoted(const std::string& text) {
   std::string result = "\"";
   for (const char c : text) result.append(c == '"' ? 2 : 1, c);
   return result + "\"";
 }
 
-std::string host_name() {
+std::string this_host() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
@@ -128,7 +128,7 @@ std::string bench_json(const BenchReport& report) {
   for (const LeftOut& each : report.left_out) left_out.push_back({{"backend", each.subject}, {"reason", each.reason}});
   const Json whole = {{"format", "backplane-bench/1"},
                       {"version", bp_version()},
-                      {"host", host_name()},
+                      {"host", this_host()},
                       {"cores", std::thread::hardware_concurrency()},
                       {"pinned", report.pinned},
                       {"seconds", report.seconds},
@@ -152,7 +152,7 @@ std::string bench_tuning(const BenchReport& report) {
     measured.back()["us"][one.subject] = std::max(percentile(one.found.us, 0.5), 1e-3);
     last = &one;
   }
-  const Json whole = {{"format", "backplane-tuning/1"}, {"host", host_name()}, {"measured", std::move(measured)}};
+  const Json whole = {{"format", "backplane-tuning/1"}, {"host", this_host()}, {"measured", std::move(measured)}};
   return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -162,7 +162,7 @@ std::string bench_csv(const BenchReport& report) {
       "hidden_percent,wrong\n";
   for (const Measured& one : report.results) {
     const Figures f = figures(one);
-    text += fmt::format("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{},{}\n", quoted(one.subject), one.ranks,
+    text += fmt::format("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{},{}\n", csv_quoted(one.subject), one.ranks,
                         bench::name_of(one.row.test), one.row.bytes, one.found.us.size(), one.found.operations, f.p1_us,
                         f.p50_us, f.p99_us, f.algbw, f.busbw,
                         f.hidden_percent < 0 ? "" : fmt::format("{:.1f}", f.hidden_percent),

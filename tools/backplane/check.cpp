@@ -27,7 +27,7 @@ namespace {
 using conformance::Level;
 using conformance::Report;
 
-struct Settings {
+struct CheckSettings {
   std::string subject;
   std::string backend;
   int32_t ranks = 4;
@@ -57,7 +57,7 @@ std::map<std::string, std::string> key_values(const std::vector<std::string>& wo
 }
 
 // A word of a shell's command line.
-std::string quoted(const std::string& word) {
+std::string shell_quoted(const std::string& word) {
   if (!word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                               "_-+=./:,@%") == std::string::npos) {
     return word;
@@ -68,10 +68,10 @@ std::string quoted(const std::string& word) {
 }
 
 // How the command to reproduce a failure begins; the library adds the subject and the case.
-std::string reproduction(const Settings& settings) {
+std::string reproduction(const CheckSettings& settings) {
   std::string command = "backplane check";
-  if (!settings.backend.empty()) command += " --backend " + quoted(settings.backend);
-  for (const std::string& option : settings.options) command += " --option " + quoted(option);
+  if (!settings.backend.empty()) command += " --backend " + shell_quoted(settings.backend);
+  for (const std::string& option : settings.options) command += " --option " + shell_quoted(option);
   if (settings.buffers != "host") command += " --buffers " + settings.buffers;
   if (settings.patience != 1) command += fmt::format(" --patience {:g}", settings.patience);
   return command;
@@ -112,7 +112,7 @@ class ProgressLine {
   bool shown_ = false;
 };
 
-void write_file(const std::string& path, const std::string& text) {
+void write_report(const std::string& path, const std::string& text) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "we"), std::fclose);
   if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() || std::fflush(file.get()) != 0) {
     throw Failure(kFailed, fmt::format("cannot write the report to {}: {}", printable(path), errno_text(errno)));
@@ -167,7 +167,7 @@ Suite run_suite(const conformance::Subject& subject, conformance::Settings setti
   return {std::atoi(aside.result.c_str()), aside.result.substr(aside.result.find(' ') + 1)};
 }
 
-int check(const Settings& settings) {
+int check(const CheckSettings& settings) {
   const Level level = settings.level == "full" ? Level::kFull : Level::kMust;
   conformance::Settings suite;
   suite.ranks = settings.ranks;
@@ -182,7 +182,7 @@ int check(const Settings& settings) {
   };
   const FoundSubject found =
       find_subject(settings.subject, settings.backend, key_values(settings.options), settings.patience);
-  if (!settings.output.empty()) write_file(settings.output, "");  // rather now than after a minute's work
+  if (!settings.output.empty()) write_report(settings.output, "");  // rather now than after a minute's work
   if (!found.refusal.empty()) {
     const std::string verdict = fmt::format("Backplane refuses this plugin: {}\n", printable(found.refusal));
     // Other formats than text have no place for it.
@@ -201,7 +201,7 @@ int check(const Settings& settings) {
   if (settings.output.empty()) {
     print(done.report);
   } else {
-    write_file(settings.output, done.report);
+    write_report(settings.output, done.report);
   }
   return found.refusal.empty() ? done.exit_code : std::max(done.exit_code, kFailed);
 }
@@ -209,7 +209,7 @@ int check(const Settings& settings) {
 }  // namespace
 
 void add_check(CLI::App& app, int& exit_code) {
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<CheckSettings>();
   CLI::App* command = app.add_subcommand("check", "Try whether a backend keeps the rules of the plugin ABI");
   command->footer("Exit codes: 0 all rules hold, 1 they do not, 2 wrong use, or the check itself could not be done.");
   command->add_option("subject", settings->subject, "A plugin file, or a backend as 'backplane list' names it")

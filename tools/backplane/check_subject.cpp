@@ -23,7 +23,7 @@
 namespace backplane::tool {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // Plugin code may do anything to the process that asked for it: so that is not this one.
 Answer ask_aside(const char* question, const std::string& about, double patience) {

@@ -18,10 +18,10 @@ namespace {
 
 constexpr const char* kRankCommand = "__explain";
 constexpr const char* kDevices = "--devices";
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kExplainTimeout{30};
 constexpr std::string_view kSentence = "auto chose ";  // how the line begins that every group logs
 
-constexpr const char* kFooter = R"(
+constexpr const char* kExplainFooter = R"(
 Starts N ranks that make a group, and prints which backend they agreed on, why, and why not those that are preferred to
 it. Where 'backplane bench --tune' has written a tuning table for this host (or BACKPLANE_TUNING_FILE names one), the
 fastest by that is chosen, and what was measured is told. BACKPLANE_LOG=info makes any program say the same.)";
@@ -39,14 +39,14 @@ int ask_ranks(const Question& question) {
   plan.path = "/proc/self/exe";
   plan.arguments = {"backplane", kRankCommand};
   if (question.devices) plan.arguments.emplace_back(kDevices);
-  plan.timeout = kPatience;
+  plan.timeout = kExplainTimeout;
   plan.grace = std::chrono::seconds(1);
   Guard guard;  // forks, so it comes before any thread
   Signals signals;
   return run_job(job, plan, signals, guard);
 }
 
-void answer(bool with_device) {
+void answer_rank(bool with_device) {
   std::string reason;
   const auto listen = [](void* ctx, uint32_t level, const char* text) {
     const std::string_view line = text;
@@ -60,7 +60,7 @@ void answer(bool with_device) {
   bp_set_log(listen, &reason);
   GroupOptions options;
   options.backend = "auto";
-  options.timeout = kPatience;
+  options.timeout = kExplainTimeout;
   if (const char* const number = std::getenv("LOCAL_RANK"); with_device && number != nullptr) {
     options.device = std::atoi(number);
   }
@@ -76,7 +76,7 @@ void answer(bool with_device) {
 void add_explain(CLI::App& app, int& exit_code) {
   auto question = std::make_shared<Question>();
   CLI::App* command = app.add_subcommand("explain", "Say which backend 'auto' stands for on this machine, and why");
-  command->footer(kFooter);
+  command->footer(kExplainFooter);
   command->add_option("-n,--nproc", question->ranks, "Ranks of the group")
       ->check(CLI::Range(1, 4096))
       ->option_text("N (2)");
@@ -85,7 +85,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   auto with_device = std::make_shared<bool>(false);
   CLI::App* rank = app.add_subcommand(kRankCommand)->group("");
   rank->add_flag(kDevices, *with_device);
-  rank->callback([with_device] { answer(*with_device); });
+  rank->callback([with_device] { answer_rank(*with_device); });
 }
 
 }  // namespace backplane::tool

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Strings = std::vector<std::string>;
 
-struct Settings {
+struct InfoSettings {
   std::string backend;
   bool json = false;
 };
@@ -142,7 +142,7 @@ std::string describe(const Json& info, const Strings& completed) {
 }  // namespace
 
 void add_info(CLI::App& app, int& exit_code) {
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<InfoSettings>();
   CLI::App* command = app.add_subcommand("info", "Show everything about one backend: options, operations, versions");
   command->add_option("name", settings->backend, "The backend, as 'backplane list' names it; in any case")->required();
   command->add_flag("--json", settings->json, "Print JSON");

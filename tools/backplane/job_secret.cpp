@@ -19,7 +19,6 @@ namespace {
 constexpr const char* kFileVariable = "BACKPLANE_SECRET_FILE";
 constexpr const char* kDescriptorVariable = "BACKPLANE_SECRET_FD";
 constexpr size_t kRandomBytes = 32;
-constexpr int kLowest = 10;  // above what a child is given as its standard descriptors
 
 // Random bytes as text, so that whoever prints them by accident at least prints no control characters.
 void write_random_text(int fd) {
@@ -48,7 +47,7 @@ void use_secret_file(const std::string& path) {
 Descriptor draw_secret() {
   const Descriptor made(::memfd_create("backplane-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!made.open()) fail_system("cannot keep a secret in memory");
-  Descriptor secret(::fcntl(made.get(), F_DUPFD_CLOEXEC, kLowest));
+  Descriptor secret(::fcntl(made.get(), F_DUPFD_CLOEXEC, kLowestDescriptor));
   if (!secret.open()) fail_system("cannot duplicate a descriptor");
   write_random_text(secret.get());
   if (::fcntl(secret.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {

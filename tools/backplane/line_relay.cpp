@@ -11,11 +11,11 @@ namespace backplane::tool {
 namespace {
 
 constexpr size_t kLongestLine = size_t{64} * 1024;  // longer ones are passed on in pieces
-constexpr int kColours[] = {36, 32, 33, 35, 34, 31};
+constexpr int kRankColours[] = {36, 32, 33, 35, 34, 31};
 
 std::string make_prefix(int rank, bool coloured) {
   if (!coloured) return fmt::format("[{}] ", rank);
-  return fmt::format("\x1b[{}m[{}]\x1b[0m ", kColours[static_cast<size_t>(rank) % std::size(kColours)], rank);
+  return fmt::format("\x1b[{}m[{}]\x1b[0m ", kRankColours[static_cast<size_t>(rank) % std::size(kRankColours)], rank);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Settings {
+struct ListSettings {
   bool json = false;
   bool probe = false;
   double probe_timeout = static_cast<double>(kAnswerTime.count());
@@ -90,7 +90,7 @@ std::string directories_text(const Json& list) {
 }  // namespace
 
 void add_list(CLI::App& app, int& exit_code) {
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<ListSettings>();
   CLI::App* command = app.add_subcommand("list", "Show the backends that are there, without running any of their code");
   command->add_flag("--json", settings->json, "Print JSON");
   command->add_flag("--probe", settings->probe,

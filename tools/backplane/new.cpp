@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Settings {
+struct NewSettings {
   std::string name;
   std::string language = "c++";
   std::string origin = "sendrecv";
@@ -106,7 +106,7 @@ void check_name(const std::string& name) {
   if (name.front() == '-') throw Failure(kWrongUse, fmt::format("'{}' begins with '-'; begin with a letter", name));
 }
 
-const Recipe& recipe_for(const Settings& settings) {
+const Recipe& recipe_for(const NewSettings& settings) {
   std::string existing;
   for (const Recipe& recipe : kRecipes) {
     if (settings.language == recipe.language && settings.origin == recipe.origin) return recipe;
@@ -135,7 +135,7 @@ std::string read_all(const fs::path& path) {
   return text;
 }
 
-void write_file(const fs::path& path, const std::string& text) {
+void write_substituted(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
@@ -151,7 +151,7 @@ void apply(const fs::path& layer, const fs::path& project, const std::vector<Wor
       fs::create_directories(target);
     } else {
       fs::create_directories(target.parent_path());
-      write_file(target, substituted(read_all(entry.path()), words));
+      write_substituted(target, substituted(read_all(entry.path()), words));
     }
   }
 }
@@ -197,7 +197,7 @@ class Draft {
   fs::path path_;
 };
 
-void create(const Settings& settings) {
+void create(const NewSettings& settings) {
   check_name(settings.name);
   const Recipe& recipe = recipe_for(settings);
   const fs::path source = templates();
@@ -226,7 +226,7 @@ void create(const Settings& settings) {
 }  // namespace
 
 void add_new(CLI::App& app, int& exit_code) {
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<NewSettings>();
   CLI::App* command = app.add_subcommand("new", "Write a project for a backend of your own, ready to build and check");
   command->add_option("name", settings->name, "The backend: 1 to 32 of a-z, 0-9, '_' and '-'")->required();
   command->add_option("--language", settings->language, "c++ (the default), c or rust");

@@ -13,10 +13,8 @@
 namespace backplane::tool {
 namespace {
 
-constexpr int kLowest = 10;  // own descriptors begin here, so that dup2 to 0..3 in a child never overwrites one
-
 void lift(Descriptor& descriptor) {
-  Descriptor high(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, kLowest));
+  Descriptor high(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, kLowestDescriptor));
   if (!high.open()) fail_system("cannot duplicate a descriptor");
   descriptor = std::move(high);
 }

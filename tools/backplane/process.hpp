@@ -12,6 +12,9 @@
 
 namespace backplane::tool {
 
+// Own descriptors begin here, above what a child is given, so that dup2 to 0..3 in a child never overwrites one.
+constexpr int kLowestDescriptor = 10;
+
 class Descriptor {
  public:
   Descriptor() = default;

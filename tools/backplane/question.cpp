@@ -76,7 +76,7 @@ class Hearing {
   bool complete_ = false;
 };
 
-std::string obituary(int status) {
+std::string describe_crash(int status) {
   if (!WIFSIGNALED(status)) return fmt::format("ended the process with exit code {}", WEXITSTATUS(status));
   const char* name = ::sigabbrev_np(WTERMSIG(status));
   return name == nullptr ? fmt::format("crashed with signal {}", WTERMSIG(status))
@@ -89,7 +89,7 @@ std::vector<std::string> own_environment() {
   return result;
 }
 
-Answer parse(const std::string& text) {
+Answer parse_answer(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return {BP_INTERNAL, "gave an answer that nobody understands"};
   return {json.value("status", static_cast<int32_t>(BP_INTERNAL)), json.value("text", "")};
@@ -117,9 +117,9 @@ Answer ask(const std::string& question, const std::string& backend, const std::s
   Hearing hearing(std::move(pipe.read));
   const bool in_time = hearing.listen(started.pid, Clock::now() + timeout);
   const int status = kill_and_reap(started.pid);
-  if (hearing.complete()) return parse(hearing.text());
+  if (hearing.complete()) return parse_answer(hearing.text());
   constexpr const char* kRemedy = "remove it until its author has mended it";
-  if (in_time) return {BP_INTERNAL, fmt::format("{} {}; {}", obituary(status), doing, kRemedy)};
+  if (in_time) return {BP_INTERNAL, fmt::format("{} {}; {}", describe_crash(status), doing, kRemedy)};
   const double seconds = std::chrono::duration<double>(timeout).count();
   return {BP_INTERNAL, fmt::format("did not answer within {} s {}; {}", seconds, doing, kRemedy)};
 }

@@ -15,7 +15,7 @@
 namespace backplane::tool {
 namespace {
 
-struct Settings {
+struct RunSettings {
   Job job;
   double timeout = 0;  // seconds, 0: none
   double grace = 5;
@@ -26,7 +26,7 @@ struct Settings {
   bool secure = false;
 };
 
-constexpr const char* kFooter = R"(
+constexpr const char* kRunFooter = R"(
 PROG gets the environment that torch.distributed and Backplane read: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE,
 LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, BACKPLANE_STORE_HOSTED, BACKPLANE_JOB_ID and, with --backend,
 BACKPLANE_BACKEND. Rank 0 inherits standard input, the others have none.
@@ -58,7 +58,7 @@ std::chrono::nanoseconds nanoseconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-void check(const Settings& settings, bool address_given) {
+void validate(const RunSettings& settings, bool address_given) {
   const Job& job = settings.job;
   if (settings.secure && job.nodes > 1) {
     throw Failure(kWrongUse,
@@ -75,7 +75,7 @@ void check(const Settings& settings, bool address_given) {
   }
 }
 
-int run(Settings settings, const std::vector<std::string>& program) {
+int run_job(RunSettings settings, const std::vector<std::string>& program) {
   if (program.empty()) throw Failure(kWrongUse, "which program? backplane run -n N [options] [--] PROG [ARGS...]");
   Job& job = settings.job;
   Plan plan;
@@ -100,11 +100,11 @@ int run(Settings settings, const std::vector<std::string>& program) {
 }  // namespace
 
 CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& exit_code) {
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<RunSettings>();
   Job& job = settings->job;
   CLI::App* command = app.add_subcommand("run", "Start a program several times, as the ranks of one job");
   command->formatter(std::make_shared<RunHelp>());
-  command->footer(kFooter);
+  command->footer(kRunFooter);
   command->add_option("-n,--nproc", job.ranks_per_node, "Ranks to start on this node; required")
       ->required()
       ->check(CLI::Range(1, 65536))
@@ -143,8 +143,8 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& e
                                        "Put the rank in front of each line even if there is only one");
   command->add_flag("--no-prefix", settings->no_prefix, "Let ranks write to stdout and stderr directly")->excludes(tag);
   command->callback([settings, address, &program, &exit_code] {
-    check(*settings, address->count() > 0);
-    exit_code = run(*settings, program);
+    validate(*settings, address->count() > 0);
+    exit_code = run_job(*settings, program);
   });
   return command;
 }

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Settings {
+struct TraceSettings {
   std::vector<std::string> paths;
   std::string store;
   std::string job;
@@ -74,7 +74,7 @@ std::vector<TracedRank> read_paths(const std::vector<std::string>& paths) {
   return ranks;
 }
 
-std::vector<TracedRank> ask_job(const Settings& settings) {
+std::vector<TracedRank> ask_job(const TraceSettings& settings) {
   const size_t colon = settings.store.rfind(':');
   char* end = nullptr;
   const std::string port = colon == std::string::npos ? "" : settings.store.substr(colon + 1);
@@ -117,7 +117,7 @@ Json as_json(const std::vector<TracedRank>& ranks) {
   return {{"remarks", remarks(ranks)}, {"events", std::move(list)}};
 }
 
-void show(const Settings& settings) {
+void show(const TraceSettings& settings) {
   if (settings.paths.empty() == settings.store.empty()) {
     throw Failure(kWrongUse, "name the files or directories of traces, or a running job by --store");
   }
@@ -139,7 +139,7 @@ void show(const Settings& settings) {
 }  // namespace
 
 void add_trace(CLI::App& app) {
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<TraceSettings>();
   CLI::App* command = app.add_subcommand("trace", "Show what the ranks of a job did last, put together");
   command->add_option("path", settings->paths, "Trace files, or directories of them (BACKPLANE_TRACE_DIR)");
   command->add_option("--store", settings->store, "Ask the running job whose store is at HOST:PORT");

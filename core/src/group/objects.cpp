@@ -8,7 +8,7 @@
 namespace backplane::core {
 namespace {
 
-constexpr uint64_t kMostBytes = UINT64_C(1) << 40;  // of all objects of one rank
+constexpr uint64_t kMaxObjectBytes = UINT64_C(1) << 40;  // of all objects of one rank
 
 class ObjectExchange {
  public:
@@ -46,7 +46,7 @@ class ObjectExchange {
     }
     uint64_t total = 0;
     for (const std::string_view object : in_) total += object.size();
-    if (total > kMostBytes) fail(BP_RESOURCE, "{} bytes of objects are too many", total);
+    if (total > kMaxObjectBytes) fail(BP_RESOURCE, "{} bytes of objects are too many", total);
   }
 
   void perform(uint32_t kind, uint32_t dtype, const void* in, uint64_t in_count, void* out, uint64_t out_count,
@@ -66,7 +66,7 @@ class ObjectExchange {
 
   // A size that came from another rank is not believed blindly.
   static void check_size(uint64_t size) {
-    if (size > kMostBytes) fail(BP_INTERNAL, "another rank announces an object of {} bytes", size);
+    if (size > kMaxObjectBytes) fail(BP_INTERNAL, "another rank announces an object of {} bytes", size);
   }
 
   std::string broadcast() {

@@ -14,7 +14,6 @@ namespace backplane::core {
 namespace {
 
 constexpr int64_t kTick = INT64_C(1000000000);
-constexpr int64_t kStoreTime = INT64_C(5000000000);  // the store answers at once unless it is lost
 constexpr const char* kCount = "reporter/count";
 
 std::string question_key(uint64_t number) { return fmt::format("reporter/{}", number); }
@@ -49,8 +48,8 @@ std::optional<Question> decode(const std::string& text) {
 }  // namespace
 
 Reporter::Reporter(std::shared_ptr<Store> store, int32_t world_size) : store_(std::move(store)) {
-  store_->set(kWorld, std::to_string(world_size), Deadline::after(kStoreTime));
-  seen_ = static_cast<uint64_t>(store_->add(kCount, 0, Deadline::after(kStoreTime)));
+  store_->set(kWorld, std::to_string(world_size), Deadline::after(kStoreTimeNs));
+  seen_ = static_cast<uint64_t>(store_->add(kCount, 0, Deadline::after(kStoreTimeNs)));
   thread_ = start_quiet_thread("bp-reporter", [this] { work(); });
 }
 
@@ -111,7 +110,7 @@ bool Reporter::next(uint64_t number) {
   } catch (const Error& error) {
     if (error.status() != BP_TIMEOUT) throw;
     // One that was numbered and never asked: its rank has died in between.
-    const bool announced = store_->add(kCount, 0, Deadline::after(kStoreTime)) >= static_cast<int64_t>(number);
+    const bool announced = store_->add(kCount, 0, Deadline::after(kStoreTimeNs)) >= static_cast<int64_t>(number);
     missing_ = announced ? missing_ + 1 : 0;
     if (missing_ > 2) {
       missing_ = 0;
@@ -129,7 +128,7 @@ void Reporter::deal_with(uint64_t number, const Question& question) {
   for_each([this, number, &question](const Listener& listener) {
     if (listener.group != question.group) return;
     const std::string answer = listener.answer(question);
-    if (!answer.empty()) store_->set(answer_key(number, listener.rank), answer, Deadline::after(kStoreTime));
+    if (!answer.empty()) store_->set(answer_key(number, listener.rank), answer, Deadline::after(kStoreTimeNs));
   });
 }
 
@@ -148,7 +147,7 @@ std::map<int32_t, std::string> Reporter::collect(Store& store, uint64_t number, 
   for (int32_t rank = 0; rank < world_size; ++rank) {
     try {
       answers[rank] = store.get(answer_key(number, rank), deadline);
-      store.remove(answer_key(number, rank), Deadline::after(kStoreTime));
+      store.remove(answer_key(number, rank), Deadline::after(kStoreTimeNs));
     } catch (const Error& error) {
       if (error.status() != BP_TIMEOUT) throw;
       answers.erase(rank);
@@ -158,10 +157,10 @@ std::map<int32_t, std::string> Reporter::collect(Store& store, uint64_t number, 
 }
 
 std::map<int32_t, std::string> Reporter::ask(const Question& question, int32_t world_size, Deadline deadline) {
-  return collect(*store_, publish(*store_, question, Deadline::after(kStoreTime)), world_size, deadline);
+  return collect(*store_, publish(*store_, question, Deadline::after(kStoreTimeNs)), world_size, deadline);
 }
 
-void Reporter::tell(const Question& question) { publish(*store_, question, Deadline::after(kStoreTime)); }
+void Reporter::tell(const Question& question) { publish(*store_, question, Deadline::after(kStoreTimeNs)); }
 
 std::map<int32_t, std::string> Reporter::traces(Store& store, Deadline deadline, int32_t* world_size) {
   *world_size = static_cast<int32_t>(std::atoi(store.get(kWorld, deadline).c_str()));

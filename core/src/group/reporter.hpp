@@ -19,6 +19,8 @@
 
 namespace backplane::core {
 
+inline constexpr int64_t kStoreTimeNs = INT64_C(5) * 1000000000;  // the store answers at once unless it is lost
+
 inline constexpr const char* kFirstGroup = "0";  // key of a job's first group
 
 // What one rank wants from the others of a group.

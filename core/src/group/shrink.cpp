@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kList = "list";
 constexpr int64_t kFirstLookNs = INT64_C(10) * 1000000;  // pauses between looks at who is gone
 constexpr int64_t kLongestLookNs = INT64_C(200) * 1000000;
-constexpr int64_t kDiagnosisNs = INT64_C(2) * 1000000000;
+constexpr int64_t kStoreCallNs = INT64_C(2) * 1000000000;
 
 std::string here_key(int32_t rank) { return fmt::format("here/{}", rank); }
 
@@ -49,7 +49,7 @@ bool come(Store& store, const std::vector<std::string>& keys, int64_t pause_ns, 
 
 [[noreturn]] void fail_absent(Store& round, const std::string& name, const std::vector<int32_t>& expected,
                               const Allowance& allowance) {
-  const Deadline deadline = Deadline::after(kDiagnosisNs);
+  const Deadline deadline = Deadline::after(kStoreCallNs);
   std::vector<std::string> absent;
   for (const int32_t rank : expected) {
     if (!round.check({here_key(rank)}, deadline)) absent.push_back(std::to_string(rank));
@@ -114,7 +114,7 @@ std::vector<int32_t> Group::survivors(Store& round, Deadline deadline, const All
   for (;; pause_ns = std::min(2 * pause_ns, kLongestLookNs)) {
     if (state_.load() == State::kDestroyed) refuse();
     const bool last = deadline.passed();
-    const Fates fates = liveness_ ? liveness_->fates(last ? Deadline::after(kDiagnosisNs) : deadline) : Fates();
+    const Fates fates = liveness_ ? liveness_->fates(last ? Deadline::after(kStoreCallNs) : deadline) : Fates();
     std::vector<int32_t> living;
     for (int32_t rank = 0; rank < config_.world_size; ++rank) {
       if (fates.count(config_.global_ranks[static_cast<size_t>(rank)]) == 0) living.push_back(rank);
@@ -123,15 +123,15 @@ std::vector<int32_t> Group::survivors(Store& round, Deadline deadline, const All
       fail(BP_PEER_LOST, "shrink of group '{}': the others have given this rank up for lost; it cannot go on with them",
            config_.name);
     }
-    if (living.front() == config_.rank && !round.check({kList}, Deadline::after(kDiagnosisNs))) {
+    if (living.front() == config_.rank && !round.check({kList}, Deadline::after(kStoreCallNs))) {
       std::vector<std::string> keys;
       for (const int32_t rank : living) keys.push_back(here_key(rank));
       if (come(round, keys, pause_ns, deadline)) {
-        round.compare_set(kList, "", fmt::format("{}", fmt::join(living, " ")), Deadline::after(kDiagnosisNs));
+        round.compare_set(kList, "", fmt::format("{}", fmt::join(living, " ")), Deadline::after(kStoreCallNs));
       }
     }
     if (come(round, {kList}, last ? 0 : pause_ns, deadline)) {
-      const auto list = parse_list(round.get(kList, Deadline::after(kDiagnosisNs)));
+      const auto list = parse_list(round.get(kList, Deadline::after(kStoreCallNs)));
       if (std::find(list.begin(), list.end(), config_.rank) != list.end()) return list;
       fail(BP_PEER_LOST, "shrink of group '{}': the others went on without this rank", config_.name);
     }

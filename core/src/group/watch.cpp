@@ -21,14 +21,12 @@
 namespace backplane::core {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kStoreTime = INT64_C(5000) * kMillisecond;
 constexpr uint64_t kSample = 64;  // every so many collectives one is compared
 
 // How long the others may take to say where they are: a fraction of the time that was waited in vain.
 int64_t time_to_answer(int64_t timeout_ns) {
   const int64_t tenth = timeout_ns < 0 ? INT64_MAX : timeout_ns / 10;
-  return std::clamp<int64_t>(tenth, 80 * kMillisecond, 500 * kMillisecond);
+  return std::clamp<int64_t>(tenth, 80'000'000, 500'000'000);
 }
 
 Recorder::Entry entry_of(const ValidOp& valid) {
@@ -141,7 +139,7 @@ Error Group::agreed(const Error& error, const ValidOp& valid) {
 
 Verdict Group::agree_on(const Verdict& mine, int32_t status) {
   const std::string proposal = fmt::format("{} {}", mine.culprit, mine.text);
-  const std::string agreed = config_.store->view()->compare_set("verdict", "", proposal, Deadline::after(kStoreTime));
+  const std::string agreed = config_.store->view()->compare_set("verdict", "", proposal, Deadline::after(kStoreTimeNs));
   const size_t space = agreed.find(' ');
   if (space == std::string::npos) return mine;
   const Verdict verdict = {agreed.substr(space + 1), static_cast<int32_t>(std::atoi(agreed.c_str()))};
@@ -171,11 +169,11 @@ void Group::compare_fingerprint() {
   const std::string key = fmt::format("fingerprint/{}", rests ? 0 : 1 + number / kSample % 8);
   const std::string mine = fmt::format("{} {} {}", number, config_.rank, words(*entry));
   const std::shared_ptr<Store> store = config_.store->view();
-  const std::string theirs = store->compare_set(key, "", mine, Deadline::after(kStoreTime));
+  const std::string theirs = store->compare_set(key, "", mine, Deadline::after(kStoreTimeNs));
   char* rest = nullptr;
   const uint64_t their_number = std::strtoull(theirs.c_str(), &rest, 10);
   if (their_number < number) {
-    store->compare_set(key, theirs, mine, Deadline::after(kStoreTime));
+    store->compare_set(key, theirs, mine, Deadline::after(kStoreTimeNs));
   } else if (their_number == number) {
     const auto their_rank = static_cast<int32_t>(std::strtol(rest, &rest, 10));
     const std::string their_words = *rest == ' ' ? rest + 1 : rest;

@@ -22,10 +22,10 @@ using Json = nlohmann::json;
 
 constexpr const char* kPreferred = "tensorpipe";
 constexpr const char* kAlways = "process_group";
-constexpr size_t kLongestName = 127;
+constexpr size_t kLongestWorkerName = 127;
 
 void check_name(const std::string& name) {
-  const bool good = !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), [](char c) {
+  const bool good = !name.empty() && name.size() <= kLongestWorkerName && std::all_of(name.begin(), name.end(), [](char c) {
     return ('0' <= c && c <= '9') || ('A' <= c && c <= 'Z') || ('a' <= c && c <= 'z') || c == '-' || c == '_' ||
            c == ':';
   });

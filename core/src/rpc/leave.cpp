@@ -14,7 +14,7 @@ namespace backplane::core::rpc {
 namespace {
 
 constexpr int64_t kLookNs = 1'000'000;       // between looks at whether this worker is quiet
-constexpr int64_t kGraceNs = 1'000'000'000;  // for functions that are told that their worker leaves, at least
+constexpr int64_t kLeaveGraceNs = 1'000'000'000;  // for functions that are told that their worker leaves, at least
 
 int64_t given_or_default(int64_t timeout_ns) { return timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : timeout_ns; }
 
@@ -195,7 +195,7 @@ std::vector<std::string> Worker::shutdown(bool graceful, int64_t timeout_ns) {
   }
   if (!graceful || problem) say_goodbye();
   const std::string& name = names_[static_cast<size_t>(rank_)];
-  const Deadline last = std::max(deadline, Deadline::after(kGraceNs));
+  const Deadline last = std::max(deadline, Deadline::after(kLeaveGraceNs));
   if (!close(Error(BP_CANCELLED, fmt::format("worker '{}' has shut down", name)), last)) {
     fail(BP_TIMEOUT,
          "worker '{}' has left, but what runs there does not end: {}; functions that take long are to look at "

@@ -18,16 +18,16 @@ namespace {
 
 constexpr const char* kFileVariable = "BACKPLANE_SECRET_FILE";
 constexpr const char* kDescriptorVariable = "BACKPLANE_SECRET_FD";
-constexpr std::string_view kPurpose = "backplane job secret 1";
+constexpr std::string_view kSecretPurpose = "backplane job secret 1";
 
-class File {
+class SecretFile {
  public:
-  explicit File(int fd) : fd_(fd) {}
-  ~File() {
+  explicit SecretFile(int fd) : fd_(fd) {}
+  ~SecretFile() {
     if (fd_ >= 0) ::close(fd_);
   }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
+  SecretFile(const SecretFile&) = delete;
+  SecretFile& operator=(const SecretFile&) = delete;
   int get() const { return fd_; }
 
  private:
@@ -35,11 +35,11 @@ class File {
 };
 
 // The bytes of a secret on their way; with room for one too many and the newline, so that a longer one is noticed.
-struct Bytes {
-  Bytes() = default;
-  ~Bytes() { ::sodium_memzero(bytes.data(), bytes.size()); }
-  Bytes(const Bytes&) = delete;
-  Bytes& operator=(const Bytes&) = delete;
+struct SecretBytes {
+  SecretBytes() = default;
+  ~SecretBytes() { ::sodium_memzero(bytes.data(), bytes.size()); }
+  SecretBytes(const SecretBytes&) = delete;
+  SecretBytes& operator=(const SecretBytes&) = delete;
 
   std::array<char, kMaxSecretSize + 2> bytes{};
   size_t size = 0;
@@ -49,7 +49,7 @@ std::string reason(int number) { return std::generic_category().message(number);
 
 // With pread: the offset of an inherited descriptor is shared with everybody who has it.
 std::shared_ptr<const Secret> read_secret(int fd, const std::string& where) {
-  Bytes read;
+  SecretBytes read;
   while (read.size < read.bytes.size()) {
     const ssize_t got =
         ::pread(fd, read.bytes.data() + read.size, read.bytes.size() - read.size, static_cast<off_t>(read.size));
@@ -64,7 +64,7 @@ std::shared_ptr<const Secret> read_secret(int fd, const std::string& where) {
 std::shared_ptr<const Secret> read_secret_file(const std::string& path) {
   const std::string where = fmt::format("{} ({})", quoted(path), kFileVariable);
   // O_NONBLOCK so that a FIFO of this name is refused below instead of waited for.
-  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const SecretFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) fail(BP_INVALID, "cannot open the job's secret {}: {}", where, reason(errno));
   struct stat info = {};
   if (::fstat(file.get(), &info) != 0) fail(BP_INVALID, "cannot look at the job's secret {}: {}", where, reason(errno));
@@ -115,7 +115,7 @@ Secret::Secret(std::string_view bytes, const std::string& where) {
          kMinSecretSize, kMaxSecretSize);
   }
   ::crypto_generichash(key_.data(), kKeySize, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-                       reinterpret_cast<const unsigned char*>(kPurpose.data()), kPurpose.size());
+                       reinterpret_cast<const unsigned char*>(kSecretPurpose.data()), kSecretPurpose.size());
 }
 
 std::string secret_variable() {

@@ -27,8 +27,8 @@ namespace {
 using Time = Deadline::Clock::time_point;
 
 constexpr auto kStepTime = std::chrono::seconds(5);  // for one connect, write or read
-constexpr int64_t kFirstPauseNs = 10'000'000;
-constexpr int64_t kLongestPauseNs = 500'000'000;
+constexpr int64_t kFirstRetryNs = 10'000'000;
+constexpr int64_t kLongestRetryNs = 500'000'000;
 constexpr int64_t kLeastNs = 100'000'000;  // for an attempt, even when the deadline has passed
 
 // Starts one operation on the link's socket and runs it to its end, or at `until` to its cancellation.
@@ -181,7 +181,7 @@ std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& deadl
   }
   const Allowance allowance(deadline);
   auto link = std::make_unique<Link>();
-  int64_t pause_ns = kFirstPauseNs;
+  int64_t pause_ns = kFirstRetryNs;
   for (;;) {
     const std::string reason = try_once(*link, options, deadline);
     if (reason.empty()) break;
@@ -190,7 +190,7 @@ std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& deadl
            host_port(options.host, options.port), allowance.text(), reason);
     }
     std::this_thread::sleep_until(std::min(deadline.at(), Deadline::after(pause_ns).at()));
-    pause_ns = std::min(pause_ns * 3 / 2, kLongestPauseNs);
+    pause_ns = std::min(pause_ns * 3 / 2, kLongestRetryNs);
   }
   tune(link->socket);
   link->io.restart();

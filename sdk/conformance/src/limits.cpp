@@ -39,25 +39,25 @@ void read_symbols() {
 }
 
 #if defined(__x86_64__)
-constexpr uint32_t kMachine = AUDIT_ARCH_X86_64;
+constexpr uint32_t kAuditArch = AUDIT_ARCH_X86_64;
 #elif defined(__aarch64__)
-constexpr uint32_t kMachine = AUDIT_ARCH_AARCH64;
+constexpr uint32_t kAuditArch = AUDIT_ARCH_AARCH64;
 #elif defined(__riscv) && __riscv_xlen == 64
-constexpr uint32_t kMachine = AUDIT_ARCH_RISCV64;
+constexpr uint32_t kAuditArch = AUDIT_ARCH_RISCV64;
 #else
-constexpr uint32_t kMachine = 0;  // no kernel reports it: the filters below let everything pass
+constexpr uint32_t kAuditArch = 0;  // no kernel reports it: the filters below let everything pass
 #endif
 
 using Filter = std::vector<sock_filter>;
 
-sock_filter load(size_t offset) { return BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)); }
+sock_filter filter_load(size_t offset) { return BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)); }
 sock_filter result(uint32_t value) { return BPF_STMT(BPF_RET | BPF_K, value); }
 // Skips the next instruction unless the loaded word is `value`.
 sock_filter if_equal(uint32_t value) { return BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1); }
 
 Filter begin_filter() {
-  return {load(offsetof(seccomp_data, arch)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kMachine, 1, 0),
-          result(SECCOMP_RET_ALLOW), load(offsetof(seccomp_data, nr))};
+  return {filter_load(offsetof(seccomp_data, arch)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kAuditArch, 1, 0),
+          result(SECCOMP_RET_ALLOW), filter_load(offsetof(seccomp_data, nr))};
 }
 
 void refuse(Filter& filter, uint32_t call, uint32_t error) {
@@ -68,7 +68,7 @@ void refuse(Filter& filter, uint32_t call, uint32_t error) {
 int install_filter(Filter filter, unsigned flags, std::string& why_not) {
   filter.push_back(result(SECCOMP_RET_ALLOW));
   const sock_fprog program = {static_cast<unsigned short>(filter.size()), filter.data()};
-  if (kMachine == 0) {
+  if (kAuditArch == 0) {
     why_not = "the harness does not know this processor's system calls";
     return -1;
   }
@@ -107,7 +107,7 @@ ThreadLimit* ThreadLimit::install(std::string& why_not) {
   Filter filter = begin_filter();
   refuse(filter, SYS_clone3, ENOSYS);
   filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3));
-  filter.push_back(load(offsetof(seccomp_data, args)));
+  filter.push_back(filter_load(offsetof(seccomp_data, args)));
   filter.push_back(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1));
   filter.push_back(result(SECCOMP_RET_USER_NOTIF));
 

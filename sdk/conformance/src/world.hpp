@@ -23,6 +23,7 @@ using Nanoseconds = int64_t;
 
 constexpr Nanoseconds kMillisecond = 1'000'000;
 constexpr Nanoseconds kSecond = 1'000 * kMillisecond;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // CLOCK_MONOTONIC, the same in all processes.
 Nanoseconds now();

@@ -6,8 +6,8 @@
 namespace backplane::specimen {
 namespace {
 
-std::mutex memory;
-std::set<void*> groups;  // alive in this process
+std::mutex alive_mutex;
+std::set<void*> alive;  // alive in this process
 bool poisoned = false;
 
 void sleep_for(int64_t seconds) {
@@ -116,14 +116,14 @@ class LastCauseCounts final : public Specimen {
 class PoisonsTheProcess final : public Specimen {
   void start(const sdk::Context& context) override {
     {
-      const std::lock_guard lock(memory);
+      const std::lock_guard lock(alive_mutex);
       if (poisoned) throw sdk::Failure(BP_INTERNAL, "an earlier group was aborted");
     }
     Specimen::start(context);
   }
   void abort(const sdk::Failure& why) noexcept override {
     {
-      const std::lock_guard lock(memory);
+      const std::lock_guard lock(alive_mutex);
       poisoned = true;
     }
     Specimen::abort(why);
@@ -131,20 +131,20 @@ class PoisonsTheProcess final : public Specimen {
 };
 
 void aborts_all(void*, const bp_error* why) {
-  const std::lock_guard lock(memory);
-  for (void* each : groups) kPlain.abort(each, why);
+  const std::lock_guard lock(alive_mutex);
+  for (void* each : alive) kPlain.abort(each, why);
 }
 void destroys(void* self) {
   {
-    const std::lock_guard lock(memory);
-    groups.erase(self);
+    const std::lock_guard lock(alive_mutex);
+    alive.erase(self);
   }
   kPlain.destroy(self);
 }
 void enlisted(bp_agent& agent) {
   {
-    const std::lock_guard lock(memory);
-    groups.insert(agent.self);
+    const std::lock_guard lock(alive_mutex);
+    alive.insert(agent.self);
   }
   replaced<&Table::abort, aborts_all, &Table::destroy, destroys>(agent);
 }

@@ -5,13 +5,13 @@ namespace backplane::specimen {
 namespace {
 
 // What some mutants remember of works until they are released.
-std::mutex memory;
+std::mutex parked_mutex;
 std::map<bp_work*, int> ends_told;    // how often a work's end was told
 std::map<bp_work*, void*> in_flight;  // works without a told end, with their group
 
 void forget(void* self, bp_work* work) {
   {
-    const std::lock_guard lock(memory);
+    const std::lock_guard lock(parked_mutex);
     ends_told.erase(work);
   }
   kPlain.work_release(self, work);
@@ -19,24 +19,24 @@ void forget(void* self, bp_work* work) {
 
 int32_t tests_lapse(void* self, bp_work* work, bp_error* err) {
   const int32_t status = kPlain.work_test(self, work, err);
-  const std::lock_guard lock(memory);
+  const std::lock_guard lock(parked_mutex);
   return status != BP_AGAIN && ++ends_told[work] > 20 ? BP_AGAIN : status;
 }
 
 int32_t waits_once(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
   {
-    const std::lock_guard lock(memory);
+    const std::lock_guard lock(parked_mutex);
     if (ends_told.contains(work)) return bp_error_set(err, BP_INVALID, 0, -1, "this work was waited for before");
   }
   const int32_t status = kPlain.work_wait(self, work, timeout_ns, err);
-  const std::lock_guard lock(memory);
+  const std::lock_guard lock(parked_mutex);
   if (status == BP_OK) ends_told[work] = 1;
   return status;
 }
 
 int32_t fails_once(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
   const int32_t status = kPlain.work_wait(self, work, timeout_ns, err);
-  const std::lock_guard lock(memory);
+  const std::lock_guard lock(parked_mutex);
   return has_failed(status) && ends_told[work]++ > 0 ? BP_OK : status;
 }
 
@@ -64,13 +64,13 @@ void cancels_with_lock(void* self, bp_work* work) {
 
 int32_t tells_end(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
   const int32_t status = kPlain.work_wait(self, work, timeout_ns, err);
-  const std::lock_guard lock(memory);
+  const std::lock_guard lock(parked_mutex);
   if (status != BP_AGAIN) ends_told[work] = 1;
   return status;
 }
 int32_t wants_releases_first(void* self, const bp_op* op, bp_work** work, bp_error* err) {
   {
-    const std::lock_guard lock(memory);
+    const std::lock_guard lock(parked_mutex);
     if (!ends_told.empty()) return bp_error_set(err, BP_INVALID, 0, -1, "release what has ended first");
   }
   return kPlain.submit(self, op, work, err);
@@ -176,13 +176,13 @@ class CancelCutsConnection final : public Specimen {
 
 int32_t submits_and_counts(void* self, const bp_op* op, bp_work** work, bp_error* err) {
   const int32_t status = kPlain.submit(self, op, work, err);
-  const std::lock_guard lock(memory);
+  const std::lock_guard lock(parked_mutex);
   if (status == BP_OK && *work != nullptr) in_flight[*work] = self;
   return status;
 }
 // Takes another operation of the group along, if one is in flight.
 void releases_another(void* self, bp_work* work) {
-  const std::lock_guard lock(memory);
+  const std::lock_guard lock(parked_mutex);
   in_flight.erase(work);
   kPlain.work_release(self, work);
   for (const auto& [other, group] : in_flight) {

@@ -127,7 +127,7 @@ struct RefusesNothing : Specimen {
   }
 };
 
-struct ChangesInput : Specimen {
+struct ChangesCollectiveInput : Specimen {
   void run_collective(Collective& collective) override {
     Specimen::run_collective(collective);
     const bp_op& op = collective.op;
@@ -137,7 +137,7 @@ struct ChangesInput : Specimen {
   }
 };
 
-struct WritesBehind : Specimen {
+struct WritesBehindCollective : Specimen {
   void run_collective(Collective& collective) override {
     Specimen::run_collective(collective);
     const uint64_t count = collective.op.output.count;
@@ -303,8 +303,8 @@ std::vector<Mutant> collectives_mutants() {
       {"collectives.adjacent-buffers", "buffers that touch are refused", made<RefusesNeighbours>},
       {"collectives.uneven-counts", "displacements are not looked at", made<PacksBlocks>},
       {"collectives.zero-counts", "a count of 0 is refused", made<RefusesNothing>},
-      {"collectives.input-unmodified", "inputs are changed", made<ChangesInput>},
-      {"collectives.guard-bytes", "a byte is written behind an output", made<WritesBehind>},
+      {"collectives.input-unmodified", "inputs are changed", made<ChangesCollectiveInput>},
+      {"collectives.guard-bytes", "a byte is written behind an output", made<WritesBehindCollective>},
       {"collectives.special-values", "max skips NaN", made<SkipsNan>},
       {"collectives.special-values:2", "-0 becomes 0", made<LosesMinusZero>},
       {"collectives.integer-overflow", "sums of i32 saturate", made<Saturates>},

@@ -82,7 +82,7 @@ struct WaitsForTheRest : Specimen {
 };
 
 template <class BadCopies>
-struct With : Specimen {
+struct WithCopies : Specimen {
   Copies& copies() override { return bad_; }
   void abort(const sdk::Failure& why) noexcept override {
     bad_.is_aborted = true;
@@ -91,7 +91,7 @@ struct With : Specimen {
   BadCopies bad_;
 };
 
-struct NoneAfterAbort : Copies {
+struct NoCopiesAfterAbort : Copies {
   void copy(void* to, const void* from, uint64_t bytes) override {
     if (is_aborted) throw sdk::Failure(BP_CANCELLED, "the group was aborted");
     Copies::copy(to, from, bytes);
@@ -116,8 +116,8 @@ std::vector<Mutant> device_mutants() {
       {"device.order-ended", "order of what has failed is BP_OK", made<OrdersWhatFailed>},
       {"device.batch", "a batch takes the tag of its first message", made<OneTagForAll>},
       {"device.batch-cut-short", "a message of a batch begins when the next one is submitted", made<WaitsForTheRest>},
-      {"device.copies", "there are no copies after an abort", made<With<NoneAfterAbort>>},
-      {"device.copies:2", "copies lose what is no whole page", made<With<LosesTheEnd>>},
+      {"device.copies", "there are no copies after an abort", made<WithCopies<NoCopiesAfterAbort>>},
+      {"device.copies:2", "copies lose what is no whole page", made<WithCopies<LosesTheEnd>>},
   };
 }
 

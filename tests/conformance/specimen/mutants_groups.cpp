@@ -9,19 +9,19 @@ struct Member {
   void* self;
   int32_t world_size;
 };
-std::mutex memory;
-std::vector<Member> alive;
+std::mutex members_mutex;
+std::vector<Member> members;
 int32_t started = 0;
 
 void enlist(bp_agent& agent) {
-  const std::lock_guard lock(memory);
-  alive.push_back({agent.self, agent.world_size});
+  const std::lock_guard lock(members_mutex);
+  members.push_back({agent.self, agent.world_size});
 }
 void strike_off(void* self) {
-  const std::lock_guard lock(memory);
-  std::erase_if(alive, [self](const Member& member) { return member.self == self; });
+  const std::lock_guard lock(members_mutex);
+  std::erase_if(members, [self](const Member& member) { return member.self == self; });
 }
-void destroys(void* self) {
+void destroys_in_turn(void* self) {
   strike_off(self);
   kPlain.destroy(self);
 }
@@ -30,9 +30,9 @@ void destroys(void* self) {
 int32_t submits_to_largest(void* self, const bp_op* op, bp_work** work, bp_error* err) {
   void* target = self;
   {
-    const std::lock_guard lock(memory);
+    const std::lock_guard lock(members_mutex);
     int32_t size = 0;
-    for (const Member& member : alive) {
+    for (const Member& member : members) {
       if (member.world_size <= size) continue;
       size = member.world_size;
       target = member.self;
@@ -44,12 +44,12 @@ int32_t submits_to_largest(void* self, const bp_op* op, bp_work** work, bp_error
 int32_t sends_in_first(void* self, const bp_op* op, bp_work** work, bp_error* err) {
   void* target = self;
   if (op->kind == BP_SEND) {
-    const std::lock_guard lock(memory);
+    const std::lock_guard lock(members_mutex);
     int32_t size = 0;
-    for (const Member& member : alive) {
+    for (const Member& member : members) {
       if (member.self == self) size = member.world_size;
     }
-    for (auto member = alive.rbegin(); member != alive.rend(); ++member) {
+    for (auto member = members.rbegin(); member != members.rend(); ++member) {
       if (member->world_size == size) target = member->self;
     }
   }
@@ -58,8 +58,8 @@ int32_t sends_in_first(void* self, const bp_op* op, bp_work** work, bp_error* er
 
 int32_t only_newest_submits(void* self, const bp_op* op, bp_work** work, bp_error* err) {
   {
-    const std::lock_guard lock(memory);
-    if (alive.back().self != self && alive.back().world_size < alive.front().world_size) {
+    const std::lock_guard lock(members_mutex);
+    if (members.back().self != self && members.back().world_size < members.front().world_size) {
       return bp_error_set(err, BP_INVALID, 0, -1, "a smaller group was made since");
     }
   }
@@ -71,31 +71,31 @@ void destroys_the_younger(void* self) {
   bp_error_init(&why);
   bp_error_set(&why, BP_CANCELLED, 0, -1, "the parent was destroyed");
   {
-    const std::lock_guard lock(memory);
+    const std::lock_guard lock(members_mutex);
     bool younger = false;
-    for (const Member& member : alive) {
+    for (const Member& member : members) {
       if (younger) kPlain.abort(member.self, &why);
       younger = younger || member.self == self;
     }
   }
-  destroys(self);
+  destroys_in_turn(self);
 }
 
-std::mutex while_waiting;
+std::mutex while_waiting_for_group;
 
 int32_t waits_alone(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
-  const std::lock_guard lock(while_waiting);
+  const std::lock_guard lock(while_waiting_for_group);
   return kPlain.work_wait(self, work, timeout_ns, err);
 }
 int32_t submits_alone(void* self, const bp_op* op, bp_work** work, bp_error* err) {
-  const std::lock_guard lock(while_waiting);
+  const std::lock_guard lock(while_waiting_for_group);
   return kPlain.submit(self, op, work, err);
 }
 
 template <auto Member1, auto Function1>
-void enlisted(bp_agent& agent) {
+void enlisted_in_order(bp_agent& agent) {
   enlist(agent);
-  replaced<Member1, Function1, &Table::destroy, destroys>(agent);
+  replaced<Member1, Function1, &Table::destroy, destroys_in_turn>(agent);
 }
 
 void enlisted_with_heirs(bp_agent& agent) {
@@ -107,7 +107,7 @@ void enlisted_with_heirs(bp_agent& agent) {
 class KeepsTheSize final : public Specimen {
   void start(const sdk::Context& context) override {
     {
-      const std::lock_guard lock(memory);
+      const std::lock_guard lock(members_mutex);
       static int32_t size = 0;
       if (size == 0) size = context.world_size;
       if (size + 1 == context.world_size) throw sdk::Failure(BP_INTERNAL, "the world has another size");
@@ -146,7 +146,7 @@ template <int32_t limit>
 class LimitedInAll final : public Specimen {
   void start(const sdk::Context& context) override {
     {
-      const std::lock_guard lock(memory);
+      const std::lock_guard lock(members_mutex);
       if (++started > limit) throw sdk::Failure(BP_RESOURCE, "this process has made too many groups");
     }
     Specimen::start(context);
@@ -157,14 +157,14 @@ class LimitedAtOnce final : public Specimen {
  public:
   void start(const sdk::Context& context) override {
     {
-      const std::lock_guard lock(memory);
+      const std::lock_guard lock(members_mutex);
       if (++started > 10) throw sdk::Failure(BP_RESOURCE, "this process has too many groups");
     }
     Specimen::start(context);
   }
   void close() noexcept override {
     Specimen::close();
-    const std::lock_guard lock(memory);
+    const std::lock_guard lock(members_mutex);
     --started;
   }
 };
@@ -174,16 +174,16 @@ class LimitedAtOnce final : public Specimen {
 std::vector<Mutant> groups_mutants() {
   return {
       {"groups.split-colour", "operations go to the largest group of the process", nullptr, nullptr,
-       enlisted<&Table::submit, submits_to_largest>},
+       enlisted_in_order<&Table::submit, submits_to_largest>},
       {"groups.undefined-colour", "a process's first group fixes the world size", made<KeepsTheSize>},
       {"groups.key-order", "the source of a message is its rank in the world", made<SpeaksGlobally>},
       {"groups.singleton", "a group of one cannot send", made<NotAlone>},
       {"groups.all-sizes", "long messages in groups of two arrive wrong", made<NoPairs>},
       {"groups.nested", "a group is dead when a smaller one was made after it", nullptr, nullptr,
-       enlisted<&Table::submit, only_newest_submits>},
+       enlisted_in_order<&Table::submit, only_newest_submits>},
       {"groups.parent-destroyed-first", "destroy takes younger groups along", nullptr, nullptr, enlisted_with_heirs},
       {"groups.same-tags", "messages are sent in the oldest group of the same size", nullptr, nullptr,
-       enlisted<&Table::submit, sends_in_first>},
+       enlisted_in_order<&Table::submit, sends_in_first>},
       {"groups.made-100", "sixty groups in all", made<LimitedInAll<60>>},
       {"groups.made-1000", "six hundred groups in all", made<LimitedInAll<600>>},
       {"groups.alive-at-once", "ten groups at a time", made<LimitedAtOnce>},

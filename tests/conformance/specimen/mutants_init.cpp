@@ -11,7 +11,6 @@
 namespace backplane::specimen {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
 
 struct HatesSolitude final : Specimen {
   void submit_receive(const OperationPtr& receive) override {

@@ -16,7 +16,7 @@ using AllocationPtr = std::unique_ptr<sdk::Allocation>;
 
 // A specimen with another pool.
 template <class BadPool>
-struct With : Specimen {
+struct WithPool : Specimen {
   Pool& pool() override { return bad_; }
   BadPool bad_;
 };
@@ -56,7 +56,7 @@ struct TakesAnyKind : Pool {
   }
 };
 
-struct BlamesItself : Pool {
+struct BlamesItselfForMemory : Pool {
   AllocationPtr allocate(uint64_t bytes, uint32_t memory, int32_t device) override {
     try {
       return Pool::allocate(bytes, memory, device);
@@ -117,7 +117,7 @@ struct WipesAtTheEnd : Specimen {
   }
 };
 
-struct NoneAfterAbort : Specimen {
+struct NoMemoryAfterAbort : Specimen {
   struct Aborted : Pool {
     AllocationPtr allocate(uint64_t bytes, uint32_t memory, int32_t device) override {
       if (is_aborted_) throw sdk::Failure(BP_CANCELLED, "the group was aborted");
@@ -196,17 +196,17 @@ struct WritesLate : Specimen {
 
 std::vector<Mutant> memory_mutants() {
   return {
-      {"memory.aligned-and-apart", "memory begins at a multiple of 8", made<With<AlignedToEight>>},
+      {"memory.aligned-and-apart", "memory begins at a multiple of 8", made<WithPool<AlignedToEight>>},
       {"memory.aligned-and-apart:2", "what fits gets the memory that was handed out last",
-       made<With<GivesTheSameTwice>>},
-      {"memory.refusals", "every kind of memory is that of the host", made<With<TakesAnyKind>>},
-      {"memory.refusals:2", "want of memory is BP_INTERNAL", made<With<BlamesItself>>},
+       made<WithPool<GivesTheSameTwice>>},
+      {"memory.refusals", "every kind of memory is that of the host", made<WithPool<TakesAnyKind>>},
+      {"memory.refusals:2", "want of memory is BP_INTERNAL", made<WithPool<BlamesItselfForMemory>>},
       {"memory.local", "allocating waits for all ranks", made<AllocatesTogether>},
       {"memory.outlives-the-group", "memory holds zeros after destroy", made<WipesAtTheEnd>},
-      {"memory.after-abort", "there is no memory after an abort", made<NoneAfterAbort>},
+      {"memory.after-abort", "there is no memory after an abort", made<NoMemoryAfterAbort>},
       {"memory.after-abort:2", "memory holds zeros after an abort", made<WipesAtAbort>},
-      {"memory.gives-back", "nothing is given back before the group ends", made<With<KeepsAll>>},
-      {"memory.any-thread", "one thread may allocate at a time", made<With<OneThreadAtATime>>},
+      {"memory.gives-back", "nothing is given back before the group ends", made<WithPool<KeepsAll>>},
+      {"memory.any-thread", "one thread may allocate at a time", made<WithPool<OneThreadAtATime>>},
       {"memory.any-buffer", "an output begins where the memory begins", made<ForgetsThePlaceInCollectives>},
       {"memory.any-buffer:2", "an input in other memory counts as zeros", made<ReadsItsMemoryOnly>},
       {"memory.any-buffer:3", "of blocks in its memory all ranks get the first", made<FindsTheFirstBlock>},

@@ -73,7 +73,7 @@ struct WaitsInOrder : Specimen {
 };
 
 // Keeps so much for each operation for ever, once there are many.
-struct KeepsMuch : Specimen {
+struct KeepsMuchForOrder : Specimen {
   OperationPtr make_operation(const bp_op& op) override {
     if (++made_ > 1000) kept_.emplace_back(16 * 1024, 1);
     return Specimen::make_operation(op);
@@ -113,7 +113,7 @@ std::vector<Mutant> order_mutants() {
       {"order.waits-out-of-order", "collectives are to be waited for in their order", made<WaitsInOrder<true, 0>>},
       {"order.messages-out-of-order", "messages are to be waited for nearly in their order",
        made<WaitsInOrder<false, 100>>},
-      {"order.outstanding", "each message costs 16 KiB", made<KeepsMuch>},
+      {"order.outstanding", "each message costs 16 KiB", made<KeepsMuchForOrder>},
       {"order.collectives-outstanding", "each collective costs a descriptor", made<OpensMuch>},
       {"order.many-tags", "each tag costs 16 KiB for ever", made<KeepsTags>},
   };

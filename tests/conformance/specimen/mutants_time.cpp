@@ -8,7 +8,6 @@
 namespace backplane::specimen {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
 
 bool is_message(const bp_op& op) { return op.kind == BP_SEND || op.kind == BP_RECV; }
 

@@ -27,6 +27,8 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using Lock = std::unique_lock<std::mutex>;
 
+constexpr int64_t kMillisecond = 1'000'000;  // in the ABI's nanoseconds
+
 // The moment `timeout_ns` from now; TimePoint::max() if there is no limit.
 TimePoint deadline_after(int64_t timeout_ns);
 

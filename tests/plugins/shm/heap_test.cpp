@@ -136,7 +136,7 @@ TEST(Heap, HostilePlacesAreRefused) {
 }
 
 // Buffers come from the heap or not, by chance and each rank for itself, and go while others still map it.
-void all_sorts(Rank& rank, int rounds) {
+void all_sorts_on_heaps(Rank& rank, int rounds) {
   std::mt19937_64 same(11);
   std::mt19937_64 own(static_cast<uint64_t>(rank.id));
   const auto ranks = static_cast<uint32_t>(rank.size);
@@ -174,9 +174,9 @@ void all_sorts(Rank& rank, int rounds) {
 
 TEST(Heap, AllReduceOneAfterTheOther) {
   for (const int32_t ranks : {2, 3, 5}) {
-    on_heaps(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_sorts(rank, 20 * kEffort); });
+    on_heaps(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_sorts_on_heaps(rank, 20 * kEffort); });
   }
-  on_heaps(3, Patience{0, 0}, [](Rank& rank) { all_sorts(rank, 10 * kEffort); });
+  on_heaps(3, Patience{0, 0}, [](Rank& rank) { all_sorts_on_heaps(rank, 10 * kEffort); });
 }
 
 TEST(Heap, DisagreementIsNamed) {

@@ -14,19 +14,19 @@ namespace backplane::shm::test {
 namespace {
 
 // A process that does nothing until it is killed.
-class Sleeper {
+class SleepingProcess {
  public:
-  Sleeper() : id_(fork()) {
+  SleepingProcess() : id_(fork()) {
     if (id_ != 0) return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // also if the test crashes
     for (;;) pause();
   }
-  ~Sleeper() {
+  ~SleepingProcess() {
     kill();
     waitpid(id_, nullptr, 0);
   }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
+  SleepingProcess(const SleepingProcess&) = delete;
+  SleepingProcess& operator=(const SleepingProcess&) = delete;
 
   pid_t id() const { return id_; }
   void kill() const { ::kill(id_, SIGKILL); }
@@ -50,7 +50,7 @@ TEST(Process, KnowsWhoLives) {
   EXPECT_FALSE(is_alive(getpid(), born(getpid()) + 1)) << "another process with the same number";
   pid_t gone = 0;
   {
-    const Sleeper sleeper;
+    const SleepingProcess sleeper;
     gone = sleeper.id();
     EXPECT_TRUE(is_alive(gone, born(gone)));
     kill(gone, SIGSTOP);
@@ -90,7 +90,7 @@ TEST(Peers, LooksAtAFewInTurn) {
   Peers peers(memory.view, 5, kRanks);
   ASSERT_TRUE(peers.enter());
   {
-    const Sleeper process;
+    const SleepingProcess process;
     for (int32_t rank = 0; rank < kRanks; ++rank) {
       if (rank != 5) enrol(memory.view, rank, process.id());
     }
@@ -108,7 +108,7 @@ template <typename Operation>
 void expect_loss(const Operation& operation) {
   const Memory memory(2);
   Rank rank(memory.view, 0, 2, Patience{20'000, 200'000});
-  const Sleeper peer;
+  const SleepingProcess peer;
   enrol(memory.view, 1, peer.id());
   std::thread killer([&] {
     // Not before rank 0 sleeps, so that it is its own look that finds the death.

@@ -83,7 +83,7 @@ void all_reduce(Rank& rank, uint32_t* in, uint32_t* out, int64_t timeout_ns = Ra
   rank.collectives.run(op, limit);
 }
 
-uint32_t* numbers(const std::unique_ptr<sdk::Allocation>& block) { return static_cast<uint32_t*>(block->data()); }
+uint32_t* numbers_in(const std::unique_ptr<sdk::Allocation>& block) { return static_cast<uint32_t*>(block->data()); }
 
 // Did anything go through the slots of a group?
 bool was_staged(const View& view, int32_t ranks) {
@@ -101,10 +101,10 @@ TEST(Pools, ASplitUsesTheMemoryOfTheWhole) {
         Heaps& elder = *split.elders[static_cast<size_t>(rank.id)];
         const auto in = elder.allocate(kCount * sizeof(uint32_t), BP_HOST, 0);
         const auto own = rank.own_heap->allocate(kCount * sizeof(uint32_t), BP_HOST, 0);
-        std::fill_n(numbers(in), kCount, static_cast<uint32_t>(rank.id) + 5);
-        all_reduce(rank, numbers(in), numbers(own));  // one buffer in each pool
-        all_reduce(rank, numbers(own), numbers(in));
-        EXPECT_EQ(std::count(numbers(in), numbers(in) + kCount, 22U), int64_t{kCount});
+        std::fill_n(numbers_in(in), kCount, static_cast<uint32_t>(rank.id) + 5);
+        all_reduce(rank, numbers_in(in), numbers_in(own));  // one buffer in each pool
+        all_reduce(rank, numbers_in(own), numbers_in(in));
+        EXPECT_EQ(std::count(numbers_in(in), numbers_in(in) + kCount, 22U), int64_t{kCount});
       },
       split.pools);
   EXPECT_FALSE(was_staged(memory.view, 2));
@@ -119,9 +119,9 @@ TEST(Pools, MemoryThatNotAllCanReachIsStaged) {
       [&other_file](Rank& rank) {
         const auto stranger = heaps_of(other_file, rank.id, 2);
         const auto data = stranger->allocate(kCount * sizeof(uint32_t), BP_HOST, 0);
-        std::fill_n(numbers(data), kCount, static_cast<uint32_t>(rank.id) + 5);
-        all_reduce(rank, numbers(data), numbers(data));
-        EXPECT_EQ(std::count(numbers(data), numbers(data) + kCount, 11U), int64_t{kCount});
+        std::fill_n(numbers_in(data), kCount, static_cast<uint32_t>(rank.id) + 5);
+        all_reduce(rank, numbers_in(data), numbers_in(data));
+        EXPECT_EQ(std::count(numbers_in(data), numbers_in(data) + kCount, 11U), int64_t{kCount});
       },
       split.pools);
   EXPECT_TRUE(was_staged(memory.view, 2));
@@ -136,12 +136,12 @@ TEST(Pools, AfterAFailureNothingOfThatPoolIsLent) {
   const auto data = split.elders[0]->allocate(kCount * sizeof(uint32_t), BP_HOST, 0);
   const auto* const bytes = static_cast<const std::byte*>(data->data());
   ASSERT_NE(split.elders[0]->place_of(bytes, 4), 0U);
-  EXPECT_EQ(status_of([&] { all_reduce(early, numbers(data), numbers(data), 1'000'000); }), BP_TIMEOUT);
+  EXPECT_EQ(status_of([&] { all_reduce(early, numbers_in(data), numbers_in(data), 1'000'000); }), BP_TIMEOUT);
   EXPECT_EQ(split.elders[0]->place_of(bytes, 4), 0U);
   std::string text;
   EXPECT_EQ(status_of([&split] { split.elders[0]->allocate(1, BP_HOST, 0); }, &text), BP_UNSUPPORTED);
   EXPECT_EQ(text, "a collective failed that had lent memory of this rank");
-  std::fill_n(numbers(data), kCount, 9U);  // it is memory still
+  std::fill_n(numbers_in(data), kCount, 9U);  // it is memory still
   EXPECT_NE(split.elders[1]->at(3, 1, 4, 4), nullptr);
 }
 

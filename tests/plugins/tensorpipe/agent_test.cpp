@@ -14,18 +14,13 @@
 #include <numeric>
 
 #include "card.hpp"
-#include "rpc/sides.hpp"
-#include "support/agents.hpp"
+#include "plugins/tensorpipe/support.hpp"
 #include "support/eventually.hpp"
 
 namespace backplane::test {
 namespace {
 
 using core::Deadline;
-
-Deadline soon() { return Deadline::after(INT64_C(20'000'000'000)); }
-
-const bp_backend& agent() { return open_backend(TENSORPIPE_PLUGIN, "tensorpipe"); }
 
 // A store that refuses the next values that it is told to.
 class Hesitant final : public core::Store {

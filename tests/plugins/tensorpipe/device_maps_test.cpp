@@ -9,7 +9,7 @@ namespace backplane::tensorpipe_plugin {
 namespace {
 
 // The sentence that it is refused with.
-std::string refusal(const std::vector<WorkerDevices>& workers) {
+std::string map_refusal(const std::vector<WorkerDevices>& workers) {
   try {
     check_device_maps(workers);
   } catch (const sdk::Failure& failure) {
@@ -49,15 +49,15 @@ TEST(DeviceMapsTest, AreOneToOneAndWellFormed) {
 }
 
 TEST(DeviceMapsTest, StayWithinWhatIsThere) {
-  EXPECT_EQ(refusal({{"a", 2, {{"b", {{1, 0}}}}}, {"b", 1, {}}}), "");
-  EXPECT_EQ(refusal({{"a", 2, {{"c", {{0, 0}}}}}, {"b", 1, {}}}),
+  EXPECT_EQ(map_refusal({{"a", 2, {{"b", {{1, 0}}}}}, {"b", 1, {}}}), "");
+  EXPECT_EQ(map_refusal({{"a", 2, {{"c", {{0, 0}}}}}, {"b", 1, {}}}),
             "device_maps: worker a maps to worker c, which there is not");
-  EXPECT_EQ(refusal({{"a", 1, {{"b", {{1, 0}}}}}, {"b", 1, {}}}), "device_maps: worker a maps its device 1, but has 1");
-  EXPECT_EQ(refusal({{"a", 0, {{"b", {{1, 0}}}}, "no driver"}, {"b", 1, {}}}),
+  EXPECT_EQ(map_refusal({{"a", 1, {{"b", {{1, 0}}}}}, {"b", 1, {}}}), "device_maps: worker a maps its device 1, but has 1");
+  EXPECT_EQ(map_refusal({{"a", 0, {{"b", {{1, 0}}}}, "no driver"}, {"b", 1, {}}}),
             "device_maps: worker a maps its device 1, but has 0: no driver");
-  EXPECT_EQ(refusal({{"a", 2, {{"b", {{1, 1}}}}}, {"b", 1, {}}}),
+  EXPECT_EQ(map_refusal({{"a", 2, {{"b", {{1, 1}}}}}, {"b", 1, {}}}),
             "device_maps: worker a maps to device 1 of worker b, which has 1");
-  EXPECT_EQ(refusal({{"a", 0, {}}, {"b", 0, {}}}), "");  // nobody has any
+  EXPECT_EQ(map_refusal({{"a", 0, {}}, {"b", 0, {}}}), "");  // nobody has any
 }
 
 TEST(DeviceMapsTest, AreReversedForWhoIsCalled) {

@@ -11,8 +11,7 @@
 #include "card.hpp"
 #include "message.hpp"
 #include "rpc/cut_express.hpp"
-#include "rpc/sides.hpp"
-#include "support/agents.hpp"
+#include "plugins/tensorpipe/support.hpp"
 #include "support/scoped_log.hpp"
 
 namespace backplane::test {
@@ -20,10 +19,7 @@ namespace {
 
 using namespace tensorpipe_plugin;  // NOLINT: its parts are what is tested
 
-const bp_backend& agent() { return open_backend(TENSORPIPE_PLUGIN, "tensorpipe"); }
 const core::KeyValues kOverShm = {{"transports", "shm"}};
-
-core::Deadline soon() { return core::Deadline::after(INT64_C(20'000'000'000)); }
 
 Card card_of(const Sides& sides, int32_t rank) { return parse_card(sides.store->get(card_key(rank), soon()), rank); }
 

@@ -10,8 +10,7 @@
 #include "card.hpp"
 #include "cuda_double.hpp"
 #include "message.hpp"
-#include "rpc/sides.hpp"
-#include "support/agents.hpp"
+#include "plugins/tensorpipe/support.hpp"
 #include "support/scoped_log.hpp"
 
 namespace backplane::test {
@@ -19,7 +18,6 @@ namespace {
 
 using namespace tensorpipe_plugin;  // NOLINT: its parts are what is tested
 
-const bp_backend& agent() { return open_backend(TENSORPIPE_PLUGIN, "tensorpipe"); }
 const core::KeyValues kOverUv = {{"transports", "uv"}};
 
 TEST(TensorPipeRefusalTest, WhatIsTooLargeEndsThePipeAndIsReported) {

@@ -2,15 +2,13 @@
 //
 // Messages with buffers in devices' memory, between agents without the core, over the double of CUDA's driver.
 #include "rpc/devices.hpp"
-#include "rpc/sides.hpp"
-#include "support/agents.hpp"
+#include "plugins/tensorpipe/support.hpp"
 
 namespace backplane::test {
 namespace {
 
 using Array = rpc::DeviceArray<uint8_t>;
 
-const bp_backend& agent() { return open_backend(TENSORPIPE_PLUGIN, "tensorpipe"); }
 const core::KeyValues kMapped = {{"device_maps", "test:0=1"}};  // all are called test
 
 Array array_of(uint64_t bytes) { return on_device(std::vector<uint8_t>(bytes, 7), 0); }

@@ -6,11 +6,11 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr const char* kCause = "the first cause";
+constexpr const char* kFirstCause = "the first cause";
 
 void expect_first_cause(Rank& rank, const Outcome& outcome, const std::string& what) {
   rank.check(outcome.status == BP_RESOURCE, what + " fails with BP_RESOURCE, the status of the cause", outcome.text());
-  rank.check(outcome.text().find(kCause) != std::string::npos, say(what, " says why: \"", kCause, '"'), outcome.text());
+  rank.check(outcome.text().find(kFirstCause) != std::string::npos, say(what, " says why: \"", kFirstCause, '"'), outcome.text());
 }
 
 // Every kind of operation that the backend has, as small as it can be.
@@ -36,7 +36,7 @@ std::vector<bp_op> one_of_each(Rank& rank, int32_t* memory, const std::vector<ui
 void submit_afterwards(Rank& rank) {
   const auto agent = rank.open();
   rank.meet();
-  agent->abort(BP_RESOURCE, -1, kCause);
+  agent->abort(BP_RESOURCE, -1, kFirstCause);
   std::vector<int32_t> memory(16);
   const std::vector<uint64_t> zeros(static_cast<size_t>(rank.size()));
   for (bp_op op : one_of_each(rank, memory.data(), zeros)) {
@@ -61,7 +61,7 @@ void twice(Rank& rank) {
   Pending pending = agent->submit(recv_op(rank.id(), kSilentTag, memory.data(), memory.size()));
   rank.meet();
   rank.doing("aborting twice");
-  agent->abort(BP_RESOURCE, -1, kCause);
+  agent->abort(BP_RESOURCE, -1, kFirstCause);
   agent->abort(BP_TIMEOUT, -1, "the second cause");
   {
     const Aside another([&] { agent->abort(BP_INTERNAL, -1, "the third cause"); });
@@ -80,7 +80,7 @@ void new_group_afterwards(Rank& rank) {
     std::vector<Pending> pending;
     pending.push_back(agent->submit(hopeless(*agent, memory.data(), memory.size())));
     rank.meet();
-    agent->abort(BP_RESOURCE, -1, kCause);
+    agent->abort(BP_RESOURCE, -1, kFirstCause);
     rank.require(pending[0].wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort", "it goes on");
     pending[0].release();
     if (round % 2 == 0) {  // the broken group may also still be there
@@ -102,7 +102,7 @@ void leaves_others_alone(Rank& rank) {
   Pending lost = broken->submit(hopeless(*broken, memory.data(), memory.size()));
   rank.meet();
   rank.doing("aborting one of two groups");
-  broken->abort(BP_RESOURCE, -1, kCause);
+  broken->abort(BP_RESOURCE, -1, kFirstCause);
   rank.require(lost.wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort", "it goes on");
   lost.release();
   const Outcome untouched = recv.test();
@@ -127,7 +127,7 @@ void done_stays_done(Rank& rank) {
   rank.require_ok(send.wait(rank.scaled(kPlenty)), "a send");
   rank.meet();
   rank.doing("aborting after all operations were done");
-  agent->abort(BP_RESOURCE, -1, kCause);
+  agent->abort(BP_RESOURCE, -1, kFirstCause);
   for (Pending* one : {&recv, &send}) {
     const Outcome outcome = one->wait(0);
     rank.check(outcome.ok(), "an operation that was done before abort stays so", outcome.text());
@@ -147,7 +147,7 @@ void destroy_afterwards(Rank& rank) {
     std::vector<uint8_t> large(kLarge, 1);
     Pending recv = agent->submit(hopeless(*agent, memory.data(), memory.size()));
     Pending send = agent->isend(rank.next(), kSilentTag - 1, large.data(), large.size());
-    agent->abort(BP_RESOURCE, -1, kCause);
+    agent->abort(BP_RESOURCE, -1, kFirstCause);
     for (Pending* one : {&recv, &send}) {
       rank.require(one->wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort", "it goes on");
       one->release();

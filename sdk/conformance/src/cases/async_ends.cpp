@@ -8,13 +8,13 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr uint64_t kSize = 3000;
+constexpr uint64_t kMessageSize = 3000;
 
 // The message that each rank expects from the one before it, sent at last.
 struct Message {
-  explicit Message(Rank& rank) : sent(bytes_of(static_cast<uint64_t>(rank.id()) + 1, kSize)), got(kSize) {}
-  Pending receive(Rank& rank, Agent& agent) { return agent.irecv(rank.previous(), 1, got.data(), kSize); }
-  Pending send(Rank& rank, Agent& agent) { return agent.isend(rank.next(), 1, sent.data(), kSize); }
+  explicit Message(Rank& rank) : sent(bytes_of(static_cast<uint64_t>(rank.id()) + 1, kMessageSize)), got(kMessageSize) {}
+  Pending receive(Rank& rank, Agent& agent) { return agent.irecv(rank.previous(), 1, got.data(), kMessageSize); }
+  Pending send(Rank& rank, Agent& agent) { return agent.isend(rank.next(), 1, sent.data(), kMessageSize); }
   void check(Rank& rank) {
     require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "the message of the rank before");
   }
@@ -120,18 +120,18 @@ void release_in_any_order(Rank& rank) {
   const auto agent = rank.open();
   const auto key = [](int32_t sender, size_t i) { return i * 100 + static_cast<uint64_t>(sender); };
   std::vector<std::vector<uint8_t>> sent;
-  std::vector<std::vector<uint8_t>> got(kCount, std::vector<uint8_t>(kSize));
+  std::vector<std::vector<uint8_t>> got(kCount, std::vector<uint8_t>(kMessageSize));
   std::vector<Pending> recvs;
   std::vector<Pending> sends;
-  for (size_t i = 0; i < kCount; ++i) recvs.push_back(agent->irecv(rank.previous(), 5, got[i].data(), kSize));
-  for (size_t i = 0; i < kCount; ++i) sent.push_back(bytes_of(key(rank.id(), i), kSize));
+  for (size_t i = 0; i < kCount; ++i) recvs.push_back(agent->irecv(rank.previous(), 5, got[i].data(), kMessageSize));
+  for (size_t i = 0; i < kCount; ++i) sent.push_back(bytes_of(key(rank.id(), i), kMessageSize));
   rank.meet();
   for (const size_t begin : {size_t{0}, kCount / 2}) {
     rank.doing(say("waiting for messages ", begin, " and following, to be released in any order"));
     const size_t end = begin + kCount / 2;
     std::vector<Pending*> ended;
     for (size_t i = begin; i < end; ++i) {
-      sends.push_back(agent->isend(rank.next(), 5, sent[i].data(), kSize));
+      sends.push_back(agent->isend(rank.next(), 5, sent[i].data(), kMessageSize));
       ended.push_back(&recvs[i]);
     }
     for (size_t i = begin; i < end; ++i) {
@@ -155,29 +155,29 @@ void destroy_beside_peers(Rank& rank) {
     std::vector<std::vector<uint8_t>> sent;
     std::vector<Pending> sends;
     for (int32_t to = 1; to < rank.size(); ++to) {
-      sent.push_back(bytes_of(key_of(to), kSize));
-      sends.push_back(agent->isend(to, 1, sent.back().data(), kSize));
+      sent.push_back(bytes_of(key_of(to), kMessageSize));
+      sends.push_back(agent->isend(to, 1, sent.back().data(), kMessageSize));
     }
     rank.doing("sending to all others before destroy");
     for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send before destroy");
     close_in_time(rank, *agent, "while the other ranks are busy");
     return;
   }
-  std::vector<uint8_t> got(kSize);
+  std::vector<uint8_t> got(kMessageSize);
   const int32_t others = rank.size() - 1;
   for (int32_t step = 1; step < others; ++step) {
     rank.doing("exchanging messages while rank 0 leaves");
     const int32_t to = 1 + (rank.id() - 1 + step) % others;
     const int32_t from = 1 + (rank.id() - 1 + others - step) % others;
-    const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), kSize);
-    Pending recv = agent->irecv(from, 2, got.data(), kSize);
-    Pending send = agent->isend(to, 2, sent.data(), kSize);
+    const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), kMessageSize);
+    Pending recv = agent->irecv(from, 2, got.data(), kMessageSize);
+    Pending send = agent->isend(to, 2, sent.data(), kMessageSize);
     rank.require_ok(recv.finish(rank.scaled(kPlenty)), say("a recv from rank ", from, " while rank 0 leaves"));
     rank.require_ok(send.finish(rank.scaled(kPlenty)), say("a send to rank ", to, " while rank 0 leaves"));
     require_bytes(rank, got, static_cast<uint64_t>(from), say("the message of rank ", from));
   }
   rank.doing("receiving what rank 0 sent before it destroyed its group");
-  rank.require_ok(agent->irecv(0, 1, got.data(), kSize).finish(rank.scaled(kPlenty)),
+  rank.require_ok(agent->irecv(0, 1, got.data(), kMessageSize).finish(rank.scaled(kPlenty)),
                   "a recv of what was sent before the sender's destroy");
   require_bytes(rank, got, key_of(rank.id()), "the message that was sent before destroy");
 }
@@ -186,10 +186,10 @@ void destroy_beside_peers(Rank& rank) {
 void destroy_with_pending(Rank& rank) {
   for (int round = 0; round < 2; ++round) {
     const auto agent = rank.open(in_space(say("round ", round)));
-    std::vector<uint8_t> memory(kSize);
+    std::vector<uint8_t> memory(kMessageSize);
     std::vector<uint8_t> large(kLarge, 1);
     std::vector<Pending> all;
-    all.push_back(agent->submit(hopeless(*agent, memory.data(), kSize)));
+    all.push_back(agent->submit(hopeless(*agent, memory.data(), kMessageSize)));
     if (round == 1) all.push_back(agent->isend(rank.next(), kSilentTag - 1, large.data(), kLarge));
     rank.meet();
     rank.doing("cancelling what is in flight before destroy");

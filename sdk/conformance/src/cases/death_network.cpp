@@ -15,7 +15,7 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr size_t kLarge = size_t{8} << 20;
+constexpr size_t kBeyondBuffers = size_t{8} << 20;
 
 // Both ends see a reset, as if the peer's host had restarted.
 int reset_connections() {
@@ -42,8 +42,8 @@ void connection_reset(Rank& rank) {
   rank.tell(say("connections/", rank.id()), std::to_string(connected_tcp().size()));
   rank.meet();
   if (rank.ask("connections/0") == "0") rank.skip("rank 0 keeps no TCP connections that could be reset");
-  std::vector<char> in(kLarge);
-  const std::vector<char> out(kLarge);
+  std::vector<char> in(kBeyondBuffers);
+  const std::vector<char> out(kBeyondBuffers);
   const int32_t peer = rank.id() == 0 ? 1 % rank.size() : 0;
   Pending receiving = agent->irecv(peer, 2, in.data(), in.size());
   rank.meet();
@@ -70,8 +70,8 @@ void connection_reset(Rank& rank) {
 void black_hole(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
-  std::vector<char> in(kLarge);
-  const std::vector<char> out(kLarge);
+  std::vector<char> in(kBeyondBuffers);
+  const std::vector<char> out(kBeyondBuffers);
   Pending sending = agent->isend(rank.next(), 2, out.data(), out.size());
   rank.meet();
   if (rank.id() == 0 && !set_loopback(false)) {

@@ -9,7 +9,6 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 std::vector<size_t> shuffled(size_t count, std::mt19937_64& random) {
   std::vector<size_t> order(count);

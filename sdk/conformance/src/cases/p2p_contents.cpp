@@ -5,7 +5,6 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Around the sizes at which transports change their ways.
 const std::vector<uint64_t>& message_sizes() {

@@ -8,7 +8,6 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Joins, also when the body is left.
 class Thread {

@@ -85,7 +85,7 @@ void one_group_many_threads(Rank& rank) {
 }
 
 // One thread submits, another waits, a third releases and destroys.
-void any_thread(Rank& rank) {
+void any_thread_calls(Rank& rank) {
   std::unique_ptr<Agent> agent;
   const auto elsewhere = [](const std::function<void()>& run) { on_threads(1, [&run](int) { run(); }); };
   elsewhere([&] { agent = rank.open(); });
@@ -217,7 +217,7 @@ std::vector<Case> process_cases() {
       make("concurrent-init", "several threads may start groups at once", concurrent_init),
       make("concurrent-groups", "several threads may use groups of their own at once", concurrent_groups),
       make("concurrent-threads", "several threads may use one group at once", one_group_many_threads),
-      make("any-thread", "calls may come from any thread", any_thread),
+      make("any-thread", "calls may come from any thread", any_thread_calls),
       make("fork-child", "a forked child that does nothing and ends costs its parent nothing", fork_child),
       outlived,
       make("cloexec", "descriptors are close-on-exec", close_on_exec),

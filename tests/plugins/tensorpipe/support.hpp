@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The plugin's backend, from its file, and the time that every wait of these tests has.
+#pragma once
+
+#include "rpc/sides.hpp"
+#include "store/store.hpp"
+#include "support/agents.hpp"
+
+namespace backplane::test {
+
+inline const bp_backend& agent() { return open_backend(TENSORPIPE_PLUGIN, "tensorpipe"); }
+inline core::Deadline soon() { return core::Deadline::after(INT64_C(20'000'000'000)); }
+
+}  // namespace backplane::test
