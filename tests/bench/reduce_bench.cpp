@@ -35,6 +35,9 @@ void combine_all(benchmark::State& state, uint32_t dtype, uint32_t reduce_op) {
     combine(dtype, reduce_op, out.data(), left.data(), right.data(), kBytes / dtype_size(dtype));
     benchmark::ClobberMemory();
   }
+  std::vector<unsigned char> plain(kBytes);
+  combine_anywhere(dtype, reduce_op, plain.data(), left.data(), right.data(), kBytes / dtype_size(dtype));
+  if (out != plain) state.SkipWithError("it is not what every processor computes");
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kBytes));
 }
 
@@ -55,6 +58,9 @@ void reduce_all(benchmark::State& state, uint32_t dtype, uint32_t reduce_op, siz
     }
     benchmark::ClobberMemory();
   }
+  std::vector<unsigned char> plain(kBytes);
+  reduce_anywhere(dtype, reduce_op, plain.data(), {inputs.data(), nullptr, ranks}, ranks, count);
+  if (!in_pairs && out != plain) state.SkipWithError("it is not what every processor computes");
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kBytes));
 }
 
@@ -64,6 +70,7 @@ void divide_all(benchmark::State& state, uint32_t dtype) {
     divide(dtype, data.data(), 1, kBytes / dtype_size(dtype));
     benchmark::ClobberMemory();
   }
+  if (data != numbers(dtype)) state.SkipWithError("the quotients of 1 are others");
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kBytes));
 }
 

@@ -88,12 +88,12 @@ TEST(CheckWrongUse, IsExplained) {
   expect_wrong_use({}, "name a plugin file or a backend to check");
   expect_wrong_use({"/no/such/file.so"}, "cannot check /no/such/file.so: No such file or directory");
   expect_wrong_use({"/tmp/"}, "/tmp/ is a directory; name a plugin file in it, or a backend");
-  expect_wrong_use({"nobody"}, "nobody");
+  expect_wrong_use({"nobody"}, "unknown backend 'nobody'");
   expect_wrong_use({kSpecimen, "--filter", "p2p.tag-mach"},
                    "no case is called p2p.tag-mach; did you mean p2p.tag-match?");
-  expect_wrong_use({kSpecimen, "-n", "0"}, "--ranks");
-  expect_wrong_use({kSpecimen, "-n", "65"}, "--ranks");
-  expect_wrong_use({kSpecimen, "--level", "some"}, "--level");
+  expect_wrong_use({kSpecimen, "-n", "0"}, "--ranks: Value 0 not in range 1 to 64");
+  expect_wrong_use({kSpecimen, "-n", "65"}, "--ranks: Value 65 not in range 1 to 64");
+  expect_wrong_use({kSpecimen, "--level", "some"}, "--level: some not in {must,full}");
   expect_wrong_use({kSpecimen, "--option", "port"}, "--option wants KEY=VALUE, not port");
   expect_wrong_use({kSpecimen, "--option", "prot=1"}, "backend specimen has no option prot; it has address, port");
   expect_wrong_use({kSpecimen, "--backend", "other"}, "has no backend other; it has specimen");

@@ -12,10 +12,14 @@
 #include "error.hpp"
 #include "options/names.hpp"
 #include "plugin/elf_file.hpp"
+#include "reached.hpp"
 
 namespace {
 
 using backplane::core::plugin::Note;
+
+Reached found_sound("a file was found sound");
+Reached refused("a file was refused");
 
 void require(bool truth) {
   if (!truth) std::abort();
@@ -36,9 +40,11 @@ template <typename Read>
 void attempt(Read&& read) {
   try {
     check(read());
+    found_sound.mark();
   } catch (const backplane::core::Error& e) {
     require(e.status() == BP_INVALID || e.status() == BP_UNSUPPORTED);
     require(*e.what() != '\0' && backplane::core::printable(e.what()));
+    refused.mark();
   }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs a fuzz target without a fuzzer: replay_<name> RUNS SEED... feeds it every seed (a file, or all files of a
-// directory) and RUNS mutations of them. The mutations are the same on every machine and in every run. An input that
-// crashes the target or keeps it for half a minute is written to replay-failure.bin in the working directory.
+// directory) and RUNS mutations of them. The mutations are the same on every machine and in every run. The seeds must
+// come to all that the target is about (reached.hpp). An input that crashes the target or keeps it for half a minute is
+// written to replay-failure.bin in the working directory.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,6 +20,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "reached.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
@@ -123,6 +126,17 @@ bool read_seeds(const std::string& path, std::vector<Bytes>& seeds) {
   return true;
 }
 
+bool all_is_reached() {
+  bool all = !Reached::all().empty();
+  if (!all) std::fprintf(stderr, "the target does not say what it is about\n");
+  for (const Reached* const each : Reached::all()) {
+    if (each->is_reached()) continue;
+    std::fprintf(stderr, "with none of the seeds %s\n", each->what());
+    all = false;
+  }
+  return all;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -142,6 +156,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "there are no seeds of at most 64 KiB\n");
     return 2;
   }
+  if (!all_is_reached()) return 1;
   Random random(20240607);
   Bytes input;
   for (uint64_t i = 0; i < runs; ++i) {

@@ -13,11 +13,17 @@
 
 #include "backplane/rpc_content.hpp"
 #include "error.hpp"
+#include "reached.hpp"
 #include "rpc/wire.hpp"
 
 namespace {
 
 using namespace backplane::core;
+
+Reached read_header("a header was read");
+Reached refused_header("a header was refused");
+Reached read_values("values were read");
+Reached refused_values("values were refused");
 
 void require(bool truth) {
   if (!truth) std::abort();
@@ -35,8 +41,10 @@ void read(std::string_view bytes) {
   try {
     (backplane::rpc::detail::unpack<Values>(bytes.data(), bytes.size(), &offset), ...);
     require(offset <= bytes.size());
+    read_values.mark();
   } catch (const backplane::Error& e) {
     require(e.status() == backplane::Status::kInvalid && *e.what() != '\0');
+    refused_values.mark();
   }
 }
 
@@ -48,9 +56,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const rpc::Header header = rpc::decode(&left);
     require(rpc::encode(header, 0) == all.substr(0, size - left.size()));
+    read_header.mark();
   } catch (const Error& e) {
     require(e.status() == BP_INVALID && *e.what() != '\0');
     left = all;
+    refused_header.mark();
   }
   read<int, std::string, std::vector<double>>(left);
   read<std::map<std::string, std::pair<int64_t, bool>>>(left);

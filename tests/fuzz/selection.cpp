@@ -12,11 +12,17 @@
 #include "backplane/abi/abi.h"
 #include "error.hpp"
 #include "options/names.hpp"
+#include "reached.hpp"
 #include "registry/selection.hpp"
 
 namespace {
 
 using namespace backplane::core;
+
+Reached read_selection("a selection was read");
+Reached refused_selection("a selection was refused");
+Reached read_options("options were read");
+Reached refused_options("options were refused");
 
 void require(bool truth) {
   if (!truth) std::abort();
@@ -75,8 +81,10 @@ void complete(const SelectionPart& part) {
     require(values.size() == kOptions.size());
     for (size_t i = 0; i < values.size(); ++i) require(values[i].first == kOptions[i].key);
     for (const auto& [key, value] : values) require(printable(value));
+    if (!part.options.empty()) read_options.mark();
   } catch (const Error& e) {
     require(e.status() == BP_INVALID);
+    refused_options.mark();
   }
 }
 
@@ -87,12 +95,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const std::vector<SelectionPart> parts = parse_selection(text);
     require(!parts.empty() && same(parts, parse_selection(written(parts))));
+    read_selection.mark();
     for (const SelectionPart& part : parts) {
       require(valid_id(part.name));
       complete(part);
     }
   } catch (const Error& e) {
     require(e.status() == BP_INVALID && *e.what() != '\0');
+    refused_selection.mark();
   }
   return 0;
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "reached.hpp"
 #include "store/board.hpp"
 #include "store/handshake.hpp"
 #include "store/roster.hpp"
@@ -20,6 +21,22 @@
 namespace {
 
 using namespace backplane::core;
+
+Reached read_hello("a hello was read");
+Reached read_welcome("a welcome was read");
+Reached read_refusal("a refusal was read");
+Reached read_request("a request was read");
+Reached read_reply("a reply was read");
+Reached read_push("a push was read");
+Reached read_fates("fates were read");
+Reached read_offer("the offer of a key was read");
+Reached read_answer("the answer with a key was read");
+Reached agreed("a key was agreed on");
+Reached opened_sealed("a sealed frame was opened");
+Reached refused_changed("a changed frame was refused");
+Reached served_board("the board had a request");
+Reached served_roster("the roster had a request");
+Reached told_loss("a loss was told");
 
 void require(bool truth) {
   if (!truth) std::abort();
@@ -34,17 +51,21 @@ void check_hello(std::string_view bytes) {
   const auto hello = decode_hello(bytes);
   if (!hello || hello->version != kProtocolVersion) return;
   require(body(encode(*hello)) == bytes);
+  read_hello.mark();
 }
 
 void check_welcome(std::string_view bytes) {
   const auto welcome = decode_welcome(bytes);
   if (!welcome) return;
   if (welcome->status == BP_OK) require(body(encode(*welcome)) == bytes && sound(welcome->heartbeat));
+  (welcome->status == BP_OK ? read_welcome : read_refusal).mark();
 }
 
 void check_request(std::string_view bytes) {
   const auto request = decode_request(bytes);
-  if (request) require(body(encode(*request)) == bytes);
+  if (!request) return;
+  require(body(encode(*request)) == bytes);
+  read_request.mark();
 }
 
 void check_reply(std::string_view bytes) {
@@ -52,6 +73,7 @@ void check_reply(std::string_view bytes) {
   if (!reply) return;
   const std::string head = encode_reply_head(reply->id, reply->status, reply->payload.size());
   require(head.substr(kSizeBytes) + reply->payload == bytes);
+  read_reply.mark();
 }
 
 void check_push(std::string_view bytes) {
@@ -59,17 +81,25 @@ void check_push(std::string_view bytes) {
   if (!push) return;
   const auto reply = decode_reply(body(encode(*push)));
   require(reply && reply->id == kPushId && reply->payload == bytes);
+  read_push.mark();
 }
 
 void check_fates(std::string_view bytes) {
   const auto fates = decode_fates(bytes);
   if (!fates) return;
   require(decode_fates(encode_fates(*fates)) == fates);
+  read_fates.mark();
 }
 
 void check_keys(std::string_view bytes) {
-  if (const auto key = decode_key_offer(bytes)) require(body(encode_key_offer(*key)) == bytes);
-  if (const auto key = decode_key_answer(bytes)) require(body(encode_key_answer(*key)) == bytes);
+  if (const auto key = decode_key_offer(bytes)) {
+    require(body(encode_key_offer(*key)) == bytes);
+    read_offer.mark();
+  }
+  if (const auto key = decode_key_answer(bytes)) {
+    require(body(encode_key_answer(*key)) == bytes);
+    read_answer.mark();
+  }
 }
 
 // The bytes as what a stranger sends, as a public key, and as the payload of a frame that is changed on its way: its
@@ -77,7 +107,10 @@ void check_keys(std::string_view bytes) {
 void check_seal(std::string_view bytes) {
   static const Secret secret("of this fuzz target", "here");
   static const KeyExchange client(KeyExchange::End::kClient);
-  require(!client.agree(secret, bytes) || bytes.size() == kKeySize);
+  if (client.agree(secret, bytes)) {
+    require(bytes.size() == kKeySize);
+    agreed.mark();
+  }
   Opener stranger(secret.key());
   std::string forged(bytes);
   require(!stranger.open(forged));
@@ -90,10 +123,12 @@ void check_seal(std::string_view bytes) {
       body(sealer.seal(payload.substr(0, payload.size() / 2), payload.substr(payload.size() / 2)));
   std::string opened = first;
   require(opener.open(opened) && opened == payload);
+  opened_sealed.mark();
   std::string changed = body(sealer.seal(payload));
   const auto mask = static_cast<char>(bytes[1]);
   changed[static_cast<unsigned char>(bytes[0]) % changed.size()] ^= mask;
   require(opener.open(changed) == (mask == 0));
+  if (mask != 0) refused_changed.mark();
   std::string repeated = first;
   require(!opener.open(repeated));
 }
@@ -105,6 +140,7 @@ void serve(std::string_view bytes) {
   Roster roster([](ClientId client, const Push& push) {
     require(client < kClients && push.text.size() <= kMaxNoticeSize);
     check_push(decode_reply(body(encode(push)))->payload);
+    told_loss.mark();
   });
   while (bytes.size() >= 2) {
     const ClientId client = static_cast<unsigned char>(bytes[0]) % kClients;
@@ -135,7 +171,10 @@ void serve(std::string_view bytes) {
         check_fates(encode_fates(roster.fates(scope)));
       } else {
         board.handle(client, std::move(*request));
+        served_board.mark();
+        continue;
       }
+      served_roster.mark();
     } catch (const Error& e) {
       require(e.status() == BP_INVALID);
     }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 
+#include "reached.hpp"
 #include "wire.hpp"
 
 namespace {
@@ -17,6 +18,12 @@ using namespace backplane::zmq_plugin;
 namespace sdk = backplane::sdk;
 
 constexpr uint64_t kToken = UINT64_C(0x6e656b6f74207962);  // "by token", as in the seeds
+
+Reached read_bye("a farewell was read");
+Reached read_data("a message with data was read");
+Reached read_other("a message without data was read");
+Reached read_cause("a cause was read that is the same for everybody");
+Reached read_end("a reason was read for which its sender is lost");
 
 void require(bool truth) {
   if (!truth) std::abort();
@@ -33,6 +40,7 @@ void check_reason(const std::string& reason, int32_t rank, int32_t world_size) {
   require(onward.size() <= kMaxReason);
   const sdk::Failure again = decode_reason(onward, rank, world_size);
   require(again.status() == failure.status() && again.peer_rank() == failure.peer_rank());
+  (failure.status() == BP_PEER_LOST && failure.peer_rank() == rank ? read_end : read_cause).mark();
 }
 
 void check_frame(const std::byte* frame, size_t size, int32_t world_size) {
@@ -45,8 +53,10 @@ void check_frame(const std::byte* frame, size_t size, int32_t world_size) {
   if (header->kind == Kind::kBye) {
     require(behind <= kMaxReason);
     check_reason({reinterpret_cast<const char*>(frame) + sizeof(Header), behind}, header->source, world_size);
+    read_bye.mark();
   } else {
     require(header->kind == Kind::kEager ? header->size == behind : behind == 0);
+    (header->kind == Kind::kEager ? read_data : read_other).mark();
   }
 }
 

@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "reduce/small_float.hpp"
 #include "support/groups.hpp"
+#include "support/rounded_once.hpp"
 
 namespace backplane::test {
 namespace {
@@ -33,10 +33,6 @@ struct Case {
     return sum;
   }
 };
-
-bool is_small_float(uint32_t dtype) {
-  return dtype == BP_F16 || dtype == BP_BF16 || dtype == BP_F8E4M3 || dtype == BP_F8E5M2;
-}
 
 // Random bits: numbers of all sizes and, in the small formats, often infinities and NaN. Seeds 1 and up. Sums of two
 // are the same in either order, and sums of three equal ones in any: then the schedule does not show in the bits.
@@ -123,40 +119,23 @@ std::vector<Case> small_float_cases(int ranks) {
   return all;
 }
 
-// What this rank ought to end with: in ascending order of ranks, in f32, rounded at the end.
-template <class Format>
+// What this rank ought to end with.
 Bytes rounded_once(const Case& c, int rank, int ranks) {
-  using Bits = typename Format::Bits;
   if (c.kind == BP_REDUCE && rank != ranks - 1) return {};
-  const auto number = [](const Bytes& from, uint64_t i) {
-    Bits bits;
-    std::memcpy(&bits, &from[i * sizeof bits], sizeof bits);
-    return Format::to_float(bits);
-  };
-  const uint64_t before = c.scatters() ? c.blocks_before(rank) : 0;
-  std::vector<float> results(c.block(rank));
-  for (int from = 0; from < ranks; ++from) {
-    const Bytes data = random_elements(c, c.scatters() ? c.blocks_before(ranks) : c.count, from, ranks);
-    const float factor = c.reduce_op == BP_PREMUL_SUM ? number(random_elements(c, 1, from, ranks), 0) : 1;
-    for (uint64_t i = 0; i < results.size(); ++i) {
-      const float value = number(data, before + i) * factor;
-      results[i] = from == 0 ? value : (c.reduce_op == BP_PROD ? results[i] * value : results[i] + value);
-    }
-  }
-  Bytes bytes(results.size() * sizeof(Bits));
-  for (uint64_t i = 0; i < results.size(); ++i) {
-    const Bits bits = Format::from_float(c.reduce_op == BP_AVG ? results[i] / static_cast<float>(ranks) : results[i]);
-    std::memcpy(&bytes[i * sizeof bits], &bits, sizeof bits);
-  }
-  return bytes;
-}
-
-Bytes rounded_once(const Case& c, int rank, int ranks) {
   if (ranks == 1 && (c.reduce_op == BP_SUM || c.reduce_op == BP_PROD)) return random_elements(c, c.block(0), 0, 1);
-  if (c.dtype == BP_F16) return rounded_once<core::F16>(c, rank, ranks);
-  if (c.dtype == BP_BF16) return rounded_once<core::BF16>(c, rank, ranks);
-  if (c.dtype == BP_F8E4M3) return rounded_once<core::F8E4M3>(c, rank, ranks);
-  return rounded_once<core::F8E5M2>(c, rank, ranks);
+  std::vector<Bytes> data;
+  std::vector<Bytes> factors;
+  std::vector<const void*> inputs;
+  std::vector<const void*> scalars;
+  for (int from = 0; from < ranks; ++from) {
+    data.push_back(random_elements(c, c.scatters() ? c.blocks_before(ranks) : c.count, from, ranks));
+    factors.push_back(random_elements(c, 1, from, ranks));
+    inputs.push_back(data.back().data() + (c.scatters() ? c.blocks_before(rank) * c.element() : 0));
+    scalars.push_back(c.reduce_op == BP_PREMUL_SUM ? factors.back().data() : nullptr);
+  }
+  Bytes out(c.block(rank) * c.element());
+  reduce_and_round_once(c.dtype, c.reduce_op, out.data(), inputs.data(), scalars.data(), inputs.size(), c.block(rank));
+  return out;
 }
 
 constexpr Where kEverywhere[] = {Where::kPlain, Where::kInPlace, Where::kAllocated, Where::kAllocatedInPlace,
@@ -218,19 +197,6 @@ float all_reduced(ProcessGroup& group, uint32_t dtype, uint32_t reduce_op, float
   bp_error_init(&err);
   EXPECT_EQ(bp_group_run(group.get(), &op, &err), BP_OK) << err.text;
   return Format::to_float(data);
-}
-
-// What is too small for the dtype's sum by itself counts together.
-TEST(SmallFloats, AddUp) {
-  in_group("shm", 4, [](ProcessGroup& group) {
-    const auto sum = [&group]<class Format>(uint32_t dtype, float first) {
-      return all_reduced<Format>(group, dtype, BP_SUM, group.rank() == 0 ? first : 1);
-    };
-    EXPECT_EQ(sum.template operator()<core::BF16>(BP_BF16, 256), 260);
-    EXPECT_EQ(sum.template operator()<core::F16>(BP_F16, 2048), 2052);
-    EXPECT_EQ(sum.template operator()<core::F8E4M3>(BP_F8E4M3, 16), 20);
-    EXPECT_EQ(sum.template operator()<core::F8E5M2>(BP_F8E5M2, 8), 12);
-  });
 }
 
 // By the core's schedules, too, however much of the sum travels from rank to rank.

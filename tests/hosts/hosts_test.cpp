@@ -93,9 +93,10 @@ class HostsTest : public testing::TestWithParam<std::string> {
     std::printf("over %s the survivors were told after %.3f s, who was cut off after %.3f s\n", GetParam().c_str(),
                 told, own_told);
     tell(rest, "shrink");
-    for (const int number : rest) {
-      const std::string answer = rank(number).hear();
-      EXPECT_TRUE(answer.starts_with("shrunk ")) << answer;
+    std::string members;
+    for (const int number : rest) members += " " + std::to_string(number);
+    for (size_t i = 0; i < rest.size(); ++i) {
+      EXPECT_EQ(rank(rest[i]).hear(), "shrunk " + std::to_string(i) + " of 3:" + members);
     }
     tell(rest, "all_reduce");
     expect_all(rest, "sum 3");

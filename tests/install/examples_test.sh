@@ -37,6 +37,7 @@ TEXT
 
 over self 1 "$bin/digits" --require-accuracy 95 >"$work/self"
 cat "$work/self"
+grep -q ^epoch "$work/self" || fail "digits does not say what it learns in each epoch"
 for backend in "$@"; do
   for program in hello hello_c; do
     count=$(over "$backend" 3 "$bin/$program" | grep -c "of 3 over $backend: the ranks add up to 3")

@@ -74,12 +74,25 @@ check_exports() {
   # readelf fails on what is no ELF file, which most files are not.
   find "$work/prefix" -type f -print0 | { xargs -0 readelf -d 2>/dev/null || true; } >"$work/dynamic"
   # shellcheck disable=SC2016 # $ORIGIN is for the loader
+  grep -E 'R(UN)?PATH' "$work/dynamic" | grep -qF '$ORIGIN' || fail "no installed file was seen to have a run path"
+  # shellcheck disable=SC2016
   if grep -E 'R(UN)?PATH' "$work/dynamic" | grep -vF '$ORIGIN'; then
     fail "an installed file looks for libraries at a fixed place"
   fi
 }
 
+# What run_installed looks for only if it was built.
+check_complete() {
+  local plugins
+  plugins=$(dirname "$(find "$work/prefix" -name libbackplane.so)")/backplane/plugins
+  diff <(cd "$build/lib/backplane/plugins" && ls) <(cd "$plugins" && ls) || fail "not all plugins (<) are installed (>)"
+  if [ -e "$build/bin/backplane" ]; then
+    [ -x "$work/prefix/bin/backplane" ] || fail "the command is not installed"
+  fi
+}
+
 cmake --install "$build" --prefix "$work/prefix" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+check_complete
 build_outside "$work/prefix/share/backplane/examples" "$work/examples"
 build_outside "$work/prefix/share/backplane/examples/plugin" "$work/plugin"
 build_outside "$here/outside" "$work/c"

@@ -4,7 +4,6 @@
 // BACKPLANE_LIVENESS_TRIALS (20) says how often ranks are killed at random.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <chrono>
@@ -42,7 +41,7 @@ std::string lost(const std::string& who, int peer, const std::string& why = "its
 
 int trials() {
   const char* text = std::getenv("BACKPLANE_LIVENESS_TRIALS");
-  return text == nullptr ? 20 : std::atoi(text);
+  return text == nullptr ? 20 : std::max(std::atoi(text), 1);
 }
 
 class LivenessTest : public testing::TestWithParam<std::string> {
@@ -239,7 +238,7 @@ TEST_P(LivenessTest, WhoVanishesIsLost) {
   Job job(GetParam(), 3);
   job.init();
   job[2].tell("vanish");  // code 0, but without a word
-  EXPECT_EQ(WEXITSTATUS(job[2].wait()), 0);
+  EXPECT_EQ(job[2].wait(), 0);
   const std::vector<std::string> answers = job.ask({0, 1}, "barrier");
   EXPECT_EQ(answers[0], answers[1]);
   EXPECT_TRUE(answers[0].starts_with("error 5 2 rank 2 (")) << answers[0];

@@ -6,7 +6,7 @@
 //   init             makes the default group as the environment says
 //   all_reduce       of a few numbers; "sum S" where each rank has put in 1
 //   flood            all_reduces until one fails
-//   traffic N        N all_reduces, small and large in turn
+//   traffic N        N all_reduces, small and large in turn; "ok" if all sums are right
 //   hurry MS         an all_reduce that may take that many milliseconds
 //   broadcast R, recv R, exchange R (both ways, between two ranks), barrier
 //   new_group        of all ranks
@@ -20,6 +20,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -85,7 +86,11 @@ class Rank {
     } else if (command == "flood") {
       for (;;) all_reduce(size_t{1} << 16);
     } else if (command == "traffic") {
-      for (int i = 0; i < peer; ++i) all_reduce(i % 8 == 0 ? size_t{1} << 16 : 4);
+      const std::string expected = "sum " + std::to_string(group_->world_size());
+      for (int i = 0; i < peer; ++i) {
+        const std::string answer = all_reduce(i % 8 == 0 ? size_t{1} << 16 : 4);
+        if (answer != expected) return answer;
+      }
     } else if (command == "hurry") {
       return all_reduce(4, {.timeout = std::chrono::milliseconds(peer)});
     } else if (command == "broadcast") {
@@ -95,7 +100,7 @@ class Rank {
       float value = 0;
       group_->recv(backplane::one(value), peer);
     } else if (command == "exchange") {
-      exchange(peer);
+      return exchange(peer);
     } else if (command == "new_group") {
       std::vector<int> all;
       for (int rank = 0; rank < group_->world_size(); ++rank) all.push_back(rank);
@@ -117,15 +122,18 @@ class Rank {
   std::string all_reduce(size_t count, backplane::CallOptions options = {}) {
     std::vector<float> values(count, 1);
     group_->all_reduce(values, backplane::ReduceOp::kSum, options);
-    return "sum " + std::to_string(static_cast<int>(values.back()));
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    if (*least != *most) return "sums from " + std::to_string(*least) + " to " + std::to_string(*most);
+    return "sum " + std::to_string(static_cast<int>(*most));
   }
 
-  void exchange(int peer) {
+  std::string exchange(int peer) {
     int mine = group_->rank();
     int theirs = -1;
     backplane::Work sending = group_->isend(backplane::one(mine), peer);
     group_->recv(backplane::one(theirs), peer);
     sending.wait();
+    return theirs == peer ? "ok" : "received " + std::to_string(theirs);
   }
 
   std::optional<ProcessGroup> group_;

@@ -28,7 +28,7 @@ cmake -S "$name" -B build -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_COMPILE
   fail "it cannot be configured: $(cat log)"
 cmake --build build >log 2>&1 || fail "it does not build: $(cat log)"
 if grep -i warning log; then fail "it builds with warnings"; fi
-ctest --test-dir build --output-on-failure || fail "its own tests fail"
+ctest --test-dir build --output-on-failure --no-tests=error || fail "its own tests fail"
 
 plugin=build/backplane_$name.so
 exported=$(nm -D --defined-only "$plugin" | awk '{print $3}')

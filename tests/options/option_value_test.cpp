@@ -15,17 +15,44 @@ bp_option option(uint32_t type, const char* key, const char* fallback, double mi
 }
 
 TEST(OptionValueTest, EachTypeIsReadAndNormalised) {
-  const auto text = [](uint32_t type, const char* value) { return read_option(option(type, "k", ""), value).text; };
-  EXPECT_EQ(text(BP_OPTION_INT, "-12"), "-12");
+  const auto text = [](uint32_t type, const char* given) {
+    const OptionValue value = read_option(option(type, "k", ""), given);
+    EXPECT_EQ(value.problem, "") << given;
+    return value.text;
+  };
+  EXPECT_EQ(text(BP_OPTION_STRING, "0x10 K"), "0x10 K");
+  EXPECT_EQ(text(BP_OPTION_INT, "-0012"), "-12");
   EXPECT_EQ(text(BP_OPTION_BOOL, "yes"), "true");
   EXPECT_EQ(text(BP_OPTION_BOOL, "off"), "false");
-  EXPECT_EQ(text(BP_OPTION_ENUM, "tree"), "tree");
   EXPECT_EQ(text(BP_OPTION_DURATION, "1.5ms"), "1500000");
   EXPECT_EQ(text(BP_OPTION_DURATION, "2"), "2000000000");
   EXPECT_EQ(text(BP_OPTION_DURATION, "1h"), "3600000000000");
   EXPECT_EQ(text(BP_OPTION_BYTES, "64K"), "65536");
-  EXPECT_EQ(text(BP_OPTION_BYTES, "7"), "7");
-  EXPECT_EQ(text(BP_OPTION_FLOAT, "0.25"), "0.25");
+  EXPECT_EQ(text(BP_OPTION_BYTES, "7.4"), "7");
+}
+
+// They are left as they are written; what is read is seen by what is refused beside it.
+TEST(OptionValueTest, FloatsAndChoicesAreTakenAsTheyAre) {
+  const bp_option share = option(BP_OPTION_FLOAT, "k", "", 0.25, 2);
+  for (const char* good : {"0.25", "1e0", "2.000"}) {
+    const OptionValue value = read_option(share, good);
+    EXPECT_EQ(value.problem, "") << good;
+    EXPECT_EQ(value.text, good);
+  }
+  for (const char* bad : {"0.24", "2.01", "2e1", "-1"}) {
+    EXPECT_EQ(read_option(share, bad).problem, "is not between 0.25 and 2") << bad;
+  }
+  for (const char* bad : {"", "1,5", "1.5s", "inf", "0x1"}) {
+    EXPECT_EQ(read_option(share, bad).problem, "is not a number") << bad;
+  }
+  const bp_option shape = option(BP_OPTION_ENUM, "k", "");
+  for (const char* good : {"ring", "tree"}) {
+    EXPECT_EQ(read_option(shape, good).problem, "") << good;
+    EXPECT_EQ(read_option(shape, good).text, good);
+  }
+  for (const char* bad : {"", "Ring", "ring|tree", "tre", "trees"}) {
+    EXPECT_EQ(read_option(shape, bad).problem, "is not one of ring|tree") << bad;
+  }
 }
 
 TEST(OptionValueTest, WrongValuesAreSaidPlainly) {
@@ -39,8 +66,11 @@ TEST(OptionValueTest, WrongValuesAreSaidPlainly) {
   EXPECT_EQ(problem(BP_OPTION_FLOAT, "nan"), "is not a number");
   EXPECT_EQ(problem(BP_OPTION_BOOL, "maybe"), "is not true or false");
   EXPECT_EQ(problem(BP_OPTION_ENUM, "star"), "is not one of ring|tree");
-  EXPECT_FALSE(problem(BP_OPTION_DURATION, "5 parsecs").empty());
-  EXPECT_FALSE(problem(BP_OPTION_BYTES, "1T").empty());
+  EXPECT_EQ(problem(BP_OPTION_DURATION, "5 parsecs"), "is not a duration such as 250ms, 5s or 2m");
+  EXPECT_EQ(problem(BP_OPTION_DURATION, "1h"), "is not between 1e-09 s and 6.4e-08 s");
+  EXPECT_EQ(problem(BP_OPTION_BYTES, "1T"), "is not a size such as 4096, 64K or 1M");
+  EXPECT_EQ(problem(BP_OPTION_BYTES, "1e19"), "is too large");
+  EXPECT_EQ(problem(BP_OPTION_BYTES, "1K"), "is not between 1 and 64");
   EXPECT_EQ(problem(BP_OPTION_STRING, "\xff"), "is not printable UTF-8");
 }
 
@@ -53,7 +83,7 @@ class CompleteOptionsTest : public testing::Test {
       EXPECT_EQ(e.status(), BP_INVALID);
       return e.what();
     }
-    return {};
+    return "nothing was refused";
   }
 
   const bp_option threads_ = option(BP_OPTION_INT, "threads", "2", 1, 64);

@@ -69,7 +69,9 @@ TEST(Loader, IsThreadSafe) {
 
 TEST(Loader, AcceptsALargerStruct) {
   const test::TempDirectory temp;
-  EXPECT_NE(load_path(temp.copy("struct_long", "backplane_good.so")), nullptr);
+  const bp_plugin* const plugin = load_path(temp.copy("struct_long", "backplane_good.so"));
+  ASSERT_NE(plugin, nullptr);
+  EXPECT_EQ(plugin->struct_size, sizeof(bp_plugin) + 64);
 }
 
 TEST(Loader, KeepsTheWordsOfTheDynamicLoader) {

@@ -252,6 +252,14 @@ TEST(Combine, IsTheHardwaresArithmeticOnDouble) {
     ASSERT_TRUE(same(sum[i], a[i] + b[i])) << a[i] << " " << b[i];
     ASSERT_TRUE(same(product[i], a[i] * b[i])) << a[i] << " " << b[i];
   }
+  auto thirds = a;
+  divide(BP_F64, thirds.data(), 3, thirds.size());
+  auto scaled = a;
+  multiply(BP_F64, scaled.data(), a.data(), &b[1], a.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_TRUE(same(thirds[i], a[i] / 3)) << a[i];
+    ASSERT_TRUE(same(scaled[i], a[i] * b[1])) << a[i] << " " << b[1];
+  }
 }
 
 TEST(Combine, IsRightForEveryPairOfEightBitFloats) {

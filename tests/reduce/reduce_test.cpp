@@ -5,13 +5,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "reduce/combine.hpp"
 #include "reduce/small_float.hpp"
+#include "support/rounded_once.hpp"
 
 namespace backplane::core {
 namespace {
@@ -19,10 +18,6 @@ namespace {
 using Bytes = std::vector<unsigned char>;
 
 constexpr uint64_t kRanks[] = {1, 2, 3, 4, 5, 7, 8, 33};
-
-bool is_small_float(uint32_t dtype) {
-  return dtype == BP_F16 || dtype == BP_BF16 || dtype == BP_F8E4M3 || dtype == BP_F8E5M2;
-}
 
 // What `ranks` ranks contribute: random bits, so numbers of all sizes, infinities and NaN.
 struct Contributions {
@@ -46,29 +41,6 @@ struct Contributions {
   std::vector<const void*> scalar_pointers;
 };
 
-template <class Format>
-Bytes rounded_once(uint32_t op, const Contributions& all, uint64_t count) {
-  using Bits = typename Format::Bits;
-  const auto number = [](const void* from, uint64_t i) {
-    Bits bits;
-    std::memcpy(&bits, static_cast<const unsigned char*>(from) + i * sizeof bits, sizeof bits);
-    return Format::to_float(bits);
-  };
-  Bytes out(count * sizeof(Bits));
-  for (uint64_t i = 0; i < count; ++i) {
-    float result = 0;
-    for (size_t rank = 0; rank < all.data.size(); ++rank) {
-      float value = number(all.data_pointers[rank], i);
-      if (all.scalar_pointers[rank] != nullptr) value *= number(all.scalar_pointers[rank], 0);
-      result = rank == 0 ? value : (op == BP_PROD ? result * value : result + value);
-    }
-    if (op == BP_AVG) result /= static_cast<float>(all.data.size());
-    const Bits bits = Format::from_float(result);
-    std::memcpy(&out[i * sizeof bits], &bits, sizeof bits);
-  }
-  return out;
-}
-
 Bytes by_pairs(uint32_t dtype, uint32_t op, const Contributions& all, uint64_t count) {
   std::vector<Bytes> operands = all.data;
   for (size_t rank = 0; rank < operands.size(); ++rank) {
@@ -81,13 +53,11 @@ Bytes by_pairs(uint32_t dtype, uint32_t op, const Contributions& all, uint64_t c
 }
 
 Bytes expected(uint32_t dtype, uint32_t op, const Contributions& all, uint64_t count) {
-  if (is_small_float(dtype) && op != BP_MIN && op != BP_MAX) {
-    if (dtype == BP_F16) return rounded_once<F16>(op, all, count);
-    if (dtype == BP_BF16) return rounded_once<BF16>(op, all, count);
-    if (dtype == BP_F8E4M3) return rounded_once<F8E4M3>(op, all, count);
-    return rounded_once<F8E5M2>(op, all, count);
-  }
-  return by_pairs(dtype, op, all, count);
+  if (!test::is_small_float(dtype) || op == BP_MIN || op == BP_MAX) return by_pairs(dtype, op, all, count);
+  Bytes out(count * dtype_size(dtype));
+  test::reduce_and_round_once(dtype, op, out.data(), all.data_pointers.data(), all.scalar_pointers.data(),
+                              all.data.size(), count);
+  return out;
 }
 
 // 20000 elements are more than the parts in which anything is done; 37 and 1003 no multiple of any vector.

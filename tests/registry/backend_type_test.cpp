@@ -71,6 +71,7 @@ TEST(BackendTypeTest, RegisteringTwiceIsAnError) {
   EXPECT_EQ(failure_of([] { register_backend("twice", idle_handlers()); }, &text), Status::kInvalid);
   EXPECT_EQ(text, "RPC backend TWICE: already registered");
   EXPECT_EQ(failure_of([] { register_backend("inproc", idle_handlers()); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "RPC backend INPROC: already registered");
   // torch rebuilds the enumeration, so that members held earlier no longer equal their successors.
   const BackendOptions options = construct_rpc_backend_options(first);
   register_backend("another", idle_handlers());

@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <fstream>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "backplane/abi/ext/plan.h"
 #include "error.hpp"
@@ -155,11 +158,27 @@ TEST(ChoiceTest, OnlyAutonomousBackendsShareAGroup) {
 }
 
 TEST(ChoiceTest, NoTableAtAll) {
-  for (const char* text : {"", "{", "[]", R"({"format": "x", "measured": []})", R"({"format": "backplane-tuning/1"})",
-                           R"({"format": "backplane-tuning/1", "measured": [{"ranks": 2}]})",
-                           R"({"format": "backplane-tuning/1", "measured": [
-                              {"ranks": 2, "operation": "x", "bytes": 4, "us": {"shm": -1}}]})"}) {
-    EXPECT_THROW(TuningTable table(text), Error) << text;
+  constexpr std::pair<const char*, const char*> kCases[] = {
+      {"", "parse_error"},
+      {"{", "parse_error"},
+      {"[]", "type_error"},
+      {R"({"format": "x", "measured": []})", "its format is not backplane-tuning/1"},
+      {R"({"format": "backplane-tuning/1"})", "key 'measured' not found"},
+      {R"({"format": "backplane-tuning/1", "measured": [{"ranks": 2}]})", "key 'operation' not found"},
+      {R"({"format": "backplane-tuning/1", "measured": [
+          {"ranks": 0, "operation": "x", "bytes": 4, "us": {"shm": 1}}]})",
+       "ranks and times must be positive"},
+      {R"({"format": "backplane-tuning/1", "measured": [
+          {"ranks": 2, "operation": "x", "bytes": 4, "us": {"shm": -1}}]})",
+       "ranks and times must be positive"}};
+  for (const auto& [text, expected] : kCases) {
+    try {
+      const TuningTable table(text);
+      ADD_FAILURE() << "'" << text << "' is taken for a table";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status(), BP_INVALID) << text;
+      EXPECT_NE(std::string(e.what()).find(expected), std::string::npos) << text << ": " << e.what();
+    }
   }
 }
 
@@ -167,9 +186,10 @@ TEST(ChoiceTest, NoTableAtAll) {
 TEST(ChoiceTest, ATableThatCannotBeOpenedIsSaid) {
   const test::ScopedDirectory directory;
   const std::string path = (directory.path() / "tuning").string();
-  std::ofstream(path) << R"({"format": "backplane-tuning/1", "measured": []})";
+  const std::string table = R"({"format": "backplane-tuning/1", "measured": []})";
+  std::ofstream(path) << table;
   const test::ScopedVariable variable("BACKPLANE_TUNING_FILE", path);
-  EXPECT_FALSE(tuning_text().empty());
+  EXPECT_EQ(tuning_text(), table);
   std::string told;
   set_log([](void* ctx, uint32_t, const char* text) { *static_cast<std::string*>(ctx) = text; }, &told);
   rlimit before = {};
@@ -183,30 +203,58 @@ TEST(ChoiceTest, ATableThatCannotBeOpenedIsSaid) {
   EXPECT_NE(told.find("it cannot be opened (Too many open files)"), std::string::npos) << told;
 }
 
-// The registry of the process: what is built in is for one process, so none of it is a candidate.
+// A process group that nobody can make.
+bp_backend backend_called(const char* id) {
+  bp_backend backend = {};
+  backend.struct_size = sizeof backend;
+  backend.kinds = BP_KIND_PROCESS_GROUP;
+  backend.id = id;
+  backend.version = "1";
+  backend.summary = "of this test";
+  backend.init = [](const bp_backend*, const bp_init*, bp_agent*, bp_error*) -> int32_t { return BP_INTERNAL; };
+  return backend;
+}
+
+// What is built in is for one process, so none of it is a candidate.
 TEST(ChoiceTest, CandidatesJoinProcesses) {
+  const bp_backend joins = backend_called("joins");
+  bp_backend local = backend_called("local");
+  local.flags = BP_BACKEND_LOCAL;
+  bp_backend one_process = backend_called("one_process");
+  one_process.flags = BP_BACKEND_ONE_PROCESS;
+  bp_backend calls = backend_called("calls");
+  calls.kinds = BP_KIND_RPC;
   Registry registry;
-  for (const Candidate& each : candidates(registry, 2, -1)) {
-    EXPECT_NE(each.id, "self");
-    EXPECT_NE(each.id, "inproc");
+  registry.register_backend(joins);
+  registry.register_backend(local);
+  registry.register_backend(one_process);
+  registry.register_backend(calls);
+  std::set<std::string> found;
+  for (const Candidate& each : candidates(registry, 2, -1)) found.insert(each.id);
+  EXPECT_EQ(found.count("joins"), 1U);
+  for (const char* other : {"local", "one_process", "calls", "self", "inproc"}) {
+    EXPECT_EQ(found.count(other), 0U) << other;
   }
-  EXPECT_EQ(shared_place(), shared_place());
+}
+
+// Ranks of one boot of one host and one user.
+TEST(ChoiceTest, APlaceIsABootOfAHostAndAUser) {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  ASSERT_FALSE(boot.empty());
+  const std::string place = shared_place();
+  EXPECT_TRUE(place.starts_with(boot + " ")) << place;
+  EXPECT_TRUE(place.ends_with(fmt::format(" {}", ::geteuid()))) << place;
 }
 
 // A probe hears for how many ranks the choice is made, and nothing where there is none to make.
 TEST(ChoiceTest, ProbesKnowTheGroup) {
-  bp_backend narrow = {};
-  narrow.struct_size = sizeof narrow;
-  narrow.kinds = BP_KIND_PROCESS_GROUP;
-  narrow.id = "narrow";
-  narrow.version = "1";
-  narrow.summary = "at most 3 ranks";
+  bp_backend narrow = backend_called("narrow");
   narrow.probe = [](const bp_backend*, const bp_host* host, bp_error* err) -> int32_t {
     const auto* const plan = static_cast<const bp_plan_api*>(host->extension(host->ctx, BP_EXT_PLAN));
     if (plan == nullptr || plan->world_size <= 3) return BP_OK;
     return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "more than 3 ranks");
   };
-  narrow.init = [](const bp_backend*, const bp_init*, bp_agent*, bp_error*) -> int32_t { return BP_INTERNAL; };
   Registry registry;
   registry.register_backend(narrow);
   const auto objection = [&registry](int32_t world_size) {

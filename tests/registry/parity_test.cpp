@@ -20,6 +20,10 @@
 //   a broken pipe is never replaced                           rpc/cuts_test.cpp
 //   uv's end of file is not typed                             plugins/tensorpipe/fault_test.cpp
 //   device maps: names, one-to-one, ranges, reverse           plugins/tensorpipe/device_maps_test.cpp
+#include <array>
+#include <atomic>
+
+#include "backplane/abi/ext/rpc.h"
 #include "rpc/workers.hpp"
 
 namespace backplane::test {
@@ -33,14 +37,60 @@ class ParityTest : public testing::Test {
   }
 };
 
-// torch: DEFAULT_NUM_SEND_RECV_THREADS is 4, DEFAULT_NUM_WORKER_THREADS 16, and a call waits for 60 s.
+// torch: DEFAULT_NUM_SEND_RECV_THREADS is 4, DEFAULT_NUM_WORKER_THREADS 16.
 TEST_F(ParityTest, Defaults) {
   EXPECT_EQ(options_of("PROCESS_GROUP")["num_send_recv_threads"], "4");
-  EXPECT_EQ(BP_DEFAULT_RPC_TIMEOUT_NS, INT64_C(60) * 1000000000);
   for (const char* agent : {"PROCESS_GROUP", "TENSORPIPE", "ZMQ"}) {
     if (!has(agent)) continue;
     EXPECT_EQ(options_of(agent)["num_worker_threads"], "16") << agent;
   }
+}
+
+// torch: DEFAULT_RPC_TIMEOUT_SEC is 60, of options made without a timeout as of calls that name none. This agent sends
+// nothing, and remembers how long it was given for that.
+TEST_F(ParityTest, CallsHaveAMinute) {
+  static std::array<std::atomic<int64_t>, 2> given_ns = {};  // to each rank's agent
+  static const bp_rpc_api table = {
+      sizeof(bp_rpc_api),
+      0,
+      [](void* self, int32_t, const bp_rpc_message* message, int64_t timeout_ns, bp_error* err) -> int32_t {
+        message->release(message->owner);
+        *static_cast<std::atomic<int64_t>*>(self) = timeout_ns;
+        return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "this agent sends nothing");
+      },
+      [](void*, const bp_error*) {},
+      [](void*) {},
+      [](void*, const char*) -> const void* { return nullptr; }};
+  static std::atomic<int64_t> told_ns = 0;  // to the handler of options
+  BackendHandlers handlers;
+  handlers.kinds = BP_KIND_RPC;
+  handlers.construct_options = [](Timeout rpc_timeout, const std::string&, const Keywords&) {
+    told_ns = rpc_timeout.count();
+    return std::any();
+  };
+  handlers.init = [](const bp_init& init, const std::any&, bp_agent* agent) {
+    agent->kind = BP_KIND_RPC;
+    agent->api = &table;
+    agent->self = &given_ns[static_cast<size_t>(init.rank)];
+    agent->rank = init.rank;
+    agent->world_size = init.world_size;
+  };
+  static constexpr int64_t kMinute = 60'000'000'000;
+  construct_rpc_backend_options(register_backend("sends_nothing", handlers));
+  EXPECT_EQ(told_ns, kMinute);
+  const Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    rpc::RpcOptions options = rpc_options("inproc", store, rank, 2);
+    options.backend = "sends_nothing";
+    const auto worker = rpc::Worker::join(worker_name(rank), options);
+    if (rank == 0) {
+      std::string text;
+      EXPECT_EQ(failure_of([&worker] { worker.rpc_sync<int>(1, "anything"); }, &text), Status::kUnsupported);
+      EXPECT_NE(text.find("this agent sends nothing"), std::string::npos) << text;
+      EXPECT_EQ(given_ns[0], kMinute);
+    }
+    worker.shutdown();
+  });
 }
 
 // torch's handler of TENSORPIPE's options drops device_maps, so that they never reach the agent, and takes _transports

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+
 #include "error.hpp"
 #include "options/names.hpp"
 
@@ -27,14 +30,40 @@ TEST(SelectionTest, Devices) {
   const auto parts = parse_selection("cpu:gloo?threads=2,cuda:nccl");
   ASSERT_EQ(parts.size(), 2U);
   EXPECT_EQ(parts[0].memory, BP_HOST);
+  EXPECT_EQ(parts[0].name, "gloo");
+  EXPECT_EQ(parts[0].options, (KeyValues{{"threads", "2"}}));
   EXPECT_EQ(parts[1].memory, BP_CUDA);
   EXPECT_EQ(parts[1].name, "nccl");
+  EXPECT_TRUE(parts[1].options.empty());
 }
 
 TEST(SelectionTest, WhatIsWrongIsSaid) {
-  for (const char* text : {"", ",", "gloo,", "gloo,zmq", "cpu:", ":gloo", "gloo?", "gloo?=1", "gloo?a=%2", "gloo?a=%zz",
-                           "../gloo", "cpu:gloo,cpu:zmq", "gloo?a=1&"}) {
-    EXPECT_THROW(parse_selection(text), Error) << text;
+  constexpr const char* kNoName = "'' is not a backend's name (letters, digits, _ and -, at most 32)";
+  constexpr const char* kNoPair = "expected key=value after '?' or '&', found ";
+  constexpr const char* kTwice = "two parts serve the same device";
+  constexpr const char* kNoDigits = "% is not followed by two hexadecimal digits";
+  const std::pair<const char*, std::string> cases[] = {
+      {"", kNoName},
+      {",", kNoName},
+      {"gloo,", kNoName},
+      {"cpu:", kNoName},
+      {"gloo,zmq", kTwice},
+      {"cpu:gloo,cpu:zmq", kTwice},
+      {":gloo", "unknown device ''; use cpu or cuda"},
+      {"gloo?", kNoPair + std::string("''")},
+      {"gloo?=1", kNoPair + std::string("'=1'")},
+      {"gloo?a=1&", kNoPair + std::string("''")},
+      {"gloo?a=%2", kNoDigits},
+      {"gloo?a=%zz", kNoDigits},
+      {"../gloo", "'../gloo' is not a backend's name (letters, digits, _ and -, at most 32)"}};
+  for (const auto& [text, expected] : cases) {
+    try {
+      parse_selection(text);
+      ADD_FAILURE() << "'" << text << "' was taken";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status(), BP_INVALID) << text;
+      EXPECT_EQ(e.what(), "backend '" + std::string(text) + "': " + expected);
+    }
   }
 }
 

@@ -54,6 +54,8 @@ TEST(BackendTest, ARankOutsideTheWorldIsRefused) {
     const Started started = start(rank, world_size);
     EXPECT_EQ(started.status, BP_INVALID) << rank << " of " << world_size;
     EXPECT_EQ(started.err.status, BP_INVALID);
+    EXPECT_EQ(std::string(started.err.text), "rank " + std::to_string(rank) + " is not in a world of " +
+                                                 std::to_string(world_size) + "; ranks count from 0 to world_size - 1");
     EXPECT_EQ(started.agent.self, nullptr);
   }
 }
@@ -71,8 +73,11 @@ TEST(BackendTest, ExtensionNeverThrows) {
 
 TEST(BackendTest, AnInitThatMakesNothingIsAFailure) {
   Description::is_nothing_made = true;
-  EXPECT_EQ(start(0, 1).status, BP_INTERNAL);
+  const Started started = start(0, 1);
   Description::is_nothing_made = false;
+  EXPECT_EQ(started.status, BP_INTERNAL);
+  EXPECT_STREQ(started.err.text, "the init of backend test made no group");
+  EXPECT_EQ(started.agent.self, nullptr);
 }
 
 }  // namespace

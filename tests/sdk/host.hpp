@@ -38,10 +38,10 @@ class MemoryHost {
     aborting_ = true;
     changed_.notify_all();
   }
-  // Waits until there is a value.
+  // Waits until there is a value; empty: not within a minute.
   std::string value(const std::string& key) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this, &key] { return values_.contains(key); });
+    changed_.wait_for(lock, std::chrono::minutes(1), [this, &key] { return values_.contains(key); });
     return values_[key];
   }
 

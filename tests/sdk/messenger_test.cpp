@@ -6,6 +6,8 @@
 #include <numeric>
 #include <string>
 
+#include "sdk/failure_of.hpp"
+
 namespace backplane::sdk {
 namespace {
 
@@ -129,6 +131,7 @@ TEST(MessengerTest, AnEmptyMessageIsAMessage) {
   Data none;
   EXPECT_EQ(end_of(send(wire[0], 1, 5, none)), BP_OK);
   auto received = recv(wire[1], 0, 5, none);
+  EXPECT_EQ(end_of(received), BP_AGAIN);
   wire.settle();
   EXPECT_EQ(end_of(received), BP_OK);
 }
@@ -266,7 +269,9 @@ TEST(MessengerTest, ALostPeerEndsWhatNeedsIt) {
   EXPECT_EQ(end_of(waiting), BP_PEER_LOST);
   EXPECT_EQ(end_of(half), BP_PEER_LOST);
   EXPECT_EQ(end_of(anyone), BP_AGAIN);
-  EXPECT_THROW(send(wire[1], 0, 5, data), Failure);
+  const Failure refusal = failure_of([&wire, &data] { send(wire[1], 0, 5, data); });
+  EXPECT_EQ(refusal.status(), BP_PEER_LOST);
+  EXPECT_STREQ(refusal.what(), "rank 0 died");
   wire[1].lost(2, Failure(BP_PEER_LOST, "rank 2 died", 2));
   EXPECT_EQ(end_of(anyone), BP_PEER_LOST);
 }
@@ -284,8 +289,11 @@ TEST(MessengerTest, AbortEndsEverythingWithItsReason) {
   wire[0].abort(Failure(BP_TIMEOUT, "the watchdog barks"));
   wire[0].abort(Failure(BP_CANCELLED, "later"));
   for (const auto* work : {&sent, &waiting, &half}) EXPECT_EQ(end_of(*work), BP_TIMEOUT);
-  EXPECT_THROW(send(wire[0], 1, 5, data), Failure);
-  EXPECT_THROW(recv(wire[0], 1, 5, one), Failure);
+  for (const Failure& refusal : {failure_of([&wire, &data] { send(wire[0], 1, 5, data); }),
+                                 failure_of([&wire, &one] { recv(wire[0], 1, 5, one); })}) {
+    EXPECT_EQ(refusal.status(), BP_TIMEOUT);
+    EXPECT_STREQ(refusal.what(), "the watchdog barks");
+  }
   Messenger::Bytes frame;
   EXPECT_FALSE(wire[0].next(1, frame));
   EXPECT_TRUE(wire[0].aborted());
@@ -346,9 +354,15 @@ TEST(MessengerTest, AFrameThatWasNotTakenFailsWithItsPeer) {
 TEST(MessengerTest, NonsenseIsRefused) {
   Wire wire(2);
   Messenger::Bytes frame(Messenger::kHeadSize, std::byte{0xff});
-  EXPECT_THROW(Messenger::frame_size(frame.data()), Failure);
-  EXPECT_THROW(wire[0].arrived(1, frame), Failure);
-  EXPECT_THROW(wire[0].arrived(1, {frame.data(), 3}), Failure);
+  const std::string nonsense = "a frame that makes no sense";
+  for (const Failure& refusal :
+       {failure_of([&frame] { Messenger::frame_size(frame.data()); }),
+        failure_of([&wire, &frame] { wire[0].arrived(1, frame); }), failure_of([&wire, &frame] {
+          wire[0].arrived(1, {frame.data(), 3});
+        })}) {
+    EXPECT_EQ(refusal.status(), BP_PEER_LOST);
+    EXPECT_NE(std::string(refusal.what()).find(nonsense), std::string::npos) << refusal.what();
+  }
   const Messenger::Head unasked = {4, 4, 0, 99, 4};  // data of a message that was never announced
   frame.assign(Messenger::kHeadSize + 4, std::byte{});
   std::memcpy(frame.data(), &unasked, sizeof unasked);

@@ -13,6 +13,8 @@ namespace {
 
 using Clock = Patience::Clock;
 using std::chrono::hours;
+using std::chrono::microseconds;
+using std::chrono::minutes;
 using std::chrono::seconds;
 
 // The calling thread, and those that it makes, on one processor.
@@ -35,8 +37,11 @@ TEST(PatienceTest, LooksUntilReady) {
 TEST(PatienceTest, LooksNoLongerThanItsLimitOrTheCallers) {
   const auto never = [] { return false; };
   EXPECT_FALSE(Patience(std::chrono::nanoseconds(0)).look(Clock::time_point::max(), [] { return true; }));
-  EXPECT_FALSE(Patience(std::chrono::microseconds(100)).look(Clock::time_point::max(), never));
-  EXPECT_FALSE(Patience(hours(1)).look(Clock::now() + std::chrono::microseconds(100), never));
+  const Clock::time_point end = Clock::now() + minutes(1);
+  EXPECT_FALSE(Patience(microseconds(100)).look(end, never));
+  EXPECT_LT(Clock::now(), end) << "it looks for longer than its limit";
+  EXPECT_FALSE(Patience(minutes(1)).look(Clock::now() + microseconds(100), never));
+  EXPECT_LT(Clock::now(), end) << "it looks for longer than the caller's limit";
 }
 
 TEST(PatienceTest, GivesUpBesideAThreadThatComputes) {
@@ -53,7 +58,8 @@ TEST(PatienceTest, GivesUpBesideAThreadThatComputes) {
     EXPECT_LT(Clock::now(), end) << "each yield came back soon, beside a thread that never gives way";
     done.store(true);
     computing.join();
-    while (!patience.pays(Clock::now())) std::this_thread::yield();
+    const Clock::time_point late = Clock::now() + minutes(1);
+    while (!patience.pays(Clock::now()) && Clock::now() < late) std::this_thread::yield();
     EXPECT_TRUE(patience.look(Clock::time_point::max(), [] { return true; })) << "it never tries again";
   }).join();
 }

@@ -13,6 +13,9 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <thread>
+
+#include "support/must_end.hpp"
 
 namespace backplane::sdk {
 namespace {
@@ -101,14 +104,22 @@ TEST(PollerTest, ADescriptorEndsTheSleep) {
 }
 
 TEST(PollerTest, ALibraryWithoutADescriptorIsPolledAndPaused) {
+  constexpr int kCalls = 20;
   Counter calls;
+  const auto start = std::chrono::steady_clock::now();
   Poller poller(
       [&calls](Poller::Sleep&) {
         calls.add();
         return false;
       },
       kUnbroken);
-  EXPECT_TRUE(calls.reaches(20));  // without any wake
+  EXPECT_TRUE(calls.reaches(kCalls));  // without any wake
+  int64_t pauses = 0;
+  for (int64_t i = 1, pause = Poller::kShortestPause; i < kCalls; ++i) {
+    pauses += pause;
+    pause = std::min(2 * pause, Poller::kLongestPause);
+  }
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::nanoseconds(pauses));
 }
 
 TEST(PollerTest, AnIdleGroupSleeps) {
@@ -155,14 +166,30 @@ TEST(PollerTest, AFailureIsToldUntilItIsHeard) {
                         if (++told < 3) throw std::bad_alloc();
                         heard.set_value(why.what());
                       });
-  EXPECT_EQ(heard.get_future().get(), "out of memory");
+  std::future<std::string> text = heard.get_future();
+  ASSERT_EQ(text.wait_for(std::chrono::minutes(1)), std::future_status::ready) << "it is told no more";
+  EXPECT_EQ(text.get(), "out of memory");
   EXPECT_EQ(told, 3);
 }
 
 TEST(PollerTest, StopMayBeCalledAgain) {
-  Poller poller([](Poller::Sleep&) { return false; }, kUnbroken);
-  poller.stop();
-  poller.stop();
+  test::must_end("stop", [] {
+    Counter calls;
+    Poller poller(
+        [&calls](Poller::Sleep&) {
+          calls.add();
+          return false;
+        },
+        kUnbroken);
+    EXPECT_TRUE(calls.reaches(1));
+    std::thread beside([&poller] { poller.stop(); });
+    poller.stop();
+    beside.join();
+    const int before = calls.count();
+    poller.wake();
+    poller.stop();
+    EXPECT_EQ(calls.count(), before) << "progress is called although stop has returned";
+  });
 }
 
 // The stop comes at every moment of what a wake sets going.
@@ -174,22 +201,27 @@ constexpr int kStops = 20'000;
 
 TEST(PollerTest, StopAmidAWakeIsNotLost) {
   using Clock = std::chrono::steady_clock;
-  for (int round = 0; round < kStops; ++round) {
-    Counter calls;
-    Poller poller(
-        [&calls](Poller::Sleep& sleep) {
-          calls.add();
-          sleep.until_woken();
-          return false;
-        },
-        kUnbroken);
-    if (round % 2 == 0) calls.reaches(1);
-    poller.wake();
-    const auto moment = Clock::now() + std::chrono::nanoseconds(round * 13 % 60'000);
-    while (Clock::now() < moment) {  // too short to be slept
+  const auto stop_all = [] {
+    for (int round = 0; round < kStops; ++round) {
+      Counter calls;
+      Poller poller(
+          [&calls](Poller::Sleep& sleep) {
+            calls.add();
+            sleep.until_woken();
+            return false;
+          },
+          kUnbroken);
+      if (round % 2 == 0) {
+        ASSERT_TRUE(calls.reaches(1));
+      }
+      poller.wake();
+      const auto moment = Clock::now() + std::chrono::nanoseconds(round * 13 % 60'000);
+      while (Clock::now() < moment) {  // too short to be slept
+      }
+      poller.stop();
     }
-    poller.stop();
-  }
+  };
+  test::must_end("one of the stops", stop_all, std::chrono::minutes(4));
 }
 
 TEST(PollerTest, TheThreadTakesNoSignals) {

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
+
+#include "sdk/failure_of.hpp"
 
 namespace backplane::sdk {
 namespace {
@@ -20,7 +23,7 @@ int32_t outcome(Work& work) {
   }
 }
 
-// Opened once, for whoever waits.
+// Opened once, for whoever waits. What waits for longer than a minute fails the test.
 class Gate {
  public:
   void open() {
@@ -30,7 +33,7 @@ class Gate {
   }
   void wait() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return is_open_; });
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(1), [this] { return is_open_; })) << "it stays closed";
   }
 
  private:
@@ -39,13 +42,14 @@ class Gate {
   bool is_open_ = false;
 };
 
-// A task that blocks like a library, until it is told to give up.
-auto blocking(Gate& started) {
-  return [&started](const std::stop_token& stop) {
+// A task that blocks like a library, until it is told to give up. Sets *is_over (may be NULL) before it ends.
+auto blocking(Gate& started, std::atomic<bool>* is_over = nullptr) {
+  return [&started, is_over](const std::stop_token& stop) {
     Gate interrupted;
     const std::stop_callback interrupt(stop, [&interrupted] { interrupted.open(); });
     started.open();
     interrupted.wait();
+    if (is_over != nullptr) *is_over = true;
     throw Failure(BP_INTERNAL, "the library was interrupted");
   };
 }
@@ -114,14 +118,24 @@ TEST(WorkerTest, AbortEndsWhatRunsAndWhatWaitsWithItsReason) {
   workers.abort(Failure(BP_PEER_LOST, "rank 3 died", 3));
   EXPECT_EQ(outcome(*running), BP_PEER_LOST);
   EXPECT_EQ(outcome(*waiting), BP_PEER_LOST);
-  EXPECT_THROW(workers.submit([] {}), Failure);
+  const Failure refusal = failure_of([&workers] { workers.submit([] {}); });
+  EXPECT_EQ(refusal.status(), BP_PEER_LOST);
+  EXPECT_STREQ(refusal.what(), "rank 3 died");
 }
 
 TEST(WorkerTest, TheEndInterruptsWhatRuns) {
-  Gate started;
-  Workers workers(2);
-  auto work = workers.submit(blocking(started));
-  started.wait();
+  Gate started, started_too;
+  std::atomic<bool> is_over = false, is_over_too = false, has_run = false;
+  {
+    Workers workers(2);
+    auto one = workers.submit(blocking(started, &is_over));
+    auto other = workers.submit(blocking(started_too, &is_over_too));
+    auto waiting = workers.submit([&has_run] { has_run = true; });
+    started.wait();
+    started_too.wait();
+  }
+  EXPECT_TRUE(is_over && is_over_too) << "a task outlived its Workers";
+  EXPECT_FALSE(has_run);
 }
 
 TEST(WorkerTest, ThreadsTakeNoSignals) {

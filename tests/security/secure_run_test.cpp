@@ -110,16 +110,18 @@ TEST_F(SecureRun, ARankWithoutTheSecretIsTurnedAway) {
 TEST_F(SecureRun, AFileThatOthersMayReadIsRefused) {
   ::chmod(file_.c_str(), 0644);
   const Outcome outcome = run(job({"-n", "1", "--secret-file", file_}, {"true"}));
-  EXPECT_NE(outcome.code, 0);
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
   EXPECT_TRUE(contains(outcome.err, "is open to other users (mode 0644)")) << outcome.err;
   expect_no_secret(outcome);
 }
 
 TEST_F(SecureRun, WrongUseOfTheLauncher) {
   const Outcome both = run(job({"-n", "1", "--secure", "--secret-file", file_}, {"true"}));
-  EXPECT_NE(both.code, 0);
+  EXPECT_EQ(both.code, 2) << both.err;
+  EXPECT_TRUE(contains(both.err, "--secret-file excludes --secure")) << both.err;
   const Outcome nodes = run(
       job({"-n", "1", "--secure", "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", "29999"}, {"true"}));
+  EXPECT_EQ(nodes.code, 2) << nodes.err;
   EXPECT_TRUE(contains(nodes.err, "only this node knows")) << nodes.err;
 }
 
@@ -178,6 +180,7 @@ TEST_F(SecureRun, AutoPassesOverBackendsThatKnowNobody) {
 TEST_F(SecureRun, OneProcessNeedsNoProof) {
   const Outcome outcome = run(job({"-n", "1", "--no-prefix", "--secure", "--backend", "self"}, {BACKPLANE_TEST_HELLO}));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.out, "rank 0 of 1 over self: the ranks add up to 0"), 1U) << outcome.out;
 }
 
 TEST_F(SecureRun, ListAndInfoSayWhoKnowsItsPeers) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/board.hpp"
 
+#include <utility>
+
 #include "store_fixture.hpp"
 
 namespace backplane::core {
@@ -81,7 +83,15 @@ TEST_F(BoardTest, RefusesBadRequests) {
   send(1, 4, Operation::kGet, {"a"});
   const auto texts = take();
   ASSERT_EQ(texts.size(), 4U);
-  for (const auto& text : texts) EXPECT_NE(text.find(fmt::format(" {} ", BP_INVALID)), std::string::npos) << text;
+  const std::pair<const char*, const char*> expected[] = {{"1.1", "a request with 1 arguments instead of 2"},
+                                                          {"1.2", "operation 77 is unknown to this store"},
+                                                          {"1.3", "must not be empty"},
+                                                          {"1.4", "request 4 of this client is waiting already"}};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto& [which, why] = expected[i];
+    EXPECT_TRUE(texts[i].starts_with(fmt::format("{} {} ", which, BP_INVALID))) << texts[i];
+    EXPECT_NE(texts[i].find(why), std::string::npos) << texts[i];
+  }
 }
 
 }  // namespace

@@ -135,12 +135,16 @@ TEST_F(FileStoreTest, ThreadsThatWaitDoNotKeepEachOtherAwake) {
       rusage before = {};
       rusage after = {};
       ::getrusage(RUSAGE_THREAD, &before);
-      EXPECT_THROW(store->get("never there", Deadline::after(INT64_C(500'000'000))), Error);
+      EXPECT_ERROR(BP_TIMEOUT, "never there", store->get("never there", Deadline::after(INT64_C(500'000'000))));
       ::getrusage(RUSAGE_THREAD, &after);
       return after.ru_nvcsw - before.ru_nvcsw;
     }));
   }
-  for (auto& wait : waits) EXPECT_LT(wait.get(), 200);  // times that it slept
+  for (auto& wait : waits) {
+    const int64_t slept = wait.get();  // times
+    EXPECT_GT(slept, 0) << "it waits awake";
+    EXPECT_LT(slept, 200);
+  }
 }
 
 TEST_F(FileStoreTest, AProcessKilledWithTheLockReleasesIt) {
@@ -155,8 +159,9 @@ TEST_F(FileStoreTest, AProcessKilledWithTheLockReleasesIt) {
     if (!held || ::write(ready[1], "x", 1) != 1) ::_exit(1);
     for (;;) ::pause();
   }
+  ::close(ready[1]);
   char byte = 0;
-  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1) << "the other process does not hold the lock";
   EXPECT_ERROR(BP_TIMEOUT, "another process holds it", store->set("b", "2", in_ms(50)));
   auto interrupted = std::async(std::launch::async, [&store] {
     const auto view = store->view();
@@ -164,14 +169,15 @@ TEST_F(FileStoreTest, AProcessKilledWithTheLockReleasesIt) {
     view->interrupt(BP_CANCELLED, "enough");
     return call.get();
   });
-  EXPECT_EQ(interrupted.get().status(), BP_CANCELLED);
+  const Error told = interrupted.get();
+  EXPECT_EQ(told.status(), BP_CANCELLED);
+  EXPECT_STREQ(told.what(), "enough");
   auto blocked = std::async(std::launch::async, [&store] { store->set("b", "2", soon()); });
   ::kill(pid, SIGKILL);
   ::waitpid(pid, nullptr, 0);
   blocked.get();
   EXPECT_EQ(store->get("b", soon()), "2");
   ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 }  // namespace

@@ -61,7 +61,10 @@ TEST(Join, NamesBothThatClaimARank) {
   while (!store->check({"bp/join/rank/1"}, soon())) std::this_thread::yield();
   EXPECT_ERROR(BP_INVALID, "rank 1 is claimed by two processes: host1, pid 101 and me, pid 5",
                join(*store, 1, 3, "me, pid 5", soon()));
-  EXPECT_EQ(first.get().status(), BP_INVALID);  // nor does the first wait in vain
+  const Error told = first.get();  // nor does the first wait in vain
+  EXPECT_EQ(told.status(), BP_INVALID);
+  EXPECT_EQ(std::string(told.what()).find("rank 1 is claimed by two processes: host1, pid 101 and me, pid 5"), 0U)
+      << told.what();
 }
 
 TEST(Join, TheSameProcessMayNotJoinTwice) {
@@ -97,7 +100,9 @@ TEST(Join, AnInterruptEndsIt) {
   const auto store = make_inproc_store();
   auto waiting = start_join(store, 0, 2, soon());
   store->interrupt(BP_CANCELLED, "changed my mind");
-  EXPECT_EQ(waiting.get().status(), BP_CANCELLED);
+  const Error told = waiting.get();
+  EXPECT_EQ(told.status(), BP_CANCELLED);
+  EXPECT_STREQ(told.what(), "changed my mind");
 }
 
 TEST(Join, AStaleFileIsNamed) {
@@ -108,7 +113,9 @@ TEST(Join, AStaleFileIsNamed) {
     join(*make_file_store(path), 0, 1, process_identity(), soon());
     ::_exit(0);
   }
-  ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
+  int status = -1;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  ASSERT_EQ(status, 0) << "the earlier run did not join";
   const auto store = make_file_store(path);
   EXPECT_ERROR(BP_INVALID, "the first has ended, so that the file is of an earlier run: remove " + path,
                join(*store, 0, 1, process_identity(), soon()));

@@ -229,14 +229,18 @@ TEST_P(StoreTest, ViewsAreInterruptedFromAbove) {
   const auto sibling = make_prefix_store(store_, "s/");
   auto waiting = std::async(std::launch::async, [&view] { return error_of([&view] { view->get("k", soon()); }); });
   view->interrupt(BP_CANCELLED, "only this one");
-  EXPECT_EQ(waiting.get().status(), BP_CANCELLED);
+  const Error told = waiting.get();
+  EXPECT_EQ(told.status(), BP_CANCELLED);
+  EXPECT_STREQ(told.what(), "only this one");
   sibling->set("k", "1", soon());
   EXPECT_EQ(store_->get("s/k", soon()), "1");
   auto deep = std::async(std::launch::async, [&sibling] {
     return error_of([&sibling] { make_prefix_store(sibling, "deep/")->get("k", soon()); });
   });
   store_->interrupt(BP_PEER_LOST, "rank 3 died");
-  EXPECT_EQ(deep.get().status(), BP_PEER_LOST);
+  const Error told_deep = deep.get();
+  EXPECT_EQ(told_deep.status(), BP_PEER_LOST);
+  EXPECT_STREQ(told_deep.what(), "rank 3 died");
   EXPECT_ERROR(BP_PEER_LOST, "rank 3", store_->view()->get("k", soon()));
 }
 

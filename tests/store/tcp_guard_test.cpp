@@ -7,6 +7,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <random>
 #include <thread>
@@ -32,6 +33,16 @@ class RawClient {
   RawClient& operator=(const RawClient&) = delete;
 
   void send(const std::string& bytes) { ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  // Reads, and forgets, so many bytes. False if they do not come.
+  bool skip(size_t bytes) {
+    std::string buffer(size_t{1} << 20, '\0');
+    while (bytes > 0) {
+      const ssize_t got = ::recv(fd_, buffer.data(), std::min(bytes, buffer.size()), 0);
+      if (got <= 0) return false;
+      bytes -= static_cast<size_t>(got);
+    }
+    return true;
+  }
   // Reads until the server closes the connection; what it said.
   std::string drain() {
     std::string all;
@@ -113,11 +124,17 @@ TEST_F(TcpGuard, SlowStrangersAreClosedAndDisturbNobody) {
 }
 
 TEST_F(TcpGuard, AClientThatDoesNotReadItsAnswersIsNotServedForEver) {
-  good_->set("large", std::string(size_t{4} << 20, 'x'), soon());
+  constexpr size_t kLarge = size_t{4} << 20;
+  constexpr uint64_t kTimes = 40;  // much more than the server keeps for a client and the connection holds
+  good_->set("large", std::string(kLarge, 'x'), soon());
   RawClient client(port());
   client.send(encode(Hello{}));
-  for (uint64_t id = 1; id <= 1000; ++id) client.send(encode(Request{id, Operation::kGet, 0, {"large"}}));
+  for (uint64_t id = 1; id <= kTimes; ++id) client.send(encode(Request{id, Operation::kGet, 0, {"large"}}));
+  client.send(encode(Request{kTimes + 1, Operation::kSet, 0, {"last", ""}}));
   expect_service();
+  EXPECT_ERROR(BP_TIMEOUT, "last", good_->wait({"last"}, in_ms(500)));  // it is not listened to any more,
+  EXPECT_TRUE(client.skip(kTimes * kLarge));
+  good_->wait({"last"}, soon());  // until it has read
 }
 
 // A listener that does with its first connection what `serve` says.

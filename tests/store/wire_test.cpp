@@ -96,6 +96,23 @@ TEST(Wire, CutFramesAreRefused) {
   for (size_t size = 0; size < hello.size(); ++size) EXPECT_FALSE(decode_hello(hello.substr(0, size)));
 }
 
+TEST(Wire, DamagedRequestsAreReadAsTheyStandOrNotAtAll) {
+  std::mt19937 random(18);
+  const std::string request = body_of(encode(Request{7, Operation::kSet, 0, {"key", "value"}}));
+  int read = 0;
+  int refused = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::string bytes = request;
+    bytes[random() % bytes.size()] = static_cast<char>(random());
+    if (round % 4 == 0) bytes.resize(random() % bytes.size());
+    const auto found = decode_request(bytes);
+    ++(found ? read : refused);
+    EXPECT_EQ(found ? body_of(encode(*found)) : bytes, bytes);
+  }
+  EXPECT_GT(read, 500);
+  EXPECT_GT(refused, 500);
+}
+
 TEST(Wire, RandomBytesNeverReadBeyondTheEnd) {
   std::mt19937 random(17);  // the sanitizers watch
   for (int round = 0; round < 2000; ++round) {

@@ -79,7 +79,7 @@ Status failure_of(const Call& call, std::string* text = nullptr) {
   return Status::kInternal;
 }
 
-// A parameterised test over backends and world sizes 1..8.
+// A test for each of several backends and world sizes.
 class BackendTest : public testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   std::string backend() const { return std::get<0>(GetParam()); }

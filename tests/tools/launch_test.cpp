@@ -133,6 +133,7 @@ TEST(Launch, TimesOut) {
   EXPECT_EQ(outcome.code, 124);
   EXPECT_TRUE(contains(outcome.err, "backplane: the job did not end within 0.5 s; ending the other ranks\n"))
       << outcome.err;
+  expect_all_gone(place, 2);
 }
 
 TEST(Launch, ARankLearnsThatNobodyReads) {

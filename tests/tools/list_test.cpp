@@ -3,6 +3,9 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tools/command.hpp"
 
@@ -83,23 +86,25 @@ TEST(List, ShowsWhatAProbeRemarksAndWarnsOf) {
 }
 
 TEST(Command, RefusesWrongUseInOneSentence) {
-  for (const std::vector<std::string>& words :
-       std::vector<std::vector<std::string>>{{},
-                                             {"lisst"},
-                                             {"list", "--jsn"},
-                                             {"info"},
-                                             {"run", "-n", "2"},
-                                             {"run", "true"},
-                                             {"run", "-n", "0", "true"},
-                                             {"run", "-n", "1", "--bogus", "true"},
-                                             {"run", "-n", "1", "--nnodes", "2", "true"},
-                                             {"run", "-n", "1", "--node-rank", "1", "true"},
-                                             {"__answer", "probe", "self"}}) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{}, "A subcommand is required"},
+      {{"lisst"}, "A subcommand is required"},
+      {{"list", "--jsn"}, "not expected: --jsn"},
+      {{"info"}, "name is required"},
+      {{"run", "-n", "2"}, "which program?"},
+      {{"run", "true"}, "--nproc is required"},
+      {{"run", "-n", "0", "true"}, "--nproc: Value 0 not in range 1 to 65536"},
+      {{"run", "-n", "1", "--bogus", "true"}, "not expected: --bogus"},
+      {{"run", "-n", "1", "--nnodes", "2", "true"}, "several nodes need --master-addr and --master-port"},
+      {{"run", "-n", "1", "--node-rank", "1", "true"}, "--node-rank is 1, but --nnodes 1 allows 0 to 0"},
+      {{"__answer", "probe", "self"}, "this subcommand is for the command's own use"}};
+  for (const auto& [words, sentence] : cases) {
     const Outcome outcome = run(words);
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << outcome.err;
     EXPECT_TRUE(outcome.err.starts_with("backplane: ")) << outcome.err;
+    EXPECT_TRUE(contains(outcome.err, sentence)) << outcome.err;
   }
 }
 

@@ -82,7 +82,7 @@ TEST(Terminal, RankZeroReadsWhatIsTyped) {
   ASSERT_TRUE(terminal.shows("\x1b[32m[1]\x1b[0m rank 1 got .")) << terminal.shown();
   terminal.type("hello\n");
   EXPECT_TRUE(terminal.shows("\x1b[36m[0]\x1b[0m rank 0 got hello.")) << terminal.shown();
-  terminal.wait();
+  EXPECT_EQ(terminal.wait(), 0);
 }
 
 TEST(Terminal, CtrlCReachesAllRanks) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of the plugin gloo share: groups of agents on threads, operations in short form, data to check.
+// What the tests of the plugin gloo share: groups of agents on threads, operations in short form.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -81,18 +81,6 @@ inline int32_t finished(Agent& agent, bp_work* work, bp_error* err = nullptr,
   const int32_t status = agent.api().work_wait(agent.self(), work, timeout_ns, err);
   if (status != BP_AGAIN) agent.api().work_release(agent.self(), work);
   return status;
-}
-
-// The i-th element of rank r's data: small enough that sums of five ranks fit an int8_t.
-template <typename T>
-T value(int32_t rank, uint64_t i) {
-  return static_cast<T>((i + static_cast<uint64_t>(rank) * 7) % 13);
-}
-template <typename T>
-std::vector<T> values(int32_t rank, uint64_t count, uint64_t first = 0) {
-  std::vector<T> result(count);
-  for (uint64_t i = 0; i < count; ++i) result[i] = value<T>(rank, first + i);
-  return result;
 }
 
 }  // namespace backplane::test

@@ -6,142 +6,75 @@
 #include <numeric>
 #include <utility>
 
-#include "fabric.hpp"
 #include "group.hpp"
+#include "rounds.hpp"
 
 namespace backplane::shm::test {
 namespace {
 
-using Numbers = std::vector<uint32_t>;
-
-uint32_t number(int32_t rank, uint64_t round, uint64_t index) {
-  return static_cast<uint32_t>((static_cast<uint64_t>(rank) + 1) * 1'000'003 + round * 7919 + index * 31);
-}
-uint32_t total(int32_t ranks, uint64_t round, uint64_t index) {
-  uint32_t sum = 0;
-  for (int32_t rank = 0; rank < ranks; ++rank) sum += number(rank, round, index);
-  return sum;
-}
-Numbers numbers(int32_t rank, uint64_t round, uint64_t count) {
-  Numbers result(count);
-  for (uint64_t i = 0; i < count; ++i) result[i] = number(rank, round, i);
-  return result;
-}
-
-struct Round {
-  Round(Rank& who, uint64_t which, uint64_t size) : rank(who), round(which), count(size) {
-    op.struct_size = sizeof op;
-    op.dtype = BP_U32;
-    op.root = static_cast<int32_t>(round % static_cast<uint64_t>(rank.size));
-  }
-  void run(uint32_t kind, Numbers& in, Numbers& out) {
-    op.kind = kind;
-    op.input = {in.data(), in.size(), BP_HOST, 0};
-    op.output = {out.data(), out.size(), BP_HOST, 0};
-    Limit limit(Rank::kLong);
-    rank.collectives.run(op, limit);
-  }
-  bool is_root() const { return rank.id == op.root; }
-
-  void all_reduce() {
-    Numbers data = numbers(rank.id, round, count);
-    run(BP_ALL_REDUCE, data, data);
-    for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(data[i], total(rank.size, round, i)) << "at " << i;
-  }
-  void reduce() {
-    Numbers in = numbers(rank.id, round, count);
-    Numbers out(is_root() ? count : 0);
-    run(BP_REDUCE, in, out);
-    for (uint64_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], total(rank.size, round, i)) << "at " << i;
-  }
-  void broadcast() {
-    Numbers data = is_root() ? numbers(op.root, round, count) : Numbers(count);
-    Numbers none;
-    run(BP_BROADCAST, is_root() ? data : none, data);
-    ASSERT_EQ(data, numbers(op.root, round, count));
-  }
-  void gather() {
-    Numbers in = numbers(rank.id, round, count);
-    Numbers out(is_root() ? count * static_cast<uint64_t>(rank.size) : 0);
-    run(BP_GATHER, in, out);
-    if (is_root()) expect_blocks(out);
-  }
-  void all_gather() {
-    Numbers in = numbers(rank.id, round, count);
-    Numbers out(count * static_cast<uint64_t>(rank.size));
-    run(BP_ALL_GATHER, in, out);
-    expect_blocks(out);
-  }
-  void expect_blocks(const Numbers& out) const {
-    for (uint64_t i = 0; i < out.size(); ++i) {
-      ASSERT_EQ(out[i], number(static_cast<int32_t>(i / count), round, i % count)) << "at " << i;
-    }
-  }
-  void scatter() {
-    const auto ranks = static_cast<uint64_t>(rank.size);
-    Numbers in = is_root() ? numbers(op.root, round, count * ranks) : Numbers();
-    Numbers out(count);
-    run(BP_SCATTER, in, out);
-    for (uint64_t i = 0; i < count; ++i) {
-      ASSERT_EQ(out[i], number(op.root, round, static_cast<uint64_t>(rank.id) * count + i));
-    }
-  }
-  void reduce_scatter() {
-    Numbers in = numbers(rank.id, round, count * static_cast<uint64_t>(rank.size));
-    Numbers out(count);
-    run(BP_REDUCE_SCATTER, in, out);
-    for (uint64_t i = 0; i < count; ++i) {
-      ASSERT_EQ(out[i], total(rank.size, round, static_cast<uint64_t>(rank.id) * count + i)) << "at " << i;
-    }
-  }
-  void all_to_all() {
-    Numbers data = numbers(rank.id, round, count * static_cast<uint64_t>(rank.size));
-    run(BP_ALL_TO_ALL, data, data);
-    for (uint64_t i = 0; i < data.size(); ++i) {
-      const auto from = static_cast<int32_t>(i / count);
-      ASSERT_EQ(data[i], number(from, round, static_cast<uint64_t>(rank.id) * count + i % count)) << "at " << i;
-    }
-  }
-  void barrier() {
-    Numbers none;
-    run(BP_BARRIER, none, none);
-  }
-
-  Rank& rank;
-  const uint64_t round;
-  const uint64_t count;
+void run_once(Rank& rank, uint32_t kind, std::vector<uint32_t>& in, std::vector<uint32_t>& out) {
   bp_op op = {};
-};
+  op.struct_size = sizeof op;
+  op.kind = kind;
+  op.dtype = BP_U32;
+  op.input = {in.data(), in.size(), BP_HOST, 0};
+  op.output = {out.data(), out.size(), BP_HOST, 0};
+  Limit limit(Rank::kLong);
+  rank.collectives.run(op, limit);
+}
 
-void all_sorts(Rank& rank, uint64_t rounds) {
+// Each kind in turn, with another root each time, of sizes that fit into a line, into one step or into several.
+void all_kinds(Rank& rank, uint64_t rounds) {
+  constexpr uint64_t kTurns = std::size(kKinds) + 1;  // one is a barrier's
+  constexpr uint64_t kMost[] = {1, 8, 30, 31, 3000, 20'000, 60'000};
   std::mt19937_64 same(7);  // all ranks draw the same
   std::mt19937_64 own(static_cast<uint64_t>(rank.id));
-  constexpr void (Round::*kKinds[])() = {&Round::all_reduce, &Round::reduce,         &Round::broadcast,
-                                         &Round::gather,     &Round::all_gather,     &Round::scatter,
-                                         &Round::barrier,    &Round::reduce_scatter, &Round::all_to_all};
-  constexpr uint64_t kMost[] = {1, 8, 30, 31, 3000, 20'000, 60'000};
   for (uint64_t round = 0; round < rounds && !testing::Test::HasFatalFailure(); ++round) {
     const uint64_t most = kMost[same() % 7];
-    Round one(rank, round, same() % (most + 1));
+    const uint64_t count = same() % (most + 1);
     stumble(own);
-    (one.*kKinds[same() % 9])();
+    const uint64_t turn = (round + round / kTurns) % kTurns;
+    if (turn < std::size(kKinds)) {
+      Round(rank, round, count, Where::kAny, own).run(kKinds[turn]);
+    } else {
+      all_meet(rank);
+    }
   }
 }
 
 TEST(Collectives, OneAfterTheOther) {
   for (const int32_t ranks : {2, 3, 5}) {
-    on_ranks(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_sorts(rank, 60 * kEffort); });
+    on_ranks(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_kinds(rank, 60 * kEffort); });
   }
 }
 
+// Of blocks for each rank, fewer and smaller ones fit into a line or a slot.
+TEST(Collectives, OneAfterTheOtherOfManyRanks) {
+  on_ranks(8, Patience{20'000, 200'000}, [](Rank& rank) { all_kinds(rank, 20 * kEffort); });
+}
+
 TEST(Collectives, OneAfterTheOtherAsleep) {
-  on_ranks(3, Patience{0, 0}, [](Rank& rank) { all_sorts(rank, 20 * kEffort); });
+  on_ranks(3, Patience{0, 0}, [](Rank& rank) { all_kinds(rank, 20 * kEffort); });
+}
+
+// Many slots full, and more than is copied in one go (4 MiB) where it is lent. ThreadSanitizer has an event for each
+// element.
+TEST(Collectives, Large) {
+  constexpr uint64_t kMany = kEffort == 1 ? 300'000 : 1'100'000;
+  on_heaps(3, Patience{20'000, 200'000}, [](Rank& rank) {
+    std::mt19937_64 own(1);
+    uint64_t round = 0;
+    for (const Where where : {Where::kOrdinary, Where::kHeap}) {
+      for (const uint32_t kind : {BP_ALL_REDUCE, BP_BROADCAST}) Round(rank, round++, kMany, where, own).run(kind);
+    }
+  });
 }
 
 // Rounds of one step each, in which the runner reads nothing: only that places are used again holds it back. Now and
 // then the held one waits until the runner has gone as far ahead as it may, and looks whether it goes farther.
-void run_ahead(Rank& rank, void (Round::*kind)(), int32_t runner, int32_t held, std::atomic<uint64_t>& done) {
+void run_ahead(Rank& rank, uint32_t kind, int32_t runner, int32_t held, std::atomic<uint64_t>& done) {
   constexpr uint64_t kRounds = 200;
+  std::mt19937_64 own(1);
   for (uint64_t round = 0; round < kRounds && !testing::Test::HasFatalFailure(); ++round) {
     if (rank.id == held && round % 23 == 7) {
       const uint64_t most = round + Steps::kLag;
@@ -149,9 +82,8 @@ void run_ahead(Rank& rank, void (Round::*kind)(), int32_t runner, int32_t held, 
       for (int i = 0; i < 20; ++i) sched_yield();
       ASSERT_LE(done.load(), most) << "rank " << runner << " uses places again that rank " << held << " may yet read";
     }
-    Round one(rank, round, 1 + round * 7 % 30);
-    one.op.root = 0;
-    (one.*kind)();
+    const uint64_t number = round * static_cast<uint64_t>(rank.size);  // its root is rank 0
+    Round(rank, number, 1 + round * 7 % 30, Where::kOrdinary, own).run(kind);
     if (rank.id == runner) done.store(round + 1);
   }
 }
@@ -160,10 +92,10 @@ TEST(Collectives, WhoReadsNothingKeepsWhatOthersMayYetRead) {
   for (const int32_t ranks : {2, 3, 5}) {
     std::atomic<uint64_t> done = 0;
     run_ranks(Memory(ranks), ranks, Patience{20'000, 200'000},
-              [&done, ranks](Rank& rank) { run_ahead(rank, &Round::broadcast, 0, ranks - 1, done); });
+              [&done, ranks](Rank& rank) { run_ahead(rank, BP_BROADCAST, 0, ranks - 1, done); });
     done = 0;
     run_ranks(Memory(ranks), ranks, Patience{20'000, 200'000},
-              [&done](Rank& rank) { run_ahead(rank, &Round::gather, 1, 0, done); });
+              [&done](Rank& rank) { run_ahead(rank, BP_GATHER, 1, 0, done); });
   }
 }
 
@@ -189,7 +121,7 @@ TEST(Collectives, UnderACoreThatDoesNotScaleLessIsDeclared) {
 TEST(Collectives, ImpossibleSizesAreRefused) {
   on_ranks(2, Patience{20'000, 0}, [](Rank& rank) {
     uint32_t one = 1;
-    Numbers all(2);
+    std::vector<uint32_t> all(2);
     const uint64_t counts[] = {1, 1};
     const uint64_t displs[] = {0, 1};
     bp_op op = {};
@@ -225,9 +157,9 @@ Price price(uint32_t kind, int32_t ranks, uint64_t size, bool is_crowd = false) 
     };
     const uint64_t count = size / sizeof(uint32_t);
     // No byte of it or of a sum is zero.
-    Numbers in(count * blocks({BP_ALL_TO_ALL, BP_REDUCE_SCATTER, BP_SCATTER}), 0x01010101);
-    Numbers out(count * blocks({BP_ALL_TO_ALL, BP_ALL_GATHER, BP_GATHER}));
-    Round(rank, 0, count).run(kind, in, kind == BP_BROADCAST ? in : out);
+    std::vector<uint32_t> in(count * blocks({BP_ALL_TO_ALL, BP_REDUCE_SCATTER, BP_SCATTER}), 0x01010101);
+    std::vector<uint32_t> out(count * blocks({BP_ALL_TO_ALL, BP_ALL_GATHER, BP_GATHER}));
+    run_once(rank, kind, in, kind == BP_BROADCAST ? in : out);
   });
   Price result;
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -290,8 +222,9 @@ TEST(Collectives, DisagreementIsNamed) {
   Rank first(memory.view, 0, 2, Patience{20'000, 0});
   Rank second(memory.view, 1, 2, Patience{20'000, 0});
   const auto run = [](Rank& rank, uint64_t count) {
+    std::vector<uint32_t> data(count);
     try {
-      Round(rank, 1, count).all_reduce();
+      run_once(rank, BP_ALL_REDUCE, data, data);
       ADD_FAILURE() << "an all_reduce of different counts succeeded";
     } catch (const sdk::Failure& why) {
       EXPECT_EQ(why.status(), BP_INVALID);

@@ -3,7 +3,9 @@
 // The ranks' heaps, and what becomes of collectives whose buffers lie there when a rank lies, differs or dies.
 #include "heap.hpp"
 
-#include "heaps.hpp"
+#include <array>
+
+#include "rounds.hpp"
 
 namespace backplane::shm::test {
 namespace {
@@ -135,48 +137,23 @@ TEST(Heap, HostilePlacesAreRefused) {
   EXPECT_EQ(*shared.heaps[1]->at(0, kHeap, 1, 1), std::byte{0});  // the last byte; no page was there
 }
 
-// Buffers come from the heap or not, by chance and each rank for itself, and go while others still map it.
-void all_sorts_on_heaps(Rank& rank, int rounds) {
+// Buffers go while others still map them.
+void all_reduces(Rank& rank, uint64_t rounds) {
   std::mt19937_64 same(11);
   std::mt19937_64 own(static_cast<uint64_t>(rank.id));
-  const auto ranks = static_cast<uint32_t>(rank.size);
-  for (int round = 0; round < rounds; ++round) {
+  for (uint64_t round = 0; round < rounds && !testing::Test::HasFatalFailure(); ++round) {
     const uint64_t count = 1 + same() % (same() % 2 == 0 ? 3'000 : 60'000);
-    const bool in_place = same() % 2 == 0;
-    const bool mostly = same() % 2 == 0;  // all ranks have such buffers
-    const auto place = [&](std::vector<uint32_t>& plain, std::unique_ptr<Numbers>& from_heap) {
-      if (mostly || own() % 2 == 0) {
-        from_heap = std::make_unique<Numbers>(*rank.own_heap, count);
-        return from_heap->data();
-      }
-      plain.resize(count);
-      return plain.data();
-    };
-    std::vector<uint32_t> plain[2];
-    std::unique_ptr<Numbers> from_heap[2];
-    uint32_t* const in = place(plain[0], from_heap[0]);
-    uint32_t* const out = in_place ? in : place(plain[1], from_heap[1]);
-    for (uint64_t i = 0; i < count; ++i) in[i] = static_cast<uint32_t>(i) + static_cast<uint32_t>(rank.id);
-    bp_op op = {};
-    op.struct_size = sizeof op;
-    op.kind = BP_ALL_REDUCE;
-    op.dtype = BP_U32;
-    op.input = {in, count, BP_HOST, 0};
-    op.output = {out, count, BP_HOST, 0};
-    Limit limit(Rank::kLong);
+    const Where where = std::array{Where::kAny, Where::kHeap, Where::kHeapInPlace}[same() % 3];
     stumble(own);
-    rank.collectives.run(op, limit);
-    for (uint64_t i = 0; i < count; ++i) {
-      ASSERT_EQ(out[i], ranks * static_cast<uint32_t>(i) + ranks * (ranks - 1) / 2) << "at " << i << " of " << count;
-    }
+    Round(rank, round, count, where, own).run(BP_ALL_REDUCE);
   }
 }
 
 TEST(Heap, AllReduceOneAfterTheOther) {
   for (const int32_t ranks : {2, 3, 5}) {
-    on_heaps(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_sorts_on_heaps(rank, 20 * kEffort); });
+    on_heaps(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_reduces(rank, 20 * kEffort); });
   }
-  on_heaps(3, Patience{0, 0}, [](Rank& rank) { all_sorts_on_heaps(rank, 10 * kEffort); });
+  on_heaps(3, Patience{0, 0}, [](Rank& rank) { all_reduces(rank, 10 * kEffort); });
 }
 
 TEST(Heap, DisagreementIsNamed) {

@@ -9,10 +9,6 @@
 namespace backplane::shm::test {
 namespace {
 
-constexpr uint32_t kKinds[] = {BP_BROADCAST,  BP_REDUCE,          BP_ALL_REDUCE, BP_GATHER,      BP_GATHERV,
-                               BP_SCATTER,    BP_SCATTERV,        BP_ALL_GATHER, BP_ALL_GATHERV, BP_REDUCE_SCATTER,
-                               BP_ALL_TO_ALL, BP_REDUCE_SCATTERV, BP_ALL_TO_ALLV};
-
 void any_rounds(Rank& rank) {
   std::mt19937_64 same(5);
   std::mt19937_64 own(static_cast<uint64_t>(rank.id));

@@ -16,8 +16,13 @@ namespace backplane::shm::test {
 // Numbers of a block, three of which fit into one step.
 constexpr uint64_t kSome = 5'000;
 
-// How a round chooses where its buffers lie: all in heaps, each by chance, or none there.
-enum class Where { kHeap, kAny, kOrdinary };
+constexpr uint32_t kKinds[] = {BP_BROADCAST,  BP_REDUCE,          BP_ALL_REDUCE, BP_GATHER,      BP_GATHERV,
+                               BP_SCATTER,    BP_SCATTERV,        BP_ALL_GATHER, BP_ALL_GATHERV, BP_REDUCE_SCATTER,
+                               BP_ALL_TO_ALL, BP_REDUCE_SCATTERV, BP_ALL_TO_ALLV};
+
+// Where the buffers of a round lie: all in heaps; the same, and in place where a kind allows that; each by chance in
+// the heap, if the rank has one, and by chance in place; none in heaps.
+enum class Where { kHeap, kHeapInPlace, kAny, kOrdinary };
 
 struct Buffer {
   Buffer(Rank& rank, uint64_t count, bool in_heap) : plain(in_heap ? 0 : count) {
@@ -96,12 +101,16 @@ class Round {
   static size_t at(int32_t rank) { return static_cast<size_t>(rank); }
   bool is(uint32_t one, uint32_t other) const { return kind_ == one || kind_ == other; }
   static bp_buffer buffer(std::span<uint32_t> numbers) { return {numbers.data(), numbers.size(), BP_HOST, 0}; }
-  // Broadcast always is; all_to_allv never, and no rank where all its input is to be lent.
+  // Broadcast always is, all_to_allv never.
   bool is_in_place() {
     if (kind_ == BP_BROADCAST) return true;
-    return kind_ != BP_ALL_TO_ALLV && where_ == Where::kAny && random_() % 2 == 0;
+    if (kind_ == BP_ALL_TO_ALLV) return false;
+    return where_ == Where::kHeapInPlace || (where_ == Where::kAny && random_() % 2 == 0);
   }
-  bool in_heap() { return where_ == Where::kHeap || (where_ == Where::kAny && random_() % 2 == 0); }
+  bool in_heap() {
+    if (where_ == Where::kHeap || where_ == Where::kHeapInPlace) return true;
+    return where_ == Where::kAny && rank_.own_heap != nullptr && random_() % 2 == 0;
+  }
   // What `from` gives to `to`, in elements; of operations that reduce, all give a rank the same number.
   uint64_t count(int32_t from, int32_t to) const {
     if (!varies_) return most_;

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "backplane/sdk/failure.hpp"
+
+namespace backplane::sdk {
+
+// What `call` fails with; fails the test if it succeeds.
+template <typename Call>
+Failure failure_of(const Call& call) {
+  try {
+    call();
+  } catch (const Failure& failure) {
+    return failure;
+  }
+  ADD_FAILURE() << "the call succeeded";
+  return Failure(BP_OK, "");
+}
+
+}  // namespace backplane::sdk
