@@ -24,12 +24,12 @@
 #include <thread>
 #include <vector>
 
-#include "../../support/eventually.hpp"
-#include "../../support/failures.hpp"
 #include "collectives.hpp"
 #include "messages.hpp"
 #include "peers.hpp"
 #include "steps.hpp"
+#include "support/eventually.hpp"
+#include "support/failures.hpp"
 #include "waiting.hpp"
 
 namespace backplane::shm::test {

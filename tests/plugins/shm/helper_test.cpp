@@ -6,8 +6,8 @@
 #include <new>
 #include <string>
 
-#include "../../support/eventually.hpp"
-#include "../../support/failures.hpp"
+#include "support/eventually.hpp"
+#include "support/failures.hpp"
 
 namespace backplane::shm::test {
 namespace {

@@ -22,7 +22,6 @@ namespace {
 
 using core::Deadline;
 
-
 // A store that refuses the next values that it is told to.
 class Hesitant final : public core::Store {
  public:
