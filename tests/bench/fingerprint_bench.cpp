@@ -54,8 +54,6 @@ void record_operation(benchmark::State& state) {
   op.dtype = BP_F32;
   uint64_t seq = 0;
   for (auto _ : state) recorder.finish(recorder.start(op, ++seq, 1, -1), BP_OK);
-  const auto entries = recorder.entries();
-  if (entries.empty() || entries.back().seq != seq) state.SkipWithError("the last operation was not recorded");
 }
 BENCHMARK(record_operation);
 
