@@ -90,7 +90,7 @@ TEST(RpcTimeoutsTest, AreTheWorkersForCallsThatNameNone) {
   });
 }
 
-#ifdef BACKPLANE_TEST_CHAOS
+#ifdef BACKPLANE_TEST_chaos
 TEST(RpcCancelsTest, AreHeardIfTheyOvertakeTheirCalls) {
   const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=send tag 1 chance 0.2: reorder 20ms..50ms&seed=1");
   cancel_at_once("inproc");

@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, StormTest, testing::ValuesIn(rpc_ways()),
 
 TEST_P(StormTest, LeavesNoOwners) { storm(GetParam()); }
 
-#ifdef BACKPLANE_TEST_CHAOS
+#ifdef BACKPLANE_TEST_chaos
 // All that the agent sends begins with a frame of tag 1, which need not come in order.
 TEST(RpcReferencesTest, ReorderedMessagesChangeNothing) {
   const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=send tag 1 chance 0.2: reorder 20ms..50ms&seed=1");

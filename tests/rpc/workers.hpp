@@ -19,7 +19,7 @@ inline std::string worker_name(int rank) { return "worker" + std::to_string(rank
 // Agents with connections of their own.
 inline std::vector<std::string> own_agents() {
   std::vector<std::string> agents;
-#ifdef BACKPLANE_TEST_TENSORPIPE
+#ifdef BACKPLANE_TEST_tensorpipe
   agents.emplace_back("tensorpipe");
 #endif
 #ifdef BACKPLANE_TEST_zmq
