@@ -37,7 +37,12 @@ TEST(RpcPoolTest, GrowsWhileTasksWait) {
     if (done->get_future().wait_until(end) != std::future_status::ready) ++waited_in_vain;
     Pool::wait_end();
   };
-  pool.add([&dive] { dive(kDepth); });
+  const auto all = std::make_shared<std::promise<void>>();
+  pool.add([&dive, all] {
+    dive(kDepth);
+    all->set_value();
+  });
+  all->get_future().wait();  // each task below waits until `end` at most
   EXPECT_TRUE(pool.stop());
   EXPECT_EQ(waited_in_vain, 0) << "tasks waited for others that no thread took";
   EXPECT_EQ(deepest.waiting, static_cast<size_t>(kDepth));

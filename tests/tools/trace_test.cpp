@@ -108,7 +108,7 @@ TEST_P(TraceCommand, PutsTheTracesOfSurvivorsTogether) {
     EXPECT_GE(first["end_ns"], first["begin_ns"]);
     const json second = event(trace, rank, 2);
     ASSERT_TRUE(second.is_object()) << trace["events"];
-    EXPECT_EQ(second["state"], "failed");
+    EXPECT_NE(second["state"], "done");  // failed, or in flight where its trace was written first
   }
   const auto& events = trace["events"];
   EXPECT_TRUE(std::is_sorted(events.begin(), events.end(),
@@ -197,7 +197,7 @@ TEST_P(TraceCommand, AsksARunningJobAndOneThatIsGone) {
                  "belongs to job '', this rank is of job 'other'");
   job.quit({0, 1, 2});
   expect_refusal({"trace", "--store", store, "--timeout", "2"}, 1,
-                 "backplane: no group 'world' answers at " + store + ": ");
+                 "backplane: no rank of group 'world' answers");
   job.server().kill();
   expect_refusal({"trace", "--store", store, "--timeout", "0.5"}, 1,
                  "could not reach the store at " + store + " within ");
