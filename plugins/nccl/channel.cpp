@@ -58,7 +58,8 @@ void Channel::take_waiting() {
     issued_->messages.emplace_back();  // without memory it stays where it was
     issued_->messages.back().transfer = std::move(waiting_.front());
     waiting_.pop_front();
-  } while (after && !waiting_.empty() && waiting_.front().after == after && issued_->messages.size() < kMostMessageLaunches);
+  } while (after && !waiting_.empty() && waiting_.front().after == after &&
+           issued_->messages.size() < kMostMessageLaunches);
 }
 
 void Channel::stage(Moving& moving) {

@@ -25,7 +25,7 @@ int device_of(std::string_view text, std::string_view where) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), device);
   if (error != std::errc() || end != text.data() + text.size() || device < 0) {
     refuse_map("device_maps: '" + std::string(text) + "' in '" + std::string(where) +
-           "' is no device; write worker1:0=1,1=0;worker2:0=0");
+               "' is no device; write worker1:0=1,1=0;worker2:0=0");
   }
   return device;
 }
@@ -40,7 +40,7 @@ DeviceMap parse_map(std::string_view text, const std::string& name) {
     const int to = device_of(pair, whole);
     if (!map.emplace(from, to).second || !there.insert(to).second) {
       refuse_map("device_maps: the map to " + name + " is not one-to-one: '" + std::string(whole) +
-             "' names a device that is named before");
+                 "' names a device that is named before");
     }
   }
   return map;
@@ -50,11 +50,11 @@ void check_range(const WorkerDevices& of, const DeviceMap& map, const WorkerDevi
   for (const auto& [here, there] : map) {
     if (here >= of.count) {
       refuse_map("device_maps: worker " + of.name + " maps its device " + std::to_string(here) + ", but has " +
-             std::to_string(of.count) + (of.why_none.empty() ? "" : ": " + of.why_none));
+                 std::to_string(of.count) + (of.why_none.empty() ? "" : ": " + of.why_none));
     }
     if (there >= to.count) {
-      refuse_map("device_maps: worker " + of.name + " maps to device " + std::to_string(there) + " of worker " + to.name +
-             ", which has " + std::to_string(to.count));
+      refuse_map("device_maps: worker " + of.name + " maps to device " + std::to_string(there) + " of worker " +
+                 to.name + ", which has " + std::to_string(to.count));
     }
   }
 }

@@ -27,7 +27,6 @@ TimePoint deadline_after(int64_t timeout_ns) {
 // Under which the store says whose public key it is.
 std::string owner_key(const std::string& public_key) { return "zmq/key/" + public_key; }
 
-
 // What rank 0 has put into the store.
 std::string entry_of_rank_0(const sdk::Context& context) {
   try {

@@ -24,7 +24,6 @@ constexpr std::chrono::milliseconds kLook(500);
 // After a worker was out of reach, before it is dialled again for the next message.
 constexpr std::chrono::seconds kTryAgain(5);
 
-
 // Those of the process groups, but for messages of any size in any number.
 Settings settings_of(const sdk::Context& context, uint64_t most_bytes) {
   Settings settings = read_settings(context.options);

@@ -22,7 +22,8 @@ constexpr int kFewFailures = 3;
 
 // Before the connection is dialled for the nth time without success.
 milliseconds pause_after(int failures) {
-  return failures <= 1 ? milliseconds(0) : std::min(kLongestRetryPause, milliseconds(int64_t{1} << std::min(failures, 20)));
+  return failures <= 1 ? milliseconds(0)
+                       : std::min(kLongestRetryPause, milliseconds(int64_t{1} << std::min(failures, 20)));
 }
 
 }  // namespace

@@ -196,8 +196,7 @@ TEST_P(TraceCommand, AsksARunningJobAndOneThatIsGone) {
   expect_refusal({"trace", "--store", store, "--job", "other", "--timeout", "20"}, 1,
                  "belongs to job '', this rank is of job 'other'");
   job.quit({0, 1, 2});
-  expect_refusal({"trace", "--store", store, "--timeout", "2"}, 1,
-                 "backplane: no rank of group 'world' answers");
+  expect_refusal({"trace", "--store", store, "--timeout", "2"}, 1, "backplane: no rank of group 'world' answers");
   job.server().kill();
   expect_refusal({"trace", "--store", store, "--timeout", "0.5"}, 1,
                  "could not reach the store at " + store + " within ");

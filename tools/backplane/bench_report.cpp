@@ -162,9 +162,9 @@ std::string bench_csv(const BenchReport& report) {
       "hidden_percent,wrong\n";
   for (const Measured& one : report.results) {
     const Figures f = figures(one);
-    text += fmt::format("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{},{}\n", csv_quoted(one.subject), one.ranks,
-                        bench::name_of(one.row.test), one.row.bytes, one.found.us.size(), one.found.operations, f.p1_us,
-                        f.p50_us, f.p99_us, f.algbw, f.busbw,
+    text += fmt::format("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{},{}\n", csv_quoted(one.subject),
+                        one.ranks, bench::name_of(one.row.test), one.row.bytes, one.found.us.size(),
+                        one.found.operations, f.p1_us, f.p50_us, f.p99_us, f.algbw, f.busbw,
                         f.hidden_percent < 0 ? "" : fmt::format("{:.1f}", f.hidden_percent),
                         report.checked ? std::to_string(one.wrong.size()) : "");
   }

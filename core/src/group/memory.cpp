@@ -9,7 +9,7 @@
 namespace backplane::core {
 namespace {
 
-constexpr uint64_t kAlignment = 64;                 // bytes
+constexpr uint64_t kAlignment = 64;                     // bytes
 constexpr uint64_t kMaxAllocation = UINT64_C(1) << 48;  // more than any process has
 
 }  // namespace
@@ -24,7 +24,8 @@ Memory::Memory(const bp_memory_api& table, uint64_t bytes, uint32_t memory, int3
 
 Memory::Memory(uint64_t bytes) {
   if (bytes == 0) return;
-  if (bytes < kMaxAllocation) data_ = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (bytes < kMaxAllocation)
+    data_ = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   if (data_ == nullptr) fail(BP_RESOURCE, "there is no memory for {} bytes", bytes);
 }
 

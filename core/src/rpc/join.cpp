@@ -25,10 +25,11 @@ constexpr const char* kAlways = "process_group";
 constexpr size_t kLongestWorkerName = 127;
 
 void check_name(const std::string& name) {
-  const bool good = !name.empty() && name.size() <= kLongestWorkerName && std::all_of(name.begin(), name.end(), [](char c) {
-    return ('0' <= c && c <= '9') || ('A' <= c && c <= 'Z') || ('a' <= c && c <= 'z') || c == '-' || c == '_' ||
-           c == ':';
-  });
+  const bool good =
+      !name.empty() && name.size() <= kLongestWorkerName && std::all_of(name.begin(), name.end(), [](char c) {
+        return ('0' <= c && c <= '9') || ('A' <= c && c <= 'Z') || ('a' <= c && c <= 'z') || c == '-' || c == '_' ||
+               c == ':';
+      });
   if (!good) fail(BP_INVALID, "the worker name '{}' is not [A-Za-z0-9_:-]{{1,127}}; give it such a name", name);
 }
 

@@ -13,7 +13,7 @@
 namespace backplane::core::rpc {
 namespace {
 
-constexpr int64_t kLookNs = 1'000'000;       // between looks at whether this worker is quiet
+constexpr int64_t kLookNs = 1'000'000;            // between looks at whether this worker is quiet
 constexpr int64_t kLeaveGraceNs = 1'000'000'000;  // for functions that are told that their worker leaves, at least
 
 int64_t given_or_default(int64_t timeout_ns) { return timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : timeout_ns; }

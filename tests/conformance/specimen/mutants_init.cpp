@@ -11,7 +11,6 @@
 namespace backplane::specimen {
 namespace {
 
-
 struct HatesSolitude final : Specimen {
   void submit_receive(const OperationPtr& receive) override {
     if (world_size_ == 1) return;  // nobody will send

@@ -8,7 +8,6 @@
 namespace backplane::specimen {
 namespace {
 
-
 bool is_message(const bp_op& op) { return op.kind == BP_SEND || op.kind == BP_RECV; }
 
 template <typename Change>

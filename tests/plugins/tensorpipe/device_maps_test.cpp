@@ -52,7 +52,8 @@ TEST(DeviceMapsTest, StayWithinWhatIsThere) {
   EXPECT_EQ(map_refusal({{"a", 2, {{"b", {{1, 0}}}}}, {"b", 1, {}}}), "");
   EXPECT_EQ(map_refusal({{"a", 2, {{"c", {{0, 0}}}}}, {"b", 1, {}}}),
             "device_maps: worker a maps to worker c, which there is not");
-  EXPECT_EQ(map_refusal({{"a", 1, {{"b", {{1, 0}}}}}, {"b", 1, {}}}), "device_maps: worker a maps its device 1, but has 1");
+  EXPECT_EQ(map_refusal({{"a", 1, {{"b", {{1, 0}}}}}, {"b", 1, {}}}),
+            "device_maps: worker a maps its device 1, but has 1");
   EXPECT_EQ(map_refusal({{"a", 0, {{"b", {{1, 0}}}}, "no driver"}, {"b", 1, {}}}),
             "device_maps: worker a maps its device 1, but has 0: no driver");
   EXPECT_EQ(map_refusal({{"a", 2, {{"b", {{1, 1}}}}}, {"b", 1, {}}}),

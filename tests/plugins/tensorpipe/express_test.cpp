@@ -10,8 +10,8 @@
 
 #include "card.hpp"
 #include "message.hpp"
-#include "rpc/cut_express.hpp"
 #include "plugins/tensorpipe/support.hpp"
+#include "rpc/cut_express.hpp"
 #include "support/scoped_log.hpp"
 
 namespace backplane::test {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages with buffers in devices' memory, between agents without the core, over the double of CUDA's driver.
-#include "rpc/devices.hpp"
 #include "plugins/tensorpipe/support.hpp"
+#include "rpc/devices.hpp"
 
 namespace backplane::test {
 namespace {

@@ -10,7 +10,8 @@ constexpr const char* kFirstCause = "the first cause";
 
 void expect_first_cause(Rank& rank, const Outcome& outcome, const std::string& what) {
   rank.check(outcome.status == BP_RESOURCE, what + " fails with BP_RESOURCE, the status of the cause", outcome.text());
-  rank.check(outcome.text().find(kFirstCause) != std::string::npos, say(what, " says why: \"", kFirstCause, '"'), outcome.text());
+  rank.check(outcome.text().find(kFirstCause) != std::string::npos, say(what, " says why: \"", kFirstCause, '"'),
+             outcome.text());
 }
 
 // Every kind of operation that the backend has, as small as it can be.

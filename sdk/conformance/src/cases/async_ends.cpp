@@ -12,7 +12,8 @@ constexpr uint64_t kMessageSize = 3000;
 
 // The message that each rank expects from the one before it, sent at last.
 struct Message {
-  explicit Message(Rank& rank) : sent(bytes_of(static_cast<uint64_t>(rank.id()) + 1, kMessageSize)), got(kMessageSize) {}
+  explicit Message(Rank& rank)
+      : sent(bytes_of(static_cast<uint64_t>(rank.id()) + 1, kMessageSize)), got(kMessageSize) {}
   Pending receive(Rank& rank, Agent& agent) { return agent.irecv(rank.previous(), 1, got.data(), kMessageSize); }
   Pending send(Rank& rank, Agent& agent) { return agent.isend(rank.next(), 1, sent.data(), kMessageSize); }
   void check(Rank& rank) {

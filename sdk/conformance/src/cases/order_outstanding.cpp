@@ -9,7 +9,6 @@
 namespace backplane::conformance {
 namespace {
 
-
 std::vector<size_t> shuffled(size_t count, std::mt19937_64& random) {
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t{0});

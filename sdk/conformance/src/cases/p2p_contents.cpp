@@ -5,7 +5,6 @@
 namespace backplane::conformance {
 namespace {
 
-
 // Around the sizes at which transports change their ways.
 const std::vector<uint64_t>& message_sizes() {
   static const std::vector<uint64_t> sizes = [] {

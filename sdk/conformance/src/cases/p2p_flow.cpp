@@ -8,7 +8,6 @@
 namespace backplane::conformance {
 namespace {
 
-
 // Joins, also when the body is left.
 class Thread {
  public:
