@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "support/eventually.hpp"
+#include "support/must_end.hpp"
 
 namespace backplane::core::rpc {
 namespace {
@@ -37,12 +38,15 @@ TEST(RpcPoolTest, GrowsWhileTasksWait) {
     if (done->get_future().wait_until(end) != std::future_status::ready) ++waited_in_vain;
     Pool::wait_end();
   };
-  const auto all = std::make_shared<std::promise<void>>();
-  pool.add([&dive, all] {
-    dive(kDepth);
-    all->set_value();
-  });
-  all->get_future().wait();  // each task below waits until `end` at most
+  const auto dive_deep = [&pool, &dive] {
+    std::promise<void> all;
+    pool.add([&dive, &all] {
+      dive(kDepth);
+      all.set_value();
+    });
+    all.get_future().wait();
+  };
+  test::must_end("a pool whose tasks wait for others", dive_deep, 2 * test::kPatience);  // each waits for one at most
   EXPECT_TRUE(pool.stop());
   EXPECT_EQ(waited_in_vain, 0) << "tasks waited for others that no thread took";
   EXPECT_EQ(deepest.waiting, static_cast<size_t>(kDepth));
