@@ -42,6 +42,12 @@ class Deadline {
   Clock::time_point at_;
 };
 
+// A timeout of the API: the object's own for BP_INHERIT_TIMEOUT, BP_NO_TIMEOUT for any other negative one.
+inline int64_t timeout_or(int64_t given_ns, int64_t own_ns) {
+  const int64_t timeout_ns = given_ns == BP_INHERIT_TIMEOUT ? own_ns : given_ns;
+  return timeout_ns < 0 ? BP_NO_TIMEOUT : timeout_ns;
+}
+
 // "5 s", "1.5 s", "20 ms": for messages.
 inline double seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 

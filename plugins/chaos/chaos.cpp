@@ -119,7 +119,7 @@ struct Chaos {
   static constexpr const char* summary =
       "layer: delays, reorders, drops, errors, crashes and stalls by rule, to test programs";
   static constexpr uint32_t kinds = BP_KIND_LAYER;
-  static constexpr uint32_t flags = BP_BACKEND_PUNCTUAL;
+  static constexpr uint32_t flags = BP_BACKEND_BOUNDED;
   static constexpr std::array options = {
       sdk::option(
           {.key = "rules", .help = "conditions: action; ... as in rank 1 send after 10: drop; chance 0.01: delay 5ms"}),

@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <set>
-#include <vector>
 
+#include "backplane/sdk/owned_op.hpp"
 #include "backplane/sdk/worker.hpp"
 
 namespace backplane::chaos {
@@ -20,40 +19,19 @@ int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
+// What is left of a time limit that began then.
+int64_t left_of(int64_t timeout_ns, Clock::time_point begin) {
+  if (timeout_ns <= 0) return timeout_ns;
+  const int64_t gone = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+  return std::max<int64_t>(0, timeout_ns - gone);
+}
+
 Clock::time_point at(int64_t ns) { return Clock::time_point(std::chrono::nanoseconds(ns)); }
 
 // What must keep its order: collectives, receives (any of them may take a message from anyone), sends to each peer.
 int64_t stream_of(const bp_op& op) { return op.kind == BP_SEND ? op.peer : op.kind == BP_RECV ? -1 : -2; }
 
 }  // namespace
-
-// An operation that outlives submit: with counts and scalar of its own, and without BP_OP_SYNC.
-class OwnedOp {
- public:
-  OwnedOp(const bp_op& op, int32_t world_size) {
-    std::memcpy(&op_, &op, std::min<size_t>(op.struct_size, sizeof op_));
-    op_.struct_size = static_cast<uint32_t>(std::min<size_t>(op.struct_size, sizeof op_));
-    op_.flags &= ~static_cast<uint64_t>(BP_OP_SYNC);
-    const uint64_t** const arrays[] = {&op_.in_counts, &op_.in_displs, &op_.out_counts, &op_.out_displs};
-    for (size_t i = 0; i < 4; ++i) {
-      if (*arrays[i] == nullptr) continue;
-      counts_[i].assign(*arrays[i], *arrays[i] + world_size);
-      *arrays[i] = counts_[i].data();
-    }
-    if (op_.scalar == nullptr) return;
-    std::memcpy(scalar_, op_.scalar, bp_dtype_size(op_.dtype));
-    op_.scalar = scalar_;
-  }
-  OwnedOp(const OwnedOp&) = delete;
-  OwnedOp& operator=(const OwnedOp&) = delete;
-
-  const bp_op& get() const { return op_; }
-
- private:
-  bp_op op_ = {};
-  std::vector<uint64_t> counts_[4];
-  alignas(16) std::byte scalar_[16] = {};
-};
 
 // Guarded by the dispatcher's mutex, but for `op`, which does not change, and `inner` once it is kHandedOn: then it is
 // the core's, one thread at a time.
@@ -63,7 +41,7 @@ struct Dispatcher::Held {
   Held(const bp_op& given, int32_t world_size, int64_t when)
       : op(given, world_size), stream(stream_of(given)), due(when) {}
 
-  const OwnedOp op;
+  const sdk::OwnedOp op;
   const int64_t stream;
   bool loose = false;   // later ones of its stream may pass it
   bool passed = false;  // and one has
@@ -84,6 +62,12 @@ class Dispatcher::HeldWork final : public sdk::Work {
 
   bool wait(int64_t timeout_ns) override { return dispatcher_.wait(held_.get(), timeout_ns); }
   void cancel() noexcept override { dispatcher_.cancel(held_); }
+  bool wait_on_stream(void* stream, int64_t timeout_ns) override {
+    const auto begin = Clock::now();
+    if (!dispatcher_.await_inner(held_.get(), timeout_ns)) return false;
+    if (!held_->inner) return true;
+    return held_->inner->wait_on_stream(stream, left_of(timeout_ns, begin));
+  }
 
  private:
   Dispatcher& dispatcher_;
@@ -229,25 +213,24 @@ void Dispatcher::run() {
   }
 }
 
-bool Dispatcher::wait(Held* held, int64_t timeout_ns) {
+bool Dispatcher::await_inner(Held* held, int64_t timeout_ns) {
   constexpr int64_t kLongest = INT64_C(30'000'000'000'000'000);  // a year; now + INT64_MAX would overflow
-  const bool limited = timeout_ns >= 0;
-  const int64_t deadline = limited ? now_ns() + std::min(timeout_ns, kLongest) : kNever;
-  {
-    std::unique_lock lock(mutex_);
-    const auto decided = [held] {
-      return held->state == Held::State::kHandedOn || held->state == Held::State::kFailed;
-    };
-    if (!limited) {
-      changed_.wait(lock, decided);
-    } else if (timeout_ns > 0) {
-      changed_.wait_until(lock, at(deadline), decided);
-    }
-    if (!decided()) return false;
-    if (held->failure) throw sdk::Failure(*held->failure);
+  std::unique_lock lock(mutex_);
+  const auto decided = [held] { return held->state == Held::State::kHandedOn || held->state == Held::State::kFailed; };
+  if (timeout_ns < 0) {
+    changed_.wait(lock, decided);
+  } else if (timeout_ns > 0) {
+    changed_.wait_until(lock, at(now_ns() + std::min(timeout_ns, kLongest)), decided);
   }
-  if (!held->inner) return true;
-  return held->inner->wait(limited && timeout_ns > 0 ? std::max<int64_t>(0, deadline - now_ns()) : timeout_ns);
+  if (!decided()) return false;
+  if (held->failure) throw sdk::Failure(*held->failure);
+  return true;
+}
+
+bool Dispatcher::wait(Held* held, int64_t timeout_ns) {
+  const auto begin = Clock::now();
+  if (!await_inner(held, timeout_ns)) return false;
+  return !held->inner || held->inner->wait(left_of(timeout_ns, begin));
 }
 
 void Dispatcher::cancel(const std::shared_ptr<Held>& held) {

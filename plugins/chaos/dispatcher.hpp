@@ -49,6 +49,8 @@ class Dispatcher {
   void note_passed(const bp_op& by, const Held* until);
   void hand_on(const std::shared_ptr<Held>& held, std::unique_lock<std::mutex>* lock);
   void run();
+  // Waits until the wrapped group has it. False: not within timeout_ns. Throws if it failed before.
+  bool await_inner(Held* held, int64_t timeout_ns);
   bool wait(Held* held, int64_t timeout_ns);
   void cancel(const std::shared_ptr<Held>& held);
 

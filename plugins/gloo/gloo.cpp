@@ -13,7 +13,7 @@ struct Common {
   static constexpr const char* version = "1.0.0";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   static constexpr uint32_t flags =
-      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_PUNCTUAL;
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
   static constexpr std::array options = {
       sdk::option(
           {.key = "iface", .help = "network interface to listen on; else GLOO_SOCKET_IFNAME, else a logged rule"}),

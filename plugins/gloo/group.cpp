@@ -4,9 +4,9 @@
 #include <gloo/common/error.h>
 
 #include <string>
-#include <vector>
 
 #include "address.hpp"
+#include "backplane/sdk/owned_op.hpp"
 #include "device.hpp"
 #include "drive.hpp"
 
@@ -22,24 +22,6 @@ std::string title(const bp_op& op) {
 }
 
 std::string allowed(const bp_op& op) { return std::to_string(op.timeout_ns / 1'000'000) + " ms"; }
-
-// An operation that outlives submit, with its count arrays.
-class OwnedOp {
- public:
-  OwnedOp(const bp_op& op, int world_size) : op_(op) {
-    for (const uint64_t* bp_op::*array :
-         {&bp_op::in_counts, &bp_op::in_displs, &bp_op::out_counts, &bp_op::out_displs}) {
-      if (op.*array == nullptr) continue;
-      arrays_.push_back(std::make_shared<std::vector<uint64_t>>(op.*array, op.*array + world_size));
-      op_.*array = arrays_.back()->data();
-    }
-  }
-  const bp_op& get() const { return op_; }
-
- private:
-  bp_op op_;
-  std::vector<std::shared_ptr<std::vector<uint64_t>>> arrays_;  // shared: copies of this object point to the same
-};
 
 Algorithm algorithm_of(const std::string& text) {
   if (text == "ring") return Algorithm::kRing;
@@ -117,7 +99,8 @@ std::unique_ptr<sdk::Work> Group::submit_collective(const bp_op& op) {
     run(op, deadline);
     return nullptr;
   }
-  return workers_.submit([this, owned = OwnedOp(op, lane_.world_size), deadline] { run(owned.get(), deadline); });
+  const auto owned = std::make_shared<const sdk::OwnedOp>(op, lane_.world_size);
+  return workers_.submit([this, owned, deadline] { run(owned->get(), deadline); });
 }
 
 // A collective that failed half-way leaves messages behind that a later one would take for its own.

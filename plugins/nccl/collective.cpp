@@ -214,23 +214,6 @@ class Start {
 
 }  // namespace
 
-Call::Call(const bp_op& given, int32_t world_size) : op(given) {
-  const auto size = static_cast<size_t>(world_size);
-  if (op.in_counts != nullptr || op.in_displs != nullptr || op.out_counts != nullptr || op.out_displs != nullptr) {
-    counts_.reserve(4 * size);  // the pointers below stay valid
-  }
-  for (const uint64_t** list : {&op.in_counts, &op.in_displs, &op.out_counts, &op.out_displs}) {
-    if (*list == nullptr) continue;
-    const uint64_t* const from = *list;
-    *list = counts_.data() + counts_.size();
-    counts_.insert(counts_.end(), from, from + size);
-  }
-  if (op.scalar == nullptr) return;
-  const auto* const bytes = static_cast<const std::byte*>(op.scalar);
-  scalar_.assign(bytes, bytes + bp_dtype_size(op.dtype));
-  op.scalar = scalar_.data();
-}
-
 bool is_empty(const bp_op& op) { return op.kind != BP_BARRIER && op.input.count == 0 && op.output.count == 0; }
 
 void copy_blocks(const Place& place, const bp_op& op, void* aside) { Start(place, nullptr, op).copy_blocks(aside); }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "api.hpp"
 #include "backplane/abi/op.h"
@@ -19,19 +18,6 @@ constexpr uint64_t kReducedDtypes = BP_BIT(BP_I8) | BP_BIT(BP_U8) | BP_BIT(BP_I3
 constexpr uint64_t kF8Dtypes = BP_BIT(BP_F8E4M3) | BP_BIT(BP_F8E5M2);
 constexpr uint64_t kReduceOps =
     BP_BIT(BP_SUM) | BP_BIT(BP_PROD) | BP_BIT(BP_MIN) | BP_BIT(BP_MAX) | BP_BIT(BP_AVG) | BP_BIT(BP_PREMUL_SUM);
-
-// A bp_op that may outlive its submit: the counts and the scalar are its own.
-class Call {
- public:
-  Call(const bp_op& op, int32_t world_size);
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-  bp_op op;
-
- private:
-  std::vector<uint64_t> counts_;
-  std::vector<std::byte> scalar_;
-};
 
 // Who takes part, where.
 struct Place {

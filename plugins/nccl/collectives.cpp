@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "backplane/sdk/owned_op.hpp"
 #include "collective.hpp"
 #include "staging.hpp"
 
@@ -45,7 +46,7 @@ class Backoff {
 struct Collectives::Launch {
   enum class State { kQueued, kIssued, kInStream, kFinishing, kDone, kFailed };
 
-  Launch(Collectives& its_owner, const bp_op& op) : owner(its_owner), call(op, its_owner.c_.size) {}
+  Launch(Collectives& its_owner, const bp_op& given) : owner(its_owner), op(given, its_owner.c_.size) {}
 
   // Like Work::wait.
   bool wait(int64_t timeout_ns) {
@@ -67,8 +68,8 @@ struct Collectives::Launch {
     return true;
   }
 
-  // Like sdk::StreamWork::order.
-  bool order(cudaStream_t after, int64_t timeout_ns) {
+  // Like sdk::Work::wait_on_stream.
+  bool wait_on_stream(cudaStream_t after, int64_t timeout_ns) {
     if (ends_on_host) throw sdk::Failure(BP_UNSUPPORTED, "nccl: staged buffers do not end in a stream");
     const sdk::Deadline deadline(timeout_ns);
     Backoff backoff;
@@ -135,7 +136,7 @@ struct Collectives::Launch {
 
   Collectives& owner;
   std::atomic<State> state = State::kQueued;
-  Call call;
+  sdk::OwnedOp op;
   bool* connected = nullptr;  // the owner's entry for such operations; with its lock
   bool is_prompt = false;     // neither it nor those before it have to connect peers
   std::optional<Staging> staging;
@@ -151,12 +152,12 @@ struct Collectives::Launch {
 
 namespace {
 
-class LaunchWork final : public sdk::StreamWork {
+class LaunchWork final : public sdk::Work {
  public:
   explicit LaunchWork(std::shared_ptr<Collectives::Launch> launch) : launch_(std::move(launch)) {}
   bool wait(int64_t timeout_ns) override { return launch_->wait(timeout_ns); }
-  bool order(void* stream, int64_t timeout_ns) override {
-    return launch_->order(static_cast<cudaStream_t>(stream), timeout_ns);
+  bool wait_on_stream(void* stream, int64_t timeout_ns) override {
+    return launch_->wait_on_stream(static_cast<cudaStream_t>(stream), timeout_ns);
   }
   void cancel() noexcept override { launch_->cancel(); }
 
@@ -192,9 +193,8 @@ std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   auto launch = std::make_shared<Launch>(*this, op);
   launch->ends_on_host = is_staged(op) && op.kind != BP_BARRIER;
   // A barrier among device operations belongs into their stream.
-  launch->stream = is_staged(op) && (op.kind != BP_BARRIER || op.stream == nullptr)
-                       ? stream_.get()
-                       : static_cast<cudaStream_t>(op.stream);
+  const bool is_staged_here = is_staged(op) && (op.kind != BP_BARRIER || op.stream == nullptr);
+  launch->stream = is_staged_here || op.stream == BP_NO_STREAM ? stream_.get() : static_cast<cudaStream_t>(op.stream);
   // Whoever is told that there is no memory frees the buffers: from `append` on, that ends the group.
   auto work = (op.flags & BP_OP_SYNC) == 0 ? std::make_unique<LaunchWork>(launch) : nullptr;
   append(launch);
@@ -231,7 +231,7 @@ bool Collectives::has_room() {
 }
 
 void Collectives::append(const std::shared_ptr<Launch>& launch) {
-  const bp_op& op = launch->call.op;
+  const bp_op& op = launch->op.get();
   const uint64_t bytes = std::max(op.input.count, op.output.count) * bp_dtype_size(op.dtype);
   const std::lock_guard lock(mutex_);
   launch->connected = &connected_[{op.kind, op.dtype, op.reduce_op, op.root, std::bit_width(bytes)}];
@@ -294,8 +294,8 @@ bool Collectives::try_launch(Launch& launch) {
 void Collectives::begin(Launch& launch) {
   const OnDevice here(c_.api, c_.device);
   if (launch.stream != stream_.get()) launch.before = Event(c_.pool, launch.stream);
-  launch.staging.emplace(c_.api, c_.pool, &launch.call.op, launch.stream);
-  const bp_op& op = launch.call.op;
+  launch.staging.emplace(c_.api, c_.pool, &launch.op.get(), launch.stream);
+  const bp_op& op = launch.op.get();
   const bool in_place = op.kind == BP_ALL_TO_ALL && op.input.data == op.output.data;
   if (in_place) launch.copy = Piece(c_.pool, op.input.count * bp_dtype_size(op.dtype));
   const Place place{c_.api, c_.rank, c_.size, launch.stream};

@@ -11,7 +11,7 @@ namespace backplane::nccl {
 namespace {
 
 // A message's. A library that does not stop holds it up no longer than Fate allows.
-class MessageWork final : public sdk::StreamWork {
+class MessageWork final : public sdk::Work {
  public:
   MessageWork(const Channel::Config& config, bool is_host, std::shared_ptr<MessageEnd> done,
               std::function<void()> cancel, const Fate& fate)
@@ -27,7 +27,7 @@ class MessageWork final : public sdk::StreamWork {
   }
   void cancel() noexcept override { cancel_(); }
   // Nobody tells when it enters a stream; when it ends, everybody is told.
-  bool order(void* stream, int64_t timeout_ns) override {
+  bool wait_on_stream(void* stream, int64_t timeout_ns) override {
     if (is_host_) throw sdk::Failure(BP_UNSUPPORTED, "nccl: a message in host memory does not end in a stream");
     const sdk::Deadline deadline(timeout_ns);
     for (;;) {
@@ -74,7 +74,7 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) { return op.kind ==
 Transfer Messages::transfer(const bp_op& op, const bp_buffer& buffer, std::shared_ptr<MessageEnd> done) {
   const uint64_t bytes = buffer.count * bp_dtype_size(op.dtype);
   Transfer made{buffer.data, bytes, buffer.memory == BP_HOST, {}, std::move(done)};
-  if (!made.is_host && bytes > 0) made.after = point_of(op);
+  if (!made.is_host && bytes > 0 && op.stream != BP_NO_STREAM) made.after = point_of(op);
   return made;
 }
 

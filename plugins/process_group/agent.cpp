@@ -37,9 +37,8 @@ Agent::~Agent() { abort(sdk::Failure(BP_CANCELLED, "this worker has left")); }
 
 std::unique_ptr<sdk::Work> Agent::start(uint32_t kind, int32_t peer, uint64_t tag, void* data, uint64_t bytes,
                                         bp_result* result) {
-  bp_op op = {};
-  op.struct_size = sizeof(bp_op);
-  op.kind = kind;
+  bp_op op;
+  bp_op_init(&op, kind);
   op.dtype = BP_U8;
   op.peer = peer;
   op.tag = tag;
@@ -191,7 +190,7 @@ void Agent::take_in(int32_t from, std::string_view bytes) {
   if (!version.empty()) return part_with(from, version);
   Frame frame;
   try {
-    decode(bytes, core_.most_bytes(), &frame);
+    decode(bytes, core_.max_message_bytes(), &frame);
     if (frame.refusal != 0) return on_refused(from, frame, bytes);
     if (frame.withdrawn) return end_way({from, frame.number});
     if (frame.receipt) return end_way(departure_of(from, frame.number));

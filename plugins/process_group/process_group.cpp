@@ -15,7 +15,7 @@ struct ProcessGroupRpc {
   static constexpr const char* summary = "RPC over the messages of any process group";
   static constexpr uint32_t kinds = BP_KIND_RPC;
   // The group's backend answers for its peers, and is asked itself.
-  static constexpr uint32_t flags = BP_BACKEND_RPC_OVER_GROUP | sdk::kAuthenticates;
+  static constexpr uint32_t flags = BP_BACKEND_RPC_OVER_GROUP | BP_BACKEND_AUTHENTICATES;
   static constexpr std::array options = sdk::joined(
       sdk::kRpcOptions,
       std::array{sdk::kReceivedMemoryOption, sdk::option({.type = BP_OPTION_INT,

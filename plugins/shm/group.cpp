@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "group.hpp"
 
-#include <cstring>
-#include <vector>
+#include "backplane/sdk/owned_op.hpp"
 
 namespace backplane::shm {
 namespace {
@@ -33,27 +32,6 @@ void tell(const sdk::Context& context, Segment& segment) {
   context.host.log(BP_LOG_INFO, text);
 }
 
-// An operation with its count arrays and its scalar, for later.
-class Kept {
- public:
-  Kept(const bp_op& op, int32_t world_size) : op_(op) {
-    for (const uint64_t** counts : {&op_.in_counts, &op_.in_displs, &op_.out_counts, &op_.out_displs}) {
-      if (*counts == nullptr) continue;
-      counts_.push_back(std::make_unique<std::vector<uint64_t>>(*counts, *counts + world_size));
-      *counts = counts_.back()->data();
-    }
-    if (op_.scalar != nullptr) op_.scalar = std::memcpy(scalar_, op_.scalar, bp_dtype_size(op_.dtype));
-  }
-  Kept(const Kept&) = delete;
-  Kept& operator=(const Kept&) = delete;
-  const bp_op& op() const { return op_; }
-
- private:
-  bp_op op_;
-  std::vector<std::unique_ptr<std::vector<uint64_t>>> counts_;
-  alignas(16) std::byte scalar_[16];
-};
-
 }  // namespace
 
 Patience patience_of(const sdk::Options& options, const Peers* peers) {
@@ -61,10 +39,9 @@ Patience patience_of(const sdk::Options& options, const Peers* peers) {
   return {.spin_ns = crowded ? 0 : options.integer("spin"), .yield_ns = options.integer("yield")};
 }
 
-Group::Group(const sdk::Context& context, std::span<const bp_capability* const> unscaled)
+Group::Group(const sdk::Context& context)
     : world_size_(context.world_size),
       reductions_(context.host),
-      unscaled_(unscaled),
       segment_(context.world_size == 1 ? nullptr : meet(context)),
       cross_(cross_memory(context, segment_.get())),
       waiting_(segment_ ? segment_->view().member(context.rank).bell : own_bell_,
@@ -102,12 +79,12 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
 
 std::unique_ptr<sdk::Work> Group::submit_queued(const bp_op& op) {
   queued_.fetch_add(1);
-  auto kept = std::make_shared<Kept>(op, world_size_);
+  const auto owned = std::make_shared<const sdk::OwnedOp>(op, world_size_);
   try {
-    return workers_.submit([this, kept] {
+    return workers_.submit([this, owned] {
       Limit never(BP_NO_TIMEOUT);
       try {
-        run(kept->op(), never);
+        run(owned->get(), never);
       } catch (...) {
         queued_.fetch_sub(1);
         throw;
@@ -135,10 +112,6 @@ void Group::run(const bp_op& op, Limit& limit) {
 void Group::fail_again() const {
   throw sdk::Failure(broken_->status(), std::string("an earlier collective failed: ") + broken_->what(),
                      broken_->peer_rank());
-}
-
-std::span<const bp_capability* const> Group::capabilities() const noexcept {
-  return reductions_.whole() ? std::span<const bp_capability* const>() : unscaled_;
 }
 
 const void* Group::extension(std::string_view id) {

@@ -26,13 +26,11 @@ Patience patience_of(const sdk::Options& options, const Peers* peers);
 
 class Group final : public sdk::ProcessGroup {
  public:
-  // `unscaled`: what the group can do under a core that offers no scaling; static.
-  Group(const sdk::Context& context, std::span<const bp_capability* const> unscaled);
+  explicit Group(const sdk::Context& context);
   ~Group() override;
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
   void abort(const sdk::Failure& why) noexcept override;
-  std::span<const bp_capability* const> capabilities() const noexcept override;
   const void* extension(std::string_view id) override;
 
  private:
@@ -44,7 +42,6 @@ class Group final : public sdk::ProcessGroup {
   const int32_t world_size_;
   Bell own_bell_{};  // of a group of one
   const Reductions reductions_;
-  const std::span<const bp_capability* const> unscaled_;
   const std::unique_ptr<Segment> segment_;    // null in a group of one
   const std::unique_ptr<CrossMemory> cross_;  // null: nobody reads in other processes
   Waiting waiting_;

@@ -13,9 +13,6 @@ class Reductions {
  public:
   explicit Reductions(const sdk::Host& host);
 
-  // Are there avg and premul_sum, and are small floats rounded once only? Older cores complete the two themselves.
-  bool whole() const { return BP_HAS(table_, reduce); }
-
   // Dtype and operation were validated by the core.
   //
   // out = left op right, element by element; out may be either.
@@ -27,15 +24,11 @@ class Reductions {
   // null or what it is multiplied by first. `out` may be any of the inputs.
   void reduce(uint32_t dtype, uint32_t reduce_op, void* out, std::span<const void* const> inputs,
               std::span<const void* const> scalars, uint64_t count) const {
-    if (!whole()) return reduce_pairs(dtype, reduce_op, out, inputs, count);
     table_->reduce(dtype, reduce_op, out, inputs.data(), scalars.empty() ? nullptr : scalars.data(), inputs.size(),
                    inputs.size(), count);
   }
 
  private:
-  void reduce_pairs(uint32_t dtype, uint32_t reduce_op, void* out, std::span<const void* const> inputs,
-                    uint64_t count) const;
-
   const bp_reduce_api* table_;
 };
 

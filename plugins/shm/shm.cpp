@@ -12,31 +12,6 @@
 namespace backplane::shm {
 namespace {
 
-constexpr auto capabilities_with(uint64_t reduce_ops) {
-  return std::array{
-      sdk::moves(BP_BARRIER),
-      sdk::moves(BP_BROADCAST),
-      sdk::reduces(BP_REDUCE, BP_ALL_DTYPES, reduce_ops),
-      sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, reduce_ops),
-      sdk::moves(BP_GATHER),
-      sdk::moves(BP_GATHERV),
-      sdk::moves(BP_SCATTER),
-      sdk::moves(BP_SCATTERV),
-      sdk::moves(BP_ALL_GATHER),
-      sdk::moves(BP_ALL_GATHERV),
-      sdk::reduces(BP_REDUCE_SCATTER, BP_ALL_DTYPES, reduce_ops),
-      sdk::reduces(BP_REDUCE_SCATTERV, BP_ALL_DTYPES, reduce_ops),
-      sdk::moves(BP_ALL_TO_ALL),
-      sdk::moves(BP_ALL_TO_ALLV),
-      sdk::moves(BP_SEND),
-      sdk::moves(BP_RECV),
-  };
-}
-
-// Under a core whose arithmetic does not take many inputs at once, which completes avg and premul_sum itself.
-constexpr auto kUnscaled = capabilities_with(BP_ALL_REDUCE_OPS & ~(BP_BIT(BP_AVG) | BP_BIT(BP_PREMUL_SUM)));
-constexpr auto kUnscaledPointers = sdk::pointers(kUnscaled);
-
 // Of the group that is to be made, or the least that it could have.
 int32_t planned_ranks(const sdk::Host& host) {
   const auto* plan = static_cast<const bp_plan_api*>(host.get()->extension(host.get()->ctx, BP_EXT_PLAN));
@@ -49,7 +24,7 @@ struct Shm {
   static constexpr const char* summary = "processes of one host, through shared memory";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS |
-                                    BP_BACKEND_THREADS | BP_BACKEND_PUNCTUAL | BP_BACKEND_AUTHENTICATES;
+                                    BP_BACKEND_THREADS | BP_BACKEND_BOUNDED | BP_BACKEND_AUTHENTICATES;
   static constexpr std::array options = {
       sdk::option({.type = BP_OPTION_DURATION,
                    .key = "spin",
@@ -70,7 +45,24 @@ struct Shm {
                            "it): where measured to be faster, wherever possible, or never",
                    .choices = "auto|on|off"}),
   };
-  static constexpr auto capabilities = capabilities_with(BP_ALL_REDUCE_OPS);
+  static constexpr std::array capabilities = {
+      sdk::moves(BP_BARRIER),
+      sdk::moves(BP_BROADCAST),
+      sdk::reduces(BP_REDUCE, BP_ALL_DTYPES, BP_ALL_REDUCE_OPS),
+      sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, BP_ALL_REDUCE_OPS),
+      sdk::moves(BP_GATHER),
+      sdk::moves(BP_GATHERV),
+      sdk::moves(BP_SCATTER),
+      sdk::moves(BP_SCATTERV),
+      sdk::moves(BP_ALL_GATHER),
+      sdk::moves(BP_ALL_GATHERV),
+      sdk::reduces(BP_REDUCE_SCATTER, BP_ALL_DTYPES, BP_ALL_REDUCE_OPS),
+      sdk::reduces(BP_REDUCE_SCATTERV, BP_ALL_DTYPES, BP_ALL_REDUCE_OPS),
+      sdk::moves(BP_ALL_TO_ALL),
+      sdk::moves(BP_ALL_TO_ALLV),
+      sdk::moves(BP_SEND),
+      sdk::moves(BP_RECV),
+  };
 
   static void probe(const sdk::Host& host) {
     if (boot_id().empty()) {
@@ -85,7 +77,7 @@ struct Shm {
     }
   }
   static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
-    return std::make_unique<Group>(context, kUnscaledPointers);
+    return std::make_unique<Group>(context);
   }
 };
 

@@ -46,7 +46,7 @@ void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
     std::unique_ptr<Arrival> arrival;
     try {
       arrival = std::make_unique<Arrival>(std::move(descriptor), card_.token, static_cast<int32_t>(peers_.size()),
-                                          core_.most_bytes(), memory_.get(),
+                                          core_.max_message_bytes(), memory_.get(),
                                           [this](int32_t rank) -> const DeviceSet& { return staging_->open_to(rank); });
     } catch (const sdk::Failure& e) {
       host_.log(BP_LOG_WARN, e.what());
@@ -93,14 +93,12 @@ void Agent::place(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, s
   ++incoming->placing;
   const auto rest = std::make_shared<std::unique_ptr<Arrival>>(std::move(arrival));
   staging_->place(**rest, [this, incoming, rest, weak = std::weak_ptr(pipe)](const sdk::Failure* failure) {
-    const Pipe same = weak.lock();
     const int32_t from = (*rest)->from();
-    const uint64_t express = (*rest)->before().express;
     const std::string_view payload = (*rest)->payload();
     if (failure == nullptr) {
-      deliver(same, std::move(*rest));
-    } else if (!over_ && !core_.refused(from, payload, std::move(*rest), *failure) && same) {
-      drop(same, from, express, *failure);
+      deliver(weak.lock(), std::move(*rest));
+    } else if (!over_) {
+      core_.refused(from, payload, std::move(*rest), *failure);
     }
     --incoming->placing;
     --incoming->arriving;

@@ -119,19 +119,16 @@ class TraceLayer final : public sdk::Layer {
 
  private:
   void end(const bp_call& call) {
-    const bool sized = BP_HAS(&call, answer_bytes);
-    const uint64_t request_bytes = sized ? call.request_bytes : 0;
-    const uint64_t answer_bytes = sized ? call.answer_bytes : 0;
     const uint32_t kind = call.served != 0 ? kServedCall : kCall;
     const uint32_t number = functions_.number(call.function);
     Function& function = functions_.at(number);
     for (Counts* const counts : {&statistics_[kind], call.served != 0 ? &function.served : &function.made}) {
       counts->start();
-      counts->end(call.status, request_bytes + answer_bytes, call.end_ns - call.begin_ns);
+      counts->end(call.status, call.request_bytes + call.answer_bytes, call.end_ns - call.begin_ns);
     }
     if (!events_) return;
-    events_->add(
-        {call.begin_ns, call.end_ns, call.number, request_bytes, answer_bytes, kind, number, call.peer, call.status});
+    events_->add({call.begin_ns, call.end_ns, call.number, call.request_bytes, call.answer_bytes, kind, number,
+                  call.peer, call.status});
   }
 
   void end(const Started& started, int32_t status) {
@@ -216,7 +213,7 @@ struct Trace {
   static constexpr const char* version = "1.0.0";
   static constexpr const char* summary = "layer: how long operations take, for Prometheus and Perfetto";
   static constexpr uint32_t kinds = BP_KIND_LAYER;
-  static constexpr uint32_t flags = BP_BACKEND_PUNCTUAL;
+  static constexpr uint32_t flags = BP_BACKEND_BOUNDED;
   static constexpr std::array options = {
       sdk::option(
           {.key = "file", .help = "metrics as a Prometheus text file; %r in the path is the rank, %g the group"}),

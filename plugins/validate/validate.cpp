@@ -45,7 +45,7 @@ class ValidateLayer final : public sdk::Layer {
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     auto watch = std::make_unique<Watch>(*this, op);
-    bp_op watched = op;
+    bp_op watched = sdk::known_part(op);
     if (op.kind == BP_RECV && op.result == nullptr) watched.result = &watch->result;
     watch->begin(op);
     watch->work = inner().submit(watched);
@@ -58,9 +58,9 @@ class ValidateLayer final : public sdk::Layer {
   // One operation, and its Work.
   class Watch final : public sdk::Work {
    public:
-    Watch(ValidateLayer& layer, const bp_op& op) : layer_(layer), op_(op), id_(layer.next_id_.fetch_add(1)) {
+    Watch(ValidateLayer& layer, const bp_op& op)
+        : layer_(layer), op_(sdk::known_part(op)), id_(layer.next_id_.fetch_add(1)) {
       if (op.result == nullptr) op_.result = &result;
-      op_.in_counts = op_.in_displs = op_.out_counts = op_.out_displs = nullptr;  // the caller's, until submit returns
     }
     ~Watch() override { layer_.regions_.release(id_); }
     Watch(const Watch&) = delete;
@@ -92,6 +92,7 @@ class ValidateLayer final : public sdk::Layer {
       return true;
     }
     void cancel() noexcept override { work->cancel(); }
+    bool wait_on_stream(void* stream, int64_t timeout_ns) override { return work->wait_on_stream(stream, timeout_ns); }
 
     // The operation is done: looks at its buffers, which may be gone if it was not done by submit. Throws what it
     // finds.
@@ -147,7 +148,7 @@ class ValidateLayer final : public sdk::Layer {
     }
 
     ValidateLayer& layer_;
-    bp_op op_;  // without its count arrays
+    bp_op op_;  // its counts are the caller's, and only valid during submit
     const uint64_t id_;
     std::optional<Fingerprint> inputs_;
     std::vector<Region> outputs_;  // those to look at
@@ -180,7 +181,7 @@ struct Validate {
   static constexpr const char* version = "1.0.0";
   static constexpr const char* summary = "layer: finds buffers touched while in use, and NaN";
   static constexpr uint32_t kinds = BP_KIND_LAYER;
-  static constexpr uint32_t flags = BP_BACKEND_PUNCTUAL;
+  static constexpr uint32_t flags = BP_BACKEND_BOUNDED;
   static constexpr const char* kResponses = "error|warn|off";
   static constexpr std::array options = {
       sdk::option({.type = BP_OPTION_ENUM,

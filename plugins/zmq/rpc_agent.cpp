@@ -25,10 +25,10 @@ constexpr std::chrono::milliseconds kLook(500);
 constexpr std::chrono::seconds kTryAgain(5);
 
 // Those of the process groups, but for messages of any size in any number.
-Settings settings_of(const sdk::Context& context, uint64_t most_bytes) {
+Settings settings_of(const sdk::Context& context, uint64_t max_message_bytes) {
   Settings settings = read_settings(context.options);
   settings.send_high_water_mark = 0;
-  settings.max_message_size = static_cast<int64_t>(most_bytes + kMostOverhead);
+  settings.max_message_size = static_cast<int64_t>(max_message_bytes + kMostOverhead);
   return settings;
 }
 
@@ -53,7 +53,7 @@ RpcAgent::RpcAgent(const sdk::Context& context)
     : core_(context.host),
       host_(context.host),
       rank_(context.rank),
-      settings_(settings_of(context, core_.most_bytes())),
+      settings_(settings_of(context, core_.max_message_bytes())),
       finished_(this),
       sockets_(settings_, context.host.secure()),
       peers_(static_cast<size_t>(context.world_size)) {

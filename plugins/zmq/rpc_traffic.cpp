@@ -78,7 +78,7 @@ void RpcAgent::take(std::vector<zmq::message_t> frames, News* news) {
   due_ = std::min(due_, peer.owed >= kMostOwed ? now : peer.owed_since + kReceiptDelay);
   if (header->kind == RpcKind::kQuestion || header->number <= peer.received) return;
   peer.received = header->number;
-  if (auto arrival = parse_message(*header, std::move(frames), core_.most_bytes())) {
+  if (auto arrival = parse_message(*header, std::move(frames), core_.max_message_bytes())) {
     news->arrivals.push_back(std::move(arrival));
   } else {
     host_.log(BP_LOG_ERROR, "zmq: a message of rank " + std::to_string(header->from) +

@@ -15,18 +15,17 @@ int main(void) {
   bp_error err;
   bp_error_init(&err);
 
-  bp_group_config config = {.struct_size = sizeof(config), .rank = -1, .world_size = -1, .device = -1};
+  bp_group_config config;
+  bp_group_config_init(&config);
   bp_group* group = NULL;
   if (bp_init_process_group(&config, &group, &err) != BP_OK) return failed("bp_init_process_group", &err);
 
   int32_t sum = bp_group_rank(group);
-  const bp_buffer buffer = {.data = &sum, .count = 1, .memory = BP_HOST};
-  const bp_op all_reduce = {.struct_size = sizeof(all_reduce),
-                            .kind = BP_ALL_REDUCE,
-                            .dtype = BP_I32,
-                            .reduce_op = BP_SUM,
-                            .input = buffer,
-                            .output = buffer};
+  bp_op all_reduce;
+  bp_op_init(&all_reduce, BP_ALL_REDUCE);
+  all_reduce.dtype = BP_I32;
+  all_reduce.reduce_op = BP_SUM;
+  all_reduce.input = all_reduce.output = (bp_buffer){.data = &sum, .count = 1, .memory = BP_HOST};
   if (bp_group_run(group, &all_reduce, &err) != BP_OK) return failed("all_reduce", &err);
 
   printf("rank %" PRId32 " of %" PRId32 " over %s: the ranks add up to %" PRId32 "\n", bp_group_rank(group),

@@ -26,17 +26,17 @@ void blocking(bp::ProcessGroup& group) {
   if (group.rank() == 0) {
     held = 1;
     show(0, "start", held);
-    group.send(bp::one(held), 1, kPing);
+    group.send(bp::as_buffer(held), 1, kPing);
     show(0, "after send", held);
-    group.recv(bp::one(held), 1, kPong);
+    group.recv(bp::as_buffer(held), 1, kPong);
     show(0, "after recv", held);
   } else {
     show(1, "start", held);
     // The sender is named: not every backend can receive from any rank.
-    const int sender = group.recv(bp::one(held), 0, kPing).received().source;
+    const int sender = group.recv(bp::as_buffer(held), 0, kPing).received().source;
     show(1, ("after recv from rank " + std::to_string(sender)).c_str(), held);
     held += 1;
-    group.send(bp::one(held), 0, kPong);
+    group.send(bp::as_buffer(held), 0, kPong);
     show(1, "after adding 1, send", held);
   }
 }
@@ -47,19 +47,19 @@ void not_blocking(bp::ProcessGroup& group) {
     held = 1;
     double answer = 0;
     // The receive is posted first, so that the answer finds its place waiting.
-    bp::Work pong = group.irecv(bp::one(answer), 1, kPong);
-    bp::Work ping = group.isend(bp::one(held), 1, kPing);
+    bp::Work pong = group.irecv(bp::as_buffer(answer), 1, kPong);
+    bp::Work ping = group.isend(bp::as_buffer(held), 1, kPing);
     ping.wait();
     show(0, "after isend, wait", held);
     pong.wait();
     held = answer;
     show(0, "after irecv, wait", held);
   } else {
-    bp::Work ping = group.irecv(bp::one(held), 0, kPing);
+    bp::Work ping = group.irecv(bp::as_buffer(held), 0, kPing);
     ping.wait();
     show(1, "after irecv, wait", held);
     held += 1;
-    bp::Work pong = group.isend(bp::one(held), 0, kPong);
+    bp::Work pong = group.isend(bp::as_buffer(held), 0, kPong);
     pong.wait();  // `held` must stay as it is until here
     show(1, "after isend, wait", held);
   }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Who may include whom: abi <- sdk <- plugins, abi <- core <- tools and examples, sdk/patience <- core. Checks the include directives of each
+# Who may include whom: abi <- sdk <- plugins, abi <- core <- tools and examples, sdk/patience and owned_op <- core. Checks the include directives of each
 # part, and that the core names no plugin that is not built into it.
 set -euo pipefail
 cd "$1"
@@ -24,7 +24,7 @@ inside='(store|schedule|reduce|plugin|registry|group|rpc|capi|options)/[a-z_]+\.
 forbid core/abi "$quoted(fmt|boost|backplane/sdk|$api|$inside)" 'the ABI depends on nothing'
 forbid sdk/include "$quoted($api|$inside)" 'the SDK knows the ABI alone'
 forbid plugins "$quoted($api|$inside)" 'a plugin sees no header of the core'
-forbid core "$quoted"'backplane/sdk/([^p]|p[^a]|pa[^t])' 'of the SDK the core uses patience.hpp alone'
+forbid core "$quoted"'backplane/sdk/([^po]|p[^a]|pa[^t]|o[^w])' 'of the SDK the core uses patience.hpp and owned_op.hpp alone'
 forbid core/src "$quoted"'(zmq|gloo|nccl|mpi)' 'the core uses no transport library'
 forbid tools "$quoted($inside)" 'tools use the public API'
 forbid share "$quoted$inside" 'examples use public headers'

@@ -32,7 +32,7 @@ double quantile(std::vector<double> values, double q) {
 // What rank 0 wants.
 bool agreed(ProcessGroup& group, bool wanted) {
   uint8_t answer = wanted ? 1 : 0;
-  group.broadcast(one(answer), 0);
+  group.broadcast(as_buffer(answer), 0);
   return answer != 0;
 }
 

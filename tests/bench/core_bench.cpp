@@ -27,7 +27,7 @@ ProcessGroup& group() {
 float value = 1.0F;
 
 bp_op all_reduce() {
-  bp_op op = ProcessGroup::make_op(BP_ALL_REDUCE, one(value), one(value), {});
+  bp_op op = ProcessGroup::make_op(BP_ALL_REDUCE, as_buffer(value), as_buffer(value), {});
   op.reduce_op = BP_SUM;
   return op;
 }
@@ -77,7 +77,7 @@ BENCHMARK(c_api);
 void cpp_api(benchmark::State& state) {
   ProcessGroup& pg = group();
   const Counted counted(state);
-  for (auto _ : state) benchmark::DoNotOptimize(pg.all_reduce(one(value)));
+  for (auto _ : state) benchmark::DoNotOptimize(pg.all_reduce(as_buffer(value)));
 }
 BENCHMARK(cpp_api);
 
@@ -93,7 +93,7 @@ void cpp_api_async(benchmark::State& state) {
   const Counted counted(state);
   CallOptions options;
   options.async_op = true;
-  for (auto _ : state) pg.all_reduce(one(value), ReduceOp::kSum, options).wait();
+  for (auto _ : state) pg.all_reduce(as_buffer(value), ReduceOp::kSum, options).wait();
 }
 BENCHMARK(cpp_api_async);
 

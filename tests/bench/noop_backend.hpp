@@ -19,7 +19,7 @@ class NoopBackend {
     }
     descriptor_.struct_size = sizeof(bp_backend);
     descriptor_.kinds = BP_KIND_PROCESS_GROUP;
-    descriptor_.flags = BP_BACKEND_PUNCTUAL;
+    descriptor_.flags = BP_BACKEND_BOUNDED;
     descriptor_.id = "noop";
     descriptor_.version = "1.0";
     descriptor_.summary = "does nothing";

@@ -12,9 +12,8 @@ namespace {
 float value = 1.0F;
 
 bp_op all_reduce() {
-  bp_op op = {};
-  op.struct_size = sizeof(bp_op);
-  op.kind = BP_ALL_REDUCE;
+  bp_op op;
+  bp_op_init(&op, BP_ALL_REDUCE);
   op.dtype = BP_F32;
   op.input = op.output = {&value, 1, BP_HOST, 0};
   return op;

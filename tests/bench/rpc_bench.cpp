@@ -76,7 +76,7 @@ void check(const rpc::Worker& worker, BareTensorPipe* bare, uint64_t bytes) {
 void body(int rank, const std::filesystem::path& directory, const Arguments& arguments) {
   Store store = Store::file((directory / "store").string());
   rpc::register_function("null", [] {});
-  rpc::register_short_function("short", [] {});
+  rpc::register_inline_function("short", [] {});
   rpc::register_function("echo", [](const rpc::Array<uint8_t>& data) { return data; });
   GroupOptions options;
   options.backend = "shm";

@@ -15,7 +15,7 @@ static const struct {
   bp_note_header header;
   bp_note_backend backends[1];
 } note __attribute__((section(BP_NOTE_SECTION), used, aligned(4))) = {
-    BP_NOTE_HEADER_INIT(1, 0),
+    BP_NOTE_HEADER_INIT(1, 0, ""),
     {{"rude", "1.0", BP_KIND_PROCESS_GROUP, BP_BACKEND_TAGS, BP_BIT(BP_SEND) | BP_BIT(BP_RECV), 0}}};
 
 #if defined(RUDE_FLOOD) || defined(RUDE_SCRIBBLE)

@@ -31,7 +31,7 @@ TEST_P(AsyncTest, ManyCollectivesInFlightWaitedForOutOfOrder) {
 TEST_P(AsyncTest, TestIsMonotonicAndWaitMayBeRepeated) {
   in_group([](ProcessGroup& group) {
     double value = 1;
-    Work work = group.all_reduce(one(value), ReduceOp::kSum, kAsync);
+    Work work = group.all_reduce(as_buffer(value), ReduceOp::kSum, kAsync);
     ASSERT_TRUE(eventually([&work] { return work.is_completed(); })) << "an operation that was started is never done";
     EXPECT_TRUE(work.is_completed());
     work.wait();
@@ -50,7 +50,7 @@ TEST_P(AsyncTest, DroppedHandlesDoTheirWork) {
     std::vector<std::pair<int*, Work>> kept;
     for (int i = 0; i < 300; ++i) {
       int& value = mine[static_cast<size_t>(i)];
-      Work work = group.all_reduce(one(value), ReduceOp::kSum, kAsync);
+      Work work = group.all_reduce(as_buffer(value), ReduceOp::kSum, kAsync);
       if (i % group.world_size() == group.rank()) kept.emplace_back(&value, std::move(work));
     }
     for (auto& [value, work] : kept) {
@@ -66,11 +66,11 @@ TEST_P(AsyncTest, DroppedReceivesMayStillBeAnswered) {
   in_group([](ProcessGroup& group) {
     const int out = 7;
     int in = 0;
-    group.irecv(one(in), group.rank(), 1);
-    group.send(one(out), group.rank(), 1);
+    group.irecv(as_buffer(in), group.rank(), 1);
+    group.send(as_buffer(out), group.rank(), 1);
     int again = 0;
-    Work kept = group.irecv(one(again), group.rank(), 2);
-    group.send(one(out), group.rank(), 2);
+    Work kept = group.irecv(as_buffer(again), group.rank(), 2);
+    group.send(as_buffer(out), group.rank(), 2);
     kept.wait();
     EXPECT_EQ(again, out);
     EXPECT_EQ(kept.received().source, group.rank());
@@ -86,7 +86,7 @@ TEST_P(AsyncTest, CountsAreCopiedWhenTheOperationStarts) {
     Work work;
     {
       const Blocks blocks = {std::vector<uint64_t>(world, 1)};
-      work = group.all_gatherv(one(mine), all, blocks, kAsync);
+      work = group.all_gatherv(as_buffer(mine), all, blocks, kAsync);
     }
     work.wait();
     for (size_t rank = 0; rank < world; ++rank) EXPECT_EQ(all[rank], static_cast<int>(rank));
@@ -99,12 +99,12 @@ TEST_P(AsyncTest, MessagesBesideCollectives) {
     const int previous = (group.rank() + group.world_size() - 1) % group.world_size();
     int in = -1;
     const int out = group.rank();
-    Work receiving = group.irecv(one(in), previous);
+    Work receiving = group.irecv(as_buffer(in), previous);
     int sum = 1;
-    Work reducing = group.all_reduce(one(sum), ReduceOp::kSum, kAsync);
-    Work sending = group.isend(one(out), next);
+    Work reducing = group.all_reduce(as_buffer(sum), ReduceOp::kSum, kAsync);
+    Work sending = group.isend(as_buffer(out), next);
     int sum2 = 2;
-    group.all_reduce(one(sum2));
+    group.all_reduce(as_buffer(sum2));
     receiving.wait();
     sending.wait();
     reducing.wait();
@@ -120,9 +120,9 @@ TEST_P(AsyncTest, BatchOfMessages) {
     const int previous = (group.rank() + group.world_size() - 1) % group.world_size();
     const int out = group.rank();
     int in = -1;
-    bp_op send = ProcessGroup::make_op(BP_SEND, one(out), {}, {});
+    bp_op send = ProcessGroup::make_op(BP_SEND, as_buffer(out), {}, {});
     send.peer = next;
-    bp_op recv = ProcessGroup::make_op(BP_RECV, {}, one(in), {});
+    bp_op recv = ProcessGroup::make_op(BP_RECV, {}, as_buffer(in), {});
     recv.peer = previous;
     const bp_op* const ops[] = {&send, &recv};
     bp_request* requests[2] = {};
@@ -136,8 +136,8 @@ TEST_P(AsyncTest, BatchOfMessages) {
     recv.peer = 99;
     EXPECT_EQ(bp_group_submit_batch(group.get(), ops, 2, requests, nullptr), BP_INVALID);
     const int more = 100 + group.rank();
-    Work sending = group.isend(one(more), next);
-    group.recv(one(in), previous);
+    Work sending = group.isend(as_buffer(more), next);
+    group.recv(as_buffer(in), previous);
     EXPECT_EQ(in, 100 + previous);
     sending.wait();
   });
@@ -146,7 +146,7 @@ TEST_P(AsyncTest, BatchOfMessages) {
 TEST_P(AsyncTest, CancelledReceiveFailsAndTheGroupGoesOn) {
   in_group([](ProcessGroup& group) {
     int value = 0;
-    Work work = group.irecv(one(value), group.rank(), 3);
+    Work work = group.irecv(as_buffer(value), group.rank(), 3);
     EXPECT_FALSE(work.is_completed());
     work.cancel();
     EXPECT_EQ(failure_of([&work] { work.wait(); }), Status::kCancelled);
@@ -160,7 +160,7 @@ TEST_P(AsyncTest, DestroyEndsWhatIsPending) {
   on_ranks(world_size(), [this, &store](int rank) {
     ProcessGroup group = ProcessGroup::create(group_options(backend(), store, rank, world_size()));
     int value = 0;
-    Work work = group.irecv(one(value), rank, 3);
+    Work work = group.irecv(as_buffer(value), rank, 3);
     group.barrier();
     group.destroy();
     EXPECT_EQ(failure_of([&work] { work.wait(); }), Status::kCancelled);
@@ -178,11 +178,11 @@ TEST_P(AsyncTest, AbortEndsABlockedCallOfAnotherThread) {
     if (rank == 0) {
       const int silent = world_size() - 1;
       int value = 0;
-      Work pending = group.irecv(one(value), silent, 1);
+      Work pending = group.irecv(as_buffer(value), silent, 1);
       std::thread aborter([group]() mutable { group.abort("the test says so"); });
       std::string text;
       int other = 0;
-      EXPECT_EQ(failure_of([&] { group.recv(one(other), silent, 2); }, &text), Status::kCancelled);
+      EXPECT_EQ(failure_of([&] { group.recv(as_buffer(other), silent, 2); }, &text), Status::kCancelled);
       EXPECT_NE(text.find("the test says so"), std::string::npos) << text;
       EXPECT_EQ(failure_of([&pending] { pending.wait(); }), Status::kCancelled);
       EXPECT_EQ(failure_of([&group] { group.barrier(); }, &text), Status::kCancelled);

@@ -59,7 +59,7 @@ TEST_P(SynchronizedTest, AFailureOfOneReachesAll) {
 // In the original, a rank that tried its barrier again was counted twice and let the others go without the rest.
 TEST_P(SynchronizedTest, ARetryDoesNotCountTwice) {
   in_group([this](ProcessGroup& group) {
-    ProcessGroup all = group.over(backend());
+    ProcessGroup all = group.with_backend(backend());
     auto wait_for_all = synchronized([] {}, all, std::chrono::milliseconds(200));
     const int attempts = group.rank() == 0 ? 2 : 1;
     const bool comes = group.rank() == 0 || group.rank() < world_size() - 1;  // the last one never does
@@ -91,13 +91,13 @@ TEST_P(OverrideTest, HoldsForItsScopeAndItsThread) {
         const OverrideBackend inner("inproc");  // over the ranks of the one in force
         EXPECT_EQ(get_backend(), "inproc");
         int sum = 1;
-        all_reduce(one(sum));
+        all_reduce(as_buffer(sum));
         EXPECT_EQ(sum, group.world_size());
       }
       EXPECT_EQ(get_backend(), backend);
       EXPECT_EQ(get_backend(group), group.backend());  // a group that is named is meant
       int sum = 1;
-      all_reduce(one(sum));
+      all_reduce(as_buffer(sum));
       EXPECT_EQ(sum, group.world_size());
       std::thread([] { EXPECT_EQ(failure_of([] { get_backend(); }), Status::kInvalid); }).join();
     }

@@ -51,7 +51,7 @@ TEST_P(GradientsTest, TheMeanIsTheSumDividedByTheRanks) {
   in_group([](ProcessGroup& group) {
     GradientReducer reducer(group, {.method = reduce_method("Mean")});
     double gradient = group.rank();
-    const ReducedGradient reduced = reducer.add("w", one(gradient));
+    const ReducedGradient reduced = reducer.add("w", as_buffer(gradient));
     reducer.flush();
     EXPECT_EQ(reduced.wait().data(), &gradient);
     EXPECT_DOUBLE_EQ(gradient, (group.world_size() - 1) / 2.0);
@@ -72,10 +72,10 @@ TEST_P(GradientsTest, AFullPackIsSentWhileTheRoundGoesOn) {
     EXPECT_EQ(large.back(), 2 * group.world_size());
     // The caller's group is free meanwhile.
     int sum = 1;
-    group.all_reduce(one(sum));
+    group.all_reduce(as_buffer(sum));
     EXPECT_EQ(sum, group.world_size());
     float last = 3;
-    reducer.add("last", one(last));
+    reducer.add("last", as_buffer(last));
     reducer.finish();
     EXPECT_EQ(last, 3 * group.world_size());
   });
@@ -88,11 +88,11 @@ TEST_P(GradientsTest, TheCallerGoesOnWhileAPackWaitsForOthers) {
     GradientReducer reducer(group, {.pack_bytes = 100});
     std::vector<float> gradient(100, 1);
     int word = group.rank();
-    if (group.rank() == 1) group.recv(one(word), 0);
+    if (group.rank() == 1) group.recv(as_buffer(word), 0);
     const ReducedGradient reduced = reducer.add("w", gradient);
     if (group.rank() == 0) {
       EXPECT_FALSE(reduced.is_completed());
-      group.send(one(word), 1);
+      group.send(as_buffer(word), 1);
     }
     reduced.wait();
     EXPECT_EQ(gradient, std::vector<float>(100, static_cast<float>(group.world_size())));
@@ -122,7 +122,7 @@ TEST_P(GradientsTest, APackIsSentWhenItHoldsMoreThan10MiB) {
     uint8_t more = 1;
     const ReducedGradient first = reducer.add("most", most);
     EXPECT_EQ(failure_of([&first] { first.wait(); }), Status::kInvalid) << "it was sent";
-    reducer.add("more", one(more)).wait();
+    reducer.add("more", as_buffer(more)).wait();
     first.wait();
     EXPECT_EQ(most.back(), group.world_size());
   });
@@ -133,7 +133,7 @@ TEST_P(GradientsTest, WaitingForWhatWasNotSentIsRefused) {
   in_group([](ProcessGroup& group) {
     GradientReducer reducer(group);
     int gradient = 1;
-    const ReducedGradient reduced = reducer.add("w", one(gradient));
+    const ReducedGradient reduced = reducer.add("w", as_buffer(gradient));
     std::string text;
     EXPECT_EQ(failure_of([&] { reduced.wait(); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("'w' is in a pack that is not full; call flush"), std::string::npos) << text;
@@ -147,14 +147,14 @@ TEST_P(GradientsTest, AParameterComesOncePerRound) {
   in_group([](ProcessGroup& group) {
     GradientReducer reducer(group);
     int gradient = 1;
-    reducer.add("w", one(gradient));
+    reducer.add("w", as_buffer(gradient));
     std::string text;
-    EXPECT_EQ(failure_of([&] { reducer.add("w", one(gradient)); }, &text), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { reducer.add("w", as_buffer(gradient)); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("'w' was added twice"), std::string::npos) << text;
     EXPECT_EQ(failure_of([&] { reducer.add("v", Buffer(nullptr, 1, DType::kF32)); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("'v' has no memory"), std::string::npos) << text;
     reducer.finish();
-    reducer.add("w", one(gradient));
+    reducer.add("w", as_buffer(gradient));
     reducer.finish();
     EXPECT_EQ(gradient, group.world_size() * group.world_size());
   });
@@ -186,7 +186,7 @@ TEST_P(GradientsTest, OverAnotherBackendThanTheGroup) {
     for (const std::string& backend : built_backends()) {
       GradientReducer reducer(group, {.backend = backend});
       int gradient = 1;
-      reducer.add("w", one(gradient));
+      reducer.add("w", as_buffer(gradient));
       reducer.finish();
       EXPECT_EQ(gradient, group.world_size());
     }
@@ -202,7 +202,7 @@ TEST_P(GradientsTest, AReducerThatEndsCancelsWhatItHas) {
     std::optional<ReducedGradient> reduced;
     {
       GradientReducer reducer(group);
-      reduced.emplace(reducer.add("w", one(gradient)));
+      reduced.emplace(reducer.add("w", as_buffer(gradient)));
     }
     EXPECT_EQ(failure_of([&] { reduced->wait(); }), Status::kCancelled);
     EXPECT_EQ(gradient, 1);
@@ -213,7 +213,7 @@ TEST_P(GradientsTest, ListsAreBroadcastFromTheFirstRank) {
   in_group([](ProcessGroup& group) {
     std::vector<float> weights(5, static_cast<float>(group.rank() + 1));
     int64_t step = group.rank() + 7;
-    bcast_list(std::vector<Buffer>{weights, one(step)}, group);
+    bcast_list(std::vector<Buffer>{weights, as_buffer(step)}, group);
     EXPECT_EQ(weights, std::vector<float>(5, 1));
     EXPECT_EQ(step, 7);
   });
@@ -238,9 +238,9 @@ class DifferenceTest : public BackendTest {
         texts.emplace_back(e.what());
       }
       int value = 0;
-      EXPECT_EQ(failure_of([&] { reducer.add("later", one(value)); }), Status::kInvalid);
+      EXPECT_EQ(failure_of([&] { reducer.add("later", as_buffer(value)); }), Status::kInvalid);
       int sum = 1;
-      group.all_reduce(one(sum));  // the group itself goes on
+      group.all_reduce(as_buffer(sum));  // the group itself goes on
       EXPECT_EQ(sum, group.world_size());
     });
     for (const std::string& text : texts) EXPECT_EQ(text, texts.front());
@@ -272,8 +272,8 @@ TEST_P(DifferenceTest, AGradientThatOneRankLacksIsNamed) {
   const std::string text = sentence(
       [&gradients](GradientReducer& reducer, int rank) {
         const auto mine = static_cast<size_t>(2 * rank);
-        reducer.add("weight", one(gradients[mine]));
-        if (rank != 0) reducer.add("bias", one(gradients[mine + 1]));
+        reducer.add("weight", as_buffer(gradients[mine]));
+        if (rank != 0) reducer.add("bias", as_buffer(gradients[mine + 1]));
       },
       world_size() == 2 ? 1 : 0);
   const std::string expected =
@@ -338,7 +338,7 @@ TEST_P(DifferenceTest, ARankThatNeverComesIsNamedAtTheDeadline) {
   in_group([](ProcessGroup& group) {
     GradientReducer reducer(group, {.timeout = std::chrono::seconds(2)});
     int gradient = 1;
-    reducer.add("w", one(gradient));
+    reducer.add("w", as_buffer(gradient));
     if (group.rank() != 1) {
       std::string text;
       EXPECT_EQ(failure_of([&] { reducer.finish(); }, &text), Status::kTimeout) << text;
@@ -358,11 +358,11 @@ TEST(GroupOfSomeTest, OthersCannotMakeAReducer) {
       return;
     }
     int from = group.rank();
-    bcast_list(std::vector<Buffer>{one(from)}, pair);
+    bcast_list(std::vector<Buffer>{as_buffer(from)}, pair);
     EXPECT_EQ(from, 2);  // the first rank of the list is the root
     GradientReducer reducer(pair);
     int gradient = 1;
-    reducer.add("w", one(gradient));
+    reducer.add("w", as_buffer(gradient));
     reducer.finish();
     EXPECT_EQ(gradient, 2);
   });

@@ -37,7 +37,7 @@ TEST_P(LaunchTest, ResultsAreCollectedByRank) {
   const std::vector<int> before = {10};  // the ranks see what was there
   const RankResults results = run(3, [&before](ProcessGroup& group) {
     int sum = before.front();
-    all_reduce(one(sum));  // the default group is there
+    all_reduce(as_buffer(sum));  // the default group is there
     return std::to_string(group.rank()) + std::string(100'000, 'x') + std::to_string(sum) + group.backend();
   });
   ASSERT_EQ(results.size(), 3U);
@@ -140,7 +140,7 @@ void await_end(pid_t pid) {
 TEST(LaunchLimitsTest, WhoFailedIsNamedAlsoIfThoseWhoLostItAreHeardOfBefore) {
   const RankFunction function = [](ProcessGroup& group) -> std::optional<std::string> {
     int32_t first = ::getpid();
-    group.broadcast(one(first), 0);
+    group.broadcast(as_buffer(first), 0);
     try {
       group.barrier();
     } catch (const Error&) {
@@ -223,6 +223,30 @@ TEST(LaunchLimitsTest, TimeIsUpForRanksThatDoNotListen) {
 }
 
 // As the original refused to fork once a device was in use.
+// A signal that asks it to end is delivered to a stopped process when it goes on.
+TEST(LaunchLimitsTest, AStoppedRankIsAskedToEndBeforeItIsKilled) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  told_of_signals = ends[1];
+  const RankFunction stopped = [](ProcessGroup&) -> std::optional<std::string> {
+    std::signal(SIGTERM, [](int) {
+      const ssize_t written = ::write(told_of_signals, "T", 1);
+      ::_exit(written == 1 ? 1 : 2);
+    });
+    ::raise(SIGSTOP);
+    for (;;) ::pause();
+  };
+  const auto run = [&stopped] {
+    launch(1, stopped,
+           {.backend = "self", .timeout = std::chrono::milliseconds(300), .grace = std::chrono::seconds(10)});
+  };
+  EXPECT_EQ(failure_of(run), Status::kTimeout);
+  ::close(ends[1]);
+  char heard = 0;
+  EXPECT_EQ(::read(ends[0], &heard, 1), 1) << "it was killed without having been asked";
+  ::close(ends[0]);
+}
+
 TEST(LaunchLimitsTest, AProcessWithThreadsIsNotCopied) {
   std::latch done(1);
   std::thread other([&done] { done.wait(); });

@@ -28,24 +28,24 @@ TEST(LifecycleTest, DefaultGroup) {
   EXPECT_EQ(get_world_size(), 1);
   EXPECT_EQ(get_backend(), "self");
   float value = 3;
-  all_reduce(one(value));
-  broadcast(one(value), 0);
-  reduce(one(value), 0);
+  all_reduce(as_buffer(value));
+  broadcast(as_buffer(value), 0);
+  reduce(as_buffer(value), 0);
   EXPECT_EQ(value, 3);
   float copy = 0;
   const auto copied = [&copy] { return std::exchange(copy, 0.0F); };
-  all_gather(one(copy), one(value));
+  all_gather(as_buffer(copy), as_buffer(value));
   EXPECT_EQ(copied(), 3);
-  gather(one(value), one(copy));
+  gather(as_buffer(value), as_buffer(copy));
   EXPECT_EQ(copied(), 3);
-  scatter(one(copy), one(value));
+  scatter(as_buffer(copy), as_buffer(value));
   EXPECT_EQ(copied(), 3);
-  reduce_scatter(one(copy), one(value));
+  reduce_scatter(as_buffer(copy), as_buffer(value));
   EXPECT_EQ(copied(), 3);
-  all_to_all(one(copy), one(value));
+  all_to_all(as_buffer(copy), as_buffer(value));
   EXPECT_EQ(copied(), 3);
-  Work sending = isend(one(value), 0);
-  EXPECT_EQ(recv(one(copy)), 0);
+  Work sending = isend(as_buffer(value), 0);
+  EXPECT_EQ(recv(as_buffer(copy)), 0);
   EXPECT_EQ(copied(), 3);
   sending.wait();
   EXPECT_EQ(new_group().world_size(), 1);
@@ -130,7 +130,7 @@ TEST_P(BackendsLifecycleTest, OneStoreServesGroupsInTurn) {
     on_ranks(2, [this, &store](int rank) {
       ProcessGroup group = ProcessGroup::create(group_options(GetParam(), store, rank, 2));
       int value = 1;
-      group.all_reduce(one(value));
+      group.all_reduce(as_buffer(value));
       EXPECT_EQ(value, 2);
       group.barrier();
     });
@@ -145,7 +145,7 @@ TEST_P(BackendsLifecycleTest, OverARealStoreAndInitMethods) {
   on_ranks(3, [this, &tcp, &file](int rank) {
     ProcessGroup by_store = ProcessGroup::create(group_options(GetParam(), tcp, rank, 3));
     int value = rank;
-    by_store.all_reduce(one(value));
+    by_store.all_reduce(as_buffer(value));
     EXPECT_EQ(value, 3);
     by_store.barrier();
     GroupOptions options;
@@ -155,7 +155,7 @@ TEST_P(BackendsLifecycleTest, OverARealStoreAndInitMethods) {
     options.world_size = 3;
     options.timeout = std::chrono::seconds(60);
     ProcessGroup by_file = ProcessGroup::create(options);
-    by_file.all_reduce(one(value));
+    by_file.all_reduce(as_buffer(value));
     EXPECT_EQ(value, 9);
     by_file.barrier();
   });

@@ -131,7 +131,7 @@ TEST_P(OperationsTest, EveryReduceOperation) {
     const int world = group.world_size();
     const auto reduced = [&group](ReduceOp op, auto mine) {
       decltype(mine) out{};
-      group.all_reduce(one(mine), one(out), op);
+      group.all_reduce(as_buffer(mine), as_buffer(out), op);
       return out;
     };
     EXPECT_EQ(reduced(ReduceOp::kMax, group.rank()), world - 1);
@@ -144,16 +144,16 @@ TEST_P(OperationsTest, EveryReduceOperation) {
     const float half = 0.5F;
     float mine = 4;
     float out = 0;
-    group.all_reduce_premul_sum(one(mine), one(out), half);
+    group.all_reduce_premul_sum(as_buffer(mine), as_buffer(out), half);
     EXPECT_EQ(out, 2.0F * static_cast<float>(world));
     const int32_t own = 5 + group.rank();
     int32_t least = -1;
-    group.reduce(one(own), one(least), world - 1, ReduceOp::kMin);
+    group.reduce(as_buffer(own), as_buffer(least), world - 1, ReduceOp::kMin);
     EXPECT_EQ(least, group.rank() == world - 1 ? 5 : -1);
     const std::vector<int32_t> of_each(static_cast<size_t>(world), own);
     int32_t most[] = {-1, -1};
-    group.reduce_scatter(of_each, one(most[0]), ReduceOp::kMax);
-    group.reduce_scatterv(of_each, {std::vector<uint64_t>(of_each.size(), 1)}, one(most[1]), ReduceOp::kMax);
+    group.reduce_scatter(of_each, as_buffer(most[0]), ReduceOp::kMax);
+    group.reduce_scatterv(of_each, {std::vector<uint64_t>(of_each.size(), 1)}, as_buffer(most[1]), ReduceOp::kMax);
     EXPECT_EQ(most[0], 4 + world);
     EXPECT_EQ(most[1], 4 + world);
   });

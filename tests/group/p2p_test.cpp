@@ -37,12 +37,12 @@ TEST_P(P2pTest, TagsAreMatchedInAnyOrder) {
     if (group.rank() == 0) {
       std::vector<Work> sends;
       std::vector<int32_t> values = {10, 11, 12, 13};
-      for (uint32_t tag = 0; tag < 4; ++tag) sends.push_back(group.isend(one(values[tag]), 1, tag));
+      for (uint32_t tag = 0; tag < 4; ++tag) sends.push_back(group.isend(as_buffer(values[tag]), 1, tag));
       for (Work& work : sends) work.wait();
     } else if (group.rank() == 1) {
       for (const uint32_t tag : {3U, 0U, 2U, 1U}) {
         int32_t value = 0;
-        group.recv(one(value), 0, tag);
+        group.recv(as_buffer(value), 0, tag);
         EXPECT_EQ(value, 10 + static_cast<int32_t>(tag));
       }
     }
@@ -53,11 +53,11 @@ TEST_P(P2pTest, OrderIsKeptPerPeerAndTag) {
   in_group([](ProcessGroup& group) {
     constexpr int kMessages = 500;
     if (group.rank() == 0) {
-      for (int i = 0; i < kMessages; ++i) group.send(one(i), 1, 7);
+      for (int i = 0; i < kMessages; ++i) group.send(as_buffer(i), 1, 7);
     } else if (group.rank() == 1) {
       for (int i = 0; i < kMessages; ++i) {
         int got = -1;
-        group.recv(one(got), 0, 7);
+        group.recv(as_buffer(got), 0, 7);
         ASSERT_EQ(got, i);
       }
     }
@@ -68,13 +68,13 @@ TEST_P(P2pTest, AnySourceNamesTheSender) {
   in_group([](ProcessGroup& group) {
     if (group.rank() != 0) {
       const int mine = group.rank() * 100;
-      group.send(one(mine), 0, 5);
+      group.send(as_buffer(mine), 0, 5);
       return;
     }
     std::vector<bool> seen(static_cast<size_t>(group.world_size()));
     for (int i = 1; i < group.world_size(); ++i) {
       int value = 0;
-      const int source = group.recv(one(value), ProcessGroup::kAnySource, 5).received().source;
+      const int source = group.recv(as_buffer(value), ProcessGroup::kAnySource, 5).received().source;
       EXPECT_EQ(value, source * 100);
       EXPECT_FALSE(seen[static_cast<size_t>(source)]);
       seen[static_cast<size_t>(source)] = true;
@@ -86,8 +86,8 @@ TEST_P(P2pTest, MessageToItself) {
   in_group([](ProcessGroup& group) {
     const int out = group.rank() + 1;
     int in = 0;
-    Work sending = group.isend(one(out), group.rank());
-    group.recv(one(in), group.rank());
+    Work sending = group.isend(as_buffer(out), group.rank());
+    group.recv(as_buffer(in), group.rank());
     sending.wait();
     EXPECT_EQ(in, out);
   });
@@ -118,13 +118,13 @@ TEST_P(P2pTest, ReceiveThatNobodyAnswersTimesOutAndNamesThePeer) {
       int value = 0;
       std::string text;
       const CallOptions soon = {.timeout = std::chrono::milliseconds(50)};
-      EXPECT_EQ(failure_of([&] { group.recv(one(value), 1, 9, soon); }, &text), Status::kTimeout);
+      EXPECT_EQ(failure_of([&] { group.recv(as_buffer(value), 1, 9, soon); }, &text), Status::kTimeout);
       EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
       EXPECT_NE(text.find("recv"), std::string::npos) << text;
     }
     // A message that was not received is no reason to give up the group.
     int value = group.rank();
-    group.all_reduce(one(value));
+    group.all_reduce(as_buffer(value));
     EXPECT_EQ(value, group.world_size() * (group.world_size() - 1) / 2);
   });
 }

@@ -113,7 +113,7 @@ TEST_P(PackReduceTest, SumAndMeanOfAList) {
       float scalar = static_cast<float>(group.rank());
       std::vector<float> matrix(6, 2);
       std::vector<float> none;
-      pack_allreduce_split(std::vector<Buffer>{one(scalar), matrix, none}, std::vector<Shape>{{}, {2, 3}, {0}}, group,
+      pack_allreduce_split(std::vector<Buffer>{as_buffer(scalar), matrix, none}, std::vector<Shape>{{}, {2, 3}, {0}}, group,
                            method);
       const float divisor = method == ReduceMethod::kMean ? static_cast<float>(world) : 1;
       EXPECT_FLOAT_EQ(scalar, static_cast<float>(world * (world - 1)) / 2 / divisor);

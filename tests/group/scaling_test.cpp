@@ -77,9 +77,8 @@ Bytes result(ProcessGroup& group, const Case& c, Where where) {
   const Bytes scalar = random_elements(c, 1, rank, ranks);
   std::vector<uint64_t> counts;
   for (int i = 0; i < ranks; ++i) counts.push_back(c.block(i));
-  bp_op op = {};
-  op.struct_size = sizeof op;
-  op.kind = c.kind;
+  bp_op op;
+  bp_op_init(&op, c.kind);
   op.dtype = c.dtype;
   op.reduce_op = c.reduce_op;
   op.root = c.kind == BP_REDUCE ? ranks - 1 : 0;
@@ -187,9 +186,8 @@ TEST_P(SmallFloats, AreRoundedOnce) {
 template <class Format>
 float all_reduced(ProcessGroup& group, uint32_t dtype, uint32_t reduce_op, float number) {
   typename Format::Bits data = Format::from_float(number);
-  bp_op op = {};
-  op.struct_size = sizeof op;
-  op.kind = BP_ALL_REDUCE;
+  bp_op op;
+  bp_op_init(&op, BP_ALL_REDUCE);
   op.dtype = dtype;
   op.reduce_op = reduce_op;
   op.input = op.output = {&data, 1, BP_HOST, 0};

@@ -11,7 +11,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, SubgroupsTest,
 
 int sum_of_ones(ProcessGroup& group) {
   int value = 1;
-  group.all_reduce(one(value));
+  group.all_reduce(as_buffer(value));
   return value;
 }
 
@@ -108,11 +108,11 @@ TEST_P(SubgroupsTest, ARankWithoutTheOtherBackendTellsAllAndStaysInStep) {
     std::string text;
     const bool lacks = group.rank() == 1;
     const Status status =
-        failure_of([&] { group.over(lacks ? "nowhere" : "inproc", std::chrono::seconds(60)); }, &text);
+        failure_of([&] { group.with_backend(lacks ? "nowhere" : "inproc", std::chrono::seconds(60)); }, &text);
     EXPECT_EQ(status, Status::kInvalid);
     EXPECT_NE(text.find("nowhere"), std::string::npos) << text;
     EXPECT_TRUE(lacks || text.find("rank 1") != std::string::npos) << text;
-    ProcessGroup next = group.over("inproc");
+    ProcessGroup next = group.with_backend("inproc");
     EXPECT_EQ(sum_of_ones(next), group.world_size());
   });
 }

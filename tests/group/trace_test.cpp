@@ -39,8 +39,8 @@ TEST(TraceTest, RecordsOperationsInOrder) {
 TEST(TraceTest, ShowsWhatIsInFlightAndWhatFailed) {
   ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
   int value = 0;
-  Work waiting = group.irecv(one(value), 0, 1);
-  EXPECT_EQ(failure_of([&] { group.recv(one(value), 0, 2, {.timeout = std::chrono::milliseconds(1)}); }),
+  Work waiting = group.irecv(as_buffer(value), 0, 1);
+  EXPECT_EQ(failure_of([&] { group.recv(as_buffer(value), 0, 2, {.timeout = std::chrono::milliseconds(1)}); }),
             Status::kTimeout);
   const auto entries = nlohmann::json::parse(group.trace())["entries"];
   ASSERT_EQ(entries.size(), 2U);

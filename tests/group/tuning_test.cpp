@@ -70,8 +70,8 @@ class TuningTest : public testing::Test {
   }
 
   ProcessGroup join(int rank, const std::string& backend) {
-    bp_group_config config = {};
-    config.struct_size = sizeof config;
+    bp_group_config config;
+    bp_group_config_init(&config);
     config.rank = rank;
     config.world_size = 2;
     config.device = -1;
@@ -98,7 +98,7 @@ void reduce_and_gather(ProcessGroup& group) {
     group.all_reduce(data);
   }
   std::vector<float> gathered(2);
-  group.gather(one(gathered[0]), gathered, 0);
+  group.gather(as_buffer(gathered[0]), gathered, 0);
   group.barrier();
 }
 

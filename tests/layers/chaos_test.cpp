@@ -48,12 +48,12 @@ TEST(ChaosTest, RulesComeFromAFileToo) {
   std::ofstream(path) << "# the second send\nrank 0, send, after 1, once: error resource  # and no other\n\n";
   in_layers("chaos?file=" + path, "self", 1, [](ProcessGroup& group) {
     int value = 1;
-    group.send(one(value), 0);
+    group.send(as_buffer(value), 0);
     std::string text;
-    EXPECT_EQ(failure_of([&] { group.send(one(value), 0); }, &text), Status::kResource);
+    EXPECT_EQ(failure_of([&] { group.send(as_buffer(value), 0); }, &text), Status::kResource);
     EXPECT_TRUE(contains(text, "chaos: send #2 of rank 0 meets rule 1 (rank 0, send, after 1, once: error resource)"))
         << text;
-    group.send(one(value), 0);
+    group.send(as_buffer(value), 0);
   });
   std::ofstream(path) << "any: drop\n  any: dropp\n";
   EXPECT_TRUE(contains(refusal("chaos?file=" + path), path + ", line 2, column 8: 'dropp' is not an action"));
@@ -66,7 +66,7 @@ std::vector<bool> failures(const std::string& rules) {
     int value = 1;
     for (int i = 0; i < 300; ++i) {
       try {
-        group.send(one(value), 0);
+        group.send(as_buffer(value), 0);
         failed.push_back(false);
       } catch (const Error& e) {
         EXPECT_EQ(e.status(), Status::kTimeout);
@@ -99,17 +99,17 @@ TEST_P(ChaosFaultTest, WhatIsDroppedNeverEnds) {
   in_layers("chaos?rules=rank 0 send times 3: drop", GetParam(), 2, [](ProcessGroup& group) {
     int value = 1;
     if (group.rank() == 0) {
-      EXPECT_EQ(failure_of([&] { group.send(one(value), 1, 1, kSoon); }), Status::kTimeout);
-      Work waits = group.isend(one(value), 1, 1, kSoon);
+      EXPECT_EQ(failure_of([&] { group.send(as_buffer(value), 1, 1, kSoon); }), Status::kTimeout);
+      Work waits = group.isend(as_buffer(value), 1, 1, kSoon);
       EXPECT_EQ(failure_of([&] { waits.wait(); }), Status::kTimeout);
-      Work cancelled = group.isend(one(value), 1, 1);
+      Work cancelled = group.isend(as_buffer(value), 1, 1);
       EXPECT_FALSE(cancelled.is_completed());
       cancelled.cancel();
       EXPECT_EQ(failure_of([&] { cancelled.wait(); }), Status::kCancelled);
       value = 4;
-      group.send(one(value), 1, 1);
+      group.send(as_buffer(value), 1, 1);
     } else {
-      group.recv(one(value), 0, 1);
+      group.recv(as_buffer(value), 0, 1);
       EXPECT_EQ(value, 4);
     }
     group.barrier();
@@ -126,7 +126,7 @@ TEST_P(ChaosFaultTest, DelaysDoNotBlockAndEndByCancelAbortAndDestroy) {
       // Until the rule strikes: over a backend of messages the barriers have received before.
       std::vector<int> values(12);
       std::vector<Work> works;
-      for (int& value : values) works.push_back(group.irecv(one(value), 0, 5));
+      for (int& value : values) works.push_back(group.irecv(as_buffer(value), 0, 5));
       works.back().cancel();
       EXPECT_EQ(failure_of([&] { works.back().wait(); }), Status::kCancelled);
       std::string text;
@@ -137,7 +137,7 @@ TEST_P(ChaosFaultTest, DelaysDoNotBlockAndEndByCancelAbortAndDestroy) {
     EXPECT_TRUE(contains(log.text(), "meets rule 1 (rank 0 recv after 8: " + action + ")")) << log.text();
     in_layers("chaos?rules=recv: " + action, "self", 1, [](ProcessGroup& group) {
       int value = 0;
-      Work pending = group.irecv(one(value), 0);
+      Work pending = group.irecv(as_buffer(value), 0);
       group.destroy();
       EXPECT_EQ(failure_of([&] { pending.wait(); }), Status::kCancelled);
     });
@@ -155,8 +155,8 @@ TEST_P(ChaosFaultTest, DelayedMessagesKeepTheirOrder) {
     std::vector<Work> works;
     for (size_t i = 0; i < out.size(); ++i) {
       out[i] = static_cast<int>(i);
-      works.push_back(group.irecv(one(in[i]), previous));
-      works.push_back(group.isend(one(out[i]), next));
+      works.push_back(group.irecv(as_buffer(in[i]), previous));
+      works.push_back(group.isend(as_buffer(out[i]), next));
     }
     for (Work& work : works) work.wait();
     EXPECT_EQ(in, out);
@@ -165,7 +165,7 @@ TEST_P(ChaosFaultTest, DelayedMessagesKeepTheirOrder) {
     EXPECT_EQ(sums, std::vector<double>(1000, 3));
     std::vector<int> all(3);
     const int mine = group.rank();
-    group.all_gather(one(mine), all, {.async_op = true}).wait();
+    group.all_gather(as_buffer(mine), all, {.async_op = true}).wait();
     EXPECT_EQ(all, (std::vector<int>{0, 1, 2}));
     group.barrier();
   });
@@ -178,8 +178,8 @@ TEST(ChaosDeathTest, CrashKillsTheProcess) {
   EXPECT_EXIT(in_layers("chaos?rules=rank 0 send after 1: crash", "self", 1,
                         [](ProcessGroup& group) {
                           int value = 1;
-                          group.send(one(value), 0);
-                          group.send(one(value), 0);
+                          group.send(as_buffer(value), 0);
+                          group.send(as_buffer(value), 0);
                         }),
               testing::KilledBySignal(SIGKILL), "meets rule 1 \\(rank 0 send after 1: crash\\)");
 }

@@ -33,7 +33,7 @@ void all_reduce(benchmark::State& state, const std::string& layers) {
   if (const size_t at = text.find('@'); at != std::string::npos) text.replace(at, 1, directory.path().string());
   ProcessGroup group = make_group(text);
   float value = 1;
-  bp_op op = ProcessGroup::make_op(BP_ALL_REDUCE, one(value), one(value), {});
+  bp_op op = ProcessGroup::make_op(BP_ALL_REDUCE, as_buffer(value), as_buffer(value), {});
   op.reduce_op = BP_SUM;
   for (auto _ : state) {
     bp_error err;

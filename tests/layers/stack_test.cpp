@@ -96,9 +96,9 @@ TEST_P(StackTest, OperationsAndFailures) {
     group.broadcast(root, 1);
     EXPECT_EQ(root[2], 1);
     int value = 0;
-    EXPECT_EQ(failure_of([&] { group.recv(one(value), rank, 5, {.timeout = std::chrono::milliseconds(20)}); }),
+    EXPECT_EQ(failure_of([&] { group.recv(as_buffer(value), rank, 5, {.timeout = std::chrono::milliseconds(20)}); }),
               Status::kTimeout);
-    Work pending = group.irecv(one(value), rank, 6);
+    Work pending = group.irecv(as_buffer(value), rank, 6);
     pending.cancel();
     EXPECT_EQ(failure_of([&] { pending.wait(); }), Status::kCancelled);
     group.barrier();
@@ -109,7 +109,7 @@ TEST_P(StackTest, AbortAndDestroyWithPending) {
   std::latch out_of_the_barrier(2);  // an abort may overtake what was sent before it
   in_stack(2, [&out_of_the_barrier](ProcessGroup& group) {
     int values[2] = {};
-    Work pending = group.irecv(one(values[0]), group.rank(), 1);
+    Work pending = group.irecv(as_buffer(values[0]), group.rank(), 1);
     group.barrier();
     out_of_the_barrier.arrive_and_wait();
     if (group.rank() == 0) {
@@ -117,7 +117,7 @@ TEST_P(StackTest, AbortAndDestroyWithPending) {
       std::string text;
       EXPECT_EQ(failure_of([&] { pending.wait(); }, &text), Status::kCancelled);
       EXPECT_TRUE(contains(text, "the test says so")) << text;
-      EXPECT_EQ(failure_of([&] { group.send(one(values[1]), 0); }, &text), Status::kCancelled);
+      EXPECT_EQ(failure_of([&] { group.send(as_buffer(values[1]), 0); }, &text), Status::kCancelled);
     } else {
       group.destroy();
       EXPECT_EQ(failure_of([&] { pending.wait(); }), Status::kCancelled);

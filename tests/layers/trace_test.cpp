@@ -44,7 +44,7 @@ TEST_P(LayerTraceTest, CountsOperationsAndFailures) {
     exchange(group, 10);
     int value = 0;
     if (group.rank() == 1) {
-      EXPECT_EQ(failure_of([&] { group.recv(one(value), 0, 9, {.timeout = std::chrono::milliseconds(10)}); }),
+      EXPECT_EQ(failure_of([&] { group.recv(as_buffer(value), 0, 9, {.timeout = std::chrono::milliseconds(10)}); }),
                 Status::kTimeout);
     }
     group.barrier();
@@ -99,7 +99,7 @@ TEST_P(LayerTraceTest, WritesATraceForPerfetto) {
     for (int i = 0; i < 20; ++i) {
       int& value = data[static_cast<size_t>(i)];
       const auto tag = static_cast<uint32_t>(i);
-      works.push_back(group.rank() == 0 ? group.isend(one(value), 1, tag) : group.irecv(one(value), 0, tag));
+      works.push_back(group.rank() == 0 ? group.isend(as_buffer(value), 1, tag) : group.irecv(as_buffer(value), 0, tag));
     }
     for (Work& work : works) work.wait();
     group.barrier();
@@ -135,8 +135,8 @@ TEST(LayerTraceTest, GroupsOfOneProcessKeepTheirFilesApart) {
   in_layers("trace?file=" + base + "/same&chrome=" + base + "/%g", "self", 1, [](ProcessGroup& group) {
     ProcessGroup child = group.new_group({0}, "a/b \"c");
     int value = 1;
-    child.send(one(value), 0);
-    child.recv(one(value), 0);
+    child.send(as_buffer(value), 0);
+    child.recv(as_buffer(value), 0);
     child.destroy();
   });
   EXPECT_TRUE(contains(content(directory.path() / "same.2"), "group=\"a/b \\\"c\",rank=\"0\",op=\"send\""));
@@ -150,13 +150,13 @@ TEST(LayerTraceTest, MetricsAreWrittenWhileTheProgramRuns) {
   const fs::path path = directory.path() / "m";
   in_layers("trace?interval=1ms&file=" + path.string(), "self", 1, [&path](ProcessGroup& group) {
     int value = 1;
-    group.send(one(value), 0);
+    group.send(as_buffer(value), 0);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (metric(content(path), "operation_seconds_count", labels_of(0, "send")) != 1) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline);
       std::this_thread::yield();
     }
-    group.recv(one(value), 0);
+    group.recv(as_buffer(value), 0);
   });
 }
 

@@ -50,17 +50,17 @@ TEST_P(ValidateTest, BuffersThatAreBusy) {
       std::string text;
       const std::string writes =
           "buffer is busy: recv #1 from rank 1 still writes to it; wait for that operation first";
-      EXPECT_EQ(failure_of([&] { group.irecv(one(data[99]), 1, 8); }, &text), Status::kInvalid);
+      EXPECT_EQ(failure_of([&] { group.irecv(as_buffer(data[99]), 1, 8); }, &text), Status::kInvalid);
       EXPECT_TRUE(contains(text, "the output " + writes)) << text;
-      EXPECT_EQ(failure_of([&] { group.isend(one(data[50]), 1, 8); }, &text), Status::kInvalid);
+      EXPECT_EQ(failure_of([&] { group.isend(as_buffer(data[50]), 1, 8); }, &text), Status::kInvalid);
       EXPECT_TRUE(contains(text, "the input " + writes)) << text;
       const int go = 1;
-      group.send(one(go), 1, 1);
+      group.send(as_buffer(go), 1, 1);
       pending.wait();
-      group.irecv(one(data[0]), 0, 9).cancel();
+      group.irecv(as_buffer(data[0]), 0, 9).cancel();
     } else {
       int go = 0;
-      group.recv(one(go), 0, 1);
+      group.recv(as_buffer(go), 0, 1);
       group.send(data, 0, 7);
     }
     group.barrier();
@@ -72,16 +72,16 @@ TEST(ValidateTest, AnyNumberMayReadABuffer) {
     std::vector<int> data(100);
     if (group.rank() == 0) {
       Work first = group.isend(data, 1, 1);
-      Work second = group.isend(one(data[3]), 1, 2);
+      Work second = group.isend(as_buffer(data[3]), 1, 2);
       std::string text;
-      EXPECT_EQ(failure_of([&] { group.irecv(one(data[99]), 1, 8); }, &text), Status::kInvalid);
+      EXPECT_EQ(failure_of([&] { group.irecv(as_buffer(data[99]), 1, 8); }, &text), Status::kInvalid);
       EXPECT_TRUE(contains(text, "the output buffer is busy: send #1 to rank 1 still reads from it")) << text;
       first.wait();
       second.wait();
     } else {
       std::vector<int> in(100);
       group.recv(in, 0, 1);
-      group.recv(one(in[0]), 0, 2);
+      group.recv(as_buffer(in[0]), 0, 2);
     }
   });
 }
@@ -99,7 +99,7 @@ TEST(ValidateTest, WarningsGoToTheLogAndOffIsOff) {
           group.recv(in, 0);
           first.wait();
           Work left = group.irecv(in, 0);
-          Work right = group.irecv(one(in[19]), 0);
+          Work right = group.irecv(as_buffer(in[19]), 0);
           left.cancel();
           right.cancel();
         });
@@ -127,7 +127,7 @@ void expect_found(T value, const char* words) {
     EXPECT_TRUE(contains(text, std::string(" has ") + words + " at element 39000, the first of 2 that are not finite"))
         << text;
     // Only what arrived is looked at.
-    Work little = group.isend(one(data[0]), 0);
+    Work little = group.isend(as_buffer(data[0]), 0);
     group.recv(in, 0);
     little.wait();
   });
@@ -162,13 +162,13 @@ TEST(ValidateTest, MemoryThatIsGoneIsNotTouched) {
       ASSERT_NE(memory, MAP_FAILED);
       group.isend(std::span(static_cast<char*>(memory), kSize), 1, 1);
       int answer = 0;
-      group.recv(one(answer), 1, 2);
+      group.recv(as_buffer(answer), 1, 2);
       munmap(memory, kSize);
     } else {
       std::vector<char> data(kSize);
       group.recv(data, 0, 1);
       const int answer = 1;
-      group.send(one(answer), 0, 2);
+      group.send(as_buffer(answer), 0, 2);
     }
   });
 }

@@ -130,7 +130,7 @@ TEST_P(HygieneTest, GroupsLeaveNothingBehind) {
   repeat([this] {
     in_new_group([](ProcessGroup& group, const Store&) {
       int value = 1;
-      group.all_reduce(one(value));
+      group.all_reduce(as_buffer(value));
       EXPECT_EQ(value, 2);
       group.barrier();
     });
@@ -141,7 +141,7 @@ TEST_P(HygieneTest, AbortedGroupsLeaveNothingBehind) {
   repeat([this] {
     in_new_group([](ProcessGroup& group, const Store& store) {
       int value = 0;
-      Work pending = group.irecv(one(value), 1 - group.rank());
+      Work pending = group.irecv(as_buffer(value), 1 - group.rank());
       Store meeting = store;
       meeting.set(std::to_string(group.rank()), "waits");
       meeting.wait({"0", "1"});

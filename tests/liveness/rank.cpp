@@ -98,7 +98,7 @@ class Rank {
       group_->broadcast(values, peer);
     } else if (command == "recv") {
       float value = 0;
-      group_->recv(backplane::one(value), peer);
+      group_->recv(backplane::as_buffer(value), peer);
     } else if (command == "exchange") {
       return exchange(peer);
     } else if (command == "new_group") {
@@ -130,8 +130,8 @@ class Rank {
   std::string exchange(int peer) {
     int mine = group_->rank();
     int theirs = -1;
-    backplane::Work sending = group_->isend(backplane::one(mine), peer);
-    group_->recv(backplane::one(theirs), peer);
+    backplane::Work sending = group_->isend(backplane::as_buffer(mine), peer);
+    group_->recv(backplane::as_buffer(theirs), peer);
     sending.wait();
     return theirs == peer ? "ok" : "received " + std::to_string(theirs);
   }

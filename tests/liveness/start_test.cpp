@@ -51,7 +51,7 @@ TEST(StartTest, ShrinkWithoutADeathKeepsAll) {
     EXPECT_EQ(whole.world_size(), 3);
     group.destroy();  // the new one stays
     int value = 1;
-    whole.all_reduce(one(value));
+    whole.all_reduce(as_buffer(value));
     EXPECT_EQ(value, 3);
     whole.barrier();
   });

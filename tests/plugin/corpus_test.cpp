@@ -83,6 +83,13 @@ const Made kMade[] = {
      [](Image& i) { i.note().abi_major = 2; }},
     {{"needs_newer", "it needs a core with ABI 1.77", "use a newer Backplane"},
      [](Image& i) { i.note().need_minor = i.note().built_minor = 77; }},
+    {{"needs_extension", "it needs the extension acme.onesided/1, which this core does not have",
+      "use a newer Backplane"},
+     [](Image& i) { std::strcpy(i.note().needs, "backplane.reduce/1 acme.onesided/1"); }},
+    {{"needs_malformed", "the extensions that it needs are not well-formed", "its author"},
+     [](Image& i) { std::strcpy(i.note().needs, "backplane.reduce/1  backplane.rpc/1"); }},
+    {{"needs_unterminated", "the list of extensions in its note is not terminated", "its author"},
+     [](Image& i) { std::memset(i.note().needs, 'a', sizeof i.note().needs); }},
     {{"bad_id", "'Sound', which is not a valid id", "its author"}, [](Image& i) { i.backend().id[0] = 'S'; }},
 };
 

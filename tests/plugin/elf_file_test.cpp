@@ -64,6 +64,12 @@ std::string reason(const Bytes& bytes) {
   return test::error_of([&bytes] { read_note(bytes); }).what();
 }
 
+TEST(ElfFile, AcceptsTheExtensionsThatTheCoreHas) {
+  Image image("good");
+  std::strcpy(image.note().needs, BP_EXT_RPC " " BP_EXT_REDUCE " " BP_EXT_DEVICE);
+  EXPECT_EQ(read_note(image.bytes).backends.size(), 1U);
+}
+
 TEST(ElfFile, ReadsTheNoteOfAGoodPlugin) {
   const Note note = read_note(Image("two").bytes);
   EXPECT_EQ(note.built_minor, uint32_t{BP_ABI_MINOR});
@@ -134,7 +140,7 @@ const Malformed kMalformed[] = {
     {"announces 4000000000 backends", [](Image& i) { i.note().backend_count = 4000000000; }},
     {"records of 8 bytes", [](Image& i) { i.note().backend_size = 8; }},
     {"records of 4294967295 bytes", [](Image& i) { i.note().backend_size = 0xFFFFFFFF; }},
-    {"2 backends of 76 bytes each make 176", [](Image& i) { i.note().backend_count = 2; }},
+    {"2 backends of 76 bytes each make 256", [](Image& i) { i.note().backend_count = 2; }},
     {"'Good', which is not a valid id", [](Image& i) { i.backend().id[0] = 'G'; }},
     {"'', which is not a valid id", [](Image& i) { i.backend().id[0] = '\0'; }},
     {"with unprintable characters", [](Image& i) { i.backend().id[0] = '\n'; }},
@@ -170,7 +176,7 @@ TEST(ElfFile, RejectsWhatTheFixturesLackOrHaveTwice) {
 TEST(ElfFile, RejectsANoteShorterThanItsHeader) {
   const Bytes description(20);
   const Error error = test::error_of([&description] { parse_note(description); });
-  EXPECT_TRUE(test::contains(error.what(), "its note is 20 bytes long, shorter than the header of 24; remove it"));
+  EXPECT_TRUE(test::contains(error.what(), "its note is 20 bytes long, shorter than the header of 104; remove it"));
 }
 
 TEST(ElfFile, RejectsEveryTruncation) {

@@ -65,12 +65,12 @@ int nested(int depth) {
     heard->open();
   });
   rpc::register_function("nested", nested);
-  rpc::register_short_function("increment", [](int value) { return value + 1; });
-  rpc::register_short_function("halve", [](const rpc::Array<float>& values) {
+  rpc::register_inline_function("increment", [](int value) { return value + 1; });
+  rpc::register_inline_function("halve", [](const rpc::Array<float>& values) {
     for (float& value : values) value /= 2;
     return values;
   });
-  rpc::register_short_function("too long", [] { rpc::rpc_sync("worker0", "touch", 1); });
+  rpc::register_inline_function("too long", [] { rpc::rpc_sync("worker0", "touch", 1); });
   return true;
 }();
 
@@ -331,7 +331,7 @@ TEST_P(LeavingTest, WhoLeavesWithoutGraceTellsItsCallers) {
   on_ranks(2, [&store](int rank) {
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2));
     if (rank == 0) {
-      const auto call = worker.rpc_async<int>({"worker1", Timeout::zero()}, "wait");  // no timeout
+      const auto call = worker.rpc_async<int>({"worker1", kNoTimeout}, "wait");  // no timeout
       if (!call.wait_for(seconds(20))) call.cancel();
       std::string text;
       EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kCancelled);
@@ -376,8 +376,8 @@ TEST_P(LeavingTest, ShutdownBesideCallsOfOtherThreads) {
 TEST(RpcCallsTest, ManyBuffers) {
   backplane::detail::call(
       bp_rpc_register, "count buffers",
-      +[](void*, const bp_rpc_parcel* arguments, bp_rpc_value*, bp_error* err) -> int32_t {
-        return bp_error_set(err, BP_INVALID, bp_rpc_parcel_buffers(arguments), -1, "counted");
+      +[](void*, const bp_rpc_payload* arguments, bp_rpc_value*, bp_error* err) -> int32_t {
+        return bp_error_set(err, BP_INVALID, bp_rpc_payload_buffers(arguments), -1, "counted");
       },
       static_cast<void*>(nullptr));
   in_world("inproc", 2, [](const rpc::Worker& worker) {

@@ -44,9 +44,9 @@ std::atomic<bool> may_go = false;
   rpc::register_function("stay", [] {
     while (!may_go && !rpc::cancelled()) std::this_thread::yield();
   });
-  rpc::register_short_function("take", [](const rpc::Array<uint8_t>&) { ++taken; });
-  rpc::register_short_function("leave", [](const rpc::Array<uint8_t>&) {});
-  rpc::register_short_function("say", [] { said = true; });
+  rpc::register_inline_function("take", [](const rpc::Array<uint8_t>&) { ++taken; });
+  rpc::register_inline_function("leave", [](const rpc::Array<uint8_t>&) {});
+  rpc::register_inline_function("say", [] { said = true; });
   return true;
 }();
 
@@ -57,7 +57,7 @@ void cancel_at_once(const std::string& way) {
     if (worker.rank() != 0) return;
     std::vector<rpc::Future<void>> calls;
     for (int i = 0; i < 200; ++i) {
-      calls.push_back(worker.rpc_async<void>({"worker1", Timeout::zero()}, "listen"));
+      calls.push_back(worker.rpc_async<void>({"worker1", kNoTimeout}, "listen"));
       calls.back().cancel();
     }
     for (const auto& call : calls) EXPECT_EQ(failure_of([&call] { call.wait(); }), Status::kCancelled);
@@ -80,7 +80,7 @@ TEST(RpcTimeoutsTest, AreTheWorkersForCallsThatNameNone) {
     if (rank == 0) options.rpc_timeout = std::chrono::milliseconds(50);
     const auto worker = rpc::Worker::join(worker_name(rank), options);
     if (rank == 0) {
-      const auto patient = worker.rpc_async<void>({1, Timeout::zero()}, "stay");
+      const auto patient = worker.rpc_async<void>({1, kNoTimeout}, "stay");
       EXPECT_EQ(failure_of([&worker] { worker.rpc_sync<void>(1, "stay"); }), Status::kTimeout);
       EXPECT_FALSE(patient.done());  // which began before
       may_go = true;

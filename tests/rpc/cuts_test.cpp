@@ -81,13 +81,13 @@ struct Call {
   Window* window;
 };
 
-void on_end(void* ctx, bp_rpc_parcel* result, const bp_error* err) {
+void on_end(void* ctx, bp_rpc_payload* result, const bp_error* err) {
   const std::unique_ptr<Call> call(static_cast<Call*>(ctx));
   if (err != nullptr) {
     call->ending->status = err->status;
     call->ending->text = err->text;
   } else {
-    bp_rpc_parcel_release(result);
+    bp_rpc_payload_release(result);
   }
   ++call->ending->times;
   call->window->leave();
@@ -103,7 +103,7 @@ void begin(const rpc::Worker& worker, const std::vector<std::byte>& bytes, Endin
   auto call = std::make_unique<Call>(Call{ending, window});
   bp_error err;
   bp_error_init(&err);
-  ASSERT_EQ(bp_rpc_call(worker.get(), 1, "served", &content, 0, on_end, call.get(), nullptr, &err), BP_OK) << err.text;
+  ASSERT_EQ(bp_rpc_call(worker.get(), 1, "served", &content, BP_NO_TIMEOUT, on_end, call.get(), nullptr, &err), BP_OK) << err.text;
   call.release();  // NOLINT(bugprone-unused-return-value): on_end deletes it
 }
 

@@ -270,11 +270,11 @@ TEST_F(RpcDevicesTest, WhatIsBeingCopiedIsOvertakenByNothing) {
   static std::mutex mutex;
   static Ints order;
   [[maybe_unused]] static const bool registered = [] {
-    rpc::register_short_function("note", [](int number) {
+    rpc::register_inline_function("note", [](int number) {
       const std::lock_guard lock(mutex);
       order.push_back(number);
     });
-    rpc::register_short_function("note array", [](int number, const DeviceInts&) {
+    rpc::register_inline_function("note array", [](int number, const DeviceInts&) {
       const std::lock_guard lock(mutex);
       order.push_back(number);
     });

@@ -179,7 +179,7 @@ rpc::Future<int> start_fetching(const rpc::RRef<int>& ref) {
   const rpc::Worker worker = ref.worker();
   return rpc::Future<int>::start(std::shared_ptr<bp_rpc>(worker.get(), [worker](bp_rpc*) {}),
                                  [&ref](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
-                                   return bp_rref_fetch(ref.get(), 0, done, ctx, id, err);
+                                   return bp_rref_fetch(ref.get(), BP_NO_TIMEOUT, done, ctx, id, err);
                                  });
 }
 

@@ -21,7 +21,7 @@ namespace {
     a.resize(2 * a.size());
     return a;
   });
-  rpc::register_short_function("traced short", [] {});
+  rpc::register_inline_function("traced short", [] {});
   rpc::register_function("traced hang", [] {
     while (!rpc::cancelled()) std::this_thread::yield();
   });

@@ -21,10 +21,10 @@ const void* place_of(const bp_rpc_content& content) {
 }
 
 // Where that of a value lies. It is copied into `copy`.
-const void* place_of(const bp_rpc_value& value, bool goes, Numbers* copy) {
+const void* place_of(const bp_rpc_value& value, bool last_reference, Numbers* copy) {
   bp_rpc_content content = {};
   content.struct_size = sizeof(content);
-  content.goes = goes ? 1 : 0;
+  content.last_reference = last_reference ? 1 : 0;
   bp_error err;
   bp_error_init(&err);
   EXPECT_EQ(value.encode(value.object, &content, &err), BP_OK) << err.text;

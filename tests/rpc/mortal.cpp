@@ -117,7 +117,7 @@ int outlive(const GroupOptions& options, const std::string& agent) {
     if (++calls == 2) ::raise(SIGKILL);
     ::pause();
   });
-  register_command("call the master", [] { rpc::rpc_sync({0, Timeout::zero()}, "die of the second call"); });
+  register_command("call the master", [] { rpc::rpc_sync({0, kNoTimeout}, "die of the second call"); });
   try {
     std::optional<Master> master = init_master_worker(options, agent);
     if (!master) return fail("the master is said to have ended");

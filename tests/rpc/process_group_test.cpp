@@ -55,9 +55,8 @@ class Peer {
 
  private:
   void message(uint32_t kind, std::string* bytes, bp_result* result, uint64_t tag = 1) {
-    bp_op op = {};
-    op.struct_size = sizeof(op);
-    op.kind = kind;
+    bp_op op;
+    bp_op_init(&op, kind);
     op.dtype = BP_U8;
     op.tag = tag;
     op.timeout_ns = BP_NO_TIMEOUT;

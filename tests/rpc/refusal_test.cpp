@@ -21,7 +21,7 @@ TEST_P(RpcRefusalTest, WhatAWorkerDoesNotTakeIsNotSent) {
   on_ranks(2, [&store](int rank) {
     const char* const limit = rank == 1 ? "?max_message_bytes=65536" : "";
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2, limit));
-    const rpc::To other(1 - rank, Timeout::zero());  // without a timeout, a call that nobody ends hangs
+    const rpc::To other(1 - rank, kNoTimeout);  // without a timeout, a call that nobody ends hangs
     std::string text;
     if (rank == 0) {
       const rpc::Array<uint8_t> large(std::vector<uint8_t>(100000));
@@ -47,7 +47,7 @@ TEST_P(RpcRefusalTest, DeviceMemoryIsNotTakenForHostMemory) {
       content.buffers = &buffer;
       content.buffer_count = 1;
       const auto call = [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
-        return bp_rpc_call(worker.get(), to, "size of", &content, 0, done, ctx, id, err);
+        return bp_rpc_call(worker.get(), to, "size of", &content, BP_NO_TIMEOUT, done, ctx, id, err);
       };
       const auto handle = std::shared_ptr<bp_rpc>(worker.get(), [](bp_rpc*) {});
       std::string text;

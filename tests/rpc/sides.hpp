@@ -78,9 +78,9 @@ inline bp_agent start_agent(const bp_backend& backend, uint32_t kind, const Plac
 class Side {
  public:
   Side(const bp_backend& agent, const std::shared_ptr<core::Store>& store, const Place& place,
-       const core::KeyValues& options = {}, uint64_t most_bytes = uint64_t{1} << 32, void (*spoil)(bp_agent*) = nullptr,
+       const core::KeyValues& options = {}, uint64_t max_message_bytes = uint64_t{1} << 32, void (*spoil)(bp_agent*) = nullptr,
        const bp_backend& below = builtin("inproc"))
-      : offered_{sizeof(bp_rpc_host), 0, this, received, failed, most_bytes, lost, refused},
+      : offered_{sizeof(bp_rpc_host), 0, this, received, failed, max_message_bytes, lost, refused},
         host_("rank " + std::to_string(place.rank), store) {
     const bool over_group = (agent.flags & BP_BACKEND_RPC_OVER_GROUP) != 0;
     if (over_group) offered_.inner_flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
@@ -113,7 +113,6 @@ class Side {
     return send(to, id, buffer, BP_NO_TIMEOUT, new Lent{this, {}});
   }
   // Its core is an older one: it knows nothing of messages without their buffers.
-  void forget_refusals() { offered_.struct_size = offsetof(bp_rpc_host, refused); }
   // What was said of messages without their buffers; waits for one, "" if there is none within 20 s.
   std::string refusal() {
     std::unique_lock lock(mutex_);

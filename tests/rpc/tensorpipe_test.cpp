@@ -318,7 +318,7 @@ void expect_told(bool cancel, int traps, bool told, bool express = false) {
       // is for that.
       // And there is an express connection by then, if it is to be.
       for (int i = 0; i < (express ? 200 : 1); ++i) EXPECT_EQ(worker.rpc_sync<int>(1, "one"), 1);
-      const auto call = worker.rpc_async<void>({1, Timeout::zero()}, "hold on");  // no timeout
+      const auto call = worker.rpc_async<void>({1, kNoTimeout}, "hold on");  // no timeout
       EXPECT_TRUE(in_time(call_held.began.get_future())) << "the call does not begin";
       const std::string card = store.get(card_key(1));
       std::optional<Trap> trap;

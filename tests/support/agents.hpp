@@ -191,9 +191,8 @@ class Agent {
 
 // An operation with everything unset but its kind.
 inline bp_op make_op(uint32_t kind, uint32_t dtype = BP_U8) {
-  bp_op op = {};
-  op.struct_size = sizeof(bp_op);
-  op.kind = kind;
+  bp_op op;
+  bp_op_init(&op, kind);
   op.dtype = dtype;
   op.timeout_ns = INT64_C(20'000'000'000);
   return op;

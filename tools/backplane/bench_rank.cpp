@@ -48,10 +48,10 @@ class GroupSubject final : public bench::Subject {
     float sent = 0;
     float received = 0;
     const CallOptions async = {.async_op = true};
-    works_.push_back(group_.all_reduce(one(sum), ReduceOp::kSum, async));
+    works_.push_back(group_.all_reduce(as_buffer(sum), ReduceOp::kSum, async));
     if (size() > 1) {
-      works_.push_back(group_.recv(one(received), (rank() + size() - 1) % size(), 0, async));
-      works_.push_back(group_.send(one(sent), (rank() + 1) % size(), 0, async));
+      works_.push_back(group_.recv(as_buffer(received), (rank() + size() - 1) % size(), 0, async));
+      works_.push_back(group_.send(as_buffer(sent), (rank() + 1) % size(), 0, async));
     }
     finish();
   }

@@ -37,7 +37,7 @@ constexpr Meaning kMeanings[] = {{"process_group", "process groups"},
                                  {"autonomous", "operations get on without calls"},
                                  {"threads", "ranks may be threads of one process"},
                                  {"one_process", "all ranks of a group are in one process"},
-                                 {"punctual", "is trusted to keep deadlines"},
+                                 {"bounded", "is trusted to keep deadlines"},
                                  {"authenticates", "knows its peers in jobs with a secret"},
                                  {"local", "leaves the process-wide default group alone"}};
 

@@ -92,7 +92,7 @@ inline size_t usual_rank(const std::vector<std::vector<std::string>>& all, size_
 inline void require_agreement(ProcessGroup& group, const std::vector<std::string>& said, const AgreementWords& words) {
   const uint64_t mine = detail::digest_of(said);
   std::vector<uint64_t> digests(static_cast<size_t>(group.world_size()));
-  group.all_gather(one(mine), digests);
+  group.all_gather(as_buffer(mine), digests);
   bool same = true;
   for (const uint64_t digest : digests) same = same && digest == mine;
   if (same) return;  // then it is so on all ranks

@@ -58,8 +58,8 @@ BP_API int32_t bp_store_create_inproc(bp_store** store, bp_error* err);
 BP_API int32_t bp_store_create_prefix(bp_store* inner, const char* prefix, bp_store** store, bp_error* err);
 BP_API void bp_store_release(bp_store* store);
 
-/* Values are bytes, up to 64 MiB; keys up to 4096 bytes. All block for at most timeout_ns; those that wait for keys end
- * with BP_TIMEOUT and name the key. */
+/* Values are bytes, up to 64 MiB; keys up to 4096 bytes. All block for at most timeout_ns (BP_INHERIT_TIMEOUT:
+ * BP_DEFAULT_TIMEOUT_NS); those that wait for keys end with BP_TIMEOUT and name the key. */
 BP_API int32_t bp_store_set(bp_store* store, const char* key, const void* value, uint64_t size, int64_t timeout_ns,
                             bp_error* err);
 /* Waits for the key. *value is a copy (NUL-terminated beyond its size) for bp_free. */
@@ -141,8 +141,7 @@ BP_API int32_t bp_plugin_file_info(const char* path, char** json, bp_error* err)
 /* ---- Process groups -----------------------------------------------------------------------------------------------
  */
 
-/* How a group is made. NULL means the default, and so does -1 for a number, 0 for the timeout. Valid during the call.
- */
+/* How a group is made. bp_group_config_init gives every field its default. Valid during the call. */
 typedef struct bp_group_config {
   uint32_t struct_size;
   int32_t rank;            /* -1: from the init method or the environment */
@@ -154,8 +153,13 @@ typedef struct bp_group_config {
   const char* name;        /* of the group, for messages; NULL: "world" */
   bp_store* store;         /* instead of init_method; then rank and world_size must be given */
   bp_registry* registry;   /* NULL: the default one */
-  int64_t timeout_ns;      /* 0: BP_DEFAULT_TIMEOUT_NS. For init and, by default, for each operation */
+  int64_t timeout_ns;      /* for init and, by default, for each operation; BP_INHERIT_TIMEOUT: BP_DEFAULT_TIMEOUT_NS */
 } bp_group_config;
+
+static inline void bp_group_config_init(bp_group_config* config) {
+  const bp_group_config defaults = {sizeof *config, -1, -1, -1, NULL, NULL, NULL, NULL, NULL, BP_INHERIT_TIMEOUT};
+  *config = defaults;
+}
 
 /* An operation that was started and not waited for. */
 typedef struct bp_request bp_request;
@@ -174,13 +178,13 @@ BP_API int32_t bp_default_group(bp_group** group, bp_error* err);
 BP_API int32_t bp_group_create(const bp_group_config* config, bp_group** group, bp_error* err);
 /* A group of some of the parent's ranks. Called by ALL ranks of the parent, in the same order everywhere, with the same
  * `ranks` (ranks in the parent, each once; their order is the new group's). A rank that is not among them gets a handle
- * on which every operation is BP_INVALID ("rank 3 is not a member of group g"), and rank -1. timeout_ns 0: the
- * parent's. name NULL: made up from the parent's. */
+ * on which every operation is BP_INVALID ("rank 3 is not a member of group g"), and rank -1. BP_INHERIT_TIMEOUT: the
+ * parent's timeout. name NULL: made up from the parent's. */
 BP_API int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, const char* name,
                             int64_t timeout_ns, bp_group** group, bp_error* err);
 /* A group of the same ranks over another backend, written as in bp_group_config. Called by ALL ranks of the parent, in
- * the same order everywhere. It ends with the parent. timeout_ns 0: the parent's. */
-BP_API int32_t bp_group_over(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group,
+ * the same order everywhere. It ends with the parent. BP_INHERIT_TIMEOUT: the parent's timeout. */
+BP_API int32_t bp_group_with_backend(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group,
                              bp_error* err);
 /* Groups of the ranks that gave the same colour, ordered by key, then by rank in the parent. Called by all ranks of the
  * parent. A negative colour joins no group and gets a non-member handle. */
@@ -191,8 +195,8 @@ BP_API int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_g
  * are not touched.
  *
  * Blocks until each member has either come or is known to be gone (its process ended, was silent for too long, or
- * left), up to timeout_ns (0: the group's), and then until the new group has started. All survivors get the same
- * members; if one more dies meanwhile, they agree again without it. A lone survivor gets a group of one.
+ * left), up to timeout_ns (BP_INHERIT_TIMEOUT: the group's), and then until the new group has started. All survivors
+ * get the same members; if one more dies meanwhile, they agree again without it. A lone survivor gets a group of one.
  * bp_group_global_rank of the new group says who is left.
  *
  * BP_TIMEOUT names the ranks that did not come and are not known to be gone; calling it again goes on from there.
@@ -220,9 +224,9 @@ BP_API const char* bp_group_backend(const bp_group* group, uint32_t memory);
 BP_API int32_t bp_group_global_rank(const bp_group* group, int32_t rank);
 
 /* Performs an operation (backplane/abi/op.h says what each means) and waits for it. op->seq and op->flags are ignored;
- * op->timeout_ns 0 means the group's default; tags are below 2^32; displacements may be NULL where counts are given
- * (blocks without gaps). All arguments are checked before anything is sent. If a collective fails once it has begun,
- * the group is broken: everything later fails at once with that first cause. */
+ * op->timeout_ns may be BP_INHERIT_TIMEOUT (the group's); tags are below 2^32; displacements may be NULL where counts
+ * are given (blocks without gaps). All arguments are checked before anything is sent. If a collective fails once it has
+ * begun, the group is broken: everything later fails at once with that first cause. */
 BP_API int32_t bp_group_run(bp_group* group, const bp_op* op, bp_error* err);
 /* The same without waiting. The buffers, and op->result if it is given, must stay valid until the request
  * is terminal. */
@@ -234,14 +238,15 @@ BP_API int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, u
 
 /* BP_OK: done. BP_AGAIN: in flight. Anything else: failed, the same each time. Does not block. */
 BP_API int32_t bp_request_test(bp_request* request, bp_error* err);
-/* Waits up to timeout_ns (BP_NO_TIMEOUT: until the operation's own deadline). BP_AGAIN: still in flight. */
+/* Waits up to timeout_ns, and never longer than until the operation's own deadline (BP_NO_TIMEOUT and
+ * BP_INHERIT_TIMEOUT: until that). BP_AGAIN: still in flight. */
 BP_API int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err);
 /* Has `stream` (cudaStream_t, of the buffers' device) wait for the operation: what is put into it from now on runs
  * after the operation. Does not wait until the operation is done, if its backend works in streams (nccl), but until it
  * is in one: while peers are being connected, and a message until its other end is there. Elsewhere the same as
  * waiting. The buffers stay busy until the request is terminal, and only bp_request_test and bp_request_wait tell of a
  * failure that comes later: streams go on then. */
-BP_API int32_t bp_request_order(bp_request* request, void* stream, bp_error* err);
+BP_API int32_t bp_request_wait_on_stream(bp_request* request, void* stream, bp_error* err);
 /* What a recv that is done has received (zeros and source -1 for other kinds); *result has its struct_size set. */
 BP_API void bp_request_result(bp_request* request, bp_result* result);
 /* Asks the operation to end with BP_CANCELLED. A collective that is cancelled breaks its group. */

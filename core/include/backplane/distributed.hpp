@@ -70,7 +70,7 @@ class OverrideBackend {
   // until they have.
   explicit OverrideBackend(const std::string& backend, std::optional<ProcessGroup> group = {},
                            Timeout timeout = kDefaultTimeout)
-      : group_((group ? *group : default_group()).over(backend, timeout)), before_(detail::overriding_group) {
+      : group_((group ? *group : default_group()).with_backend(backend, timeout)), before_(detail::overriding_group) {
     detail::overriding_group = &group_;
   }
   // On the thread that made it, and in the reverse order.

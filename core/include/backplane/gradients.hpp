@@ -219,7 +219,7 @@ class GradientReducer {
                    "this rank is not a member of group '" + group.name() + "' and has no gradients to reduce in it");
     }
     ProcessGroup own = options.backend.empty() ? group.new_group(all_ranks(group), "", options.timeout)
-                                               : group.over(options.backend, options.timeout);
+                                               : group.with_backend(options.backend, options.timeout);
     require_agreement(
         own,
         {options.method == ReduceMethod::kSum ? "sum" : "mean", std::to_string(options.pack_bytes) + " bytes a pack"},

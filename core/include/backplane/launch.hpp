@@ -5,7 +5,7 @@
 //
 //     auto results = backplane::launch(4, [](backplane::ProcessGroup& group) {
 //       int sum = group.rank();
-//       group.all_reduce(backplane::one(sum));
+//       group.all_reduce(backplane::as_buffer(sum));
 //       return std::to_string(sum);
 //     });
 #pragma once

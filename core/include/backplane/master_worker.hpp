@@ -66,7 +66,7 @@ class Master {
       line.open.pop_front();
     }
     const auto future =
-        self_.rpc_async<R>({worker, Timeout::zero()}, command, line.next, arguments...);  // throws: none was spent
+        self_.rpc_async<R>({worker, kNoTimeout}, command, line.next, arguments...);  // throws: none was spent
     const uint64_t number = line.next++;
     line.open.push_back(future.then([self = self_, worker, number](const rpc::Future<R>& ended) {
       if (has_failed(ended)) skip(self, worker, number, kTries);
@@ -279,7 +279,7 @@ inline std::optional<Master> init_master_worker(const GroupOptions& options = {}
   const rpc::Worker self = detail::join_master(group, agent);
   if (group.rank() == 0) return Master(self, group);
   try {
-    self.rpc_sync({0, Timeout::zero()}, "backplane.hold");  // a master that dies fails it, by name
+    self.rpc_sync({0, kNoTimeout}, "backplane.hold");  // a master that dies fails it, by name
     self.shutdown();
   } catch (...) {
     detail::CommandState::own().end();

@@ -56,12 +56,12 @@ inline Meeting agree_to_meet(ProcessGroup& group, int64_t devices, std::optional
       server.emplace(host);
       meeting.port = server->port();
     } catch (const Error&) {
-      group.broadcast(one(meeting.port), 0);  // the others are told, too
+      group.broadcast(as_buffer(meeting.port), 0);  // the others are told, too
       throw;
     }
     std::strncpy(meeting.host.data(), host.c_str(), meeting.host.size() - 1);
   }
-  group.broadcast(one(meeting.port), 0);
+  group.broadcast(as_buffer(meeting.port), 0);
   if (meeting.port == 0) fail(Status::kResource, "rank 0 cannot serve the store at which the devices meet");
   group.broadcast(meeting.host, 0);
   return meeting;

@@ -19,8 +19,12 @@ namespace backplane {
 struct CallOptions {
   bool async_op = false;              // return at once; the Work must be waited for
   Timeout timeout = kDefaultTimeout;  // of this call
-  void* stream = nullptr;             // device buffers: the stream to order on (cudaStream_t); else register_stream's
+  void* stream = nullptr;             // device buffers: the stream to order on (cudaStream_t); nullptr: the one that
+                                      // register_stream named, else the device's default one
 };
+
+// As CallOptions::stream: no ordering. The buffers are ready, and the program waits for the Work.
+inline void* const kNoStream = BP_NO_STREAM;
 
 namespace detail {
 inline thread_local std::vector<void*> registered_streams;  // by device
@@ -65,8 +69,8 @@ class Work {
   // from now on runs after the operation. Waits only until the operation is in a stream itself (a message: until its
   // other end is there); where the backend knows no streams, until it is done. A failure that comes later is told by
   // wait, which must come before the buffers end.
-  void order(void* stream) {
-    if (request_) detail::call(bp_request_order, request_.get(), stream);
+  void wait_on_stream(void* stream) {
+    if (request_) detail::call(bp_request_wait_on_stream, request_.get(), stream);
   }
   // Asks it to end with Status::kCancelled. Cancelling a collective breaks the group.
   void cancel() {
@@ -243,9 +247,9 @@ class ProcessGroup {
     return ProcessGroup(group);
   }
   // A group of the same ranks over another backend. Called by all of them, in the same order.
-  ProcessGroup over(const std::string& backend, Timeout timeout = kDefaultTimeout) {
+  ProcessGroup with_backend(const std::string& backend, Timeout timeout = kDefaultTimeout) {
     bp_group* group = nullptr;
-    detail::call(bp_group_over, get(), backend.c_str(), timeout.count(), &group);
+    detail::call(bp_group_with_backend, get(), backend.c_str(), timeout.count(), &group);
     return ProcessGroup(group);
   }
   // Groups of the ranks with the same colour, in order of key; a negative colour joins none.
@@ -291,28 +295,13 @@ class ProcessGroup {
     if (in.data() != nullptr && out.data() != nullptr && in.dtype() != out.dtype()) {
       refuse("input and output have different dtypes; give both the same");
     }
-    // Field by field: gcc clears the whole of it by `rep stos`, which takes a tenth of a small operation.
-    static_assert(sizeof(bp_op) == 160, "every field is set here");
     bp_op op;
-    op.struct_size = sizeof(bp_op);
-    op.kind = kind;
+    bp_op_init(&op, kind);
     op.dtype = static_cast<uint32_t>(in.data() != nullptr || out.data() == nullptr ? in.dtype() : out.dtype());
-    op.reduce_op = 0;
-    op.root = 0;
-    op.peer = 0;
-    op.tag = 0;
-    op.seq = 0;
-    op.flags = 0;
     op.timeout_ns = options.timeout.count();
     op.input = {in.data(), in.count(), in.device().memory, in.device().ordinal};
     op.output = {out.data(), out.count(), out.device().memory, out.device().ordinal};
-    op.in_counts = nullptr;
-    op.in_displs = nullptr;
-    op.out_counts = nullptr;
-    op.out_displs = nullptr;
-    op.scalar = nullptr;
     op.stream = options.stream != nullptr ? options.stream : detail::registered_stream(in, out);
-    op.result = nullptr;
     return op;
   }
   Work run(bp_op&& op, const CallOptions& options) {
@@ -383,8 +372,8 @@ class ProcessGroup {
 
   static ProcessGroup make(int32_t (*function)(const bp_group_config*, bp_group**, bp_error*),
                            const GroupOptions& options) {
-    bp_group_config config = {};
-    config.struct_size = sizeof(bp_group_config);
+    bp_group_config config;
+    bp_group_config_init(&config);
     config.rank = options.rank;
     config.world_size = options.world_size;
     config.device = options.device;

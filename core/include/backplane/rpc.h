@@ -19,10 +19,10 @@ extern "C" {
 #endif
 
 typedef struct bp_rpc bp_rpc;               /* a worker */
-typedef struct bp_rpc_parcel bp_rpc_parcel; /* what was received: arguments or a result */
+typedef struct bp_rpc_payload bp_rpc_payload; /* what was received: arguments or a result */
 typedef struct bp_rref bp_rref;             /* a reference to a value that a worker owns */
 
-/* How a worker joins. NULL means the default, and so does -1 for a number, 0 for timeout_ns. Valid during the call. */
+/* How a worker joins. bp_rpc_config_init gives every field its default. Valid during the call. */
 typedef struct bp_rpc_config {
   uint32_t struct_size;
   int32_t rank; /* -1: from the init method or the environment; so for world_size */
@@ -37,10 +37,16 @@ typedef struct bp_rpc_config {
   bp_registry* registry;
   const bp_backend_options* options; /* what an options handler made, whose backend counts; if `backend` is named, too,
                                         BP_INVALID unless it is that one */
-  int64_t timeout_ns;                /* of joining; 0: BP_DEFAULT_TIMEOUT_NS */
-  int64_t rpc_timeout_ns;            /* of calls that name none; 0: none; negative: that of `options`, else
-                                        BP_DEFAULT_RPC_TIMEOUT_NS */
+  int64_t timeout_ns;                /* of joining; BP_INHERIT_TIMEOUT: BP_DEFAULT_TIMEOUT_NS */
+  int64_t rpc_timeout_ns;            /* of calls that say BP_INHERIT_TIMEOUT; itself BP_INHERIT_TIMEOUT: that of
+                                        `options`, else BP_DEFAULT_RPC_TIMEOUT_NS */
 } bp_rpc_config;
+
+static inline void bp_rpc_config_init(bp_rpc_config* config) {
+  const bp_rpc_config defaults = {
+      sizeof *config, -1, -1, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, BP_INHERIT_TIMEOUT, BP_INHERIT_TIMEOUT};
+  *config = defaults;
+}
 
 /* Joins and waits for all workers. If the process has a default group, and neither a store nor an init method is given,
  * its ranks are the workers' ("rank argument R doesn't match pg rank P" if another one is given). If it fails on one
@@ -67,14 +73,14 @@ BP_API int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, i
                                  bp_error* err);
 
 /* Leaves. `graceful`: called by all workers; waits until nobody calls anybody any more, including what calls call, up
- * to timeout_ns (0: BP_DEFAULT_TIMEOUT_NS). Workers that died are not waited for. Otherwise at once, but for up to 2 s
- * in which those that stay are told. In either case calls in flight then end with BP_CANCELLED, nothing runs here any
- * more, and values that this worker owns are gone. *leaks (may be NULL), for bp_free, names each value of which others
- * still had references, one a line. Twice is fine. Functions that run here are told (bp_rpc_cancelled) and waited for
- * until timeout_ns is over, at least 1 s: if one then still runs, the worker has left and BP_TIMEOUT names it; it goes
- * on alone, on its thread, and its result is nobody's. Peers that do not leave, too, see their calls to this worker end
- * with BP_CANCELLED, if they could be told within 2 s, else when those time out. Not from within a function that a peer
- * has called, nor from a bp_rpc_done or a value's destroy. */
+ * to timeout_ns (BP_INHERIT_TIMEOUT: BP_DEFAULT_TIMEOUT_NS). Workers that died are not waited for. Otherwise at once,
+ * but for up to 2 s in which those that stay are told. In either case calls in flight then end with BP_CANCELLED,
+ * nothing runs here any more, and values that this worker owns are gone. *leaks (may be NULL), for bp_free, names each
+ * value of which others still had references, one a line. Twice is fine. Functions that run here are told
+ * (bp_rpc_cancelled) and waited for until timeout_ns is over, at least 1 s: if one then still runs, the worker has left
+ * and BP_TIMEOUT names it; it goes on alone, on its thread, and its result is nobody's. Peers that do not leave, too,
+ * see their calls to this worker end with BP_CANCELLED, if they could be told within 2 s, else when those time out. Not
+ * from within a function that a peer has called, nor from a bp_rpc_done or a value's destroy. */
 BP_API int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err);
 
 /* Counters, as JSON for bp_free: those of torch's agents and references by torch's names, and in the same style what
@@ -106,7 +112,7 @@ typedef struct bp_rpc_content {
   uint64_t ref_count;
   void (*release)(void* owner); /* NULL: nothing is to be done */
   void* owner;
-  int32_t goes; /* of what encode is given: 1: nobody else has the object, which goes with this, and may be lent */
+  int32_t last_reference; /* set for encode. 1: nobody else refers to the object, so that its own memory may be sent */
   int32_t reserved;
 } bp_rpc_content;
 
@@ -116,39 +122,39 @@ typedef struct bp_rpc_value {
   uint32_t reserved;
   void* object;
   void (*destroy)(void* object); /* on a thread of the worker, or that which releases the last handle */
-  /* Fills in *content, which is zero but for its struct_size and `goes`. What it points to stays valid until
+  /* Fills in *content, which is zero but for its struct_size and `last_reference`. What it points to stays valid until
    * content->release; the object is kept until then. */
   int32_t (*encode)(void* object, bp_rpc_content* content, bp_error* err);
 } bp_rpc_value;
 
 /* Runs on a thread of the worker, may block and call others. Fills in *result, or returns an error, whose text is told
  * to the caller with this worker's name. */
-typedef int32_t (*bp_rpc_function)(void* ctx, const bp_rpc_parcel* arguments, bp_rpc_value* result, bp_error* err);
+typedef int32_t (*bp_rpc_function)(void* ctx, const bp_rpc_payload* arguments, bp_rpc_value* result, bp_error* err);
 
 /* For the whole process. BP_INVALID if there is one of that name. `ctx` is never destroyed. */
 BP_API int32_t bp_rpc_register(const char* name, bp_rpc_function function, void* ctx, bp_error* err);
 /* The same for a function that takes microseconds, waits for nothing and calls nobody (what it calls fails with
  * BP_INVALID): it runs on the thread of the agent on which its call arrived, and its result is destroyed there, which
  * spares waking a thread. Nothing else arrives meanwhile. */
-BP_API int32_t bp_rpc_register_short(const char* name, bp_rpc_function function, void* ctx, bp_error* err);
+BP_API int32_t bp_rpc_register_inline(const char* name, bp_rpc_function function, void* ctx, bp_error* err);
 
 /* Of a parcel; valid until it is released. Buffers may be written to. */
-BP_API const void* bp_rpc_parcel_payload(const bp_rpc_parcel* parcel, uint64_t* size);
-BP_API uint32_t bp_rpc_parcel_buffers(const bp_rpc_parcel* parcel);
-BP_API void bp_rpc_parcel_buffer(const bp_rpc_parcel* parcel, uint32_t index, bp_buffer* buffer);
+BP_API const void* bp_rpc_payload_data(const bp_rpc_payload* parcel, uint64_t* size);
+BP_API uint32_t bp_rpc_payload_buffers(const bp_rpc_payload* parcel);
+BP_API void bp_rpc_payload_buffer(const bp_rpc_payload* parcel, uint32_t index, bp_buffer* buffer);
 /* A handle, to be released, of reference `index`; NULL if there is none. */
-BP_API bp_rref* bp_rpc_parcel_ref(const bp_rpc_parcel* parcel, uint32_t index);
-BP_API bp_rpc_parcel* bp_rpc_parcel_retain(const bp_rpc_parcel* parcel); /* NULL: no memory */
-BP_API void bp_rpc_parcel_release(bp_rpc_parcel* parcel);
+BP_API bp_rref* bp_rpc_payload_ref(const bp_rpc_payload* parcel, uint32_t index);
+BP_API bp_rpc_payload* bp_rpc_payload_retain(const bp_rpc_payload* parcel); /* NULL: no memory */
+BP_API void bp_rpc_payload_release(bp_rpc_payload* parcel);
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------
  */
 
 /* How a call ended: with a result (a handle to be released), or an error, which names worker, function and text. Called
  * once, on a thread of the worker or the caller's; must not block. */
-typedef void (*bp_rpc_done)(void* ctx, bp_rpc_parcel* result, const bp_error* err);
+typedef void (*bp_rpc_done)(void* ctx, bp_rpc_payload* result, const bp_error* err);
 
-/* Calls a function of worker `to`. timeout_ns 0: none; negative: the worker's default. What is larger than either
+/* Calls a function of worker `to`. BP_INHERIT_TIMEOUT: the worker's rpc_timeout_ns. What is larger than either
  * worker's max_message_bytes, as arguments or as a result, ends the call with BP_INVALID.
  * Returns at once; if it returns an error `done` is not called. *id (may be NULL) is for bp_rpc_cancel. */
 BP_API int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments,

@@ -38,15 +38,13 @@ struct WorkerInfo {
   int id = -1;  // its rank
 };
 
-// The worker's own (60 s unless init_rpc was told otherwise). A timeout of 0 means none.
-inline constexpr Timeout kDefaultRpcTimeout{-1};
-
-// Whom to call: a name, a rank, or a WorkerInfo; with a timeout of this call: {"worker1", 5s}.
+// Whom to call: a name, a rank, or a WorkerInfo; with a timeout of this call: {"worker1", 5s}. kDefaultTimeout: the
+// worker's own, 60 s unless init_rpc was told otherwise.
 struct To {
-  To(std::string name, Timeout limit = kDefaultRpcTimeout) : worker(std::move(name)), timeout(limit) {}
-  To(const char* name, Timeout limit = kDefaultRpcTimeout) : worker(name), timeout(limit) {}
-  To(int id, Timeout limit = kDefaultRpcTimeout) : rank(id), timeout(limit) {}
-  To(const WorkerInfo& info, Timeout limit = kDefaultRpcTimeout) : rank(info.id), timeout(limit) {}
+  To(std::string name, Timeout limit = kDefaultTimeout) : worker(std::move(name)), timeout(limit) {}
+  To(const char* name, Timeout limit = kDefaultTimeout) : worker(name), timeout(limit) {}
+  To(int id, Timeout limit = kDefaultTimeout) : rank(id), timeout(limit) {}
+  To(const WorkerInfo& info, Timeout limit = kDefaultTimeout) : rank(info.id), timeout(limit) {}
 
   std::string worker;
   int rank = -1;  // counts if there is no name
@@ -64,7 +62,7 @@ struct RpcOptions {
   int world_size = -1;
   std::optional<Store> store = {};
   std::optional<BackendOptions> options = {};  // of the backend, which need not be named then, with its init_method
-  Timeout rpc_timeout = kDefaultRpcTimeout;    // of calls that name none
+  Timeout rpc_timeout = kDefaultTimeout;       // of calls that name none
   Timeout timeout = kDefaultTimeout;           // of joining
 };
 
@@ -84,10 +82,10 @@ class RRef {
   WorkerInfo owner() const;
   bool is_owner() const;
   // A copy of the value, as soon as it is there. Throws what its function failed with.
-  T to_here(Timeout timeout = kDefaultRpcTimeout) const;
+  T to_here(Timeout timeout = kDefaultTimeout) const;
   // The value itself, as soon as it is there; Status::kInvalid on others than its owner. It is valid as long as this
   // reference, also after shutdown. Functions that change it look after their own locks.
-  T& local_value(Timeout timeout = kDefaultRpcTimeout) const {
+  T& local_value(Timeout timeout = kDefaultTimeout) const {
     void* object = nullptr;
     {
       const detail::Waiting waiting;
@@ -214,8 +212,8 @@ class Worker {
 
   static Worker join(const std::string& name, const RpcOptions& options, bool is_default) {
     const auto text = [](const std::string& given) { return given.empty() ? nullptr : given.c_str(); };
-    bp_rpc_config config = {};
-    config.struct_size = sizeof(bp_rpc_config);
+    bp_rpc_config config;
+    bp_rpc_config_init(&config);
     config.rank = options.rank;
     config.world_size = options.world_size;
     config.is_default = is_default ? 1 : 0;

@@ -117,8 +117,8 @@ namespace detail {
 
 using backplane::detail::fail;
 
-using ParcelHandle = std::shared_ptr<bp_rpc_parcel>;
-inline ParcelHandle own(bp_rpc_parcel* parcel) { return {parcel, bp_rpc_parcel_release}; }
+using ParcelHandle = std::shared_ptr<bp_rpc_payload>;
+inline ParcelHandle own(bp_rpc_payload* parcel) { return {parcel, bp_rpc_payload_release}; }
 
 // The next value in what a peer has sent. Looked through first: what it says to contain must be there, so that what is
 // allocated is bounded by the size of the message, whatever it says.
@@ -223,7 +223,7 @@ class Packer {
 class Unpacker {
  public:
   explicit Unpacker(ParcelHandle parcel) : parcel_(std::move(parcel)) {
-    payload_ = static_cast<const char*>(bp_rpc_parcel_payload(parcel_.get(), &size_));
+    payload_ = static_cast<const char*>(bp_rpc_payload_data(parcel_.get(), &size_));
   }
 
   template <typename T>
@@ -232,7 +232,7 @@ class Unpacker {
   }
   // Throws if there is more: the caller gave more arguments than the function has.
   void finish() const {
-    if (offset_ == size_ && buffer_ == bp_rpc_parcel_buffers(parcel_.get())) return;
+    if (offset_ == size_ && buffer_ == bp_rpc_payload_buffers(parcel_.get())) return;
     fail(Status::kInvalid, "more was sent than is expected here; give as many values, of the same types");
   }
 
@@ -273,7 +273,7 @@ class Unpacker {
   template <typename T>
   struct Taker<RRef<T>> {
     static RRef<T> take(Unpacker* from) {
-      bp_rref* const ref = bp_rpc_parcel_ref(from->parcel_.get(), from->ref_++);
+      bp_rref* const ref = bp_rpc_payload_ref(from->parcel_.get(), from->ref_++);
       if (ref == nullptr) fail(Status::kInvalid, "a reference is expected here, and none was sent");
       return RRef<T>(ref);
     }
@@ -286,10 +286,10 @@ class Unpacker {
   // In such memory: a peer may have sent another kind of array.
   bp_buffer next_buffer(size_t element, uint32_t memory = BP_HOST) {
     bp_buffer buffer = {};
-    if (buffer_ >= bp_rpc_parcel_buffers(parcel_.get())) {
+    if (buffer_ >= bp_rpc_payload_buffers(parcel_.get())) {
       fail(Status::kInvalid, "an array is expected here, and none was sent");
     }
-    bp_rpc_parcel_buffer(parcel_.get(), buffer_++, &buffer);
+    bp_rpc_payload_buffer(parcel_.get(), buffer_++, &buffer);
     if (buffer.memory != memory) {
       fail(Status::kInvalid, memory == BP_HOST
                                  ? "an array in host memory is expected here, and one of a device was sent"

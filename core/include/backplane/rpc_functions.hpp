@@ -36,7 +36,7 @@ int32_t encode(void* object, bp_rpc_content* content, bp_error* err) {
     } else {
       auto packer = std::make_unique<Packer>();
       const T& value = static_cast<Kept<T>*>(object)->value;
-      if (BP_HAS(content, goes) && content->goes != 0) {
+      if (content->last_reference != 0) {
         packer->lend(value);
       } else {
         packer->add(value);  // a copy: functions of the owner may change it while it is being sent
@@ -82,10 +82,10 @@ inline int32_t report(const std::exception& e, bp_error* err) noexcept {
 }
 
 template <typename Function>
-int32_t run(void* ctx, const bp_rpc_parcel* arguments, bp_rpc_value* result, bp_error* err) {
+int32_t run(void* ctx, const bp_rpc_payload* arguments, bp_rpc_value* result, bp_error* err) {
   using Result = typename Signature<Function>::Result;
   try {
-    Unpacker unpacker(own(bp_rpc_parcel_retain(arguments)));
+    Unpacker unpacker(own(bp_rpc_payload_retain(arguments)));
     auto given = take_all(&unpacker, std::type_identity<typename Signature<Function>::Arguments>());
     unpacker.finish();
     Function& function = *static_cast<Function*>(ctx);
@@ -126,8 +126,8 @@ void register_function(const std::string& name, Function function) {
 // The same for functions that take microseconds, wait for nothing and call nobody (Status::kInvalid if they try): they
 // run where their calls arrive, with nothing in between, and so answer sooner. While one runs nothing else arrives.
 template <typename Function>
-void register_short_function(const std::string& name, Function function) {
-  detail::register_with(bp_rpc_register_short, name, std::move(function));
+void register_inline_function(const std::string& name, Function function) {
+  detail::register_with(bp_rpc_register_inline, name, std::move(function));
 }
 
 // Inside a function: does its caller wait no more, because of its timeout, a cancel, a connection that broke, or

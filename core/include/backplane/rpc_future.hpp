@@ -234,7 +234,7 @@ class Future {
   }
 
   // What a call of the C API is given: it ends the future.
-  static void ended(void* ctx, bp_rpc_parcel* result, const bp_error* err) {
+  static void ended(void* ctx, bp_rpc_payload* result, const bp_error* err) {
     const std::unique_ptr<std::shared_ptr<State>> state(static_cast<std::shared_ptr<State>*>(ctx));
     if (result == nullptr) {
       (*state)->fail(*err);

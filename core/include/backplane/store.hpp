@@ -42,29 +42,29 @@ class Store {
     return Store(store);
   }
 
-  void set(const std::string& key, std::string_view value, Timeout timeout = kStoreTimeout) {
+  void set(const std::string& key, std::string_view value, Timeout timeout = kDefaultTimeout) {
     detail::call(bp_store_set, get(), key.c_str(), static_cast<const void*>(value.data()), value.size(),
                  timeout.count());
   }
   // Waits for the key.
-  std::string get(const std::string& key, Timeout timeout = kStoreTimeout) {
+  std::string get(const std::string& key, Timeout timeout = kDefaultTimeout) {
     char* value = nullptr;
     uint64_t size = 0;
     detail::call(bp_store_get, get(), key.c_str(), &value, &size, timeout.count());
     return detail::take(value, size);
   }
   // Adds to a counter kept as decimal text (missing: 0); returns the sum.
-  int64_t add(const std::string& key, int64_t delta, Timeout timeout = kStoreTimeout) {
+  int64_t add(const std::string& key, int64_t delta, Timeout timeout = kDefaultTimeout) {
     int64_t sum = 0;
     detail::call(bp_store_add, get(), key.c_str(), delta, &sum, timeout.count());
     return sum;
   }
   // Waits until all keys exist.
-  void wait(const std::vector<std::string>& keys, Timeout timeout = kStoreTimeout) {
+  void wait(const std::vector<std::string>& keys, Timeout timeout = kDefaultTimeout) {
     const std::vector<const char*> names = pointers(keys);
     detail::call(bp_store_wait, get(), names.data(), names.size(), timeout.count());
   }
-  bool check(const std::vector<std::string>& keys, Timeout timeout = kStoreTimeout) {
+  bool check(const std::vector<std::string>& keys, Timeout timeout = kDefaultTimeout) {
     const std::vector<const char*> names = pointers(keys);
     int32_t exist = 0;
     detail::call(bp_store_check, get(), names.data(), names.size(), &exist, timeout.count());
@@ -72,7 +72,7 @@ class Store {
   }
   // Sets the key if its value equals `expected` (empty: or the key is missing); returns what stands there afterwards.
   std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired,
-                          Timeout timeout = kStoreTimeout) {
+                          Timeout timeout = kDefaultTimeout) {
     char* value = nullptr;
     uint64_t size = 0;
     detail::call(bp_store_compare_set, get(), key.c_str(), static_cast<const void*>(expected.data()), expected.size(),
@@ -80,12 +80,12 @@ class Store {
     return detail::take(value, size);
   }
   // Was there such a key?
-  bool remove(const std::string& key, Timeout timeout = kStoreTimeout) {
+  bool remove(const std::string& key, Timeout timeout = kDefaultTimeout) {
     int32_t existed = 0;
     detail::call(bp_store_delete, get(), key.c_str(), &existed, timeout.count());
     return existed != 0;
   }
-  int64_t num_keys(Timeout timeout = kStoreTimeout) {
+  int64_t num_keys(Timeout timeout = kDefaultTimeout) {
     int64_t count = 0;
     detail::call(bp_store_num_keys, get(), &count, timeout.count());
     return count;
@@ -94,8 +94,6 @@ class Store {
   bp_store* get() const { return store_.get(); }
 
  private:
-  static constexpr Timeout kStoreTimeout{BP_DEFAULT_TIMEOUT_NS};
-
   explicit Store(bp_store* store) : store_(store, bp_store_release) {}
   static std::vector<const char*> pointers(const std::vector<std::string>& keys) {
     std::vector<const char*> names;

@@ -140,13 +140,13 @@ class Buffer {
 
 // One variable as a buffer.
 template <Element T>
-Buffer one(T& value) {
+Buffer as_buffer(T& value) {
   return Buffer(const_cast<std::remove_const_t<T>*>(&value), 1, dtype_of<T>);
 }
 
-// A time limit. Default: the group's own. kNoTimeout: none.
+// A time limit; 0 does not wait. kDefaultTimeout: that of the group, worker or parent. kNoTimeout: none.
 using Timeout = std::chrono::nanoseconds;
-inline constexpr Timeout kDefaultTimeout{0};
+inline constexpr Timeout kDefaultTimeout{BP_INHERIT_TIMEOUT};
 inline constexpr Timeout kNoTimeout{BP_NO_TIMEOUT};
 
 }  // namespace backplane

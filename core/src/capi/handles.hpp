@@ -11,60 +11,62 @@
 #include <vector>
 
 #include "backplane/backplane.h"
+#include "handle.hpp"
 #include "group/group.hpp"
 #include "registry/registry.hpp"
 #include "store/rendezvous.hpp"
 
-struct bp_store {
+struct bp_store : backplane::core::Handle<bp_store> {
   std::shared_ptr<backplane::core::Store> store;
   // How often a rank has made a group of a name over this handle: each time gets keys of its own.
   std::mutex mutex;
   std::map<std::pair<std::string, int32_t>, int> generations;
 };
 
-struct bp_store_server {
+struct bp_store_server : backplane::core::Handle<bp_store_server> {
   std::unique_ptr<backplane::core::TcpStoreServer> server;
 };
 
-struct bp_registry {
+struct bp_registry : backplane::core::Handle<bp_registry> {
   backplane::core::Registry* registry;
   std::unique_ptr<backplane::core::Registry> own;  // empty for the default one
 };
 
 // A member is its own handle: bp_backend_type is never defined.
-struct bp_backend_options {
+struct bp_backend_options : backplane::core::Handle<bp_backend_options> {
   std::shared_ptr<const backplane::core::BackendOptions> options;
   std::string init_method;  // where workers of these options meet
 };
 
-struct bp_group {
+struct bp_group : backplane::core::Handle<bp_group> {
   std::shared_ptr<backplane::core::Group> group;
   std::string name;
   std::string backends[BP_MEMORY_COUNT];
 };
 
-struct bp_request {
+struct bp_request : backplane::core::Handle<bp_request> {
   std::shared_ptr<backplane::core::Request> request;
 };
 
-struct bp_memory {
+struct bp_memory : backplane::core::Handle<bp_memory> {
   std::unique_ptr<backplane::core::Memory> memory;
 };
 
-struct bp_objects {
+struct bp_objects : backplane::core::Handle<bp_objects> {
   std::vector<std::string> objects;
 };
 
 namespace backplane::core {
 
-inline Registry& registry_of(bp_registry* handle) { return handle == nullptr ? default_registry() : *handle->registry; }
+inline Registry& registry_of(bp_registry* handle) {
+  return handle == nullptr ? default_registry() : *live(handle, "registry").registry;
+}
 inline const Member& member_of(const bp_backend_type* type) {
-  if (type == nullptr) fail(BP_INVALID, "a backend type is needed, not NULL");
-  return *reinterpret_cast<const Member*>(type);
+  return reinterpret_cast<const Member&>(required(type, "type"));
 }
 // A new handle of a group.
 bp_group* make_handle(const std::shared_ptr<Group>& group);
-// The group of a handle; BP_INVALID if it is NULL.
+// The group of a handle; BP_INVALID if it is NULL or was released.
 Group& group_of(const bp_group* handle);
 // A NUL-terminated copy for bp_free.
 char* copy_text(const std::string& text);

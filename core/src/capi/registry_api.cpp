@@ -36,35 +36,38 @@ const char* bp_version(void) { return BACKPLANE_VERSION; }
 const char* bp_dtype_name(uint32_t dtype) { return dtype_name(dtype); }
 
 bp_registry* bp_registry_default(void) {
-  static bp_registry instance = {&default_registry(), nullptr};
-  return &instance;
+  static auto* const instance = new_handle<bp_registry>(&default_registry(), nullptr);
+  return instance;
 }
 int32_t bp_registry_create(bp_registry** registry, bp_error* err) {
   return guarded(err, [=] {
-    auto own = std::make_unique<Registry>();
-    Registry* const raw = own.get();
-    *registry = new bp_registry{raw, std::move(own)};
+    hand_out(registry, "registry", [] {
+      auto own = std::make_unique<Registry>();
+      Registry* const raw = own.get();
+      return new_handle<bp_registry>(raw, std::move(own));
+    });
   });
 }
 void bp_registry_release(bp_registry* registry) {
-  if (registry != nullptr && registry->own) delete registry;
+  if (is_live(registry) && registry->own) release(registry);
 }
 
 int32_t bp_backend_registered(bp_registry* registry, const char* name) {
   int32_t found = 0;
-  guarded(nullptr, [=, &found] { found = registry_of(registry).registered(name) ? 1 : 0; });
+  guarded(nullptr, [=, &found] { found = registry_of(registry).registered(&required(name, "name")) ? 1 : 0; });
   return found;
 }
 int32_t bp_register_backend(bp_registry* registry, const bp_backend* backend, const bp_backend_type** type,
                             bp_error* err) {
   return guarded(err, [=] {
-    if (backend == nullptr) fail(BP_INVALID, "a backend is needed, not NULL");
-    const Member& member = registry_of(registry).register_backend(*backend);
+    const Member& member = registry_of(registry).register_backend(required(backend, "backend"));
     if (type != nullptr) *type = handle(member);
   });
 }
 int32_t bp_backend_lookup(bp_registry* registry, const char* name, const bp_backend_type** type, bp_error* err) {
-  return guarded(err, [=] { *type = handle(registry_of(registry).lookup(name)); });
+  return guarded(err, [=] {
+    hand_out(type, "type", [=] { return handle(registry_of(registry).lookup(&required(name, "name"))); });
+  });
 }
 const char* bp_backend_type_name(const bp_backend_type* type) {
   return type == nullptr ? nullptr : member_of(type).name.c_str();
@@ -77,20 +80,24 @@ int32_t bp_construct_backend_options(const bp_backend_type* type, int64_t rpc_ti
                                      const bp_key_value* values, uint64_t count, bp_backend_options** options,
                                      bp_error* err) {
   return guarded(err, [=] {
+    required(options, "options");
     const Member& member = member_of(type);
     KeyValues given;
+    list_of(values, count, "values");
     for (uint64_t i = 0; i < count; ++i) {
       if (values[i].key == nullptr || values[i].value == nullptr)
         fail(BP_INVALID, "option {} has a NULL key or value", i);
       given.emplace_back(values[i].key, values[i].value);
     }
     const std::string where = init_method == nullptr ? "env://" : init_method;
-    *options = new bp_backend_options{
-        std::make_shared<BackendOptions>(member, complete_options(*member.backend, given), rpc_timeout_ns, where),
-        where};
+    *options = new_handle<bp_backend_options>(
+        std::make_shared<BackendOptions>(member, complete_options(*member.backend, given),
+                                         timeout_or(rpc_timeout_ns, BP_DEFAULT_RPC_TIMEOUT_NS), where),
+        where);
   });
 }
 const char* bp_backend_options_get(const bp_backend_options* options, const char* key) {
+  if (!is_live(options) || key == nullptr) return nullptr;
   const KeyValues& values = options->options->values();
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i].first != key) continue;
@@ -99,23 +106,25 @@ const char* bp_backend_options_get(const bp_backend_options* options, const char
   }
   return nullptr;
 }
-void bp_backend_options_release(bp_backend_options* options) { delete options; }
+void bp_backend_options_release(bp_backend_options* options) { release(options); }
 
 void bp_registry_rescan(bp_registry*) {}  // nothing is remembered between lookups
 
 int32_t bp_registry_list(bp_registry* registry, char** json, bp_error* err) {
-  return guarded(err, [=] { *json = copy_text(list_json(registry_of(registry))); });
+  return guarded(err, [=] { hand_out(json, "json", [=] { return copy_text(list_json(registry_of(registry))); }); });
 }
 int32_t bp_registry_info(bp_registry* registry, const char* name, char** json, bp_error* err) {
-  return guarded(err, [=] { *json = copy_text(info_json(registry_of(registry).lookup(name))); });
+  return guarded(err, [=] {
+    hand_out(json, "json",
+             [=] { return copy_text(info_json(registry_of(registry).lookup(&required(name, "name")))); });
+  });
 }
 int32_t bp_registry_probe(bp_registry* registry, const char* name, bp_error* err) {
-  return guarded(err, [=] { probe(registry_of(registry).lookup(name)); });
+  return guarded(err, [=] { probe(registry_of(registry).lookup(&required(name, "name"))); });
 }
 int32_t bp_plugin_file_info(const char* path, char** json, bp_error* err) {
   return guarded(err, [=] {
-    if (path == nullptr) fail(BP_INVALID, "a path is needed, not NULL");
-    *json = copy_text(file_info(path));
+    hand_out(json, "json", [=] { return copy_text(file_info(&required(path, "path"))); });
   });
 }
 

@@ -15,7 +15,7 @@ using rpc::Done;
 using rpc::Parcel;
 using rpc::Worker;
 
-struct bp_rpc {
+struct bp_rpc : Handle<bp_rpc> {
   std::shared_ptr<Worker> worker;
 };
 
@@ -35,13 +35,11 @@ Workers& workers() {
 }
 
 Worker& worker_of(const bp_rpc* handle) {
-  if (handle == nullptr) fail(BP_INVALID, "a worker is needed, not NULL");
-  return *handle->worker;
+  return *live(handle, "rpc").worker;
 }
 
 rpc::Ref& ref_of(const bp_rref* handle) {
-  if (handle == nullptr) fail(BP_INVALID, "a reference is needed, not NULL");
-  return *handle->ref;
+  return *live(handle, "ref").ref;
 }
 
 std::optional<Error> contradiction(const bp_rpc_config& config, const GroupConfig& own) {
@@ -82,11 +80,10 @@ std::shared_ptr<Group> meet(const bp_rpc_config& config, std::optional<Error>* p
     std::iota(ranks.begin(), ranks.end(), 0);
     return there->new_group(ranks, "rpc", config.timeout_ns);
   }
-  bp_group_config group = {};
-  group.struct_size = sizeof(bp_group_config);
+  bp_group_config group;
+  bp_group_config_init(&group);
   group.rank = config.rank;
   group.world_size = config.world_size;
-  group.device = -1;
   group.backend = config.group;
   group.init_method = config.init_method;
   group.name = "rpc";
@@ -103,9 +100,9 @@ std::shared_ptr<Worker> join(const bp_rpc_config& config) {
   if (config.options != nullptr) made.options = config.options->options;
   if (!made.options) made.backend = requested_or(config.backend, "BACKPLANE_RPC_BACKEND");
   if (made.options && config.backend != nullptr) made.backend = config.backend;
-  made.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
+  made.timeout_ns = timeout_or(config.timeout_ns, BP_DEFAULT_TIMEOUT_NS);
   const int64_t usual_ns = made.options ? made.options->rpc_timeout_ns() : BP_DEFAULT_RPC_TIMEOUT_NS;
-  made.rpc_timeout_ns = config.rpc_timeout_ns < 0 ? usual_ns : config.rpc_timeout_ns;
+  made.rpc_timeout_ns = timeout_or(config.rpc_timeout_ns, usual_ns);
   if (config.init_method != nullptr) made.init_method = config.init_method;
   made.group = meet(config, &made.problem);
   return Worker::join(std::move(made));
@@ -115,7 +112,7 @@ std::shared_ptr<Worker> join(const bp_rpc_config& config) {
 // there.
 [[noreturn]] void tell(bp_rpc_config config, const Error& problem) {
   constexpr int64_t kTellNs = INT64_C(10) * 1000000000;
-  if (config.timeout_ns <= 0 || config.timeout_ns > kTellNs) config.timeout_ns = kTellNs;
+  if (config.timeout_ns < 0 || config.timeout_ns > kTellNs) config.timeout_ns = kTellNs;
   rpc::WorkerConfig made;
   made.name = config.name == nullptr ? "" : config.name;
   made.registry = &registry_of(config.registry);
@@ -170,7 +167,7 @@ class Claim {
 
 Done done_of(bp_rpc_done done, void* ctx) {
   return [done, ctx](std::shared_ptr<Parcel> result, const Error* error) {
-    if (error == nullptr) return done(ctx, new bp_rpc_parcel{std::move(result)}, nullptr);
+    if (error == nullptr) return done(ctx, new_handle<bp_rpc_payload>(std::move(result)), nullptr);
     bp_error err;
     bp_error_init(&err);
     bp_error_set(&err, error->status(), error->native_code(), error->peer_rank(), error->what());
@@ -178,9 +175,9 @@ Done done_of(bp_rpc_done done, void* ctx) {
   };
 }
 
-void register_one(const char* name, bp_rpc_function function, void* ctx, bool is_short) {
-  if (name == nullptr || function == nullptr) fail(BP_INVALID, "a name and a function are needed, not NULL");
-  rpc::register_function(name, {function, ctx, is_short});
+void register_one(const char* name, bp_rpc_function function, void* ctx, bool is_inline) {
+  if (function == nullptr) fail(BP_INVALID, "`function` must not be NULL");
+  rpc::register_function(&required(name, "name"), {function, ctx, is_inline});
 }
 
 std::string joined(const std::vector<std::string>& lines) { return fmt::format("{}", fmt::join(lines, "\n")); }
@@ -191,47 +188,52 @@ extern "C" {
 
 int32_t bp_rpc_init(const bp_rpc_config* config, bp_rpc** rpc, bp_error* err) {
   return guarded(err, [=] {
-    if (config == nullptr) fail(BP_INVALID, "a bp_rpc_config is needed, not NULL");
-    const bp_rpc_config joining = complete(*config);
+    required(rpc, "rpc");
+    const bp_rpc_config joining = complete(required(config, "config"));
     const Claim claim(joining);
     if (claim.problem()) tell(joining, *claim.problem());
     auto worker = join(joining);
     const std::lock_guard lock(workers().mutex);
     workers().all.insert(worker);
-    if (config->is_default != 0) workers().own = worker;
-    *rpc = new bp_rpc{std::move(worker)};
+    if (joining.is_default != 0) workers().own = worker;
+    *rpc = new_handle<bp_rpc>(std::move(worker));
   });
 }
 int32_t bp_rpc_current(bp_rpc** rpc, bp_error* err) {
   return guarded(err, [=] {
+    required(rpc, "rpc");
     std::shared_ptr<Worker> worker = Worker::current();
     if (!worker) {
       const std::lock_guard lock(workers().mutex);
       worker = workers().own;
     }
     if (!worker) fail(BP_INVALID, "RPC is not initialized in this process; call init_rpc first");
-    *rpc = new bp_rpc{std::move(worker)};
+    *rpc = new_handle<bp_rpc>(std::move(worker));
   });
 }
-void bp_rpc_release(bp_rpc* rpc) { delete rpc; }
+void bp_rpc_release(bp_rpc* rpc) { release(rpc); }
 
-int32_t bp_rpc_rank(const bp_rpc* rpc) { return rpc->worker->rank(); }
-int32_t bp_rpc_world_size(const bp_rpc* rpc) { return static_cast<int32_t>(rpc->worker->names().size()); }
-const char* bp_rpc_backend(const bp_rpc* rpc) { return rpc->worker->backend().c_str(); }
+int32_t bp_rpc_rank(const bp_rpc* rpc) { return is_live(rpc) ? rpc->worker->rank() : -1; }
+int32_t bp_rpc_world_size(const bp_rpc* rpc) {
+  return is_live(rpc) ? static_cast<int32_t>(rpc->worker->names().size()) : -1;
+}
+const char* bp_rpc_backend(const bp_rpc* rpc) { return is_live(rpc) ? rpc->worker->backend().c_str() : nullptr; }
 const char* bp_rpc_worker_name(const bp_rpc* rpc, int32_t rank) {
+  if (!is_live(rpc)) return nullptr;
   const auto& names = rpc->worker->names();
   return rank < 0 || static_cast<size_t>(rank) >= names.size() ? nullptr : names[static_cast<size_t>(rank)].c_str();
 }
 int32_t bp_rpc_find(const bp_rpc* rpc, const char* name, int32_t* rank, bp_error* err) {
-  return guarded(err, [=] { *rank = worker_of(rpc).find(name); });
+  return guarded(err, [=] { hand_out(rank, "rank", [=] { return worker_of(rpc).find(&required(name, "name")); }); });
 }
 
 int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t timeout_ns, bp_objects** out,
                           bp_error* err) {
   return guarded(err, [=] {
+    if (size > 0) required(static_cast<const char*>(data), "data");
     const std::string_view object =
         size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
-    *out = new bp_objects{worker_of(rpc).all_gather(object, timeout_ns)};
+    hand_out(out, "out", [=] { return new_handle<bp_objects>(worker_of(rpc).all_gather(object, timeout_ns)); });
   });
 }
 
@@ -257,41 +259,50 @@ int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char*
   });
 }
 int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err) {
-  return guarded(err, [=] { *json = copy_text(worker_of(rpc).metrics_json()); });
+  return guarded(err, [=] { hand_out(json, "json", [=] { return copy_text(worker_of(rpc).metrics_json()); }); });
 }
 
 int32_t bp_rpc_register(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
   return guarded(err, [=] { register_one(name, function, ctx, false); });
 }
-int32_t bp_rpc_register_short(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
+int32_t bp_rpc_register_inline(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
   return guarded(err, [=] { register_one(name, function, ctx, true); });
 }
 
-const void* bp_rpc_parcel_payload(const bp_rpc_parcel* parcel, uint64_t* size) {
-  *size = parcel->parcel->payload().size();
-  return parcel->parcel->payload().data();
+const void* bp_rpc_payload_data(const bp_rpc_payload* parcel, uint64_t* size) {
+  const bool is_there = is_live(parcel);
+  if (size != nullptr) *size = is_there ? parcel->parcel->payload().size() : 0;
+  return is_there ? parcel->parcel->payload().data() : nullptr;
 }
-uint32_t bp_rpc_parcel_buffers(const bp_rpc_parcel* parcel) {
-  return static_cast<uint32_t>(parcel->parcel->buffers().size());
+uint32_t bp_rpc_payload_buffers(const bp_rpc_payload* parcel) {
+  return is_live(parcel) ? static_cast<uint32_t>(parcel->parcel->buffers().size()) : 0;
 }
-void bp_rpc_parcel_buffer(const bp_rpc_parcel* parcel, uint32_t index, bp_buffer* buffer) {
-  const auto& buffers = parcel->parcel->buffers();
-  *buffer = index < buffers.size() ? buffers[index] : bp_buffer{};
+void bp_rpc_payload_buffer(const bp_rpc_payload* parcel, uint32_t index, bp_buffer* buffer) {
+  if (buffer == nullptr) return;
+  *buffer = index < bp_rpc_payload_buffers(parcel) ? parcel->parcel->buffers()[index] : bp_buffer{};
 }
-bp_rref* bp_rpc_parcel_ref(const bp_rpc_parcel* parcel, uint32_t index) {
-  const auto& refs = parcel->parcel->refs();
-  return index < refs.size() ? new (std::nothrow) bp_rref{refs[index]} : nullptr;
+bp_rref* bp_rpc_payload_ref(const bp_rpc_payload* parcel, uint32_t index) {
+  bp_rref* ref = nullptr;
+  guarded(nullptr, [=, &ref] {
+    const auto& refs = live(parcel, "parcel").parcel->refs();
+    if (index < refs.size()) ref = new_handle<bp_rref>(refs[index]);
+  });
+  return ref;
 }
-bp_rpc_parcel* bp_rpc_parcel_retain(const bp_rpc_parcel* parcel) {
-  return new (std::nothrow) bp_rpc_parcel{parcel->parcel};
+bp_rpc_payload* bp_rpc_payload_retain(const bp_rpc_payload* parcel) {
+  bp_rpc_payload* another = nullptr;
+  guarded(nullptr, [=, &another] { another = new_handle<bp_rpc_payload>(live(parcel, "parcel").parcel); });
+  return another;
 }
-void bp_rpc_parcel_release(bp_rpc_parcel* parcel) { delete parcel; }
+void bp_rpc_payload_release(bp_rpc_payload* parcel) { release(parcel); }
 
 int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments, int64_t timeout_ns,
                     bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
   return guarded(err, [=] {
-    rpc::Content content = rpc::take_content(*arguments);
-    const uint64_t number = worker_of(rpc).call(to, function, std::move(content), timeout_ns, done_of(done, ctx));
+    rpc::Content content = rpc::take_content(required(arguments, "arguments"));
+    if (done == nullptr) fail(BP_INVALID, "`done` must not be NULL");
+    const uint64_t number = worker_of(rpc).call(to, &required(function, "function"), std::move(content), timeout_ns,
+                                                done_of(done, ctx));
     if (id != nullptr) *id = number;
   });
 }
@@ -305,31 +316,38 @@ int32_t bp_rpc_wait_briefly(int32_t (*ready)(void* ctx), void* ctx) {
   return rpc::Pool::wait_briefly([=] { return ready(ctx) != 0; }) ? 1 : 0;
 }
 void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx) {
-  if (guarded(nullptr, [=] { rpc->worker->run([function, ctx] { function(ctx); }); }) != BP_OK) function(ctx);
+  if (function == nullptr) return;
+  if (guarded(nullptr, [=] { worker_of(rpc).run([function, ctx] { function(ctx); }); }) != BP_OK) function(ctx);
 }
 
 int32_t bp_rpc_remote(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments,
                       int64_t timeout_ns, bp_rref** ref, bp_error* err) {
   return guarded(err, [=] {
-    rpc::Content content = rpc::take_content(*arguments);
-    *ref = new bp_rref{worker_of(rpc).remote(to, function, std::move(content), timeout_ns)};
+    rpc::Content content = rpc::take_content(required(arguments, "arguments"));
+    hand_out(ref, "ref", [=, &content] {
+      return new_handle<bp_rref>(
+          worker_of(rpc).remote(to, &required(function, "function"), std::move(content), timeout_ns));
+    });
   });
 }
 int32_t bp_rref_create(bp_rpc* rpc, const bp_rpc_value* value, bp_rref** ref, bp_error* err) {
   return guarded(err, [=] {
-    auto kept = std::make_shared<rpc::Value>(*value);
-    *ref = new bp_rref{worker_of(rpc).keep(std::move(kept))};
+    required(ref, "ref");
+    auto kept = std::make_shared<rpc::Value>(required(value, "value"));
+    *ref = new_handle<bp_rref>(worker_of(rpc).keep(std::move(kept)));
   });
 }
-int32_t bp_rref_owner(const bp_rref* ref) { return ref->ref->owner(); }
+int32_t bp_rref_owner(const bp_rref* ref) { return is_live(ref) ? ref->ref->owner() : -1; }
 int32_t bp_rref_fetch(bp_rref* ref, int64_t timeout_ns, bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
   return guarded(err, [=] {
+    if (done == nullptr) fail(BP_INVALID, "`done` must not be NULL");
     const uint64_t number = ref_of(ref).shared_worker()->fetch(ref->ref, timeout_ns, done_of(done, ctx));
     if (id != nullptr) *id = number;
   });
 }
 int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error* err) {
   return guarded(err, [=] {
+    required(object, "object");
     const auto value = ref_of(ref).shared_worker()->local(*ref->ref, timeout_ns);
     ref->ref->hold(value);
     *object = value->object();
@@ -337,10 +355,9 @@ int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error*
 }
 int32_t bp_rref_worker(const bp_rref* ref, bp_rpc** rpc, bp_error* err) {
   return guarded(err, [=] {
-    if (ref == nullptr) fail(BP_INVALID, "a reference is needed, not NULL");
-    *rpc = new bp_rpc{ref->ref->shared_worker()};
+    hand_out(rpc, "rpc", [=] { return new_handle<bp_rpc>(ref_of(ref).shared_worker()); });
   });
 }
-void bp_rref_release(bp_rref* ref) { delete ref; }
+void bp_rref_release(bp_rref* ref) { release(ref); }
 
 }  // extern "C"

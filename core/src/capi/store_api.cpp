@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -10,26 +11,47 @@ namespace {
 
 Store& store_of(bp_store* handle) {
   if (handle == nullptr) fail(BP_INVALID, "`store` must be a bp_store. (null)");
-  return *handle->store;
+  return *live(handle, "store").store;
 }
 
-std::string_view bytes(const void* data, uint64_t size) {
-  return size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
+std::string_view bytes(const void* data, uint64_t size, const char* name) {
+  constexpr uint64_t kMostBytes = UINT64_C(64) << 20;
+  if (size == 0) return {};
+  if (size > kMostBytes) fail(BP_INVALID, "`{}` has {} bytes; a value has at most {}", name, size, kMostBytes);
+  return {static_cast<const char*>(&required(static_cast<const char*>(data), name)), size};
 }
 
-std::vector<std::string> list(const char* const* keys, uint64_t count) { return {keys, keys + count}; }
+std::string key_of(const char* key) { return &required(key, "key"); }
+
+std::vector<std::string> list(const char* const* keys, uint64_t count) {
+  std::vector<std::string> all;
+  const auto [begin, end] = list_of(keys, count, "keys");
+  std::for_each(begin, end, [&all](const char* key) { all.push_back(key_of(key)); });
+  return all;
+}
 
 const char* or_empty(const char* text) { return text == nullptr ? "" : text; }
 
-void hand_out(bp_store** handle, std::shared_ptr<Store> store) {
-  *handle = new bp_store;
-  (*handle)->store = std::move(store);
+template <typename Make>
+void hand_out_store(bp_store** place, Make&& make) {
+  hand_out(place, "store", [&make] {
+    auto handle = std::make_unique<bp_store>();
+    handle->store = make();
+    return handle.release();
+  });
 }
 
+// A value of the store, for bp_free.
+void hand_out_value(char** value, uint64_t* size, const std::string& found) {
+  *value = copy_text(found);
+  if (size != nullptr) *size = found.size();
+}
+
+Deadline deadline_of(int64_t timeout_ns) { return Deadline::after(timeout_or(timeout_ns, BP_DEFAULT_TIMEOUT_NS)); }
+
 TcpStoreOptions tcp_options(const char* host, uint16_t port, const char* job_id) {
-  if (host == nullptr) fail(BP_INVALID, "a host is needed, not NULL");
   TcpStoreOptions options;
-  options.host = host;
+  options.host = &required(host, "host");
   options.port = port;
   options.job_id = or_empty(job_id);
   options.secret = environment_secret();
@@ -55,70 +77,80 @@ void bp_free(void* text) { std::free(text); }
 
 int32_t bp_store_server_start(const char* host, uint16_t port, const char* job_id, bp_store_server** server,
                               bp_error* err) {
-  return guarded(err, [=] { *server = new bp_store_server{make_tcp_store_server(tcp_options(host, port, job_id))}; });
+  return guarded(err, [=] {
+    hand_out(server, "server",
+             [=] { return new_handle<bp_store_server>(make_tcp_store_server(tcp_options(host, port, job_id))); });
+  });
 }
-uint16_t bp_store_server_port(const bp_store_server* server) { return server->server->port(); }
-void bp_store_server_release(bp_store_server* server) { delete server; }
+uint16_t bp_store_server_port(const bp_store_server* server) { return is_live(server) ? server->server->port() : 0; }
+void bp_store_server_release(bp_store_server* server) { release(server); }
 
 int32_t bp_store_connect(const char* host, uint16_t port, const char* job_id, int64_t timeout_ns, bp_store** store,
                          bp_error* err) {
-  return guarded(
-      err, [=] { hand_out(store, make_tcp_store(tcp_options(host, port, job_id), Deadline::after(timeout_ns))); });
+  return guarded(err, [=] {
+    hand_out_store(store, [=] { return make_tcp_store(tcp_options(host, port, job_id), deadline_of(timeout_ns)); });
+  });
 }
 int32_t bp_store_open_file(const char* path, bp_store** store, bp_error* err) {
-  return guarded(err, [=] { hand_out(store, make_file_store(or_empty(path))); });
+  return guarded(err, [=] { hand_out_store(store, [=] { return make_file_store(or_empty(path)); }); });
 }
 int32_t bp_store_create_inproc(bp_store** store, bp_error* err) {
-  return guarded(err, [=] { hand_out(store, make_inproc_store()); });
+  return guarded(err, [=] { hand_out_store(store, [] { return make_inproc_store(); }); });
 }
 int32_t bp_store_create_prefix(bp_store* inner, const char* prefix, bp_store** store, bp_error* err) {
   return guarded(err, [=] {
     store_of(inner);
-    hand_out(store, make_prefix_store(inner->store, or_empty(prefix)));
+    hand_out_store(store, [=] { return make_prefix_store(inner->store, or_empty(prefix)); });
   });
 }
-void bp_store_release(bp_store* store) { delete store; }
+void bp_store_release(bp_store* store) { release(store); }
 
 int32_t bp_store_set(bp_store* store, const char* key, const void* value, uint64_t size, int64_t timeout_ns,
                      bp_error* err) {
-  return guarded(err, [=] { store_of(store).set(key, bytes(value, size), Deadline::after(timeout_ns)); });
+  return guarded(err, [=] { store_of(store).set(key_of(key), bytes(value, size, "value"), deadline_of(timeout_ns)); });
 }
 int32_t bp_store_get(bp_store* store, const char* key, char** value, uint64_t* size, int64_t timeout_ns,
                      bp_error* err) {
   return guarded(err, [=] {
-    const std::string found = store_of(store).get(key, Deadline::after(timeout_ns));
-    *value = copy_text(found);
-    *size = found.size();
+    required(value, "value");
+    hand_out_value(value, size, store_of(store).get(key_of(key), deadline_of(timeout_ns)));
   });
 }
 int32_t bp_store_add(bp_store* store, const char* key, int64_t delta, int64_t* sum, int64_t timeout_ns, bp_error* err) {
-  return guarded(err, [=] { *sum = store_of(store).add(key, delta, Deadline::after(timeout_ns)); });
+  return guarded(err, [=] {
+    hand_out(sum, "sum", [=] { return store_of(store).add(key_of(key), delta, deadline_of(timeout_ns)); });
+  });
 }
 int32_t bp_store_wait(bp_store* store, const char* const* keys, uint64_t count, int64_t timeout_ns, bp_error* err) {
-  return guarded(err, [=] { store_of(store).wait(list(keys, count), Deadline::after(timeout_ns)); });
+  return guarded(err, [=] { store_of(store).wait(list(keys, count), deadline_of(timeout_ns)); });
 }
 int32_t bp_store_check(bp_store* store, const char* const* keys, uint64_t count, int32_t* exist, int64_t timeout_ns,
                        bp_error* err) {
-  return guarded(err, [=] { *exist = store_of(store).check(list(keys, count), Deadline::after(timeout_ns)) ? 1 : 0; });
+  return guarded(err, [=] {
+    hand_out(exist, "exist",
+             [=] { return store_of(store).check(list(keys, count), deadline_of(timeout_ns)) ? 1 : 0; });
+  });
 }
 int32_t bp_store_compare_set(bp_store* store, const char* key, const void* expected, uint64_t expected_size,
                              const void* desired, uint64_t desired_size, char** value, uint64_t* size,
                              int64_t timeout_ns, bp_error* err) {
   return guarded(err, [=] {
-    const std::string found = store_of(store).compare_set(key, bytes(expected, expected_size),
-                                                          bytes(desired, desired_size), Deadline::after(timeout_ns));
-    *value = copy_text(found);
-    *size = found.size();
+    required(value, "value");
+    hand_out_value(value, size,
+                   store_of(store).compare_set(key_of(key), bytes(expected, expected_size, "expected"),
+                                               bytes(desired, desired_size, "desired"), deadline_of(timeout_ns)));
   });
 }
 int32_t bp_store_delete(bp_store* store, const char* key, int32_t* existed, int64_t timeout_ns, bp_error* err) {
   return guarded(err, [=] {
-    const bool there = store_of(store).remove(key, Deadline::after(timeout_ns));
+    const bool there = store_of(store).remove(key_of(key), deadline_of(timeout_ns));
     if (existed != nullptr) *existed = there ? 1 : 0;
   });
 }
 int32_t bp_store_num_keys(bp_store* store, int64_t* count, int64_t timeout_ns, bp_error* err) {
-  return guarded(err, [=] { *count = store_of(store).num_keys(Deadline::after(timeout_ns)); });
+  return guarded(err, [=] {
+    hand_out(count, "count", [=] { return store_of(store).num_keys(deadline_of(timeout_ns)); });
+  });
 }
 
 }  // extern "C"

@@ -109,7 +109,7 @@ GroupConfig identify(const char* name, int32_t rank, int32_t world_size, int64_t
   made.name = name == nullptr || *name == '\0' ? kUsualName : name;
   made.rank = rank;
   made.world_size = world_size;
-  made.timeout_ns = timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : timeout_ns;
+  made.timeout_ns = timeout_or(timeout_ns, BP_DEFAULT_TIMEOUT_NS);
   made.global_ranks.resize(static_cast<size_t>(world_size));
   std::iota(made.global_ranks.begin(), made.global_ranks.end(), 0);
   return made;
@@ -120,7 +120,7 @@ std::shared_ptr<Store> keys_of(const Rendezvous& met, const std::string& group) 
 }
 
 void meet_to_tell_of_choice(RendezvousRequest request, const std::string& group, const Error& problem) {
-  request.timeout_ns = std::min(request.timeout_ns, kTellNs);
+  if (request.timeout_ns < 0 || request.timeout_ns > kTellNs) request.timeout_ns = kTellNs;
   try {
     const Job never_begun(rendezvous(request));
     const Rendezvous& met = never_begun.meeting;
@@ -179,7 +179,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   if (config.init_method != nullptr && *config.init_method != '\0') request.init_method = config.init_method;
   request.rank = config.rank;
   request.world_size = config.world_size;
-  request.timeout_ns = config.timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : config.timeout_ns;
+  request.timeout_ns = timeout_or(config.timeout_ns, BP_DEFAULT_TIMEOUT_NS);
   std::vector<Chosen> layers;
   try {  // before anybody is waited for
     check_choice(registry, config.backend);
@@ -205,7 +205,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   return group;
 }
 
-std::shared_ptr<Group> group_over(Group& parent, const char* backend, int64_t timeout_ns) {
+std::shared_ptr<Group> group_with_backend(Group& parent, const char* backend, int64_t timeout_ns) {
   const int32_t world_size = parent.config().world_size;
   std::vector<int32_t> ranks(static_cast<size_t>(world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -304,7 +304,7 @@ std::shared_ptr<Store> keys_of_group(const std::shared_ptr<Store>& store, const 
 
 std::string trace_job(bp_store& store, const char* group, int64_t timeout_ns) {
   const std::string name = group == nullptr || *group == '\0' ? kUsualName : group;
-  const Deadline deadline = Deadline::after(timeout_ns);
+  const Deadline deadline = Deadline::after(timeout_or(timeout_ns, BP_DEFAULT_TIMEOUT_NS));
   const std::shared_ptr<Store> keys = keys_of_group(store.store, name, deadline);
   int32_t world_size = 0;
   const auto traces = Reporter::traces(*keys, deadline, &world_size);

@@ -27,7 +27,7 @@ std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const
                                     int64_t timeout_ns);
 
 // The same ranks over another backend.
-std::shared_ptr<Group> group_over(Group& parent, const char* backend, int64_t timeout_ns);
+std::shared_ptr<Group> group_with_backend(Group& parent, const char* backend, int64_t timeout_ns);
 
 // What bp_store_trace says.
 std::string trace_job(bp_store& store, const char* group, int64_t timeout_ns);

@@ -63,9 +63,8 @@ const bp_memory_api* Agent::memory() const {
 }
 
 const bp_device_api* Agent::device() const {
-  if (stages_.size() > 1) return nullptr;
   const auto* table = static_cast<const bp_device_api*>(api_->extension(self_, BP_EXT_DEVICE));
-  return table != nullptr && BP_HAS(table, order) && table->order != nullptr ? table : nullptr;
+  return table != nullptr && table->wait_on_stream != nullptr ? table : nullptr;
 }
 
 const bp_calls_api* Agent::calls() const {

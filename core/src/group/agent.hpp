@@ -69,7 +69,7 @@ class Agent {
 
   // Memory that its operations reach directly, NULL if it has none to give.
   const bp_memory_api* memory() const;
-  // What it can do with its device's streams, NULL if it has none, or there are layers, whose works are their own.
+  // What it can do with its device's streams, NULL if it has none.
   const bp_device_api* device() const;
   // The layer that wants to hear of calls, NULL if none does.
   const bp_calls_api* calls() const;

@@ -67,8 +67,8 @@ struct GroupConfig {
   std::shared_ptr<void> job;           // what lives as long as any group of the job (the server of its store)
   std::shared_ptr<Reporter> reporter;  // of the job; NULL in its first group, which makes it
   std::shared_ptr<Liveness> liveness;  // of the job; NULL: one for this group
-  int64_t start_timeout_ns = 0;        // time allowed for starting; 0: timeout_ns
-  bool survives_parent = false;        // is made from a broken group, by shrink; its abort does not end the start
+  int64_t start_timeout_ns = BP_INHERIT_TIMEOUT;  // time allowed for starting; BP_INHERIT_TIMEOUT: timeout_ns
+  bool survives_parent = false;  // is made from a broken group, by shrink; its abort does not end the start
 };
 
 // Whether the ranks compare what they do: never, one collective about every second, each collective before it begins.

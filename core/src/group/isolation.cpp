@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "backplane/sdk/owned_op.hpp"
 #include "error.hpp"
 #include "log.hpp"
 
@@ -75,34 +76,17 @@ void Crew::work() {
   }
 }
 
-// What the backend may look at after the caller has left.
-struct Isolation::OpCopy {
-  bp_op op;
-  std::vector<uint64_t> arrays[4];
-  alignas(16) std::byte scalar[16];
-  bp_result result = {sizeof(bp_result), -1, 0};
-  bp_result* callers_result;
-
-  OpCopy(const bp_op& given, int32_t world_size) : op(given), callers_result(given.result) {
-    const uint64_t** const pointers[4] = {&op.in_counts, &op.in_displs, &op.out_counts, &op.out_displs};
-    for (size_t i = 0; i < 4; ++i) {
-      if (*pointers[i] == nullptr) continue;
-      arrays[i].assign(*pointers[i], *pointers[i] + world_size);
-      *pointers[i] = arrays[i].data();
-    }
-    if (op.scalar != nullptr) {
-      std::memcpy(scalar, op.scalar, bp_dtype_size(op.dtype));
-      op.scalar = scalar;
-    }
-    if (op.result != nullptr) op.result = &result;
-    op.flags &= ~static_cast<uint64_t>(BP_OP_SYNC);  // a wait can be left, a submit only with the whole group
-  }
-};
-
 struct Isolation::Work : std::enable_shared_from_this<Isolation::Work> {
-  Work(const bp_op& op, int32_t world_size) : copy(op, world_size) { bp_error_init(&error); }
+  Work(const bp_op& given, int32_t world_size) : op(given, world_size), callers_result(given.result) {
+    if (callers_result != nullptr) op.get().result = &result;
+    bp_error_init(&error);
+  }
 
-  OpCopy copy;
+  // What the backend may look at after the caller has left. Without BP_OP_SYNC: a wait can be left, a submit only with
+  // the whole group.
+  sdk::OwnedOp op;
+  bp_result result = {sizeof(bp_result), -1, 0};
+  bp_result* const callers_result;
   bp_work* inner = nullptr;
   bool busy = false;     // a wait is inside the backend
   bool done = false;     // terminal
@@ -212,7 +196,7 @@ int32_t Isolation::submit(const bp_op& op, bp_work** out, bp_error* err) {
   }
   const bool back = call(
       "submit",
-      [this, work] { work->status = inner_->submit(agent_.self, &work->copy.op, &work->inner, &work->error); },
+      [this, work] { work->status = inner_->submit(agent_.self, &work->op.get(), &work->inner, &work->error); },
       Deadline::after(op.timeout_ns < 0 ? BP_NO_TIMEOUT : std::max(op.timeout_ns, kPrompt)));
   if (!back) {
     const std::lock_guard lock(mutex_);
@@ -231,9 +215,9 @@ int32_t Isolation::submit(const bp_op& op, bp_work** out, bp_error* err) {
 }
 
 int32_t Isolation::answer(Work& work, bp_error* err) {
-  if (!work.decreed && work.copy.callers_result != nullptr) {
-    work.copy.callers_result->source = work.copy.result.source;
-    work.copy.callers_result->bytes = work.copy.result.bytes;
+  if (!work.decreed && work.callers_result != nullptr) {
+    work.callers_result->source = work.result.source;
+    work.callers_result->bytes = work.result.bytes;
   }
   if (work.status == BP_OK) return BP_OK;
   return bp_error_set(err, work.status, work.error.native_code, work.error.peer_rank, work.error.text);
@@ -383,7 +367,7 @@ bool isolated(const bp_backend& backend) {
   if (text == "always") return true;
   if (text == "never") return false;
   if (text != "auto") fail(BP_INVALID, "BACKPLANE_ISOLATE is '{}'; it must be auto, always or never", text);
-  return (backend.flags & BP_BACKEND_PUNCTUAL) == 0;
+  return (backend.flags & BP_BACKEND_BOUNDED) == 0;
 }
 
 }  // namespace backplane::core

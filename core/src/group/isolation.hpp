@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend that does not declare BP_BACKEND_PUNCTUAL is not trusted to come back: its functions are called on threads
+// A backend that does not declare BP_BACKEND_BOUNDED is not trusted to come back: its functions are called on threads
 // of the core's own, and the caller waits for them no longer than the ABI allows. Towards the group this is a process
 // group table like any other, and it keeps the rules of abi/process_group.h whatever the backend behind it does: waits
 // end in time, and half a second after abort everything is terminal.

@@ -51,9 +51,8 @@ class ObjectExchange {
 
   void perform(uint32_t kind, uint32_t dtype, const void* in, uint64_t in_count, void* out, uint64_t out_count,
                const uint64_t* in_counts = nullptr, const uint64_t* out_counts = nullptr) {
-    bp_op op = {};
-    op.struct_size = sizeof(bp_op);
-    op.kind = kind;
+    bp_op op;
+    bp_op_init(&op, kind);
     op.dtype = dtype;
     op.root = root_;
     op.timeout_ns = timeout_ns_;

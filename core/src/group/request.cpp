@@ -85,7 +85,7 @@ void NativeRequest::advance(Deadline deadline) {
 }
 
 // Beside a thread that drives the backend, but not beside its release of the work.
-void NativeRequest::order(void* stream) {
+void NativeRequest::wait_on_stream(void* stream) {
   bool is_ordered = false;
   if (enter_order()) {
     is_ordered = order_by_backend(stream);
@@ -109,7 +109,7 @@ void NativeRequest::leave_order() {
   driver_left_.notify_all();
 }
 
-// No longer than a call of `order` takes for a work that is terminal.
+// No longer than a call of wait_on_stream takes for a work that is terminal.
 void NativeRequest::await_orders() {
   std::unique_lock lock(driver_mutex_);
   is_over_ = true;
@@ -120,7 +120,7 @@ bool NativeRequest::order_by_backend(void* stream) {
   const bp_device_api* const device = started_.agent->device();
   bp_error err;
   bp_error_init(&err);
-  return device->order(device->ctx, work_, stream, started_.deadline.left_ns(), &err) == BP_OK;
+  return device->wait_on_stream(device->ctx, work_, stream, started_.deadline.left_ns(), &err) == BP_OK;
 }
 
 void NativeRequest::drive(Deadline deadline) {

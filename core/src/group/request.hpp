@@ -30,7 +30,7 @@ class Request {
   bool wait(Deadline deadline);
   // Returns when what is put into `stream` from now on runs after the operation: which the stream itself waits for
   // where the backend can have it do so, and the host elsewhere. Throws what it failed with by now.
-  virtual void order(void*) { wait(Deadline::never()); }
+  virtual void wait_on_stream(void*) { wait(Deadline::never()); }
   // Asks it to end with BP_CANCELLED.
   virtual void cancel() = 0;
   // Of a recv that is done.
@@ -70,7 +70,7 @@ class NativeRequest final : public Request {
  public:
   // `work` NULL: it is done already.
   NativeRequest(Started started, bp_work* work);
-  void order(void* stream) override;
+  void wait_on_stream(void* stream) override;
   void cancel() override;
   bp_result result() override;
 
@@ -92,7 +92,7 @@ class NativeRequest final : public Request {
   std::mutex driver_mutex_;
   std::condition_variable driver_left_;
   bool driven_ = false;    // a thread is in the backend's work_wait; guarded by driver_mutex_, as the two below
-  int ordering_ = 0;       // threads that are in the backend's order
+  int ordering_ = 0;       // threads that are in the backend's wait_on_stream
   bool is_over_ = false;   // none may go there any more
   std::mutex work_mutex_;  // keeps cancel away from a work that is being released; held shortly
   bp_work* work_;

@@ -64,7 +64,7 @@ Group::Plan Group::plan(const bp_op& given) const {
     fail(BP_UNSUPPORTED, "backend {} cannot perform {} on {} memory, and the core cannot complete it", agent.id(),
          describe(op, plan.count, valid.other), memory == BP_HOST ? "cpu" : "cuda");
   }
-  op.timeout_ns = op.timeout_ns == 0 ? config_.timeout_ns : op.timeout_ns;
+  op.timeout_ns = timeout_or(op.timeout_ns, config_.timeout_ns);
   return plan;
 }
 

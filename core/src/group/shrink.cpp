@@ -88,7 +88,7 @@ std::shared_ptr<Group> Group::shrink(int64_t timeout_ns) {
   if (!member() || state_.load() == State::kDestroyed) refuse();
   const Flag flag(shrinking_);
   if (!flag.mine()) fail(BP_INVALID, "group '{}' is being shrunk by another thread already", config_.name);
-  const Deadline deadline = Deadline::after(timeout_ns == 0 ? config_.timeout_ns : timeout_ns);
+  const Deadline deadline = Deadline::after(timeout_or(timeout_ns, config_.timeout_ns));
   const Allowance allowance(deadline);
   for (;;) {
     // A round that ran out of time is taken up again by the next call; one that has a list is over.

@@ -62,9 +62,8 @@ std::vector<int64_t> Group::gather_by_store(const std::vector<int64_t>& mine) {
 
 std::vector<int64_t> Group::gather_in_memory(const std::vector<int64_t>& mine) {
   std::vector<int64_t> all(mine.size() * static_cast<size_t>(config_.world_size));
-  bp_op op = {};
-  op.struct_size = sizeof(bp_op);
-  op.kind = BP_ALL_GATHER;
+  bp_op op;
+  bp_op_init(&op, BP_ALL_GATHER);
   op.dtype = BP_I64;
   op.input = {const_cast<int64_t*>(mine.data()), mine.size(), BP_HOST, 0};
   op.output = {all.data(), all.size(), BP_HOST, 0};
@@ -88,7 +87,7 @@ std::shared_ptr<Group> Group::split(int64_t color, int64_t key) {
     if (color >= 0 && color_of(rank) == color) ranks.push_back(rank);
   }
   std::stable_sort(ranks.begin(), ranks.end(), [&key_of](int32_t a, int32_t b) { return key_of(a) < key_of(b); });
-  if (!ranks.empty()) return new_group(ranks, "", 0);
+  if (!ranks.empty()) return new_group(ranks, "", BP_INHERIT_TIMEOUT);
   GroupConfig outside = config_;
   outside.name = fmt::format("{}.{}", config_.name, children_made_.fetch_add(1));
   outside.rank = -1;

@@ -59,9 +59,7 @@ void agree(Store& store, const GroupConfig& config, Deadline deadline) {
 // How long a rank that could not start tries to tell the others why.
 constexpr int64_t kTellNs = INT64_C(2) * 1000000000;
 
-int64_t start_timeout(const GroupConfig& config) {
-  return config.start_timeout_ns == 0 ? config.timeout_ns : config.start_timeout_ns;
-}
+int64_t start_timeout(const GroupConfig& config) { return timeout_or(config.start_timeout_ns, config.timeout_ns); }
 
 }  // namespace
 
@@ -291,11 +289,11 @@ std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const
   child.job = job_;
   child.reporter = reporter_;
   child.liveness = liveness_;
-  child.start_timeout_ns = 0;
+  child.start_timeout_ns = BP_INHERIT_TIMEOUT;
   child.survives_parent = false;
   child.name = name.empty() ? fmt::format("{}.{}", config_.name, number) : name;
   child.world_size = static_cast<int32_t>(ranks.size());
-  if (timeout_ns != 0) child.timeout_ns = timeout_ns;
+  child.timeout_ns = timeout_or(timeout_ns, child.timeout_ns);
   child.choose = std::move(choose);
   const auto self = std::find(ranks.begin(), ranks.end(), config_.rank);
   child.rank = self == ranks.end() ? -1 : static_cast<int32_t>(self - ranks.begin());

@@ -24,7 +24,7 @@ void Group::show_metrics(const std::string& worker, Metrics metrics) {
   const Presence presence(*this);
   if (state_.load() == State::kDestroyed || agents_.empty()) return;
   const bp_calls_api* const layer = agents_.front()->calls();
-  if (layer == nullptr || !BP_HAS(layer, joined) || layer->joined == nullptr) return;
+  if (layer == nullptr || layer->joined == nullptr) return;
   metrics_ = std::move(metrics);
   worker_ = worker;
   const auto visit = [](void* ctx, void (*each)(void* to, const bp_metric* metric), void* to) {

@@ -202,9 +202,8 @@ void Group::check_fingerprint(Agent& agent, const ValidOp& valid) {
   const uint64_t mine = hash(words(entry_of(valid)));
   uint64_t values[2] = {mine, ~mine};
   ValidOp check;
-  bp_op op = {};
-  op.struct_size = sizeof(bp_op);
-  op.kind = BP_ALL_REDUCE;
+  bp_op op;
+  bp_op_init(&op, BP_ALL_REDUCE);
   op.dtype = BP_U64;
   op.reduce_op = BP_MAX;
   op.timeout_ns = valid.op.timeout_ns;

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/note.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "backplane/abi/abi.h"
+#include "backplane/abi/ext/calls.h"
+#include "backplane/abi/ext/device.h"
+#include "backplane/abi/ext/plan.h"
+#include "backplane/abi/ext/rpc.h"
 #include "error.hpp"
 #include "options/names.hpp"
 #include "plugin/reject.hpp"
@@ -14,22 +20,37 @@ namespace {
 constexpr size_t kHeaderSize = sizeof(bp_note_header) - offsetof(bp_note_header, magic);
 constexpr uint32_t kMaxBackendSize = 4096;  // bytes; leaves room for any number of later fields
 
+constexpr const char* kExtensions[] = {BP_EXT_REDUCE, BP_EXT_PLAN,   BP_EXT_SECURITY, BP_EXT_RPC,
+                                       BP_EXT_CALLS,  BP_EXT_DEVICE, BP_EXT_MEMORY};
+
 // The text of a fixed-size field, without its padding.
 std::string_view text_of(const char* field, size_t capacity, const char* name) {
   const size_t size = strnlen(field, capacity);
-  if (size == capacity) reject(kBadNote, "the {} of a backend in its note is not terminated", name);
+  if (size == capacity) reject(kBadNote, "the {} in its note is not terminated", name);
   return {field, size};
+}
+
+void check_needs(std::string_view needs) {
+  while (!needs.empty()) {
+    const size_t space = std::min(needs.find(' '), needs.size());
+    const std::string_view id = needs.substr(0, space);
+    needs.remove_prefix(std::min(space + 1, needs.size()));
+    if (id.empty() || !printable(id)) reject(kBadNote, "the extensions that it needs are not well-formed in its note");
+    if (std::find(std::begin(kExtensions), std::end(kExtensions), id) == std::end(kExtensions)) {
+      reject(kNewer, "it needs the extension {}, which this core does not have", id);
+    }
+  }
 }
 
 NoteBackend parse_backend(std::span<const std::byte> record) {
   bp_note_backend raw;
   std::memcpy(&raw, record.data(), sizeof raw);
-  const auto id = text_of(raw.id, sizeof raw.id, "id");
+  const auto id = text_of(raw.id, sizeof raw.id, "id of a backend");
   if (!valid_id(id)) {
     reject(kBadNote, "its note names a backend {}, which is not a valid id: 1 to 32 of a-z, 0-9, _ and -",
            printable(id) ? fmt::format("'{}'", id) : "with unprintable characters");
   }
-  const auto version = text_of(raw.version, sizeof raw.version, "version");
+  const auto version = text_of(raw.version, sizeof raw.version, "version of a backend");
   if (version.empty() || !printable(version)) {
     reject(kBadNote, "the version of backend '{}' in its note is empty or not printable UTF-8", id);
   }
@@ -54,6 +75,7 @@ void check_header(const bp_note_header& header, size_t size) {
     reject(kBadNote, "its note says that it is built for ABI minor {} but needs minor {}", header.built_minor,
            header.need_minor);
   }
+  check_needs(text_of(header.needs, sizeof header.needs, "list of extensions"));
   if (header.backend_count < 1 || header.backend_count > BP_NOTE_MAX_BACKENDS) {
     reject(kBadNote, "its note announces {} backends, not 1 to {}", header.backend_count, BP_NOTE_MAX_BACKENDS);
   }

@@ -23,7 +23,7 @@ constexpr NamedBit kFlags[] = {{BP_BACKEND_TAGS, "tags"},
                                {BP_BACKEND_THREADS, "threads"},
                                {BP_BACKEND_LOCAL, "local"},
                                {BP_BACKEND_ONE_PROCESS, "one_process"},
-                               {BP_BACKEND_PUNCTUAL, "punctual"},
+                               {BP_BACKEND_BOUNDED, "bounded"},
                                {BP_BACKEND_AUTHENTICATES, "authenticates"}};
 constexpr const char* kTypes[] = {"string", "int", "float", "bool", "enum", "duration", "bytes"};
 constexpr const char* kMemories[] = {"cpu", "cuda"};

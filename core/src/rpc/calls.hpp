@@ -31,7 +31,7 @@ struct Call {
   int32_t to = -1;
   Kind kind = Kind::kCall;
   std::string function;
-  int64_t timeout_ns = 0;  // as given, for the text
+  int64_t timeout_ns = BP_NO_TIMEOUT;  // for the text
   Deadline::Clock::time_point begun;
   Done done;
   Id value = {};                      // that it asks or speaks of, if it does

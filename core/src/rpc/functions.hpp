@@ -14,7 +14,7 @@ namespace backplane::core::rpc {
 struct Function {
   bp_rpc_function run = nullptr;
   void* ctx = nullptr;
-  bool is_short = false;  // it neither waits nor calls anybody
+  bool is_inline = false;  // it neither waits nor calls anybody
 };
 
 // BP_INVALID if there is one of that name.

@@ -254,12 +254,12 @@ void Worker::start(const WorkerConfig& config) {
       options_ = options_for(*member_, {}, config);
     }
     Transport::check_group(*member_, *group_);
-    (*card)["most_bytes"] = Transport::most_bytes(*options_);
+    (*card)["max_message_bytes"] = Transport::max_message_bytes(*options_);
     pool_ = std::make_shared<Pool>(pool_size(*options_));
   });
   const std::vector<Json> all = exchange(*group_, ready, config.timeout_ns);
   raise_first(all);
-  for (const Json& card : all) most_bytes_.push_back(card["most_bytes"]);
+  for (const Json& card : all) most_bytes_.push_back(card["max_message_bytes"]);
   const Json mine = card_of(config, [this, &config](Json*) {
     Transport::Sink* const sink = this;
     const std::shared_ptr<Store> store = group_->config().store->view();

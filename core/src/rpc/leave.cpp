@@ -16,12 +16,9 @@ namespace {
 constexpr int64_t kLookNs = 1'000'000;            // between looks at whether this worker is quiet
 constexpr int64_t kLeaveGraceNs = 1'000'000'000;  // for functions that are told that their worker leaves, at least
 
-int64_t given_or_default(int64_t timeout_ns) { return timeout_ns == 0 ? BP_DEFAULT_TIMEOUT_NS : timeout_ns; }
-
 std::vector<uint64_t> sum_over_all(Group& group, std::vector<uint64_t> numbers, int64_t timeout_ns) {
-  bp_op op = {};
-  op.struct_size = sizeof(bp_op);
-  op.kind = BP_ALL_REDUCE;
+  bp_op op;
+  bp_op_init(&op, BP_ALL_REDUCE);
   op.dtype = BP_U64;
   op.reduce_op = BP_SUM;
   op.timeout_ns = timeout_ns;
@@ -61,7 +58,7 @@ std::vector<std::string> Worker::all_gather(std::string_view object, int64_t tim
   };
   require_may_wait();
   const Gathering gathering(this);
-  return exchange_objects(gathering.group(), BP_ALL_GATHER, 0, {object}, given_or_default(timeout_ns));
+  return exchange_objects(gathering.group(), BP_ALL_GATHER, 0, {object}, timeout_or(timeout_ns, BP_DEFAULT_TIMEOUT_NS));
 }
 
 void Worker::on_loss(const Loss& loss) {
@@ -174,7 +171,7 @@ std::vector<std::string> Worker::shutdown(bool graceful, int64_t timeout_ns) {
     fail(BP_INVALID, "shutdown waits for the functions that run here, and cannot be called from one of them");
   }
   if (!begin_to_leave()) return {};
-  const Deadline deadline = Deadline::after(given_or_default(timeout_ns));
+  const Deadline deadline = Deadline::after(timeout_or(timeout_ns, BP_DEFAULT_TIMEOUT_NS));
   std::optional<Error> problem;
   try {
     if (graceful) settle(deadline);

@@ -41,10 +41,10 @@ Content take_content(const bp_rpc_content& given) {
   return content;
 }
 
-Content Value::encode(const std::shared_ptr<Value>& value, bool goes) {
+Content Value::encode(const std::shared_ptr<Value>& value, bool last_reference) {
   bp_rpc_content encoded = {};
   encoded.struct_size = sizeof(bp_rpc_content);
-  encoded.goes = goes ? 1 : 0;
+  encoded.last_reference = last_reference ? 1 : 0;
   bp_error err;
   bp_error_init(&err);
   const int32_t status = value->value_.encode(value->value_.object, &encoded, &err);

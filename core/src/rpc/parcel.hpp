@@ -15,6 +15,7 @@
 
 #include "backplane/abi/ext/rpc.h"
 #include "backplane/rpc.h"
+#include "handle.hpp"
 
 namespace backplane::core::rpc {
 
@@ -97,8 +98,8 @@ class Value {
   Value& operator=(const Value&) = delete;
 
   void* object() const { return value_.object; }
-  // Keeps the value alive until its buffers are sent. `goes`: nobody else has it. Throws core::Error.
-  static Content encode(const std::shared_ptr<Value>& value, bool goes);
+  // Keeps the value alive until its buffers are sent. `last_reference`: nobody else has it. Throws core::Error.
+  static Content encode(const std::shared_ptr<Value>& value, bool last_reference);
 
  private:
   const bp_rpc_value value_;
@@ -106,9 +107,9 @@ class Value {
 
 }  // namespace backplane::core::rpc
 
-struct bp_rpc_parcel {
+struct bp_rpc_payload : backplane::core::Handle<bp_rpc_payload> {
   std::shared_ptr<backplane::core::rpc::Parcel> parcel;
 };
-struct bp_rref {
+struct bp_rref : backplane::core::Handle<bp_rref> {
   std::shared_ptr<backplane::core::rpc::Ref> ref;
 };

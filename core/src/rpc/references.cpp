@@ -89,7 +89,7 @@ uint64_t Worker::fetch(const std::shared_ptr<Ref>& ref, int64_t timeout_ns, Done
 }
 
 std::shared_ptr<Value> Worker::local(const Ref& ref, int64_t timeout_ns) {
-  if (Inbound::running != nullptr && Inbound::running->is_short) timeout_ns = 1;  // what is not there yet never comes
+  if (Inbound::running != nullptr && Inbound::running->is_inline) timeout_ns = 1;  // what is not there yet never comes
   if (ref.owner() != rank_) {
     fail(BP_INVALID, "this value is worker '{}''s; only there it can be used in place, elsewhere ask for a copy",
          names_[static_cast<size_t>(ref.owner())]);
@@ -106,7 +106,7 @@ std::shared_ptr<Value> Worker::local(const Ref& ref, int64_t timeout_ns) {
 }
 
 int64_t Worker::word_timeout_ns() const {
-  return rpc_timeout_ns_ == 0 ? kTellNs : std::clamp(rpc_timeout_ns_, kTellSoonestNs, kTellNs);
+  return rpc_timeout_ns_ < 0 ? kTellNs : std::clamp(rpc_timeout_ns_, kTellSoonestNs, kTellNs);
 }
 
 // The other one is told again if a connection broke, but not for ever: it may have left.

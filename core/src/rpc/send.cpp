@@ -49,8 +49,8 @@ struct Worker::Passing {
 };
 
 Deadline Worker::deadline_of(int64_t* timeout_ns) const {
-  if (*timeout_ns < 0) *timeout_ns = rpc_timeout_ns_;
-  return *timeout_ns == 0 ? Deadline::never() : Deadline::after(*timeout_ns);
+  *timeout_ns = timeout_or(*timeout_ns, rpc_timeout_ns_);
+  return Deadline::after(*timeout_ns);
 }
 
 void Worker::require_peer(int32_t to) const {
@@ -154,7 +154,7 @@ void Worker::transmit(int32_t to, const Header& header, Content content, uint64_
   message.release = [](void* owner) { delete static_cast<Package*>(owner); };
   message.owner = package.release();
   if (to == rank_) return loop_back(message);
-  sending->send(to, message, timeout_ns == 0 ? BP_NO_TIMEOUT : timeout_ns);
+  sending->send(to, message, timeout_ns);
 }
 
 void Worker::loop_back(const bp_rpc_message& message) {
@@ -208,7 +208,7 @@ void Worker::pass_on(int32_t to, Header header, Content content,
       word.fork = fork.fork;
       word.holder = to;
       try {
-        self->request(fork.owner, std::move(word), {}, -1,
+        self->request(fork.owner, std::move(word), {}, BP_INHERIT_TIMEOUT,
                       [ref, told](const std::shared_ptr<Parcel>&, const Error* failure) { told(failure); });
       } catch (...) {
         const Error refused = caught();
@@ -241,7 +241,7 @@ void Worker::end(uint64_t number, const Error& why, int32_t to) {
   if (waits_no_more && (call->kind == Kind::kCall || call->kind == Kind::kRemote || fetches)) {
     Cancels::Told word;
     word.call = number;
-    word.timeout_ns = call->timeout_ns == 0 ? 0 : std::max(call->timeout_ns, word_timeout_ns());
+    word.timeout_ns = call->timeout_ns < 0 ? BP_NO_TIMEOUT : std::max(call->timeout_ns, word_timeout_ns());
     if (fetches) word.value = call->value;
     // If a connection broke, it goes over another one, which may break as well.
     if (error.status() == BP_PEER_LOST) word.left = Cancels::kMostTimes;

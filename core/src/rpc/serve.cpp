@@ -28,7 +28,7 @@ std::shared_ptr<Worker> Worker::current() { return Inbound::running == nullptr ?
 bool Worker::cancelled() { return Inbound::running != nullptr && Inbound::running->cancelled.load(); }
 
 void Worker::require_may_wait() {
-  if (Inbound::running == nullptr || !Inbound::running->is_short) return;
+  if (Inbound::running == nullptr || !Inbound::running->is_inline) return;
   fail(BP_INVALID,
        "'{}' is registered as a short function, which calls nobody and does not wait; register it otherwise",
        Inbound::running->header.function);
@@ -180,8 +180,8 @@ void Worker::serve(int32_t from, Header header, std::shared_ptr<Parcel> parcel) 
   }
   // A call to itself comes on the caller's thread, which may hold locks.
   inbound->function = find_function(inbound->header.function);
-  inbound->is_short = from != rank_ && inbound->function && inbound->function->is_short;
-  if (inbound->is_short) return perform(inbound);
+  inbound->is_inline = from != rank_ && inbound->function && inbound->function->is_inline;
+  if (inbound->is_inline) return perform(inbound);
   run([job = inbound.get()] { job->worker->perform(job->shared_from_this()); });  // the table keeps it until then
 }
 
@@ -229,7 +229,7 @@ void Worker::perform(const std::shared_ptr<Inbound>& inbound) {
 
 std::shared_ptr<Value> Worker::invoke(const std::shared_ptr<Inbound>& inbound) {
   if (!inbound->function) fail_unknown_function(inbound->header.function);
-  bp_rpc_parcel arguments = {inbound->parcel};
+  const bp_rpc_payload arguments = {{}, inbound->parcel};
   bp_rpc_value made = {};
   made.struct_size = sizeof(bp_rpc_value);
   bp_error err;

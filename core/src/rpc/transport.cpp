@@ -81,7 +81,7 @@ void Transport::check_group(const Member& member, const Group& group) {
       member.id, below.id);
 }
 
-uint64_t Transport::most_bytes(const BackendOptions& options) {
+uint64_t Transport::max_message_bytes(const BackendOptions& options) {
   for (const auto& [key, value] : options.values()) {
     if (key == "max_message_bytes") return std::stoull(value);
   }
@@ -94,7 +94,7 @@ Transport::Transport(const Member& member, const std::shared_ptr<const BackendOp
   check_kind(member);
   const GroupConfig& config = group.config();
   offered_ = {sizeof(bp_rpc_host),  0,           &sink_,        report_received, report_failed,
-              most_bytes(*options), report_lost, report_refused};
+              max_message_bytes(*options), report_lost, report_refused};
   if ((member.backend->flags & BP_BACKEND_RPC_OVER_GROUP) != 0) make_inner(group, store, timeout_ns);
   host_ = std::make_unique<Host>(fmt::format("{} {}", member.id, name), make_prefix_store(store, "rpc/agent/"));
   host_->offer(BP_EXT_RPC, &offered_);

@@ -34,7 +34,7 @@ class Transport {
   // cannot send over one like this.
   static void check_group(const Member& member, const Group& group);
   // The largest message that is sent or taken with these options, in bytes.
-  static uint64_t most_bytes(const BackendOptions& options);
+  static uint64_t max_message_bytes(const BackendOptions& options);
 
   // Runs the init handler. `name`: this worker's. `store`: the group's; interrupting it ends this. Throws core::Error.
   Transport(const Member& member, const std::shared_ptr<const BackendOptions>& options, const Group& group,

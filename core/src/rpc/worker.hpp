@@ -47,7 +47,7 @@ struct WorkerConfig {
   std::string backend;                            // with options; empty: agreed on
   std::shared_ptr<const BackendOptions> options;  // instead of those in `backend`, which names theirs or nothing
   int64_t timeout_ns = 0;                         // of joining
-  int64_t rpc_timeout_ns = 0;                     // of calls; 0: none
+  int64_t rpc_timeout_ns = 0;                     // of calls that name none
   std::string init_method = "env://";             // for the options that are made here, like rpc_timeout_ns
   std::optional<Error> problem = {};              // why it cannot join: it has come to tell the others
 };
@@ -66,7 +66,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   bool anybody_gone() const;  // another worker has left, or died
   int32_t find(const std::string& name) const;
 
-  // calls.cpp is their table, send.cpp what sends. timeout_ns: 0 none, negative the worker's.
+  // calls.cpp is their table, send.cpp what sends. BP_INHERIT_TIMEOUT: the worker's rpc_timeout_ns.
   uint64_t call(int32_t to, const std::string& function, Content arguments, int64_t timeout_ns, Done done);
   void cancel(uint64_t call);
   std::shared_ptr<Ref> remote(int32_t to, const std::string& function, Content arguments, int64_t timeout_ns);
@@ -121,7 +121,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   // send.cpp
   Deadline deadline_of(int64_t* timeout_ns) const;
   void require_peer(int32_t to) const;
-  // A request's place in the books; it ends once. A negative timeout becomes the worker's.
+  // A request's place in the books; it ends once. BP_INHERIT_TIMEOUT becomes the worker's.
   uint64_t begin(int32_t to, const Header& header, uint64_t request_bytes, int64_t* timeout_ns, Done done);
   uint64_t request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done);
   // `id`: 0 if it is to come after what was sent before, as a goodbye; otherwise it may overtake that.
@@ -250,7 +250,7 @@ struct Worker::Inbound : std::enable_shared_from_this<Worker::Inbound> {
   Header header;
   std::shared_ptr<Parcel> parcel;
   std::optional<Function> function;  // none: there is none of its name
-  bool is_short = false;             // it runs where its call has arrived
+  bool is_inline = false;             // it runs where its call has arrived
   const Deadline::Clock::time_point arrived = Deadline::Clock::now();
   std::atomic<bool> runs = false;   // not only waits for a thread
   std::atomic<bool> ended = false;  // it has run; its caller may already have the answer

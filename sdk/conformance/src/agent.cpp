@@ -47,9 +47,8 @@ std::string Outcome::text() const {
 }
 
 bp_op make_op(uint32_t kind, uint32_t dtype) {
-  bp_op op = {};
-  op.struct_size = sizeof op;
-  op.kind = kind;
+  bp_op op;
+  bp_op_init(&op, kind);
   op.dtype = dtype;
   op.timeout_ns = 20 * kSecond;
   return op;

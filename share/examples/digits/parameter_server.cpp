@@ -105,7 +105,7 @@ int run(const digits::Options& options) {
     const int workers = self.world_size() - 1;
     std::vector<rpc::Future<void>> ends;
     for (int worker = 1; worker <= workers; ++worker) {
-      ends.push_back(self.rpc_async({worker, backplane::Timeout::zero()}, "work", server, worker, workers));
+      ends.push_back(self.rpc_async({worker, backplane::kNoTimeout}, "work", server, worker, workers));
     }
     for (const auto& end : ends) end.wait();
     accuracy = server.local_value()->accuracy(data);

@@ -58,7 +58,7 @@ double Training::run_batch(size_t begin, size_t end) {
     for (const Network::Pass& pass : passes) network_.add_gradient(pass, part, gradient);
     reduced.push_back(reducer_.add(part.name, gradient));
   }
-  const backplane::ReducedGradient reduced_loss = reducer_.add("loss", backplane::one(loss));
+  const backplane::ReducedGradient reduced_loss = reducer_.add("loss", backplane::as_buffer(loss));
   reducer_.flush();
   // Each part steps while others are still under way.
   for (size_t i = 0; i < reduced.size(); ++i) {
@@ -83,7 +83,7 @@ double Training::accuracy() {
   for (auto i = static_cast<size_t>(group_.rank()); i < data_.held_out.size(); i += ranks) {
     right += network_.classify(data_.held_out[i]) == data_.held_out[i].digit ? 1 : 0;
   }
-  group_.all_reduce(backplane::one(right));
+  group_.all_reduce(backplane::as_buffer(right));
   return 100.0 * static_cast<double>(right) / static_cast<double>(data_.held_out.size());
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# abidiff.sh OLD_HEADERS NEW_HEADERS: compares two states of the ABI as libabigail sees them in debug information. Prints
+# abidiff.sh OLD_FOLDER NEW_FOLDER...: compares two states of the ABI as libabigail sees them in debug information. Prints
 # its report; fails if anything but appending a field to a struct was done.
 set -euo pipefail
 export LC_ALL=C
@@ -9,13 +9,12 @@ trap 'rm -rf "$work"' EXIT
 # A library that has every struct of the ABI in its interface. The structs are those of OLD: new ones break nobody.
 find "$1/backplane" -name '*.h' -exec sed -nE 's/^\} (bp_[a-z_]+);/\1/p' {} + | sort -u >"$work/structs"
 {
-  echo '#include "backplane/abi/abi.h"'
+  (cd "$1" && find backplane -name '*.h' | sort | sed 's/.*/#include "&"/')
   sed -E 's/.*/BP_EXPORT void use_&(const & *it);\nvoid use_&(const & *it) { (void)it; }/' "$work/structs"
 } >"$work/all.c"
-for side in old new; do
-  if [ $side = old ]; then headers=$1; else headers=$2; fi
-  gcc -g -O0 -fPIC -shared -fvisibility=hidden -I"$headers" -o "$work/$side.so" "$work/all.c"
-done
+gcc -g -O0 -fPIC -shared -fvisibility=hidden -I"$1" -o "$work/old.so" "$work/all.c"
+shift
+gcc -g -O0 -fPIC -shared -fvisibility=hidden "${@/#/-I}" -o "$work/new.so" "$work/all.c"
 
 code=0
 abidiff --leaf-changes-only --no-show-locs "$work/old.so" "$work/new.so" >"$work/report" || code=$?

@@ -35,7 +35,7 @@ static const struct {
   bp_note_header header;
   bp_note_backend backends[1];
 } note __attribute__((section(BP_NOTE_SECTION), used, aligned(4))) = {
-    BP_NOTE_HEADER_INIT(1, 0), {{"growth", "1.0", BP_KIND_PROCESS_GROUP, 0, 0, 0}}};
+    BP_NOTE_HEADER_INIT(1, 0, ""), {{"growth", "1.0", BP_KIND_PROCESS_GROUP, 0, 0, 0}}};
 
 static const bp_backend backend = {.struct_size = sizeof backend,
                                    .kinds = BP_KIND_PROCESS_GROUP,

@@ -3,17 +3,20 @@
 // A host of one particular minor of the ABI, whichever headers it is compiled with, that drives one backend of a
 // plugin:
 //
-//     compat_host exact|longer PLUGIN.so BACKEND [TEXT]
+//     compat_host exact|longer PLUGIN.so BACKEND [LAYER.so LAYER[?KEY=VALUE]]...
+//     compat_host exact|longer PLUGIN.so BACKEND --logs TEXT
 //
 // exact:  every struct it hands out ends where its headers say, at the edge of a page that must not be touched.
 // longer: every struct is longer than its headers say, as those of a later minor are, and filled with 0xAB there.
 //
 // Three ranks, which are threads, go through init, messages, the collectives that the backend does natively, failures,
-// abort and destroy. With a TEXT, the backend is only probed, and must have logged that.
+// abort and destroy. With layers, the first of which wraps the backend, all of that passes through them. With --logs,
+// the backend is only probed, and must have logged TEXT.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <barrier>
-#include <cstring>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -39,34 +42,20 @@ void expect_ok(int32_t status, const bp_error* err, const char* what) {
   std::_Exit(1);
 }
 
-// One rank's agent.
+// A backend or a layer, and the options that it is given.
+struct Member {
+  const bp_backend* backend;
+  backplane::core::KeyValues options;
+};
+
+// One rank's agents.
 class Rank {
  public:
-  Rank(const bp_backend* backend, Board& board, Barrier& all, int32_t rank)
-      : backend_(*backend), all_(all), rank_(rank), host_(&board, log_) {
-    const auto pairs = backplane::core::complete_options(backend_, {});
-    std::vector<bp_key_value> values;
-    for (const auto& [key, value] : pairs) values.push_back({key.c_str(), value.c_str()});
-    bp_options* options = construct(values);
-    static constexpr int32_t kGlobalRanks[kWorld] = {0, 1, 2};
-    Guarded<bp_init> init;
-    init->rank = rank;
-    init->world_size = kWorld;
-    init->device = -1;
-    init->name = "compat";
-    init->host = host_.get();
-    init->options = options;
-    init->values = values.data();
-    init->value_count = static_cast<uint32_t>(values.size());
-    init->kind = BP_KIND_PROCESS_GROUP;
-    init->timeout_ns = kLong;
-    init->global_ranks = kGlobalRanks;
-    Guarded<bp_error> err;
-    expect_ok(backend_.init(&backend_, init.get(), agent_.get(), err.get()), err.get(), "init");
-    if (options != nullptr) backend_.destroy_options(&backend_, options);
-    api_ = static_cast<const bp_process_group_api*>(agent_->api);
-    COMPAT_CHECK(agent_->kind == BP_KIND_PROCESS_GROUP && agent_->rank == rank && agent_->world_size == kWorld);
-    COMPAT_CHECK(BP_HAS(api_, extension) && api_->extension(agent_->self, "acme.nothing/1") == nullptr);
+  // The backend, then the layers.
+  Rank(const std::vector<Member>& stack, Board& board, Barrier& all, int32_t rank)
+      : backend_(*stack.front().backend), all_(all), rank_(rank), host_(&board, log_) {
+    for (const Member& member : stack) start(*member.backend, member.options);
+    COMPAT_CHECK(agents_.front()->kind == BP_KIND_PROCESS_GROUP);
   }
 
   void run() {
@@ -78,12 +67,43 @@ class Rank {
     abort();
     all_.arrive_and_wait();
     host_.end();
-    api_->destroy(agent_->self);
+    for (auto agent = agents_.rbegin(); agent != agents_.rend(); ++agent) {
+      static_cast<const bp_process_group_api*>((*agent)->api)->destroy((*agent)->self);
+    }
   }
 
  private:
-  bp_options* construct(const std::vector<bp_key_value>& values) {
-    if (backend_.construct_options == nullptr) return nullptr;
+  void start(const bp_backend& backend, const backplane::core::KeyValues& options_given) {
+    const auto pairs = backplane::core::complete_options(backend, options_given);
+    std::vector<bp_key_value> values;
+    for (const auto& [key, value] : pairs) values.push_back({key.c_str(), value.c_str()});
+    bp_options* options = construct(backend, values);
+    static constexpr int32_t kGlobalRanks[kWorld] = {0, 1, 2};
+    Guarded<bp_init> init;
+    init->rank = rank_;
+    init->world_size = kWorld;
+    init->device = -1;
+    init->name = "compat";
+    init->host = host_.get();
+    init->options = options;
+    init->values = values.data();
+    init->value_count = static_cast<uint32_t>(values.size());
+    init->kind = agents_.empty() ? BP_KIND_PROCESS_GROUP : BP_KIND_LAYER;
+    init->inner = agents_.empty() ? nullptr : agents_.back().get();
+    init->timeout_ns = kLong;
+    init->global_ranks = kGlobalRanks;
+    Guarded<bp_error> err;
+    Guarded<bp_agent>& agent = agents_.emplace_back();
+    expect_ok(backend.init(&backend, init.get(), agent.get(), err.get()), err.get(), "init");
+    if (options != nullptr) backend.destroy_options(&backend, options);
+    self_ = agent->self;
+    api_ = static_cast<const bp_process_group_api*>(agent->api);
+    COMPAT_CHECK(agent->rank == rank_ && agent->world_size == kWorld);
+    COMPAT_CHECK(BP_HAS(api_, extension) && api_->extension(self_, "acme.nothing/1") == nullptr);
+  }
+
+  bp_options* construct(const bp_backend& backend, const std::vector<bp_key_value>& values) {
+    if (backend.construct_options == nullptr) return nullptr;
     Guarded<bp_options_request> request;
     request->value_count = static_cast<uint32_t>(values.size());
     request->values = values.data();
@@ -91,7 +111,7 @@ class Rank {
     request->init_method = "env://";
     Guarded<bp_error> err;
     bp_options* options = nullptr;
-    expect_ok(backend_.construct_options(&backend_, request.get(), &options, err.get()), err.get(), "options");
+    expect_ok(backend.construct_options(&backend, request.get(), &options, err.get()), err.get(), "options");
     return options;
   }
 
@@ -104,28 +124,35 @@ class Rank {
     int32_t status = BP_OK;  // of submit
   };
 
-  static void fill(Flight& flight, uint32_t kind, int32_t peer, uint64_t tag, void* data, uint64_t count) {
+  static void begin(Flight& flight, uint32_t kind) {
     flight.op->kind = kind;
+    flight.op->timeout_ns = kLong;
+#if BP_ABI_MINOR >= 1
+    flight.op->since_1_1 = 4711;  // what the layer `witness` expects
+#endif
+  }
+
+  static void fill(Flight& flight, uint32_t kind, int32_t peer, uint64_t tag, void* data, uint64_t count) {
+    begin(flight, kind);
     flight.op->dtype = BP_U8;
     flight.op->peer = peer;
     flight.op->tag = tag;
-    flight.op->timeout_ns = kLong;
     (kind == BP_SEND ? flight.op->input : flight.op->output) = {data, count, BP_HOST, 0};
     if (kind == BP_RECV) flight.op->result = flight.result.get();
     flight.err->peer_rank = -1;
   }
 
   void submit(Flight& flight) {
-    flight.status = api_->submit(agent_->self, flight.op.get(), &flight.work, flight.err.get());
+    flight.status = api_->submit(self_, flight.op.get(), &flight.work, flight.err.get());
     COMPAT_CHECK(flight.status == BP_OK || flight.work == nullptr);
   }
 
   int32_t wait(Flight& flight, int64_t timeout_ns = kLong) {
     if (flight.work == nullptr) return flight.status;
-    const int32_t status = api_->work_wait(agent_->self, flight.work, timeout_ns, flight.err.get());
+    const int32_t status = api_->work_wait(self_, flight.work, timeout_ns, flight.err.get());
     if (status == BP_AGAIN) return status;
-    COMPAT_CHECK(api_->work_test(agent_->self, flight.work, nullptr) == status);
-    api_->work_release(agent_->self, flight.work);
+    COMPAT_CHECK(api_->work_test(self_, flight.work, nullptr) == status);
+    api_->work_release(self_, flight.work);
     flight.work = nullptr;
     return flight.status = status;
   }
@@ -162,9 +189,10 @@ class Rank {
   }
 
   bool native(uint32_t kind) const {
-    const bool narrowed = agent_->capabilities != nullptr;
-    const bp_capability* const* list = narrowed ? agent_->capabilities : backend_.capabilities;
-    const uint32_t count = narrowed ? agent_->capability_count : backend_.capability_count;
+    const bp_agent& agent = *agents_.front().get();
+    const bool narrowed = agent.capabilities != nullptr;
+    const bp_capability* const* list = narrowed ? agent.capabilities : backend_.capabilities;
+    const uint32_t count = narrowed ? agent.capability_count : backend_.capability_count;
     for (uint32_t i = 0; i < count; ++i) {
       const bp_capability& c = *list[i];
       const bool data = (c.dtypes & BP_BIT(BP_F32)) != 0 && (c.memory & BP_BIT(BP_HOST)) != 0;
@@ -178,10 +206,9 @@ class Rank {
     if (!native(kind)) return;
     ++collectives_;
     Flight flight;
-    flight.op->kind = kind;
+    begin(flight, kind);
     flight.op->dtype = BP_F32;
     flight.op->reduce_op = BP_SUM;
-    flight.op->timeout_ns = kLong;
     flight.op->seq = collectives_;
     flight.op->flags = collectives_ % 2 == 0 ? BP_OP_SYNC : 0;
     flight.op->input = {in, in_count, BP_HOST, 0};
@@ -226,7 +253,7 @@ class Rank {
   }
 
   void pending_cancel(Flight& flight) {
-    api_->work_cancel(agent_->self, flight.work);
+    api_->work_cancel(self_, flight.work);
     if (wait(flight, kShort) == BP_AGAIN) left_ = flight.work;  // cancel is only a request; abort will end it
     COMPAT_CHECK(left_ != nullptr || flight.status == BP_CANCELLED);
   }
@@ -239,11 +266,11 @@ class Rank {
     Guarded<bp_error> why;
     bp_error_set(why.get(), BP_PEER_LOST, 0, 2, "rank 2 is gone, says the test");
     host_.end();
-    api_->abort(agent_->self, why.get());
+    api_->abort(self_, why.get());
     COMPAT_CHECK(wait(waiting) == BP_PEER_LOST && waiting.err->text[0] != '\0');
     if (left_ != nullptr) {
-      COMPAT_CHECK(api_->work_wait(agent_->self, left_, kLong, nullptr) != BP_AGAIN);
-      api_->work_release(agent_->self, left_);
+      COMPAT_CHECK(api_->work_wait(self_, left_, kLong, nullptr) != BP_AGAIN);
+      api_->work_release(self_, left_);
     }
     Flight after;
     fill(after, BP_SEND, (rank_ + 1) % kWorld, 99, text, sizeof text);
@@ -256,7 +283,8 @@ class Rank {
   const int32_t rank_;
   std::string log_;
   HostTable host_;
-  Guarded<bp_agent> agent_;
+  std::deque<Guarded<bp_agent>> agents_;  // each wraps the one before it
+  void* self_ = nullptr;                  // of the last one
   const bp_process_group_api* api_ = nullptr;
   uint64_t collectives_ = 0;
   bp_work* left_ = nullptr;  // an operation that did not end when it was cancelled
@@ -270,7 +298,16 @@ std::string probe(const bp_backend* backend) {
   return log;
 }
 
-const bp_plugin* load(const char* path) {
+// What "id?key=value" names in a plugin.
+Member load(const char* path, std::string_view text) {
+  const size_t mark = std::min(text.find('?'), text.size());
+  const std::string_view id = text.substr(0, mark);
+  backplane::core::KeyValues options;
+  if (mark < text.size()) {
+    const size_t equals = text.find('=', mark);
+    COMPAT_CHECK(equals != std::string_view::npos);
+    options.emplace_back(text.substr(mark + 1, equals - mark - 1), text.substr(equals + 1));
+  }
   void* library = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     std::fprintf(stderr, "%s\n", ::dlerror());
@@ -287,7 +324,12 @@ const bp_plugin* load(const char* path) {
     COMPAT_CHECK(!BP_HAS(plugin->backends[i], since_1_1) || plugin->backends[i]->since_1_1 == 0);
   }
 #endif
-  return plugin;
+  for (uint32_t i = 0; i < plugin->backend_count; ++i) {
+    const bp_backend* backend = plugin->backends[i];
+    if (id == backend->id && BP_HAS(backend, init)) return {backend, options};
+  }
+  std::fprintf(stderr, "%s has no backend %s\n", path, std::string(id).c_str());
+  std::_Exit(1);
 }
 
 }  // namespace
@@ -295,29 +337,24 @@ const bp_plugin* load(const char* path) {
 int main(int argc, char** argv) {
   const std::string_view mode = argc >= 4 ? argv[1] : "";
   if (mode != "exact" && mode != "longer") {
-    std::fprintf(stderr, "usage: %s exact|longer PLUGIN.so BACKEND [TEXT]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s exact|longer PLUGIN.so BACKEND [--logs TEXT | LAYER.so LAYER ...]\n", argv[0]);
     return 2;
   }
   compat::tail_size = mode == "longer" ? 256 : 0;
-  const bp_plugin* plugin = load(argv[2]);
-  const bp_backend* backend = nullptr;
-  for (uint32_t i = 0; i < plugin->backend_count; ++i) {
-    if (std::strcmp(plugin->backends[i]->id, argv[3]) == 0) backend = plugin->backends[i];
-  }
-  COMPAT_CHECK(backend != nullptr && BP_HAS(backend, init));
-  const std::string log = probe(backend);
-  if (argc > 4) {
-    COMPAT_CHECK(log.find(argv[4]) != std::string::npos);
+  std::vector<Member> stack{load(argv[2], argv[3])};
+  const std::string log = probe(stack.front().backend);
+  if (argc == 6 && argv[4] == std::string_view("--logs")) {
+    COMPAT_CHECK(log.find(argv[5]) != std::string::npos);
     return 0;
   }
+  for (int i = 4; i + 1 < argc; i += 2) stack.push_back(load(argv[i], argv[i + 1]));
   Board board;
   Barrier all(kWorld);
   std::vector<std::jthread> ranks;
   for (int32_t i = 0; i < kWorld; ++i) {
-    ranks.emplace_back([backend, &board, &all, i] { Rank(backend, board, all, i).run(); });
+    ranks.emplace_back([&stack, &board, &all, i] { Rank(stack, board, all, i).run(); });
   }
   ranks.clear();
-  std::printf("%s, built for 1.%u, with a host of 1.%d (%s): sound\n", argv[3], plugin->built_minor, BP_ABI_MINOR,
-              argv[1]);
+  std::printf("%s with a host of 1.%d (%s): sound\n", argv[3], BP_ABI_MINOR, argv[1]);
   return 0;
 }

@@ -8,10 +8,11 @@ failed=0
 # A tree of its own in which 1.0 is frozen and the current headers are whatever a case makes of them.
 fresh() {
   rm -rf "$work/tree"
-  mkdir -p "$work/tree/core/abi/include" "$work/tree/tests/abi/frozen"
+  mkdir -p "$work/tree/core/abi/include/backplane" "$work/tree/core/include/backplane" "$work/tree/tests/abi/frozen"
   cp -r "$1/tests/abi/compat" "$work/tree/tests/abi/"
   cp -r "$1/tests/abi/frozen/1.0" "$work/tree/tests/abi/frozen/"
-  cp -r "$1/tests/abi/frozen/1.0/backplane" "$work/tree/core/abi/include/"
+  cp -r "$1/tests/abi/frozen/1.0/backplane/abi" "$work/tree/core/abi/include/backplane/"
+  cp "$1"/tests/abi/frozen/1.0/backplane/*.h "$work/tree/core/include/backplane/"
 }
 headers=$work/tree/core/abi/include/backplane/abi
 layout() { "$work/tree/tests/abi/compat/layout_test.sh" "$work/tree" >"$work/log" 2>&1; }
@@ -44,6 +45,7 @@ fresh "$source"
 passes layout 'no change'
 passes abidiff 'no change'
 "$source/tests/abi/compat/minor1.sh" "$source/tests/abi/frozen/1.0" "$work/tree/core/abi/include"
+rm "$work/tree/core/abi/include/backplane/"*.h # they have a folder of their own in a source tree
 passes layout 'appended fields'
 passes abidiff 'appended fields'
 notices 'layout abidiff' 'a field of another type' op.h 's/  int64_t timeout_ns;/  uint64_t timeout_ns;/'

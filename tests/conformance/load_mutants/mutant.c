@@ -114,6 +114,9 @@
 #ifndef NOTE_OPS
 #define NOTE_OPS BP_BIT(BP_SEND) | BP_BIT(BP_RECV)
 #endif
+#ifndef NOTE_NEEDS
+#define NOTE_NEEDS ""
+#endif
 #ifndef NOTE_COUNT
 #define NOTE_COUNT 1
 #endif
@@ -125,7 +128,7 @@ typedef struct mutant_note {
 #define NOTE(name)                                                                                             \
   static const mutant_note name __attribute__((section(BP_NOTE_SECTION), used, aligned(4))) = {                \
       {sizeof BP_NOTE_NAME, sizeof(mutant_note) - offsetof(bp_note_header, magic), BP_NOTE_TYPE, BP_NOTE_NAME, \
-       BP_MAGIC, BP_ABI_MAJOR, NOTE_BUILT, NEED, NOTE_COUNT, sizeof(bp_note_backend)},                         \
+       BP_MAGIC, BP_ABI_MAJOR, NOTE_BUILT, NEED, NOTE_COUNT, sizeof(bp_note_backend), NOTE_NEEDS},             \
       {{NOTE_ID, NOTE_VERSION, NOTE_KINDS, NOTE_FLAGS, NOTE_OPS, 0}}}
 #ifndef NO_NOTE
 NOTE(note);

@@ -30,7 +30,7 @@ struct Description {
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   // It authenticates with the random keys that the ranks leave in the store, in every job.
   static constexpr uint32_t flags =
-      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | sdk::kAuthenticates;
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_AUTHENTICATES;
   static constexpr std::array options = {
       sdk::option({.type = BP_OPTION_STRING,
                    .key = "address",

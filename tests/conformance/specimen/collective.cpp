@@ -66,19 +66,6 @@ void divide_small(void* data, uint64_t count, int32_t divisor, const Format& for
 
 }  // namespace
 
-Collective::Collective(const bp_op& given, int32_t world_size) : op(given) {
-  const uint64_t** const arrays[] = {&op.in_counts, &op.in_displs, &op.out_counts, &op.out_displs};
-  for (size_t i = 0; i < 4; ++i) {
-    if (*arrays[i] == nullptr) continue;
-    counts[i].assign(*arrays[i], *arrays[i] + world_size);
-    *arrays[i] = counts[i].data();
-  }
-  if (op.scalar != nullptr) {
-    scalar.resize(bp_dtype_size(op.dtype));
-    std::memcpy(scalar.data(), op.scalar, scalar.size());
-  }
-}
-
 const char* operation_name(uint32_t kind) {
   static constexpr std::array<const char*, BP_OP_COUNT> kNames = {
       "barrier",    "broadcast",   "reduce",     "all_reduce",  "gather",         "gatherv",

@@ -11,11 +11,10 @@
 namespace backplane::specimen {
 
 struct Collective final : Task {
-  explicit Collective(const bp_op& given, int32_t world_size);
+  Collective(const bp_op& given, int32_t world_size) : owned(given, world_size) {}
 
-  bp_op op;  // its counts and its scalar point into the vectors below
-  std::vector<uint64_t> counts[4];
-  std::vector<std::byte> scalar;
+  sdk::OwnedOp owned;
+  bp_op& op = owned.get();
 
   // Guarded by the group's lock.
   std::vector<OperationPtr> posted;

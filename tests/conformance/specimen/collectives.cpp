@@ -118,7 +118,7 @@ class Linear {
     copy(result.data(), data, count);
     if (op_.reduce_op != BP_PREMUL_SUM || count == 0) return result;
     std::vector<std::byte> factors(count * size_);
-    for (uint64_t i = 0; i < count; ++i) copy(factors.data() + i * size_, collective_.scalar.data(), 1);
+    for (uint64_t i = 0; i < count; ++i) copy(factors.data() + i * size_, static_cast<const std::byte*>(op_.scalar), 1);
     group_.combine(op_.dtype, BP_PROD, result.data(), result.data(), factors.data(), count);
     return result;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <numeric>
 
 #include "specimen.hpp"
@@ -109,12 +110,17 @@ struct RefusesNeighbours : Specimen {
 
 struct PacksBlocks : Specimen {  // takes no notice of displacements
   void run_collective(Collective& collective) override {
-    for (const size_t side : {size_t{0}, size_t{2}}) {
-      std::vector<uint64_t>& counts = collective.counts[side];
-      std::exclusive_scan(counts.begin(), counts.end(), collective.counts[side + 1].begin(), uint64_t{0});
+    for (const auto& [counts, displs] :
+         {std::pair(&bp_op::in_counts, &bp_op::in_displs), std::pair(&bp_op::out_counts, &bp_op::out_displs)}) {
+      const uint64_t* from = collective.op.*counts;
+      if (from == nullptr) continue;
+      std::vector<uint64_t>& packed = packed_.emplace_back(static_cast<size_t>(world_size()));
+      std::exclusive_scan(from, from + world_size(), packed.begin(), uint64_t{0});
+      collective.op.*displs = packed.data();
     }
     Specimen::run_collective(collective);
   }
+  std::deque<std::vector<uint64_t>> packed_;
 };
 
 struct RefusesNothing : Specimen {
@@ -200,10 +206,8 @@ struct AverageRoundsDown : Specimen {  // integers toward minus infinity
 
 struct OneFactor : Specimen {  // as if all ranks had 1.0f
   void run_collective(Collective& collective) override {
-    const float one = 1;
-    if (collective.op.dtype == BP_F32 && collective.scalar.size() == sizeof one) {
-      std::memcpy(collective.scalar.data(), &one, sizeof one);
-    }
+    static constexpr float kOne = 1;
+    if (collective.op.dtype == BP_F32 && collective.op.scalar != nullptr) collective.op.scalar = &kOne;
     Specimen::run_collective(collective);
   }
 };

@@ -12,11 +12,11 @@ namespace {
 constexpr int64_t kTooLong = INT64_C(30'000'000'000);  // also where the bounds of the case are multiplied
 
 struct OrdersNothing : Specimen {
-  bool order(const TaskPtr&, int64_t) override { return true; }
+  bool wait_on_stream(const TaskPtr&, int64_t) override { return true; }
 };
 
 struct OrdersByWaiting : Specimen {
-  bool order(const TaskPtr& task, int64_t timeout_ns) override { return Specimen::wait(*task, timeout_ns); }
+  bool wait_on_stream(const TaskPtr& task, int64_t timeout_ns) override { return Specimen::wait(*task, timeout_ns); }
 };
 
 struct OneDriver : Specimen {
@@ -24,32 +24,32 @@ struct OneDriver : Specimen {
     const std::lock_guard lock(driver_);
     return Specimen::wait(task, timeout_ns);
   }
-  bool order(const TaskPtr& task, int64_t timeout_ns) override {
+  bool wait_on_stream(const TaskPtr& task, int64_t timeout_ns) override {
     const std::unique_lock lock(driver_, std::chrono::nanoseconds(timeout_ns));
-    return lock.owns_lock() && Specimen::order(task, timeout_ns);
+    return lock.owns_lock() && Specimen::wait_on_stream(task, timeout_ns);
   }
   std::timed_mutex driver_;
 };
 
 struct OrdersSlowly : Specimen {
-  bool order(const TaskPtr& task, int64_t timeout_ns) override {
+  bool wait_on_stream(const TaskPtr& task, int64_t timeout_ns) override {
     return Specimen::wait(*task, std::max(timeout_ns, kTooLong));
   }
 };
 
 // Looks at the clock alone.
 struct OrdersThroughAborts : Specimen {
-  bool order(const TaskPtr& task, int64_t) override {
+  bool wait_on_stream(const TaskPtr& task, int64_t) override {
     Lock lock(mutex_);
     changed_.wait_until(lock, deadline_after(kTooLong), [&task] { return task->done && !task->failure; });
     lock.unlock();
-    return Specimen::order(task, 0);
+    return Specimen::wait_on_stream(task, 0);
   }
 };
 
 struct OrdersWhatFailed : Specimen {
-  bool order(const TaskPtr& task, int64_t timeout_ns) override {
-    return (task->done && task->failure) || Specimen::order(task, timeout_ns);
+  bool wait_on_stream(const TaskPtr& task, int64_t timeout_ns) override {
+    return (task->done && task->failure) || Specimen::wait_on_stream(task, timeout_ns);
   }
 };
 
@@ -108,12 +108,12 @@ struct LosesTheEnd : Copies {
 
 std::vector<Mutant> device_mutants() {
   return {
-      {"device.order", "order has no effect", made<OrdersNothing>},
-      {"device.order-early", "order waits for the operation's end", made<OrdersByWaiting>},
-      {"device.order-beside-wait", "order waits for a thread in work_wait", made<OneDriver>},
-      {"device.order-limits", "order waits half a minute, whatever it was allowed", made<OrdersSlowly>},
-      {"device.order-aborted", "order hears of no abort", made<OrdersThroughAborts>},
-      {"device.order-ended", "order of what has failed is BP_OK", made<OrdersWhatFailed>},
+      {"device.order", "wait_on_stream has no effect", made<OrdersNothing>},
+      {"device.order-early", "wait_on_stream waits for the operation's end", made<OrdersByWaiting>},
+      {"device.order-beside-wait", "wait_on_stream waits for a thread in work_wait", made<OneDriver>},
+      {"device.order-limits", "wait_on_stream waits half a minute, whatever it was allowed", made<OrdersSlowly>},
+      {"device.order-aborted", "wait_on_stream hears of no abort", made<OrdersThroughAborts>},
+      {"device.order-ended", "wait_on_stream of what has failed is BP_OK", made<OrdersWhatFailed>},
       {"device.batch", "a batch takes the tag of its first message", made<OneTagForAll>},
       {"device.batch-cut-short", "a message of a batch begins when the next one is submitted", made<WaitsForTheRest>},
       {"device.copies", "there are no copies after an abort", made<WithCopies<NoCopiesAfterAbort>>},

@@ -10,12 +10,12 @@ namespace backplane::specimen {
 namespace {
 
 // A send, a receive or a collective in flight. The group outlives it.
-class SpecimenWork final : public sdk::StreamWork {
+class SpecimenWork final : public sdk::Work {
  public:
   SpecimenWork(Specimen& group, TaskPtr task) : group_(group), task_(std::move(task)) {}
   bool wait(int64_t timeout_ns) override { return group_.wait(*task_, timeout_ns); }
   void cancel() noexcept override { group_.cancel(task_); }
-  bool order(void*, int64_t timeout_ns) override { return group_.order(task_, timeout_ns); }
+  bool wait_on_stream(void*, int64_t timeout_ns) override { return group_.wait_on_stream(task_, timeout_ns); }
 
  private:
   Specimen& group_;
@@ -38,7 +38,7 @@ const void* Specimen::extension(std::string_view id) {
   return id == BP_EXT_MEMORY ? pool().table() : nullptr;
 }
 
-bool Specimen::order(const TaskPtr& task, int64_t) {
+bool Specimen::wait_on_stream(const TaskPtr& task, int64_t) {
   const Lock lock(mutex_);
   if (task->done && task->failure) throw sdk::Failure(*task->failure);
   if (!task->done) stream_.push_back(task);

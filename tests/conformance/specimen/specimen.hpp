@@ -105,7 +105,7 @@ class Specimen {
   virtual bool wait(Task& task, int64_t timeout_ns);
   virtual void cancel(const TaskPtr& task) noexcept;
   // Has the device's stream, of which there is one, wait for the task.
-  virtual bool order(const TaskPtr& task, int64_t timeout_ns);
+  virtual bool wait_on_stream(const TaskPtr& task, int64_t timeout_ns);
 
   // For collectives: messages of their own, from the collective's thread.
   virtual void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,

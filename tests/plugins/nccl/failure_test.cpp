@@ -214,7 +214,7 @@ TEST(Nccl, AbortsWhileACollectiveIsLaunchedBehindAMessage) {
     }
     const TestStream other(device);
     Work received = group.recv(span(memory, device), 1, 1, other.async());
-    received.order(stream.get());
+    received.wait_on_stream(stream.get());
     const uint64_t before = double_launches(device.ordinal);
     for (int i = 0; i < 15; ++i) stream.copy(memory, memory);
     auto launching = std::async(std::launch::async, [&] {

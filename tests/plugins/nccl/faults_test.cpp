@@ -33,12 +33,12 @@ void use(ProcessGroup& group, Device device, const TestStream& stream, Data& dat
   group.all_to_all(some, some);
   group.gather(some, group.rank() == 0 ? all : Buffer(), 0);
   Work sum = group.all_reduce(some, ReduceOp::kSum, stream.async());
-  sum.order(nullptr);
+  sum.wait_on_stream(nullptr);
   Work received = group.recv(data.got, previous, 1, async());
   Work taken = group.recv(some, previous, 2, stream.async());
   Work sent = group.send(Buffer(data.memory[1].data(), 100, dtype_of<float>, device), next, 1, stream.async());
   Work staged = group.send(data.host, next, 2, async());
-  taken.order(stream.get());
+  taken.wait_on_stream(stream.get());
   for (Work* const work : {&largest, &sum, &received, &taken, &sent, &staged}) work->wait();
   group.barrier();
 }

@@ -81,7 +81,7 @@ TEST(Nccl, HasAStreamWaitForACollectiveInsteadOfTheHost) {
     group.barrier();
     if (group.rank() == 1) await(ordered);
     Work work = group.all_reduce(span(data, device), ReduceOp::kSum, stream.async());
-    work.order(later.get());
+    work.wait_on_stream(later.get());
     later.copy(after, data);
     if (group.rank() == 0) {
       EXPECT_FALSE(work.is_completed());  // the other rank is not there yet
@@ -90,7 +90,7 @@ TEST(Nccl, HasAStreamWaitForACollectiveInsteadOfTheHost) {
     ASSERT_EQ(cudaStreamSynchronize(later.get()), cudaSuccess);
     EXPECT_TRUE(all_are<int32_t>(after, 3));
     work.wait();
-    work.order(later.get());
+    work.wait_on_stream(later.get());
     group.barrier();
   });
 }
@@ -112,7 +112,7 @@ TEST(Nccl, HasAStreamWaitBesideAThreadThatWaits) {
     });
     await(waiting);
     for (int i = 0; i < 1000; ++i) {
-      work.order(later.get());
+      work.wait_on_stream(later.get());
       std::this_thread::yield();
     }
     if (group.rank() == 0) {
@@ -140,7 +140,7 @@ TEST(Nccl, HasAStreamWaitForAMessageInsteadOfTheHost) {
       return;
     }
     Work received = group.recv(span(data, device), 1, 1, stream.async());
-    received.order(later.get());
+    received.wait_on_stream(later.get());
     later.copy(after, data);
     EXPECT_FALSE(received.is_completed());
     group.all_reduce(span(sum, device));
@@ -156,12 +156,12 @@ TEST(Nccl, HasTheHostWaitForWhatEndsOnIt) {
       [](ProcessGroup& group, Device) {
         std::vector<float> host(100, 1);
         Work sum = group.all_reduce(host, ReduceOp::kSum, async());
-        sum.order(nullptr);
+        sum.wait_on_stream(nullptr);
         EXPECT_EQ(host, std::vector<float>(100, 2));
         Work sent = group.send(host, 1 - group.rank(), 0, async());
         Work received = group.recv(host, 1 - group.rank(), 0, async());
-        received.order(nullptr);
-        sent.order(nullptr);
+        received.wait_on_stream(nullptr);
+        sent.wait_on_stream(nullptr);
         EXPECT_TRUE(received.is_completed() && sent.is_completed());
       },
       nccl("stage=true"));

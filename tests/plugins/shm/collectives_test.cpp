@@ -99,24 +99,6 @@ TEST(Collectives, WhoReadsNothingKeepsWhatOthersMayYetRead) {
   }
 }
 
-// The core then completes what takes scaling.
-TEST(Collectives, UnderACoreThatDoesNotScaleLessIsDeclared) {
-  static constexpr bp_capability kBarrier = sdk::moves(BP_BARRIER);
-  static constexpr const bp_capability* kLess[] = {&kBarrier};
-  const int32_t alone = 0;
-  bp_init init = {};
-  init.struct_size = sizeof init;
-  init.world_size = 1;
-  init.name = "test";
-  init.host = host();
-  init.global_ranks = &alone;
-  const bp_key_value options[] = {{"spin", "20us"}, {"yield", "200us"}};
-  init.values = options;
-  init.value_count = 2;
-  const Group group(sdk::Context(init), kLess);
-  EXPECT_EQ(group.capabilities().data(), kLess);
-}
-
 // A block that no memory holds is refused, before its size is used in sums.
 TEST(Collectives, ImpossibleSizesAreRefused) {
   on_ranks(2, Patience{20'000, 0}, [](Rank& rank) {

@@ -58,25 +58,36 @@ struct Memory {
   View view;
 };
 
-// A host whose only service is the sum of u32: that of a core from before there was divide and multiply.
+// out = left + right, of `count` u32 that need not be aligned.
+inline void add_u32(void* out, const void* left, const void* right, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) {
+    uint32_t a = 0;
+    uint32_t b = 0;
+    std::memcpy(&a, static_cast<const char*>(left) + 4 * i, 4);
+    std::memcpy(&b, static_cast<const char*>(right) + 4 * i, 4);
+    a += b;
+    std::memcpy(static_cast<char*>(out) + 4 * i, &a, 4);
+  }
+}
+
+// A host whose only service is the sum of u32.
 inline const bp_host* host() {
   static const bp_reduce_api reduce = {
-      offsetof(bp_reduce_api, divide),
+      sizeof(bp_reduce_api),
       0,
       [](uint32_t, uint32_t, void* out, const void* left, const void* right, uint64_t count) -> int32_t {
-        for (uint64_t i = 0; i < count; ++i) {
-          uint32_t a = 0;
-          uint32_t b = 0;
-          std::memcpy(&a, static_cast<const char*>(left) + 4 * i, 4);
-          std::memcpy(&b, static_cast<const char*>(right) + 4 * i, 4);
-          a += b;
-          std::memcpy(static_cast<char*>(out) + 4 * i, &a, 4);
-        }
+        add_u32(out, left, right, count);
         return BP_OK;
       },
       nullptr,
       nullptr,
-      nullptr};
+      [](uint32_t, uint32_t, void* out, const void* const* inputs, const void* const*, uint64_t inputs_count, uint64_t,
+         uint64_t count) -> int32_t {
+        std::vector<uint32_t> sum(count);
+        for (uint64_t i = 0; i < inputs_count; ++i) add_u32(sum.data(), sum.data(), inputs[i], count);
+        if (count > 0) std::memcpy(out, sum.data(), count * 4);
+        return BP_OK;
+      }};
   static const bp_host table = [] {
     bp_host result = {};
     result.struct_size = sizeof result;

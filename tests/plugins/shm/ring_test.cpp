@@ -141,7 +141,7 @@ TEST(Reading, TellsTheSenderOfHeads) {
 }
 
 // The most bytes, and heads, of one turn, while the sender goes on.
-void expect_end(const BriefLock& lock, uint64_t most_bytes, uint64_t most_heads) {
+void expect_end(const BriefLock& lock, uint64_t max_message_bytes, uint64_t most_heads) {
   for (const uint64_t size : {kPiece, uint64_t{5000}, uint64_t{0}}) {
     Pair pair;
     pair.out.open();
@@ -150,7 +150,7 @@ void expect_end(const BriefLock& lock, uint64_t most_bytes, uint64_t most_heads)
     uint64_t heads = 0;
     while (put_data(pair, size) && reading.next(arrival) == Inbox::Look::kSomething) {
       reading.pop();
-      ASSERT_LE(++heads * size, most_bytes + size);
+      ASSERT_LE(++heads * size, max_message_bytes + size);
       ASSERT_LE(heads, most_heads);
     }
     reading.end();

@@ -20,10 +20,10 @@ bp_op OnDevice::recv(int32_t peer, uint64_t tag, const Piece& piece) const {
   return op;
 }
 
-Outcome OnDevice::order(const Pending& pending, Nanoseconds timeout) const {
+Outcome OnDevice::wait_on_stream(const Pending& pending, Nanoseconds timeout) const {
   Outcome outcome;
   if (!pending.in_flight()) return pending.submitted();
-  outcome.status = api.order(api.ctx, pending.work(), nullptr, timeout, &outcome.error);
+  outcome.status = api.wait_on_stream(api.ctx, pending.work(), nullptr, timeout, &outcome.error);
   return outcome;
 }
 
@@ -32,8 +32,8 @@ OnDevice open_on_device(Rank& rank) {
   rank.meet();  // a body may end its group at once
   const auto* api = static_cast<const bp_device_api*>(agent->api().extension(agent->self(), BP_EXT_DEVICE));
   if (api == nullptr) rank.skip(say("the backend works in no streams of a device (", BP_EXT_DEVICE, ")"));
-  rank.require(BP_HAS(api, copy) && api->order != nullptr && api->copy != nullptr,
-               say("a table of ", BP_EXT_DEVICE, " with order and copy"), "one without");
+  rank.require(BP_HAS(api, copy) && api->wait_on_stream != nullptr && api->copy != nullptr,
+               say("a table of ", BP_EXT_DEVICE, " with wait_on_stream and copy"), "one without");
   if (!agent->use_twins()) rank.skip(say("the backend hands out no memory of its device (", BP_EXT_MEMORY, ")"));
   const Source source = memory_of(rank, *agent);
   return {std::move(agent), *api, source};
@@ -100,11 +100,12 @@ class Chain {
   void receive() {
     pending_.push_back(device_.agent->submit(device_.recv(0, 9, message_)));
     rank_.doing("having a stream wait for a recv");
-    const Outcome early = device_.order(pending_[0], rank_.scaled(kSecond / 10));
-    rank_.require(early.ok() || early.status == BP_AGAIN, "order to answer BP_OK or BP_AGAIN", early.text());
+    const Outcome early = device_.wait_on_stream(pending_[0], rank_.scaled(kSecond / 10));
+    rank_.require(early.ok() || early.status == BP_AGAIN, "wait_on_stream to answer BP_OK or BP_AGAIN", early.text());
     if (!early.ok()) {
       rank_.tell("send", "now");
-      rank_.require_ok(device_.order(pending_[0], rank_.scaled(kPlenty)), "order, the other end being there");
+      rank_.require_ok(device_.wait_on_stream(pending_[0], rank_.scaled(kPlenty)),
+                       "wait_on_stream, the other end being there");
     }
     pending_.push_back(broadcast());
     pending_.push_back(device_.agent->submit(device_.send(0, 10, message_)));
@@ -155,7 +156,7 @@ class Chain {
   uint64_t seq_ = 0;
 };
 
-void order(Rank& rank) {
+void wait_on_stream(Rank& rank) {
   need(rank, BP_BROADCAST, "broadcast");
   Chain chain(rank);
   if (rank.id() == 1) {
@@ -173,7 +174,8 @@ void order_early(Rank& rank) {
   Pending pending = meeting.start();
   if (rank.id() == 0) {
     rank.doing("having a stream wait for an all_reduce that the other ranks have not begun");
-    rank.require_ok(device.order(pending, rank.scaled(kPlenty) / 2), "order, before the other ranks have come");
+    rank.require_ok(device.wait_on_stream(pending, rank.scaled(kPlenty) / 2),
+                    "wait_on_stream, before the other ranks have come");
     rank.require(pending.test().status == BP_AGAIN, "an all_reduce that waits for the other ranks",
                  pending.test().text());
     rank.tell("ordered", "yes");
@@ -190,11 +192,11 @@ void order_beside_wait(Rank& rank) {
     const Aside waiting([&pending] { pending.wait(BP_NO_TIMEOUT); });
     waiting.await_asleep();
     rank.doing("having a stream wait for an all_reduce beside a thread in work_wait");
-    const Outcome ordered = device.order(pending, rank.scaled(kPlenty) / 2);
+    const Outcome ordered = device.wait_on_stream(pending, rank.scaled(kPlenty) / 2);
     const bool was_waiting = !waiting.ended();
     rank.tell("ordered", "yes");
     rank.require(waiting.await(rank.scaled(kPlenty)), "work_wait to end with the all_reduce", "it does not");
-    rank.require_ok(ordered, "order, beside a thread in work_wait");
+    rank.require_ok(ordered, "wait_on_stream, beside a thread in work_wait");
     rank.require(was_waiting, "an all_reduce that waits for the other ranks", "one that was over");
   }
   meeting.finish(pending);
@@ -210,10 +212,12 @@ void order_limits(Rank& rank) {
     for (const Nanoseconds timeout : {Nanoseconds{0}, kSecond / 5}) {
       rank.doing("having a stream wait for a recv that nobody sends to yet");
       const Nanoseconds begin = now();
-      const Outcome ordered = device.order(recv, timeout);
+      const Outcome ordered = device.wait_on_stream(recv, timeout);
       const Nanoseconds took = now() - begin;
-      rank.require(ordered.ok() || ordered.status == BP_AGAIN, "order to answer BP_OK or BP_AGAIN", ordered.text());
-      rank.require(took < timeout + rank.scaled(kSecond), "order to keep its time", say(took / kMillisecond, " ms"));
+      rank.require(ordered.ok() || ordered.status == BP_AGAIN, "wait_on_stream to answer BP_OK or BP_AGAIN",
+                   ordered.text());
+      rank.require(took < timeout + rank.scaled(kSecond), "wait_on_stream to keep its time",
+                   say(took / kMillisecond, " ms"));
     }
     rank.tell("send", "now");
     rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
@@ -236,18 +240,18 @@ void order_aborted(Rank& rank) {
   };
   const auto seen = std::make_shared<Seen>();
   const Aside ordering([&device, &recv, seen] {
-    seen->outcome = device.order(recv, BP_NO_TIMEOUT);
+    seen->outcome = device.wait_on_stream(recv, BP_NO_TIMEOUT);
     seen->at = now();
   });
   ordering.await_asleep();
   const bool ahead = ordering.ended();  // it had nothing to wait for
-  rank.doing("aborting while a thread is in order");
+  rank.doing("aborting while a thread is in wait_on_stream");
   const Nanoseconds begin = now();
   device.agent->abort(BP_CANCELLED, -1, "the case wants it");
-  rank.require(ordering.await(rank.scaled(kPlenty)), "order to end with an abort", "it does not");
+  rank.require(ordering.await(rank.scaled(kPlenty)), "wait_on_stream to end with an abort", "it does not");
   if (!ahead) {
     rank.require(seen->outcome.status == BP_CANCELLED, "BP_CANCELLED, as abort says", seen->outcome.text());
-    rank.require(seen->at - begin < rank.scaled(kAbortBound), "order to end within half a second of abort",
+    rank.require(seen->at - begin < rank.scaled(kAbortBound), "wait_on_stream to end within half a second of abort",
                  say((seen->at - begin) / kMillisecond, " ms"));
   }
   recv.finish(rank.scaled(kPlenty));
@@ -261,15 +265,15 @@ void order_ended(Rank& rank) {
   Pending send = device.agent->submit(device.send(rank.id(), 5, message));
   for (Pending* const each : {&recv, &send}) {
     rank.require_ok(each->wait(rank.scaled(kPlenty)), "a message to this rank itself");
-    rank.require_ok(device.order(*each, rank.scaled(kPlenty)), "order of what is done");
+    rank.require_ok(device.wait_on_stream(*each, rank.scaled(kPlenty)), "wait_on_stream of what is done");
     each->release();
   }
   Pending hopeless = device.agent->submit(device.recv(rank.next(), kSilentTag, message));
   hopeless.cancel();
   const Outcome ended = hopeless.wait(rank.scaled(kPlenty));
-  const Outcome ordered = device.order(hopeless, rank.scaled(kPlenty));
-  rank.require(ordered.status == ended.status, say("order to answer ", status_name(ended.status), ", as work_wait did"),
-               ordered.text());
+  const Outcome ordered = device.wait_on_stream(hopeless, rank.scaled(kPlenty));
+  rank.require(ordered.status == ended.status,
+               say("wait_on_stream to answer ", status_name(ended.status), ", as work_wait did"), ordered.text());
   hopeless.release();
 }
 
@@ -279,32 +283,32 @@ std::vector<Case> device_cases() {
   std::vector<Case> all = {
       {.group = "device",
        .name = "order",
-       .about = "what is put into a stream after order runs after the operation",
+       .about = "what is put into a stream after wait_on_stream runs after the operation",
        .needs = {.ranks = 2},
-       .body = order},
+       .body = wait_on_stream},
       {.group = "device",
        .name = "order-early",
-       .about = "order returns when a collective is launched, without the other ranks",
+       .about = "wait_on_stream returns when a collective is launched, without the other ranks",
        .needs = {.ranks = 2},
        .body = order_early},
       {.group = "device",
        .name = "order-beside-wait",
-       .about = "order does not wait for a thread that is in work_wait",
+       .about = "wait_on_stream does not wait for a thread that is in work_wait",
        .needs = {.ranks = 2},
        .body = order_beside_wait},
       {.group = "device",
        .name = "order-limits",
-       .about = "order waits no longer than it was allowed to",
+       .about = "wait_on_stream waits no longer than it was allowed to",
        .needs = {.ranks = 2},
        .body = order_limits},
       {.group = "device",
        .name = "order-aborted",
-       .about = "an abort ends order within half a second, with its cause",
+       .about = "an abort ends wait_on_stream within half a second, with its cause",
        .needs = {.ranks = 2},
        .body = order_aborted},
       {.group = "device",
        .name = "order-ended",
-       .about = "order of an operation that has ended answers as work_wait does",
+       .about = "wait_on_stream of an operation that has ended answers as work_wait does",
        .needs = {.ranks = 2},
        .body = order_ended},
   };

@@ -26,7 +26,7 @@ struct OnDevice {
   bp_op send(int32_t peer, uint64_t tag, const Piece& piece) const;
   bp_op recv(int32_t peer, uint64_t tag, const Piece& piece) const;
   // Has the default stream wait for it.
-  Outcome order(const Pending& pending, Nanoseconds timeout) const;
+  Outcome wait_on_stream(const Pending& pending, Nanoseconds timeout) const;
 };
 
 // Leaves the body, as a skip, if the backend has no such extension or no such memory.

@@ -134,7 +134,7 @@ void check_capability(Rank& rank, const bp_capability& capability, const std::st
 void masks_in_range(Rank& rank) {
   constexpr uint32_t kKinds = BP_KIND_PROCESS_GROUP | BP_KIND_RPC | BP_KIND_LAYER;
   constexpr uint32_t kFlags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS |
-                              BP_BACKEND_LOCAL | BP_BACKEND_ONE_PROCESS | BP_BACKEND_PUNCTUAL |
+                              BP_BACKEND_LOCAL | BP_BACKEND_ONE_PROCESS | BP_BACKEND_BOUNDED |
                               BP_BACKEND_AUTHENTICATES;
   const bp_plugin& plugin = walkable(rank);
   const bool later = newer(plugin);
@@ -153,15 +153,22 @@ void masks_in_range(Rank& rank) {
   }
 }
 
+// Does the row say nothing that the other one does not say?
+bool within(const bp_capability& row, const bp_capability& other) {
+  return row.op == other.op && (row.dtypes & ~other.dtypes) == 0 && (row.reduce_ops & ~other.reduce_ops) == 0 &&
+         (row.memory & ~other.memory) == 0;
+}
+
 void no_duplicate_capability(Rank& rank) {
   const bp_plugin& plugin = walkable(rank);
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
     const bp_backend& backend = *plugin.backends[i];
-    std::set<uint32_t> seen;
     for (uint32_t j = 0; j < backend.capability_count; ++j) {
-      const uint32_t op = backend.capabilities[j]->op;
-      rank.check(seen.insert(op).second, "at most one capability of an operation in " + name_of(backend),
-                 say("operation ", op, " comes again as capability ", j));
+      for (uint32_t k = 0; k < backend.capability_count; ++k) {
+        rank.check(j == k || !within(*backend.capabilities[j], *backend.capabilities[k]),
+                   "rows of capabilities that each add something in " + name_of(backend),
+                   say("row ", j, " is a part of row ", k));
+      }
     }
   }
 }
@@ -216,6 +223,7 @@ void note_agrees_with_struct(Rank& rank) {
   same("the built minor", header.built_minor, plugin.built_minor);
   same("the needed minor", header.need_minor, plugin.need_minor);
   same("a number of backends of", header.backend_count, plugin.backend_count);
+  rank.require(header.needs[sizeof header.needs - 1] == '\0', "needs that end with a NUL", "they do not");
   rank.require(plugin.backend_count <= BP_NOTE_MAX_BACKENDS, say(BP_NOTE_MAX_BACKENDS, " backends at most"),
                say(plugin.backend_count));
   rank.require(header.backend_size >= sizeof(bp_note_backend), "records of a bp_note_backend at least",
@@ -249,7 +257,7 @@ std::vector<Case> contract_cases() {
       contract_case("ids-and-texts", "ids, versions, vendor and summaries are well-formed", ids_and_texts),
       contract_case("masks-in-range", "kinds, flags, operations and their masks are those of the headers",
                     masks_in_range),
-      contract_case("no-duplicate-capability", "an operation is declared once", no_duplicate_capability),
+      contract_case("no-duplicate-capability", "no row of capabilities repeats another one", no_duplicate_capability),
       contract_case("reserved-zero", "reserved fields are zero", reserved_zero),
       contract_case("note-agrees-with-struct", "the note says what the descriptor says", note_agrees_with_struct, true),
   };

@@ -12,6 +12,7 @@
 //       static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
 //       static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context);
 //       static void probe(const sdk::Host& host);          // optional: throws Failure(BP_UNSUPPORTED, reason)
+//       static constexpr const char* needs = "backplane.rpc/1";  // optional: extensions of the core, see abi/note.h
 //     };
 //     BACKPLANE_PLUGIN("Acme Inc.", Acme)
 //
@@ -26,13 +27,6 @@
 #include "process_group.hpp"
 
 namespace backplane::sdk {
-
-// BP_BACKEND_AUTHENTICATES, where the headers of the ABI know it; nothing where they are older.
-#ifdef BP_EXT_SECURITY
-inline constexpr uint32_t kAuthenticates = BP_BACKEND_AUTHENTICATES;
-#else
-inline constexpr uint32_t kAuthenticates = 0;
-#endif
 
 // Operation `op` is native for these element types and memory kinds; it reduces nothing.
 constexpr bp_capability moves(uint32_t op, uint64_t dtypes = BP_ALL_DTYPES, uint64_t memory = BP_BIT(BP_HOST)) {
@@ -137,6 +131,20 @@ constexpr bp_note_backend note_backend() {
   return record;
 }
 
+// Appends the ids that a backend needs to those of the backends before it.
+template <typename Description>
+constexpr void add_needs(bp_note_header& header) {
+  if constexpr (requires { Description::needs; }) {
+    size_t end = 0;
+    while (header.needs[end] != '\0') ++end;
+    if (end > 0) header.needs[end++] = ' ';
+    for (const char* id = Description::needs; *id != '\0'; ++id, ++end) {
+      if (end + 1 >= sizeof header.needs) throw "these ids are too long for the plugin note";  // a compile error
+      header.needs[end] = *id;
+    }
+  }
+}
+
 template <size_t N>
 struct Note {
   bp_note_header header;
@@ -145,7 +153,10 @@ struct Note {
 
 template <typename... Descriptions>
 constexpr Note<sizeof...(Descriptions)> note() {
-  return {BP_NOTE_HEADER_INIT(sizeof...(Descriptions), 0), {note_backend<Descriptions>()...}};
+  Note<sizeof...(Descriptions)> made = {BP_NOTE_HEADER_INIT(sizeof...(Descriptions), 0, ""),
+                                        {note_backend<Descriptions>()...}};
+  (add_needs<Descriptions>(made.header), ...);
+  return made;
 }
 
 template <typename... Descriptions>

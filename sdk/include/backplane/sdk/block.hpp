@@ -61,7 +61,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   static constexpr uint64_t kSmallest = Block::kLarge;  // bytes; malloc is good at what is smaller
 
-  explicit BlockPool(uint64_t most_bytes) : most_bytes_(most_bytes) {}
+  explicit BlockPool(uint64_t max_message_bytes) : most_bytes_(max_message_bytes) {}
   ~BlockPool() { close(); }
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;

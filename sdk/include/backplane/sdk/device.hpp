@@ -4,7 +4,7 @@
 //
 //     const void* extension(std::string_view id) override { return id == BP_EXT_DEVICE ? device_.table() : nullptr; }
 //
-// where device_ is a DeviceTable of the group's own, and submit returns StreamWorks.
+// where device_ is a DeviceTable of the group's own, and the works that submit returns override wait_on_stream.
 #pragma once
 
 #include "backplane/abi/ext/device.h"
@@ -12,16 +12,9 @@
 
 namespace backplane::sdk {
 
-class StreamWork : public Work {
- public:
-  // Has `stream` wait for the operation, as abi/ext/device.h says. False: not within timeout_ns. Throws BP_UNSUPPORTED
-  // if it does not end in a stream, or what it failed with. From any thread, also beside wait.
-  virtual bool order(void* stream, int64_t timeout_ns) = 0;
-};
-
 class DeviceTable {
  public:
-  DeviceTable() : table_{sizeof(bp_device_api), 0, this, order, copy_any} {}
+  DeviceTable() : table_{sizeof(bp_device_api), 0, this, wait_on_stream, copy_any} {}
   virtual ~DeviceTable() = default;
   DeviceTable(const DeviceTable&) = delete;
   DeviceTable& operator=(const DeviceTable&) = delete;
@@ -34,11 +27,9 @@ class DeviceTable {
   const bp_device_api* table() const { return &table_; }
 
  private:
-  static int32_t order(void*, bp_work* work, void* stream, int64_t timeout_ns, bp_error* err) noexcept {
+  static int32_t wait_on_stream(void*, bp_work* work, void* stream, int64_t timeout_ns, bp_error* err) noexcept {
     return guarded(err, [work, stream, timeout_ns] {
-      auto* const streamed = dynamic_cast<StreamWork*>(&detail::work_of(work));
-      if (streamed == nullptr) throw Failure(BP_UNSUPPORTED, "this operation does not end in a stream");
-      return streamed->order(stream, timeout_ns) ? BP_OK : BP_AGAIN;
+      return detail::work_of(work).wait_on_stream(stream, timeout_ns) ? BP_OK : BP_AGAIN;
     });
   }
   static int32_t copy_any(void* ctx, void* to, const void* from, uint64_t bytes, bp_error* err) noexcept {

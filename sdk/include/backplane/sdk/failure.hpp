@@ -40,7 +40,7 @@ class Failure : public std::runtime_error {
 namespace detail {
 
 // Is it this machine that has run out of something (more of which may be there later), and no mistake of anybody?
-inline bool is_want(const std::error_code& code) noexcept {
+inline bool is_resource_exhaustion(const std::error_code& code) noexcept {
   if (code.category() != std::system_category() && code.category() != std::generic_category()) return false;
   constexpr int kWants[] = {EMFILE, ENFILE, EAGAIN, ENOMEM, ENOSPC};
   return std::find(std::begin(kWants), std::end(kWants), code.value()) != std::end(kWants);
@@ -58,7 +58,7 @@ int32_t guarded(bp_error* err, Body&& body) noexcept {
   } catch (const std::bad_alloc&) {
     return bp_error_set(err, BP_RESOURCE, 0, -1, "out of memory");
   } catch (const std::system_error& e) {
-    const int32_t status = detail::is_want(e.code()) ? BP_RESOURCE : BP_INTERNAL;
+    const int32_t status = detail::is_resource_exhaustion(e.code()) ? BP_RESOURCE : BP_INTERNAL;
     return bp_error_set(err, status, e.code().value(), -1, e.what());
   } catch (const std::exception& e) {
     return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());

@@ -61,14 +61,10 @@ class Host {
     return existed != 0;
   }
 
-  // Does the job have a secret (abi/ext/security.h)? A core that does not know the question has none.
+  // Does the job have a secret (abi/ext/security.h)?
   bool secure() const {
-#ifdef BP_EXT_SECURITY  // this SDK may be built with older headers of the ABI
     const auto* security = static_cast<const bp_security_api*>(host_->extension(host_->ctx, BP_EXT_SECURITY));
     return security != nullptr && security->secure != 0;
-#else
-    return false;
-#endif
   }
 
   // out[i] = left[i] op right[i] with the core's arithmetic (abi/ext/reduce.h).

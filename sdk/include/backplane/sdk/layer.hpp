@@ -12,6 +12,10 @@
 //       std::atomic<uint64_t> started_ = 0;
 //     };
 //
+// Extensions (abi/ext/) pass through a layer if they are on the list of Layer::extension: those of the ids known here,
+// whose functions take no work, and backplane.device/1, whose works Layer unwraps by Work::wait_on_stream. A Work of a
+// layer's own that holds the wrapped group's work forwards wait_on_stream as it forwards wait.
+//
 // The core completes what a backend lacks above the layers, so that a layer around a backend of sends and receives sees
 // sends and receives: of bytes (BP_U8), with BP_TAG_INTERNAL in their tags and the collective's number in `seq`.
 #pragma once
@@ -19,6 +23,9 @@
 #include <memory>
 #include <utility>
 
+#include "backplane/abi/ext/calls.h"
+#include "backplane/abi/ext/memory.h"
+#include "device.hpp"
 #include "process_group.hpp"
 
 namespace backplane::sdk {
@@ -51,6 +58,8 @@ class Inner {
       throw Failure(BP_INVALID, "a layer needs a group to wrap; name it in BACKPLANE_LAYERS, not as the backend");
     }
     api_ = static_cast<const bp_process_group_api*>(agent->api);
+    const auto* device = static_cast<const bp_device_api*>(extension(BP_EXT_DEVICE));
+    if (device != nullptr && device->wait_on_stream != nullptr && device->copy != nullptr) device_ = device;
   }
 
   // What it does natively.
@@ -64,7 +73,7 @@ class Inner {
     const int32_t status = api_->submit(agent_->self, &op, &work, &err);
     if (status != BP_OK) throw failure_of(status, err);
     if (work == nullptr) return nullptr;
-    return std::make_unique<Forwarded>(*api_, agent_->self, work);
+    return std::make_unique<Forwarded>(*this, work);
   }
   void abort(const Failure& why) const noexcept {
     bp_error err;
@@ -73,12 +82,22 @@ class Inner {
     api_->abort(agent_->self, &err);
   }
   const void* extension(std::string_view id) const { return api_->extension(agent_->self, std::string(id).c_str()); }
+  // Its table of backplane.device/1, NULL if it has none.
+  const bp_device_api* device() const { return device_; }
+  // Of that table.
+  void copy(void* to, const void* from, uint64_t bytes) const {
+    bp_error err;
+    bp_error_init(&err);
+    const int32_t status = device_->copy(device_->ctx, to, from, bytes, &err);
+    if (status != BP_OK) throw failure_of(status, err);
+  }
 
  private:
   // An operation of the wrapped group.
   class Forwarded final : public Work {
    public:
-    Forwarded(const bp_process_group_api& api, void* self, bp_work* work) : api_(api), self_(self), work_(work) {}
+    Forwarded(const Inner& group, bp_work* work)
+        : api_(*group.api_), self_(group.agent_->self), device_(group.device_), work_(work) {}
     ~Forwarded() override { api_.work_release(self_, work_); }
     Forwarded(const Forwarded&) = delete;
     Forwarded& operator=(const Forwarded&) = delete;
@@ -92,10 +111,19 @@ class Inner {
       return status == BP_OK;
     }
     void cancel() noexcept override { api_.work_cancel(self_, work_); }
+    bool wait_on_stream(void* stream, int64_t timeout_ns) override {
+      if (device_ == nullptr) return Work::wait_on_stream(stream, timeout_ns);
+      bp_error err;
+      bp_error_init(&err);
+      const int32_t status = device_->wait_on_stream(device_->ctx, work_, stream, timeout_ns, &err);
+      if (status != BP_OK && status != BP_AGAIN) throw failure_of(status, err);
+      return status == BP_OK;
+    }
 
    private:
     const bp_process_group_api& api_;
     void* const self_;
+    const bp_device_api* const device_;
     bp_work* const work_;
   };
 
@@ -106,22 +134,37 @@ class Inner {
 
   const bp_agent* agent_;
   const bp_process_group_api* api_ = nullptr;
+  const bp_device_api* device_ = nullptr;
 };
 
 // Forwards everything; a layer overrides what it is about. abort must reach inner(), whatever else it does.
 class Layer : public ProcessGroup {
  public:
-  explicit Layer(const Context& context) : inner_(context.inner) {}
+  explicit Layer(const Context& context) : inner_(context.inner), device_(inner_) {}
 
   std::unique_ptr<Work> submit(const bp_op& op) override { return inner_.submit(op); }
   void abort(const Failure& why) noexcept override { inner_.abort(why); }
-  const void* extension(std::string_view id) override { return inner_.extension(id); }
+  const void* extension(std::string_view id) override {
+    if (id == BP_EXT_DEVICE) return inner_.device() == nullptr ? nullptr : device_.table();
+    return id == BP_EXT_MEMORY || id == BP_EXT_CALLS ? inner_.extension(id) : nullptr;
+  }
 
  protected:
   const Inner& inner() const { return inner_; }
 
  private:
+  // The works that it is given are this layer's.
+  class Device final : public DeviceTable {
+   public:
+    explicit Device(const Inner& inner) : inner_(inner) {}
+    void copy(void* to, const void* from, uint64_t bytes) override { inner_.copy(to, from, bytes); }
+
+   private:
+    const Inner& inner_;
+  };
+
   const Inner inner_;
+  const Device device_;
 };
 
 // The Work of a layer that wants to know how operations end: forwards to the wrapped work and calls
@@ -143,6 +186,7 @@ class ObservedWork final : public Work {
     return true;
   }
   void cancel() noexcept override { work_->cancel(); }
+  bool wait_on_stream(void* stream, int64_t timeout_ns) override { return work_->wait_on_stream(stream, timeout_ns); }
 
  private:
   void tell(const Failure* failure) {

@@ -12,8 +12,6 @@
 
 #include "failure.hpp"
 
-#ifdef BP_EXT_MEMORY  // this SDK may be built with older headers of the ABI
-
 namespace backplane::sdk {
 
 // Memory that was handed out; its destructor gives it back, from any thread, also after the group has ended.
@@ -53,5 +51,3 @@ class MemoryPool {
 };
 
 }  // namespace backplane::sdk
-
-#endif

@@ -28,6 +28,13 @@ class Work {
 
   // Asks the operation to end soon, with BP_CANCELLED. From any thread. Need not have an effect.
   virtual void cancel() noexcept {}
+
+  // Makes `stream` wait for the operation, as abi/ext/device.h says. False: not within timeout_ns. Throws
+  // BP_UNSUPPORTED if it does not end in a stream, or what it failed with. From any thread, also beside wait. Asked
+  // only if the group answers BP_EXT_DEVICE.
+  virtual bool wait_on_stream(void* /*stream*/, int64_t /*timeout_ns*/) {
+    throw Failure(BP_UNSUPPORTED, "this operation does not end in a stream");
+  }
 };
 
 // This rank's part of a group.

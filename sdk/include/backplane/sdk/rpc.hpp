@@ -98,13 +98,12 @@ class RpcHost {
  public:
   explicit RpcHost(const Host& host)
       : host_(static_cast<const bp_rpc_host*>(host.get()->extension(host.get()->ctx, BP_EXT_RPC))) {
-    if (host_ == nullptr || !BP_HAS(host_, lost) || host_->received == nullptr || host_->failed == nullptr ||
-        host_->lost == nullptr) {
+    if (host_ == nullptr) {
       throw Failure(BP_UNSUPPORTED, "this core has no remote procedure calls (" BP_EXT_RPC ")");
     }
   }
 
-  uint64_t most_bytes() const { return host_->most_bytes; }
+  uint64_t max_message_bytes() const { return host_->max_message_bytes; }
 
   // Delivers a message whose memory `keep` holds until the core needs it no more.
   void received(int32_t from, std::string_view payload, const std::vector<bp_buffer>& buffers,
@@ -117,15 +116,12 @@ class RpcHost {
     const bp_rpc_message message = message_of(payload, buffers, std::move(keep));
     host_->received(host_->ctx, from, &message);
   }
-  // Delivers what is left of a message for whose buffers there is no memory here. False: this core knows of no such
-  // thing, and has not been told.
+  // Delivers what is left of a message for whose buffers there is no memory here.
   template <typename Keep>
-  bool refused(int32_t from, std::string_view payload, std::unique_ptr<Keep> keep, const Failure& why) const {
-    if (!BP_HAS(host_, refused) || host_->refused == nullptr) return false;
+  void refused(int32_t from, std::string_view payload, std::unique_ptr<Keep> keep, const Failure& why) const {
     const bp_rpc_message message = message_of(payload, {}, std::move(keep));
     const bp_error err = report_of(why);
     host_->refused(host_->ctx, from, &message, &err);
-    return true;
   }
   void failed(int32_t to, uint64_t id, const Failure& why) const {
     if (id == 0) return;

@@ -5,6 +5,7 @@
 //   worker.hpp     threads for a library that blocks;  poller.hpp: one for a library that is polled
 //   sockets.hpp    a TCP connection to each rank
 //   layer.hpp      a group that wraps another one
+//   owned_op.hpp   operations that outlive submit
 //   memory.hpp     memory that a group hands out for its operations' buffers
 #pragma once
 
@@ -17,6 +18,7 @@
 #include "memory.hpp"
 #include "messenger.hpp"
 #include "options.hpp"
+#include "owned_op.hpp"
 #include "poller.hpp"
 #include "process_group.hpp"
 #include "sockets.hpp"

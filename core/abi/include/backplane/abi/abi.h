@@ -5,11 +5,6 @@
 #ifndef BACKPLANE_ABI_ABI_H
 #define BACKPLANE_ABI_ABI_H
 
-#include "ext/memory.h"
-#include "ext/reduce.h"
-#include "ext/security.h"
-#include "layout.h"
-#include "note.h"
-#include "plugin.h"
+#include "layout.h" /* includes all of them */
 
 #endif

@@ -7,13 +7,17 @@
 #ifndef BACKPLANE_ABI_LAYOUT_H
 #define BACKPLANE_ABI_LAYOUT_H
 
+#include "ext/calls.h"
+#include "ext/device.h"
 #include "ext/memory.h"
+#include "ext/plan.h"
 #include "ext/reduce.h"
+#include "ext/rpc.h"
 #include "ext/security.h"
 #include "note.h"
 #include "plugin.h"
 
-BP_STATIC_ASSERT(sizeof(void*) == 8 && sizeof(long) == 8 && sizeof(int) == 4, "Backplane needs an LP64 platform");
+BP_STATIC_ASSERT(sizeof(void*) == 8 && sizeof(int) == 4, "Backplane needs a 64-bit platform with 32-bit int");
 BP_STATIC_ASSERT(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "Backplane needs a little-endian platform");
 
 #define BP_AT(type, field, offset) BP_STATIC_ASSERT(offsetof(type, field) == (offset), #type "." #field " moved")
@@ -179,7 +183,8 @@ BP_AT(bp_note_header, built_minor, 32);
 BP_AT(bp_note_header, need_minor, 36);
 BP_AT(bp_note_header, backend_count, 40);
 BP_AT(bp_note_header, backend_size, 44);
-BP_SIZE(bp_note_header, 48);
+BP_AT(bp_note_header, needs, 48);
+BP_SIZE(bp_note_header, 128);
 
 BP_AT(bp_note_backend, id, 0);
 BP_AT(bp_note_backend, version, 36);
@@ -192,10 +197,8 @@ BP_SIZE(bp_note_backend, 76);
 BP_AT(bp_reduce_api, struct_size, 0);
 BP_AT(bp_reduce_api, reserved, 4);
 BP_AT(bp_reduce_api, combine, 8);
-BP_SIZE(bp_reduce_api, 16);
 BP_AT(bp_reduce_api, divide, 16);
 BP_AT(bp_reduce_api, multiply, 24);
-BP_SIZE(bp_reduce_api, 32);
 BP_AT(bp_reduce_api, reduce, 32);
 BP_SIZE(bp_reduce_api, 40);
 
@@ -210,9 +213,81 @@ BP_AT(bp_memory_api, allocate, 16);
 BP_AT(bp_memory_api, release, 24);
 BP_SIZE(bp_memory_api, 32);
 
+BP_AT(bp_device_api, struct_size, 0);
+BP_AT(bp_device_api, reserved, 4);
+BP_AT(bp_device_api, ctx, 8);
+BP_AT(bp_device_api, wait_on_stream, 16);
+BP_AT(bp_device_api, copy, 24);
+BP_SIZE(bp_device_api, 32);
+
+BP_AT(bp_plan_api, struct_size, 0);
+BP_AT(bp_plan_api, world_size, 4);
+BP_SIZE(bp_plan_api, 8);
+
+BP_AT(bp_call, struct_size, 0);
+BP_AT(bp_call, peer, 4);
+BP_AT(bp_call, served, 8);
+BP_AT(bp_call, status, 12);
+BP_AT(bp_call, number, 16);
+BP_AT(bp_call, begin_ns, 24);
+BP_AT(bp_call, end_ns, 32);
+BP_AT(bp_call, function, 40);
+BP_AT(bp_call, request_bytes, 48);
+BP_AT(bp_call, answer_bytes, 56);
+BP_SIZE(bp_call, 64);
+
+BP_AT(bp_metric, struct_size, 0);
+BP_AT(bp_metric, kind, 4);
+BP_AT(bp_metric, name, 8);
+BP_AT(bp_metric, peer, 16);
+BP_AT(bp_metric, value, 24);
+BP_SIZE(bp_metric, 32);
+
+BP_AT(bp_metrics_api, struct_size, 0);
+BP_AT(bp_metrics_api, reserved, 4);
+BP_AT(bp_metrics_api, ctx, 8);
+BP_AT(bp_metrics_api, worker, 16);
+BP_AT(bp_metrics_api, visit, 24);
+BP_SIZE(bp_metrics_api, 32);
+
+BP_AT(bp_calls_api, struct_size, 0);
+BP_AT(bp_calls_api, reserved, 4);
+BP_AT(bp_calls_api, ctx, 8);
+BP_AT(bp_calls_api, ended, 16);
+BP_AT(bp_calls_api, joined, 24);
+BP_SIZE(bp_calls_api, 32);
+
+BP_AT(bp_rpc_message, struct_size, 0);
+BP_AT(bp_rpc_message, buffer_count, 4);
+BP_AT(bp_rpc_message, id, 8);
+BP_AT(bp_rpc_message, payload, 16);
+BP_AT(bp_rpc_message, payload_size, 24);
+BP_AT(bp_rpc_message, buffers, 32);
+BP_AT(bp_rpc_message, release, 40);
+BP_AT(bp_rpc_message, owner, 48);
+BP_SIZE(bp_rpc_message, 56);
+
+BP_AT(bp_rpc_api, struct_size, 0);
+BP_AT(bp_rpc_api, reserved, 4);
+BP_AT(bp_rpc_api, send, 8);
+BP_AT(bp_rpc_api, abort, 16);
+BP_AT(bp_rpc_api, destroy, 24);
+BP_AT(bp_rpc_api, extension, 32);
+BP_SIZE(bp_rpc_api, 40);
+
+BP_AT(bp_rpc_host, struct_size, 0);
+BP_AT(bp_rpc_host, inner_flags, 4);
+BP_AT(bp_rpc_host, ctx, 8);
+BP_AT(bp_rpc_host, received, 16);
+BP_AT(bp_rpc_host, failed, 24);
+BP_AT(bp_rpc_host, max_message_bytes, 32);
+BP_AT(bp_rpc_host, lost, 40);
+BP_AT(bp_rpc_host, refused, 48);
+BP_SIZE(bp_rpc_host, 56);
+
 BP_FROZEN(bp_buffer, 24);
 BP_FROZEN(bp_key_value, 16);
-BP_FROZEN(bp_note_header, 48);
+BP_FROZEN(bp_note_header, 128);
 BP_FROZEN(bp_note_backend, 76);
 
 #undef BP_AT

@@ -62,6 +62,9 @@ extern "C" {
 
 #define BP_ANY_SOURCE (-1)
 #define BP_TAG_INTERNAL (UINT64_C(1) << 63)
+#define BP_NO_STREAM                                                                              \
+  ((void*)(intptr_t)-1) /* no ordering: the buffers are ready, and the program waits for the work \
+                         */
 
 enum {
   BP_OP_SYNC = 1 /* the caller will wait at once: submit may block until the operation is terminal. It then keeps the
@@ -102,7 +105,7 @@ typedef struct bp_op {
   uint64_t tag;       /* send and recv */
   uint64_t seq;       /* collectives: the same on all ranks. send and recv: this rank's count, for logs only */
   uint64_t flags;     /* BP_OP_SYNC; BP_OP_MORE of ext/device.h, for backends with that extension alone */
-  int64_t timeout_ns; /* time allowed from submit on, or BP_NO_TIMEOUT */
+  int64_t timeout_ns; /* time allowed from submit on, or BP_NO_TIMEOUT; programs may say BP_INHERIT_TIMEOUT */
   bp_buffer input;
   bp_buffer output;
   const uint64_t* in_counts; /* W elements each, or NULL; see the table */
@@ -110,9 +113,27 @@ typedef struct bp_op {
   const uint64_t* out_counts;
   const uint64_t* out_displs;
   const void* scalar; /* premul_sum: this rank's factor, one element of dtype in host memory */
-  void* stream;       /* device buffers: the stream to order after and before (cudaStream_t); NULL is the default one */
+  void* stream;       /* device buffers: the stream to order after and before (cudaStream_t); NULL: the device's default
+                         stream; BP_NO_STREAM: none */
   bp_result* result;  /* recv: where to report source and size; may be NULL */
 } bp_op;
+
+/* An operation of that kind with every other field zero or NULL, but for the timeout: that of the group. */
+static inline void bp_op_init(bp_op* op, uint32_t kind) {
+  const bp_buffer none = {NULL, 0, BP_HOST, 0};
+  /* Field by field: compilers clear so large a struct by an instruction that takes a tenth of a small operation. */
+  op->struct_size = sizeof *op;
+  op->kind = kind;
+  op->dtype = op->reduce_op = 0;
+  op->root = op->peer = 0;
+  op->tag = op->seq = op->flags = 0;
+  op->timeout_ns = BP_INHERIT_TIMEOUT;
+  op->input = op->output = none;
+  op->in_counts = op->in_displs = op->out_counts = op->out_displs = NULL;
+  op->scalar = NULL;
+  op->stream = NULL;
+  op->result = NULL;
+}
 
 #ifdef __cplusplus
 }

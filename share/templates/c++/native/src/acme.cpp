@@ -44,7 +44,7 @@ struct AcmeBackend {
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   // Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
   static constexpr uint32_t flags =
-      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_PUNCTUAL;
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
   static constexpr std::array options = {sdk::option(
       {.key = "address", .default_value = "127.0.0.1", .help = "numeric address of this host that the others reach"})};
   static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV), sdk::moves(BP_BARRIER),

@@ -27,7 +27,7 @@
 #define ACME_VERSION "1.0"
 /* Punctual: nothing here blocks longer than asked. */
 #define ACME_FLAGS \
-  (BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_PUNCTUAL)
+  (BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED)
 
 /* --------------------------------------------------- The table -----------------------------------------------------
  */
@@ -243,7 +243,7 @@ static const struct {
   bp_note_header header;
   bp_note_backend backends[1];
 } note __attribute__((section(BP_NOTE_SECTION), used, aligned(4))) = {
-    BP_NOTE_HEADER_INIT(1, 0),
+    BP_NOTE_HEADER_INIT(1, 0, ""),
     {{"acme-id", ACME_VERSION, BP_KIND_PROCESS_GROUP, ACME_FLAGS, BP_BIT(BP_SEND) | BP_BIT(BP_RECV), 0}}};
 
 BP_EXPORT const bp_plugin bp_plugin_v1 = {

@@ -244,7 +244,7 @@ layout! {
 }
 
 layout! {
-    pub struct Note: 124 {
+    pub struct Note: 204 {
         name_size: u32 = 0,
         description_size: u32 = 4,
         kind: u32 = 8,
@@ -255,7 +255,8 @@ layout! {
         need_minor: u32 = 36,
         backend_count: u32 = 40,
         backend_size: u32 = 44,
-        backend: NoteBackend = 48,
+        needs: [u8; 80] = 48,
+        backend: NoteBackend = 128,
     }
 }
 

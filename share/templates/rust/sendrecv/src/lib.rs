@@ -177,6 +177,7 @@ static NOTE: abi::Note = abi::Note {
     need_minor: 0,
     backend_count: 1,
     backend_size: abi::size::<abi::NoteBackend>(),
+    needs: abi::padded(""),
     backend: abi::NoteBackend {
         id: abi::padded(ID),
         version: abi::padded(VERSION),

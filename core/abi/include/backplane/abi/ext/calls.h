@@ -9,7 +9,7 @@
  * A layer may read the worker's own numbers, too: those of bp_rpc_metrics under the same names, less its histograms.
  *
  * The outermost layer that offers the table hears of calls; one that does not hands on the table of what it wraps. A
- * layer that is not BP_BACKEND_PUNCTUAL has no extensions and hands on none: it and those inside it hear nothing.
+ * layer that is not BP_BACKEND_BOUNDED has no extensions and hands on none: it and those inside it hear nothing.
  */
 #ifndef BACKPLANE_ABI_EXT_CALLS_H
 #define BACKPLANE_ABI_EXT_CALLS_H
@@ -36,7 +36,7 @@ typedef struct bp_call {
   int64_t end_ns;
   const char* function; /* its name; "" where a value is fetched from its owner. Valid during the call */
 
-  /* Newer than function: ask BP_HAS(call, answer_bytes). Payload and buffers, without what the core and the agent put
+  /* Payload and buffers, without what the core and the agent put
    * around them: alike on both sides of a call that was answered. */
   uint64_t request_bytes; /* the arguments */
   uint64_t answer_bytes;  /* the result; 0 if there was none, as after an error, or if it stays there (remote) */
@@ -79,43 +79,11 @@ typedef struct bp_calls_api {
    */
   void (*ended)(void* ctx, const bp_call* call);
 
-  /* Newer than ended: ask BP_HAS(api, joined). May be NULL. A worker has met the others in this group; `metrics` and
+  /* May be NULL. A worker has met the others in this group; `metrics` and
    * its texts are valid until destroy has returned, during which they may still be read.
    * [one-at-a-time], at most once, before the worker's first call; does not block. */
   void (*joined)(void* ctx, const bp_metrics_api* metrics);
 } bp_calls_api;
-
-#ifdef __cplusplus
-#define BP_CALLS_AT(type, field, offset) static_assert(offsetof(type, field) == (offset), "the ABI has changed")
-#else
-#define BP_CALLS_AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), "the ABI has changed")
-#endif
-BP_CALLS_AT(bp_call, struct_size, 0);
-BP_CALLS_AT(bp_call, peer, 4);
-BP_CALLS_AT(bp_call, served, 8);
-BP_CALLS_AT(bp_call, status, 12);
-BP_CALLS_AT(bp_call, number, 16);
-BP_CALLS_AT(bp_call, begin_ns, 24);
-BP_CALLS_AT(bp_call, end_ns, 32);
-BP_CALLS_AT(bp_call, function, 40);
-BP_CALLS_AT(bp_call, request_bytes, 48);
-BP_CALLS_AT(bp_call, answer_bytes, 56);
-BP_CALLS_AT(bp_metric, struct_size, 0);
-BP_CALLS_AT(bp_metric, kind, 4);
-BP_CALLS_AT(bp_metric, name, 8);
-BP_CALLS_AT(bp_metric, peer, 16);
-BP_CALLS_AT(bp_metric, value, 24);
-BP_CALLS_AT(bp_metrics_api, struct_size, 0);
-BP_CALLS_AT(bp_metrics_api, reserved, 4);
-BP_CALLS_AT(bp_metrics_api, ctx, 8);
-BP_CALLS_AT(bp_metrics_api, worker, 16);
-BP_CALLS_AT(bp_metrics_api, visit, 24);
-BP_CALLS_AT(bp_calls_api, struct_size, 0);
-BP_CALLS_AT(bp_calls_api, reserved, 4);
-BP_CALLS_AT(bp_calls_api, ctx, 8);
-BP_CALLS_AT(bp_calls_api, ended, 16);
-BP_CALLS_AT(bp_calls_api, joined, 24);
-#undef BP_CALLS_AT
 
 #ifdef __cplusplus
 }

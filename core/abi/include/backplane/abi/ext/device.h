@@ -3,8 +3,9 @@
  * "backplane.device/1", an extension of a process group whose operations run in streams of a device: what follows an
  * operation without the host waiting for it, batches, and the device's memory for those who do not know the device.
  *
- * NOT THROUGH LAYERS. A layer's works are its own, so that the core asks only for the table of a backend that it calls
- * itself.
+ * LAYERS. A work of a layer is the layer's own. A layer around a group with this extension offers a table of its own,
+ * whose wait_on_stream takes the layer's work and passes on the wrapped group's; a layer that does not is NULL's
+ * answer, and the core waits on the host. BP_OP_MORE passes through a layer as it is.
  *
  * STREAMS. An operation on buffers of the device runs after what bp_op.stream held at submit. What is put into that
  * stream later runs after a collective, once that is in the stream; a message runs beside its stream, and what is to
@@ -41,7 +42,7 @@ typedef struct bp_device_api {
    * too. BP_OK also if the operation is done. BP_AGAIN when that time is over; BP_UNSUPPORTED: this operation does not
    * end in a stream (buffers of the host); any other: what the operation failed with. [any], also beside work_test and
    * work_wait of the same work, but not beside work_release; until destroy. */
-  int32_t (*order)(void* ctx, bp_work* work, void* stream, int64_t timeout_ns, bp_error* err);
+  int32_t (*wait_on_stream)(void* ctx, bp_work* work, void* stream, int64_t timeout_ns, bp_error* err);
 
   /* Copies between memory of this device (backplane.memory/1) and memory of the host, or within either. Not in any
    * order with operations and streams: wait for them before. BP_RESOURCE: the device refuses. [any], until destroy,

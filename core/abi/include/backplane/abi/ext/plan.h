@@ -22,15 +22,6 @@ typedef struct bp_plan_api {
 } bp_plan_api;
 
 #ifdef __cplusplus
-#define BP_PLAN_AT(type, field, offset) static_assert(offsetof(type, field) == (offset), "the ABI has changed")
-#else
-#define BP_PLAN_AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), "the ABI has changed")
-#endif
-BP_PLAN_AT(bp_plan_api, struct_size, 0);
-BP_PLAN_AT(bp_plan_api, world_size, 4);
-#undef BP_PLAN_AT
-
-#ifdef __cplusplus
 }
 #endif
 

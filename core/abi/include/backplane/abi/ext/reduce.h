@@ -25,19 +25,16 @@ typedef struct bp_reduce_api {
   int32_t (*combine)(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
                      uint64_t count);
 
-  /* The rest of avg and premul_sum. Newer than combine: ask BP_HAS(api, multiply) before either is called. */
-
-  /* avg, of the sum: data[i] /= `divisor` for `count` elements; integers are rounded toward zero. BP_INVALID if there
-   * is no avg of the dtype, or the divisor is 0.
-   * [any], does not block. */
+  /* The rest of avg, of the sum: data[i] /= `divisor` for `count` elements; integers are rounded toward zero.
+   * BP_INVALID if there is no avg of the dtype, or the divisor is 0. [any], does not block. */
   int32_t (*divide)(uint32_t dtype, void* data, uint64_t divisor, uint64_t count);
 
-  /* premul_sum, of each rank's input: out[i] = in[i] * *scalar for `count` elements; the scalar is one element of the
-   * dtype. `out` may be `in`; other overlap is not allowed. BP_INVALID if there is no such dtype.
-   * [any], does not block. */
+  /* The rest of premul_sum, of each rank's input: out[i] = in[i] * *scalar for `count` elements; the scalar is one
+   * element of the dtype. `out` may be `in`; other overlap is not allowed. BP_INVALID if there is no such dtype. [any],
+   * does not block. */
   int32_t (*multiply)(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count);
 
-  /* All of a reduction, of the inputs of several ranks at once. Newer than multiply: ask BP_HAS(api, reduce).
+  /* All of a reduction, of the inputs of several ranks at once.
    *
    * out[i] = inputs[0][i] op inputs[1][i] op ... of `inputs_count` inputs, in this order, for `count` elements. avg
    * divides by `divisor` at the end; other operations ignore it. With `scalars`, each input whose scalar is not NULL is

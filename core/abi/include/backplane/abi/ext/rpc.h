@@ -43,9 +43,6 @@ extern "C" {
 
 #define BP_EXT_RPC "backplane.rpc/1"
 
-/* Of bp_backend.flags, whose other bits are in plugin.h: the agent sends over bp_init.inner. */
-enum { BP_BACKEND_RPC_OVER_GROUP = 256 };
-
 /* A message. The struct and the array are valid during the call that hands it over; what they point to until release.
  */
 typedef struct bp_rpc_message {
@@ -99,46 +96,17 @@ typedef struct bp_rpc_host {
 
   /* The largest message (payload and buffers together, bytes) that the core takes: refuse what says to be larger before
    * allocating for it. */
-  uint64_t most_bytes;
+  uint64_t max_message_bytes;
 
   /* Nothing is heard from `peer` any more (-1: from anybody), as far as the agent can tell: calls to it end. What comes
    * from it later all the same is received. [any]; does not block for long. */
   void (*lost)(void* ctx, int32_t peer, const bp_error* err);
 
   /* A message has come whose buffers this worker has no memory for, of a device, say. The core takes it over without
-   * them, and has the call that it belongs to end with this error, as if the message had brought that. Not there if
-   * struct_size ends before it: the agent then reports the peer as `lost`. [any]; does not block for long. */
+   * them, and has the call that it belongs to end with this error, as if the message had brought that. [any];
+   * does not block for long. */
   void (*refused)(void* ctx, int32_t from, const bp_rpc_message* message, const bp_error* err);
 } bp_rpc_host;
-
-#ifdef __cplusplus
-#define BP_RPC_AT(type, field, offset) static_assert(offsetof(type, field) == (offset), "the ABI has changed")
-#else
-#define BP_RPC_AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), "the ABI has changed")
-#endif
-BP_RPC_AT(bp_rpc_message, struct_size, 0);
-BP_RPC_AT(bp_rpc_message, buffer_count, 4);
-BP_RPC_AT(bp_rpc_message, id, 8);
-BP_RPC_AT(bp_rpc_message, payload, 16);
-BP_RPC_AT(bp_rpc_message, payload_size, 24);
-BP_RPC_AT(bp_rpc_message, buffers, 32);
-BP_RPC_AT(bp_rpc_message, release, 40);
-BP_RPC_AT(bp_rpc_message, owner, 48);
-BP_RPC_AT(bp_rpc_api, struct_size, 0);
-BP_RPC_AT(bp_rpc_api, reserved, 4);
-BP_RPC_AT(bp_rpc_api, send, 8);
-BP_RPC_AT(bp_rpc_api, abort, 16);
-BP_RPC_AT(bp_rpc_api, destroy, 24);
-BP_RPC_AT(bp_rpc_api, extension, 32);
-BP_RPC_AT(bp_rpc_host, struct_size, 0);
-BP_RPC_AT(bp_rpc_host, inner_flags, 4);
-BP_RPC_AT(bp_rpc_host, ctx, 8);
-BP_RPC_AT(bp_rpc_host, received, 16);
-BP_RPC_AT(bp_rpc_host, failed, 24);
-BP_RPC_AT(bp_rpc_host, most_bytes, 32);
-BP_RPC_AT(bp_rpc_host, lost, 40);
-BP_RPC_AT(bp_rpc_host, refused, 48);
-#undef BP_RPC_AT
 
 #ifdef __cplusplus
 }

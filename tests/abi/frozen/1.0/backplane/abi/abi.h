@@ -5,9 +5,6 @@
 #ifndef BACKPLANE_ABI_ABI_H
 #define BACKPLANE_ABI_ABI_H
 
-#include "ext/reduce.h"
-#include "layout.h"
-#include "note.h"
-#include "plugin.h"
+#include "layout.h" /* includes all of them */
 
 #endif

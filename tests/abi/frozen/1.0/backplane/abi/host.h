@@ -2,7 +2,7 @@
  *
  * What the core offers to a plugin. A host table is handed to `probe` and `init`. The one of probe is valid during the
  * call and has no store (its store functions answer BP_UNSUPPORTED). The one of init is valid until the agent's destroy
- * has returned, and legal to use from its first moment.
+ * has returned, and legal to use from its first moment. What probe logs at BP_LOG_INFO is shown beside its answer.
  */
 #ifndef BACKPLANE_ABI_HOST_H
 #define BACKPLANE_ABI_HOST_H

@@ -7,7 +7,7 @@
  *
  *     static const struct { bp_note_header header; bp_note_backend backends[1]; } note
  *         __attribute__((section(BP_NOTE_SECTION), used, aligned(4))) = {
- *             BP_NOTE_HEADER_INIT(1, 0),
+ *             BP_NOTE_HEADER_INIT(1, 0, ""),
  *             {{"acme", "1.0", BP_KIND_PROCESS_GROUP, BP_BACKEND_TAGS, BP_BIT(BP_SEND) | BP_BIT(BP_RECV), 0}}};
  *
  * All numbers are little endian. Both structs are frozen; a record grows only by a larger `backend_size`, which a
@@ -38,6 +38,9 @@ typedef struct bp_note_header {
   uint32_t need_minor;
   uint32_t backend_count; /* 1 .. BP_NOTE_MAX_BACKENDS */
   uint32_t backend_size;  /* bytes of one record, at least sizeof(bp_note_backend) */
+  char needs[80];         /* extensions of the core that the plugin cannot do without: their ids, separated by spaces
+                             ("backplane.rpc/1 backplane.reduce/1"), NUL-terminated, padded with NULs; mostly empty. A
+                             core that lacks one refuses the plugin */
 } bp_note_header;
 
 typedef struct bp_note_backend {
@@ -49,11 +52,13 @@ typedef struct bp_note_backend {
   uint32_t ops_high; /* the upper half of that mask; no operation uses it yet */
 } bp_note_backend;
 
-/* Initialiser of the header of a note with `count` records, for a plugin that needs a core of minor `need` at least. */
-#define BP_NOTE_HEADER_INIT(count, need)                                                                       \
-  {                                                                                                            \
-    sizeof BP_NOTE_NAME, 6 * sizeof(uint32_t) + (count) * sizeof(bp_note_backend), BP_NOTE_TYPE, BP_NOTE_NAME, \
-        BP_MAGIC, BP_ABI_MAJOR, BP_ABI_MINOR, (need), (count), sizeof(bp_note_backend)                         \
+/* Initialiser of the header of a note with `count` records, for a plugin that needs a core of minor `need_minor` at
+ * least and the extensions `needs` (a string literal, "" for none). */
+#define BP_NOTE_HEADER_INIT(count, need_minor, needs)                                                                  \
+  {                                                                                                                    \
+    sizeof BP_NOTE_NAME, sizeof(bp_note_header) - offsetof(bp_note_header, magic) + (count) * sizeof(bp_note_backend), \
+        BP_NOTE_TYPE, BP_NOTE_NAME, BP_MAGIC, BP_ABI_MAJOR, BP_ABI_MINOR, (need_minor), (count),                       \
+        sizeof(bp_note_backend), needs                                                                                 \
   }
 
 #ifdef __cplusplus

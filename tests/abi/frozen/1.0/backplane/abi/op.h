@@ -28,7 +28,7 @@
  *   recv              -                                 up to N                            peer or BP_ANY_SOURCE, tag
  *
  * Blocks stand in rank order: rank r's block of gather, scatter, all_gather, reduce_scatter and all_to_all begins at
- * element r*N; that of a v-variant at element displs[r].
+ * element r*N; that of a v-variant at element displs[r]. What lies in an output between its blocks is left as it was.
  *
  * IN PLACE means exactly in place, and the core has refused every other overlap of in and out:
  *   all_reduce, reduce at the root, all_to_all: out.data == in.data
@@ -48,7 +48,8 @@
  *
  * MESSAGES are bytes: sender and receiver need not name the same dtype, a peer may be the rank itself. A message longer
  * than the receive buffer ends the recv with BP_INVALID: the message is consumed, bp_result holds its source and full
- * size, what the buffer holds is undefined, and the group stays usable. A shorter one is fine; bp_result says how long.
+ * size, what the buffer holds is undefined, and the group stays usable. A shorter one is fine; bp_result says how long,
+ * and the rest of the buffer is left as it was.
  */
 #ifndef BACKPLANE_ABI_OP_H
 #define BACKPLANE_ABI_OP_H
@@ -61,6 +62,9 @@ extern "C" {
 
 #define BP_ANY_SOURCE (-1)
 #define BP_TAG_INTERNAL (UINT64_C(1) << 63)
+#define BP_NO_STREAM                                                                              \
+  ((void*)(intptr_t)-1) /* no ordering: the buffers are ready, and the program waits for the work \
+                         */
 
 enum {
   BP_OP_SYNC = 1 /* the caller will wait at once: submit may block until the operation is terminal. It then keeps the
@@ -70,7 +74,7 @@ enum {
 };
 
 /* A span of elements. Frozen. The memory belongs to the caller and stays valid, and busy, until the operation is
- * terminal. */
+ * terminal. Host memory is aligned as an element (of a complex number, its part) is by nature, and no better. */
 typedef struct bp_buffer {
   void* data;
   uint64_t count;  /* elements of bp_op.dtype */
@@ -100,8 +104,8 @@ typedef struct bp_op {
   int32_t peer;       /* rank in this group, or BP_ANY_SOURCE for recv */
   uint64_t tag;       /* send and recv */
   uint64_t seq;       /* collectives: the same on all ranks. send and recv: this rank's count, for logs only */
-  uint64_t flags;     /* BP_OP_SYNC */
-  int64_t timeout_ns; /* time allowed from submit on, or BP_NO_TIMEOUT */
+  uint64_t flags;     /* BP_OP_SYNC; BP_OP_MORE of ext/device.h, for backends with that extension alone */
+  int64_t timeout_ns; /* time allowed from submit on, or BP_NO_TIMEOUT; programs may say BP_INHERIT_TIMEOUT */
   bp_buffer input;
   bp_buffer output;
   const uint64_t* in_counts; /* W elements each, or NULL; see the table */
@@ -109,9 +113,27 @@ typedef struct bp_op {
   const uint64_t* out_counts;
   const uint64_t* out_displs;
   const void* scalar; /* premul_sum: this rank's factor, one element of dtype in host memory */
-  void* stream;       /* device buffers: the stream to order after and before (cudaStream_t); NULL is the default one */
+  void* stream;       /* device buffers: the stream to order after and before (cudaStream_t); NULL: the device's default
+                         stream; BP_NO_STREAM: none */
   bp_result* result;  /* recv: where to report source and size; may be NULL */
 } bp_op;
+
+/* An operation of that kind with every other field zero or NULL, but for the timeout: that of the group. */
+static inline void bp_op_init(bp_op* op, uint32_t kind) {
+  const bp_buffer none = {NULL, 0, BP_HOST, 0};
+  /* Field by field: compilers clear so large a struct by an instruction that takes a tenth of a small operation. */
+  op->struct_size = sizeof *op;
+  op->kind = kind;
+  op->dtype = op->reduce_op = 0;
+  op->root = op->peer = 0;
+  op->tag = op->seq = op->flags = 0;
+  op->timeout_ns = BP_INHERIT_TIMEOUT;
+  op->input = op->output = none;
+  op->in_counts = op->in_displs = op->out_counts = op->out_displs = NULL;
+  op->scalar = NULL;
+  op->stream = NULL;
+  op->result = NULL;
+}
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,8 @@
  *
  * Users write options as text: `gloo?iface=eth0&threads=2`. The core checks keys, types, ranges and choices, names the
  * nearest valid key for a misspelt one, fills in the defaults, and hands over a complete list of values in the order of
- * the schema. A backend therefore never meets an unknown key or a malformed value.
+ * the schema. A backend therefore never meets an unknown key or a malformed value. If it refuses a value all the same
+ * (an address that this machine does not have), its text names the key.
  */
 #ifndef BACKPLANE_ABI_OPTIONS_H
 #define BACKPLANE_ABI_OPTIONS_H

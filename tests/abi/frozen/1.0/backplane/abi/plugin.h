@@ -30,19 +30,25 @@ enum {
 
 /* Properties of a backend; a mask. */
 enum {
-  BP_BACKEND_TAGS = 1,        /* send and recv match tags */
-  BP_BACKEND_ANY_SOURCE = 2,  /* recv accepts BP_ANY_SOURCE */
-  BP_BACKEND_AUTONOMOUS = 4,  /* operations get on without calls */
-  BP_BACKEND_THREADS = 8,     /* the ranks of a group may be threads of one process */
-  BP_BACKEND_LOCAL = 16,      /* init_process_group returns the group and leaves the process-wide default alone */
-  BP_BACKEND_ONE_PROCESS = 32, /* all ranks of a group must be in one process */
-  BP_BACKEND_PUNCTUAL = 64     /* every function keeps its deadline and ends on abort: trust it on the caller's thread.
-                                  Without this flag the core calls the backend on threads of its own, which cost some
-                                  microseconds an operation and are left behind if they do not come back in time */
+  BP_BACKEND_TAGS = 1,         /* send and recv match tags */
+  BP_BACKEND_ANY_SOURCE = 2,   /* recv accepts BP_ANY_SOURCE */
+  BP_BACKEND_AUTONOMOUS = 4,   /* operations get on without calls */
+  BP_BACKEND_THREADS = 8,      /* the ranks of a group may be threads of one process */
+  BP_BACKEND_LOCAL = 16,       /* init_process_group returns the group and leaves the process-wide default alone */
+  BP_BACKEND_ONE_PROCESS = 32, /* all ranks of a group must be in one process; with BP_BACKEND_THREADS */
+  BP_BACKEND_BOUNDED = 64,     /* every function keeps its deadline and ends on abort: trust it on the caller's thread.
+                                   Without this flag the core calls the backend on threads of its own, which cost some
+                                   microseconds an operation and are left behind if they do not come back in time */
+  BP_BACKEND_AUTHENTICATES = 128, /* takes part in jobs with a secret: in them it makes sure that its peers are ranks of
+                                  its group (ext/security.h). Without this flag such a job takes the backend only if it
+                                  stays in one process (BP_BACKEND_ONE_PROCESS) */
+  BP_BACKEND_RPC_OVER_GROUP = 256 /* an RPC agent that sends over bp_init.inner (ext/rpc.h) */
 };
 
-/* One operation that a backend performs natively. Static. The core completes everything else over send and recv, for
- * which BP_U8 in BP_HOST memory is enough: it recasts host messages of other dtypes, too. */
+/* What a backend performs natively of one operation: all combinations of these dtypes, reduce ops and kinds of memory.
+ * Where that is no product, several rows describe the operation, and a combination is native if one of them has it.
+ * Static. The core implements everything else over send and recv, for which BP_U8 in BP_HOST memory is enough: it
+ * recasts host messages of other dtypes, too. */
 typedef struct bp_capability {
   uint32_t struct_size;
   uint32_t op;         /* BP_BARRIER ... */
@@ -78,8 +84,8 @@ typedef struct bp_init {
   uint32_t kind;                /* the kind of agent asked for, one of BP_KIND_PROCESS_GROUP ... */
   int64_t timeout_ns;           /* time allowed for init itself */
   const int32_t* global_ranks;  /* world_size elements: each member's rank in the job's first group */
-  const struct bp_agent* inner; /* layers: the group to wrap, valid until the layer's destroy has returned; the layer
-                                   does not destroy it. NULL otherwise */
+  const struct bp_agent* inner; /* layers, and agents with BP_BACKEND_RPC_OVER_GROUP: the group to wrap or send over,
+                                   valid until their destroy has returned; they do not destroy it. NULL otherwise */
 } bp_init;
 
 /* What init makes. Filled in by the plugin; the struct itself belongs to the core. */
@@ -121,12 +127,15 @@ typedef struct bp_backend {
   void (*destroy_options)(const struct bp_backend* self, bp_options* options);
 
   /* The init handler. Starts this rank's part of a group of init->world_size ranks and fills in *agent. Need not wait
-   * for the other ranks. On failure nothing is left behind and *agent is ignored. Called once per group, also several
-   * times in a process, also concurrently. [any]; blocks up to init->timeout_ns or until host->abort_requested. */
+   * for the other ranks; if it waits for one that does not come, its text or peer_rank names that rank (BP_TIMEOUT,
+   * BP_PEER_LOST). A rank or world_size out of range is BP_INVALID, want of descriptors, threads or memory BP_RESOURCE.
+   * On failure nothing is left behind and *agent is ignored. Called once per group, also several times in a process,
+   * also concurrently. [any]; blocks up to init->timeout_ns or until host->abort_requested. */
   int32_t (*init)(const struct bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err);
 } bp_backend;
 
-/* A plugin. Static. `need_minor` is for a plugin that cannot do without a newer feature; the others ask BP_HAS. */
+/* A plugin. Static. `need_minor` is for a plugin that cannot do without a newer field or function of these headers; the
+ * others ask BP_HAS. A plugin that cannot do without an extension says so in its note. */
 typedef struct bp_plugin {
   uint32_t struct_size;
   uint32_t magic;       /* BP_MAGIC */

@@ -17,13 +17,16 @@
  * it) where it can see one; what has arrived from it before is still received. A peer that destroyed its group counts
  * as lost for those who still wait for it. A recv from BP_ANY_SOURCE fails only when nobody is left.
  *
- * PROGRESS. An operation must get on while the caller waits for any operation of the same group. A backend that gets on
- * without any call at all (a thread or a device of its own) says so with BP_BACKEND_AUTONOMOUS.
+ * PROGRESS. An operation must get on while the caller waits for, or tests again and again, any operation of the same
+ * group. A backend that gets on without any call at all (a thread or a device of its own) says so with
+ * BP_BACKEND_AUTONOMOUS.
  *
  * ABORT. Within half a second of abort, without further calls and without waiting for any peer, every operation in
- * flight is terminal and every blocked call has returned; submit fails from then on. The status is that of `why`, and
- * the text tells its text. It is the only way out of a hang, so it must not need a lock that a blocked call keeps while
- * it blocks. It concerns this rank; peers may notice (closed connections).
+ * flight is terminal and every blocked call has returned; submit fails from then on. The status and the native code are
+ * those of `why`, so is the peer rank if `why` names one, and the text tells its text; of a long one, at least the
+ * first 500 bytes. What was done before stays done. Abort is the only way out of a hang, so it must not need a lock
+ * that a blocked call keeps while it blocks. It concerns this rank; peers may notice (closed connections). Other groups
+ * of the process, and those made later, are as before.
  *
  * THE END. The core calls destroy after it released every work; it puts no barrier before it, so peers may still be
  * busy. Messages that nobody received are dropped. Nothing of the agent runs afterwards: threads are joined,

@@ -34,8 +34,8 @@ typedef struct bp_error {
   int64_t native_code;  /* errno, zmq_errno(), ncclResult_t ...; 0 if there is none */
   int32_t peer_rank;    /* the rank in this group that the failure is about, -1 if unknown */
   uint32_t reserved;
-  char text[BP_ERROR_TEXT_SIZE]; /* one sentence: what, where, what to do. UTF-8, always NUL-terminated; a longer text
-                                    is cut at a character boundary */
+  char text[BP_ERROR_TEXT_SIZE]; /* one sentence, on one line: what, where, what to do. UTF-8, always NUL-terminated; a
+                                    longer text is cut at a character boundary */
 } bp_error;
 
 /* Makes *err ready to be passed: no error, no peer. */

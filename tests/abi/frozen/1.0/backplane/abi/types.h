@@ -44,8 +44,9 @@ static inline uint64_t bp_dtype_size(uint32_t dtype) {
 }
 
 /* Reduce operations. Integer sums and products wrap. Bool: sum and max are or, prod and min are and; avg is refused.
- * avg is the sum divided by the world size (integers: quotient rounded toward zero). NaN propagates through sum and
- * prod; min and max return NaN if either side is NaN. min and max are refused for complex types, the bit operations
+ * avg is the sum divided by the world size (integers: quotient rounded toward zero). Floating-point sums and products
+ * are those of IEEE 754, for infinities, NaN and signed zeros too, with no more error than one rounding per operation;
+ * min and max return NaN if either side is NaN. min and max are refused for complex types, the bit operations
  * for floating and complex types. premul_sum multiplies each rank's input by that rank's bp_op.scalar first. */
 enum {
   BP_SUM = 0,

@@ -1,55 +1,55 @@
-/* SPDX-License-Identifier: Apache-2.0
- *
- * The state of a toy agent, and where its messages meet their receives (toy_plugin.c).
+/* The state of an agent, and where its messages meet their receives (acme.c).
  */
-#ifndef TOY_MATCHING_H
-#define TOY_MATCHING_H
+#ifndef ACME_MATCHING_H
+#define ACME_MATCHING_H
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/un.h>
 #include <time.h>
 
 #include "backplane/abi/abi.h"
 
-typedef struct toy_node {
-  struct toy_node* next;
-} toy_node;
+typedef struct acme_node {
+  struct acme_node* next;
+} acme_node;
 
-typedef struct toy_list {
-  toy_node *first, *last;
-} toy_list;
+typedef struct acme_list {
+  acme_node *first, *last;
+} acme_list;
 
-typedef struct toy_frame { /* before each message on the wire */
+typedef struct acme_frame { /* before each message on the wire */
   uint64_t tag, bytes;
-} toy_frame;
+} acme_frame;
 
-typedef struct toy_hello { /* first on each connection */
+typedef struct acme_hello { /* first on each connection */
   uint64_t nonce;
   int32_t rank;
   uint32_t reserved;
-} toy_hello;
+} acme_hello;
 
-typedef struct toy_address { /* in the store */
+typedef struct acme_address { /* in the store */
   uint64_t nonce;
   uint32_t size, reserved;
   struct sockaddr_un name;
-} toy_address;
+} acme_address;
 
-typedef struct toy_message {
-  toy_node node;
+typedef struct acme_message {
+  acme_node node;
   struct bp_work* work; /* the send that waits for it, if any; under the lock */
   uint64_t done;        /* bytes of frame and data that are written or read */
   int32_t source;
-  toy_frame frame;
+  acme_frame frame;
   char data[];
-} toy_message;
+} acme_message;
 
 struct bp_work {
-  toy_node node;
-  toy_message* message; /* send */
+  acme_node node;
+  acme_message* message; /* send */
   int32_t peer;
   int done;
   uint64_t tag, capacity;
@@ -58,45 +58,46 @@ struct bp_work {
   bp_error error; /* the outcome, once done */
 };
 
-typedef struct toy_peer {
+typedef struct acme_peer {
   /* under the lock */
-  toy_list queue;       /* messages to it that are not begun */
-  toy_message* writing; /* the one that is; only the thread replaces and frees it */
-  bp_error in, out;     /* status other than BP_OK: nothing comes from it, or goes to it, any more */
+  acme_list queue;       /* messages to it that are not begun */
+  acme_message* writing; /* the one that is; only the thread replaces and frees it */
+  bp_error in, out;      /* status other than BP_OK: nothing comes from it, or goes to it, any more */
   /* of the thread */
   int fd;                /* to it */
-  int wanted, connected; /* there is something to write; it has opened its connection to this rank */
-} toy_peer;
+  int wanted;            /* there is something to write */
+  int opened, connected; /* this rank has opened its connection to it, or failed to; it has, to this rank */
+} acme_peer;
 
-typedef struct toy_conn { /* from a peer; of the thread */
+typedef struct acme_conn { /* from a peer; of the thread */
   int fd;
-  int32_t source;       /* -1 before the hello */
-  toy_message* message; /* whose data is being read; NULL: `frame` is */
+  int32_t source;        /* -1 before the hello */
+  acme_message* message; /* whose data is being read; NULL: `frame` is */
   uint64_t have;
   union {
-    toy_hello hello;
-    toy_frame frame;
+    acme_hello hello;
+    acme_frame frame;
   } head;
-} toy_conn;
+} acme_conn;
 
-typedef struct toy {
+typedef struct acme_group {
   const bp_host* host;
   int32_t rank, world, conns;
   int sndbuf, running, wake, listener;
   uint64_t nonce;
   pthread_t thread;
-  toy_conn* conn; /* room for 2 * world */
+  acme_conn* conn; /* room for 2 * world */
   struct pollfd* fds;
-  toy_peer* peer;
+  acme_peer* peer;
   pthread_mutex_t lock;
   pthread_cond_t changed;
   /* under the lock */
   int stop;
-  bp_error aborted;       /* status other than BP_OK: why */
-  toy_list posted, inbox; /* recvs without a message, messages without a recv */
-} toy;
+  bp_error aborted;        /* status other than BP_OK: why */
+  acme_list posted, inbox; /* recvs without a message, messages without a recv */
+} acme_group;
 
-static void append(toy_list* list, toy_node* node) {
+static void append(acme_list* list, acme_node* node) {
   node->next = NULL;
   if (list->first == NULL)
     list->first = node;
@@ -105,8 +106,8 @@ static void append(toy_list* list, toy_node* node) {
   list->last = node;
 }
 
-static int take_out(toy_list* list, toy_node* node) {
-  for (toy_node *at = list->first, *before = NULL; at != NULL; before = at, at = at->next) {
+static int take_out(acme_list* list, acme_node* node) {
+  for (acme_node *at = list->first, *before = NULL; at != NULL; before = at, at = at->next) {
     if (at != node) continue;
     if (before == NULL)
       list->first = at->next;
@@ -118,18 +119,18 @@ static int take_out(toy_list* list, toy_node* node) {
   return 0;
 }
 
-static void free_all(toy_list* list) {
-  for (toy_node *at = list->first, *next; at != NULL; at = next) next = at->next, free(at);
+static void free_all(acme_list* list) {
+  for (acme_node *at = list->first, *next; at != NULL; at = next) next = at->next, free(at);
   list->first = list->last = NULL;
 }
 
-static toy_message* new_message(uint64_t bytes) {
-  toy_message* m = bytes > INT64_MAX / 2 ? NULL : malloc(sizeof *m + bytes);
+static acme_message* new_message(uint64_t bytes) {
+  acme_message* m = bytes > INT64_MAX / 2 ? NULL : malloc(sizeof *m + bytes);
   if (m != NULL) memset(m, 0, sizeof *m), m->frame.bytes = bytes;
   return m;
 }
 
-static void wake(toy* t) { (void)eventfd_write(t->wake, 1); }
+static void wake(acme_group* t) { (void)eventfd_write(t->wake, 1); }
 
 static int32_t tell(bp_error* err, const bp_error* from) { /* the caller's report is untouched unless there is one */
   return from->status == BP_OK ? BP_OK
@@ -138,17 +139,17 @@ static int32_t tell(bp_error* err, const bp_error* from) { /* the caller's repor
 
 /* From here to the next line of dashes: under the lock. */
 
-static void finish(toy* t, bp_work* w, const bp_error* with) {
+static void finish(acme_group* t, bp_work* w, const bp_error* with) {
   if (with != NULL) (void)tell(&w->error, with);
   w->done = 1;
   (void)pthread_cond_broadcast(&t->changed);
 }
 
-static int match(const bp_work* w, const toy_message* m) {
+static int match(const bp_work* w, const acme_message* m) {
   return w->tag == m->frame.tag && (w->peer == BP_ANY_SOURCE || w->peer == m->source);
 }
 
-static void consume(toy* t, bp_work* w, toy_message* m) {
+static void consume(acme_group* t, bp_work* w, acme_message* m) {
   if (w->result != NULL) w->result->source = m->source, w->result->bytes = m->frame.bytes;
   if (m->frame.bytes > w->capacity) {
     char text[160];
@@ -162,8 +163,8 @@ static void consume(toy* t, bp_work* w, toy_message* m) {
   free(m);
 }
 
-static void deliver(toy* t, toy_message* m) {
-  for (toy_node* at = t->posted.first; at != NULL; at = at->next) {
+static void deliver(acme_group* t, acme_message* m) {
+  for (acme_node* at = t->posted.first; at != NULL; at = at->next) {
     bp_work* w = (bp_work*)at;
     if (!match(w, m)) continue;
     (void)take_out(&t->posted, at);
@@ -173,31 +174,44 @@ static void deliver(toy* t, toy_message* m) {
   append(&t->inbox, &m->node);
 }
 
-static void post(toy* t, bp_work* w) {
-  for (toy_node* at = t->inbox.first; at != NULL; at = at->next) {
-    toy_message* m = (toy_message*)at;
+/* Why nobody but this rank itself could still send to it; NULL: somebody could. */
+static const bp_error* deserted(acme_group* t) {
+  const bp_error* why = NULL;
+  for (int32_t i = 0; i < t->world; ++i) {
+    if (i == t->rank) continue;
+    if (t->peer[i].in.status == BP_OK) return NULL;
+    why = &t->peer[i].in;
+  }
+  return why;
+}
+
+static void post(acme_group* t, bp_work* w) {
+  for (acme_node* at = t->inbox.first; at != NULL; at = at->next) {
+    acme_message* m = (acme_message*)at;
     if (!match(w, m)) continue;
     (void)take_out(&t->inbox, at);
     consume(t, w, m);
     return;
   }
-  if (w->peer != BP_ANY_SOURCE && t->peer[w->peer].in.status != BP_OK)
-    finish(t, w, &t->peer[w->peer].in);
+  const bp_error* alone = w->peer == BP_ANY_SOURCE ? deserted(t) : &t->peer[w->peer].in;
+  if (alone != NULL && alone->status != BP_OK)
+    finish(t, w, alone);
   else
     append(&t->posted, &w->node);
 }
 
-static void fail_recvs(toy* t, int32_t from, const bp_error* why) { /* those from anyone only if `from` is that, too */
-  for (toy_node *at = t->posted.first, *next; at != NULL; at = next) {
+/* Those that name `from` (BP_ANY_SOURCE: those that name nobody), or all. */
+static void fail_recvs(acme_group* t, int32_t from, int all, const bp_error* why) {
+  for (acme_node *at = t->posted.first, *next; at != NULL; at = next) {
     next = at->next;
-    if (from != BP_ANY_SOURCE && ((bp_work*)at)->peer != from) continue;
+    if (!all && ((bp_work*)at)->peer != from) continue;
     (void)take_out(&t->posted, at);
     finish(t, (bp_work*)at, why);
   }
 }
 
-static void fail_sends(toy* t, toy_peer* p, const bp_error* why) {
-  for (toy_node* at = p->queue.first; at != NULL; at = at->next) finish(t, ((toy_message*)at)->work, why);
+static void fail_sends(acme_group* t, acme_peer* p, const bp_error* why) {
+  for (acme_node* at = p->queue.first; at != NULL; at = at->next) finish(t, ((acme_message*)at)->work, why);
   free_all(&p->queue);
   if (p->writing != NULL && p->writing->work != NULL) {
     finish(t, p->writing->work, why);
@@ -205,7 +219,7 @@ static void fail_sends(toy* t, toy_peer* p, const bp_error* why) {
   }
 }
 
-static void withdraw(toy* t, bp_work* w, int32_t status, const char* text) {
+static void withdraw(acme_group* t, bp_work* w, int32_t status, const char* text) {
   if (w->message == NULL)
     (void)take_out(&t->posted, &w->node);
   else if (take_out(&t->peer[w->peer].queue, &w->message->node))
@@ -216,7 +230,7 @@ static void withdraw(toy* t, bp_work* w, int32_t status, const char* text) {
   finish(t, w, NULL);
 }
 
-static void wait_for(toy* t, const bp_work* w, int64_t timeout_ns) {
+static void wait_for(acme_group* t, const bp_work* w, int64_t timeout_ns) {
   struct timespec until;
   int expired = 0;
   (void)clock_gettime(CLOCK_MONOTONIC, &until);

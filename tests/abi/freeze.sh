@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# freeze.sh VERSION: writes tests/abi/frozen/VERSION: the C headers, the plugin that is the template of C, what libbackplane
+# exports, and the sums of them. For the day of a release of the ABI; what is there already is replaced only while that
+# release is not out.
+set -euo pipefail
+export LC_ALL=C
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+frozen=$root/tests/abi/frozen/$1
+rm -rf "$frozen"
+mkdir -p "$frozen/backplane" "$frozen/plugin"
+cp -r "$root/core/abi/include/backplane/abi" "$frozen/backplane/"
+cp "$root"/core/include/backplane/{backplane,rpc}.h "$frozen/backplane/"
+for file in acme.c matching.h transport.h; do
+  sed 's/acme-id/toy/g' "$root/share/templates/c/sendrecv/src/$file" >"$frozen/plugin/$file"
+done
+cp "$root/tests/abi/exports.txt" "$frozen/"
+cd "$frozen"
+find . -type f | sort | xargs sha256sum >"$root/tests/abi/frozen/sums"
+mv "$root/tests/abi/frozen/sums" SHA256SUMS
