@@ -3,9 +3,11 @@
 // Handles of the C API and the pointers that come with them: NULL and released handles are answered with BP_INVALID.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <new>
@@ -91,6 +93,17 @@ void hand_out(T* place, const char* name, Make&& make) {
 template <typename T>
 bool is_live(const T* handle) {
   return handle != nullptr && handle->is_live();
+}
+
+// Copies a struct of the caller's, which may be older than this core (its later fields keep their defaults in *taken) or
+// newer. BP_INVALID if it is shorter than in the first release.
+template <typename T>
+void take_known(const T& given, size_t first_size, const char* name, T* taken) {
+  if (given.struct_size < first_size) {
+    fail(BP_INVALID, "{}.struct_size is {}; at least {} is needed", name, given.struct_size, first_size);
+  }
+  std::memcpy(taken, &given, std::min<size_t>(given.struct_size, sizeof *taken));
+  taken->struct_size = sizeof *taken;
 }
 
 // A list of the caller's. BP_INVALID if it is NULL but for its count, or longer than any that fits into memory.

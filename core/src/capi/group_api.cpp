@@ -17,6 +17,19 @@ bp_group* make_handle(const std::shared_ptr<Group>& group) {
   return handle.release();
 }
 
+namespace {
+
+// What the caller gave, with a default for each field that it does not know.
+bp_group_config complete(const bp_group_config* given) {
+  constexpr size_t kFirstSize = offsetof(bp_group_config, timeout_ns) + sizeof given->timeout_ns;
+  bp_group_config config;
+  bp_group_config_init(&config);
+  take_known(required(given, "config"), kFirstSize, "bp_group_config", &config);
+  return config;
+}
+
+}  // namespace
+
 Group& group_of(const bp_group* handle) {
   return *live(handle, "group").group;
 }
@@ -29,7 +42,7 @@ extern "C" {
 
 int32_t bp_init_process_group(const bp_group_config* config, bp_group** group, bp_error* err) {
   return guarded(err, [=] {
-    const auto made = init_default(required(config, "config"), group != nullptr);
+    const auto made = init_default(complete(config), group != nullptr);
     if (group != nullptr) *group = make_handle(made);
   });
 }
@@ -49,7 +62,7 @@ int32_t bp_default_group(bp_group** group, bp_error* err) {
 int32_t bp_group_create(const bp_group_config* config, bp_group** group, bp_error* err) {
   return guarded(err, [=] {
     required(group, "group");
-    *group = make_handle(create_group(required(config, "config")));
+    *group = make_handle(create_group(complete(config)));
   });
 }
 int32_t bp_init_backend(const bp_backend_type* type, bp_store* store, const char* name, int32_t rank,

@@ -56,11 +56,13 @@ std::optional<Error> contradiction(const bp_rpc_config& config, const GroupConfi
 // With the init method that counts: the options' if none is given, and none if that is the usual one, which nobody need
 // have chosen, and which leaves the default group its ranks.
 bp_rpc_config complete(const bp_rpc_config& config) {
-  if (config.struct_size < sizeof(bp_rpc_config)) fail(BP_INVALID, "bp_rpc_config.struct_size is too small");
-  bp_rpc_config made = config;
+  constexpr size_t kFirstSize = offsetof(bp_rpc_config, rpc_timeout_ns) + sizeof config.rpc_timeout_ns;
+  bp_rpc_config made;
+  bp_rpc_config_init(&made);
+  take_known(config, kFirstSize, "bp_rpc_config", &made);
   if (made.init_method != nullptr && *made.init_method == '\0') made.init_method = nullptr;
-  if (config.options == nullptr || made.init_method != nullptr) return made;
-  const std::string& theirs = config.options->init_method;
+  if (made.options == nullptr || made.init_method != nullptr) return made;
+  const std::string& theirs = live(made.options, "options").init_method;
   if (!theirs.empty() && theirs != "env://") made.init_method = theirs.c_str();
   return made;
 }

@@ -157,7 +157,6 @@ Default& the_default() {
 }  // namespace
 
 std::shared_ptr<Group> create_group(const bp_group_config& config) {
-  if (config.struct_size < sizeof(bp_group_config)) fail(BP_INVALID, "bp_group_config.struct_size is too small");
   Registry& registry = registry_of(config.registry);
   if (config.store != nullptr) {
     if (config.world_size > 0 && (config.rank < 0 || config.rank >= config.world_size)) {

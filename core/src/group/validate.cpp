@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <limits>
 
 #include "error.hpp"
 #include "reduce/combine.hpp"
 
 namespace backplane::core {
 namespace {
+
+constexpr uint64_t kMostBytes = UINT64_C(1) << 48;
 
 class Validation {
  public:
@@ -57,11 +58,11 @@ class Validation {
 
   void clear_counts() { op_.in_counts = op_.in_displs = op_.out_counts = op_.out_displs = nullptr; }
 
-  // Are so many blocks of so many elements more bytes than int64_t can count? Without dividing, which takes longer than
-  // all other checks together.
+  // Are so many blocks of so many elements more bytes than any address space has? Without dividing, which takes longer
+  // than all other checks together.
   bool exceeds_memory(uint64_t count, uint64_t blocks) const {
     uint64_t bytes = 0;
-    return __builtin_mul_overflow(count, size_ * blocks, &bytes) || bytes > std::numeric_limits<int64_t>::max();
+    return __builtin_mul_overflow(count, size_ * blocks, &bytes) || bytes > kMostBytes;
   }
 
   void check_buffer(const bp_buffer& buffer, const char* which) const {

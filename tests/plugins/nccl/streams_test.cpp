@@ -71,7 +71,17 @@ TEST(Nccl, OrdersOnTheRegisteredStream) {
   });
 }
 
-TEST(Nccl, HasAStreamWaitForACollectiveInsteadOfTheHost) {
+// Inside these layers everything is as without any.
+class NcclStreams : public testing::TestWithParam<const char*> {
+ private:
+  const ScopedVariable layers_{"BACKPLANE_LAYERS", GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Layers, NcclStreams,
+                         testing::Values("", "trace", "validate", "chaos?rules=chance 0.5: delay 0us..200us",
+                                         "trace,validate,chaos?rules=chance 0.5: delay 0us..200us"),
+                         [](const auto& info) { return "stack_" + std::to_string(info.index); });
+
+TEST_P(NcclStreams, HaveAStreamWaitForACollectiveInsteadOfTheHost) {
   std::promise<void> ordered;
   on_devices(2, [&ordered](ProcessGroup& group, Device device) {
     Memory<int32_t> data = filled<int32_t>(group, device, 1000, group.rank() + 1);
@@ -96,7 +106,7 @@ TEST(Nccl, HasAStreamWaitForACollectiveInsteadOfTheHost) {
 }
 
 // The other thread is in wait, or about to be.
-TEST(Nccl, HasAStreamWaitBesideAThreadThatWaits) {
+TEST_P(NcclStreams, HaveAStreamWaitBesideAThreadThatWaits) {
   std::promise<void> ordered;
   on_devices(2, [&ordered](ProcessGroup& group, Device device) {
     Memory<int32_t> data = filled<int32_t>(group, device, 10, 1);
@@ -124,7 +134,7 @@ TEST(Nccl, HasAStreamWaitBesideAThreadThatWaits) {
   });
 }
 
-TEST(Nccl, HasAStreamWaitForAMessageInsteadOfTheHost) {
+TEST_P(NcclStreams, HaveAStreamWaitForAMessageInsteadOfTheHost) {
   on_devices(2, [](ProcessGroup& group, Device device) {
     Memory<int32_t> sum = filled<int32_t>(group, device, 10, 1);
     Memory<int32_t> data = filled<int32_t>(group, device, 1000, group.rank());
@@ -147,6 +157,34 @@ TEST(Nccl, HasAStreamWaitForAMessageInsteadOfTheHost) {
     ASSERT_EQ(cudaStreamSynchronize(later.get()), cudaSuccess);
     EXPECT_TRUE(all_are<int32_t>(after, 1));
     received.wait();
+  });
+}
+
+// In its default stream they would wait for an operation that waits for them.
+TEST(Nccl, OrdersNothingWithoutAStream) {
+  on_devices(2, [](ProcessGroup& group, Device device) {
+    ProcessGroup other = group.with_backend(nccl());
+    Memory<int32_t> late = filled<int32_t>(group, device, 10, 1);
+    Memory<int32_t> sum = filled<int32_t>(group, device, 10, 1);
+    Memory<int32_t> message = filled<int32_t>(group, device, 10, group.rank() + 5);
+    CallOptions apart;
+    apart.stream = kNoStream;
+    group.barrier();
+    other.barrier();
+    Work waits;
+    if (group.rank() == 0) waits = group.all_reduce(span(late, device), ReduceOp::kSum, async());
+    other.all_reduce(span(sum, device), ReduceOp::kSum, apart);
+    EXPECT_TRUE(all_are<int32_t>(sum, 2));
+    if (group.rank() == 0) {
+      other.send(span(message, device), 1, 0, apart);
+      EXPECT_FALSE(waits.is_completed());
+    } else {
+      other.recv(span(message, device), 0, 0, apart);
+      EXPECT_TRUE(all_are<int32_t>(message, 5));
+      waits = group.all_reduce(span(late, device), ReduceOp::kSum, async());
+    }
+    waits.wait();
+    EXPECT_TRUE(all_are<int32_t>(late, 2));
   });
 }
 

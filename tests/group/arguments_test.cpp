@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every NULL, released handle and impossible count is answered, by each function of the C API that takes one.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backplane/rpc.h"
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+struct Wrong {
+  const char* call;
+  std::function<int32_t(bp_error*)> run;
+  const char* words;
+};
+
+void expect_answers(const std::vector<Wrong>& all) {
+  for (const Wrong& wrong : all) {
+    bp_error err;
+    bp_error_init(&err);
+    EXPECT_EQ(wrong.run(&err), BP_INVALID) << wrong.call;
+    EXPECT_NE(std::string(err.text).find(wrong.words), std::string::npos) << wrong.call << ": " << err.text;
+    EXPECT_EQ(wrong.run(nullptr), BP_INVALID) << wrong.call << ", and nobody asks why";
+  }
+}
+
+constexpr uint64_t kTooMany = UINT64_C(1) << 62;
+
+TEST(Arguments, OfStores) {
+  bp_store* store = nullptr;
+  ASSERT_EQ(bp_store_create_inproc(&store, nullptr), BP_OK);
+  bp_store* released = nullptr;
+  ASSERT_EQ(bp_store_create_inproc(&released, nullptr), BP_OK);
+  bp_store_release(released);
+  const char* const names[] = {"a", nullptr};
+  char* value = nullptr;
+  uint64_t size = 0;
+  int64_t sum = 0;
+  int32_t is_there = 0;
+  expect_answers({
+      {"server", [](bp_error* e) { return bp_store_server_start("127.0.0.1", 0, nullptr, nullptr, e); }, "`server`"},
+      {"server of no host",
+       [](bp_error* e) {
+         bp_store_server* server = nullptr;
+         return bp_store_server_start(nullptr, 0, nullptr, &server, e);
+       },
+       "`host`"},
+      {"connect", [](bp_error* e) { return bp_store_connect("127.0.0.1", 1, nullptr, 0, nullptr, e); }, "`store`"},
+      {"inproc", [](bp_error* e) { return bp_store_create_inproc(nullptr, e); }, "`store`"},
+      {"prefix", [&](bp_error* e) { return bp_store_create_prefix(store, "p", nullptr, e); }, "`store`"},
+      {"prefix of none", [&](bp_error* e) { return bp_store_create_prefix(nullptr, "p", &released, e); }, "`store`"},
+      {"set", [&](bp_error* e) { return bp_store_set(nullptr, "a", "v", 1, 0, e); }, "`store`"},
+      {"set in released", [&](bp_error* e) { return bp_store_set(released, "a", "v", 1, 0, e); }, "was released"},
+      {"set no key", [&](bp_error* e) { return bp_store_set(store, nullptr, "v", 1, 0, e); }, "`key`"},
+      {"set no value", [&](bp_error* e) { return bp_store_set(store, "a", nullptr, 1, 0, e); }, "`value`"},
+      {"set much", [&](bp_error* e) { return bp_store_set(store, "a", "v", kTooMany, 0, e); }, "at most"},
+      {"get", [&](bp_error* e) { return bp_store_get(store, "a", nullptr, &size, 0, e); }, "`value`"},
+      {"get no key", [&](bp_error* e) { return bp_store_get(store, nullptr, &value, &size, 0, e); }, "`key`"},
+      {"add", [&](bp_error* e) { return bp_store_add(store, "n", 1, nullptr, 0, e); }, "`sum`"},
+      {"add to no key", [&](bp_error* e) { return bp_store_add(store, nullptr, 1, &sum, 0, e); }, "`key`"},
+      {"wait", [&](bp_error* e) { return bp_store_wait(store, nullptr, 1, 0, e); }, "`keys`"},
+      {"wait for a NULL", [&](bp_error* e) { return bp_store_wait(store, names, 2, 0, e); }, "`key`"},
+      {"wait for many", [&](bp_error* e) { return bp_store_wait(store, names, kTooMany, 0, e); }, "elements"},
+      {"check", [&](bp_error* e) { return bp_store_check(store, names, 1, nullptr, 0, e); }, "`exist`"},
+      {"check many", [&](bp_error* e) { return bp_store_check(store, names, kTooMany, &is_there, 0, e); }, "elements"},
+      {"compare", [&](bp_error* e) { return bp_store_compare_set(store, "a", "", 0, "v", 1, nullptr, &size, 0, e); },
+       "`value`"},
+      {"compare with nothing",
+       [&](bp_error* e) { return bp_store_compare_set(store, "a", nullptr, 3, "v", 1, &value, &size, 0, e); },
+       "`expected`"},
+      {"delete", [&](bp_error* e) { return bp_store_delete(store, nullptr, nullptr, 0, e); }, "`key`"},
+      {"num_keys", [&](bp_error* e) { return bp_store_num_keys(store, nullptr, 0, e); }, "`count`"},
+      {"trace", [&](bp_error* e) { return bp_store_trace(store, nullptr, 0, nullptr, e); }, "`json`"},
+      {"trace of none", [&](bp_error* e) { return bp_store_trace(nullptr, nullptr, 0, &value, e); }, "`store`"},
+  });
+  EXPECT_EQ(bp_store_server_port(nullptr), 0);
+  bp_store_server_release(nullptr);
+  bp_store_release(released);
+  bp_store_release(nullptr);
+  bp_store_release(store);
+}
+
+TEST(Arguments, OfRegistries) {
+  bp_registry* released = nullptr;
+  ASSERT_EQ(bp_registry_create(&released, nullptr), BP_OK);
+  bp_registry_release(released);
+  bp_backend_options* options = nullptr;
+  char* json = nullptr;
+  const bp_backend_type* type = nullptr;
+  ASSERT_EQ(bp_backend_lookup(nullptr, "inproc", &type, nullptr), BP_OK);
+  expect_answers({
+      {"create", [](bp_error* e) { return bp_registry_create(nullptr, e); }, "`registry`"},
+      {"register", [](bp_error* e) { return bp_register_backend(nullptr, nullptr, nullptr, e); }, "`backend`"},
+      {"lookup", [](bp_error* e) { return bp_backend_lookup(nullptr, "inproc", nullptr, e); }, "`type`"},
+      {"lookup of none", [&](bp_error* e) { return bp_backend_lookup(nullptr, nullptr, &type, e); }, "`name`"},
+      {"lookup in released", [&](bp_error* e) { return bp_backend_lookup(released, "inproc", &type, e); },
+       "was released"},
+      {"options", [&](bp_error* e) { return bp_construct_backend_options(type, 0, nullptr, nullptr, 0, nullptr, e); },
+       "`options`"},
+      {"options of none",
+       [&](bp_error* e) { return bp_construct_backend_options(nullptr, 0, nullptr, nullptr, 0, &options, e); },
+       "`type`"},
+      {"options without values",
+       [&](bp_error* e) { return bp_construct_backend_options(type, 0, nullptr, nullptr, 1, &options, e); },
+       "`values`"},
+      {"list", [](bp_error* e) { return bp_registry_list(nullptr, nullptr, e); }, "`json`"},
+      {"info", [](bp_error* e) { return bp_registry_info(nullptr, "inproc", nullptr, e); }, "`json`"},
+      {"info of none", [&](bp_error* e) { return bp_registry_info(nullptr, nullptr, &json, e); }, "`name`"},
+      {"probe", [](bp_error* e) { return bp_registry_probe(nullptr, nullptr, e); }, "`name`"},
+      {"file", [](bp_error* e) { return bp_plugin_file_info("x", nullptr, e); }, "`json`"},
+      {"no file", [&](bp_error* e) { return bp_plugin_file_info(nullptr, &json, e); }, "`path`"},
+  });
+  EXPECT_EQ(bp_backend_registered(nullptr, nullptr), 0);
+  EXPECT_EQ(bp_backend_type_name(nullptr), nullptr);
+  EXPECT_EQ(bp_backend_options_get(nullptr, "key"), nullptr);
+  bp_backend_options_release(nullptr);
+  bp_registry_release(released);
+  bp_registry_release(nullptr);
+}
+
+TEST(Arguments, OfGroups) {
+  bp_group_config config;
+  bp_group_config_init(&config);
+  bp_store* store = nullptr;
+  ASSERT_EQ(bp_store_create_inproc(&store, nullptr), BP_OK);
+  config.store = store;
+  config.rank = 0;
+  config.world_size = 1;
+  config.backend = "inproc";
+  bp_group* group = nullptr;
+  ASSERT_EQ(bp_group_create(&config, &group, nullptr), BP_OK);
+  bp_group* released = bp_group_retain(group);
+  bp_group_release(released);
+  bp_group* made = nullptr;
+  bp_op op;
+  bp_op_init(&op, BP_BARRIER);
+  const bp_op* const none[] = {nullptr};
+  bp_request* request = nullptr;
+  char* json = nullptr;
+  bp_memory* memory = nullptr;
+  bp_objects* objects = nullptr;
+  uint32_t word = 0;
+  bp_op large;
+  bp_op_init(&large, BP_ALL_REDUCE);
+  large.dtype = BP_U32;
+  large.input = large.output = {&word, UINT64_C(1) << 50, BP_HOST, 0};
+  const uint64_t sizes[] = {1};
+  const void* const nothing[] = {nullptr};
+  bp_group_config short_config = config;
+  short_config.struct_size = 8;
+  expect_answers({
+      {"init", [](bp_error* e) { return bp_init_process_group(nullptr, nullptr, e); }, "`config`"},
+      {"default", [](bp_error* e) { return bp_default_group(nullptr, e); }, "`group`"},
+      {"create", [&](bp_error* e) { return bp_group_create(&config, nullptr, e); }, "`group`"},
+      {"create of none", [&](bp_error* e) { return bp_group_create(nullptr, &made, e); }, "`config`"},
+      {"create of little", [&](bp_error* e) { return bp_group_create(&short_config, &made, e); }, "struct_size is 8"},
+      {"new", [&](bp_error* e) { return bp_group_new(group, &config.rank, 1, nullptr, 0, nullptr, e); }, "`group`"},
+      {"new of none", [&](bp_error* e) { return bp_group_new(group, nullptr, 1, nullptr, 0, &made, e); }, "`ranks`"},
+      {"new of many", [&](bp_error* e) { return bp_group_new(group, &config.rank, kTooMany, nullptr, 0, &made, e); },
+       "elements"},
+      {"with_backend", [&](bp_error* e) { return bp_group_with_backend(group, "inproc", 0, nullptr, e); }, "`group`"},
+      {"split", [&](bp_error* e) { return bp_group_split(group, 0, 0, nullptr, e); }, "`group`"},
+      {"shrink", [&](bp_error* e) { return bp_group_shrink(group, 0, nullptr, e); }, "`shrunk`"},
+      {"shrink of none", [&](bp_error* e) { return bp_group_shrink(nullptr, 0, &made, e); }, "`group`"},
+      {"destroy", [](bp_error* e) { return bp_group_destroy(nullptr, e); }, "`group`"},
+      {"destroy released", [&](bp_error* e) { return bp_group_destroy(released, e); }, "`group` was released"},
+      {"abort", [](bp_error* e) { return bp_group_abort(nullptr, "why", e); }, "`group`"},
+      {"run", [&](bp_error* e) { return bp_group_run(nullptr, &op, e); }, "`group`"},
+      {"run in released", [&](bp_error* e) { return bp_group_run(released, &op, e); }, "`group` was released"},
+      {"run of none", [&](bp_error* e) { return bp_group_run(group, nullptr, e); }, "`op`"},
+      {"run of what no memory holds", [&](bp_error* e) { return bp_group_run(group, &large, e); }, "elements"},
+      {"submit", [&](bp_error* e) { return bp_group_submit(group, &op, nullptr, e); }, "`requests`"},
+      {"submit of none", [&](bp_error* e) { return bp_group_submit(group, nullptr, &request, e); }, "`op`"},
+      {"batch", [&](bp_error* e) { return bp_group_submit_batch(group, nullptr, 1, &request, e); }, "`ops`"},
+      {"batch of a NULL", [&](bp_error* e) { return bp_group_submit_batch(group, none, 1, &request, e); }, "`op`"},
+      {"batch of many", [&](bp_error* e) { return bp_group_submit_batch(group, none, kTooMany, &request, e); },
+       "elements"},
+      {"test", [](bp_error* e) { return bp_request_test(nullptr, e); }, "`request`"},
+      {"wait", [](bp_error* e) { return bp_request_wait(nullptr, 0, e); }, "`request`"},
+      {"wait on stream", [](bp_error* e) { return bp_request_wait_on_stream(nullptr, nullptr, e); }, "`request`"},
+      {"allocate", [&](bp_error* e) { return bp_group_allocate(group, 8, BP_HOST, 0, nullptr, e); }, "`result`"},
+      {"allocate in none", [&](bp_error* e) { return bp_group_allocate(nullptr, 8, BP_HOST, 0, &memory, e); },
+       "`group`"},
+      {"objects",
+       [&](bp_error* e) { return bp_group_exchange_objects(group, BP_GATHER, 0, nothing, sizes, 1, 0, nullptr, e); },
+       "`out`"},
+      {"objects of none",
+       [&](bp_error* e) { return bp_group_exchange_objects(group, BP_GATHER, 0, nullptr, sizes, 1, 0, &objects, e); },
+       "`in`"},
+      {"objects without sizes",
+       [&](bp_error* e) { return bp_group_exchange_objects(group, BP_GATHER, 0, nothing, nullptr, 1, 0, &objects, e); },
+       "`in_sizes`"},
+      {"objects without bytes",
+       [&](bp_error* e) { return bp_group_exchange_objects(group, BP_GATHER, 0, nothing, sizes, 1, 0, &objects, e); },
+       "`in[i]`"},
+      {"trace", [&](bp_error* e) { return bp_group_trace(group, nullptr, e); }, "`json`"},
+      {"trace of none", [&](bp_error* e) { return bp_group_trace(nullptr, &json, e); }, "`group`"},
+  });
+  for (bp_group* const gone : {static_cast<bp_group*>(nullptr), released}) {
+    EXPECT_EQ(bp_group_rank(gone), -1);
+    EXPECT_EQ(bp_group_world_size(gone), -1);
+    EXPECT_EQ(bp_group_name(gone), nullptr);
+    EXPECT_EQ(bp_group_backend(gone, BP_HOST), nullptr);
+    EXPECT_EQ(bp_group_global_rank(gone, 0), -1);
+    EXPECT_EQ(bp_group_retain(gone), nullptr);
+    bp_group_release(gone);
+  }
+  ASSERT_EQ(bp_group_submit(group, &op, &request, nullptr), BP_OK);
+  bp_request_release(request);
+  bp_result result = {sizeof result, 5, 5};
+  for (bp_request* const gone : {static_cast<bp_request*>(nullptr), request}) {
+    bp_request_cancel(gone);
+    bp_request_result(gone, &result);
+    EXPECT_EQ(result.source, -1);
+    EXPECT_EQ(result.bytes, 0U);
+    EXPECT_EQ(bp_request_test(gone, nullptr), BP_INVALID);
+    bp_request_release(gone);
+  }
+  EXPECT_EQ(bp_memory_data(nullptr), nullptr);
+  EXPECT_EQ(bp_memory_native(nullptr), 0);
+  bp_memory_release(nullptr);
+  EXPECT_EQ(bp_objects_count(nullptr), 0U);
+  EXPECT_EQ(bp_objects_get(nullptr, 0, nullptr), nullptr);
+  bp_objects_release(nullptr);
+  bp_group_release(group);
+  bp_store_release(store);
+}
+
+// A program that was built with the first release knows a struct that ends where that did.
+TEST(Arguments, ConfigurationsOfTheFirstReleaseAreAccepted) {
+  struct {
+    bp_group_config config;
+    uint64_t behind = 0xABABABABABABABAB;  // what today's core must not read
+  } exact;
+  bp_group_config_init(&exact.config);
+  bp_store* store = nullptr;
+  ASSERT_EQ(bp_store_create_inproc(&store, nullptr), BP_OK);
+  exact.config.store = store;
+  exact.config.rank = 0;
+  exact.config.world_size = 1;
+  exact.config.backend = "inproc";
+  exact.config.struct_size = offsetof(bp_group_config, timeout_ns) + sizeof exact.config.timeout_ns;
+  bp_group* group = nullptr;
+  bp_error err;
+  bp_error_init(&err);
+  EXPECT_EQ(bp_group_create(&exact.config, &group, &err), BP_OK) << err.text;
+  bp_group_release(group);
+  bp_store_release(store);
+}
+
+}  // namespace
+}  // namespace backplane::test
