@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A function on several ranks of this machine, and what each of them returns (megengine.distributed's launcher). For
-// whole programs there is `backplane run`.
+// whole programs there is `backplane run`. Linux only.
 //
 //     auto results = backplane::launch(4, [](backplane::ProcessGroup& group) {
 //       int sum = group.rank();

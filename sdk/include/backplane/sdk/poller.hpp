@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // For libraries that are polled: a thread of the backend's own that drives them, so that operations get on without any
-// call (BP_BACKEND_AUTONOMOUS). The author writes one function:
+// call (BP_BACKEND_AUTONOMOUS). Linux only. The author writes one function:
 //
 //     bool progress(sdk::Poller::Sleep& sleep) {
 //       bool busy = library_progress(worker_) > 0;      // did something happen? Then it is called again at once.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For backends over TCP: a connected, non-blocking socket to each other rank, made through the store.
+// For backends over TCP: a connected, non-blocking socket to each other rank, made through the store. Linux only.
 //
 // Each rank listens at an address of this host, on a port that the kernel picks, and publishes both in the store with a
 // random number that only this job can read there. It connects to the ranks below it and accepts those above; whoever
