@@ -95,8 +95,8 @@ bool is_live(const T* handle) {
   return handle != nullptr && handle->is_live();
 }
 
-// Copies a struct of the caller's, which may be older than this core (its later fields keep their defaults in *taken) or
-// newer. BP_INVALID if it is shorter than in the first release.
+// Copies a struct of the caller's, which may be older than this core (its later fields keep their defaults in *taken)
+// or newer. BP_INVALID if it is shorter than in the first release.
 template <typename T>
 void take_known(const T& given, size_t first_size, const char* name, T* taken) {
   if (given.struct_size < first_size) {

@@ -125,8 +125,8 @@ void Agent::read_express(const Express& express, const std::shared_ptr<Incoming>
       tensorpipe::Descriptor descriptor;
       descriptor.metadata.assign(static_cast<const char*>(data), size);
       auto arrival = std::make_unique<Arrival>(
-          std::move(descriptor), card_.token, static_cast<int32_t>(peers_.size()), core_.max_message_bytes(), memory_.get(),
-          [this](int32_t rank) -> const DeviceSet& { return staging_->open_to(rank); });
+          std::move(descriptor), card_.token, static_cast<int32_t>(peers_.size()), core_.max_message_bytes(),
+          memory_.get(), [this](int32_t rank) -> const DeviceSet& { return staging_->open_to(rank); });
       const Before before = arrival->before();
       incoming->from = arrival->from();
       incoming->express = before.express;

@@ -113,8 +113,8 @@ TEST_P(PackReduceTest, SumAndMeanOfAList) {
       float scalar = static_cast<float>(group.rank());
       std::vector<float> matrix(6, 2);
       std::vector<float> none;
-      pack_allreduce_split(std::vector<Buffer>{as_buffer(scalar), matrix, none}, std::vector<Shape>{{}, {2, 3}, {0}}, group,
-                           method);
+      pack_allreduce_split(std::vector<Buffer>{as_buffer(scalar), matrix, none}, std::vector<Shape>{{}, {2, 3}, {0}},
+                           group, method);
       const float divisor = method == ReduceMethod::kMean ? static_cast<float>(world) : 1;
       EXPECT_FLOAT_EQ(scalar, static_cast<float>(world * (world - 1)) / 2 / divisor);
       for (const float value : matrix) EXPECT_FLOAT_EQ(value, static_cast<float>(2 * world) / divisor);

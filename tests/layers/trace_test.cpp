@@ -99,7 +99,8 @@ TEST_P(LayerTraceTest, WritesATraceForPerfetto) {
     for (int i = 0; i < 20; ++i) {
       int& value = data[static_cast<size_t>(i)];
       const auto tag = static_cast<uint32_t>(i);
-      works.push_back(group.rank() == 0 ? group.isend(as_buffer(value), 1, tag) : group.irecv(as_buffer(value), 0, tag));
+      works.push_back(group.rank() == 0 ? group.isend(as_buffer(value), 1, tag)
+                                        : group.irecv(as_buffer(value), 0, tag));
     }
     for (Work& work : works) work.wait();
     group.barrier();

@@ -103,7 +103,8 @@ void begin(const rpc::Worker& worker, const std::vector<std::byte>& bytes, Endin
   auto call = std::make_unique<Call>(Call{ending, window});
   bp_error err;
   bp_error_init(&err);
-  ASSERT_EQ(bp_rpc_call(worker.get(), 1, "served", &content, BP_NO_TIMEOUT, on_end, call.get(), nullptr, &err), BP_OK) << err.text;
+  ASSERT_EQ(bp_rpc_call(worker.get(), 1, "served", &content, BP_NO_TIMEOUT, on_end, call.get(), nullptr, &err), BP_OK)
+      << err.text;
   call.release();  // NOLINT(bugprone-unused-return-value): on_end deletes it
 }
 

@@ -78,8 +78,8 @@ inline bp_agent start_agent(const bp_backend& backend, uint32_t kind, const Plac
 class Side {
  public:
   Side(const bp_backend& agent, const std::shared_ptr<core::Store>& store, const Place& place,
-       const core::KeyValues& options = {}, uint64_t max_message_bytes = uint64_t{1} << 32, void (*spoil)(bp_agent*) = nullptr,
-       const bp_backend& below = builtin("inproc"))
+       const core::KeyValues& options = {}, uint64_t max_message_bytes = uint64_t{1} << 32,
+       void (*spoil)(bp_agent*) = nullptr, const bp_backend& below = builtin("inproc"))
       : offered_{sizeof(bp_rpc_host), 0, this, received, failed, max_message_bytes, lost, refused},
         host_("rank " + std::to_string(place.rank), store) {
     const bool over_group = (agent.flags & BP_BACKEND_RPC_OVER_GROUP) != 0;

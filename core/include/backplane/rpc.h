@@ -18,9 +18,9 @@
 extern "C" {
 #endif
 
-typedef struct bp_rpc bp_rpc;               /* a worker */
+typedef struct bp_rpc bp_rpc;                 /* a worker */
 typedef struct bp_rpc_payload bp_rpc_payload; /* what was received: arguments or a result */
-typedef struct bp_rref bp_rref;             /* a reference to a value that a worker owns */
+typedef struct bp_rref bp_rref;               /* a reference to a value that a worker owns */
 
 /* How a worker joins. bp_rpc_config_init gives every field its default. Valid during the call. */
 typedef struct bp_rpc_config {

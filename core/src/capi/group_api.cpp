@@ -30,9 +30,7 @@ bp_group_config complete(const bp_group_config* given) {
 
 }  // namespace
 
-Group& group_of(const bp_group* handle) {
-  return *live(handle, "group").group;
-}
+Group& group_of(const bp_group* handle) { return *live(handle, "group").group; }
 
 }  // namespace backplane::core
 
@@ -82,7 +80,8 @@ int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, con
     *group = make_handle(group_of(parent).new_group({begin, end}, name == nullptr ? "" : name, timeout_ns));
   });
 }
-int32_t bp_group_with_backend(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group, bp_error* err) {
+int32_t bp_group_with_backend(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group,
+                              bp_error* err) {
   return guarded(err, [=] {
     required(group, "group");
     *group = make_handle(group_with_backend(group_of(parent), backend, timeout_ns));
@@ -125,9 +124,7 @@ void bp_group_release(bp_group* group) {
 }
 
 int32_t bp_group_rank(const bp_group* group) { return is_live(group) ? group->group->config().rank : -1; }
-int32_t bp_group_world_size(const bp_group* group) {
-  return is_live(group) ? group->group->config().world_size : -1;
-}
+int32_t bp_group_world_size(const bp_group* group) { return is_live(group) ? group->group->config().world_size : -1; }
 const char* bp_group_name(const bp_group* group) { return is_live(group) ? group->name.c_str() : nullptr; }
 const char* bp_group_backend(const bp_group* group, uint32_t memory) {
   if (!is_live(group) || memory >= BP_MEMORY_COUNT || group->backends[memory].empty()) return nullptr;
@@ -140,9 +137,7 @@ int32_t bp_group_global_rank(const bp_group* group, int32_t rank) {
 }
 
 int32_t bp_group_run(bp_group* group, const bp_op* op, bp_error* err) {
-  return guarded(err, [=] {
-    group_of(group).run(required(op, "op"));
-  });
+  return guarded(err, [=] { group_of(group).run(required(op, "op")); });
 }
 int32_t bp_group_submit(bp_group* group, const bp_op* op, bp_request** request, bp_error* err) {
   return bp_group_submit_batch(group, &op, 1, request, err);
@@ -165,7 +160,8 @@ int32_t bp_request_test(bp_request* request, bp_error* err) {
 }
 int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err) {
   bool done = false;
-  const int32_t status = guarded(err, [=, &done] { done = live(request, "request").request->wait(Deadline::after(timeout_ns)); });
+  const int32_t status =
+      guarded(err, [=, &done] { done = live(request, "request").request->wait(Deadline::after(timeout_ns)); });
   return status == BP_OK && !done ? BP_AGAIN : status;
 }
 int32_t bp_request_wait_on_stream(bp_request* request, void* stream, bp_error* err) {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "backplane/backplane.h"
-#include "handle.hpp"
 #include "group/group.hpp"
+#include "handle.hpp"
 #include "registry/registry.hpp"
 #include "store/rendezvous.hpp"
 

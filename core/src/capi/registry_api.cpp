@@ -115,17 +115,14 @@ int32_t bp_registry_list(bp_registry* registry, char** json, bp_error* err) {
 }
 int32_t bp_registry_info(bp_registry* registry, const char* name, char** json, bp_error* err) {
   return guarded(err, [=] {
-    hand_out(json, "json",
-             [=] { return copy_text(info_json(registry_of(registry).lookup(&required(name, "name")))); });
+    hand_out(json, "json", [=] { return copy_text(info_json(registry_of(registry).lookup(&required(name, "name")))); });
   });
 }
 int32_t bp_registry_probe(bp_registry* registry, const char* name, bp_error* err) {
   return guarded(err, [=] { probe(registry_of(registry).lookup(&required(name, "name"))); });
 }
 int32_t bp_plugin_file_info(const char* path, char** json, bp_error* err) {
-  return guarded(err, [=] {
-    hand_out(json, "json", [=] { return copy_text(file_info(&required(path, "path"))); });
-  });
+  return guarded(err, [=] { hand_out(json, "json", [=] { return copy_text(file_info(&required(path, "path"))); }); });
 }
 
 }  // extern "C"

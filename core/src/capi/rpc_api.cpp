@@ -34,13 +34,9 @@ Workers& workers() {
   return *instance;
 }
 
-Worker& worker_of(const bp_rpc* handle) {
-  return *live(handle, "rpc").worker;
-}
+Worker& worker_of(const bp_rpc* handle) { return *live(handle, "rpc").worker; }
 
-rpc::Ref& ref_of(const bp_rref* handle) {
-  return *live(handle, "ref").ref;
-}
+rpc::Ref& ref_of(const bp_rref* handle) { return *live(handle, "ref").ref; }
 
 std::optional<Error> contradiction(const bp_rpc_config& config, const GroupConfig& own) {
   if (config.rank >= 0 && config.rank != own.rank) {
@@ -303,8 +299,8 @@ int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_
   return guarded(err, [=] {
     rpc::Content content = rpc::take_content(required(arguments, "arguments"));
     if (done == nullptr) fail(BP_INVALID, "`done` must not be NULL");
-    const uint64_t number = worker_of(rpc).call(to, &required(function, "function"), std::move(content), timeout_ns,
-                                                done_of(done, ctx));
+    const uint64_t number =
+        worker_of(rpc).call(to, &required(function, "function"), std::move(content), timeout_ns, done_of(done, ctx));
     if (id != nullptr) *id = number;
   });
 }
@@ -356,9 +352,7 @@ int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error*
   });
 }
 int32_t bp_rref_worker(const bp_rref* ref, bp_rpc** rpc, bp_error* err) {
-  return guarded(err, [=] {
-    hand_out(rpc, "rpc", [=] { return new_handle<bp_rpc>(ref_of(ref).shared_worker()); });
-  });
+  return guarded(err, [=] { hand_out(rpc, "rpc", [=] { return new_handle<bp_rpc>(ref_of(ref).shared_worker()); }); });
 }
 void bp_rref_release(bp_rref* ref) { release(ref); }
 

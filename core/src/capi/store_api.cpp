@@ -127,8 +127,7 @@ int32_t bp_store_wait(bp_store* store, const char* const* keys, uint64_t count, 
 int32_t bp_store_check(bp_store* store, const char* const* keys, uint64_t count, int32_t* exist, int64_t timeout_ns,
                        bp_error* err) {
   return guarded(err, [=] {
-    hand_out(exist, "exist",
-             [=] { return store_of(store).check(list(keys, count), deadline_of(timeout_ns)) ? 1 : 0; });
+    hand_out(exist, "exist", [=] { return store_of(store).check(list(keys, count), deadline_of(timeout_ns)) ? 1 : 0; });
   });
 }
 int32_t bp_store_compare_set(bp_store* store, const char* key, const void* expected, uint64_t expected_size,
@@ -148,9 +147,8 @@ int32_t bp_store_delete(bp_store* store, const char* key, int32_t* existed, int6
   });
 }
 int32_t bp_store_num_keys(bp_store* store, int64_t* count, int64_t timeout_ns, bp_error* err) {
-  return guarded(err, [=] {
-    hand_out(count, "count", [=] { return store_of(store).num_keys(deadline_of(timeout_ns)); });
-  });
+  return guarded(err,
+                 [=] { hand_out(count, "count", [=] { return store_of(store).num_keys(deadline_of(timeout_ns)); }); });
 }
 
 }  // extern "C"

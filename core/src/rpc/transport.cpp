@@ -93,7 +93,7 @@ Transport::Transport(const Member& member, const std::shared_ptr<const BackendOp
     : member_(member), sink_(*sink), options_(options) {
   check_kind(member);
   const GroupConfig& config = group.config();
-  offered_ = {sizeof(bp_rpc_host),  0,           &sink_,        report_received, report_failed,
+  offered_ = {sizeof(bp_rpc_host),         0,           &sink_,        report_received, report_failed,
               max_message_bytes(*options), report_lost, report_refused};
   if ((member.backend->flags & BP_BACKEND_RPC_OVER_GROUP) != 0) make_inner(group, store, timeout_ns);
   host_ = std::make_unique<Host>(fmt::format("{} {}", member.id, name), make_prefix_store(store, "rpc/agent/"));

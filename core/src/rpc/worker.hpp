@@ -250,7 +250,7 @@ struct Worker::Inbound : std::enable_shared_from_this<Worker::Inbound> {
   Header header;
   std::shared_ptr<Parcel> parcel;
   std::optional<Function> function;  // none: there is none of its name
-  bool is_inline = false;             // it runs where its call has arrived
+  bool is_inline = false;            // it runs where its call has arrived
   const Deadline::Clock::time_point arrived = Deadline::Clock::now();
   std::atomic<bool> runs = false;   // not only waits for a thread
   std::atomic<bool> ended = false;  // it has run; its caller may already have the answer

@@ -134,8 +134,7 @@ void check_capability(Rank& rank, const bp_capability& capability, const std::st
 void masks_in_range(Rank& rank) {
   constexpr uint32_t kKinds = BP_KIND_PROCESS_GROUP | BP_KIND_RPC | BP_KIND_LAYER;
   constexpr uint32_t kFlags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS |
-                              BP_BACKEND_LOCAL | BP_BACKEND_ONE_PROCESS | BP_BACKEND_BOUNDED |
-                              BP_BACKEND_AUTHENTICATES;
+                              BP_BACKEND_LOCAL | BP_BACKEND_ONE_PROCESS | BP_BACKEND_BOUNDED | BP_BACKEND_AUTHENTICATES;
   const bp_plugin& plugin = walkable(rank);
   const bool later = newer(plugin);
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {

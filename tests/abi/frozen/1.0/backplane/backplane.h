@@ -185,7 +185,7 @@ BP_API int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t cou
 /* A group of the same ranks over another backend, written as in bp_group_config. Called by ALL ranks of the parent, in
  * the same order everywhere. It ends with the parent. BP_INHERIT_TIMEOUT: the parent's timeout. */
 BP_API int32_t bp_group_with_backend(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group,
-                             bp_error* err);
+                                     bp_error* err);
 /* Groups of the ranks that gave the same colour, ordered by key, then by rank in the parent. Called by all ranks of the
  * parent. A negative colour joins no group and gets a non-member handle. */
 BP_API int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_group** group, bp_error* err);
