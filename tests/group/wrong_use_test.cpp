@@ -276,6 +276,26 @@ TEST_F(WrongUseTest, NullHandlesOfTheCApi) {
   EXPECT_STREQ(err.text, "`store` must be a bp_store. (null)");
 }
 
+// By the codes that DLPack 1.1 gives them.
+TEST(DlpackTest, EachDtypeHasItsCounterpart) {
+  struct Pair {
+    uint8_t code;
+    uint8_t bits;
+    DType dtype;
+  };
+  for (const Pair& pair :
+       {Pair{0, 8, DType::kI8}, Pair{0, 16, DType::kI16}, Pair{0, 32, DType::kI32}, Pair{0, 64, DType::kI64},
+        Pair{1, 8, DType::kU8}, Pair{1, 16, DType::kU16}, Pair{1, 32, DType::kU32}, Pair{1, 64, DType::kU64},
+        Pair{2, 16, DType::kF16}, Pair{2, 32, DType::kF32}, Pair{2, 64, DType::kF64}, Pair{4, 16, DType::kBF16},
+        Pair{5, 64, DType::kC64}, Pair{5, 128, DType::kC128}, Pair{6, 8, DType::kBool}, Pair{10, 8, DType::kF8E4M3},
+        Pair{12, 8, DType::kF8E5M2}}) {
+    const DLTensor tensor = {nullptr, {kDLCPU, 0}, 0, {pair.code, pair.bits, 1}, nullptr, nullptr, 0};
+    EXPECT_EQ(buffer_of(tensor).dtype(), pair.dtype) << int{pair.code} << " with " << int{pair.bits} << " bits";
+  }
+  const DLTensor packed_bits = {nullptr, {kDLCPU, 0}, 0, {1, 1, 1}, nullptr, nullptr, 0};
+  EXPECT_EQ(failure_of([&packed_bits] { buffer_of(packed_bits); }), Status::kInvalid);
+}
+
 TEST(DlpackTest, TensorsAreBuffers) {
   float data[6] = {1, 2, 3, 4, 5, 6};
   int64_t shape[2] = {2, 3};

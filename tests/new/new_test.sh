@@ -19,7 +19,9 @@ fail() {
 }
 
 cd "$work"
-"$prefix/bin/backplane" new "$name" --language "$language" --from "$origin"
+"$prefix/bin/backplane" new "$name" --language "$language" --from "$origin" | tee said
+commands=$(grep -m 1 '^    cmake ' said) || fail "it prints no commands"
+rm said
 [ "$(ls -A)" = "$name" ] || fail "backplane new left more than the project: $(ls -A)"
 if grep -rqi acme "$name" && [[ $name != *acme* ]]; then fail "a placeholder was left: $(grep -ri acme "$name")"; fi
 [ -f "$name/.github/workflows/ci.yml" ] || fail "there is no file for continuous integration"
@@ -36,6 +38,8 @@ exported=$(nm -D --defined-only "$plugin" | awk '{print $3}')
 readelf -d "$plugin" >dynamic
 if grep NEEDED dynamic | grep -i backplane; then fail "$plugin needs libbackplane"; fi
 grep -q 'BIND_NOW\|Flags:.*NOW' dynamic || fail "$plugin is not resolved at load"
+
+(eval "$commands") >log 2>&1 || fail "the commands that it prints do not work as printed: $(cat log)"
 
 cmake --install build --prefix "$work/elsewhere" >log
 export BACKPLANE_PLUGIN_PATH=$work/elsewhere/lib/backplane/plugins

@@ -88,7 +88,7 @@ TEST(List, ShowsWhatAProbeRemarksAndWarnsOf) {
 TEST(Command, RefusesWrongUseInOneSentence) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{}, "A subcommand is required"},
-      {{"lisst"}, "A subcommand is required"},
+      {{"lisst"}, "there is no command 'lisst'; there are list, info, check, bench, explain, new, trace, run"},
       {{"list", "--jsn"}, "not expected: --jsn"},
       {{"info"}, "name is required"},
       {{"run", "-n", "2"}, "which program?"},

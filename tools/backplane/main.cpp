@@ -40,6 +40,17 @@ size_t program_begin(const CLI::App& run, const std::vector<std::string>& words,
   return words.size();
 }
 
+void check_command(const CLI::App& app, const std::vector<std::string>& words) {
+  if (words.empty() || words.front().starts_with('-')) return;
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (command->get_name() == words.front()) return;
+    if (command->get_group().empty()) continue;  // for other processes of this program
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  throw Failure(kWrongUse, fmt::format("there is no command '{}'; there are {}", words.front(), names));
+}
+
 int report(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
     return app.exit(error);  // --help and --version
@@ -76,8 +87,9 @@ int main(int count, char** arguments) {
     program.assign(words.begin() + static_cast<ptrdiff_t>(begin + skip), words.end());
     words.resize(begin);
   }
-  std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
+    check_command(app, words);
+    std::reverse(words.begin(), words.end());  // as CLI11 wants them
     app.parse(words);
     return exit_code;
   } catch (const CLI::ParseError& error) {

@@ -128,6 +128,9 @@ fs::path templates() {
   return folder;
 }
 
+// Where Backplane is installed: its CMake package is there, too.
+fs::path prefix_of(const fs::path& templates) { return templates.parent_path().parent_path().parent_path(); }
+
 std::string read_all(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
@@ -218,9 +221,10 @@ void create(const NewSettings& settings) {
   draft.keep();
   fmt::print(
       "{0} is the project of a backend that {1}. Build and check it:\n\n"
-      "    cmake -S {0} -B {0}/build && cmake --build {0}/build && ctest --test-dir {0}/build\n\n"
+      "    cmake -S {0} -B {0}/build -DCMAKE_PREFIX_PATH={3} && cmake --build {0}/build && ctest --test-dir "
+      "{0}/build\n\n"
       "Then begin with {0}/{2}.\n",
-      shown, recipe.about, substituted(recipe.edit, words));
+      shown, recipe.about, substituted(recipe.edit, words), prefix_of(source).string());
 }
 
 }  // namespace

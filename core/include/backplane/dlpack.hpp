@@ -14,6 +14,11 @@ namespace backplane {
 
 namespace detail {
 
+// Codes of DLPack 1.0 and 1.1, which an older dlpack.h does not name.
+inline constexpr int kDlpackBool = 6;
+inline constexpr int kDlpackF8E4M3 = 10;  // kDLFloat8_e4m3fn
+inline constexpr int kDlpackF8E5M2 = 12;
+
 [[noreturn]] inline void refuse_tensor(const std::string& why) {
   fail(Status::kInvalid, "this DLPack tensor cannot be used: " + why);
 }
@@ -29,7 +34,6 @@ inline DType dlpack_dtype(const DLDataType& type) {
       if (bits == 64) return DType::kI64;
       break;
     case kDLUInt:
-      if (bits == 1) return DType::kBool;
       if (bits == 8) return DType::kU8;
       if (bits == 16) return DType::kU16;
       if (bits == 32) return DType::kU32;
@@ -42,6 +46,15 @@ inline DType dlpack_dtype(const DLDataType& type) {
       break;
     case kDLBfloat:
       if (bits == 16) return DType::kBF16;
+      break;
+    case kDlpackBool:
+      if (bits == 8) return DType::kBool;
+      break;
+    case kDlpackF8E4M3:
+      if (bits == 8) return DType::kF8E4M3;
+      break;
+    case kDlpackF8E5M2:
+      if (bits == 8) return DType::kF8E5M2;
       break;
     case kDLComplex:
       if (bits == 64) return DType::kC64;
