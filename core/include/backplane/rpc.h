@@ -138,14 +138,14 @@ BP_API int32_t bp_rpc_register(const char* name, bp_rpc_function function, void*
  * spares waking a thread. Nothing else arrives meanwhile. */
 BP_API int32_t bp_rpc_register_inline(const char* name, bp_rpc_function function, void* ctx, bp_error* err);
 
-/* Of a parcel; valid until it is released. Buffers may be written to. */
-BP_API const void* bp_rpc_payload_data(const bp_rpc_payload* parcel, uint64_t* size);
-BP_API uint32_t bp_rpc_payload_buffers(const bp_rpc_payload* parcel);
-BP_API void bp_rpc_payload_buffer(const bp_rpc_payload* parcel, uint32_t index, bp_buffer* buffer);
+/* Of what was received; valid until it is released. Buffers may be written to. */
+BP_API const void* bp_rpc_payload_data(const bp_rpc_payload* payload, uint64_t* size);
+BP_API uint32_t bp_rpc_payload_buffers(const bp_rpc_payload* payload);
+BP_API void bp_rpc_payload_buffer(const bp_rpc_payload* payload, uint32_t index, bp_buffer* buffer);
 /* A handle, to be released, of reference `index`; NULL if there is none. */
-BP_API bp_rref* bp_rpc_payload_ref(const bp_rpc_payload* parcel, uint32_t index);
-BP_API bp_rpc_payload* bp_rpc_payload_retain(const bp_rpc_payload* parcel); /* NULL: no memory */
-BP_API void bp_rpc_payload_release(bp_rpc_payload* parcel);
+BP_API bp_rref* bp_rpc_payload_ref(const bp_rpc_payload* payload, uint32_t index);
+BP_API bp_rpc_payload* bp_rpc_payload_retain(const bp_rpc_payload* payload); /* NULL: no memory */
+BP_API void bp_rpc_payload_release(bp_rpc_payload* payload);
 
 /* ---- Calls --------------------------------------------------------------------------------------------------------
  */

@@ -117,8 +117,8 @@ namespace detail {
 
 using backplane::detail::fail;
 
-using ParcelHandle = std::shared_ptr<bp_rpc_payload>;
-inline ParcelHandle own(bp_rpc_payload* parcel) { return {parcel, bp_rpc_payload_release}; }
+using PayloadHandle = std::shared_ptr<bp_rpc_payload>;
+inline PayloadHandle own(bp_rpc_payload* received) { return {received, bp_rpc_payload_release}; }
 
 // The next value in what a peer has sent. Looked through first: what it says to contain must be there, so that what is
 // allocated is bounded by the size of the message, whatever it says.
@@ -222,8 +222,8 @@ class Packer {
 // Takes apart what came, in the order in which it was added.
 class Unpacker {
  public:
-  explicit Unpacker(ParcelHandle parcel) : parcel_(std::move(parcel)) {
-    payload_ = static_cast<const char*>(bp_rpc_payload_data(parcel_.get(), &size_));
+  explicit Unpacker(PayloadHandle received) : received_(std::move(received)) {
+    payload_ = static_cast<const char*>(bp_rpc_payload_data(received_.get(), &size_));
   }
 
   template <typename T>
@@ -232,7 +232,7 @@ class Unpacker {
   }
   // Throws if there is more: the caller gave more arguments than the function has.
   void finish() const {
-    if (offset_ == size_ && buffer_ == bp_rpc_payload_buffers(parcel_.get())) return;
+    if (offset_ == size_ && buffer_ == bp_rpc_payload_buffers(received_.get())) return;
     fail(Status::kInvalid, "more was sent than is expected here; give as many values, of the same types");
   }
 
@@ -247,7 +247,7 @@ class Unpacker {
       const bp_buffer buffer = from->next_buffer(sizeof(T));
       const uint64_t count = buffer.count / sizeof(T);
       if (reinterpret_cast<uintptr_t>(buffer.data) % alignof(T) == 0) {
-        return Array<T>(static_cast<T*>(buffer.data), count, from->parcel_);
+        return Array<T>(static_cast<T*>(buffer.data), count, from->received_);
       }
       std::vector<T> aligned(count);
       std::memcpy(aligned.data(), buffer.data, buffer.count);
@@ -258,7 +258,7 @@ class Unpacker {
   struct Taker<DeviceArray<T>> {
     static DeviceArray<T> take(Unpacker* from) {
       const bp_buffer buffer = from->next_buffer(sizeof(T), BP_CUDA);
-      return DeviceArray<T>(static_cast<T*>(buffer.data), buffer.count / sizeof(T), buffer.device, from->parcel_);
+      return DeviceArray<T>(static_cast<T*>(buffer.data), buffer.count / sizeof(T), buffer.device, from->received_);
     }
   };
   template <Element T>
@@ -273,7 +273,7 @@ class Unpacker {
   template <typename T>
   struct Taker<RRef<T>> {
     static RRef<T> take(Unpacker* from) {
-      bp_rref* const ref = bp_rpc_payload_ref(from->parcel_.get(), from->ref_++);
+      bp_rref* const ref = bp_rpc_payload_ref(from->received_.get(), from->ref_++);
       if (ref == nullptr) fail(Status::kInvalid, "a reference is expected here, and none was sent");
       return RRef<T>(ref);
     }
@@ -286,10 +286,10 @@ class Unpacker {
   // In such memory: a peer may have sent another kind of array.
   bp_buffer next_buffer(size_t element, uint32_t memory = BP_HOST) {
     bp_buffer buffer = {};
-    if (buffer_ >= bp_rpc_payload_buffers(parcel_.get())) {
+    if (buffer_ >= bp_rpc_payload_buffers(received_.get())) {
       fail(Status::kInvalid, "an array is expected here, and none was sent");
     }
-    bp_rpc_payload_buffer(parcel_.get(), buffer_++, &buffer);
+    bp_rpc_payload_buffer(received_.get(), buffer_++, &buffer);
     if (buffer.memory != memory) {
       fail(Status::kInvalid, memory == BP_HOST
                                  ? "an array in host memory is expected here, and one of a device was sent"
@@ -299,7 +299,7 @@ class Unpacker {
     return buffer;
   }
 
-  ParcelHandle parcel_;
+  PayloadHandle received_;
   const char* payload_ = nullptr;
   uint64_t size_ = 0;
   size_t offset_ = 0;

@@ -82,8 +82,8 @@ class FutureState {
   uint64_t call() const { return call_; }
 
   // The first end counts.
-  void finish(ParcelHandle parcel) {
-    end([&parcel, this] { parcel_ = std::move(parcel); });
+  void finish(PayloadHandle received) {
+    end([&received, this] { received_ = std::move(received); });
   }
   void finish(Value value) {
     end([&value, this] { value_.emplace(std::move(value)); });
@@ -128,7 +128,7 @@ class FutureState {
     if constexpr (std::is_void_v<T>) {
       return;
     } else {
-      return value_ ? *value_ : Unpacker(parcel_).template take<T>();
+      return value_ ? *value_ : Unpacker(received_).template take<T>();
     }
   }
   // Runs `callback` on a thread of the worker, once this is done.
@@ -184,7 +184,7 @@ class FutureState {
   Waiter* waiters_ = nullptr;  // until it is done
   bool done_ = false;
   bool failed_ = false;  // the call did; without an `error_` if there was no memory for it
-  ParcelHandle parcel_;
+  PayloadHandle received_;
   std::optional<Value> value_;
   std::unique_ptr<bp_error> error_;  // of the call: each who waits throws an exception of its own
   std::exception_ptr failure_;       // of a function given to `then`

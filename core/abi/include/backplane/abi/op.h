@@ -62,9 +62,9 @@ extern "C" {
 
 #define BP_ANY_SOURCE (-1)
 #define BP_TAG_INTERNAL (UINT64_C(1) << 63)
-#define BP_NO_STREAM                                                                              \
-  ((void*)(intptr_t)-1) /* no ordering: the buffers are ready, and the program waits for the work \
-                         */
+
+/* bp_op.stream: no ordering. The buffers are ready, and the program waits for the work. */
+#define BP_NO_STREAM ((void*)(intptr_t)-1)
 
 enum {
   BP_OP_SYNC = 1 /* the caller will wait at once: submit may block until the operation is terminal. It then keeps the

@@ -37,8 +37,8 @@ enum {
   BP_BACKEND_LOCAL = 16,       /* init_process_group returns the group and leaves the process-wide default alone */
   BP_BACKEND_ONE_PROCESS = 32, /* all ranks of a group must be in one process; with BP_BACKEND_THREADS */
   BP_BACKEND_BOUNDED = 64,     /* every function keeps its deadline and ends on abort: trust it on the caller's thread.
-                                   Without this flag the core calls the backend on threads of its own, which cost some
-                                   microseconds an operation and are left behind if they do not come back in time */
+                                  Without this flag the core calls the backend on threads of its own, which cost some
+                                  microseconds an operation and are left behind if they do not come back in time */
   BP_BACKEND_AUTHENTICATES = 128, /* takes part in jobs with a secret: in them it makes sure that its peers are ranks of
                                   its group (ext/security.h). Without this flag such a job takes the backend only if it
                                   stays in one process (BP_BACKEND_ONE_PROCESS) */

@@ -4,9 +4,11 @@
  * set of headers over these functions.
  *
  * Conventions are those of the plugin ABI (backplane/abi/version.h): statuses as int32_t, errors in a caller-owned
- * bp_error (may be NULL), durations in nanoseconds with BP_NO_TIMEOUT, growing structs with struct_size first, strings
- * UTF-8. Every function may be called from any thread unless it says otherwise. Handles are opaque; each *_release ends
- * the caller's claim on one, takes NULL, and never blocks for longer than its object's documented end.
+ * bp_error (may be NULL), durations in nanoseconds with BP_NO_TIMEOUT and BP_INHERIT_TIMEOUT, growing structs with
+ * struct_size first, strings UTF-8. Every function may be called from any thread unless it says otherwise. Handles are
+ * opaque; each *_release ends the caller's claim on one, takes NULL, and never blocks for longer than its object's
+ * documented end. A NULL pointer or a released handle is answered with BP_INVALID, and by functions without a status
+ * with -1, 0 or NULL; a released handle is recognised until a thousand others of its type have been released after it.
  *
  * Terms are those of torch.distributed. N is a count of elements, W the world size.
  */

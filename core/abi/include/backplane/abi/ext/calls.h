@@ -36,8 +36,8 @@ typedef struct bp_call {
   int64_t end_ns;
   const char* function; /* its name; "" where a value is fetched from its owner. Valid during the call */
 
-  /* Payload and buffers, without what the core and the agent put
-   * around them: alike on both sides of a call that was answered. */
+  /* Payload and buffers, without what the core and the agent put around them: alike on both sides of a call that was
+   * answered. */
   uint64_t request_bytes; /* the arguments */
   uint64_t answer_bytes;  /* the result; 0 if there was none, as after an error, or if it stays there (remote) */
 } bp_call;
@@ -79,8 +79,8 @@ typedef struct bp_calls_api {
    */
   void (*ended)(void* ctx, const bp_call* call);
 
-  /* May be NULL. A worker has met the others in this group; `metrics` and
-   * its texts are valid until destroy has returned, during which they may still be read.
+  /* May be NULL. A worker has met the others in this group; `metrics` and its texts are valid until destroy has
+   * returned, during which they may still be read.
    * [one-at-a-time], at most once, before the worker's first call; does not block. */
   void (*joined)(void* ctx, const bp_metrics_api* metrics);
 } bp_calls_api;

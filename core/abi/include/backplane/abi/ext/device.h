@@ -4,8 +4,8 @@
  * operation without the host waiting for it, batches, and the device's memory for those who do not know the device.
  *
  * LAYERS. A work of a layer is the layer's own. A layer around a group with this extension offers a table of its own,
- * whose wait_on_stream takes the layer's work and passes on the wrapped group's; a layer that does not is NULL's
- * answer, and the core waits on the host. BP_OP_MORE passes through a layer as it is.
+ * whose wait_on_stream takes the layer's work and passes on the wrapped group's. Behind a layer that offers none, the
+ * core waits on the host. BP_OP_MORE passes through a layer as it is.
  *
  * STREAMS. An operation on buffers of the device runs after what bp_op.stream held at submit. What is put into that
  * stream later runs after a collective, once that is in the stream; a message runs beside its stream, and what is to
