@@ -108,8 +108,8 @@ TEST(NcclLaunch, CallsLittleBesideNcclItself) {
   Collectives collectives({api, 0, 0, 1, fate, pool, comm});
   const Stream stream(api, 0);
   const Piece data(pool, 4);
-  bp_op op{};
-  op.kind = BP_ALL_REDUCE;
+  bp_op op;
+  bp_op_init(&op, BP_ALL_REDUCE);
   op.dtype = BP_I32;
   op.reduce_op = BP_SUM;
   op.stream = stream.get();
@@ -159,8 +159,9 @@ class NcclCollectives : public testing::Test {
     nccl_double::Stream& stream = nccl_double::stream_of(stream_.get());
     stream.add([open = gate_.get_future().share()] { open.wait(); });
     for (int i = 1; i < 4; ++i) stream.add([] {});
-    bp_op op{};
-    op.kind = BP_ALL_REDUCE;
+    bp_op op;
+    bp_op_init(&op, BP_ALL_REDUCE);
+    op.timeout_ns = 0;
     op.dtype = BP_I32;
     op.reduce_op = BP_SUM;
     op.stream = stream_.get();
@@ -223,8 +224,8 @@ class NcclMessages : public testing::Test {
 
   static bp_buffer host(std::vector<std::byte>& buffer) { return {buffer.data(), buffer.size(), BP_HOST, 0}; }
   static bp_op message(uint32_t kind, int32_t peer, const bp_buffer& buffer, const Stream* stream = nullptr) {
-    bp_op op{};
-    op.kind = kind;
+    bp_op op;
+    bp_op_init(&op, kind);
     op.dtype = BP_U8;
     op.peer = peer;
     op.tag = 5;
