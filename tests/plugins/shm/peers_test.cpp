@@ -146,8 +146,8 @@ TEST(Peers, DeathEndsALargeSend) {
 
 TEST(Peers, DeathEndsACollective) {
   expect_loss([](Rank& rank) {
-    bp_op op = {};
-    op.kind = BP_BARRIER;
+    bp_op op;
+    bp_op_init(&op, BP_BARRIER);
     Limit limit(Rank::kLong);
     rank.collectives.run(op, limit);
   });
