@@ -33,7 +33,7 @@ TEST_P(TimeoutTest, ZeroDoesNotWait) {
 
 // The group's own ends an operation that names none, and not one that is told to wait.
 TEST_P(TimeoutTest, TheGroupsOwnIsInheritedAndNoneIsNone) {
-  constexpr std::chrono::seconds kOwn(2);  // also to start it
+  constexpr std::chrono::seconds kOwn(5);  // also to start it
   std::latch ended(1);
   const Store store = Store::inproc();
   on_ranks(2, [&](int rank) {
