@@ -176,8 +176,8 @@ TEST(Nccl, OrdersNothingWithoutAStream) {
     other.all_reduce(span(sum, device), ReduceOp::kSum, apart);
     EXPECT_TRUE(all_are<int32_t>(sum, 2));
     if (group.rank() == 0) {
-      other.send(span(message, device), 1, 0, apart);
       EXPECT_FALSE(waits.is_completed());
+      other.send(span(message, device), 1, 0, apart);
     } else {
       other.recv(span(message, device), 0, 0, apart);
       EXPECT_TRUE(all_are<int32_t>(message, 5));
