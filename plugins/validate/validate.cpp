@@ -61,6 +61,8 @@ class ValidateLayer final : public sdk::Layer {
     Watch(ValidateLayer& layer, const bp_op& op)
         : layer_(layer), op_(sdk::known_part(op)), id_(layer.next_id_.fetch_add(1)) {
       if (op.result == nullptr) op_.result = &result;
+      op_.in_counts = op_.in_displs = op_.out_counts = op_.out_displs = nullptr;  // the caller's, until submit returns
+      op_.scalar = nullptr;                                                       // likewise
     }
     ~Watch() override { layer_.regions_.release(id_); }
     Watch(const Watch&) = delete;
@@ -148,7 +150,7 @@ class ValidateLayer final : public sdk::Layer {
     }
 
     ValidateLayer& layer_;
-    bp_op op_;  // its counts are the caller's, and only valid during submit
+    bp_op op_;  // without its counts and its scalar
     const uint64_t id_;
     std::optional<Fingerprint> inputs_;
     std::vector<Region> outputs_;  // those to look at

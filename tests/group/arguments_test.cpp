@@ -229,6 +229,77 @@ TEST(Arguments, OfGroups) {
   bp_store_release(store);
 }
 
+TEST(Arguments, OfWorkers) {
+  bp_rpc* worker = nullptr;
+  bp_rref* ref = nullptr;
+  bp_objects* objects = nullptr;
+  char* json = nullptr;
+  int32_t rank = 0;
+  const bp_rpc_function nothing = [](void*, const bp_rpc_payload*, bp_rpc_value*, bp_error*) -> int32_t {
+    return BP_OK;
+  };
+  const bp_rpc_done ignore = [](void*, bp_rpc_payload*, const bp_error*) {};
+  bp_rpc_content content = {};
+  content.struct_size = sizeof content;
+  bp_rpc_value value = {};
+  value.struct_size = sizeof value;
+  bp_rpc_config config;
+  bp_rpc_config_init(&config);
+  bp_rpc_config short_config = config;
+  short_config.struct_size = 8;
+  void* object = nullptr;
+  expect_answers({
+      {"init", [&](bp_error* e) { return bp_rpc_init(&config, nullptr, e); }, "`rpc`"},
+      {"init of none", [&](bp_error* e) { return bp_rpc_init(nullptr, &worker, e); }, "`config`"},
+      {"init of little", [&](bp_error* e) { return bp_rpc_init(&short_config, &worker, e); }, "struct_size is 8"},
+      {"current", [](bp_error* e) { return bp_rpc_current(nullptr, e); }, "`rpc`"},
+      {"find", [&](bp_error* e) { return bp_rpc_find(nullptr, "a", &rank, e); }, "`rpc`"},
+      {"find into nothing", [](bp_error* e) { return bp_rpc_find(nullptr, "a", nullptr, e); }, "`rank`"},
+      {"all_gather", [&](bp_error* e) { return bp_rpc_all_gather(nullptr, "a", 1, 0, &objects, e); }, "`rpc`"},
+      {"all_gather of nothing", [&](bp_error* e) { return bp_rpc_all_gather(nullptr, nullptr, 1, 0, &objects, e); },
+       "`data`"},
+      {"shutdown", [](bp_error* e) { return bp_rpc_shutdown(nullptr, 1, 0, nullptr, e); }, "`rpc`"},
+      {"metrics", [&](bp_error* e) { return bp_rpc_metrics(nullptr, &json, e); }, "`rpc`"},
+      {"register", [&](bp_error* e) { return bp_rpc_register(nullptr, nothing, nullptr, e); }, "`name`"},
+      {"register nothing", [](bp_error* e) { return bp_rpc_register("a", nullptr, nullptr, e); }, "`function`"},
+      {"register_inline", [](bp_error* e) { return bp_rpc_register_inline("a", nullptr, nullptr, e); }, "`function`"},
+      {"call", [&](bp_error* e) { return bp_rpc_call(nullptr, 0, "a", &content, 0, ignore, nullptr, nullptr, e); },
+       "`rpc`"},
+      {"call without arguments",
+       [&](bp_error* e) { return bp_rpc_call(nullptr, 0, "a", nullptr, 0, ignore, nullptr, nullptr, e); },
+       "`arguments`"},
+      {"call for nobody",
+       [&](bp_error* e) { return bp_rpc_call(nullptr, 0, "a", &content, 0, nullptr, nullptr, nullptr, e); }, "`done`"},
+      {"remote", [&](bp_error* e) { return bp_rpc_remote(nullptr, 0, "a", &content, 0, &ref, e); }, "`rpc`"},
+      {"remote without arguments", [&](bp_error* e) { return bp_rpc_remote(nullptr, 0, "a", nullptr, 0, &ref, e); },
+       "`arguments`"},
+      {"remote into nothing", [&](bp_error* e) { return bp_rpc_remote(nullptr, 0, "a", &content, 0, nullptr, e); },
+       "`ref`"},
+      {"create", [&](bp_error* e) { return bp_rref_create(nullptr, nullptr, &ref, e); }, "`value`"},
+      {"create into nothing", [&](bp_error* e) { return bp_rref_create(nullptr, &value, nullptr, e); }, "`ref`"},
+      {"fetch", [&](bp_error* e) { return bp_rref_fetch(nullptr, 0, ignore, nullptr, nullptr, e); }, "`ref`"},
+      {"local", [&](bp_error* e) { return bp_rref_local(nullptr, 0, &object, e); }, "`ref`"},
+      {"local into nothing", [](bp_error* e) { return bp_rref_local(nullptr, 0, nullptr, e); }, "`object`"},
+      {"worker", [&](bp_error* e) { return bp_rref_worker(nullptr, &worker, e); }, "`ref`"},
+      {"worker into nothing", [](bp_error* e) { return bp_rref_worker(nullptr, nullptr, e); }, "`rpc`"},
+  });
+  EXPECT_EQ(bp_rpc_rank(nullptr), -1);
+  EXPECT_EQ(bp_rpc_world_size(nullptr), -1);
+  EXPECT_EQ(bp_rpc_backend(nullptr), nullptr);
+  EXPECT_EQ(bp_rpc_worker_name(nullptr, 0), nullptr);
+  EXPECT_EQ(bp_rref_owner(nullptr), -1);
+  EXPECT_EQ(bp_rpc_payload_data(nullptr, nullptr), nullptr);
+  EXPECT_EQ(bp_rpc_payload_buffers(nullptr), 0U);
+  EXPECT_EQ(bp_rpc_payload_ref(nullptr, 0), nullptr);
+  EXPECT_EQ(bp_rpc_payload_retain(nullptr), nullptr);
+  bp_rpc_payload_buffer(nullptr, 0, nullptr);
+  bp_rpc_cancel(nullptr, 1);
+  bp_rpc_run(nullptr, nullptr, nullptr);
+  bp_rpc_payload_release(nullptr);
+  bp_rref_release(nullptr);
+  bp_rpc_release(nullptr);
+}
+
 // A program that was built with the first release knows a struct that ends where that did.
 TEST(Arguments, ConfigurationsOfTheFirstReleaseAreAccepted) {
   struct {

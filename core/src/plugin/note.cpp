@@ -6,10 +6,6 @@
 #include <iterator>
 
 #include "backplane/abi/abi.h"
-#include "backplane/abi/ext/calls.h"
-#include "backplane/abi/ext/device.h"
-#include "backplane/abi/ext/plan.h"
-#include "backplane/abi/ext/rpc.h"
 #include "error.hpp"
 #include "options/names.hpp"
 #include "plugin/reject.hpp"
