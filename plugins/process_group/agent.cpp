@@ -153,7 +153,7 @@ void Agent::listen() {
 }
 
 std::unique_ptr<sdk::Failure> Agent::receive_frame(std::string* frame, int32_t* from, uint64_t* bytes) {
-  bp_result result = {sizeof(bp_result), -1, 0};
+  bp_result result = {sizeof(bp_result), -1, 0, 0};
   try {
     const auto work = start(BP_RECV, BP_ANY_SOURCE, kFrameTag, frame->data(), frame->size(), &result);
     if (work) work->wait(BP_NO_TIMEOUT);
@@ -272,7 +272,7 @@ void Agent::tell_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Fai
 void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view bytes) {
   const auto arrival = std::make_shared<Arrival>();
   arrival->frame = bytes;
-  arrival->results.resize(frame.parts.size(), bp_result{sizeof(bp_result), -1, 0});
+  arrival->results.resize(frame.parts.size(), bp_result{sizeof(bp_result), -1, 0, 0});
   const Origin origin(from, frame.number);
   Flight flight;
   flight.set_limit(frame.timeout_ns, "its parts did not come in the time that it had");

@@ -111,7 +111,7 @@ class ValidateLayer final : public sdk::Layer {
     }
 
     std::unique_ptr<sdk::Work> work;
-    bp_result result = {sizeof(bp_result), -1, 0};  // for a recv whose caller wants none
+    bp_result result = {sizeof(bp_result), -1, 0, 0};  // for a recv whose caller wants none
 
    private:
     void look_at_inputs(bool careful) const {

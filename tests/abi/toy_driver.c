@@ -87,7 +87,7 @@ static void put_it(rank_ctx* r, int32_t peer, uint64_t tag, void* data, uint64_t
 }
 
 static bp_result get_it(rank_ctx* r, int32_t peer, uint64_t tag, void* data, uint64_t count, uint64_t flags) {
-  bp_result result = {sizeof result, -7, 77};
+  bp_result result = {sizeof result, -7, 77, 0};
   bp_op op = make(BP_RECV, peer, tag, data, count);
   op.flags = flags;
   op.result = &result;
@@ -112,7 +112,7 @@ static void ping_pong(rank_ctx* r) {
     double x = i;
     const int32_t peer = 1 - r->rank;
     for (int turn = 0; turn < 2; ++turn) {
-      bp_result result = {sizeof result, -7, 77};
+      bp_result result = {sizeof result, -7, 77, 0};
       bp_op op = make(turn == r->rank ? BP_SEND : BP_RECV, peer, 5, &x, 1);
       op.dtype = BP_F64;
       op.flags = i % 2 ? BP_OP_SYNC : 0;
@@ -192,7 +192,7 @@ static void sizes(rank_ctx* r) {
     op.flags = BP_OP_SYNC;
     CHECK(outcome(r, &op, &err) == BP_INVALID);
   } else { /* to itself; the recv first */
-    bp_result result = {sizeof result, -7, 77};
+    bp_result result = {sizeof result, -7, 77, 0};
     bp_op recv = make(BP_RECV, r->rank, 3, text, 16);
     recv.result = &result;
     bp_work* work = submit(r, &recv);
@@ -328,8 +328,9 @@ static void begin(rank_ctx* r) {
   static const int32_t global_ranks[WORLD] = {0, 1, 2};
   r->host.at = r->at;
   atomic_store(&r->host.ending, 0);
-  const bp_host table = {sizeof table, BP_ABI_MINOR, &r->host,  host_log,         host_abort_requested, host_set,
-                         host_get,     host_add,     host_wait, host_compare_set, host_delete,          host_extension};
+  const bp_host table = {sizeof table, BP_ABI_MINOR,   &r->host,           host_log,  host_abort_requested,
+                         host_set,     host_get,       host_add,           host_wait, host_compare_set,
+                         host_delete,  host_extension, host_report_failure};
   bp_host* host = malloc(sizeof *host);
   CHECK(host != NULL);
   memcpy(host, &table, sizeof table);

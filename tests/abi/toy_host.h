@@ -183,6 +183,12 @@ static int32_t host_delete(void* ctx, const char* key, int32_t* existed, bp_erro
   return BP_OK;
 }
 
+static void host_report_failure(void* ctx, const bp_error* why) {
+  (void)ctx;
+  (void)fprintf(stderr, "the plugin reports a failure: %s\n", why->text);
+  _exit(1);
+}
+
 static const void* host_extension(void* ctx, const char* id) {
   (void)ctx, (void)id;
   return NULL;

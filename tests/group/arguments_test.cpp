@@ -210,7 +210,7 @@ TEST(Arguments, OfGroups) {
   }
   ASSERT_EQ(bp_group_submit(group, &op, &request, nullptr), BP_OK);
   bp_request_release(request);
-  bp_result result = {sizeof result, 5, 5};
+  bp_result result = {sizeof result, 5, 5, 5};
   for (bp_request* const gone : {static_cast<bp_request*>(nullptr), request}) {
     bp_request_cancel(gone);
     bp_request_result(gone, &result);

@@ -35,7 +35,7 @@ class Peer {
 
   std::string receive_frame() {
     std::string frame(process_group::kFrameSize, '\0');
-    bp_result result = {sizeof(bp_result), -1, 0};
+    bp_result result = {sizeof(bp_result), -1, 0, 0};
     message(BP_RECV, &frame, &result);
     frame.resize(result.bytes);
     return frame;
@@ -45,7 +45,7 @@ class Peer {
   }
   void send_bytes(std::string bytes) { message(BP_SEND, &bytes, nullptr); }
   void receive_part(uint64_t number, size_t part, std::string* bytes) {
-    bp_result result = {sizeof(bp_result), -1, 0};
+    bp_result result = {sizeof(bp_result), -1, 0, 0};
     message(BP_RECV, bytes, &result, (uint64_t{1} << 48) | (number * process_group::kMostParts + part));
   }
   // What a frame said of such a payload.

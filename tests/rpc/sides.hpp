@@ -65,7 +65,9 @@ inline bp_agent start_agent(const bp_backend& backend, uint32_t kind, const Plac
                         kind,
                         INT64_C(20'000'000'000),
                         global_ranks.data(),
-                        inner};
+                        inner,
+                        nullptr,
+                        nullptr};
   bp_agent agent = {};
   agent.struct_size = sizeof(bp_agent);
   bp_error err;

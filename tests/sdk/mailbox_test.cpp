@@ -23,7 +23,7 @@ struct Slot {
   std::string text() const { return buffer.substr(0, result.bytes); }
 
   std::string buffer;
-  bp_result result = {sizeof(bp_result), -7, 0};
+  bp_result result = {sizeof(bp_result), -7, 0, 0};
 };
 
 int32_t status_of(Completion& completion) {

@@ -72,7 +72,7 @@ TEST(MessengerTest, ASmallMessageIsDoneAtOnceAndArrives) {
   const Data data = numbers(100);
   Data got(100);
   EXPECT_EQ(send(wire[0], 1, 5, data), nullptr);
-  bp_result result = {sizeof result, -1, 0};
+  bp_result result = {sizeof result, -1, 0, 0};
   auto received = recv(wire[1], BP_ANY_SOURCE, 5, got, &result);
   EXPECT_EQ(end_of(received), BP_AGAIN);
   wire.settle();
@@ -164,7 +164,7 @@ TEST(MessengerTest, ALargeMessageThatDoesNotFitIsDroppedAndItsSendDone) {
   Wire wire(2);
   const Data data = numbers(kLarge);
   Data small(3);
-  bp_result result = {sizeof result, -1, 0};
+  bp_result result = {sizeof result, -1, 0, 0};
   auto sent = send(wire[0], 1, 5, data);
   auto received = recv(wire[1], 0, 5, small, &result);
   wire.settle();

@@ -28,8 +28,8 @@ class MemoryHost {
  public:
   explicit MemoryHost(bool secure = std::getenv("BACKPLANE_TEST_SECURE") != nullptr)
       : security_{sizeof(bp_security_api), secure ? 1U : 0U},
-        table_{sizeof(bp_host), BP_ABI_MINOR, this, log, aborted, set, get, add, wait, compare_set, remove, extension} {
-  }
+        table_{sizeof(bp_host), BP_ABI_MINOR, this,      log,   aborted, set, get, add, wait,
+               compare_set,     remove,       extension, report} {}
   MemoryHost(const MemoryHost&) = delete;
   MemoryHost& operator=(const MemoryHost&) = delete;
   const bp_host* table() const { return &table_; }
@@ -45,6 +45,7 @@ class MemoryHost {
     self(ctx).logged_ += std::string(text) + "\n";
   }
   static int32_t aborted(void*) { return 0; }
+  static void report(void* ctx, const bp_error* why) { log(ctx, BP_LOG_ERROR, why->text); }
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error*) {
     const std::lock_guard lock(self(ctx).mutex_);
     self(ctx).values_[key] = std::string(static_cast<const char*>(value), size);
@@ -155,6 +156,8 @@ class Agent {
                           BP_KIND_PROCESS_GROUP,
                           timeout_ns,
                           ranks.data(),
+                          nullptr,
+                          nullptr,
                           nullptr};
     agent_.struct_size = sizeof(bp_agent);
     bp_error err;

@@ -86,7 +86,7 @@ class Work {
  private:
   friend class ProcessGroup;
   std::shared_ptr<bp_request> request_;  // empty: done
-  bp_result inline_result_ = {sizeof(bp_result), -1, 0};
+  bp_result inline_result_ = {sizeof(bp_result), -1, 0, 0};
 };
 
 // How a group is made; what is left out comes from the environment.

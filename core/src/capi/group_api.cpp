@@ -169,7 +169,7 @@ int32_t bp_request_wait_on_stream(bp_request* request, void* stream, bp_error* e
 }
 void bp_request_result(bp_request* request, bp_result* result) {
   if (result == nullptr) return;
-  const bp_result received = is_live(request) ? request->request->result() : bp_result{sizeof(bp_result), -1, 0};
+  const bp_result received = is_live(request) ? request->request->result() : bp_result{sizeof(bp_result), -1, 0, 0};
   result->source = received.source;
   result->bytes = received.bytes;
 }

@@ -73,7 +73,7 @@ class Exchange {
   struct Flight {
     bp_work* work = nullptr;  // NULL: done
     const Step* step = nullptr;
-    bp_result result = {sizeof(bp_result), -1, 0};
+    bp_result result = {sizeof(bp_result), -1, 0, 0};
   };
 
   static bool is_message(const Step& step) { return step.kind == Step::Kind::kSend || step.kind == Step::Kind::kRecv; }

@@ -87,7 +87,7 @@ std::shared_ptr<Request> Group::start_request(Plan* plan, uint64_t flags) {
   started.valid.adopt(plan->valid);
   started.deadline = Deadline::after(started.valid.op.timeout_ns);
   if (started.valid.op.kind == BP_RECV) {
-    started.result = std::make_shared<bp_result>(bp_result{sizeof(bp_result), -1, 0});
+    started.result = std::make_shared<bp_result>(bp_result{sizeof(bp_result), -1, 0, 0});
     started.callers_result = std::exchange(started.valid.op.result, started.result.get());
   }
   try {

@@ -85,7 +85,7 @@ struct Isolation::Work : std::enable_shared_from_this<Isolation::Work> {
   // What the backend may look at after the caller has left. Without BP_OP_SYNC: a wait can be left, a submit only with
   // the whole group.
   sdk::OwnedOp op;
-  bp_result result = {sizeof(bp_result), -1, 0};
+  bp_result result = {sizeof(bp_result), -1, 0, 0};
   bp_result* const callers_result;
   bp_work* inner = nullptr;
   bool busy = false;     // a wait is inside the backend
@@ -367,7 +367,7 @@ bool isolated(const bp_backend& backend) {
   if (text == "always") return true;
   if (text == "never") return false;
   if (text != "auto") fail(BP_INVALID, "BACKPLANE_ISOLATE is '{}'; it must be auto, always or never", text);
-  return (backend.flags & BP_BACKEND_BOUNDED) == 0;
+  return (backend.flags & (BP_BACKEND_BOUNDED | BP_BACKEND_BLOCKING_INIT)) != BP_BACKEND_BOUNDED;
 }
 
 }  // namespace backplane::core

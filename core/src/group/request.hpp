@@ -34,7 +34,7 @@ class Request {
   // Asks it to end with BP_CANCELLED.
   virtual void cancel() = 0;
   // Of a recv that is done.
-  virtual bp_result result() { return {sizeof(bp_result), -1, 0}; }
+  virtual bp_result result() { return {sizeof(bp_result), -1, 0, 0}; }
 
  protected:
   // Tries to reach the terminal state until `deadline` (one that has passed: only looks) and calls settle when it is

@@ -34,7 +34,9 @@ struct Stage::Start {
 
 Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options, const AgentConfig& config,
              const bp_agent* inner)
-    : member_(member), host_(std::make_shared<Host>(fmt::format("{} rank {}", member.id, config.rank), config.store)) {
+    : member_(member),
+      host_(std::make_shared<Host>(fmt::format("{} rank {}", member.id, config.rank), config.store)),
+      use_(*member.backend, config.rank, config.world_size, inner != nullptr || config.parent != nullptr) {
   const bp_backend& backend = *member.backend;
   const uint32_t kind = inner == nullptr ? BP_KIND_PROCESS_GROUP : BP_KIND_LAYER;
   check_kind(member, kind);
@@ -52,7 +54,10 @@ Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options
                         kind,
                         config.timeout_ns,
                         start->config.global_ranks.data(),
-                        inner};
+                        inner,
+                        start->config.parent,
+                        start->config.parent == nullptr ? nullptr : start->config.parent_ranks.data()};
+  host_->on_failure(config.on_failure);
   agent_.struct_size = sizeof(bp_agent);
   bp_error err;
   bp_error_init(&err);
@@ -77,6 +82,8 @@ Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options
     throw;
   }
   settle_capabilities(inner);
+  bare_agent_ = agent_;
+  use_.begin(config.rank, config.world_size);
   if (isolation_) {
     agent_.api = &isolation_->api();
     agent_.self = isolation_->self();
@@ -86,6 +93,7 @@ Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options
 Stage::~Stage() {
   host_->request_abort("the group is being destroyed");
   table_of(agent_)->destroy(agent_.self);
+  host_->on_failure({});
 }
 
 void Stage::check_identity(const AgentConfig& config) const {

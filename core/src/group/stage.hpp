@@ -10,6 +10,7 @@
 
 #include "group/isolation.hpp"
 #include "plugin/host.hpp"
+#include "plugin/library_use.hpp"
 #include "registry/registry.hpp"
 
 namespace backplane::core {
@@ -23,6 +24,9 @@ struct AgentConfig {
   std::vector<int32_t> global_ranks;
   std::shared_ptr<Store> store;  // this level's own keys
   int64_t timeout_ns = 0;
+  const bp_agent* parent = nullptr;        // of the same backend in the group that this one is made from
+  std::vector<int32_t> parent_ranks = {};  // with a parent: each member's rank there
+  Host::FailureListener on_failure = {};   // hears of failures that the plugin reports
 };
 
 class Stage {
@@ -40,6 +44,8 @@ class Stage {
   const Member& member() const { return member_; }
   // What the level above calls. Its capabilities are those that hold: never NULL unless there are none.
   const bp_agent& agent() const { return agent_; }
+  // What init made, whether or not calls into it are isolated.
+  const bp_agent& bare_agent() const { return bare_agent_; }
   // Was a call into it left behind? Then it may still use the buffers that it was given.
   bool wedged() const { return isolation_ && isolation_->wedged(); }
   // From now on its host says that the group is being aborted.
@@ -55,7 +61,9 @@ class Stage {
   const Member& member_;
   std::shared_ptr<Host> host_;
   std::shared_ptr<Isolation> isolation_;  // NULL if the plugin is trusted
+  LibraryUse use_;
   bp_agent agent_ = {};
+  bp_agent bare_agent_ = {};
 };
 
 }  // namespace backplane::core

@@ -32,11 +32,7 @@ struct ValidOp {
 void validate(const bp_op& op, int32_t rank, int32_t world_size, ValidOp* valid);
 
 // Is the kind a reduction?
-inline bool reduces(uint32_t kind) {
-  constexpr uint64_t kReductions =
-      BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
-  return (kReductions & BP_BIT(kind)) != 0;
-}
+inline bool reduces(uint32_t kind) { return (BP_REDUCTIONS & BP_BIT(kind)) != 0; }
 
 // Do all ranks take part?
 inline bool collective(uint32_t kind) { return kind != BP_SEND && kind != BP_RECV; }

@@ -43,15 +43,13 @@ void expect_same(const char* what, const T& in_note, const T& in_plugin) {
 
 // Empty if nothing is wrong. Operations of a later minor are left to the plugin.
 std::string capability_problem(const bp_capability* capability, bool newer) {
-  constexpr uint64_t kReductions =
-      BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
   if (capability == nullptr) return "is NULL";
   if (!BP_HAS(capability, memory)) return fmt::format("has a struct_size of {}", capability->struct_size);
   if (capability->op >= 64 || (capability->op >= BP_OP_COUNT && !newer)) {
     return fmt::format("is for the unknown operation {}", capability->op);
   }
   const bool data = capability->op != BP_BARRIER && capability->op < BP_OP_COUNT;
-  const bool reduces = (BP_BIT(capability->op) & kReductions) != 0;
+  const bool reduces = (BP_BIT(capability->op) & BP_REDUCTIONS) != 0;
   if ((data && (capability->dtypes == 0 || capability->memory == 0)) || (reduces && capability->reduce_ops == 0)) {
     return fmt::format("lists no dtypes, memory or reduce ops for operation {}", capability->op);
   }
@@ -90,7 +88,7 @@ void check_backend(const bp_backend& backend, const NoteBackend& note, bool newe
 
 std::string descriptor_problem(const bp_backend& backend, std::string_view name, bool newer) {
   constexpr size_t kMaxVersion = sizeof(bp_note_backend::version) - 1;
-  if (!BP_HAS(&backend, init)) {
+  if (!BP_HAS(&backend, finalize)) {
     return fmt::format("backend '{}' has a struct_size of {}, too small for ABI {}.0", name, backend.struct_size,
                        BP_ABI_MAJOR);
   }
@@ -105,6 +103,9 @@ std::string descriptor_problem(const bp_backend& backend, std::string_view name,
   if (backend.init == nullptr) return fmt::format("backend '{}' has no init function", name);
   if ((backend.construct_options == nullptr) != (backend.destroy_options == nullptr)) {
     return fmt::format("backend '{}' has only one of construct_options and destroy_options", name);
+  }
+  if (backend.tag_bits != 0 && (backend.tag_bits < 16 || backend.tag_bits > 64)) {
+    return fmt::format("backend '{}' has {} tag bits, not 16 to 64 (or 0 for all 64)", name, backend.tag_bits);
   }
   const std::string problem = capabilities_problem(backend, name, newer);
   if (!problem.empty()) return problem;

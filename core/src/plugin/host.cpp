@@ -81,6 +81,18 @@ struct HostCalls {
   }
   static int32_t abort_requested(void* ctx) { return host(ctx).abort_requested() ? 1 : 0; }
 
+  static void report_failure(void* ctx, const bp_error* why) {
+    Host& h = host(ctx);
+    const Error error(why->status == BP_OK || why->status == BP_AGAIN ? BP_INTERNAL : why->status, why->text,
+                      why->peer_rank, why->native_code);
+    const std::lock_guard lock(h.listener_mutex_);
+    if (h.listener_) {
+      h.listener_(error);
+    } else {
+      write_log(BP_LOG_WARN, fmt::format("{} reports a failure: {}", h.name_, error.what()));
+    }
+  }
+
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
     return guarded(err, [=] { store(ctx).set(key, bytes(value, size), Deadline::after(kStoreTimeout)); });
   }
@@ -122,13 +134,28 @@ Host::Host(std::string name, std::shared_ptr<Store> store)
     : name_(std::move(name)),
       store_(std::move(store)),
       secure_(!secret_variable().empty()),
-      table_{sizeof(bp_host),   BP_ABI_MINOR,        this,           HostCalls::log,  HostCalls::abort_requested,
-             HostCalls::set,    HostCalls::get,      HostCalls::add, HostCalls::wait, HostCalls::compare_set,
-             HostCalls::remove, HostCalls::extension} {}
+      table_{sizeof(bp_host),
+             BP_ABI_MINOR,
+             this,
+             HostCalls::log,
+             HostCalls::abort_requested,
+             HostCalls::set,
+             HostCalls::get,
+             HostCalls::add,
+             HostCalls::wait,
+             HostCalls::compare_set,
+             HostCalls::remove,
+             HostCalls::extension,
+             HostCalls::report_failure} {}
 
 std::string Host::remarks() const {
   const std::lock_guard lock(remarks_mutex_);
   return remarks_;
+}
+
+void Host::on_failure(FailureListener listener) {
+  const std::lock_guard lock(listener_mutex_);
+  listener_ = std::move(listener);
 }
 
 void Host::request_abort(const std::string& why) {

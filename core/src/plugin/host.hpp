@@ -11,6 +11,7 @@
 #include <string>
 
 #include "backplane/abi/host.h"
+#include "error.hpp"
 #include "store/store.hpp"
 
 namespace backplane::core {
@@ -27,6 +28,9 @@ class Host {
   // From now on abort_requested says 1, and blocked store calls end with BP_CANCELLED. It says so, too, once somebody
   // else has interrupted the store.
   void request_abort(const std::string& why);
+  // Called with each failure that the plugin reports, under a lock: must not block. Without one they are logged.
+  using FailureListener = std::function<void(const Error& why)>;
+  void on_failure(FailureListener listener);
   // Answers this extension with `table`, which outlives this object. Before the plugin sees the host.
   void offer(const char* id, const void* table) { offered_[id] = table; }
   // Without a store, as in a probe: what the plugin has logged at BP_LOG_INFO by now.
@@ -43,6 +47,8 @@ class Host {
   const bool secure_;
   std::map<std::string, const void*, std::less<>> offered_;
   std::atomic<bool> aborting_ = false;
+  std::mutex listener_mutex_;
+  FailureListener listener_;
   mutable std::mutex remarks_mutex_;
   std::string remarks_;  // parted by "; "
   const bp_host table_;

@@ -15,10 +15,10 @@ static_assert(std::size(kDtypes) == BP_DTYPE_COUNT);
 // By value of BP_SUM ... and BP_BARRIER ...
 constexpr const char* kReduceOps[] = {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "premul_sum"};
 static_assert(std::size(kReduceOps) == BP_REDUCE_OP_COUNT);
-constexpr const char* kOps[] = {"barrier",    "broadcast",   "reduce",         "all_reduce",
-                                "gather",     "gatherv",     "scatter",        "scatterv",
-                                "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
-                                "all_to_all", "all_to_allv", "send",           "recv"};
+constexpr const char* kOps[] = {
+    "barrier",    "broadcast",   "reduce",     "all_reduce",  "gather",         "gatherv",
+    "scatter",    "scatterv",    "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
+    "all_to_all", "all_to_allv", "send",       "recv",        "scan",           "exscan"};
 static_assert(std::size(kOps) == BP_OP_COUNT);
 
 }  // namespace

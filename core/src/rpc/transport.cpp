@@ -90,7 +90,10 @@ uint64_t Transport::max_message_bytes(const BackendOptions& options) {
 
 Transport::Transport(const Member& member, const std::shared_ptr<const BackendOptions>& options, const Group& group,
                      const std::shared_ptr<Store>& store, const std::string& name, int64_t timeout_ns, Sink* sink)
-    : member_(member), sink_(*sink), options_(options) {
+    : member_(member),
+      sink_(*sink),
+      options_(options),
+      use_(*member.backend, group.config().rank, group.config().world_size, true) {
   check_kind(member);
   const GroupConfig& config = group.config();
   offered_ = {sizeof(bp_rpc_host),         0,           &sink_,        report_received, report_failed,
@@ -112,13 +115,16 @@ Transport::Transport(const Member& member, const std::shared_ptr<const BackendOp
                         BP_KIND_RPC,
                         timeout_ns,
                         config.global_ranks.data(),
-                        inner_ ? &inner_->outermost() : nullptr};
+                        inner_ ? &inner_->outermost() : nullptr,
+                        nullptr,
+                        nullptr};
   agent_.struct_size = sizeof(bp_agent);
   bp_error err;
   bp_error_init(&err);
   const int32_t status = member.backend->init(member.backend, &init, &agent_, &err);
   if (status != BP_OK) throw_report(status, err, fmt::format("worker '{}' could not start {}", name, member.id));
   check(group);
+  use_.begin(config.rank, config.world_size);
   api_ = static_cast<const bp_rpc_api*>(agent_.api);
 }
 

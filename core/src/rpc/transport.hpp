@@ -12,6 +12,7 @@
 #include "group/agent.hpp"
 #include "group/group.hpp"
 #include "plugin/host.hpp"
+#include "plugin/library_use.hpp"
 #include "registry/registry.hpp"
 
 namespace backplane::core::rpc {
@@ -58,6 +59,7 @@ class Transport {
   std::unique_ptr<core::Agent> inner_;  // outlives the agent over it
   std::unique_ptr<Host> host_;
   bp_rpc_host offered_ = {};
+  LibraryUse use_;
   bp_agent agent_ = {};
   const bp_rpc_api* api_ = nullptr;
 };

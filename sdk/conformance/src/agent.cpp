@@ -71,7 +71,7 @@ bp_op recv_op(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result*
   return op;
 }
 
-bp_result make_result() { return {sizeof(bp_result), -1, 0}; }
+bp_result make_result() { return {sizeof(bp_result), -1, 0, 0}; }
 
 Pending::Pending(Agent* agent, const bp_op& given) : agent_(agent) {
   bp_op op = given;

@@ -91,6 +91,11 @@ struct Host::Functions {
     return BP_OK;
   }
 
+  static void report_failure(void* ctx, const bp_error* why) {
+    const std::lock_guard lock(self(ctx).reports_mutex_);
+    self(ctx).reports_.push_back(*why);
+  }
+
   static int32_t divide_sum(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
     if (!goes_together(dtype, BP_AVG) || divisor == 0) return BP_INVALID;
     divide(dtype, data, count, divisor);
@@ -129,8 +134,18 @@ Host::Host(World& world, std::string space, LogSink log, bool secure)
       space_(std::move(space)),
       secure_(secure),
       log_(std::move(log)),
-      table_{sizeof(bp_host),  BP_ABI_MINOR,        this,           Functions::log,  Functions::abort_requested,
-             Functions::set,   Functions::get,      Functions::add, Functions::wait, Functions::compare_set,
-             Functions::erase, Functions::extension} {}
+      table_{sizeof(bp_host),
+             BP_ABI_MINOR,
+             this,
+             Functions::log,
+             Functions::abort_requested,
+             Functions::set,
+             Functions::get,
+             Functions::add,
+             Functions::wait,
+             Functions::compare_set,
+             Functions::erase,
+             Functions::extension,
+             Functions::report_failure} {}
 
 }  // namespace backplane::conformance

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "backplane/abi/abi.h"
 #include "world.hpp"
@@ -32,6 +34,11 @@ class Host {
   bp_host& mutable_table() { return table_; }
 
   void request_abort() { abort_.store(true); }
+  // The failures that the plugin has reported by now, in their order.
+  std::vector<bp_error> reports() const {
+    const std::lock_guard lock(reports_mutex_);
+    return reports_;
+  }
 
  private:
   struct Functions;
@@ -41,6 +48,8 @@ class Host {
   const bool secure_;
   const LogSink log_;
   std::atomic<bool> abort_ = false;
+  mutable std::mutex reports_mutex_;
+  std::vector<bp_error> reports_;
   bp_host table_;
 };
 

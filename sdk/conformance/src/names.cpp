@@ -20,7 +20,7 @@ const char* op_name(uint32_t op) {
   static constexpr std::array<const char*, BP_OP_COUNT> kNames = {
       "barrier",    "broadcast",   "reduce",     "all_reduce",  "gather",         "gatherv",
       "scatter",    "scatterv",    "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
-      "all_to_all", "all_to_allv", "send",       "recv"};
+      "all_to_all", "all_to_allv", "send",       "recv",        "scan",           "exscan"};
   return name(kNames, op);
 }
 

@@ -65,6 +65,9 @@
 #ifndef RESERVED
 #define RESERVED 0
 #endif
+#ifndef TAG_BITS
+#define TAG_BITS 0
+#endif
 #ifndef CONSTRUCT
 #define CONSTRUCT NULL
 #endif
@@ -201,7 +204,7 @@ static const bp_capability first = {CAPABILITY_SIZE, FIRST_OP, DTYPES, REDUCE_OP
 static const bp_capability second = {sizeof second, SECOND_OP, BP_ALL_DTYPES, 0, BP_BIT(BP_HOST)};
 static const bp_capability* const capabilities[] = {&first, &second};
 static const bp_backend backend = {BACKEND_SIZE, KINDS, FLAGS,    1,    ID,        VERSION, SUMMARY, options,
-                                   capabilities, 2,     RESERVED, NULL, CONSTRUCT, NULL,    INIT};
+                                   capabilities, 2,     TAG_BITS, NULL, CONSTRUCT, NULL,    INIT,    NULL};
 #ifdef ID_TWICE
 static const bp_backend* const backends[] = {&backend, &backend};
 #else
@@ -217,5 +220,5 @@ BP_EXPORT int32_t entry(void) { return backends[0] == NULL || construct(NULL, NU
 BP_EXPORT extern const bp_plugin bp_plugin_v9;
 #endif
 BP_EXPORT const bp_plugin bp_plugin_v1 = {
-    PLUGIN_SIZE, MAGIC, BUILT, NEED, VENDOR, TABLE, (uint32_t)(sizeof backends / sizeof backends[0]), 0};
+    PLUGIN_SIZE, MAGIC, BUILT, NEED, VENDOR, TABLE, (uint32_t)(sizeof backends / sizeof backends[0]), RESERVED};
 #endif

@@ -70,7 +70,7 @@ const char* operation_name(uint32_t kind) {
   static constexpr std::array<const char*, BP_OP_COUNT> kNames = {
       "barrier",    "broadcast",   "reduce",     "all_reduce",  "gather",         "gatherv",
       "scatter",    "scatterv",    "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
-      "all_to_all", "all_to_allv", "send",       "recv"};
+      "all_to_all", "all_to_allv", "send",       "recv",        "scan",           "exscan"};
   return kind < kNames.size() ? kNames[kind] : "unknown operation";
 }
 

@@ -54,7 +54,7 @@ inline bp_op recv_op(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_
   return op;
 }
 
-inline bp_result fresh_result() { return {sizeof(bp_result), -1, 0}; }
+inline bp_result fresh_result() { return {sizeof(bp_result), -1, 0, 0}; }
 inline bp_error fresh_error() {
   bp_error err;
   bp_error_init(&err);

@@ -75,7 +75,7 @@ void storm(Rank& rank, uint64_t rounds) {
     }
     std::shuffle(out.begin(), out.end(), random);
     std::shuffle(in.begin(), in.end(), random);
-    std::vector<bp_result> results(in.size(), bp_result{sizeof(bp_result), -1, 0});
+    std::vector<bp_result> results(in.size(), bp_result{sizeof(bp_result), -1, 0, 0});
     for (size_t i = 0; i < out.size(); ++i) {
       stumble(random);
       out[i].work = rank.send(out[i].peer, out[i].tag, out[i].bytes.data(), out[i].bytes.size());
@@ -139,7 +139,7 @@ TEST(Messages, ReceivesBetweenTurnsOfOthers) {
         return rank.recv(from, tag, in.data(), in.size(), &result, flags);
       };
       std::vector<std::vector<std::byte>> in(4, room);
-      std::vector<bp_result> results(4, bp_result{sizeof(bp_result), -1, 0});
+      std::vector<bp_result> results(4, bp_result{sizeof(bp_result), -1, 0, 0});
       const bool is_early = round % 2 == 0;
       const auto early = is_early ? get(3, 0, in[3], results[3]) : nullptr;
       for (const uint64_t tag : round % 3 == 0 ? std::array{1U, 0U, 2U} : std::array{0U, 1U, 2U}) {

@@ -102,7 +102,7 @@ class Rank {
     received.bytes.resize(capacity);
     bp_error err;
     bp_error_init(&err);
-    bp_result result = {sizeof(bp_result), -2, 0};
+    bp_result result = {sizeof(bp_result), -2, 0, 0};
     bp_op op = make_recv(peer, tag, received.bytes, &result);
     op.flags = flags;
     op.timeout_ns = timeout_ns;

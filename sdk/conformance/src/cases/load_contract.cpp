@@ -108,13 +108,11 @@ void ids_and_texts(Rank& rank) {
 }
 
 void check_capability(Rank& rank, const bp_capability& capability, const std::string& what, bool later) {
-  constexpr uint64_t kReductions =
-      BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
   constexpr uint64_t kMemory = BP_BIT(BP_MEMORY_COUNT) - 1;
   rank.require(capability.op < (later ? 64 : BP_OP_COUNT), what + " is for an operation of types.h",
                say("operation ", capability.op));
   if (capability.op >= BP_OP_COUNT) return;
-  const bool reduces = (BP_BIT(capability.op) & kReductions) != 0;
+  const bool reduces = (BP_BIT(capability.op) & BP_REDUCTIONS) != 0;
   const bool barrier = capability.op == BP_BARRIER;
   rank.check((capability.dtypes != 0) != barrier, what + (barrier ? " has no dtypes" : " has dtypes"),
              say("mask ", capability.dtypes));
@@ -179,7 +177,6 @@ void reserved_zero(Rank& rank) {
   bool zero = !BP_HAS(&plugin, reserved) || plugin.reserved == 0;
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
     const bp_backend& backend = *plugin.backends[i];
-    zero = zero && backend.reserved == 0;
     for (uint32_t j = 0; j < backend.option_count; ++j) zero = zero && backend.options[j]->reserved == 0;
   }
   rank.check(zero, "reserved fields are zero", "one is not");

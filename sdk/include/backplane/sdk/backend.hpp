@@ -13,6 +13,8 @@
 //       static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context);
 //       static void probe(const sdk::Host& host);          // optional: throws Failure(BP_UNSUPPORTED, reason)
 //       static constexpr const char* needs = "backplane.rpc/1";  // optional: extensions of the core, see abi/note.h
+//       static constexpr uint32_t tag_bits = 31;           // optional: bits of a tag that are matched, if not 64
+//       static void finalize();                            // optional: ends the library below when the process ends
 //     };
 //     BACKPLANE_PLUGIN("Acme Inc.", Acme)
 //
@@ -84,6 +86,18 @@ int32_t init(const bp_backend*, const bp_init* init, bp_agent* agent, bp_error* 
 }
 
 template <typename Description>
+constexpr uint32_t tag_bits() {
+  if constexpr (requires { Description::tag_bits; }) return Description::tag_bits;
+  return 0;
+}
+
+template <typename Description>
+constexpr auto finalize() -> void (*)(const bp_backend*) {
+  if constexpr (requires { Description::finalize(); }) return [](const bp_backend*) { Description::finalize(); };
+  return nullptr;
+}
+
+template <typename Description>
 struct GroupTables {
   static constexpr auto options = pointers(Description::options);
   static constexpr auto capabilities = pointers(Description::capabilities);
@@ -98,11 +112,12 @@ struct GroupTables {
       options.data(),
       capabilities.data(),
       static_cast<uint32_t>(Description::capabilities.size()),
-      0,
+      tag_bits<Description>(),
       &probe<Description>,
       nullptr,
       nullptr,
       &init<Description>,
+      finalize<Description>(),
   };
 };
 

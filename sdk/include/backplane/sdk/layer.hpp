@@ -32,10 +32,10 @@ namespace backplane::sdk {
 
 // Names for texts, as users write them; "?" for a value that these headers do not know.
 constexpr const char* op_name(uint32_t kind) {
-  constexpr const char* kNames[BP_OP_COUNT] = {"barrier",    "broadcast",   "reduce",         "all_reduce",
-                                               "gather",     "gatherv",     "scatter",        "scatterv",
-                                               "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
-                                               "all_to_all", "all_to_allv", "send",           "recv"};
+  constexpr const char* kNames[BP_OP_COUNT] = {
+      "barrier",    "broadcast",   "reduce",     "all_reduce",  "gather",         "gatherv",
+      "scatter",    "scatterv",    "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
+      "all_to_all", "all_to_allv", "send",       "recv",        "scan",           "exscan"};
   return kind < BP_OP_COUNT ? kNames[kind] : "?";
 }
 constexpr const char* dtype_name(uint32_t dtype) {

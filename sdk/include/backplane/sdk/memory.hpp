@@ -23,7 +23,7 @@ class Allocation {
 
 class MemoryPool {
  public:
-  MemoryPool() : table_{sizeof(bp_memory_api), 0, this, allocate, release} {}
+  MemoryPool() : table_{sizeof(bp_memory_api), 0, this, allocate, release, register_memory} {}
   virtual ~MemoryPool() = default;
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -31,6 +31,13 @@ class MemoryPool {
   // At least 1 byte; abi/ext/memory.h has the rules. Throws BP_UNSUPPORTED (the core takes ordinary memory instead) or
   // BP_RESOURCE. From any thread.
   virtual std::unique_ptr<Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) = 0;
+
+  // Prepares memory of the program's for operations; the destructor of what is returned deregisters it. Throws
+  // likewise.
+  virtual std::unique_ptr<Allocation> register_memory(void* /*data*/, uint64_t /*bytes*/, uint32_t /*memory*/,
+                                                      int32_t /*device*/) {
+    throw Failure(BP_UNSUPPORTED, "this backend registers no memory of programs");
+  }
 
   // What the group's extension() answers. Valid as long as this object.
   const bp_memory_api* table() const { return &table_; }
@@ -42,6 +49,14 @@ class MemoryPool {
       std::unique_ptr<Allocation> made = static_cast<MemoryPool*>(ctx)->allocate(bytes, memory, device);
       *data = made->data();
       *allocation = reinterpret_cast<bp_allocation*>(made.release());
+      return BP_OK;
+    });
+  }
+  static int32_t register_memory(void* ctx, void* data, uint64_t bytes, uint32_t memory, int32_t device,
+                                 bp_allocation** allocation, bp_error* err) noexcept {
+    return guarded(err, [&] {
+      *allocation = reinterpret_cast<bp_allocation*>(
+          static_cast<MemoryPool*>(ctx)->register_memory(data, bytes, memory, device).release());
       return BP_OK;
     });
   }

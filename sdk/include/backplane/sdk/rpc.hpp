@@ -237,6 +237,7 @@ requires(Description::kinds == BP_KIND_RPC) struct Tables<Description> {
       nullptr,
       nullptr,
       &init_rpc<Description>,
+      nullptr,
   };
 };
 

@@ -87,7 +87,7 @@ class AcmeCollectives {
   }
 
   void receive(const Call& call, int32_t peer, void* data, uint64_t size) {
-    bp_result result = {sizeof result, -1, 0};
+    bp_result result = {sizeof result, -1, 0, 0};
     finish(call, messenger_.recv(peer, call.tag, data, size, &result));
     if (result.bytes == size) return;
     throw sdk::Failure(BP_INVALID,

@@ -59,13 +59,14 @@ pub fn dtype_size(dtype: u32) -> u64 {
 }
 
 layout! {
-    pub struct Error: 1048 {
+    pub struct Error: 1112 {
         struct_size: u32 = 0,
         status: i32 = 4,
         native_code: i64 = 8,
         peer_rank: i32 = 16,
         reserved: u32 = 20,
         text: [u8; 1024] = 24,
+        group: [u8; 64] = 1048,
     }
 }
 
@@ -80,15 +81,16 @@ layout! {
 }
 
 layout! {
-    pub struct OpResult: 16 {
+    pub struct OpResult: 24 {
         struct_size: u32 = 0,
         source: i32 = 4,
         bytes: u64 = 8,
+        tag: u64 = 16,
     }
 }
 
 layout! {
-    pub struct Op: 160 {
+    pub struct Op: 168 {
         struct_size: u32 = 0,
         kind: u32 = 4,
         dtype: u32 = 8,
@@ -108,6 +110,7 @@ layout! {
         scalar: *const c_void = 136,
         stream: *mut c_void = 144,
         result: *mut OpResult = 152,
+        message: *mut c_void = 160,
     }
 }
 
@@ -119,7 +122,7 @@ layout! {
 }
 
 layout! {
-    pub struct Host: 88 {
+    pub struct Host: 96 {
         struct_size: u32 = 0,
         abi_minor: u32 = 4,
         ctx: *mut c_void = 8,
@@ -132,6 +135,7 @@ layout! {
         store_compare_set: *const c_void = 64,
         store_delete: *const c_void = 72,
         extension: *const c_void = 80,
+        report_failure: *const c_void = 88,
     }
 }
 
@@ -179,7 +183,7 @@ layout! {
 }
 
 layout! {
-    pub struct Init: 80 {
+    pub struct Init: 96 {
         struct_size: u32 = 0,
         rank: i32 = 4,
         world_size: i32 = 8,
@@ -193,6 +197,8 @@ layout! {
         timeout_ns: i64 = 56,
         global_ranks: *const i32 = 64,
         inner: *const c_void = 72,
+        parent: *const Agent = 80,
+        parent_ranks: *const i32 = 88,
     }
 }
 
@@ -211,7 +217,7 @@ layout! {
 }
 
 layout! {
-    pub struct Backend: 96 {
+    pub struct Backend: 104 {
         struct_size: u32 = 0,
         kinds: u32 = 4,
         flags: u32 = 8,
@@ -222,11 +228,12 @@ layout! {
         options: *const *const BpOption = 40,
         capabilities: *const *const Capability = 48,
         capability_count: u32 = 56,
-        reserved: u32 = 60,
+        tag_bits: u32 = 60,
         probe: *const c_void = 64,
         construct_options: *const c_void = 72,
         destroy_options: *const c_void = 80,
         init: unsafe extern "C" fn(*const Backend, *const Init, *mut Agent, *mut Error) -> i32 = 88,
+        finalize: *const c_void = 96,
     }
 }
 

@@ -156,11 +156,12 @@ static BACKEND: Constant<abi::Backend> = Constant(abi::Backend {
     options: addr_of!(OPTIONS).cast(),
     capabilities: addr_of!(CAPABILITIES).cast(),
     capability_count: 2,
-    reserved: 0,
+    tag_bits: 0,
     probe: null(),
     construct_options: null(),
     destroy_options: null(),
     init,
+    finalize: null(),
 });
 static BACKENDS: Constant<[&abi::Backend; 1]> = Constant([&BACKEND.0]);
 

@@ -165,7 +165,7 @@ fn key_of(key: &str) -> CString {
 }
 
 fn fresh_error() -> abi::Error {
-    abi::Error { struct_size: abi::size::<abi::Error>(), status: 0, native_code: 0, peer_rank: -1, reserved: 0, text: [0; 1024] }
+    abi::Error { struct_size: abi::size::<abi::Error>(), status: 0, native_code: 0, peer_rank: -1, reserved: 0, text: [0; 1024], group: [0; 64] }
 }
 
 fn told(status: i32, error: &abi::Error) -> Result<(), Failure> {
