@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 
 #include "capi/handles.hpp"
 #include "capi/world.hpp"
+#include "group/lists.hpp"
 #include "group/objects.hpp"
 #include "log.hpp"
 
@@ -32,6 +34,61 @@ bp_group_config complete(const bp_group_config* given) {
 
 Group& group_of(const bp_group* handle) { return *live(handle, "group").group; }
 
+void name_group(bp_error* err, const std::string& name) {
+  if (err == nullptr || !BP_HAS(err, group)) return;
+  size_t size = std::min<size_t>(name.size(), BP_ERROR_GROUP_SIZE - 1);
+  while (size > 0 && size < name.size() && (static_cast<unsigned char>(name[size]) & 0xC0U) == 0x80U) --size;
+  name.copy(err->group, size);
+  err->group[size] = '\0';
+}
+
+namespace {
+
+// The program's operation with the backend's message in place of the handle, which this releases.
+class ReceivedMessage {
+ public:
+  ReceivedMessage(const Group& group, const bp_op* op) : op_(op) {
+    if (!BP_HAS(op, message) || op->message == nullptr) return;
+    const std::unique_ptr<bp_message> handle(&live(op->message, "message"));
+    taken_ = std::make_unique<bp_op>();
+    std::memcpy(taken_.get(), op, std::min<size_t>(op->struct_size, sizeof *taken_));
+    taken_->struct_size = sizeof *taken_;
+    taken_->message = handle->message;
+    op_ = taken_.get();
+    if (handle->group.get() == &group) return;
+    handle->group->drop(taken_->message);
+    fail(BP_INVALID, "`message` is one of another group");
+  }
+  const bp_op* op() const { return op_; }
+
+ private:
+  const bp_op* op_;
+  std::unique_ptr<bp_op> taken_;
+};
+
+void copy_result(const bp_result& from, bp_result* to) {
+  to->source = from.source;
+  to->bytes = from.bytes;
+  if (BP_HAS(to, tag)) to->tag = from.tag;
+}
+
+int32_t status_of(const Error* error, bp_error* report) {
+  bp_error_init(report);
+  if (error == nullptr) return BP_OK;
+  return bp_error_set(report, error->status(), error->native_code(), error->peer_rank(), error->what());
+}
+
+// For functions that answer BP_AGAIN for false.
+template <typename Body>
+int32_t request_call(const bp_request* request, bp_error* err, Body&& body) {
+  bool is_done = false;
+  const int32_t status = api_call(err, [&] { is_done = body(); });
+  if (status != BP_OK && err != nullptr && is_live(request)) name_group(err, request->request->group_name());
+  return status == BP_OK && !is_done ? BP_AGAIN : status;
+}
+
+}  // namespace
+
 }  // namespace backplane::core
 
 using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
@@ -39,17 +96,17 @@ using namespace backplane::core;  // NOLINT: the functions of the C API stand ou
 extern "C" {
 
 int32_t bp_init_process_group(const bp_group_config* config, bp_group** group, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     const auto made = init_default(complete(config), group != nullptr);
     if (group != nullptr) *group = make_handle(made);
   });
 }
 int32_t bp_is_initialized(void) { return default_group() ? 1 : 0; }
 int32_t bp_destroy_process_group(bp_error* err) {
-  return guarded(err, [] { destroy_default(); });
+  return api_call(err, [] { destroy_default(); });
 }
 int32_t bp_default_group(bp_group** group, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     required(group, "group");
     const auto found = default_group();
     if (!found) fail(BP_INVALID, "the default process group has not been initialized; call init_process_group first");
@@ -58,7 +115,7 @@ int32_t bp_default_group(bp_group** group, bp_error* err) {
 }
 
 int32_t bp_group_create(const bp_group_config* config, bp_group** group, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     required(group, "group");
     *group = make_handle(create_group(complete(config)));
   });
@@ -66,7 +123,7 @@ int32_t bp_group_create(const bp_group_config* config, bp_group** group, bp_erro
 int32_t bp_init_backend(const bp_backend_type* type, bp_store* store, const char* name, int32_t rank,
                         int32_t world_size, const bp_backend_options* options, int64_t timeout_ns, bp_group** group,
                         bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     required(group, "group");
     const auto& chosen = live(options, "options").options;
     *group = make_handle(init_backend(member_of(type), store, name, rank, world_size, chosen, timeout_ns));
@@ -74,7 +131,7 @@ int32_t bp_init_backend(const bp_backend_type* type, bp_store* store, const char
 }
 int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, const char* name, int64_t timeout_ns,
                      bp_group** group, bp_error* err) {
-  return guarded(err, [=] {
+  return group_call(parent, err, [=] {
     required(group, "group");
     const auto [begin, end] = list_of(ranks, count, "ranks");
     *group = make_handle(group_of(parent).new_group({begin, end}, name == nullptr ? "" : name, timeout_ns));
@@ -82,32 +139,40 @@ int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, con
 }
 int32_t bp_group_with_backend(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group,
                               bp_error* err) {
-  return guarded(err, [=] {
+  return group_call(parent, err, [=] {
     required(group, "group");
     *group = make_handle(group_with_backend(group_of(parent), backend, timeout_ns));
   });
 }
+int32_t bp_group_new_by_members(bp_group* parent, const int32_t* ranks, uint64_t count, const char* name,
+                                int64_t timeout_ns, bp_group** group, bp_error* err) {
+  return group_call(parent, err, [=] {
+    required(group, "group");
+    const auto [begin, end] = list_of(ranks, count, "ranks");
+    *group = make_handle(group_of(parent).new_group_by_members({begin, end}, name == nullptr ? "" : name, timeout_ns));
+  });
+}
 int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_group** group, bp_error* err) {
-  return guarded(err, [=] {
+  return group_call(parent, err, [=] {
     required(group, "group");
     *group = make_handle(group_of(parent).split(color, key));
   });
 }
 int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** shrunk, bp_error* err) {
-  return guarded(err, [=] {
+  return group_call(group, err, [=] {
     required(shrunk, "shrunk");
     *shrunk = make_handle(group_of(group).shrink(timeout_ns));
   });
 }
 int32_t bp_group_destroy(bp_group* group, bp_error* err) {
-  return guarded(err, [=] {
+  return group_call(group, err, [=] {
     group_of(group);
     end_group(group->group);
   });
 }
 int32_t bp_group_abort(bp_group* group, const char* why, bp_error* err) {
-  return guarded(err,
-                 [=] { group_of(group).abort(Error(BP_CANCELLED, why == nullptr ? "aborted by this rank" : why)); });
+  return group_call(group, err,
+                    [=] { group_of(group).abort(Error(BP_CANCELLED, why == nullptr ? "aborted by this rank" : why)); });
 }
 bp_group* bp_group_retain(bp_group* group) {
   bp_group* handle = nullptr;
@@ -137,41 +202,142 @@ int32_t bp_group_global_rank(const bp_group* group, int32_t rank) {
 }
 
 int32_t bp_group_run(bp_group* group, const bp_op* op, bp_error* err) {
-  return guarded(err, [=] { group_of(group).run(required(op, "op")); });
+  return group_call(group, err, [=] {
+    Group& target = group_of(group);
+    target.run(*ReceivedMessage(target, &required(op, "op")).op());
+  });
 }
 int32_t bp_group_submit(bp_group* group, const bp_op* op, bp_request** request, bp_error* err) {
-  return bp_group_submit_batch(group, &op, 1, request, err);
+  return group_call(group, err, [=] {
+    Group& target = group_of(group);
+    const ReceivedMessage received(target, &required(op, "op"));
+    hand_out(request, "request", [&] {
+      const bp_op* const only = received.op();
+      return new_handle<bp_request>(target.submit(&only, 1).front());
+    });
+  });
 }
 int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, uint64_t count, bp_request** requests,
                               bp_error* err) {
-  return guarded(err, [=] {
+  return group_call(group, err, [=] {
     Group& target = group_of(group);
     const auto [begin, end] = list_of(ops, count, "ops");
-    std::for_each(begin, end, [](const bp_op* op) { required(op, "op"); });
+    std::for_each(begin, end, [](const bp_op* op) {
+      required(op, "op");
+      if (BP_HAS(op, message) && op->message != nullptr) fail(BP_INVALID, "a batch takes no messages of probes");
+    });
     if (count > 0) required(requests, "requests");
     const auto started = target.submit(ops, count);
     for (uint64_t i = 0; i < count; ++i) requests[i] = new_handle<bp_request>(started[i]);
   });
 }
+int32_t bp_group_sendrecv(bp_group* group, const bp_op* send, const bp_op* recv, bp_error* err) {
+  return group_call(group, err, [=] {
+    Group& target = group_of(group);
+    const bp_op* const both[] = {&required(recv, "recv"), &required(send, "send")};
+    if (recv->kind != BP_RECV || send->kind != BP_SEND) fail(BP_INVALID, "sendrecv takes a send and a recv");
+    if (BP_HAS(recv, message) && recv->message != nullptr) fail(BP_INVALID, "sendrecv takes no messages of probes");
+    const auto started = target.submit(both, 2);
+    const std::shared_ptr<Request>& received = started[0];
+    const std::shared_ptr<Request>& sent = started[1];
+    try {
+      received->wait(Deadline::never());
+    } catch (const Error&) {
+      sent->cancel();  // the buffers are free when this returns
+      guarded(nullptr, [&sent] { sent->wait(Deadline::never()); });
+      throw;
+    }
+    sent->wait(Deadline::never());
+  });
+}
+int32_t bp_group_run_list(bp_group* group, const bp_op* op, const bp_buffer* inputs, const bp_buffer* outputs,
+                          bp_request** request, bp_error* err) {
+  return group_call(group, err, [=] {
+    Group& target = group_of(group);
+    target.check_whole();
+    bp_op whole = {};
+    take_known(required(op, "op"), sizeof whole, "bp_op", &whole);
+    const Gathered gathered = gather_lists(whole, target.config().rank, target.config().world_size, inputs, outputs);
+    if (request == nullptr) {
+      target.run(gathered.op);
+      return gathered.deliver();
+    }
+    const bp_op* const only = &gathered.op;
+    *request = new_handle<bp_request>(target.submit(&only, 1, gathered.deliver).front());
+  });
+}
+int32_t bp_group_probe(bp_group* group, int32_t peer, uint64_t tag, int64_t timeout_ns, bp_message** message,
+                       bp_result* result, bp_error* err) {
+  return group_call(group, err, [=] {
+    Group& target = group_of(group);
+    required(result, "result");
+    bp_result found = {sizeof(bp_result), -1, 0, 0};
+    hand_out(message, "message", [&] {
+      const Deadline deadline = Deadline::after(timeout_or(timeout_ns, target.config().timeout_ns));
+      return new_handle<bp_message>(group->group, target.probe(peer, tag, deadline, &found));
+    });
+    copy_result(found, result);
+  });
+}
+void bp_message_release(bp_message* message) {
+  if (!is_live(message)) return;
+  const std::unique_ptr<bp_message> handle(message);
+  guarded(nullptr, [&handle] { handle->group->drop(handle->message); });
+}
+int32_t bp_group_status(bp_group* group, bp_error* err) {
+  return group_call(group, err, [=] { group_of(group).check_whole(); });
+}
+const void* bp_group_extension(bp_group* group, uint32_t memory, const char* id) {
+  const void* table = nullptr;
+  guarded(nullptr, [&] { table = group_of(group).extension(memory, &required(id, "id")); });
+  return table;
+}
 int32_t bp_request_test(bp_request* request, bp_error* err) {
-  bool done = false;
-  const int32_t status = guarded(err, [request, &done] { done = live(request, "request").request->test(); });
-  return status == BP_OK && !done ? BP_AGAIN : status;
+  return request_call(request, err, [=] { return live(request, "request").request->test(); });
 }
 int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err) {
-  bool done = false;
-  const int32_t status =
-      guarded(err, [=, &done] { done = live(request, "request").request->wait(Deadline::after(timeout_ns)); });
-  return status == BP_OK && !done ? BP_AGAIN : status;
+  return request_call(request, err,
+                      [=] { return live(request, "request").request->wait(Deadline::after(timeout_ns)); });
+}
+int32_t bp_request_wait_any(bp_request* const* requests, uint64_t count, int64_t timeout_ns, uint64_t* index,
+                            bp_error* err) {
+  std::shared_ptr<Request> ended;
+  bool is_over = false;
+  const int32_t status = api_call(err, [&] {
+    required(index, "index");
+    *index = count;
+    const auto [begin, end] = list_of(requests, count, "requests");
+    if (count == 0) fail(BP_INVALID, "wait_any needs at least one request");
+    std::vector<std::shared_ptr<Request>> all;
+    std::for_each(begin, end, [&all](bp_request* each) { all.push_back(live(each, "request").request); });
+    *index = wait_any(all, Deadline::after(timeout_ns));
+    if (*index == count) return;
+    ended = all[*index];
+    is_over = ended->test();
+  });
+  if (status != BP_OK && ended) name_group(err, ended->group_name());
+  return status == BP_OK && !is_over ? BP_AGAIN : status;
+}
+int32_t bp_request_on_done(bp_request* request, void (*ended)(void* ctx, int32_t status, const bp_error* error),
+                           void* ctx, bp_error* err) {
+  return api_call(err, [=] {
+    if (ended == nullptr) fail(BP_INVALID, "`ended` must not be NULL");
+    const std::shared_ptr<Request> target = live(request, "request").request;
+    target->on_end([ended, ctx, group = target->group_name()](const Error* error) {
+      bp_error report;
+      const int32_t status = status_of(error, &report);
+      if (status != BP_OK) name_group(&report, group);
+      ended(ctx, status, &report);
+    });
+  });
 }
 int32_t bp_request_wait_on_stream(bp_request* request, void* stream, bp_error* err) {
-  return guarded(err, [=] { live(request, "request").request->wait_on_stream(stream); });
+  return api_call(err, [=] { live(request, "request").request->wait_on_stream(stream); });
 }
 void bp_request_result(bp_request* request, bp_result* result) {
   if (result == nullptr) return;
   const bp_result received = is_live(request) ? request->request->result() : bp_result{sizeof(bp_result), -1, 0, 0};
-  result->source = received.source;
-  result->bytes = received.bytes;
+  copy_result(received, result);
 }
 void bp_request_cancel(bp_request* request) {
   guarded(nullptr, [request] { live(request, "request").request->cancel(); });
@@ -180,9 +346,17 @@ void bp_request_release(bp_request* request) { release(request); }
 
 int32_t bp_group_allocate(bp_group* group, uint64_t bytes, uint32_t memory, int32_t device, bp_memory** result,
                           bp_error* err) {
-  return guarded(err, [=] {
+  return group_call(group, err, [=] {
     required(result, "result");
     *result = new_handle<bp_memory>(group_of(group).allocate(bytes, memory, device));
+  });
+}
+int32_t bp_group_register(bp_group* group, void* data, uint64_t bytes, uint32_t memory, int32_t device,
+                          bp_memory** result, bp_error* err) {
+  return group_call(group, err, [=] {
+    required(result, "result");
+    if (bytes > 0) required(static_cast<char*>(data), "data");
+    *result = new_handle<bp_memory>(group_of(group).register_memory(data, bytes, memory, device));
   });
 }
 void* bp_memory_data(const bp_memory* memory) { return is_live(memory) ? memory->memory->data() : nullptr; }
@@ -192,7 +366,7 @@ void bp_memory_release(bp_memory* memory) { release(memory); }
 int32_t bp_group_exchange_objects(bp_group* group, uint32_t kind, int32_t root, const void* const* in,
                                   const uint64_t* in_sizes, uint64_t in_count, int64_t timeout_ns, bp_objects** out,
                                   bp_error* err) {
-  return guarded(err, [=] {
+  return group_call(group, err, [=] {
     required(out, "out");
     Group& target = group_of(group);
     list_of(in, in_count, "in");
@@ -206,6 +380,27 @@ int32_t bp_group_exchange_objects(bp_group* group, uint32_t kind, int32_t root, 
     *out = new_handle<bp_objects>(exchange_objects(target, kind, root, objects, timeout_ns));
   });
 }
+int32_t bp_group_send_object(bp_group* group, const void* object, uint64_t size, int32_t peer, uint32_t tag,
+                             int64_t timeout_ns, bp_error* err) {
+  return group_call(group, err, [=] {
+    Group& target = group_of(group);
+    if (size > 0) required(static_cast<const char*>(object), "object");
+    const auto* bytes = static_cast<const char*>(object);
+    send_object(target, size == 0 ? std::string_view() : std::string_view(bytes, size), peer, tag, timeout_ns);
+  });
+}
+int32_t bp_group_recv_object(bp_group* group, int32_t peer, uint32_t tag, int64_t timeout_ns, bp_objects** out,
+                             int32_t* source, bp_error* err) {
+  return group_call(group, err, [=] {
+    Group& target = group_of(group);
+    required(out, "out");
+    ReceivedObject object = receive_object(target, peer, tag, timeout_ns);
+    if (source != nullptr) *source = object.source;
+    std::vector<std::string> only;
+    only.push_back(std::move(object.bytes));
+    *out = new_handle<bp_objects>(std::move(only));
+  });
+}
 uint64_t bp_objects_count(const bp_objects* objects) { return is_live(objects) ? objects->objects.size() : 0; }
 const void* bp_objects_get(const bp_objects* objects, uint64_t i, uint64_t* size) {
   const bool is_there = i < bp_objects_count(objects);
@@ -215,13 +410,15 @@ const void* bp_objects_get(const bp_objects* objects, uint64_t i, uint64_t* size
 void bp_objects_release(bp_objects* objects) { release(objects); }
 
 int32_t bp_store_trace(bp_store* store, const char* group, int64_t timeout_ns, char** json, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     hand_out(json, "json", [=] { return copy_text(trace_job(live(store, "store"), group, timeout_ns)); });
   });
 }
 int32_t bp_group_trace(bp_group* group, char** json, bp_error* err) {
-  return guarded(err, [=] { hand_out(json, "json", [=] { return copy_text(group_of(group).trace_json()); }); });
+  return group_call(group, err,
+                    [=] { hand_out(json, "json", [=] { return copy_text(group_of(group).trace_json()); }); });
 }
+void bp_set_interrupt_hook(int32_t (*interrupted)(void* ctx), void* ctx) { set_interrupt_hook(interrupted, ctx); }
 void bp_set_log(void (*log)(void* ctx, uint32_t level, const char* text), void* ctx) { set_log(log, ctx); }
 
 }  // extern "C"

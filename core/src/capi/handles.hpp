@@ -13,6 +13,7 @@
 #include "backplane/backplane.h"
 #include "group/group.hpp"
 #include "handle.hpp"
+#include "interrupt.hpp"
 #include "registry/registry.hpp"
 #include "store/rendezvous.hpp"
 
@@ -48,6 +49,12 @@ struct bp_request : backplane::core::Handle<bp_request> {
   std::shared_ptr<backplane::core::Request> request;
 };
 
+// A message that a probe took.
+struct bp_message : backplane::core::Handle<bp_message> {
+  std::shared_ptr<backplane::core::Group> group;
+  bp_message* message;  // the backend's
+};
+
 struct bp_memory : backplane::core::Handle<bp_memory> {
   std::unique_ptr<backplane::core::Memory> memory;
 };
@@ -57,6 +64,24 @@ struct bp_objects : backplane::core::Handle<bp_objects> {
 };
 
 namespace backplane::core {
+
+// A function of the API: during `body`, waits ask the program's interruption hook.
+template <typename Body>
+int32_t api_call(bp_error* err, Body&& body) noexcept {
+  const Interruptible interruptible;
+  return guarded(err, std::forward<Body>(body));
+}
+
+// Fills in bp_error.group.
+void name_group(bp_error* err, const std::string& name);
+
+// The same for a function of a group, whose name goes into *err.
+template <typename Body>
+int32_t group_call(const bp_group* group, bp_error* err, Body&& body) noexcept {
+  const int32_t status = api_call(err, std::forward<Body>(body));
+  if (status != BP_OK && err != nullptr && is_live(group)) name_group(err, group->name);
+  return status;
+}
 
 inline Registry& registry_of(bp_registry* handle) {
   return handle == nullptr ? default_registry() : *live(handle, "registry").registry;

@@ -34,6 +34,9 @@ extern "C" {
 
 const char* bp_version(void) { return BACKPLANE_VERSION; }
 const char* bp_dtype_name(uint32_t dtype) { return dtype_name(dtype); }
+const char* bp_reduce_op_name(uint32_t reduce_op) { return reduce_op_name(reduce_op); }
+const char* bp_op_name(uint32_t kind) { return op_name(kind); }
+const char* bp_status_name(int32_t status) { return status_name(status); }
 
 bp_registry* bp_registry_default(void) {
   static auto* const instance = new_handle<bp_registry>(&default_registry(), nullptr);

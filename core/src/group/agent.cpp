@@ -5,6 +5,7 @@
 
 #include "error.hpp"
 #include "group/validate.hpp"
+#include "interrupt.hpp"
 
 namespace backplane::core {
 
@@ -57,19 +58,53 @@ bool Agent::can_complete() const {
 }
 
 const bp_memory_api* Agent::memory() const {
-  const auto* table = static_cast<const bp_memory_api*>(api_->extension(self_, BP_EXT_MEMORY));
+  const auto* table = static_cast<const bp_memory_api*>(extension(BP_EXT_MEMORY));
   const bool whole = table != nullptr && BP_HAS(table, release) && table->allocate != nullptr;
   return whole && table->release != nullptr ? table : nullptr;
 }
 
 const bp_device_api* Agent::device() const {
-  const auto* table = static_cast<const bp_device_api*>(api_->extension(self_, BP_EXT_DEVICE));
+  const auto* table = static_cast<const bp_device_api*>(extension(BP_EXT_DEVICE));
   return table != nullptr && table->wait_on_stream != nullptr ? table : nullptr;
+}
+
+const bp_notify_api* Agent::notify() const {
+  const auto* table = static_cast<const bp_notify_api*>(extension(BP_EXT_NOTIFY));
+  return table != nullptr && BP_HAS(table, on_end) && table->on_end != nullptr ? table : nullptr;
+}
+
+const bp_probe_api* Agent::probe() const {
+  const auto* table = static_cast<const bp_probe_api*>(extension(BP_EXT_PROBE));
+  const bool whole = table != nullptr && BP_HAS(table, drop) && table->probe != nullptr && table->drop != nullptr;
+  return whole ? table : nullptr;
+}
+
+uint64_t Agent::native_tag(uint64_t tag) const {
+  const uint32_t bits = member().backend->tag_bits;
+  if (bits == 0 || bits >= 64 || tag == BP_ANY_TAG) return tag;
+  const uint64_t internal = BP_BIT(bits - 1);
+  if ((tag & BP_TAG_INTERNAL) == 0) {
+    if (tag < internal) return tag;
+    fail(BP_UNSUPPORTED, "tag {} is not below 2^{}, which is all that backend {} can match", tag, bits - 1, id());
+  }
+  // Tags of the core: 8 bits for the kind and algorithm, and of the number below them what is left.
+  constexpr uint32_t kClassBits = 8;
+  const uint32_t number_bits = bits - 1 - kClassBits;
+  const uint64_t number = tag & (BP_BIT(number_bits) - 1);
+  return internal | (tag >> 48 & (BP_BIT(kClassBits) - 1)) << number_bits | number;
+}
+
+int32_t Agent::wait(bp_work* work, Deadline deadline, bp_error* err) const {
+  for (;;) {
+    const int32_t status = api_->work_wait(self_, work, Interruptible::next_look(deadline).left_ns(), err);
+    if (status != BP_AGAIN || !Interruptible::active() || deadline.passed()) return status;
+    Interruptible::check();
+  }
 }
 
 const bp_calls_api* Agent::calls() const {
   if (stages_.size() == 1) return nullptr;
-  const auto* table = static_cast<const bp_calls_api*>(api_->extension(self_, BP_EXT_CALLS));
+  const auto* table = static_cast<const bp_calls_api*>(extension(BP_EXT_CALLS));
   return table != nullptr && BP_HAS(table, ended) && table->ended != nullptr ? table : nullptr;
 }
 

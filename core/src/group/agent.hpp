@@ -14,6 +14,9 @@
 #include "backplane/abi/ext/calls.h"
 #include "backplane/abi/ext/device.h"
 #include "backplane/abi/ext/memory.h"
+#include "backplane/abi/ext/notify.h"
+#include "backplane/abi/ext/probe.h"
+#include "deadline.hpp"
 #include "group/stage.hpp"
 #include "schedule/planner.hpp"
 
@@ -71,6 +74,17 @@ class Agent {
   const bp_memory_api* memory() const;
   // What it can do with its device's streams, NULL if it has none.
   const bp_device_api* device() const;
+  // Notices of ends, and matched probes, NULL if it has none.
+  const bp_notify_api* notify() const;
+  const bp_probe_api* probe() const;
+  // The backend's own agent, under the layers and without isolation.
+  const bp_agent& bare() const { return stages_.front()->bare_agent(); }
+  const Member& member() const { return stages_.front()->member(); }
+  // A tag of 64 bits as the backend has it, which may match fewer (abi/op.h, TAGS). Throws BP_UNSUPPORTED for a tag of
+  // users that does not fit.
+  uint64_t native_tag(uint64_t tag) const;
+  // As work_wait of the table. Throws BP_CANCELLED if the program interrupts this thread; the operation goes on.
+  int32_t wait(bp_work* work, Deadline deadline, bp_error* err) const;
   // The layer that wants to hear of calls, NULL if none does.
   const bp_calls_api* calls() const;
 
@@ -87,6 +101,7 @@ class Agent {
 
  private:
   void learn_capabilities(const bp_agent& agent);
+  const void* extension(const char* id) const { return api_->extension(self_, id); }
 
   std::vector<std::unique_ptr<Stage>> stages_;  // the backend first, the outermost layer last
   const bp_process_group_api* api_ = nullptr;   // of the last

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 
+#include "interrupt.hpp"
 #include "reduce/combine.hpp"
 #include "reduce/reduce.hpp"
 #include "schedule/schedule.hpp"
@@ -132,6 +133,7 @@ class Exchange {
   // Receives are posted before sends, so that what arrives finds its place. With BP_OP_SYNC, the last message is waited
   // for inside submit, which spares a work and, on many backends, a switch of threads.
   void exchange(const Round& round, uint64_t flags_of_last) {
+    if (Interruptible::active()) flags_of_last = 0;  // a submit that blocks does not ask
     const Step* last = nullptr;
     for (const Step::Kind kind : {Step::Kind::kRecv, Step::Kind::kSend}) {
       for (const Step* step = round.begin; step != round.locals; ++step) {
@@ -148,7 +150,7 @@ class Exchange {
     message.struct_size = sizeof(bp_op);
     message.dtype = BP_U8;
     message.peer = step.peer;
-    message.tag = tag_;
+    message.tag = agent_.native_tag(tag_);
     message.seq = op_.seq;
     message.flags = flags;
     message.timeout_ns = deadline_.left_ns();
@@ -185,7 +187,7 @@ class Exchange {
     bp_error err;
     bp_error_init(&err);
     const bp_process_group_api& api = agent_.api();
-    const int32_t status = api.work_wait(agent_.self(), flight.work, deadline_.left_ns(), &err);
+    const int32_t status = agent_.wait(flight.work, deadline_, &err);
     if (status == BP_AGAIN) {
       const bool send = flight.step->kind == Step::Kind::kSend;
       throw Error(BP_TIMEOUT,

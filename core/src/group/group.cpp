@@ -5,6 +5,7 @@
 
 #include "group/engine.hpp"
 #include "group/pass.hpp"
+#include "group/watchdog.hpp"
 
 namespace backplane::core {
 namespace {
@@ -19,7 +20,10 @@ bp_error report(const Error& error) {
 }  // namespace
 
 Group::Group(GroupConfig config, std::shared_ptr<void> job, std::shared_ptr<Reporter> reporter)
-    : config_(std::move(config)), job_(std::move(job)), reporter_(std::move(reporter)) {}
+    : config_(std::move(config)),
+      job_(std::move(job)),
+      reporter_(std::move(reporter)),
+      watchdog_(std::make_shared<Watchdog>(*this)) {}
 
 Group::~Group() { destroy(); }
 
@@ -44,7 +48,12 @@ std::string Group::cause() const {
   return cause_ ? cause_->what() : "";
 }
 
-std::vector<std::shared_ptr<Request>> Group::submit(const bp_op* const* ops, size_t count) {
+void Group::check_whole() {
+  if (state_.load() != State::kActive || !member()) refuse();
+}
+
+std::vector<std::shared_ptr<Request>> Group::submit(const bp_op* const* ops, size_t count,
+                                                    const std::function<void()>& deliver) {
   const Pass pass(*this);
   std::vector<Plan> plans;  // nothing is started unless all are sound
   for (size_t i = 0; i < count; ++i) plans.push_back(plan(*ops[i]));
@@ -52,7 +61,7 @@ std::vector<std::shared_ptr<Request>> Group::submit(const bp_op* const* ops, siz
   try {
     for (size_t i = 0; i < count; ++i) {
       const bool more = i + 1 < count && begins_together(plans[i], plans[i + 1]);
-      requests.push_back(start_request(&plans[i], more ? BP_OP_MORE : 0));
+      requests.push_back(start_request(&plans[i], more ? BP_OP_MORE : 0, deliver));
     }
   } catch (...) {
     give_up(requests);
@@ -76,7 +85,7 @@ void Group::give_up(const std::vector<std::shared_ptr<Request>>& requests) {
   }
 }
 
-std::shared_ptr<Request> Group::start_request(Plan* plan, uint64_t flags) {
+std::shared_ptr<Request> Group::start_request(Plan* plan, uint64_t flags, const std::function<void()>& deliver) {
   const uint64_t entry = number(plan, flags);
   Started started;
   started.group = shared_from_this();
@@ -86,6 +95,7 @@ std::shared_ptr<Request> Group::start_request(Plan* plan, uint64_t flags) {
   started.valid = plan->valid;
   started.valid.adopt(plan->valid);
   started.deadline = Deadline::after(started.valid.op.timeout_ns);
+  started.deliver = deliver;
   if (started.valid.op.kind == BP_RECV) {
     started.result = std::make_shared<bp_result>(bp_result{sizeof(bp_result), -1, 0, 0});
     started.callers_result = std::exchange(started.valid.op.result, started.result.get());
@@ -104,6 +114,7 @@ std::shared_ptr<Request> Group::start_request(Plan* plan, uint64_t flags) {
 
 std::shared_ptr<Request> Group::start_task(Started started) {
   auto task = std::make_shared<TaskRequest>(std::move(started));
+  watchdog_->expect(task->overdue());
   const std::lock_guard lock(mutex_);
   if (!engine_) engine_ = std::make_unique<Engine>();
   requests_.emplace(task.get(), task);
@@ -114,6 +125,7 @@ std::shared_ptr<Request> Group::start_task(Started started) {
 std::shared_ptr<Request> Group::start_native(Started started) {
   Agent& agent = *started.agent;
   const uint64_t entry = started.number;
+  watchdog_->expect(started.deadline);
   bp_error err;
   bp_error_init(&err);
   bp_work* work = nullptr;
@@ -240,12 +252,32 @@ void Group::destroy() {
   leave_seat();  // after whoever was still starting the group
   engine_.reset();
   end_requests();
+  watchdog_->stop();
   by_memory_ = {};
   exempt_ = {};
   agents_.clear();
   reporter_.reset();
   liveness_.reset();
   job_.reset();
+}
+
+Deadline Group::end_overdue() {
+  constexpr int64_t kAgainNs = INT64_C(50) * 1000000;  // while another thread drives the backend for it
+  std::vector<std::shared_ptr<Request>> pending;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& entry : requests_) pending.push_back(entry.second);
+  }
+  Deadline next = Deadline::never();
+  for (const auto& request : pending) {
+    try {
+      const bool is_due = request->overdue().passed();
+      if (is_due && request->test()) continue;
+      next = std::min(next, is_due ? Deadline::after(kAgainNs) : request->overdue());
+    } catch (const Error&) {  // told to whoever holds the request
+    }
+  }
+  return next;
 }
 
 bool Group::cancel_requests() {

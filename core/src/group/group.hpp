@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -94,16 +95,31 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
 
   // Performs an operation and waits for it.
   void run(const bp_op& op);
-  // Starts operations. All or nothing.
-  std::vector<std::shared_ptr<Request>> submit(const bp_op* const* ops, size_t count);
+  // A send or recv (with tag 0) whose tag is one of the core's.
+  void run_with_tag(const bp_op& op, uint64_t tag);
+  // Starts operations. All or nothing. `deliver` (may be empty) is called when they are done, before anybody is told.
+  std::vector<std::shared_ptr<Request>> submit(const bp_op* const* ops, size_t count,
+                                               const std::function<void()>& deliver = {});
+  // Takes the oldest message of this rank that matches, by the deadline. The result belongs to a BP_RECV or to drop.
+  bp_message* probe(int32_t peer, uint64_t tag, Deadline deadline, bp_result* result);
+  void drop(bp_message* message);
+  // Throws why the group is not whole, if it is not.
+  void check_whole();
+  // An extension of the backend that serves this memory, NULL if it has none.
+  const void* extension(uint32_t memory, const char* id);
 
   // Memory for operations on buffers of this kind: the backend's, or ordinary host memory if it has none to give.
   std::unique_ptr<Memory> allocate(uint64_t bytes, uint32_t memory, int32_t device);
+  // The program's memory, prepared for operations if the backend does so.
+  std::unique_ptr<Memory> register_memory(void* data, uint64_t bytes, uint32_t memory, int32_t device);
 
   // Subgroups; called by all members in the same order. `name` may be empty. `choose`: other backends than
   // this group's; a rank on which it throws tells the others.
   std::shared_ptr<Group> new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns,
                                    ChooseBackends choose = {});
+  // The same, called by the new group's members only.
+  std::shared_ptr<Group> new_group_by_members(const std::vector<int32_t>& ranks, const std::string& name,
+                                              int64_t timeout_ns);
   std::shared_ptr<Group> split(int64_t color, int64_t key);
   // A group of those members that live, made by all of them; also of a group that is broken. The new one does not end
   // with this one. timeout_ns 0: the group's.
@@ -125,6 +141,9 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   using Metrics = std::function<void(const std::function<void(const bp_metric& metric)>& each)>;
   void show_metrics(const std::string& worker, Metrics metrics);
 
+  // A number for an object that this rank sends, unlike those before it.
+  uint64_t next_object() { return objects_.fetch_add(1, std::memory_order_relaxed) & ((UINT64_C(1) << 48) - 1); }
+
   // Handles of the C API; the last one to go destroys the group.
   void add_handle() { handles_.fetch_add(1); }
   void drop_handle();
@@ -135,6 +154,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   class Presence;
   class Pass;
   class Engine;
+  class Watchdog;
   enum class State : uint32_t { kActive, kBroken, kDestroyed };
   // How long an operation that was asked to end may take before the whole group is aborted.
   static constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
@@ -164,14 +184,18 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   // Waits for a backend's work until the deadline; then makes it end, if need be by aborting the whole group, and
   // answers BP_TIMEOUT. Never BP_AGAIN. Releases nothing.
   int32_t finish_work(Agent& agent, bp_work* work, Deadline deadline, const ValidOp& valid, bp_error* err);
-  std::shared_ptr<Request> start_request(Plan* plan, uint64_t flags);
+  Plan plan_one(const bp_op& op) const;
+  void execute(Plan* plan);
+  std::shared_ptr<Request> start_request(Plan* plan, uint64_t flags, const std::function<void()>& deliver);
   std::shared_ptr<Request> start_native(Started started);
   std::shared_ptr<Request> start_task(Started started);
   static bool begins_together(const Plan& one, const Plan& next);
   void give_up(const std::vector<std::shared_ptr<Request>>& requests);
   // Waits for all of them; did they end in time?
   static bool all_end(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline);
-  void start_agents();
+  void start_agents(Group* parent);
+  void check_members(const std::vector<int32_t>& ranks) const;
+  GroupConfig child_config(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns) const;
   // start.cpp: a child that is being made ends with its parent. Throws if this group is not whole, or, with
   // `even_broken`, only if it has been destroyed.
   void adopt(const std::shared_ptr<Group>& child, bool even_broken);
@@ -192,7 +216,8 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   Choice choose_one(const ChosenBackend& part, size_t number, Deadline deadline) const;
   static void add_exemptions(const ChosenBackend& chosen, const std::vector<Exemption>& exemptions,
                              std::vector<ChosenBackend>* backends);
-  void start_agent(const ChosenBackend& backend, Deadline deadline);
+  void start_agent(const ChosenBackend& backend, Deadline deadline, Group* parent);
+  const bp_agent* parent_agent(const Member& member) const;
   // Adds who and what to a failure.
   Error labelled(const Error& error, const ValidOp& valid) const;
   std::optional<Error> cause_behind(const Error& error);
@@ -218,6 +243,8 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
 
   void keep(const std::shared_ptr<Request>& request);
   void forget(Request* request, uint64_t number, int32_t status);
+  // Ends operations in flight whose deadline has passed; returns when to look again.
+  Deadline end_overdue();
   bool cancel_requests();  // did all of them end?
   void end_requests();
 
@@ -247,6 +274,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   Recorder recorder_;
   std::atomic<uint64_t> collectives_ = 0;
   std::atomic<uint64_t> messages_ = 0;
+  std::atomic<uint64_t> objects_ = 0;
   std::atomic<State> state_ = State::kActive;
   std::atomic<uint32_t> inside_ = 0;  // threads that are using the agents
   std::atomic<int32_t> handles_ = 0;
@@ -262,6 +290,8 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::vector<std::weak_ptr<Group>> children_;
   std::function<std::string()> calls_;
   std::unique_ptr<Engine> engine_;
+  std::map<std::vector<int32_t>, uint64_t> made_by_members_;  // how many groups of these ranks
+  const std::shared_ptr<Watchdog> watchdog_;
 };
 
 }  // namespace backplane::core

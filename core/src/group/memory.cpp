@@ -29,10 +29,22 @@ Memory::Memory(uint64_t bytes) {
   if (data_ == nullptr) fail(BP_RESOURCE, "there is no memory for {} bytes", bytes);
 }
 
+Memory::Memory(const bp_memory_api* table, void* data, uint64_t bytes, uint32_t memory, int32_t device)
+    : data_(data), is_programs_(true) {
+  if (table == nullptr || !BP_HAS(table, register_memory) || table->register_memory == nullptr) return;
+  bp_error err;
+  bp_error_init(&err);
+  const int32_t status = table->register_memory(table->ctx, data, bytes, memory, device, &allocation_, &err);
+  if (status == BP_UNSUPPORTED || status == BP_RESOURCE) return;  // ordinary memory does, too
+  if (status != BP_OK) throw_report(status, err, "");
+  if (allocation_ == nullptr) fail(BP_INTERNAL, "a backend's register_memory said BP_OK and gave nothing");
+  release_ = table->release;
+}
+
 Memory::~Memory() {
   if (allocation_ != nullptr) {
     release_(allocation_);
-  } else {
+  } else if (!is_programs_) {
     std::free(data_);
   }
 }
@@ -52,6 +64,14 @@ std::unique_ptr<Memory> Group::allocate(uint64_t bytes, uint32_t memory, int32_t
   if (memory != BP_HOST)
     fail(BP_UNSUPPORTED, "backend {} has no cuda memory to give; allocate it by cudaMalloc", agent.id());
   return std::make_unique<Memory>(bytes);
+}
+
+std::unique_ptr<Memory> Group::register_memory(void* data, uint64_t bytes, uint32_t memory, int32_t device) {
+  const Pass pass(*this);
+  if (memory >= BP_MEMORY_COUNT) fail(BP_INVALID, "register: there is no memory of kind {}", memory);
+  if (bytes >= kMaxAllocation) fail(BP_INVALID, "register: {} bytes are more than any process has", bytes);
+  const Agent& agent = agent_of(memory);
+  return std::make_unique<Memory>(bytes == 0 ? nullptr : agent.memory(), data, bytes, memory, device);
 }
 
 }  // namespace backplane::core

@@ -17,6 +17,8 @@ class Memory {
   Memory(const bp_memory_api& table, uint64_t bytes, uint32_t memory, int32_t device);
   // Ordinary host memory. Throws core::Error (BP_RESOURCE).
   explicit Memory(uint64_t bytes);
+  // The program's own, registered with a backend (`table` not NULL) or not. Throws core::Error.
+  Memory(const bp_memory_api* table, void* data, uint64_t bytes, uint32_t memory, int32_t device);
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -28,6 +30,7 @@ class Memory {
   void (*release_)(bp_allocation*) = nullptr;  // stays valid: plugins are never unloaded
   bp_allocation* allocation_ = nullptr;        // NULL: ordinary
   void* data_ = nullptr;
+  bool is_programs_ = false;
 };
 
 }  // namespace backplane::core

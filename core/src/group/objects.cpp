@@ -132,4 +132,62 @@ std::vector<std::string> exchange_objects(Group& group, uint32_t kind, int32_t r
   return ObjectExchange(group, kind, root, in, timeout_ns).run();
 }
 
+namespace {
+
+// What goes ahead of an object, whose own tag has the sender's number, so that receives of several threads cannot take
+// each other's parts.
+struct Head {
+  uint64_t size;
+  uint64_t number;
+};
+
+// Beside those of collectives (exchange.cpp), as operations of kinds that there are not.
+uint64_t head_tag(uint32_t tag) { return BP_TAG_INTERNAL | UINT64_C(31) << 51 | tag; }
+uint64_t body_tag(uint64_t number) { return BP_TAG_INTERNAL | UINT64_C(30) << 51 | number; }
+
+bp_op message(uint32_t kind, int32_t peer, void* data, uint64_t size, Deadline deadline) {
+  bp_op op;
+  bp_op_init(&op, kind);
+  op.dtype = BP_U8;
+  op.peer = peer;
+  op.timeout_ns = deadline.left_ns();
+  (kind == BP_SEND ? op.input : op.output) = {data, size, BP_HOST, 0};
+  return op;
+}
+
+Deadline deadline_for(const Group& group, int64_t timeout_ns) {
+  return Deadline::after(timeout_or(timeout_ns, group.config().timeout_ns));
+}
+
+}  // namespace
+
+void send_object(Group& group, std::string_view object, int32_t peer, uint32_t tag, int64_t timeout_ns) {
+  if (object.size() > kMaxObjectBytes) fail(BP_RESOURCE, "an object of {} bytes is too large", object.size());
+  const Deadline deadline = deadline_for(group, timeout_ns);
+  Head head = {object.size(), group.next_object()};
+  group.run_with_tag(message(BP_SEND, peer, &head, sizeof head, deadline), head_tag(tag));
+  group.run_with_tag(message(BP_SEND, peer, const_cast<char*>(object.data()), object.size(), deadline),
+                     body_tag(head.number));
+}
+
+ReceivedObject receive_object(Group& group, int32_t peer, uint32_t tag, int64_t timeout_ns) {
+  const Deadline deadline = deadline_for(group, timeout_ns);
+  Head head = {};
+  bp_result result = {sizeof(bp_result), -1, 0, 0};
+  bp_op first = message(BP_RECV, peer, &head, sizeof head, deadline);
+  first.result = &result;
+  group.run_with_tag(first, head_tag(tag));
+  if (result.bytes != sizeof head || head.size > kMaxObjectBytes) {
+    fail(BP_INTERNAL, "rank {} announces an object of {} bytes", result.source, head.size);
+  }
+  ReceivedObject object = {std::string(head.size, '\0'), result.source};
+  bp_op second = message(BP_RECV, result.source, object.bytes.data(), head.size, deadline);
+  second.result = &result;
+  group.run_with_tag(second, body_tag(head.number));
+  if (result.bytes != head.size) {
+    fail(BP_INTERNAL, "rank {} sent {} bytes of an object of {}", object.source, result.bytes, head.size);
+  }
+  return object;
+}
+
 }  // namespace backplane::core

@@ -6,6 +6,9 @@
 
 #include "group/group.hpp"
 #include "group/pass.hpp"
+#include "group/watchdog.hpp"
+#include "interrupt.hpp"
+#include "store/waiting.hpp"
 
 namespace backplane::core {
 namespace {
@@ -24,10 +27,38 @@ bool Request::settled() {
 }
 
 void Request::settle(std::optional<Error> error) {
+  std::vector<std::pair<uint64_t, Ended>> callbacks;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (settled_) return;
+    settled_ = true;
+    error_ = std::move(error);
+    callbacks.swap(callbacks_);
+  }
+  for (const auto& [number, ended] : callbacks) ended(error_ ? &*error_ : nullptr);
+}
+
+uint64_t Request::on_end(Ended ended) {
+  bool is_first = false;
+  uint64_t number = 0;
+  {
+    std::unique_lock lock(state_mutex_);
+    if (settled_) {
+      lock.unlock();
+      ended(error_ ? &*error_ : nullptr);
+      return 0;
+    }
+    number = ++last_callback_;
+    callbacks_.emplace_back(number, std::move(ended));
+    is_first = !std::exchange(watched_, true);
+  }
+  if (is_first) watch();
+  return number;
+}
+
+void Request::forget_callback(uint64_t number) {
   const std::lock_guard lock(state_mutex_);
-  if (settled_) return;
-  settled_ = true;
-  error_ = std::move(error);
+  std::erase_if(callbacks_, [number](const auto& each) { return each.first == number; });
 }
 
 bool Request::answer() {
@@ -39,14 +70,65 @@ bool Request::answer() {
 bool Request::test() { return wait(Deadline::after(0)); }
 
 bool Request::wait(Deadline deadline) {
-  if (!settled()) advance(deadline);
+  while (!settled()) {
+    advance(Interruptible::next_look(deadline));
+    if (settled() || deadline.passed() || !Interruptible::active()) break;
+    if (!Interruptible::interrupted()) continue;
+    cancel();
+    advance(Deadline::never());
+  }
   return answer();
+}
+
+size_t wait_any(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline) {
+  struct Signal {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_set = false;
+  };
+  const auto first = [&requests] {
+    size_t i = 0;
+    while (i < requests.size() && !requests[i]->settled()) ++i;
+    return i;
+  };
+  const auto look = [](Request& request, Deadline until) {
+    try {
+      request.wait(until);
+    } catch (const Error&) {  // told by the caller
+    }
+  };
+  for (const auto& request : requests) look(*request, Deadline::after(0));
+  if (first() < requests.size() || deadline.passed()) return first();
+  const auto signal = std::make_shared<Signal>();
+  std::vector<uint64_t> numbers;
+  for (const auto& request : requests) {
+    numbers.push_back(request->on_end([signal](const Error*) {
+      const std::lock_guard lock(signal->mutex);
+      signal->is_set = true;
+      signal->changed.notify_all();
+    }));
+  }
+  const auto leave = [&] {
+    for (size_t i = 0; i < numbers.size(); ++i) requests[i]->forget_callback(numbers[i]);
+  };
+  try {
+    std::unique_lock lock(signal->mutex);
+    wait_on(signal->changed, lock, deadline, [&signal] { return signal->is_set; });
+  } catch (const Error&) {  // interrupted
+    leave();
+    for (const auto& request : requests) request->cancel();
+    for (const auto& request : requests) look(*request, Deadline::never());
+    throw;
+  }
+  leave();
+  return first();
 }
 
 NativeRequest::NativeRequest(Started started, bp_work* work) : started_(std::move(started)), work_(work) {
   if (work_ != nullptr) return;
   is_over_ = true;
   hand_out_result();
+  if (started_.deliver) started_.deliver();
   settle(std::nullopt);
 }
 
@@ -54,6 +136,7 @@ void NativeRequest::hand_out_result() const {
   if (!started_.result || started_.callers_result == nullptr) return;
   started_.callers_result->source = started_.result->source;
   started_.callers_result->bytes = started_.result->bytes;
+  if (BP_HAS(started_.callers_result, tag)) started_.callers_result->tag = started_.result->tag;
 }
 
 bp_result NativeRequest::result() { return started_.result && settled() ? *started_.result : Request::result(); }
@@ -147,6 +230,7 @@ void NativeRequest::end(int32_t status, const bp_error& err) {
     error = started_.group->failure(cause, started_.valid, true);
   }
   hand_out_result();
+  if (started_.deliver && !error) started_.deliver();
   settle(std::move(error));
   started_.group->forget(this, started_.number, status);
 }
@@ -159,6 +243,43 @@ void NativeRequest::cancel() {
   const std::lock_guard lock(work_mutex_);
   if (work_ != nullptr) started_.agent->api().work_cancel(started_.agent->self(), work_);
 }
+
+const std::string& NativeRequest::group_name() const { return started_.group->config().name; }
+
+namespace {
+
+// What a backend is told to call.
+struct Notice {
+  std::function<void()> tell;
+  static void ended(void* to) {
+    const std::unique_ptr<Notice> notice(static_cast<Notice*>(to));
+    notice->tell();
+  }
+};
+
+}  // namespace
+
+void NativeRequest::watch() {
+  if (!asks_for_notice()) started_.group->watchdog_->poll(weak_from_this());
+}
+
+// True: the backend tells of the end, or it has come.
+bool NativeRequest::asks_for_notice() {
+  const bp_notify_api* const api = started_.agent->notify();
+  if (api == nullptr) return false;
+  started_.group->watchdog_->prepare();
+  auto notice = std::make_unique<Notice>();
+  notice->tell = [watchdog = started_.group->watchdog_, request = weak_from_this()] { watchdog->wake(request); };
+  const std::lock_guard lock(work_mutex_);
+  if (work_ == nullptr) return true;
+  bp_error err;
+  bp_error_init(&err);
+  if (api->on_end(api->ctx, work_, Notice::ended, notice.get(), &err) != BP_OK) return false;
+  static_cast<void>(notice.release());  // it deletes itself
+  return true;
+}
+
+const std::string& TaskRequest::group_name() const { return started_.group->config().name; }
 
 TaskRequest::TaskRequest(Started started) : started_(std::move(started)) {
   ValidOp& valid = started_.valid;
@@ -180,6 +301,7 @@ void TaskRequest::perform() {
     const Group::Pass pass(group);
     count_queueing();
     group.perform(*started_.agent, started_.valid, started_.native);
+    if (started_.deliver) started_.deliver();
   } catch (const Error& e) {
     error = group.failure(e, started_.valid, true);
   } catch (const std::exception& e) {
@@ -199,11 +321,9 @@ void TaskRequest::perform() {
 void TaskRequest::count_queueing() { started_.valid.op.timeout_ns = started_.deadline.left_ns(); }
 
 void TaskRequest::advance(Deadline deadline) {
-  // The thread that performs it keeps its deadline; one that is stuck in an earlier task cannot.
-  constexpr int64_t kGrace = INT64_C(1000000000);
   std::unique_lock lock(done_mutex_);
   const auto done = [this] { return done_; };
-  const Deadline overdue = started_.deadline.later(kGrace);
+  const Deadline overdue = this->overdue();
   const Deadline first = std::min(deadline, overdue);
   if (first.infinite()) return done_changed_.wait(lock, done);
   if (done_changed_.wait_until(lock, first.at(), done) || !overdue.passed()) return;

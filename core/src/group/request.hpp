@@ -4,9 +4,12 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "backplane/abi/process_group.h"
@@ -20,14 +23,25 @@ class Agent;
 class Group;
 
 // Any thread may call anything; only one at a time drives the backend.
-class Request {
+class Request : public std::enable_shared_from_this<Request> {
  public:
   virtual ~Request() = default;
 
   // True: done. False: in flight. Throws what it failed with, the same each time. Does not block.
   bool test();
-  // Waits until `deadline` or the operation's own, whichever is sooner. False: still in flight.
+  // Waits until `deadline` or the operation's own, whichever is sooner. False: still in flight. An interruption by the
+  // program cancels the operation.
   bool wait(Deadline deadline);
+  // Has `ended` called once, when the operation has ended or at once, with what it failed with or NULL. Returns a
+  // number for forget_callback, 0 if it was called. It must neither throw nor wait for operations.
+  using Ended = std::function<void(const Error* error)>;
+  uint64_t on_end(Ended ended);
+  // Not called any more, unless it is being called.
+  void forget_callback(uint64_t number);
+  // When the group's watchdog has to see to it.
+  virtual Deadline overdue() const = 0;
+  virtual const std::string& group_name() const = 0;
+  bool settled();
   // Returns when what is put into `stream` from now on runs after the operation: which the stream itself waits for
   // where the backend can have it do so, and the host elsewhere. Throws what it failed with by now.
   virtual void wait_on_stream(void*) { wait(Deadline::never()); }
@@ -41,7 +55,8 @@ class Request {
   // reached.
   virtual void advance(Deadline deadline) = 0;
   void settle(std::optional<Error> error);
-  bool settled();
+  // Sees to it that the end is noticed although nobody waits.
+  virtual void watch() = 0;
 
  private:
   // The answer, if there is one.
@@ -49,8 +64,14 @@ class Request {
 
   std::mutex state_mutex_;  // held shortly
   bool settled_ = false;
+  bool watched_ = false;
   std::optional<Error> error_;
+  std::vector<std::pair<uint64_t, Ended>> callbacks_;
+  uint64_t last_callback_ = 0;
 };
+
+// The lowest index of a request that has ended, failed ones too, or as many as there are: none by the deadline.
+size_t wait_any(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline);
 
 // What a request remembers of its operation; the buffers stay the caller's, everything else is copied.
 struct Started {
@@ -63,6 +84,7 @@ struct Started {
   std::shared_ptr<bp_result> result;
   bp_result* callers_result = nullptr;
   Deadline deadline = Deadline::never();
+  std::function<void()> deliver;  // moves the result to the caller's buffers; may be empty
 };
 
 // An operation that the backend itself performs.
@@ -73,9 +95,13 @@ class NativeRequest final : public Request {
   void wait_on_stream(void* stream) override;
   void cancel() override;
   bp_result result() override;
+  Deadline overdue() const override { return started_.deadline; }
+  const std::string& group_name() const override;
 
  private:
   void advance(Deadline deadline) override;
+  void watch() override;
+  bool asks_for_notice();
   // From true on until leave, nobody else drives the backend for this request. False: somebody else still does.
   bool take_over(Deadline deadline);
   void leave();
@@ -103,11 +129,16 @@ class TaskRequest final : public Request {
  public:
   explicit TaskRequest(Started started);
   void cancel() override;
+  Deadline overdue() const override { return started_.deadline.later(kGraceNs); }
+  const std::string& group_name() const override;
   // Performs it; called once, by the group's thread.
   void perform();
 
  private:
+  // For the thread that performs it, which keeps the deadline itself unless it is stuck in an earlier task.
+  static constexpr int64_t kGraceNs = INT64_C(1000000000);
   void advance(Deadline deadline) override;
+  void watch() override {}
   void count_queueing();
 
   Started started_;

@@ -6,6 +6,7 @@
 #include "group/exchange.hpp"
 #include "group/group.hpp"
 #include "group/pass.hpp"
+#include "interrupt.hpp"
 #include "reduce/combine.hpp"
 
 namespace backplane::core {
@@ -33,7 +34,18 @@ Agent& Group::agent_for(const ValidOp& valid, uint32_t memory) const {
   return agent_of(memory);
 }
 
+// A message that a probe took is gone with a recv that is refused.
 Group::Plan Group::plan(const bp_op& given) const {
+  if (!BP_HAS(&given, message) || given.message == nullptr) return plan_one(given);
+  try {
+    return plan_one(given);
+  } catch (const Error&) {
+    if (const bp_probe_api* const probe = agent_of(BP_HOST).probe()) probe->drop(probe->ctx, given.message);
+    throw;
+  }
+}
+
+Group::Plan Group::plan_one(const bp_op& given) const {
   Plan plan;
   ValidOp& valid = plan.valid;
   validate(given, config_.rank, config_.world_size, &valid);
@@ -57,13 +69,17 @@ Group::Plan Group::plan(const bp_op& given) const {
   if (op.kind == BP_RECV && op.peer == BP_ANY_SOURCE && !agent.has_flag(BP_BACKEND_ANY_SOURCE)) {
     fail(BP_UNSUPPORTED, "recv: backend {} cannot receive from any rank; name the sender", agent.id());
   }
-  if (message && op.tag != 0 && !agent.has_flag(BP_BACKEND_TAGS)) {
+  if (op.kind == BP_RECV && op.tag == BP_ANY_TAG && !agent.has_flag(BP_BACKEND_ANY_TAG)) {
+    fail(BP_UNSUPPORTED, "recv: backend {} cannot receive a message with any tag; name the tag", agent.id());
+  }
+  if (message && op.tag != 0 && op.message == nullptr && !agent.has_flag(BP_BACKEND_TAGS)) {
     fail(BP_UNSUPPORTED, "{}: backend {} has no tags; use tag 0", op_name(op.kind), agent.id());
   }
   if (!plan.native && (message || memory != BP_HOST || !agent.can_complete())) {
     fail(BP_UNSUPPORTED, "backend {} cannot perform {} on {} memory, and the core cannot complete it", agent.id(),
          describe(op, plan.count, valid.other), memory == BP_HOST ? "cpu" : "cuda");
   }
+  if (message) op.tag = agent.native_tag(op.tag);
   op.timeout_ns = timeout_or(op.timeout_ns, config_.timeout_ns);
   return plan;
 }
@@ -81,7 +97,20 @@ uint64_t Group::number(Plan* plan, uint64_t flags) {
 [[gnu::flatten]] void Group::run(const bp_op& given) {
   const Pass pass(*this);
   Plan plan = this->plan(given);
-  const uint64_t entry = number(&plan, BP_OP_SYNC);
+  execute(&plan);
+}
+
+void Group::run_with_tag(const bp_op& given, uint64_t tag) {
+  const Pass pass(*this);
+  Plan plan = this->plan(given);
+  if (!plan.agent->has_flag(BP_BACKEND_TAGS)) fail(BP_UNSUPPORTED, "backend {} has no tags", plan.agent->id());
+  plan.valid.op.tag = plan.agent->native_tag(tag);
+  execute(&plan);
+}
+
+void Group::execute(Plan* planned) {
+  Plan& plan = *planned;
+  const uint64_t entry = number(&plan, Interruptible::active() ? 0 : BP_OP_SYNC);
   try {
     perform(*plan.agent, plan.valid, plan.native);
   } catch (const Error& e) {
@@ -114,17 +143,23 @@ void Group::perform(Agent& agent, const ValidOp& valid, bool native) {
 
 int32_t Group::finish_work(Agent& agent, bp_work* work, Deadline deadline, const ValidOp& valid, bp_error* err) {
   const bp_process_group_api& api = agent.api();
-  int32_t status = api.work_wait(agent.self(), work, deadline.left_ns(), err);
+  Error late(BP_TIMEOUT, "timed out");
+  int32_t status = BP_AGAIN;
+  try {
+    status = agent.wait(work, deadline, err);
+  } catch (const Error& interrupted) {
+    late = interrupted;
+  }
   if (status != BP_AGAIN) return status;
   api.work_cancel(agent.self(), work);
   status = api.work_wait(agent.self(), work, kCancelGrace, err);
   if (status != BP_AGAIN && status != BP_CANCELLED) return status;  // it ended by itself after all
   if (status == BP_AGAIN) {
-    const Error late = labelled(Error(BP_TIMEOUT, "timed out"), valid);
-    abort(collective(valid.op.kind) ? agreed(late, valid) : late);
+    const Error cause = labelled(late, valid);
+    abort(collective(valid.op.kind) && late.status() == BP_TIMEOUT ? agreed(cause, valid) : cause);
     api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
   }
-  return bp_error_set(err, BP_TIMEOUT, 0, -1, "timed out");
+  return bp_error_set(err, late.status(), 0, -1, late.what());
 }
 
 }  // namespace backplane::core

@@ -7,6 +7,7 @@
 
 #include "group/group.hpp"
 #include "group/pass.hpp"
+#include "group/watchdog.hpp"
 #include "log.hpp"
 #include "reduce/combine.hpp"
 #include "registry/choice.hpp"
@@ -56,6 +57,13 @@ void agree(Store& store, const GroupConfig& config, Deadline deadline) {
   if (!told.empty()) throw Error(BP_INVALID, told);
 }
 
+// FNV-1a. Lists that share one by chance are told apart by agree().
+uint64_t digest(const std::vector<int32_t>& ranks) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (const int32_t rank : ranks) hash = (hash ^ static_cast<uint32_t>(rank)) * UINT64_C(0x100000001b3);
+  return hash;
+}
+
 // How long a rank that could not start tries to tell the others why.
 constexpr int64_t kTellNs = INT64_C(2) * 1000000000;
 
@@ -81,7 +89,7 @@ std::shared_ptr<Group> Group::start(GroupConfig config, Group* parent) {
   group->store_ = own.store->view();
   if (parent != nullptr) parent->adopt(group, own.survives_parent);
   try {
-    group->start_agents();
+    group->start_agents(parent);
   } catch (...) {
     // Here, for the last to let go of it may be the store's thread, which is telling it of a loss.
     group->destroy();
@@ -90,7 +98,7 @@ std::shared_ptr<Group> Group::start(GroupConfig config, Group* parent) {
   return group;
 }
 
-void Group::start_agents() {
+void Group::start_agents(Group* parent) {
   const Presence presence(*this);  // destroy waits for this thread
   const Deadline deadline = Deadline::after(start_timeout(config_));
   if (liveness_) liveness_->add(this);
@@ -102,7 +110,7 @@ void Group::start_agents() {
     choose_late(deadline);
     agree(*store_, config_, deadline);
     choose_backends(deadline);
-    for (const ChosenBackend& backend : config_.backends) start_agent(backend, deadline);
+    for (const ChosenBackend& backend : config_.backends) start_agent(backend, deadline, parent);
     take_seat();
     ready = true;
     // A rank on which a backend did not start would leave the others waiting for it.
@@ -250,7 +258,16 @@ void Group::end_start(const Error& cause) {
   for (const auto& child : starting) child->abort(cause);
 }
 
-void Group::start_agent(const ChosenBackend& backend, Deadline deadline) {
+// The agent of this backend that a group made from this one may build on.
+const bp_agent* Group::parent_agent(const Member& member) const {
+  const std::lock_guard lock(mutex_);
+  if (cause_ || state_.load() != State::kActive) return nullptr;
+  const auto found = std::find_if(agents_.begin(), agents_.end(),
+                                  [&member](const auto& agent) { return &agent->member() == &member; });
+  return found == agents_.end() ? nullptr : &(*found)->bare();
+}
+
+void Group::start_agent(const ChosenBackend& backend, Deadline deadline, Group* parent) {
   AgentConfig agent;
   agent.name = config_.name;
   agent.rank = config_.rank;
@@ -259,6 +276,13 @@ void Group::start_agent(const ChosenBackend& backend, Deadline deadline) {
   agent.global_ranks = config_.global_ranks;
   agent.store = make_prefix_store(store_, fmt::format("agent{}/", agents_.size()));
   agent.timeout_ns = deadline.left_ns();
+  agent.on_failure = [watchdog = watchdog_](const Error& why) { watchdog->fail(why); };
+  if (parent != nullptr) agent.parent = parent->parent_agent(*backend.member);
+  for (size_t i = 0; agent.parent != nullptr && i < config_.global_ranks.size(); ++i) {
+    const auto& ranks = parent->config_.global_ranks;
+    agent.parent_ranks.push_back(
+        static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), config_.global_ranks[i]) - ranks.begin()));
+  }
   auto made = std::make_unique<Agent>(Chosen{backend.member, backend.options}, config_.layers, agent);
   {
     const std::lock_guard lock(mutex_);
@@ -273,9 +297,7 @@ void Group::start_agent(const ChosenBackend& backend, Deadline deadline) {
   }
 }
 
-std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns,
-                                        ChooseBackends choose) {
-  const Pass pass(*this);
+void Group::check_members(const std::vector<int32_t>& ranks) const {
   std::set<int32_t> seen;
   for (const int32_t rank : ranks) {
     if (rank < 0 || rank >= config_.world_size) {
@@ -284,25 +306,58 @@ std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const
     if (!seen.insert(rank).second) fail(BP_INVALID, "new_group: rank {} is named twice", rank);
   }
   if (ranks.empty()) fail(BP_INVALID, "new_group: a group has at least one rank");
-  const uint64_t number = children_made_.fetch_add(1);
+}
+
+// Without a name, keys and store of its own.
+GroupConfig Group::child_config(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns) const {
   GroupConfig child = config_;
   child.job = job_;
   child.reporter = reporter_;
   child.liveness = liveness_;
   child.start_timeout_ns = BP_INHERIT_TIMEOUT;
   child.survives_parent = false;
-  child.name = name.empty() ? fmt::format("{}.{}", config_.name, number) : name;
+  child.name = name;
   child.world_size = static_cast<int32_t>(ranks.size());
   child.timeout_ns = timeout_or(timeout_ns, child.timeout_ns);
-  child.choose = std::move(choose);
   const auto self = std::find(ranks.begin(), ranks.end(), config_.rank);
   child.rank = self == ranks.end() ? -1 : static_cast<int32_t>(self - ranks.begin());
   child.global_ranks.clear();
   for (const int32_t rank : ranks) child.global_ranks.push_back(config_.global_ranks[static_cast<size_t>(rank)]);
+  return child;
+}
+
+std::shared_ptr<Group> Group::new_group(const std::vector<int32_t>& ranks, const std::string& name, int64_t timeout_ns,
+                                        ChooseBackends choose) {
+  const Pass pass(*this);
+  check_members(ranks);
+  const uint64_t number = children_made_.fetch_add(1);
+  GroupConfig child = child_config(ranks, name.empty() ? fmt::format("{}.{}", config_.name, number) : name, timeout_ns);
+  child.choose = std::move(choose);
   // Groups made by one call to split share a number; their lowest member tells them apart.
   const int32_t lowest = *std::min_element(ranks.begin(), ranks.end());
   child.key = fmt::format("{}.{}-{}", config_.key, number, lowest);
   child.store = make_prefix_store(config_.store, fmt::format("child{}-{}/", number, lowest));
+  return start(std::move(child), this);
+}
+
+// What the members have in common without the others: their ranks, and how many groups of them they have made.
+std::shared_ptr<Group> Group::new_group_by_members(const std::vector<int32_t>& ranks, const std::string& name,
+                                                   int64_t timeout_ns) {
+  const Pass pass(*this);
+  check_members(ranks);
+  if (std::find(ranks.begin(), ranks.end(), config_.rank) == ranks.end()) {
+    fail(BP_INVALID, "new_group_by_members: rank {} of group '{}' is not among the ranks; only members call it",
+         config_.rank, config_.name);
+  }
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    number = made_by_members_[ranks]++;
+  }
+  const std::string own = fmt::format("m{}-{}-{:016x}", number, ranks.size(), digest(ranks));
+  GroupConfig child = child_config(ranks, name.empty() ? fmt::format("{}.{}", config_.name, own) : name, timeout_ns);
+  child.key = fmt::format("{}.{}", config_.key, own);
+  child.store = make_prefix_store(config_.store, fmt::format("child-{}/", own));
   return start(std::move(child), this);
 }
 

@@ -23,7 +23,7 @@ class Validation {
     }
     // A program may be older or newer than the core: fields that it does not know are zero, those that the core does
     // not know are left behind.
-    constexpr size_t kFirstSize = offsetof(bp_op, result) + sizeof(bp_result*);
+    constexpr size_t kFirstSize = offsetof(bp_op, message) + sizeof(bp_message*);
     if (given.struct_size < kFirstSize) {
       bad("bp_op.struct_size is {}, at least {} is needed", given.struct_size, kFirstSize);
     }
@@ -82,6 +82,9 @@ class Validation {
     if (!reducible(op_.dtype, op_.reduce_op)) {
       bad("{}: {} does not go with {}", op_name(op_.kind), reduce_op_name(op_.reduce_op), dtype_name(op_.dtype));
     }
+    if (op_.reduce_op == BP_AVG && (op_.kind == BP_SCAN || op_.kind == BP_EXSCAN)) {
+      bad("{}: the reduce op avg has no meaning; use sum", op_name(op_.kind));
+    }
     if (op_.reduce_op == BP_PREMUL_SUM && op_.scalar == nullptr) {
       bad("{}: premul_sum needs bp_op.scalar", op_name(op_.kind));
     }
@@ -93,13 +96,21 @@ class Validation {
                                  BP_BIT(BP_SCATTER) | BP_BIT(BP_SCATTERV);
     const bool rooted = (kRooted & BP_BIT(op_.kind)) != 0;
     if (!rooted && collective(op_.kind)) return;
+    if (op_.message != nullptr && op_.kind != BP_RECV) bad("{}: a message is for a recv", op_name(op_.kind));
     const int32_t other = rooted ? op_.root : op_.peer;
     valid_.other = other;
+    if (op_.message != nullptr) {
+      op_.peer = valid_.other = BP_ANY_SOURCE;
+      op_.tag = 0;
+      return;
+    }
+    if (!rooted && op_.tag >= UINT64_C(1) << 32 && !(op_.kind == BP_RECV && op_.tag == BP_ANY_TAG)) {
+      bad("{}: tag {} is not below 2^32", op_name(op_.kind), op_.tag);
+    }
     if (op_.kind == BP_RECV && other == BP_ANY_SOURCE) return;
     if (other < 0 || static_cast<uint64_t>(other) >= world_) {
       bad("{}: {} {} is not a rank of this group of {}", op_name(op_.kind), rooted ? "root" : "peer", other, world_);
     }
-    if (!rooted && op_.tag >= UINT64_C(1) << 32) bad("{}: tag {} is not below 2^32", op_name(op_.kind), op_.tag);
   }
 
   bool at_root() const { return op_.root == rank_; }
@@ -157,6 +168,8 @@ class Validation {
         return broadcast();
       case BP_REDUCE:
       case BP_ALL_REDUCE:
+      case BP_SCAN:
+      case BP_EXSCAN:
         return reduce();
       case BP_GATHER:
       case BP_GATHERV:

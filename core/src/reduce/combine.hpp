@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "backplane/abi/status.h"
 #include "backplane/abi/types.h"
 
 namespace backplane::core {
@@ -18,6 +19,7 @@ const char* dtype_name(uint32_t dtype);
 const char* reduce_op_name(uint32_t reduce_op);
 // "all_reduce", "send".
 const char* op_name(uint32_t kind);
+const char* status_name(int32_t status);
 
 namespace detail {
 constexpr uint32_t kBitOps = BP_BIT(BP_BAND) | BP_BIT(BP_BOR) | BP_BIT(BP_BXOR);

@@ -20,6 +20,9 @@ constexpr const char* kOps[] = {
     "scatter",    "scatterv",    "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
     "all_to_all", "all_to_allv", "send",       "recv",        "scan",           "exscan"};
 static_assert(std::size(kOps) == BP_OP_COUNT);
+constexpr const char* kStatuses[] = {"ok",        "invalid",  "unsupported", "timeout", "cancelled",
+                                     "peer_lost", "resource", "again",       "internal"};
+static_assert(std::size(kStatuses) == BP_INTERNAL + 1);
 
 }  // namespace
 
@@ -27,6 +30,10 @@ const char* dtype_name(uint32_t dtype) { return dtype < BP_DTYPE_COUNT ? kDtypes
 
 const char* reduce_op_name(uint32_t reduce_op) {
   return reduce_op < BP_REDUCE_OP_COUNT ? kReduceOps[reduce_op] : "unknown reduce op";
+}
+
+const char* status_name(int32_t status) {
+  return status >= BP_OK && status <= BP_INTERNAL ? kStatuses[status] : "unknown status";
 }
 
 const char* op_name(uint32_t kind) { return kind < BP_OP_COUNT ? kOps[kind] : "unknown operation"; }

@@ -26,5 +26,7 @@ Schedule pairwise_reduce_scatter(const Problem& problem);  // and reduce_scatter
 Schedule bruck_all_to_all(const Problem& problem);
 Schedule pairwise_all_to_all(const Problem& problem);
 Schedule pairwise_all_to_allv(const Problem& problem);
+Schedule doubling_scan(const Problem& problem);
+Schedule doubling_exscan(const Problem& problem);
 
 }  // namespace backplane::core

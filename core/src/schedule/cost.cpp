@@ -54,6 +54,9 @@ Cost everywhere(Algorithm algorithm, uint32_t kind, const Size& size, double byt
       if (algorithm == Algorithm::kBruck)
         return {size.rounds, size.rounds * bytes * size.all / 2, (size.rounds + 1) * bytes * size.all};
       return {size.others, size.others * bytes, 0};
+    case BP_SCAN:
+    case BP_EXSCAN:
+      return {size.rounds, size.rounds * bytes, 0};
     default:  // reduce_scatter
       return {size.others, size.others * bytes, 0};
   }

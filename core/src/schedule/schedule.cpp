@@ -40,6 +40,8 @@ constexpr Entry kEntries[] = {
     {BP_ALL_TO_ALL, Algorithm::kPairwise, pairwise_all_to_all},
     {BP_ALL_TO_ALL, Algorithm::kBruck, bruck_all_to_all},
     {BP_ALL_TO_ALLV, Algorithm::kPairwise, pairwise_all_to_allv},
+    {BP_SCAN, Algorithm::kRecursiveDoubling, doubling_scan},
+    {BP_EXSCAN, Algorithm::kRecursiveDoubling, doubling_exscan},
 };
 
 }  // namespace

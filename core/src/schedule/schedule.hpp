@@ -59,7 +59,7 @@ struct Schedule {
 
 // A collective as one rank sees it. Counts are elements, as in the table of backplane/abi/op.h.
 struct Problem {
-  uint32_t kind = BP_BARRIER;  // BP_BARRIER ... BP_ALL_TO_ALLV
+  uint32_t kind = BP_BARRIER;  // but BP_SEND and BP_RECV
   int32_t rank = 0;
   int32_t world_size = 1;
   int32_t root = 0;

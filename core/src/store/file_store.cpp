@@ -68,7 +68,7 @@ class Turn {
       if (deadline_.passed()) fail_busy();
       std::unique_lock lock(file_.mutex);
       interruption_.check();
-      file_.changed.wait_for(lock, std::chrono::nanoseconds(pause_ns));
+      wait_on(file_.changed, lock, Deadline::after(pause_ns));
       interruption_.check();
       pause_ns = std::min(pause_ns * 2, kLongestPauseNs);
     }
@@ -191,10 +191,9 @@ class FileStore final : public Store {
 
   // Ended early by a change that this process makes, and by an interruption.
   void pause(const Deadline& deadline, int64_t pause_ns) {
-    const auto until = std::min(deadline.at(), Deadline::after(pause_ns).at());
     std::unique_lock lock(file_->mutex);
     interruption_->check();
-    file_->changed.wait_until(lock, until);
+    wait_on(file_->changed, lock, std::min(deadline, Deadline::after(pause_ns)));
     interruption_->check();
   }
 

@@ -15,16 +15,36 @@
 
 #include "deadline.hpp"
 #include "error.hpp"
+#include "interrupt.hpp"
 
 namespace backplane::core {
 
-// Waits once; false if the deadline has passed. Wakes for no reason too.
+// Waits once; false if the deadline has passed. Wakes for no reason, too. Throws BP_CANCELLED, with the lock held, if
+// the program interrupts this thread.
 inline bool wait_on(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, const Deadline& deadline) {
-  if (deadline.infinite()) {
+  const Deadline until = Interruptible::next_look(deadline);
+  if (until.infinite()) {
     condition.wait(lock);
     return true;
   }
-  return condition.wait_until(lock, deadline.at()) == std::cv_status::no_timeout;
+  if (condition.wait_until(lock, until.at()) == std::cv_status::no_timeout) return true;
+  if (Interruptible::active()) {
+    lock.unlock();
+    const bool is_interrupted = Interruptible::interrupted();
+    lock.lock();
+    if (is_interrupted) Interruptible::refuse();
+  }
+  return !deadline.passed();
+}
+
+// Waits until `ready` says true; false if it still says false at the deadline. Throws likewise.
+template <typename Ready>
+bool wait_on(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+             Ready ready) {
+  while (!ready()) {
+    if (!wait_on(condition, lock, deadline)) return ready();
+  }
+  return true;
 }
 
 // The deadline, or a little later: so that a call whose deadline has passed still gets to ask once.

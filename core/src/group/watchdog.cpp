@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group/watchdog.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "store/waiting.hpp"
+
+namespace backplane::core {
+namespace {
+
+constexpr int64_t kShortestPauseNs = 20'000;
+constexpr int64_t kLongestPauseNs = 1'000'000;
+
+}  // namespace
+
+void Group::Watchdog::start() {
+  if (thread_.joinable()) return;
+  thread_ = start_quiet_thread("bp-watchdog", [self = shared_from_this()] { self->run(); });
+}
+
+void Group::Watchdog::expect(Deadline deadline) {
+  if (deadline.infinite()) return;
+  const std::lock_guard lock(mutex_);
+  if (stopped_ || !(deadline < next_)) return;
+  start();
+  next_ = deadline;
+  changed_.notify_all();
+}
+
+void Group::Watchdog::prepare() {
+  const std::lock_guard lock(mutex_);
+  if (!stopped_) start();
+}
+
+void Group::Watchdog::poll(const std::weak_ptr<Request>& request) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return;
+  start();
+  polled_.push_back(request);
+  pause_ns_ = kShortestPauseNs;
+  changed_.notify_all();
+}
+
+void Group::Watchdog::wake(const std::weak_ptr<Request>& request) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return;
+  ready_.push_back(request);
+  changed_.notify_all();
+}
+
+void Group::Watchdog::fail(const Error& why) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_ || has_failed_) return;
+  start();
+  has_failed_ = true;
+  failure_.emplace(why);
+  changed_.notify_all();
+}
+
+void Group::Watchdog::stop() {
+  std::thread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    thread = std::move(thread_);
+  }
+  changed_.notify_all();
+  if (!thread.joinable()) return;
+  if (thread.get_id() == std::this_thread::get_id()) return thread.detach();
+  thread.join();
+}
+
+void Group::Watchdog::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopped_) {
+    const bool has_work = !ready_.empty() || failure_ || next_.passed();
+    if (!has_work) {
+      Deadline until = next_;
+      if (!polled_.empty()) until = std::min(until, Deadline::after(pause_ns_));
+      wait_on(changed_, lock, until);
+      if (stopped_) return;
+    }
+    look(lock);
+  }
+}
+
+// One round. The lock is left while the group works, which may end meanwhile if that is on this thread.
+void Group::Watchdog::look(std::unique_lock<std::mutex>& lock) {
+  const std::vector<std::weak_ptr<Request>> ready = std::exchange(ready_, {});
+  std::vector<std::weak_ptr<Request>> polled = std::exchange(polled_, {});
+  const bool is_due = next_.passed();
+  if (is_due) next_ = Deadline::never();
+  const std::optional<Error> failure = failure_;
+  failure_.reset();
+  lock.unlock();
+  const auto goes_on = [this] {
+    const std::lock_guard again(mutex_);
+    return !stopped_;
+  };
+  if (failure) group_.abort(group_.explained(*failure));
+  for (const auto& each : ready) {
+    if (const auto request = each.lock(); request && goes_on()) ended(request);
+  }
+  const size_t before = polled.size();
+  std::erase_if(polled, [&goes_on](const std::weak_ptr<Request>& each) {
+    const auto request = each.lock();
+    return !request || !goes_on() || ended(request);
+  });
+  const Deadline next = is_due && goes_on() ? group_.end_overdue() : Deadline::never();
+  lock.lock();
+  next_ = std::min(next_, next);
+  pause_ns_ = polled.size() < before ? kShortestPauseNs : std::min(pause_ns_ * 2, kLongestPauseNs);
+  polled_.insert(polled_.end(), polled.begin(), polled.end());
+}
+
+bool Group::Watchdog::ended(const std::shared_ptr<Request>& request) {
+  try {
+    return request->test();
+  } catch (const Error&) {  // told to whoever holds the request
+    return true;
+  }
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interrupt.hpp"
+
+#include <mutex>
+
+#include "error.hpp"
+
+namespace backplane::core {
+namespace {
+
+struct Hook {
+  std::mutex mutex;
+  InterruptHook function = nullptr;
+  void* ctx = nullptr;
+};
+
+Hook& hook() {
+  static auto* const instance = new Hook;  // other threads may use it while the process ends
+  return *instance;
+}
+
+}  // namespace
+
+void set_interrupt_hook(InterruptHook function, void* ctx) {
+  const std::lock_guard lock(hook().mutex);
+  hook().function = function;
+  hook().ctx = ctx;
+  Interruptible::hook_set_.store(function != nullptr, std::memory_order_relaxed);
+}
+
+bool Interruptible::ask() {
+  InterruptHook function = nullptr;
+  void* ctx = nullptr;
+  {
+    const std::lock_guard lock(hook().mutex);
+    function = hook().function;
+    ctx = hook().ctx;
+  }
+  return function != nullptr && function(ctx) != 0;
+}
+
+void Interruptible::refuse() { fail(BP_CANCELLED, "interrupted by the program"); }
+
+}  // namespace backplane::core

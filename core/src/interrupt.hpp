@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The program's interruption hook (bp_set_interrupt_hook): threads of the program that block in a function of the API
+// ask it from time to time. Threads of the core and of plugins never do.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "deadline.hpp"
+
+namespace backplane::core {
+
+using InterruptHook = int32_t (*)(void* ctx);
+
+void set_interrupt_hook(InterruptHook hook, void* ctx);
+
+class Interruptible {
+ public:
+  // As long as it lives, waits of this thread ask the hook, if there is one.
+  Interruptible() : outer_(inside_) { inside_ = hook_set_.load(std::memory_order_relaxed); }
+  ~Interruptible() { inside_ = outer_; }
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+
+  // Does this thread ask?
+  static bool active() { return inside_; }
+  // When a wait until `deadline` has to look up: in 100 ms at the latest if this thread asks.
+  static Deadline next_look(Deadline deadline) {
+    return inside_ ? std::min(deadline, Deadline::after(kLookNs)) : deadline;
+  }
+  // Asks the hook; false on a thread that does not. Not under a lock.
+  static bool interrupted() { return inside_ && ask(); }
+  // Throws BP_CANCELLED if it says so.
+  static void check() {
+    if (interrupted()) refuse();
+  }
+  [[noreturn]] static void refuse();
+
+ private:
+  friend void set_interrupt_hook(InterruptHook hook, void* ctx);
+  static constexpr int64_t kLookNs = INT64_C(100) * 1000000;
+  static bool ask();
+
+  static inline std::atomic<bool> hook_set_ = false;
+  static inline thread_local bool inside_ = false;
+  const bool outer_;
+};
+
+}  // namespace backplane::core
