@@ -4,7 +4,9 @@
 #pragma once
 
 #include <charconv>
+#include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -15,9 +17,39 @@
 
 namespace backplane::core {
 
+// The stores over a space. Its end waits for theirs: a callback that was left behind still uses the space.
+class Users {
+ public:
+  ~Users() {
+    std::unique_lock lock(mutex_);
+    none_.wait(lock, [this] { return count_ == 0; });
+  }
+  void enter() {
+    const std::lock_guard lock(mutex_);
+    ++count_;
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    --count_;
+    none_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable none_;
+  int count_ = 0;
+};
+
 // A map whose `get` never waits.
 class MapSpace {
  public:
+  std::shared_ptr<Store> open() {
+    bp_store_callbacks table = callbacks();
+    table.release = [](void* ctx) { of(ctx).users_.leave(); };
+    users_.enter();
+    return make_callback_store(table);
+  }
+
   bp_store_callbacks callbacks() {
     bp_store_callbacks table;
     bp_store_callbacks_init(&table);
@@ -78,20 +110,24 @@ class MapSpace {
 
   std::mutex mutex_;
   std::map<std::string, std::string> values_;
+  Users users_;  // ends first
 };
 
 // A store of the C API, whose `get` waits.
 class StoreSpace {
  public:
-  StoreSpace() { EXPECT_EQ(bp_store_create_inproc(&store_, nullptr), BP_OK); }
-  ~StoreSpace() { bp_store_release(store_); }
-  StoreSpace(const StoreSpace&) = delete;
-  StoreSpace& operator=(const StoreSpace&) = delete;
+  std::shared_ptr<Store> open() {
+    bp_store_callbacks table = callbacks();
+    table.release = [](void* ctx) { static_cast<StoreSpace*>(ctx)->users_.leave(); };
+    users_.enter();
+    return make_callback_store(table);
+  }
 
+ private:
   bp_store_callbacks callbacks() {
     bp_store_callbacks table;
     bp_store_callbacks_init(&table);
-    table.ctx = store_;
+    table.ctx = this;
     table.set = [](void* ctx, const char* key, const void* value, uint64_t size, int64_t timeout_ns, bp_error* err) {
       return bp_store_set(of(ctx), key, value, size, timeout_ns, err);
     };
@@ -122,15 +158,20 @@ class StoreSpace {
     return table;
   }
 
- private:
-  static bp_store* of(void* ctx) { return static_cast<bp_store*>(ctx); }
+  static bp_store* make() {
+    bp_store* store = nullptr;
+    EXPECT_EQ(bp_store_create_inproc(&store, nullptr), BP_OK);
+    return store;
+  }
+  static bp_store* of(void* ctx) { return static_cast<StoreSpace*>(ctx)->store_.get(); }
   static int32_t give(bp_store_answer* answer, char* value, uint64_t size, bp_error* err) {
     const int32_t status = bp_store_answer_set(answer, value, size, err);
     bp_free(value);
     return status;
   }
 
-  bp_store* store_ = nullptr;
+  const std::unique_ptr<bp_store, void (*)(bp_store*)> store_{make(), bp_store_release};
+  Users users_;  // ends first
 };
 
 }  // namespace backplane::core

@@ -62,7 +62,7 @@ class TcpBacking final : public Backing {
 template <typename Space>
 class CallbackBacking final : public Backing {
  public:
-  std::shared_ptr<Store> open() override { return make_callback_store(space_.callbacks()); }
+  std::shared_ptr<Store> open() override { return space_.open(); }
 
  private:
   Space space_;

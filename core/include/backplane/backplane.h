@@ -51,10 +51,10 @@ BP_API int32_t bp_store_server_start(const char* host, uint16_t port, const char
 BP_API uint16_t bp_store_server_port(const bp_store_server* server);
 /* Where it listens, as numbers: "10.0.0.1:29500", "[fd00::1]:29500". Valid as long as the server. */
 BP_API const char* bp_store_server_address(const bp_store_server* server);
-/* Blocks until no client is connected: the process that serves a store calls this before it ends, so that the others
- * can finish. Every client counts, also those of this process: release its stores and its groups over them first. A
- * client that has not connected yet is not waited for. BP_TIMEOUT says how many clients are left and names them. The
- * server goes on serving; it must not be released during the call. */
+/* Blocks until no client is connected. The process that serves a store calls this before it ends, so that the others
+ * can finish. Every client counts, including those of this process: release its stores and the groups made over them
+ * first. A client that has not connected yet is not waited for. BP_TIMEOUT says how many clients are left and names
+ * them. The server goes on serving. It must not be released during the call. */
 BP_API int32_t bp_store_server_wait(bp_store_server* server, int64_t timeout_ns, bp_error* err);
 BP_API void bp_store_server_release(bp_store_server* server); /* closes every client's connection */
 
@@ -67,7 +67,7 @@ BP_API int32_t bp_store_open_file(const char* path, bp_store** store, bp_error* 
 BP_API int32_t bp_store_create_inproc(bp_store** store, bp_error* err);
 /* The keys of `inner` that begin with `prefix`. Keeps `inner` alive. */
 BP_API int32_t bp_store_create_prefix(bp_store* inner, const char* prefix, bp_store** store, bp_error* err);
-/* A store made of the program's own functions; see bp_store_callbacks below. */
+/* A store made of the program's own functions: see bp_store_callbacks. BP_INVALID names a required one that is NULL. */
 typedef struct bp_store_callbacks bp_store_callbacks;
 BP_API int32_t bp_store_create_custom(const bp_store_callbacks* callbacks, bp_store** store, bp_error* err);
 BP_API void bp_store_release(bp_store* store);
@@ -95,50 +95,53 @@ BP_API int32_t bp_store_compare_set(bp_store* store, const char* key, const void
 BP_API int32_t bp_store_delete(bp_store* store, const char* key, int32_t* existed, int64_t timeout_ns, bp_error* err);
 BP_API int32_t bp_store_num_keys(bp_store* store, int64_t* count, int64_t timeout_ns, bp_error* err);
 
-/* Where a callback puts the value that it found. Valid until the callback returns. */
+/* Receives the value that a callback found. Valid until the callback returns. */
 typedef struct bp_store_answer bp_store_answer;
 
-/* Copies the value; the last one that is set counts. To be called by the callback itself, so that it can end in
- * `return bp_store_answer_set(answer, value, size, err)`. BP_INVALID beyond 64 MiB. */
+/* Copies the value into the answer; the last one set counts. A callback can end with
+ * `return bp_store_answer_set(answer, value, size, err)`. BP_INVALID beyond 64 MiB. Does not block. */
 BP_API int32_t bp_store_answer_set(bp_store_answer* answer, const void* value, uint64_t size, bp_error* err);
 
 /* A key-value space that the program has already (etcd, Redis, Kubernetes, MPI, torch.distributed's Store), for
- * bp_store_create_custom. All processes of the group must reach the same space through it. bp_store_callbacks_init
- * sets every field to NULL; `name`, `ctx`, `num_keys` and `release` may stay so. The struct is copied.
+ * bp_store_create_custom. Every process makes its own store over the same space. bp_store_callbacks_init sets every
+ * field to NULL; `name`, `ctx`, `num_keys` and `release` may stay NULL. The struct is copied; what `ctx` points to
+ * stays valid until `release` is called.
  *
- * Each callback does what the function bp_store_<callback> does, on one key. It returns BP_OK, or a status and a text
- * in *err (never NULL), with which the call then fails. Keys are 1 to 4096 bytes without NUL. Keys and values given to
- * a callback, `answer` and `err` are valid until it returns.
+ * Each callback does what the bp_store function of its name does, for one key. It returns BP_OK, or an error status
+ * with a text in *err; the call then fails with that status and text. Keys have 1 to 4096 bytes and no NUL, values up
+ * to 64 MiB. All pointers but `ctx` are not NULL, and valid until the callback returns.
  *
- * Threads: [any], concurrently, on threads of the core without signals. A callback may block, may use other stores and
- * groups, must not use the groups made over this store, and must not throw.
+ * Threads: [any], several at once, on threads of the core that take no signals. A callback may block and may use other
+ * stores and groups. It must not use a group made over this store, and must not throw.
  *
- * Time: `timeout_ns` is at least 1 s, or BP_NO_TIMEOUT; that of `get` is 0 to 1 s. The core waits no longer for a
- * callback than for the call's timeout and a second, nor beyond the abort of the group: then the call fails, and the
- * callback is left behind with its thread until it returns. So a callback that never returns blocks no group.
+ * Time: `timeout_ns` is at least 1 s, or BP_NO_TIMEOUT; for `get` it is 0 to 1 s. The core waits for a callback until a
+ * second after the call's own timeout, and not beyond the abort of a group that is starting. Then the call fails, and
+ * the callback is left behind on its thread until it returns.
  *
- * Deaths are not noticed through such a store, only departures: bp_group_shrink finds the ranks that left. Keys of a
- * group stay in the space: give each run of a job an empty one, or a prefix of its own (bp_store_create_prefix). */
+ * Deaths are not noticed through such a store: bp_group_shrink finds only ranks whose groups were destroyed. The keys
+ * of a group stay in the space: give each run of a job an empty space or a prefix of its own (bp_store_create_prefix).
+ */
 struct bp_store_callbacks {
   uint32_t struct_size;
   uint32_t reserved;
   const char* name; /* for messages: "etcd://10.0.0.1:2379"; copied. NULL: "the program's store" */
   void* ctx;        /* the first argument of every callback */
   int32_t (*set)(void* ctx, const char* key, const void* value, uint64_t size, int64_t timeout_ns, bp_error* err);
-  /* Waits up to timeout_ns for the key (0: looks once). BP_TIMEOUT: it is not there. It may return that at once; the
-   * core asks again after a pause of at most 50 ms. */
+  /* Waits up to timeout_ns for the key (0: looks once). BP_TIMEOUT: the key is not there. A callback that cannot wait
+   * returns that at once; the core asks again after 1 to 50 ms. */
   int32_t (*get)(void* ctx, const char* key, bp_store_answer* answer, int64_t timeout_ns, bp_error* err);
-  /* In one step, whatever other processes do. get must find the sum as decimal text, add must understand such text, and
-   * answer other values and overflow with BP_INVALID. */
+  /* Atomic among all processes. The sum must be found by `get` as decimal text. BP_INVALID: the value that stands there
+   * is no decimal number, or the sum does not fit. */
   int32_t (*add)(void* ctx, const char* key, int64_t delta, int64_t* sum, int64_t timeout_ns, bp_error* err);
-  /* In one step, too. The answer is the value that stands there afterwards, empty if there is no such key. */
+  /* Atomic among all processes. An empty `expected` also matches a missing key. The answer is the value that stands
+   * there afterwards, empty if there is no such key. */
   int32_t (*compare_set)(void* ctx, const char* key, const void* expected, uint64_t expected_size, const void* desired,
                          uint64_t desired_size, bp_store_answer* answer, int64_t timeout_ns, bp_error* err);
   int32_t (*delete_key)(void* ctx, const char* key, int32_t* existed, int64_t timeout_ns, bp_error* err);
-  /* NULL: bp_store_num_keys is BP_UNSUPPORTED; nothing else needs it. */
+  /* NULL: bp_store_num_keys is BP_UNSUPPORTED. The core itself does not call it. */
   int32_t (*num_keys)(void* ctx, int64_t* count, int64_t timeout_ns, bp_error* err);
-  /* Called once, when the store, everything made from it and all calls that were left behind are gone; on the thread
-   * that ends the last of them. Not if bp_store_create_custom fails. */
+  /* Called once, when the store and everything made from it is gone and every callback has returned, on the thread that
+   * ends the last of them. Not called if bp_store_create_custom fails. */
   void (*release)(void* ctx);
 };
 
