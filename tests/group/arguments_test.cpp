@@ -35,6 +35,29 @@ TEST(Arguments, OfStores) {
   bp_store* released = nullptr;
   ASSERT_EQ(bp_store_create_inproc(&released, nullptr), BP_OK);
   bp_store_release(released);
+  bp_store_server* stopped = nullptr;
+  ASSERT_EQ(bp_store_server_start("127.0.0.1", 0, nullptr, &stopped, nullptr), BP_OK);
+  bp_store_server_release(stopped);
+  bp_store_callbacks complete;
+  bp_store_callbacks_init(&complete);
+  complete.set = [](void*, const char*, const void*, uint64_t, int64_t, bp_error*) -> int32_t { return BP_OK; };
+  complete.get = [](void*, const char*, bp_store_answer*, int64_t, bp_error*) -> int32_t { return BP_TIMEOUT; };
+  complete.add = [](void*, const char*, int64_t, int64_t*, int64_t, bp_error*) -> int32_t { return BP_OK; };
+  complete.compare_set = [](void*, const char*, const void*, uint64_t, const void*, uint64_t, bp_store_answer*, int64_t,
+                            bp_error*) -> int32_t { return BP_OK; };
+  complete.delete_key = [](void*, const char*, int32_t*, int64_t, bp_error*) -> int32_t { return BP_OK; };
+  complete.release = [](void*) { ADD_FAILURE() << "released, though no store was made"; };
+  // Without one of them.
+  const auto custom = [&complete](auto bp_store_callbacks::*missing) {
+    return [&complete, missing](bp_error* e) {
+      bp_store_callbacks callbacks = complete;
+      callbacks.*missing = nullptr;
+      bp_store* made = nullptr;
+      return bp_store_create_custom(&callbacks, &made, e);
+    };
+  };
+  bp_store_callbacks short_callbacks = complete;
+  short_callbacks.struct_size = 8;
   const char* const names[] = {"a", nullptr};
   char* value = nullptr;
   uint64_t size = 0;
@@ -48,6 +71,18 @@ TEST(Arguments, OfStores) {
          return bp_store_server_start(nullptr, 0, nullptr, &server, e);
        },
        "`host`"},
+      {"server wait", [](bp_error* e) { return bp_store_server_wait(nullptr, 0, e); }, "`server`"},
+      {"server wait of released", [&](bp_error* e) { return bp_store_server_wait(stopped, 0, e); }, "was released"},
+      {"custom", [&](bp_error* e) { return bp_store_create_custom(&complete, nullptr, e); }, "`store`"},
+      {"custom of none", [&](bp_error* e) { return bp_store_create_custom(nullptr, &released, e); }, "`callbacks`"},
+      {"custom of little", [&](bp_error* e) { return bp_store_create_custom(&short_callbacks, &released, e); },
+       "struct_size is 8"},
+      {"custom without set", custom(&bp_store_callbacks::set), "`callbacks->set` must not be NULL"},
+      {"custom without get", custom(&bp_store_callbacks::get), "`callbacks->get` must not be NULL"},
+      {"custom without add", custom(&bp_store_callbacks::add), "`callbacks->add` must not be NULL"},
+      {"custom without compare_set", custom(&bp_store_callbacks::compare_set), "`callbacks->compare_set` must not"},
+      {"custom without delete_key", custom(&bp_store_callbacks::delete_key), "`callbacks->delete_key` must not"},
+      {"answer", [](bp_error* e) { return bp_store_answer_set(nullptr, "v", 1, e); }, "`answer`"},
       {"connect", [](bp_error* e) { return bp_store_connect("127.0.0.1", 1, nullptr, 0, nullptr, e); }, "`store`"},
       {"inproc", [](bp_error* e) { return bp_store_create_inproc(nullptr, e); }, "`store`"},
       {"prefix", [&](bp_error* e) { return bp_store_create_prefix(store, "p", nullptr, e); }, "`store`"},
@@ -76,8 +111,11 @@ TEST(Arguments, OfStores) {
       {"trace", [&](bp_error* e) { return bp_store_trace(store, nullptr, 0, nullptr, e); }, "`json`"},
       {"trace of none", [&](bp_error* e) { return bp_store_trace(nullptr, nullptr, 0, &value, e); }, "`store`"},
   });
-  EXPECT_EQ(bp_store_server_port(nullptr), 0);
-  bp_store_server_release(nullptr);
+  for (bp_store_server* const gone : {static_cast<bp_store_server*>(nullptr), stopped}) {
+    EXPECT_EQ(bp_store_server_port(gone), 0);
+    EXPECT_EQ(bp_store_server_address(gone), nullptr);
+    bp_store_server_release(gone);
+  }
   bp_store_release(released);
   bp_store_release(nullptr);
   bp_store_release(store);
@@ -320,6 +358,29 @@ TEST(Arguments, ConfigurationsOfTheFirstReleaseAreAccepted) {
   EXPECT_EQ(bp_group_create(&exact.config, &group, &err), BP_OK) << err.text;
   bp_group_release(group);
   bp_store_release(store);
+}
+
+TEST(Arguments, CallbacksOfTheFirstReleaseAreAccepted) {
+  struct {
+    bp_store_callbacks callbacks;
+    uint64_t behind = 0xABABABABABABABAB;
+  } exact;
+  static int releases = 0;
+  bp_store_callbacks_init(&exact.callbacks);
+  exact.callbacks.set = [](void*, const char*, const void*, uint64_t, int64_t, bp_error*) -> int32_t { return BP_OK; };
+  exact.callbacks.get = [](void*, const char*, bp_store_answer*, int64_t, bp_error*) -> int32_t { return BP_TIMEOUT; };
+  exact.callbacks.add = [](void*, const char*, int64_t, int64_t*, int64_t, bp_error*) -> int32_t { return BP_OK; };
+  exact.callbacks.compare_set = [](void*, const char*, const void*, uint64_t, const void*, uint64_t, bp_store_answer*,
+                                   int64_t, bp_error*) -> int32_t { return BP_OK; };
+  exact.callbacks.delete_key = [](void*, const char*, int32_t*, int64_t, bp_error*) -> int32_t { return BP_OK; };
+  exact.callbacks.release = [](void*) { ++releases; };
+  exact.callbacks.struct_size = offsetof(bp_store_callbacks, release) + sizeof exact.callbacks.release;
+  bp_store* store = nullptr;
+  bp_error err;
+  bp_error_init(&err);
+  ASSERT_EQ(bp_store_create_custom(&exact.callbacks, &store, &err), BP_OK) << err.text;
+  bp_store_release(store);
+  EXPECT_EQ(releases, 1);
 }
 
 }  // namespace

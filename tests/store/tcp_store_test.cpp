@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "store/tcp_address.hpp"
 #include "store_fixture.hpp"
 
 namespace backplane::core {
@@ -73,6 +74,69 @@ TEST(TcpStore, WillNotListenEverywhere) {
   }
   options.host = "192.0.2.1";  // reserved for documentation
   EXPECT_ERROR(BP_INVALID, "one of the machine on which rank 0 runs", make_tcp_store_server(options));
+}
+
+TEST(TcpStore, AServerSaysWhereItListens) {
+  TcpStoreOptions options;
+  options.host = "localhost";
+  const auto server = make_tcp_store_server(options);
+  const std::string address = server->address();
+  EXPECT_TRUE(address == fmt::format("127.0.0.1:{}", server->port()) ||
+              address == fmt::format("[::1]:{}", server->port()))
+      << address;
+  options.host = "::1";
+  try {
+    const auto six = make_tcp_store_server(options);
+    EXPECT_EQ(six->address(), fmt::format("[::1]:{}", six->port()));
+  } catch (const Error& e) {
+    GTEST_SKIP() << "no IPv6 here: " << e.what();
+  }
+}
+
+TEST(TcpStore, TheReachableAddressIsOneOfThisHost) {
+  TcpStoreOptions options;
+  options.host = reachable_address();
+  ErrorCode error;
+  const auto address = boost::asio::ip::make_address(options.host, error);
+  EXPECT_FALSE(error) << options.host;
+  EXPECT_FALSE(address.is_unspecified());
+  const auto server = make_tcp_store_server(options);
+  options.port = server->port();
+  EXPECT_EQ(server->address(), host_port(options.host, options.port));
+  EXPECT_EQ(make_tcp_store(options, soon())->add("n", 1, soon()), 1);
+}
+
+TEST(TcpStore, AServerWaitsForItsClients) {
+  const auto server = make_tcp_store_server({});
+  server->wait(in_ms(0));  // nobody has come
+  TcpStoreOptions options = at_port(server->port());
+  auto nameless = make_tcp_store(options, soon());
+  EXPECT_ERROR_LIKE(BP_TIMEOUT,
+                    "^1 client of the store at 127.0.0.1:[0-9]+ is still connected after .*: 127.0.0.1:[0-9]+$",
+                    server->wait(in_ms(0)));
+  options.rank = 3;
+  auto rank = make_tcp_store(options, soon());
+  EXPECT_ERROR_LIKE(BP_TIMEOUT, "2 clients of .* are still connected after .*, rank 3 at 127.0.0.1:[0-9]+$",
+                    server->wait(in_ms(1)));
+  auto membership = rank->enroll(
+      {"", 3, "host, pid 17"}, [](const Loss&) {}, soon());
+  EXPECT_ERROR(BP_TIMEOUT, ", rank 3 (host, pid 17)", server->wait(in_ms(0)));
+  auto all_gone = std::async(std::launch::async, [&server] { server->wait(soon()); });
+  nameless.reset();
+  EXPECT_ERROR(BP_TIMEOUT, "1 client of", server->wait(in_ms(50)));  // the other one
+  rank->set("still", "served", soon());
+  membership.reset();
+  rank.reset();
+  all_gone.get();
+  make_tcp_store(options, soon())->set("and", "goes on", soon());
+  server->wait(soon());
+}
+
+TEST(TcpStore, ManyClientsAreNotAllNamed) {
+  const auto server = make_tcp_store_server({});
+  std::vector<std::shared_ptr<Store>> clients;
+  for (int i = 0; i < 10; ++i) clients.push_back(make_tcp_store(at_port(server->port()), soon()));
+  EXPECT_ERROR_LIKE(BP_TIMEOUT, "^10 clients .* and 2 more$", server->wait(in_ms(0)));
 }
 
 TEST(TcpStore, JobsDoNotMix) {

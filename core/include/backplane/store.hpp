@@ -3,15 +3,92 @@
 // The key-value space through which ranks meet (torch.distributed's Store).
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "backplane/error.hpp"
 #include "backplane/types.hpp"
 
 namespace backplane {
+
+// A key-value space that the program has already, for Store::custom; backplane.h says at bp_store_callbacks what each
+// function must do, and on which threads. What they throw becomes the failure of the call: Error as it is, anything
+// else as Status::kInternal. They are destroyed with the last use of the store.
+struct StoreCallbacks {
+  std::string name = "";  // for messages
+  std::function<void(const std::string& key, std::string_view value, Timeout timeout)> set = {};
+  // Nothing, or an Error of kTimeout, if the key is not there in time.
+  std::function<std::optional<std::string>(const std::string& key, Timeout timeout)> get = {};
+  std::function<int64_t(const std::string& key, int64_t delta, Timeout timeout)> add = {};
+  std::function<std::string(const std::string& key, std::string_view expected, std::string_view desired,
+                            Timeout timeout)>
+      compare_set = {};
+  std::function<bool(const std::string& key, Timeout timeout)> remove = {};
+  std::function<int64_t(Timeout timeout)> num_keys = {};  // may be empty
+};
+
+namespace detail {
+
+// The C callbacks over those of C++.
+struct StoreTable {
+  static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, int64_t timeout_ns, bp_error* err) {
+    return guarded(err, [=] { of(ctx).set(key, view(value, size), Timeout(timeout_ns)); });
+  }
+  static int32_t get(void* ctx, const char* key, bp_store_answer* answer, int64_t timeout_ns, bp_error* err) {
+    bool found = false;
+    const int32_t status = guarded(err, [=, &found] {
+      const std::optional<std::string> value = of(ctx).get(key, Timeout(timeout_ns));
+      if ((found = value.has_value())) give(answer, *value);
+    });
+    return status == BP_OK && !found ? BP_TIMEOUT : status;
+  }
+  static int32_t add(void* ctx, const char* key, int64_t delta, int64_t* sum, int64_t timeout_ns, bp_error* err) {
+    return guarded(err, [=] { *sum = of(ctx).add(key, delta, Timeout(timeout_ns)); });
+  }
+  static int32_t compare_set(void* ctx, const char* key, const void* expected, uint64_t expected_size,
+                             const void* desired, uint64_t desired_size, bp_store_answer* answer, int64_t timeout_ns,
+                             bp_error* err) {
+    return guarded(err, [=] {
+      give(answer,
+           of(ctx).compare_set(key, view(expected, expected_size), view(desired, desired_size), Timeout(timeout_ns)));
+    });
+  }
+  static int32_t delete_key(void* ctx, const char* key, int32_t* existed, int64_t timeout_ns, bp_error* err) {
+    return guarded(err, [=] { *existed = of(ctx).remove(key, Timeout(timeout_ns)) ? 1 : 0; });
+  }
+  static int32_t num_keys(void* ctx, int64_t* count, int64_t timeout_ns, bp_error* err) {
+    return guarded(err, [=] { *count = of(ctx).num_keys(Timeout(timeout_ns)); });
+  }
+  static void release(void* ctx) { delete &of(ctx); }
+
+ private:
+  static StoreCallbacks& of(void* ctx) { return *static_cast<StoreCallbacks*>(ctx); }
+  static std::string_view view(const void* data, uint64_t size) { return {static_cast<const char*>(data), size}; }
+  static void give(bp_store_answer* answer, const std::string& value) {
+    call(bp_store_answer_set, answer, static_cast<const void*>(value.data()), value.size());
+  }
+  template <typename Body>
+  static int32_t guarded(bp_error* err, Body body) {
+    try {
+      body();
+      return BP_OK;
+    } catch (const Error& e) {
+      return bp_error_set(err, static_cast<int32_t>(e.status()), e.native_code(), e.peer_rank(), e.what());
+    } catch (const std::exception& e) {
+      return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
+    } catch (...) {
+      return bp_error_set(err, BP_INTERNAL, 0, -1, "an exception of unknown type");
+    }
+  }
+};
+
+}  // namespace detail
 
 // A handle; copies share the store. All calls block, at most for their timeout (default: 30 minutes), from any thread.
 class Store {
@@ -33,6 +110,26 @@ class Store {
   static Store inproc() {
     bp_store* store = nullptr;
     detail::call(bp_store_create_inproc, &store);
+    return Store(store);
+  }
+  // The program's own key-value space. All but `num_keys` must be given.
+  static Store custom(StoreCallbacks callbacks) {
+    auto own = std::make_unique<StoreCallbacks>(std::move(callbacks));
+    using Table = detail::StoreTable;
+    bp_store_callbacks table;
+    bp_store_callbacks_init(&table);
+    table.name = own->name.c_str();
+    table.ctx = own.get();
+    table.set = own->set ? Table::set : nullptr;
+    table.get = own->get ? Table::get : nullptr;
+    table.add = own->add ? Table::add : nullptr;
+    table.compare_set = own->compare_set ? Table::compare_set : nullptr;
+    table.delete_key = own->remove ? Table::delete_key : nullptr;
+    table.num_keys = own->num_keys ? Table::num_keys : nullptr;
+    table.release = Table::release;
+    bp_store* store = nullptr;
+    detail::call(bp_store_create_custom, static_cast<const bp_store_callbacks*>(&table), &store);
+    own.release();
     return Store(store);
   }
   // The keys of this store that begin with `prefix`, without it.
@@ -104,7 +201,8 @@ class Store {
   std::shared_ptr<bp_store> store_;
 };
 
-// Serves a store on host:port (0: any free port) as long as it lives.
+// Serves a store on host:port (0: any free port) as long as it lives. The host "auto" is the address by which other
+// hosts reach this one.
 class StoreServer {
  public:
   explicit StoreServer(const std::string& host = "127.0.0.1", uint16_t port = 0, const std::string& job_id = "") {
@@ -113,6 +211,14 @@ class StoreServer {
     server_.reset(server);
   }
   uint16_t port() const { return bp_store_server_port(server_.get()); }
+  // "10.0.0.1:29500", "[fd00::1]:29500"
+  std::string address() const {
+    const char* address = bp_store_server_address(server_.get());
+    return address == nullptr ? "" : address;
+  }
+  // Waits until no client is connected, so that this process ends last; its own stores and groups count, so let go of
+  // them first.
+  void wait(Timeout timeout = kDefaultTimeout) { detail::call(bp_store_server_wait, server_.get(), timeout.count()); }
 
  private:
   struct Release {

@@ -26,6 +26,7 @@ struct bp_store : backplane::core::Handle<bp_store> {
 
 struct bp_store_server : backplane::core::Handle<bp_store_server> {
   std::unique_ptr<backplane::core::TcpStoreServer> server;
+  std::string address;
 };
 
 struct bp_registry : backplane::core::Handle<bp_registry> {

@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "capi/handles.hpp"
+#include "store/callbacks.hpp"
 #include "store/secret.hpp"
+#include "store/tcp_address.hpp"
 
 namespace backplane::core {
 namespace {
@@ -31,6 +33,20 @@ std::vector<std::string> list(const char* const* keys, uint64_t count) {
 }
 
 const char* or_empty(const char* text) { return text == nullptr ? "" : text; }
+
+// What the caller gave, with a default for each field that it does not know.
+bp_store_callbacks complete(const bp_store_callbacks* given) {
+  constexpr size_t kFirstSize = offsetof(bp_store_callbacks, release) + sizeof given->release;
+  bp_store_callbacks callbacks;
+  bp_store_callbacks_init(&callbacks);
+  take_known(required(given, "callbacks"), kFirstSize, "bp_store_callbacks", &callbacks);
+  required(callbacks.set, "callbacks->set");
+  required(callbacks.get, "callbacks->get");
+  required(callbacks.add, "callbacks->add");
+  required(callbacks.compare_set, "callbacks->compare_set");
+  required(callbacks.delete_key, "callbacks->delete_key");
+  return callbacks;
+}
 
 template <typename Make>
 void hand_out_store(bp_store** place, Make&& make) {
@@ -78,11 +94,22 @@ void bp_free(void* text) { std::free(text); }
 int32_t bp_store_server_start(const char* host, uint16_t port, const char* job_id, bp_store_server** server,
                               bp_error* err) {
   return guarded(err, [=] {
-    hand_out(server, "server",
-             [=] { return new_handle<bp_store_server>(make_tcp_store_server(tcp_options(host, port, job_id))); });
+    hand_out(server, "server", [=] {
+      TcpStoreOptions options = tcp_options(host, port, job_id);
+      if (options.host == "auto") options.host = reachable_address();
+      auto made = make_tcp_store_server(options);
+      std::string address = made->address();
+      return new_handle<bp_store_server>(std::move(made), std::move(address));
+    });
   });
 }
 uint16_t bp_store_server_port(const bp_store_server* server) { return is_live(server) ? server->server->port() : 0; }
+const char* bp_store_server_address(const bp_store_server* server) {
+  return is_live(server) ? server->address.c_str() : nullptr;
+}
+int32_t bp_store_server_wait(bp_store_server* server, int64_t timeout_ns, bp_error* err) {
+  return guarded(err, [=] { live(server, "server").server->wait(deadline_of(timeout_ns)); });
+}
 void bp_store_server_release(bp_store_server* server) { release(server); }
 
 int32_t bp_store_connect(const char* host, uint16_t port, const char* job_id, int64_t timeout_ns, bp_store** store,
@@ -102,6 +129,15 @@ int32_t bp_store_create_prefix(bp_store* inner, const char* prefix, bp_store** s
     store_of(inner);
     hand_out_store(store, [=] { return make_prefix_store(inner->store, or_empty(prefix)); });
   });
+}
+int32_t bp_store_create_custom(const bp_store_callbacks* callbacks, bp_store** store, bp_error* err) {
+  return guarded(err, [=] {
+    const bp_store_callbacks known = complete(callbacks);
+    hand_out_store(store, [&known] { return make_callback_store(known); });
+  });
+}
+int32_t bp_store_answer_set(bp_store_answer* answer, const void* value, uint64_t size, bp_error* err) {
+  return guarded(err, [=] { live(answer, "answer").value = bytes(value, size, "value"); });
 }
 void bp_store_release(bp_store* store) { release(store); }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "store/parting.hpp"
+#include "store/rank_list.hpp"
 #include "store/roster.hpp"
 #include "store/waiting.hpp"
 
@@ -153,28 +154,7 @@ class FileMembership final : public Membership {
     holds_ =
         held == mine || (held.starts_with(kDeparted) && store_->compare_set(key(rank_), held, mine, deadline) == mine);
     mine_ = mine;
-    if (holds_) add_to(ranks_key(), rank_, deadline);  // whoever looks needs to know whom to look for
-  }
-
-  // Appends a rank to a list in the store ("3 0 1 ") unless it is there.
-  void add_to(const std::string& list, int32_t rank, const Deadline& deadline) {
-    const std::string name = fmt::format("{} ", rank);
-    std::string held;
-    while ((" " + held).find(" " + name) == std::string::npos) {
-      held = store_->compare_set(list, held, held + name, deadline);
-    }
-  }
-
-  std::vector<int32_t> read(const std::string& list, const Deadline& deadline) {
-    std::vector<int32_t> ranks;
-    if (!store_->check({list}, deadline)) return ranks;
-    const std::string text = store_->get(list, deadline);
-    const char* at = text.data();
-    for (int32_t rank = -1; std::from_chars(at, text.data() + text.size(), rank).ec == std::errc();) {
-      ranks.push_back(rank);
-      at = text.data() + std::min(text.find(' ', static_cast<size_t>(at - text.data())), text.size() - 1) + 1;
-    }
-    return ranks;
+    if (holds_) append_rank(*store_, ranks_key(), rank_, deadline);  // whoever looks needs to know whom to look for
   }
 
   void depart() noexcept {
@@ -188,7 +168,7 @@ class FileMembership final : public Membership {
 
   std::map<int32_t, Entry> entries(const Deadline& deadline) {
     std::map<int32_t, Entry> all;
-    for (const int32_t rank : read(ranks_key(), deadline)) {
+    for (const int32_t rank : read_ranks(*store_, ranks_key(), deadline)) {
       if (auto entry = parse(store_->get(key(rank), deadline))) all.emplace(rank, std::move(*entry));
     }
     return all;
@@ -218,13 +198,13 @@ class FileMembership final : public Membership {
         const std::string news = fmt::format("{} {}", kLost, loss_text(rank, entry.identity, "its process ended"));
         lost = store_->compare_set(key(rank), alive, news, deadline) == news;
       }
-      if (lost) add_to(losses_key(), rank, deadline);
+      if (lost) append_rank(*store_, losses_key(), rank, deadline);
     }
     tell(deadline);
   }
 
   void tell(const Deadline& deadline) {
-    for (const int32_t rank : read(losses_key(), deadline)) {
+    for (const int32_t rank : read_ranks(*store_, losses_key(), deadline)) {
       if (!told_.insert(rank).second) continue;
       const auto entry = parse(store_->get(key(rank), deadline));
       if (entry && entry->fate == Fate::kLost && !departed_) on_loss_({rank, false, entry->text});

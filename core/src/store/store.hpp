@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The key-value store through which ranks meet, and which tells them of each other's death: an interface with four
-// implementations (TCP, file, in-process, and a prefix view of another store). All functions may be called from any
-// thread and throw core::Error. A deadline that has passed still asks once ("0 does not wait"); when a call that
-// changes something ends in BP_TIMEOUT or BP_PEER_LOST, the change may or may not have been made.
+// The key-value store through which ranks meet, and which tells them of each other's death: an interface with five
+// implementations (TCP, file, in-process, callbacks of the program, and a prefix view of another store). All functions
+// may be called from any thread and throw core::Error. A deadline that has passed still asks once ("0 does not wait");
+// when a call that changes something ends in BP_TIMEOUT or BP_PEER_LOST, the change may or may not have been made.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,8 @@
 
 #include "deadline.hpp"
 #include "error.hpp"
+
+struct bp_store_callbacks;
 
 namespace backplane::core {
 
@@ -121,6 +123,10 @@ class TcpStoreServer {
  public:
   virtual ~TcpStoreServer() = default;
   virtual uint16_t port() const = 0;
+  // "10.0.0.1:29500", "[::1]:29500": where it listens, as numbers.
+  virtual std::string address() const = 0;
+  // Waits until no client is connected. BP_TIMEOUT names those that are left.
+  virtual void wait(Deadline deadline) = 0;
 };
 
 struct TcpStoreOptions {
@@ -150,6 +156,8 @@ std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options, Deadline d
 std::shared_ptr<Store> make_file_store(const std::string& path);
 // Memory of this process.
 std::shared_ptr<Store> make_inproc_store();
+// The program's own key-value space; the required callbacks are there.
+std::shared_ptr<Store> make_callback_store(const bp_store_callbacks& callbacks);
 // The keys of `inner` that begin with `prefix` (which is added and removed silently).
 std::shared_ptr<Store> make_prefix_store(const std::shared_ptr<Store>& inner, std::string prefix);
 

@@ -4,8 +4,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/udp.hpp>
 #include <cerrno>
 #include <chrono>
 #include <thread>
@@ -32,6 +34,46 @@ std::vector<Tcp::endpoint> resolve(const std::string& host, uint16_t port, Error
     endpoints.push_back(entry.endpoint());
   }
   return endpoints;
+}
+
+namespace {
+
+// The source address of packets to a remote host: the kernel looks for a route, and nothing is sent.
+std::string route_address(const char* remote) {
+  constexpr uint16_t kAnyPort = 9;
+  asio::io_context io;
+  asio::ip::udp::socket socket(io);
+  ErrorCode error;
+  socket.connect({asio::ip::make_address(remote), kAnyPort}, error);
+  const auto address = error ? asio::ip::address() : socket.local_endpoint(error).address();
+  const bool usable = !error && !address.is_loopback() && !address.is_unspecified();
+  return usable ? address.to_string() : "";
+}
+
+std::string host_name_address() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "";
+  ErrorCode error;
+  for (const auto& endpoint : resolve(name.data(), 0, error)) {
+    asio::io_context io;
+    asio::ip::udp::socket socket(io);
+    const asio::ip::udp::endpoint own(endpoint.address(), 0);
+    socket.open(own.protocol(), error);
+    if (!error) socket.bind(own, error);  // is it an address of this host?
+    if (!error && !endpoint.address().is_loopback()) return endpoint.address().to_string();
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string reachable_address() {
+  // Reserved for documentation (RFC 5737 and 3849), so that only the default route leads there.
+  for (const char* remote : {"192.0.2.1", "2001:db8::1"}) {
+    if (std::string address = route_address(remote); !address.empty()) return address;
+  }
+  if (std::string address = host_name_address(); !address.empty()) return address;
+  return "127.0.0.1";
 }
 
 int open_tcp_socket(const Tcp& protocol) { return ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0); }

@@ -20,6 +20,10 @@ std::string host_port(const std::string& host, uint16_t port);
 // The addresses of a name or literal, in the system's order of preference. A name may block in the resolver.
 std::vector<Tcp::endpoint> resolve(const std::string& host, uint16_t port, ErrorCode& error);
 
+// The address, as numbers, by which other hosts reach this one: that of the interface of the default route, else the
+// first of the host name that is not loopback, else 127.0.0.1.
+std::string reachable_address();
+
 // A socket that programs started by this process do not inherit. -1 and errno if there is none to be had.
 int open_tcp_socket(const Tcp& protocol);
 

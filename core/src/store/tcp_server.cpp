@@ -21,6 +21,7 @@
 
 #include "log.hpp"
 #include "store/board.hpp"
+#include "store/clients.hpp"
 #include "store/environment.hpp"
 #include "store/parting.hpp"
 #include "store/rendezvous.hpp"
@@ -55,6 +56,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     }
     listen(acceptor_, options_.host, options_.port);
     port_ = acceptor_.local_endpoint().port();
+    address_ = host_port(acceptor_.local_endpoint().address().to_string(), port_);
     if (options_.secret == nullptr && !acceptor_.local_endpoint().address().is_loopback()) {
       log(BP_LOG_WARN,
           "the store at {} has no job secret: whoever reaches that address can take part in the job; set "
@@ -74,6 +76,10 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   TcpServer& operator=(const TcpServer&) = delete;
 
   uint16_t port() const override { return port_; }
+
+  std::string address() const override { return address_; }
+
+  void wait(Deadline deadline) override { clients_.await_none(deadline, address_); }
 
  private:
   void run() {
@@ -175,7 +181,11 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
                        "BACKPLANE_SECRET_FILE");
     }
     const Welcome welcome = judge(hello);
-    if (welcome.status == BP_OK) strangers_.leave(session.id());
+    if (welcome.status == BP_OK) {
+      strangers_.leave(session.id());
+      const std::string rank = hello.rank < 0 ? "" : fmt::format("rank {} at ", hello.rank);
+      clients_.enter(session.id(), rank + session.remote_address());
+    }
     return welcome;
   }
 
@@ -262,6 +272,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
       case Operation::kEnroll: {
         expect(2);
         const bool held = roster_.enroll(client, texts[0], rank, texts[1]);
+        if (held && rank >= 0) clients_.enter(client, fmt::format("rank {} ({})", rank, texts[1]));
         keep_watch();
         return held ? "1" : "0";
       }
@@ -311,6 +322,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
 
   void on_closed(Session& session) override {
     strangers_.leave(session.id());
+    clients_.leave(session.id());
     board_.forget(session.id());
     roster_.lose(session.id(), session.why_closed());
     roster_.forget(session.id());
@@ -333,6 +345,8 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   const Heartbeat heartbeat_;
   const std::string identity_ = process_identity();
   uint16_t port_ = 0;
+  std::string address_;
+  Clients clients_;
   // Only for the thread, once it runs. The io_context is destroyed last, with the handlers that hold sessions.
   asio::io_context io_{1};
   Tcp::acceptor acceptor_{io_};

@@ -47,6 +47,12 @@ void Session::close(const std::string& why) {
 
 void Session::lose(const ErrorCode& error) { close(end_text(error)); }
 
+std::string Session::remote_address() const {
+  ErrorCode error;
+  const auto endpoint = socket_.remote_endpoint(error);
+  return error ? "" : host_port(endpoint.address().to_string(), endpoint.port());
+}
+
 bool Session::speaks() const {
   ErrorCode error;
   return socket_.available(error) > 0 && !error;

@@ -58,6 +58,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   bool proven() const { return proven_; }
   // From its Hello: -1 if it is no rank.
   int32_t rank() const { return rank_; }
+  // "10.0.0.2:40312", empty if it is gone.
+  std::string remote_address() const;
   // Why it was closed.
   const std::string& why_closed() const { return why_closed_; }
 

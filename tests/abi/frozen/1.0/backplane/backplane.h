@@ -41,12 +41,21 @@ BP_API void bp_free(void* text);
 typedef struct bp_store bp_store;
 typedef struct bp_store_server bp_store_server;
 
-/* Listens on host:port (0: any free port) and serves a store until released. `job_id` (NULL: "") must be the one that
- * clients give, and so must the job's secret if BACKPLANE_SECRET_FILE or BACKPLANE_SECRET_FD names one
- * (share/doc/security.md). BP_RESOURCE if the port is in use. */
+/* Listens on host:port (0: any free port) and serves a store until released. `host` is a name or an address of this
+ * machine, never a wildcard, or "auto": the address of the interface of the default route, else the first address of
+ * the host name that is not loopback, else 127.0.0.1. `job_id` (NULL: "") must be the one that clients give, and so
+ * must the job's secret if BACKPLANE_SECRET_FILE or BACKPLANE_SECRET_FD names one (share/doc/security.md). BP_RESOURCE
+ * if the port is in use. */
 BP_API int32_t bp_store_server_start(const char* host, uint16_t port, const char* job_id, bp_store_server** server,
                                      bp_error* err);
 BP_API uint16_t bp_store_server_port(const bp_store_server* server);
+/* Where it listens, as numbers: "10.0.0.1:29500", "[fd00::1]:29500". Valid as long as the server. */
+BP_API const char* bp_store_server_address(const bp_store_server* server);
+/* Blocks until no client is connected. The process that serves a store calls this before it ends, so that the others
+ * can finish. Every client counts, including those of this process: release its stores and the groups made over them
+ * first. A client that has not connected yet is not waited for. BP_TIMEOUT says how many clients are left and names
+ * them. The server goes on serving. It must not be released during the call. */
+BP_API int32_t bp_store_server_wait(bp_store_server* server, int64_t timeout_ns, bp_error* err);
 BP_API void bp_store_server_release(bp_store_server* server); /* closes every client's connection */
 
 /* Connects to a server, trying again for up to timeout_ns while nobody listens. Blocks. */
@@ -58,6 +67,9 @@ BP_API int32_t bp_store_open_file(const char* path, bp_store** store, bp_error* 
 BP_API int32_t bp_store_create_inproc(bp_store** store, bp_error* err);
 /* The keys of `inner` that begin with `prefix`. Keeps `inner` alive. */
 BP_API int32_t bp_store_create_prefix(bp_store* inner, const char* prefix, bp_store** store, bp_error* err);
+/* A store made of the program's own functions: see bp_store_callbacks. BP_INVALID names a required one that is NULL. */
+typedef struct bp_store_callbacks bp_store_callbacks;
+BP_API int32_t bp_store_create_custom(const bp_store_callbacks* callbacks, bp_store** store, bp_error* err);
 BP_API void bp_store_release(bp_store* store);
 
 /* Values are bytes, up to 64 MiB; keys up to 4096 bytes. All block for at most timeout_ns (BP_INHERIT_TIMEOUT:
@@ -82,6 +94,61 @@ BP_API int32_t bp_store_compare_set(bp_store* store, const char* key, const void
                                     int64_t timeout_ns, bp_error* err);
 BP_API int32_t bp_store_delete(bp_store* store, const char* key, int32_t* existed, int64_t timeout_ns, bp_error* err);
 BP_API int32_t bp_store_num_keys(bp_store* store, int64_t* count, int64_t timeout_ns, bp_error* err);
+
+/* Receives the value that a callback found. Valid until the callback returns. */
+typedef struct bp_store_answer bp_store_answer;
+
+/* Copies the value into the answer; the last one set counts. A callback can end with
+ * `return bp_store_answer_set(answer, value, size, err)`. BP_INVALID beyond 64 MiB. Does not block. */
+BP_API int32_t bp_store_answer_set(bp_store_answer* answer, const void* value, uint64_t size, bp_error* err);
+
+/* A key-value space that the program has already (etcd, Redis, Kubernetes, MPI, torch.distributed's Store), for
+ * bp_store_create_custom. Every process makes its own store over the same space. bp_store_callbacks_init sets every
+ * field to NULL; `name`, `ctx`, `num_keys` and `release` may stay NULL. The struct is copied; what `ctx` points to
+ * stays valid until `release` is called.
+ *
+ * Each callback does what the bp_store function of its name does, for one key. It returns BP_OK, or an error status
+ * with a text in *err; the call then fails with that status and text. Keys have 1 to 4096 bytes and no NUL, values up
+ * to 64 MiB. All pointers but `ctx` are not NULL, and valid until the callback returns.
+ *
+ * Threads: [any], several at once, on threads of the core that take no signals. A callback may block and may use other
+ * stores and groups. It must not use a group made over this store, and must not throw.
+ *
+ * Time: `timeout_ns` is at least 1 s, or BP_NO_TIMEOUT; for `get` it is 0 to 1 s. The core waits for a callback until a
+ * second after the call's own timeout, and not beyond the abort of a group that is starting. Then the call fails, and
+ * the callback is left behind on its thread until it returns.
+ *
+ * Deaths are not noticed through such a store: bp_group_shrink finds only ranks whose groups were destroyed. The keys
+ * of a group stay in the space: give each run of a job an empty space or a prefix of its own (bp_store_create_prefix).
+ */
+struct bp_store_callbacks {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const char* name; /* for messages: "etcd://10.0.0.1:2379"; copied. NULL: "the program's store" */
+  void* ctx;        /* the first argument of every callback */
+  int32_t (*set)(void* ctx, const char* key, const void* value, uint64_t size, int64_t timeout_ns, bp_error* err);
+  /* Waits up to timeout_ns for the key (0: looks once). BP_TIMEOUT: the key is not there. A callback that cannot wait
+   * returns that at once; the core asks again after 1 to 50 ms. */
+  int32_t (*get)(void* ctx, const char* key, bp_store_answer* answer, int64_t timeout_ns, bp_error* err);
+  /* Atomic among all processes. The sum must be found by `get` as decimal text. BP_INVALID: the value that stands there
+   * is no decimal number, or the sum does not fit. */
+  int32_t (*add)(void* ctx, const char* key, int64_t delta, int64_t* sum, int64_t timeout_ns, bp_error* err);
+  /* Atomic among all processes. An empty `expected` also matches a missing key. The answer is the value that stands
+   * there afterwards, empty if there is no such key. */
+  int32_t (*compare_set)(void* ctx, const char* key, const void* expected, uint64_t expected_size, const void* desired,
+                         uint64_t desired_size, bp_store_answer* answer, int64_t timeout_ns, bp_error* err);
+  int32_t (*delete_key)(void* ctx, const char* key, int32_t* existed, int64_t timeout_ns, bp_error* err);
+  /* NULL: bp_store_num_keys is BP_UNSUPPORTED. The core itself does not call it. */
+  int32_t (*num_keys)(void* ctx, int64_t* count, int64_t timeout_ns, bp_error* err);
+  /* Called once, when the store and everything made from it is gone and every callback has returned, on the thread that
+   * ends the last of them. Not called if bp_store_create_custom fails. */
+  void (*release)(void* ctx);
+};
+
+static inline void bp_store_callbacks_init(bp_store_callbacks* callbacks) {
+  const bp_store_callbacks defaults = {sizeof *callbacks, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+  *callbacks = defaults;
+}
 
 /* ---- The registry of backends (torch.distributed.rpc.backend_registry) --------------------------------------------
  */
@@ -205,7 +272,7 @@ BP_API int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_g
  * BP_PEER_LOST: the store through which the ranks would agree is gone with the process that served it (so let a
  * launcher serve it, not rank 0), or the others have given this rank up. BP_INVALID: not a member, destroyed, or
  * another thread is in this call. Deaths are noticed in a job's own store (env://, tcp://, file://) and in TCP and file
- * stores that a program gives; a store in memory knows only of ranks that left. */
+ * stores that a program gives; a store in memory and one of callbacks know only of ranks that left. */
 BP_API int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** shrunk, bp_error* err);
 /* Ends the group: operations in flight fail, the backend is closed. Later calls on any handle of it are BP_INVALID. Not
  * collective. Ending it twice is fine. */

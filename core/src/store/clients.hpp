@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The clients that are connected to a server, by the names that messages give them. Synchronised: the server's thread
+// notes who comes and goes, and others wait until all have gone.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "deadline.hpp"
+#include "store/board.hpp"
+
+namespace backplane::core {
+
+class Clients {
+ public:
+  // A second name replaces the first.
+  void enter(ClientId client, std::string name);
+  // Nothing if it never entered.
+  void leave(ClientId client);
+  // Waits until there are none. BP_TIMEOUT "2 clients of the store at 127.0.0.1:29500 are still connected after 5 s:
+  // ...".
+  void await_none(const Deadline& deadline, const std::string& where);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable none_;
+  std::map<ClientId, std::string> names_;  // guarded by mutex_
+};
+
+}  // namespace backplane::core
