@@ -17,7 +17,7 @@ Algorithm choice(uint32_t kind, int32_t world_size, uint64_t bytes) {
 }
 
 TEST(ChooseAlgorithm, NamesAnAlgorithmOfTheKind) {
-  for (uint32_t kind = BP_BARRIER; kind <= BP_ALL_TO_ALLV; ++kind) {
+  for (const uint32_t kind : collective_kinds()) {
     const auto algorithms = algorithms_for(kind);
     ASSERT_FALSE(algorithms.empty()) << name_of_kind(kind);
     for (const int32_t world_size : {1, 2, 3, 8, 63, 64, 1000, 100000, 2147483647})
@@ -30,7 +30,7 @@ TEST(ChooseAlgorithm, NamesAnAlgorithmOfTheKind) {
 // What a rank knows about its own part must not lead it away from the others.
 TEST(ChooseAlgorithm, LooksOnlyAtWhatAllRanksKnow) {
   const uint64_t counts[] = {1, 1u << 30, 0, 5};
-  for (uint32_t kind = BP_BARRIER; kind <= BP_ALL_TO_ALLV; ++kind) {
+  for (const uint32_t kind : collective_kinds()) {
     const Problem one{.kind = kind, .rank = 0, .world_size = 4, .root = 1, .count = is_varying(kind) ? 0 : kMiB};
     Problem other = one;
     other.rank = 3;
@@ -59,7 +59,7 @@ TEST(ChooseAlgorithm, TakesFewMessagesForLittleAndFewBytesForMuch) {
 
 // Once the bytes decide, more of them do not change the choice again.
 TEST(ChooseAlgorithm, ChangesAtMostOnceAsTheCountGrows) {
-  for (uint32_t kind = BP_BARRIER; kind <= BP_ALL_TO_ALLV; ++kind)
+  for (const uint32_t kind : collective_kinds())
     for (const int32_t world_size : {2, 3, 5, 8, 16, 33, 64, 1024}) {
       int changes = 0;
       Algorithm last = choice(kind, world_size, 1);

@@ -2,6 +2,7 @@
 #include "schedule/collective_case.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace backplane::core::testing {
 
@@ -32,10 +33,21 @@ constexpr Traits kTraits[] = {
     {"reduce_scatterv", false, true, true, Fit::kBlocks, Fit::kWhole},
     {"all_to_all", false, false, true, Fit::kBlocks, Fit::kBlocks},
     {"all_to_allv", false, true, false, Fit::kBlocks, Fit::kBlocks},
+    {"send", false, false, false, Fit::kWhole, Fit::kWhole},  // no collective
+    {"recv", false, false, false, Fit::kWhole, Fit::kWhole},
+    {"scan", false, false, true, Fit::kWhole, Fit::kWhole},
+    {"exscan", false, false, true, Fit::kWhole, Fit::kWhole},
 };
+static_assert(std::size(kTraits) == BP_OP_COUNT);
 
-bool reduces(uint32_t kind) {
-  return kind == BP_REDUCE || kind == BP_ALL_REDUCE || kind == BP_REDUCE_SCATTER || kind == BP_REDUCE_SCATTERV;
+bool reduces(uint32_t kind) { return (BP_REDUCTIONS & BP_BIT(kind)) != 0; }
+
+// The ranks whose inputs are in the output of `rank`.
+uint64_t contributors(const Shape& shape, int32_t rank) {
+  const auto below = [](int32_t ranks) { return ranks == 0 ? 0 : ~uint64_t{0} >> (64 - ranks); };
+  if (shape.kind == BP_SCAN) return below(rank + 1);
+  if (shape.kind == BP_EXSCAN) return below(rank);
+  return below(shape.world_size);
 }
 
 // The input of broadcast, scatter and scatterv is the root's; the output of reduce, gather and gatherv too.
@@ -43,6 +55,14 @@ bool input_at_root(uint32_t kind) { return kind == BP_BROADCAST || kind == BP_SC
 bool output_at_root(uint32_t kind) { return kind == BP_REDUCE || kind == BP_GATHER || kind == BP_GATHERV; }
 
 }  // namespace
+
+std::vector<uint32_t> collective_kinds() {
+  std::vector<uint32_t> kinds;
+  for (uint32_t kind = BP_BARRIER; kind < BP_OP_COUNT; ++kind) {
+    if (kind != BP_SEND && kind != BP_RECV) kinds.push_back(kind);
+  }
+  return kinds;
+}
 
 bool is_rooted(uint32_t kind) { return kTraits[kind].rooted; }
 bool is_varying(uint32_t kind) { return kTraits[kind].varying; }
@@ -163,7 +183,11 @@ std::vector<Symbol> CollectiveCase::expected_output(int32_t rank) const {
   const auto self = static_cast<size_t>(rank);
   const Blocks& out = outputs_[self];
   std::vector<Symbol> expected(out.extent);
-  const uint64_t everyone = ~uint64_t{0} >> (64 - shape_.world_size);
+  const uint64_t among = contributors(shape_, rank);
+  if (reduces(shape_.kind) && among == 0) {  // exscan leaves the output of rank 0 as it was
+    for (uint64_t i = 0; shape_.in_place && i < out.extent; ++i) expected[i] = fresh_symbol(rank, i);
+    return expected;
+  }
   for (size_t block = 0; block < out.counts.size(); ++block) {
     const bool whole = kTraits[shape_.kind].output == Fit::kWhole;
     const auto from = whole ? shape_.root : static_cast<int32_t>(block);
@@ -171,7 +195,7 @@ std::vector<Symbol> CollectiveCase::expected_output(int32_t rank) const {
     const uint64_t begin = kTraits[shape_.kind].input == Fit::kBlocks ? in.displs[self] : 0;
     for (uint64_t i = 0; i < out.counts[block]; ++i)
       expected[out.displs[block] + i] =
-          reduces(shape_.kind) ? Symbol{everyone, begin + i, 0} : fresh_symbol(from, begin + i);
+          reduces(shape_.kind) ? Symbol{among, begin + i, 0} : fresh_symbol(from, begin + i);
   }
   return expected;
 }

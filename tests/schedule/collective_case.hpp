@@ -22,6 +22,7 @@ struct Shape {
   uint64_t element_size = 1;  // bytes
 };
 
+std::vector<uint32_t> collective_kinds();
 bool is_rooted(uint32_t kind);
 bool is_varying(uint32_t kind);
 bool is_cut(uint32_t kind);        // algorithms may cut its count into chunks; the others move whole blocks

@@ -38,6 +38,7 @@ constexpr const char* kThakur = "Thakur, Rabenseifner, Gropp, Optimization of co
 constexpr const char* kBruck = "Bruck et al., Efficient algorithms for all-to-all communications, 1997";
 constexpr const char* kPatarasuk = "Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms, 2009";
 constexpr const char* kHensgen = "Hensgen, Finkel, Manber, Two algorithms for barrier synchronization, 1988";
+constexpr const char* kHillis = "Hillis, Steele, Data parallel algorithms, 1986";
 constexpr const char* kDirect = "one message for each block";
 
 uint64_t zero(const Sizes&) { return 0; }
@@ -70,6 +71,8 @@ const Published kPublished[] = {
     {BP_REDUCE_SCATTER, Algorithm::kPairwise, kThakur, others, others_n, others},
     {BP_ALL_TO_ALL, Algorithm::kPairwise, kThakur, others, others_n, others},
     {BP_ALL_TO_ALL, Algorithm::kBruck, kBruck, lg, [](const Sizes& s) { return s.lg() * (s.p / 2) * s.n; }, lg},
+    {BP_SCAN, Algorithm::kRecursiveDoubling, kHillis, lg, lg_n, lg},
+    {BP_EXSCAN, Algorithm::kRecursiveDoubling, kHillis, lg, lg_n, lg},
 };
 
 class EveryPublishedCost : public ::testing::TestWithParam<Published> {};
@@ -111,7 +114,7 @@ TEST_P(EveryPublishedCost, IsWhatTheChoiceReckonsWith) {
 }
 
 TEST(PublishedCosts, NameEveryAlgorithm) {
-  for (uint32_t kind = BP_BARRIER; kind <= BP_ALL_TO_ALLV; ++kind) {
+  for (const uint32_t kind : collective_kinds()) {
     if (is_varying(kind)) continue;  // the same schedules with other sizes
     size_t named = 0;
     for (const Published& published : kPublished)

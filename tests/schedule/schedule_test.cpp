@@ -26,7 +26,7 @@ using KindAndAlgorithm = std::tuple<uint32_t, Algorithm>;
 
 std::vector<KindAndAlgorithm> algorithms_if(bool (*wanted)(uint32_t kind)) {
   std::vector<KindAndAlgorithm> all;
-  for (uint32_t kind = BP_BARRIER; kind <= BP_ALL_TO_ALLV; ++kind)
+  for (const uint32_t kind : collective_kinds())
     if (wanted(kind))
       for (const Algorithm algorithm : algorithms_for(kind)) all.emplace_back(kind, algorithm);
   return all;

@@ -185,7 +185,7 @@ std::string joined(const std::vector<std::string>& lines) { return fmt::format("
 extern "C" {
 
 int32_t bp_rpc_init(const bp_rpc_config* config, bp_rpc** rpc, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     required(rpc, "rpc");
     const bp_rpc_config joining = complete(required(config, "config"));
     const Claim claim(joining);
@@ -198,7 +198,7 @@ int32_t bp_rpc_init(const bp_rpc_config* config, bp_rpc** rpc, bp_error* err) {
   });
 }
 int32_t bp_rpc_current(bp_rpc** rpc, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     required(rpc, "rpc");
     std::shared_ptr<Worker> worker = Worker::current();
     if (!worker) {
@@ -222,12 +222,12 @@ const char* bp_rpc_worker_name(const bp_rpc* rpc, int32_t rank) {
   return rank < 0 || static_cast<size_t>(rank) >= names.size() ? nullptr : names[static_cast<size_t>(rank)].c_str();
 }
 int32_t bp_rpc_find(const bp_rpc* rpc, const char* name, int32_t* rank, bp_error* err) {
-  return guarded(err, [=] { hand_out(rank, "rank", [=] { return worker_of(rpc).find(&required(name, "name")); }); });
+  return api_call(err, [=] { hand_out(rank, "rank", [=] { return worker_of(rpc).find(&required(name, "name")); }); });
 }
 
 int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t timeout_ns, bp_objects** out,
                           bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     if (size > 0) required(static_cast<const char*>(data), "data");
     const std::string_view object =
         size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
@@ -237,7 +237,7 @@ int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t 
 
 int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err) {
   if (leaks != nullptr) *leaks = nullptr;
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     const std::shared_ptr<Worker> worker = worker_of(rpc).shared_from_this();
     std::optional<Error> problem;
     std::vector<std::string> lines;
@@ -257,14 +257,14 @@ int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char*
   });
 }
 int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err) {
-  return guarded(err, [=] { hand_out(json, "json", [=] { return copy_text(worker_of(rpc).metrics_json()); }); });
+  return api_call(err, [=] { hand_out(json, "json", [=] { return copy_text(worker_of(rpc).metrics_json()); }); });
 }
 
 int32_t bp_rpc_register(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
-  return guarded(err, [=] { register_one(name, function, ctx, false); });
+  return api_call(err, [=] { register_one(name, function, ctx, false); });
 }
 int32_t bp_rpc_register_inline(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
-  return guarded(err, [=] { register_one(name, function, ctx, true); });
+  return api_call(err, [=] { register_one(name, function, ctx, true); });
 }
 
 const void* bp_rpc_payload_data(const bp_rpc_payload* parcel, uint64_t* size) {
@@ -296,7 +296,7 @@ void bp_rpc_payload_release(bp_rpc_payload* parcel) { release(parcel); }
 
 int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments, int64_t timeout_ns,
                     bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     rpc::Content content = rpc::take_content(required(arguments, "arguments"));
     if (done == nullptr) fail(BP_INVALID, "`done` must not be NULL");
     const uint64_t number =
@@ -320,7 +320,7 @@ void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx) {
 
 int32_t bp_rpc_remote(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments,
                       int64_t timeout_ns, bp_rref** ref, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     rpc::Content content = rpc::take_content(required(arguments, "arguments"));
     hand_out(ref, "ref", [=, &content] {
       return new_handle<bp_rref>(
@@ -329,7 +329,7 @@ int32_t bp_rpc_remote(bp_rpc* rpc, int32_t to, const char* function, const bp_rp
   });
 }
 int32_t bp_rref_create(bp_rpc* rpc, const bp_rpc_value* value, bp_rref** ref, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     required(ref, "ref");
     auto kept = std::make_shared<rpc::Value>(required(value, "value"));
     *ref = new_handle<bp_rref>(worker_of(rpc).keep(std::move(kept)));
@@ -337,14 +337,14 @@ int32_t bp_rref_create(bp_rpc* rpc, const bp_rpc_value* value, bp_rref** ref, bp
 }
 int32_t bp_rref_owner(const bp_rref* ref) { return is_live(ref) ? ref->ref->owner() : -1; }
 int32_t bp_rref_fetch(bp_rref* ref, int64_t timeout_ns, bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     if (done == nullptr) fail(BP_INVALID, "`done` must not be NULL");
     const uint64_t number = ref_of(ref).shared_worker()->fetch(ref->ref, timeout_ns, done_of(done, ctx));
     if (id != nullptr) *id = number;
   });
 }
 int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     required(object, "object");
     const auto value = ref_of(ref).shared_worker()->local(*ref->ref, timeout_ns);
     ref->ref->hold(value);
@@ -352,7 +352,7 @@ int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error*
   });
 }
 int32_t bp_rref_worker(const bp_rref* ref, bp_rpc** rpc, bp_error* err) {
-  return guarded(err, [=] { hand_out(rpc, "rpc", [=] { return new_handle<bp_rpc>(ref_of(ref).shared_worker()); }); });
+  return api_call(err, [=] { hand_out(rpc, "rpc", [=] { return new_handle<bp_rpc>(ref_of(ref).shared_worker()); }); });
 }
 void bp_rref_release(bp_rref* ref) { release(ref); }
 

@@ -93,7 +93,7 @@ void bp_free(void* text) { std::free(text); }
 
 int32_t bp_store_server_start(const char* host, uint16_t port, const char* job_id, bp_store_server** server,
                               bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     hand_out(server, "server", [=] {
       TcpStoreOptions options = tcp_options(host, port, job_id);
       if (options.host == "auto") options.host = reachable_address();
@@ -108,68 +108,68 @@ const char* bp_store_server_address(const bp_store_server* server) {
   return is_live(server) ? server->address.c_str() : nullptr;
 }
 int32_t bp_store_server_wait(bp_store_server* server, int64_t timeout_ns, bp_error* err) {
-  return guarded(err, [=] { live(server, "server").server->wait(deadline_of(timeout_ns)); });
+  return api_call(err, [=] { live(server, "server").server->wait(deadline_of(timeout_ns)); });
 }
 void bp_store_server_release(bp_store_server* server) { release(server); }
 
 int32_t bp_store_connect(const char* host, uint16_t port, const char* job_id, int64_t timeout_ns, bp_store** store,
                          bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     hand_out_store(store, [=] { return make_tcp_store(tcp_options(host, port, job_id), deadline_of(timeout_ns)); });
   });
 }
 int32_t bp_store_open_file(const char* path, bp_store** store, bp_error* err) {
-  return guarded(err, [=] { hand_out_store(store, [=] { return make_file_store(or_empty(path)); }); });
+  return api_call(err, [=] { hand_out_store(store, [=] { return make_file_store(or_empty(path)); }); });
 }
 int32_t bp_store_create_inproc(bp_store** store, bp_error* err) {
-  return guarded(err, [=] { hand_out_store(store, [] { return make_inproc_store(); }); });
+  return api_call(err, [=] { hand_out_store(store, [] { return make_inproc_store(); }); });
 }
 int32_t bp_store_create_prefix(bp_store* inner, const char* prefix, bp_store** store, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     store_of(inner);
     hand_out_store(store, [=] { return make_prefix_store(inner->store, or_empty(prefix)); });
   });
 }
 int32_t bp_store_create_custom(const bp_store_callbacks* callbacks, bp_store** store, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     const bp_store_callbacks known = complete(callbacks);
     hand_out_store(store, [&known] { return make_callback_store(known); });
   });
 }
 int32_t bp_store_answer_set(bp_store_answer* answer, const void* value, uint64_t size, bp_error* err) {
-  return guarded(err, [=] { live(answer, "answer").value = bytes(value, size, "value"); });
+  return api_call(err, [=] { live(answer, "answer").value = bytes(value, size, "value"); });
 }
 void bp_store_release(bp_store* store) { release(store); }
 
 int32_t bp_store_set(bp_store* store, const char* key, const void* value, uint64_t size, int64_t timeout_ns,
                      bp_error* err) {
-  return guarded(err, [=] { store_of(store).set(key_of(key), bytes(value, size, "value"), deadline_of(timeout_ns)); });
+  return api_call(err, [=] { store_of(store).set(key_of(key), bytes(value, size, "value"), deadline_of(timeout_ns)); });
 }
 int32_t bp_store_get(bp_store* store, const char* key, char** value, uint64_t* size, int64_t timeout_ns,
                      bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     required(value, "value");
     hand_out_value(value, size, store_of(store).get(key_of(key), deadline_of(timeout_ns)));
   });
 }
 int32_t bp_store_add(bp_store* store, const char* key, int64_t delta, int64_t* sum, int64_t timeout_ns, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     hand_out(sum, "sum", [=] { return store_of(store).add(key_of(key), delta, deadline_of(timeout_ns)); });
   });
 }
 int32_t bp_store_wait(bp_store* store, const char* const* keys, uint64_t count, int64_t timeout_ns, bp_error* err) {
-  return guarded(err, [=] { store_of(store).wait(list(keys, count), deadline_of(timeout_ns)); });
+  return api_call(err, [=] { store_of(store).wait(list(keys, count), deadline_of(timeout_ns)); });
 }
 int32_t bp_store_check(bp_store* store, const char* const* keys, uint64_t count, int32_t* exist, int64_t timeout_ns,
                        bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     hand_out(exist, "exist", [=] { return store_of(store).check(list(keys, count), deadline_of(timeout_ns)) ? 1 : 0; });
   });
 }
 int32_t bp_store_compare_set(bp_store* store, const char* key, const void* expected, uint64_t expected_size,
                              const void* desired, uint64_t desired_size, char** value, uint64_t* size,
                              int64_t timeout_ns, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     required(value, "value");
     hand_out_value(value, size,
                    store_of(store).compare_set(key_of(key), bytes(expected, expected_size, "expected"),
@@ -177,7 +177,7 @@ int32_t bp_store_compare_set(bp_store* store, const char* key, const void* expec
   });
 }
 int32_t bp_store_delete(bp_store* store, const char* key, int32_t* existed, int64_t timeout_ns, bp_error* err) {
-  return guarded(err, [=] {
+  return api_call(err, [=] {
     const bool there = store_of(store).remove(key_of(key), deadline_of(timeout_ns));
     if (existed != nullptr) *existed = there ? 1 : 0;
   });

@@ -60,6 +60,7 @@ class HostTable {
       });
     };
     table_->extension = [](void*, const char*) -> const void* { return nullptr; };
+    table_->report_failure = [](void*, const bp_error*) {};
 #if BP_ABI_MINOR >= 1
     table_->now_ns = [](void*) { return kNow; };
 #endif

@@ -26,11 +26,28 @@ extern "C" {
 #define BP_DEFAULT_TIMEOUT_NS (INT64_C(1800) * 1000000000) /* 30 minutes, as in torch.distributed */
 #define BP_DEFAULT_RPC_TIMEOUT_NS (INT64_C(60) * 1000000000)
 
+/* The version of these headers; bp_version() is that of the library. */
+#define BP_VERSION_MAJOR 1
+#define BP_VERSION_MINOR 0
+#define BP_VERSION_PATCH 0
+#define BP_VERSION (BP_VERSION_MAJOR * 10000 + BP_VERSION_MINOR * 100 + BP_VERSION_PATCH)
+
 /* "1.0.0". Static. */
 BP_API const char* bp_version(void);
 
-/* "f32" for BP_F32; "unknown dtype" if there is no such. Static. */
+/* Names of the constants of backplane/abi: "f32" for BP_F32, "sum" for BP_SUM, "all_reduce" for BP_ALL_REDUCE,
+ * "peer_lost" for BP_PEER_LOST; "unknown dtype" and the like if there is no such. Static. */
 BP_API const char* bp_dtype_name(uint32_t dtype);
+BP_API const char* bp_reduce_op_name(uint32_t reduce_op);
+BP_API const char* bp_op_name(uint32_t kind);
+BP_API const char* bp_status_name(int32_t status);
+
+/* Has `interrupted(ctx)` asked about every 100 ms by each thread that blocks in a function of this header, on that thread
+ * and without a lock. Nonzero ends the call with BP_CANCELLED as if its deadline had passed: an operation that the call
+ * performs or waits for is cancelled, which breaks its group if it is a collective, and its buffers are free. For
+ * interpreters that look for signals there. NULL: nobody is asked. The hook may call anything but functions of this API
+ * that block. */
+BP_API void bp_set_interrupt_hook(int32_t (*interrupted)(void* ctx), void* ctx);
 
 /* Frees a string that a function of this API returned through a char**. */
 BP_API void bp_free(void* text);
@@ -251,6 +268,11 @@ BP_API int32_t bp_group_create(const bp_group_config* config, bp_group** group, 
  * parent's timeout. name NULL: made up from the parent's. */
 BP_API int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, const char* name,
                             int64_t timeout_ns, bp_group** group, bp_error* err);
+/* The same, called by the members of the new group only (MPI_Comm_create_group, torch's use_local_synchronization).
+ * Members that make several groups of the same ranks make them in the same order. Other ranks are not involved; a rank
+ * that is not in `ranks` gets BP_INVALID. */
+BP_API int32_t bp_group_new_by_members(bp_group* parent, const int32_t* ranks, uint64_t count, const char* name,
+                                       int64_t timeout_ns, bp_group** group, bp_error* err);
 /* A group of the same ranks over another backend, written as in bp_group_config. Called by ALL ranks of the parent, in
  * the same order everywhere. It ends with the parent. BP_INHERIT_TIMEOUT: the parent's timeout. */
 BP_API int32_t bp_group_with_backend(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group,
@@ -279,6 +301,13 @@ BP_API int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** s
 BP_API int32_t bp_group_destroy(bp_group* group, bp_error* err);
 /* Makes everything pending and everything later fail with BP_CANCELLED and this text. Does not wait for peers. */
 BP_API int32_t bp_group_abort(bp_group* group, const char* why, bp_error* err);
+/* BP_OK if the group is whole; else why it is broken, or BP_INVALID if it was destroyed or this rank is no member. Does
+ * not block. */
+BP_API int32_t bp_group_status(bp_group* group, bp_error* err);
+/* An extension of the backend that serves this kind of memory, by id ("backplane.native/1" for the handle of the
+ * library below, see backplane/abi/ext/native.h); NULL if it has none. Valid until the group ends. The table is the
+ * backend's own: layers do not see what is called through it. */
+BP_API const void* bp_group_extension(bp_group* group, uint32_t memory, const char* id);
 /* Another handle of the same group; NULL only if there is no memory for it. */
 BP_API bp_group* bp_group_retain(bp_group* group);
 /* Gives a handle back; the last one ends the group. */
@@ -305,11 +334,40 @@ BP_API int32_t bp_group_submit(bp_group* group, const bp_op* op, bp_request** re
 BP_API int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, uint64_t count, bp_request** requests,
                                      bp_error* err);
 
+/* A send and a recv at once, so that ranks that exchange with each other do not wait for each other. Waits for both;
+ * the error is that of the recv if it failed, else that of the send. */
+BP_API int32_t bp_group_sendrecv(bp_group* group, const bp_op* send, const bp_op* recv, bp_error* err);
+/* Gather, scatter, all_gather, all_to_all and reduce_scatter with a list of W buffers, one per rank, in place of the
+ * one buffer of N*W elements: `inputs` for op->input, `outputs` for op->output, NULL where the operation has N elements
+ * or this rank has none. Each buffer of a list has N elements. Host memory that does not follow in one run is copied
+ * through memory of the group's; other memory must, else BP_UNSUPPORTED. The lists are not needed after the return.
+ * With `request` (NULL: waits) as bp_group_submit. Ranks with lists and ranks with one buffer understand each other. */
+BP_API int32_t bp_group_run_list(bp_group* group, const bp_op* op, const bp_buffer* inputs, const bp_buffer* outputs,
+                                 bp_request** request, bp_error* err);
+
+/* A matched probe: takes the oldest message from `peer` (or BP_ANY_SOURCE) with `tag` (or BP_ANY_TAG) that no recv has
+ * taken, so that memory can be found for it. *result says its source, size and tag. Waits up to timeout_ns; BP_TIMEOUT:
+ * none came. One recv with bp_op.message set receives the message; it releases the handle, whether it succeeds or not.
+ * BP_UNSUPPORTED if the backend cannot probe. */
+BP_API int32_t bp_group_probe(bp_group* group, int32_t peer, uint64_t tag, int64_t timeout_ns, bp_message** message,
+                              bp_result* result, bp_error* err);
+/* Drops a message that no recv has received. */
+BP_API void bp_message_release(bp_message* message);
+
 /* BP_OK: done. BP_AGAIN: in flight. Anything else: failed, the same each time. Does not block. */
 BP_API int32_t bp_request_test(bp_request* request, bp_error* err);
 /* Waits up to timeout_ns, and never longer than until the operation's own deadline (BP_NO_TIMEOUT and
  * BP_INHERIT_TIMEOUT: until that). BP_AGAIN: still in flight. */
 BP_API int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err);
+/* Waits until at least one of `count` requests has ended, and gives the lowest such index: *index. The return value is
+ * how that one ended. BP_AGAIN when timeout_ns is over (as bp_request_wait): none has, and *index is `count`. */
+BP_API int32_t bp_request_wait_any(bp_request* const* requests, uint64_t count, int64_t timeout_ns, uint64_t* index,
+                                   bp_error* err);
+/* Has `ended(ctx, status, error)` called once when the operation has ended: at once, if it has; else from any thread,
+ * also after the request was released, and at the latest before the end of the group returns. `error` is valid during
+ * the call. The callback must not wait for operations or end a group. Several callbacks are called in their order. */
+BP_API int32_t bp_request_on_done(bp_request* request, void (*ended)(void* ctx, int32_t status, const bp_error* error),
+                                  void* ctx, bp_error* err);
 /* Has `stream` (cudaStream_t, of the buffers' device) wait for the operation: what is put into it from now on runs
  * after the operation. Does not wait until the operation is done, if its backend works in streams (nccl), but until it
  * is in one: while peers are being connected, and a message until its other end is there. Elsewhere the same as
@@ -320,8 +378,9 @@ BP_API int32_t bp_request_wait_on_stream(bp_request* request, void* stream, bp_e
 BP_API void bp_request_result(bp_request* request, bp_result* result);
 /* Asks the operation to end with BP_CANCELLED. A collective that is cancelled breaks its group. */
 BP_API void bp_request_cancel(bp_request* request);
-/* Allowed at any time. An operation in flight goes on, and its buffers stay busy until it is terminal or the group is
- * destroyed. */
+/* Allowed at any time. An operation in flight goes on: its buffers must stay valid, and are busy, until it is terminal
+ * or bp_group_destroy has returned, just as if the request still existed. It ends at its deadline although nobody waits
+ * for it; bp_request_on_done says when. */
 BP_API void bp_request_release(bp_request* request);
 
 /* ---- Memory that operations reach directly ------------------------------------------------------------------------
@@ -338,6 +397,11 @@ typedef struct bp_memory bp_memory;
  * input. */
 BP_API int32_t bp_group_allocate(bp_group* group, uint64_t bytes, uint32_t memory, int32_t device, bp_memory** result,
                                  bp_error* err);
+/* Prepares memory of the program's for operations of this group, as ncclCommRegister does. The program keeps it valid
+ * until the result is released. Where the backend registers nothing, or not this memory, the result is ordinary memory
+ * (bp_memory_native says 0), so that programs need not ask. */
+BP_API int32_t bp_group_register(bp_group* group, void* data, uint64_t bytes, uint32_t memory, int32_t device,
+                                 bp_memory** result, bp_error* err);
 /* Where it begins, aligned to 64 bytes or better; NULL if it has no bytes. Valid until released, also when the group
  * has ended. */
 BP_API void* bp_memory_data(const bp_memory* memory);
@@ -357,6 +421,12 @@ typedef struct bp_objects bp_objects; /* what was received, in rank order */
 BP_API int32_t bp_group_exchange_objects(bp_group* group, uint32_t kind, int32_t root, const void* const* in,
                                          const uint64_t* in_sizes, uint64_t in_count, int64_t timeout_ns,
                                          bp_objects** out, bp_error* err);
+/* An object as a message. Tags of objects are apart from those of bp_op. bp_group_recv_object gives one object, and its
+ * sender in *source (may be NULL); `peer` may be BP_ANY_SOURCE. Both block up to timeout_ns. */
+BP_API int32_t bp_group_send_object(bp_group* group, const void* object, uint64_t size, int32_t peer, uint32_t tag,
+                                    int64_t timeout_ns, bp_error* err);
+BP_API int32_t bp_group_recv_object(bp_group* group, int32_t peer, uint32_t tag, int64_t timeout_ns, bp_objects** out,
+                                    int32_t* source, bp_error* err);
 BP_API uint64_t bp_objects_count(const bp_objects* objects);
 /* The bytes of object i; valid until released. */
 BP_API const void* bp_objects_get(const bp_objects* objects, uint64_t i, uint64_t* size);

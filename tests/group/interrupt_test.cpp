@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The interruption hook ends whatever blocks, within a fraction of a second, and leaves no buffer in use.
+#include <atomic>
+#include <chrono>
+
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Interrupts this thread's next blocking call, once.
+thread_local bool wants_interruption = false;
+std::atomic<int> asked = 0;
+
+int32_t hook(void*) {
+  ++asked;
+  return std::exchange(wants_interruption, false) ? 1 : 0;
+}
+
+class Hooked {
+ public:
+  Hooked() { bp_set_interrupt_hook(hook, nullptr); }
+  ~Hooked() { bp_set_interrupt_hook(nullptr, nullptr); }
+  Hooked(const Hooked&) = delete;
+  Hooked& operator=(const Hooked&) = delete;
+};
+
+// The call must end by the interruption, long before its own timeout.
+template <typename Call>
+void expect_interrupted(const std::string& what, const Call& call) {
+  wants_interruption = true;
+  const auto begin = Clock::now();
+  std::string text;
+  EXPECT_EQ(failure_of(call, &text), Status::kCancelled) << what << ": " << text;
+  EXPECT_NE(text.find("interrupted by the program"), std::string::npos) << what << ": " << text;
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10)) << what;
+  EXPECT_FALSE(wants_interruption) << what << ": nobody was asked";
+  wants_interruption = false;
+}
+
+using InterruptTest = BackendTest;
+INSTANTIATE_TEST_SUITE_P(Backends, InterruptTest,
+                         testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2)), backend_test_name);
+
+TEST_P(InterruptTest, EndsMessagesAndLeavesTheGroupWhole) {
+  const Hooked hooked;
+  in_group([](ProcessGroup& group) {
+    const int peer = 1 - group.rank();
+    std::vector<int> value(10);
+    expect_interrupted("recv", [&] { group.recv(value, peer, 1); });
+    Work work = group.irecv(value, peer, 2);
+    expect_interrupted("wait", [&] { work.wait(); });
+    EXPECT_EQ(failure_of([&] { work.is_completed(); }), Status::kCancelled) << "the operation is still in flight";
+    std::vector<int> sum(10, 1);
+    group.all_reduce(sum);
+    EXPECT_EQ(sum.back(), 2);
+  });
+}
+
+TEST_P(InterruptTest, EndsCollectivesAndBreaksTheirGroup) {
+  const Hooked hooked;
+  in_group([](ProcessGroup& group) {
+    ProcessGroup broken = group.new_group({0, 1});
+    std::vector<int> value(10);
+    if (group.rank() == 0) {
+      expect_interrupted("all_reduce", [&] { broken.all_reduce(value); });
+      EXPECT_NE(bp_group_status(broken.get(), nullptr), BP_OK);
+    }
+    group.barrier();
+  });
+}
+
+TEST(Interrupt, EndsTheStartOfAGroup) {
+  const Hooked hooked;
+  for (const std::string& backend : built_backends()) {
+    const Store store = Store::inproc();
+    expect_interrupted("start over " + backend,
+                       [&] { ProcessGroup::create(group_options(backend, store, 0, 2, std::chrono::seconds(60))); });
+  }
+}
+
+TEST(Interrupt, EndsCallsOfStores) {
+  const Hooked hooked;
+  StoreServer server;
+  Store tcp = Store::connect("127.0.0.1", server.port());
+  expect_interrupted("get of a TCP store", [&] { tcp.get("missing"); });
+  Store memory = Store::inproc();
+  expect_interrupted("get of a store in memory", [&] { memory.get("missing"); });
+  tcp.set("there", "1");
+  EXPECT_EQ(tcp.get("there"), "1") << "the connection is of use afterwards";
+}
+
+// The core's own threads ask nobody, nor do threads of the program that do not block.
+TEST(Interrupt, AsksOnlyWhoBlocks) {
+  const Hooked hooked;
+  asked = 0;
+  in_group("inproc", 2, [](ProcessGroup& group) {
+    std::vector<int> value(10, 1);
+    for (int i = 0; i < 10; ++i) group.all_reduce(value, ReduceOp::kMax, {.async_op = true}).wait();
+  });
+  const int before = asked;
+  in_group("inproc", 2, [](ProcessGroup& group) {
+    if (group.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(350));
+    group.barrier();
+  });
+  EXPECT_GT(asked, before);
+}
+
+}  // namespace
+}  // namespace backplane::test

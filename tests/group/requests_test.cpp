@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests that nobody waits for: their deadlines, callbacks, wait_any, and buffers after a release.
+#include <atomic>
+#include <mutex>
+
+#include "support/eventually.hpp"
+#include "support/groups.hpp"
+
+namespace backplane::test {
+namespace {
+
+constexpr int64_t kSecond = INT64_C(1'000'000'000);
+
+bp_request* start(ProcessGroup& group, uint32_t kind, int32_t peer, std::vector<uint8_t>& bytes, int64_t timeout_ns,
+                  uint32_t tag = 0) {
+  bp_op op;
+  bp_op_init(&op, kind);
+  op.dtype = BP_U8;
+  op.peer = peer;
+  op.tag = tag;
+  op.timeout_ns = timeout_ns;
+  (kind == BP_SEND ? op.input : op.output) = {bytes.data(), bytes.size(), BP_HOST, 0};
+  if (kind == BP_ALL_REDUCE) op.input = op.output;
+  bp_request* request = nullptr;
+  detail::call(bp_group_submit, group.get(), static_cast<const bp_op*>(&op), &request);
+  return request;
+}
+
+// What a callback was told. It outlives the group.
+struct Told {
+  std::mutex mutex;
+  int times = 0;
+  int32_t status = BP_AGAIN;
+  std::string text;
+  std::string group;
+
+  static void ended(void* ctx, int32_t status, const bp_error* error) {
+    Told& self = *static_cast<Told*>(ctx);
+    const std::lock_guard lock(self.mutex);
+    ++self.times;
+    self.status = status;
+    self.text = error->text;
+    self.group = error->group;
+  }
+  int count() {
+    const std::lock_guard lock(mutex);
+    return times;
+  }
+};
+
+using RequestsTest = BackendTest;
+INSTANTIATE_TEST_SUITE_P(Backends, RequestsTest,
+                         testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2)), backend_test_name);
+
+// Nobody calls anything until the deadline is long over.
+TEST_P(RequestsTest, EndAtTheirDeadlineThoughNobodyWaits) {
+  in_group([](ProcessGroup& group) {
+    std::vector<uint8_t> bytes(8);
+    bp_request* const lonely = start(group, BP_RECV, 1 - group.rank(), bytes, kSecond / 2, 7);
+    Told told;
+    std::this_thread::sleep_for(std::chrono::milliseconds(900));
+    // Terminal already: the callback is called at once, on this thread.
+    detail::call(bp_request_on_done, lonely, Told::ended, static_cast<void*>(&told));
+    EXPECT_EQ(told.count(), 1) << "the operation is in flight after its deadline";
+    EXPECT_EQ(told.status, BP_TIMEOUT) << told.text;
+    EXPECT_EQ(told.group, "test");
+    bp_request_release(lonely);
+  });
+}
+
+TEST_P(RequestsTest, ACollectiveOfOneRankBreaksItsGroupAtItsDeadline) {
+  const Store store = Store::inproc();
+  on_ranks(2, [&store, this](int rank) {
+    ProcessGroup group = ProcessGroup::create(group_options(backend(), store, rank, 2));
+    std::vector<uint8_t> bytes(8, 1);
+    if (rank == 0) bp_request_release(start(group, BP_ALL_REDUCE, 0, bytes, kSecond / 2));
+    bp_error err;
+    bp_error_init(&err);
+    EXPECT_TRUE(eventually([&] { return bp_group_status(group.get(), &err) != BP_OK; })) << "rank " << rank;
+    EXPECT_STREQ(err.group, "test");
+  });
+}
+
+TEST_P(RequestsTest, CallbacksAreCalledOnceAlsoAfterTheRelease) {
+  Told told[2];
+  in_group([&told](ProcessGroup& group) {
+    Told& mine = told[group.rank()];
+    const int peer = 1 - group.rank();
+    std::vector<uint8_t> in(100000);
+    bp_request* const recv = start(group, BP_RECV, peer, in, BP_INHERIT_TIMEOUT);
+    detail::call(bp_request_on_done, recv, Told::ended, static_cast<void*>(&mine));
+    bp_request_release(recv);
+    EXPECT_EQ(mine.count(), 0);
+    group.barrier();
+    std::vector<uint8_t> out(100000, static_cast<uint8_t>(peer));
+    bp_request* const send = start(group, BP_SEND, peer, out, BP_INHERIT_TIMEOUT);
+    EXPECT_TRUE(eventually([&mine] { return mine.count() > 0; })) << "no callback for an operation nobody waits for";
+    EXPECT_EQ(mine.status, BP_OK) << mine.text;
+    EXPECT_EQ(in.back(), group.rank());
+    EXPECT_EQ(bp_request_wait(send, BP_NO_TIMEOUT, nullptr), BP_OK);
+    bp_request_release(send);
+    group.barrier();
+    EXPECT_EQ(mine.count(), 1);
+  });
+}
+
+TEST_P(RequestsTest, CallbacksHearOfTheEndOfTheirGroup) {
+  Told told[2];
+  in_group([&told](ProcessGroup& group) {
+    ProcessGroup other = group.new_group({0, 1});
+    std::vector<uint8_t> in(8);
+    bp_request* const recv = start(other, BP_RECV, 1 - group.rank(), in, BP_NO_TIMEOUT);
+    detail::call(bp_request_on_done, recv, Told::ended, static_cast<void*>(&told[group.rank()]));
+    bp_request_release(recv);
+    other.destroy();
+    EXPECT_EQ(told[group.rank()].count(), 1) << "destroy returned before the callback was called";
+    EXPECT_NE(told[group.rank()].status, BP_OK);
+  });
+}
+
+// A callback may start operations.
+TEST_P(RequestsTest, CallbacksMayGoOn) {
+  struct Chain {
+    ProcessGroup* group;
+    std::vector<uint8_t> bytes = std::vector<uint8_t>(64);
+    std::atomic<int> left = 20;
+    std::atomic<bool> failed = false;
+    static void ended(void* ctx, int32_t status, const bp_error*) {
+      auto& self = *static_cast<Chain*>(ctx);
+      if (status != BP_OK) self.failed = true;
+      if (self.left.fetch_sub(1) > 1 && !self.failed) self.next();
+    }
+    void next() {
+      const uint32_t kind = group->rank() == left % 2 ? BP_SEND : BP_RECV;
+      bp_request* const request = start(*group, kind, 1 - group->rank(), bytes, BP_INHERIT_TIMEOUT);
+      bp_request_on_done(request, ended, this, nullptr);
+      bp_request_release(request);
+    }
+  };
+  in_group([](ProcessGroup& group) {
+    Chain chain;
+    chain.group = &group;
+    chain.next();
+    EXPECT_TRUE(eventually([&chain] { return chain.left == 0 || chain.failed; }));
+    EXPECT_FALSE(chain.failed);
+    group.barrier();
+  });
+}
+
+TEST_P(RequestsTest, WaitAnyFindsTheOneThatHasEnded) {
+  in_group([](ProcessGroup& group) {
+    constexpr uint64_t kMany = 5;
+    const int peer = 1 - group.rank();
+    std::vector<std::vector<uint8_t>> in(kMany, std::vector<uint8_t>(10));
+    std::vector<bp_request*> recvs;
+    for (uint32_t i = 0; i < kMany; ++i) recvs.push_back(start(group, BP_RECV, peer, in[i], BP_INHERIT_TIMEOUT, i));
+    uint64_t index = 0;
+    EXPECT_EQ(bp_request_wait_any(recvs.data(), kMany, 0, &index, nullptr), BP_AGAIN);
+    EXPECT_EQ(index, kMany);
+    EXPECT_EQ(bp_request_wait_any(recvs.data(), kMany, kSecond / 50, &index, nullptr), BP_AGAIN);
+    group.barrier();
+    const std::vector<uint8_t> out(10, 1);
+    for (const uint32_t tag : {3U, 0U, 4U, 1U, 2U}) {
+      group.send(out, peer, tag);
+      EXPECT_EQ(bp_request_wait_any(recvs.data(), recvs.size(), BP_NO_TIMEOUT, &index, nullptr), BP_OK);
+      ASSERT_EQ(index, std::find_if(in.begin(), in.end(), [](const auto& each) { return each[0] == 1; }) - in.begin());
+      EXPECT_EQ(index, tag);
+      in[index][0] = 0;
+      bp_request_release(recvs[index]);
+      recvs[index] = start(group, BP_RECV, peer, in[index], BP_NO_TIMEOUT, 100 + tag);
+      group.barrier();
+    }
+    for (bp_request* recv : recvs) {
+      bp_request_cancel(recv);
+      EXPECT_EQ(bp_request_wait_any(&recv, 1, BP_NO_TIMEOUT, &index, nullptr), BP_CANCELLED);
+      EXPECT_EQ(index, 0U);
+      bp_request_release(recv);
+    }
+  });
+}
+
+TEST_P(RequestsTest, SendAndReceiveAtOnce) {
+  in_group([](ProcessGroup& group) {
+    const int peer = 1 - group.rank();
+    std::vector<uint8_t> out(3 << 20, static_cast<uint8_t>(peer));  // too much to be sent before it is received
+    std::vector<uint8_t> in(out.size(), 9);
+    bp_op send;
+    bp_op_init(&send, BP_SEND);
+    send.dtype = BP_U8;
+    send.peer = peer;
+    send.input = {out.data(), out.size(), BP_HOST, 0};
+    bp_op recv;
+    bp_op_init(&recv, BP_RECV);
+    recv.dtype = BP_U8;
+    recv.peer = peer;
+    recv.output = {in.data(), in.size(), BP_HOST, 0};
+    detail::call(bp_group_sendrecv, group.get(), static_cast<const bp_op*>(&send), static_cast<const bp_op*>(&recv));
+    EXPECT_EQ(in, std::vector<uint8_t>(in.size(), static_cast<uint8_t>(group.rank())));
+    EXPECT_EQ(bp_group_sendrecv(group.get(), &recv, &send, nullptr), BP_INVALID);
+  });
+}
+
+// A buffer is busy until its operation is terminal, whoever still has the request: what is sent is what is there when
+// the receiver takes it.
+TEST_P(RequestsTest, BuffersOutliveTheRequest) {
+  Told told[2];
+  in_group([&told](ProcessGroup& group) {
+    const int peer = 1 - group.rank();
+    std::vector<uint8_t> out(3 << 20, 1);
+    bp_request* const send = start(group, BP_SEND, peer, out, BP_INHERIT_TIMEOUT);
+    detail::call(bp_request_on_done, send, Told::ended, static_cast<void*>(&told[group.rank()]));
+    bp_request_release(send);
+    group.barrier();
+    std::vector<uint8_t> in(out.size());
+    group.recv(in, peer);
+    EXPECT_EQ(in, std::vector<uint8_t>(in.size(), 1));
+    EXPECT_TRUE(eventually([&] { return told[group.rank()].count() == 1; }));
+  });
+}
+
+}  // namespace
+}  // namespace backplane::test
