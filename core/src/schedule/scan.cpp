@@ -19,7 +19,8 @@ Schedule doubling_scan(const Problem& problem) {
     if (above < problem.world_size) builder.send(static_cast<int32_t>(above), output(0, count));
     if (below >= 0) {
       builder.recv(static_cast<int32_t>(below), scratch(0, count));
-      builder.reduce(output(0, count), scratch(0, count), Order::kSourceFirst);
+      const bool is_whole = problem.rank == problem.world_size - 1 && 2 * distance > problem.rank;
+      builder.reduce(output(0, count), scratch(0, count), Order::kSourceFirst, is_whole);
     }
     builder.end_round();
   }
@@ -45,7 +46,7 @@ Schedule doubling_exscan(const Problem& problem) {
       } else {
         builder.reduce(output(0, count), received, Order::kSourceFirst);
       }
-      builder.reduce(sum, received, Order::kSourceFirst);
+      if (problem.rank + 2 * distance < problem.world_size) builder.reduce(sum, received, Order::kSourceFirst);
     }
     builder.end_round();
   }
