@@ -185,6 +185,9 @@ TEST(Arguments, OfGroups) {
   bp_op_init(&large, BP_ALL_REDUCE);
   large.dtype = BP_U32;
   large.input = large.output = {&word, UINT64_C(1) << 50, BP_HOST, 0};
+  bp_message* message = nullptr;
+  bp_result result = {sizeof result, 5, 5, 5};
+  uint64_t index = 0;
   const uint64_t sizes[] = {1};
   const void* const nothing[] = {nullptr};
   bp_group_config short_config = config;
@@ -210,7 +213,7 @@ TEST(Arguments, OfGroups) {
       {"run in released", [&](bp_error* e) { return bp_group_run(released, &op, e); }, "`group` was released"},
       {"run of none", [&](bp_error* e) { return bp_group_run(group, nullptr, e); }, "`op`"},
       {"run of what no memory holds", [&](bp_error* e) { return bp_group_run(group, &large, e); }, "elements"},
-      {"submit", [&](bp_error* e) { return bp_group_submit(group, &op, nullptr, e); }, "`requests`"},
+      {"submit", [&](bp_error* e) { return bp_group_submit(group, &op, nullptr, e); }, "`request`"},
       {"submit of none", [&](bp_error* e) { return bp_group_submit(group, nullptr, &request, e); }, "`op`"},
       {"batch", [&](bp_error* e) { return bp_group_submit_batch(group, nullptr, 1, &request, e); }, "`ops`"},
       {"batch of a NULL", [&](bp_error* e) { return bp_group_submit_batch(group, none, 1, &request, e); }, "`op`"},
@@ -234,6 +237,31 @@ TEST(Arguments, OfGroups) {
       {"objects without bytes",
        [&](bp_error* e) { return bp_group_exchange_objects(group, BP_GATHER, 0, nothing, sizes, 1, 0, &objects, e); },
        "`in[i]`"},
+      {"new by members", [&](bp_error* e) { return bp_group_new_by_members(group, nullptr, 1, nullptr, 0, &made, e); },
+       "`ranks`"},
+      {"status", [](bp_error* e) { return bp_group_status(nullptr, e); }, "`group`"},
+      {"status of released", [&](bp_error* e) { return bp_group_status(released, e); }, "`group` was released"},
+      {"sendrecv", [&](bp_error* e) { return bp_group_sendrecv(group, nullptr, &op, e); }, "`send`"},
+      {"sendrecv of others", [&](bp_error* e) { return bp_group_sendrecv(group, &op, &op, e); }, "a send and a recv"},
+      {"list", [&](bp_error* e) { return bp_group_run_list(group, nullptr, nullptr, nullptr, nullptr, e); }, "`op`"},
+      {"list of none", [&](bp_error* e) { return bp_group_run_list(nullptr, &op, nullptr, nullptr, nullptr, e); },
+       "`group`"},
+      {"probe", [&](bp_error* e) { return bp_group_probe(group, 0, 0, 0, nullptr, &result, e); }, "`message`"},
+      {"probe without result", [&](bp_error* e) { return bp_group_probe(group, 0, 0, 0, &message, nullptr, e); },
+       "`result`"},
+      {"wait_any", [&](bp_error* e) { return bp_request_wait_any(nullptr, 1, 0, &index, e); }, "`requests`"},
+      {"wait_any of a NULL", [&](bp_error* e) { return bp_request_wait_any(&request, 1, 0, &index, e); }, "`request`"},
+      {"wait_any of none", [&](bp_error* e) { return bp_request_wait_any(&request, 0, 0, &index, e); }, "at least one"},
+      {"wait_any without index", [&](bp_error* e) { return bp_request_wait_any(&request, 1, 0, nullptr, e); },
+       "`index`"},
+      {"on_done", [](bp_error* e) { return bp_request_on_done(nullptr, nullptr, nullptr, e); }, "`ended`"},
+      {"register", [&](bp_error* e) { return bp_group_register(group, &word, 4, BP_HOST, 0, nullptr, e); }, "`result`"},
+      {"register nothing", [&](bp_error* e) { return bp_group_register(group, nullptr, 4, BP_HOST, 0, &memory, e); },
+       "`data`"},
+      {"register what no memory holds",
+       [&](bp_error* e) { return bp_group_register(group, &word, kTooMany, BP_HOST, 0, &memory, e); }, "bytes"},
+      {"send_object", [&](bp_error* e) { return bp_group_send_object(group, nullptr, 1, 0, 0, 0, e); }, "`object`"},
+      {"recv_object", [&](bp_error* e) { return bp_group_recv_object(group, 0, 0, 0, nullptr, nullptr, e); }, "`out`"},
       {"trace", [&](bp_error* e) { return bp_group_trace(group, nullptr, e); }, "`json`"},
       {"trace of none", [&](bp_error* e) { return bp_group_trace(nullptr, &json, e); }, "`group`"},
   });
@@ -244,11 +272,11 @@ TEST(Arguments, OfGroups) {
     EXPECT_EQ(bp_group_backend(gone, BP_HOST), nullptr);
     EXPECT_EQ(bp_group_global_rank(gone, 0), -1);
     EXPECT_EQ(bp_group_retain(gone), nullptr);
+    EXPECT_EQ(bp_group_extension(gone, BP_HOST, "backplane.native/1"), nullptr);
     bp_group_release(gone);
   }
   ASSERT_EQ(bp_group_submit(group, &op, &request, nullptr), BP_OK);
   bp_request_release(request);
-  bp_result result = {sizeof result, 5, 5, 5};
   for (bp_request* const gone : {static_cast<bp_request*>(nullptr), request}) {
     bp_request_cancel(gone);
     bp_request_result(gone, &result);
@@ -257,6 +285,8 @@ TEST(Arguments, OfGroups) {
     EXPECT_EQ(bp_request_test(gone, nullptr), BP_INVALID);
     bp_request_release(gone);
   }
+  EXPECT_EQ(bp_group_extension(group, BP_HOST, nullptr), nullptr);
+  bp_message_release(nullptr);
   EXPECT_EQ(bp_memory_data(nullptr), nullptr);
   EXPECT_EQ(bp_memory_native(nullptr), 0);
   bp_memory_release(nullptr);

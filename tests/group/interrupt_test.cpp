@@ -52,7 +52,8 @@ TEST_P(InterruptTest, EndsMessagesAndLeavesTheGroupWhole) {
     std::vector<int> value(10);
     expect_interrupted("recv", [&] { group.recv(value, peer, 1); });
     Work work = group.irecv(value, peer, 2);
-    expect_interrupted("wait", [&] { work.wait(); }, "cancelled");
+    expect_interrupted(
+        "wait", [&] { work.wait(); }, "cancelled");
     EXPECT_EQ(failure_of([&] { work.is_completed(); }), Status::kCancelled) << "the operation is still in flight";
     std::vector<int> sum(10, 1);
     group.all_reduce(sum);

@@ -5,7 +5,10 @@
 #include "backplane/objects.hpp"
 
 #include <map>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <thread>
 
 #include "support/groups.hpp"
 
@@ -31,6 +34,49 @@ TEST_P(ObjectsTest, BytesOfAnyLength) {
       EXPECT_TRUE(group.scatter_object(gathered, root) == object(group.rank()));
     }
     EXPECT_EQ(group.broadcast_object("", 0), "");
+  });
+}
+
+// Several threads at once, over one tag, from anyone.
+TEST_P(ObjectsTest, AsMessages) {
+  in_group([](ProcessGroup& group) {
+    const auto object = [](int rank, int i) {
+      return std::string(static_cast<size_t>(i) * 7000, 'a') + std::to_string(rank);
+    };
+    const int next = (group.rank() + 1) % group.world_size();
+    constexpr int kMany = 6;
+    std::thread sender([&] {
+      for (int i = 0; i < kMany; ++i) {
+        const std::string text = object(group.rank(), i);
+        detail::call(bp_group_send_object, group.get(), static_cast<const void*>(text.data()), uint64_t{text.size()},
+                     next, 5U, int64_t{BP_INHERIT_TIMEOUT});
+      }
+    });
+    std::mutex mutex;
+    std::multiset<std::string> received;
+    const auto receive = [&] {
+      for (int i = 0; i < kMany / 2; ++i) {
+        bp_objects* objects = nullptr;
+        int32_t source = -1;
+        detail::call(bp_group_recv_object, group.get(), int32_t{BP_ANY_SOURCE}, 5U, int64_t{BP_INHERIT_TIMEOUT},
+                     &objects, &source);
+        uint64_t size = 0;
+        const auto* bytes = static_cast<const char*>(bp_objects_get(objects, 0, &size));
+        const std::lock_guard lock(mutex);
+        received.emplace(bytes, size);
+        bp_objects_release(objects);
+        EXPECT_EQ((source + 1) % group.world_size(), group.rank());
+      }
+    };
+    std::thread other(receive);
+    receive();
+    other.join();
+    sender.join();
+    std::multiset<std::string> expected;
+    for (int i = 0; i < kMany; ++i) {
+      expected.insert(object((group.rank() + group.world_size() - 1) % group.world_size(), i));
+    }
+    EXPECT_TRUE(received == expected);
   });
 }
 

@@ -250,6 +250,38 @@ TEST_P(OperationsTest, AllGather) {
   });
 }
 
+TEST_P(OperationsTest, Scan) {
+  in_group([](ProcessGroup& group) {
+    const auto scan = [&group](uint32_t kind, std::vector<int32_t>& in, std::vector<int32_t>& out) {
+      bp_op op;
+      bp_op_init(&op, kind);
+      op.dtype = BP_I32;
+      op.reduce_op = BP_SUM;
+      op.input = {in.data(), in.size(), BP_HOST, 0};
+      op.output = {out.data(), out.size(), BP_HOST, 0};
+      detail::call(bp_group_run, group.get(), static_cast<const bp_op*>(&op));
+    };
+    for (const uint64_t count : kOperationCounts) {
+      const auto mine = data_of<int32_t>(group.rank(), count);
+      auto in = mine;
+      std::vector<int32_t> out(count, -1);
+      scan(BP_SCAN, in, out);
+      EXPECT_EQ(out, sum_of<int32_t>(group.rank() + 1, count));
+      EXPECT_EQ(in, mine);
+      scan(BP_SCAN, in, in);
+      EXPECT_EQ(in, out);
+      const auto below = sum_of<int32_t>(group.rank(), count);
+      in = mine;
+      out.assign(count, -1);
+      scan(BP_EXSCAN, in, out);
+      EXPECT_EQ(out, group.rank() == 0 ? std::vector<int32_t>(count, -1) : below);
+      EXPECT_EQ(in, mine);
+      scan(BP_EXSCAN, in, in);
+      EXPECT_EQ(in, group.rank() == 0 ? mine : below);
+    }
+  });
+}
+
 TEST_P(OperationsTest, ReduceScatter) {
   in_group([](ProcessGroup& group) {
     const auto world = static_cast<uint64_t>(group.world_size());

@@ -113,6 +113,7 @@ TEST_P(RequestsTest, CallbacksHearOfTheEndOfTheirGroup) {
     bp_request* const recv = start(other, BP_RECV, 1 - group.rank(), in, BP_NO_TIMEOUT);
     detail::call(bp_request_on_done, recv, Told::ended, static_cast<void*>(&told[group.rank()]));
     bp_request_release(recv);
+    group.barrier();
     other.destroy();
     EXPECT_EQ(told[group.rank()].count(), 1) << "destroy returned before the callback was called";
     EXPECT_NE(told[group.rank()].status, BP_OK);

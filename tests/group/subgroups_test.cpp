@@ -34,6 +34,33 @@ TEST_P(SubgroupsTest, NewGroupOfSomeRanks) {
   });
 }
 
+// Nobody else takes part, and groups of other ranks are made at the same time.
+TEST_P(SubgroupsTest, GroupsMadeByTheirMembersOnly) {
+  in_group([](ProcessGroup& group) {
+    const int world = group.world_size();
+    const auto make = [&group](const std::vector<int32_t>& ranks) {
+      bp_group* made = nullptr;
+      detail::call(bp_group_new_by_members, group.get(), ranks.data(), uint64_t{ranks.size()},
+                   static_cast<const char*>(nullptr), int64_t{BP_INHERIT_TIMEOUT}, &made);
+      return ProcessGroup(made);
+    };
+    const int first = group.rank() / 2 * 2;
+    const std::vector<int32_t> pair =
+        first + 1 < world ? std::vector<int32_t>{first + 1, first} : std::vector<int32_t>{first};
+    for (int round = 0; round < 3; ++round) {
+      ProcessGroup mine = make(pair);
+      EXPECT_EQ(mine.world_size(), static_cast<int>(pair.size()));
+      EXPECT_EQ(mine.global_rank(mine.rank()), group.rank());
+      int sum = 1;
+      mine.all_reduce(as_buffer(sum));
+      EXPECT_EQ(sum, mine.world_size());
+      mine.barrier();
+    }
+    if (world == 1) return;
+    EXPECT_EQ(failure_of([&] { make({group.rank() == 0 ? 1 : 0}); }), Status::kInvalid);
+  });
+}
+
 TEST_P(SubgroupsTest, SplitByColourAndKey) {
   in_group([](ProcessGroup& group) {
     const int rank = group.rank();

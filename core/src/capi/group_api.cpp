@@ -66,6 +66,12 @@ class ReceivedMessage {
   std::unique_ptr<bp_op> taken_;
 };
 
+// Only run and submit take what a probe took.
+void refuse_message(const bp_op& op) {
+  if (BP_HAS(&op, message) && op.message != nullptr)
+    fail(BP_INVALID, "`message` is for bp_group_run and bp_group_submit");
+}
+
 void copy_result(const bp_result& from, bp_result* to) {
   to->source = from.source;
   to->bytes = from.bytes;
@@ -210,11 +216,10 @@ int32_t bp_group_run(bp_group* group, const bp_op* op, bp_error* err) {
 int32_t bp_group_submit(bp_group* group, const bp_op* op, bp_request** request, bp_error* err) {
   return group_call(group, err, [=] {
     Group& target = group_of(group);
+    required(request, "request");
     const ReceivedMessage received(target, &required(op, "op"));
-    hand_out(request, "request", [&] {
-      const bp_op* const only = received.op();
-      return new_handle<bp_request>(target.submit(&only, 1).front());
-    });
+    const bp_op* const only = received.op();
+    *request = new_handle<bp_request>(target.submit(&only, 1).front());
   });
 }
 int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, uint64_t count, bp_request** requests,
@@ -222,10 +227,7 @@ int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, uint64_t
   return group_call(group, err, [=] {
     Group& target = group_of(group);
     const auto [begin, end] = list_of(ops, count, "ops");
-    std::for_each(begin, end, [](const bp_op* op) {
-      required(op, "op");
-      if (BP_HAS(op, message) && op->message != nullptr) fail(BP_INVALID, "a batch takes no messages of probes");
-    });
+    std::for_each(begin, end, [](const bp_op* op) { refuse_message(required(op, "op")); });
     if (count > 0) required(requests, "requests");
     const auto started = target.submit(ops, count);
     for (uint64_t i = 0; i < count; ++i) requests[i] = new_handle<bp_request>(started[i]);
@@ -236,7 +238,8 @@ int32_t bp_group_sendrecv(bp_group* group, const bp_op* send, const bp_op* recv,
     Group& target = group_of(group);
     const bp_op* const both[] = {&required(recv, "recv"), &required(send, "send")};
     if (recv->kind != BP_RECV || send->kind != BP_SEND) fail(BP_INVALID, "sendrecv takes a send and a recv");
-    if (BP_HAS(recv, message) && recv->message != nullptr) fail(BP_INVALID, "sendrecv takes no messages of probes");
+    refuse_message(*recv);
+    refuse_message(*send);
     const auto started = target.submit(both, 2);
     const std::shared_ptr<Request>& received = started[0];
     const std::shared_ptr<Request>& sent = started[1];
@@ -257,6 +260,7 @@ int32_t bp_group_run_list(bp_group* group, const bp_op* op, const bp_buffer* inp
     target.check_whole();
     bp_op whole = {};
     take_known(required(op, "op"), sizeof whole, "bp_op", &whole);
+    refuse_message(whole);
     const Gathered gathered = gather_lists(whole, target.config().rank, target.config().world_size, inputs, outputs);
     if (request == nullptr) {
       target.run(gathered.op);
