@@ -49,7 +49,7 @@ TEST_P(GradientsTest, RoundsOfSeveralDtypesInManyPacks) {
 
 TEST_P(GradientsTest, TheMeanIsTheSumDividedByTheRanks) {
   in_group([](ProcessGroup& group) {
-    GradientReducer reducer(group, {.method = reduce_method("Mean")});
+    GradientReducer reducer(group, {.method = ReduceMethod::kMean});
     double gradient = group.rank();
     const ReducedGradient reduced = reducer.add("w", as_buffer(gradient));
     reducer.flush();
