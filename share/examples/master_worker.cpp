@@ -3,25 +3,25 @@
 // Rank 0 drives the others: it makes buffers on them, runs functions and a collective there, and reads the results.
 //
 //     backplane run -n 4 master_worker
-#include <backplane/master_worker.hpp>
+#include <backplane/compat/master_worker.hpp>
 #include <cstdio>
 #include <exception>
 #include <numeric>
 
-namespace bp = backplane;
+namespace compat = backplane::compat;
 
 namespace {
 
 int work() {
-  bp::register_command("count up", [](bp::Distributed<double> x, double from) {
+  compat::register_command("count up", [](compat::Distributed<double> x, double from) {
     const auto mine = x.local();
     std::iota(mine.begin(), mine.end(), from);
   });
-  bp::register_command("sum", [](bp::Distributed<double> x) {
+  compat::register_command("sum", [](compat::Distributed<double> x) {
     const auto mine = x.local();
     return std::accumulate(mine.begin(), mine.end(), 0.0);
   });
-  auto master = bp::init_master_worker();
+  auto master = compat::init_master_worker();
   if (!master) return 0;  // a worker, and the master has ended
   const auto x = master->make<double>(1000);
   master->run("count up", x, 1.0);  // 1, 2, ... 1000 on each worker

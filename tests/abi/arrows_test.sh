@@ -16,7 +16,7 @@ forbid() {
 }
 
 quoted='^ *# *include *["<]'
-headers=$(cd core/include/backplane && printf '%s|' *.h *.hpp)
+headers=$(cd core/include/backplane && printf '%s|' *.h *.hpp */*.hpp)
 headers=${headers%|}
 api="backplane/(${headers//./\\.})[\">]"
 inside='(store|schedule|reduce|plugin|registry|group|rpc|capi|options)/[a-z_]+\.hpp'
@@ -29,6 +29,21 @@ forbid core/src "$quoted"'(zmq|gloo|nccl|mpi)' 'the core uses no transport libra
 forbid tools "$quoted($inside)" 'tools use the public API'
 forbid share "$quoted$inside" 'examples use public headers'
 
+# Inside the C++ API: programs, tests and examples alone include compat/, no program includes detail/, and few headers are
+# at the top.
+compat="$quoted"'(backplane/|\.\./)?compat/'
+for part in core/src sdk plugins tools core/include/backplane/{adapters,detail,*.hpp}; do
+  forbid "$part" "$compat" "$part must not include compat/"
+done
+for part in tools share; do
+  forbid "$part" "$quoted"'backplane/detail/' "$part must not include details of the C++ API"
+done
+top=(core/include/backplane/*.hpp)
+if [ "${#top[@]}" -gt 10 ]; then
+  echo "core/include/backplane holds ${#top[@]} C++ headers; at most ten: move the rest to detail/, adapters/ or compat/"
+  failed=1
+fi
+
 # A pattern that matches nothing forbids nothing.
 matches() {
   if ! grep -qE "$1" <<<"$2"; then
@@ -36,7 +51,9 @@ matches() {
     failed=1
   fi
 }
-matches "$quoted($api|$inside)" '#include "backplane/memory.hpp"'
+matches "$quoted($api|$inside)" '#include "backplane/store.hpp"'
+matches "$quoted($api|$inside)" '#include "backplane/detail/memory.hpp"'
+matches "$compat" '#include "backplane/compat/streams.hpp"'
 matches "$quoted($api|$inside)" '#include <backplane/rpc.h>'
 matches "$quoted($api|$inside)" '  # include "store/store.hpp"'
 

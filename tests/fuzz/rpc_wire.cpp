@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "backplane/rpc_content.hpp"
+#include "backplane/detail/rpc_content.hpp"
 #include "error.hpp"
 #include "reached.hpp"
 #include "rpc/wire.hpp"

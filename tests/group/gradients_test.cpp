@@ -49,7 +49,7 @@ TEST_P(GradientsTest, RoundsOfSeveralDtypesInManyPacks) {
 
 TEST_P(GradientsTest, TheMeanIsTheSumDividedByTheRanks) {
   in_group([](ProcessGroup& group) {
-    GradientReducer reducer(group, {.method = reduce_method("Mean")});
+    GradientReducer reducer(group, {.method = ReduceMethod::kMean});
     double gradient = group.rank();
     const ReducedGradient reduced = reducer.add("w", as_buffer(gradient));
     reducer.flush();
@@ -315,7 +315,7 @@ TEST_P(DifferenceTest, ACopyThatFailsOnOneRankEndsAll) {
   in_group([](ProcessGroup& group) {
     ReducerOptions options;
     if (group.rank() == 1) {
-      options.memory.copy = [](const Buffer&, const Buffer&) { throw std::runtime_error("the device is gone"); };
+      options.memory.copy = [](const ConstBuffer&, const Buffer&) { throw std::runtime_error("the device is gone"); };
     } else {
       options.memory = OtherMemory::plain();
     }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "backplane/compat/megengine.hpp"
 #include "backplane/gradients.hpp"
 #include "support/groups.hpp"
 
@@ -44,13 +45,13 @@ TEST_P(LaunchTest, ResultsAreCollectedByRank) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(results[static_cast<size_t>(rank)], std::to_string(rank) + std::string(100'000, 'x') + "30" + GetParam());
   }
-  EXPECT_FALSE(is_distributed());  // here nothing has changed
+  EXPECT_FALSE(compat::is_distributed());  // here nothing has changed
 }
 
 TEST_P(LaunchTest, ThereIsADefaultGroupToSynchronize) {
   const RankResults results = run(3, [](ProcessGroup& group) {
-    if (!is_distributed()) return std::string("no default group");
-    auto leave_alone = synchronized([&group] {
+    if (!compat::is_distributed()) return std::string("no default group");
+    auto leave_alone = compat::synchronized([&group] {
       if (group.rank() == 1) throw std::runtime_error("rank 1 stumbles");
     });
     try {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "backplane/compat/hf.hpp"
 #include "support/environment.hpp"
 #include "support/groups.hpp"
 
@@ -34,15 +35,15 @@ TEST(LifecycleTest, DefaultGroup) {
   EXPECT_EQ(value, 3);
   float copy = 0;
   const auto copied = [&copy] { return std::exchange(copy, 0.0F); };
-  all_gather(as_buffer(copy), as_buffer(value));
+  all_gather(as_buffer(value), as_buffer(copy));
   EXPECT_EQ(copied(), 3);
   gather(as_buffer(value), as_buffer(copy));
   EXPECT_EQ(copied(), 3);
-  scatter(as_buffer(copy), as_buffer(value));
+  scatter(as_buffer(value), as_buffer(copy));
   EXPECT_EQ(copied(), 3);
-  reduce_scatter(as_buffer(copy), as_buffer(value));
+  reduce_scatter(as_buffer(value), as_buffer(copy));
   EXPECT_EQ(copied(), 3);
-  all_to_all(as_buffer(copy), as_buffer(value));
+  all_to_all(as_buffer(value), as_buffer(copy));
   EXPECT_EQ(copied(), 3);
   Work sending = isend(as_buffer(value), 0);
   EXPECT_EQ(recv(as_buffer(copy)), 0);
@@ -83,7 +84,7 @@ TEST(LifecycleTest, HfZmqLocalLeavesTheDefaultGroupAlone) {
   const Store store = Store::inproc();
   on_ranks(1, [&store](int) {
     init_process_group(alone(store));
-    GroupOptions local = group_options(HF_ZMQ_LOCAL_BACKEND, store, 0, 1);
+    GroupOptions local = group_options(compat::HF_ZMQ_LOCAL_BACKEND, store, 0, 1);
     local.name = "library";
     ProcessGroup group = init_process_group(local);
     EXPECT_EQ(group.backend(), "hf_zmq_local");
@@ -100,7 +101,7 @@ TEST(LifecycleTest, HfZmqLocalLeavesTheDefaultGroupAlone) {
 
 TEST(LifecycleTest, HfZmqBecomesTheDefaultGroup) {
   const Store store = Store::inproc();
-  for (const char* name : {HF_ZMQ_BACKEND, HF_BARRIER_BACKEND, "hf_barrier", "HF_ZMQ"}) {
+  for (const char* name : {compat::HF_ZMQ_BACKEND, compat::HF_BARRIER_BACKEND, "hf_barrier", "HF_ZMQ"}) {
     init_process_group(group_options(name, store, 0, 1));
     EXPECT_EQ(get_rank(), 0);
     barrier();

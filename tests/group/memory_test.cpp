@@ -238,7 +238,7 @@ TEST_P(MemoryTest, GroupsOfTheGroupUseItToo) {
     Memory<int> data = group.allocate<int>(kSize);
     ProcessGroup reversed = group.split(0, -group.rank());
     ProcessGroup half = reversed.split(group.rank() % 2);
-    const Memory<int> of_half = half.allocate<int>(kSize);
+    Memory<int> of_half = half.allocate<int>(kSize);
     for (int round = 1; round <= 3; ++round) {
       std::fill(data.begin(), data.end(), round * group.rank());
       reversed.all_reduce(data);

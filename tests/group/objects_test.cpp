@@ -2,7 +2,7 @@
 //
 // Objects of any length, and the traps of hfai's zmq backend that concern them: None can be broadcast, the root gets a
 // copy, nothing received is executed.
-#include "backplane/objects.hpp"
+#include "backplane/adapters/objects.hpp"
 
 #include <map>
 #include <mutex>

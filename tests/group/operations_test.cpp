@@ -220,7 +220,7 @@ TEST_P(OperationsTest, GatherAndScatter) {
         // In place at the root.
         std::fill(all.begin(), all.end(), -1);
         if (at_root) std::copy(mine.begin(), mine.end(), block_in(all, root, count).begin());
-        group.gather(at_root ? Buffer(block_in(all, root, count)) : Buffer(mine), all, root);
+        group.gather(at_root ? ConstBuffer(block_in(all, root, count)) : ConstBuffer(mine), all, root);
         EXPECT_EQ(all, expected) << "root " << root;
         std::fill(back.begin(), back.end(), -1);
         group.scatter(all, at_root ? Buffer(block_in(all, root, count)) : Buffer(back), root);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "backplane/packing.hpp"
+#include "backplane/detail/packing.hpp"
 
 namespace backplane::test {
 
@@ -17,13 +17,13 @@ class OtherMemory {
   // Packs in host memory; buffers may be anywhere.
   PackMemory packs_on_host() {
     PackMemory memory;
-    memory.copy = [this](const Buffer& to, const Buffer& from) { copy(to, from); };
+    memory.copy = [this](const ConstBuffer& from, const Buffer& to) { copy(from, to); };
     return memory;
   }
   // The same, unwatched.
   static PackMemory plain() {
     PackMemory memory;
-    memory.copy = [](const Buffer& to, const Buffer& from) {
+    memory.copy = [](const ConstBuffer& from, const Buffer& to) {
       std::memcpy(to.data(), from.data(), from.count() * size_of(from.dtype()));
     };
     return memory;
@@ -35,7 +35,7 @@ class OtherMemory {
   }
 
  private:
-  void copy(const Buffer& to, const Buffer& from) {
+  void copy(const ConstBuffer& from, const Buffer& to) {
     const std::lock_guard lock(mutex_);
     copies_.push_back(detail::name_of_device(from.device()) + " to " + detail::name_of_device(to.device()));
     std::memcpy(to.data(), from.data(), from.count() * size_of(from.dtype()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backplane/packing.hpp"
+#include "backplane/compat/megengine.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -15,42 +15,43 @@ namespace backplane::test {
 namespace {
 
 TEST(OffsetsTest, EachShapeBeginsWhereTheOneBeforeEnds) {
-  EXPECT_EQ(get_offsets(std::vector<Shape>{{1}, {3, 3}}), (Offsets{0, 1, 1, 10}));
-  EXPECT_EQ(get_offsets({}), Offsets());
+  EXPECT_EQ(compat::get_offsets(std::vector<compat::Shape>{{1}, {3, 3}}), (compat::Offsets{0, 1, 1, 10}));
+  EXPECT_EQ(compat::get_offsets({}), compat::Offsets());
 }
 
 TEST(OffsetsTest, AScalarIsOneElementAndAnEmptyTensorNone) {
-  EXPECT_EQ(get_offsets(std::vector<Shape>{{}, {2, 0, 5}, {}, {4}}), (Offsets{0, 1, 1, 1, 1, 2, 2, 6}));
+  EXPECT_EQ(compat::get_offsets(std::vector<compat::Shape>{{}, {2, 0, 5}, {}, {4}}),
+            (compat::Offsets{0, 1, 1, 1, 1, 2, 2, 6}));
 }
 
 TEST(OffsetsTest, ImpossibleShapesAreRefused) {
   std::string text;
-  EXPECT_EQ(failure_of([] { count_of({3, -1}); }, &text), Status::kInvalid);
+  EXPECT_EQ(failure_of([] { compat::count_of({3, -1}); }, &text), Status::kInvalid);
   EXPECT_EQ(text, "a shape has the negative extent -1");
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(failure_of([] { count_of({kMost, 3}); }, &text), Status::kInvalid);
+  EXPECT_EQ(failure_of([] { compat::count_of({kMost, 3}); }, &text), Status::kInvalid);
   EXPECT_EQ(text, "a shape has more elements than 64 bits can count");
-  EXPECT_EQ(count_of({kMost, 0}), 0U);
+  EXPECT_EQ(compat::count_of({kMost, 0}), 0U);
 }
 
 TEST(PackTest, ConcatAndSplitAreInverse) {
   const std::vector<int> one_element = {7};
   std::vector<int> nine(9);
   std::iota(nine.begin(), nine.end(), 1);
-  const Offsets offsets = {0, 1, 1, 10};
+  const compat::Offsets offsets = {0, 1, 1, 10};
   std::vector<int> pack(10);
-  pack_concat(std::vector<Buffer>{one_element, nine}, offsets, pack);
+  compat::pack_concat(std::vector<ConstBuffer>{one_element, nine}, offsets, pack);
   EXPECT_EQ(pack, (std::vector<int>{7, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
   std::vector<int> first(1);
   std::vector<int> second(9);
-  pack_split(pack, offsets, std::vector<Buffer>{first, second});
+  compat::pack_split(pack, offsets, std::vector<Buffer>{first, second});
   EXPECT_EQ(first, one_element);
   EXPECT_EQ(second, nine);
 }
 
 TEST(PackTest, SplitWithoutACopyViewsThePack) {
   std::vector<double> pack = {1, 2, 3};
-  const std::vector<Buffer> parts = pack_split(pack, Offsets{0, 1, 1, 1, 1, 3});
+  const std::vector<Buffer> parts = compat::pack_split(pack, compat::Offsets{0, 1, 1, 1, 1, 3});
   ASSERT_EQ(parts.size(), 3U);
   EXPECT_EQ(parts[0].data(), pack.data());
   EXPECT_EQ(parts[1].count(), 0U);
@@ -63,9 +64,9 @@ TEST(PackTest, WhatDoesNotFitIsRefused) {
   std::vector<int> pack(4);
   std::vector<int> two(2);
   std::vector<float> floats(2);
-  const auto concat = [&pack](const std::vector<Buffer>& inputs, const Offsets& offsets) {
+  const auto concat = [&pack](const std::vector<ConstBuffer>& inputs, const compat::Offsets& offsets) {
     std::string text;
-    EXPECT_EQ(failure_of([&] { pack_concat(inputs, offsets, pack); }, &text), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { compat::pack_concat(inputs, offsets, pack); }, &text), Status::kInvalid);
     return text;
   };
   EXPECT_NE(concat({two}, {0, 2, 2, 4}).find("two offsets for each"), std::string::npos);
@@ -82,22 +83,22 @@ TEST(PackTest, BytesCrossDevicesByTheFunctionThatWasGiven) {
   std::string text;
   EXPECT_EQ(failure_of(
                 [&] {
-                  pack_concat(std::vector<Buffer>{on_device}, Offsets{0, 2}, pack);
+                  compat::pack_concat(std::vector<ConstBuffer>{on_device}, compat::Offsets{0, 2}, pack);
                 },
                 &text),
             Status::kUnsupported);
   EXPECT_NE(text.find("from cuda:1 to host memory"), std::string::npos) << text;
   OtherMemory other;
-  pack_concat(std::vector<Buffer>{on_device}, Offsets{0, 2}, pack, other.packs_on_host());
+  compat::pack_concat(std::vector<ConstBuffer>{on_device}, compat::Offsets{0, 2}, pack, other.packs_on_host());
   EXPECT_EQ(pack, far);
   EXPECT_EQ(other.copies(), (std::vector<std::string>{"cuda:1 to host memory"}));
 }
 
 TEST(ReduceMethodTest, IsWrittenInAnyCaseAndNothingElse) {
-  EXPECT_EQ(reduce_method("sum"), ReduceMethod::kSum);
-  EXPECT_EQ(reduce_method("MEAN"), ReduceMethod::kMean);
+  EXPECT_EQ(compat::reduce_method("sum"), ReduceMethod::kSum);
+  EXPECT_EQ(compat::reduce_method("MEAN"), ReduceMethod::kMean);
   std::string text;
-  EXPECT_EQ(failure_of([] { reduce_method("max"); }, &text), Status::kInvalid);
+  EXPECT_EQ(failure_of([] { compat::reduce_method("max"); }, &text), Status::kInvalid);
   EXPECT_NE(text.find("sum or mean, not 'max'"), std::string::npos) << text;
 }
 
@@ -113,8 +114,8 @@ TEST_P(PackReduceTest, SumAndMeanOfAList) {
       float scalar = static_cast<float>(group.rank());
       std::vector<float> matrix(6, 2);
       std::vector<float> none;
-      pack_allreduce_split(std::vector<Buffer>{as_buffer(scalar), matrix, none}, std::vector<Shape>{{}, {2, 3}, {0}},
-                           group, method);
+      compat::pack_allreduce_split(std::vector<Buffer>{as_buffer(scalar), matrix, none},
+                                   std::vector<compat::Shape>{{}, {2, 3}, {0}}, group, method);
       const float divisor = method == ReduceMethod::kMean ? static_cast<float>(world) : 1;
       EXPECT_FLOAT_EQ(scalar, static_cast<float>(world * (world - 1)) / 2 / divisor);
       for (const float value : matrix) EXPECT_FLOAT_EQ(value, static_cast<float>(2 * world) / divisor);
@@ -129,7 +130,8 @@ TEST_P(PackReduceTest, PacksLieInTheGroupsOwnMemory) {
     for (const size_t count : {10, 20'000, 500}) {
       std::vector<int> some(count, 1);
       std::vector<int> more(2 * count, 2);
-      packer.reduce(group, std::vector<Buffer>{some, more}, Offsets{0, count, count, 3 * count}, ReduceMethod::kSum);
+      packer.reduce(group, std::vector<Buffer>{some, more}, compat::Offsets{0, count, count, 3 * count},
+                    ReduceMethod::kSum);
       EXPECT_EQ(packer.native(), backend() == "shm" && group.world_size() > 1);
       EXPECT_EQ(some, std::vector<int>(count, group.world_size()));
       EXPECT_EQ(more, std::vector<int>(2 * count, 2 * group.world_size()));
@@ -140,7 +142,8 @@ TEST_P(PackReduceTest, PacksLieInTheGroupsOwnMemory) {
 TEST_P(PackReduceTest, MeanOfIntegersRoundsTowardZero) {
   in_group([](ProcessGroup& group) {
     std::vector<int> values = {group.rank() == 0 ? -1 : 0, 3};
-    pack_allreduce_split(std::vector<Buffer>{values}, std::vector<Shape>{{2}}, group, ReduceMethod::kMean);
+    compat::pack_allreduce_split(std::vector<Buffer>{values}, std::vector<compat::Shape>{{2}}, group,
+                                 ReduceMethod::kMean);
     EXPECT_EQ(values[0], group.world_size() == 1 ? -1 : 0);
     EXPECT_EQ(values[1], 3);
   });
@@ -151,7 +154,8 @@ TEST_P(PackReduceTest, ShapesThatDoNotFitTouchNothing) {
     std::vector<int> values(4, 1);
     std::string text;
     const auto reduce = [&] {
-      pack_allreduce_split(std::vector<Buffer>{values}, std::vector<Shape>{{5}}, group, ReduceMethod::kSum);
+      compat::pack_allreduce_split(std::vector<Buffer>{values}, std::vector<compat::Shape>{{5}}, group,
+                                   ReduceMethod::kSum);
     };
     EXPECT_EQ(failure_of(reduce, &text), Status::kInvalid);
     EXPECT_NE(text.find("has 4 elements, its offsets 5"), std::string::npos) << text;

@@ -3,7 +3,7 @@
 // Wrong use gets one clear sentence each.
 #include <fstream>
 
-#include "backplane/dlpack.hpp"
+#include "backplane/adapters/dlpack.hpp"
 #include "support/environment.hpp"
 #include "support/groups.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backplane/master_worker.hpp"
+#include "backplane/compat/master_worker.hpp"
 
 using namespace backplane;  // NOLINT: a program
 
@@ -33,7 +33,7 @@ std::string failure_of(const Function& function, Status status, const std::strin
 }
 
 // Each of them is given before its failure is known, and the next one after it.
-void commands_that_never_begin(Master* master) {
+void commands_that_never_begin(compat::Master* master) {
   const auto unknown = master->run("no such command");
   const auto wrong = master->run_on(1, "add", std::string("not a number"));
   const auto answers = master->run<int>("add", 1, 2);
@@ -44,13 +44,13 @@ void commands_that_never_begin(Master* master) {
   for (const auto& answer : answers) expect(answer.wait() == 3, "a wrong sum");
 }
 
-void a_command_that_throws(Master* master) {
+void a_command_that_throws(compat::Master* master) {
   const auto end = master->run_on(2, "stumble");
   const std::string text = failure_of([&end] { end.wait(); }, Status::kInternal, "");
   expect(text == "'stumble' on worker 'worker2' (rank 2) failed: std::out_of_range: no such row", text);
 }
 
-void a_command_that_is_cancelled(Master* master) {
+void a_command_that_is_cancelled(compat::Master* master) {
   const auto slow = master->run_on(1, "wait at the gate");
   const auto waiting = master->run_on<int>(1, "count");
   const auto after = master->run_on<int>(1, "count");
@@ -61,14 +61,14 @@ void a_command_that_is_cancelled(Master* master) {
   expect(after.wait() == 1, "a command ran that was cancelled before its turn");
 }
 
-void many_at_once(Master* master) {
+void many_at_once(compat::Master* master) {
   std::vector<rpc::Future<int>> ends;
   for (int i = 0; i < 1000; ++i) ends.push_back(master->run_on<int>(2, "count"));
   for (int i = 0; i < 1000; ++i) expect(ends[static_cast<size_t>(i)].wait() == i + 1, "commands out of order");
   expect(master->run_on<int>(2, "threads").wait() < 150, "a thread for each command that waits");
 }
 
-void buffers(Master* master) {
+void buffers(compat::Master* master) {
   const auto x = master->make<float>(3, 1.0F);
   master->write(x, 2, {1, 2, 3});
   master->all_reduce(x);
@@ -84,15 +84,15 @@ void end_all(const std::vector<rpc::Future<void>>& ends) {
   for (const auto& end : ends) end.wait();
 }
 
-void collectives(Master* master) {
+void collectives(compat::Master* master) {
   const auto each = master->make<float>(2);
   const auto all = master->make<float>(4);
   const auto write = [&] {
     master->write(each, 1, {1, 2});
     master->write(each, 2, {3, 4});
   };
-  const auto hold = [&](const Distributed<float>& x, const std::vector<float>& one, const std::vector<float>& two,
-                        const std::string& what) {
+  const auto hold = [&](const compat::Distributed<float>& x, const std::vector<float>& one,
+                        const std::vector<float>& two, const std::string& what) {
     expect(master->read(x, 1) == one && master->read(x, 2) == two, "a wrong end of " + what);
   };
   write();
@@ -134,7 +134,7 @@ void collectives(Master* master) {
   hold(each, {6, 8}, {6, 8}, "all_reduce after what was dropped");
 }
 
-void a_barrier_that_one_comes_late_to(Master* master) {
+void a_barrier_that_one_comes_late_to(compat::Master* master) {
   const auto late = master->run_on(2, "wait at the gate");
   const auto ends = master->barrier();
   const bool waited = !ends[0].wait_for(std::chrono::milliseconds(20));
@@ -145,16 +145,16 @@ void a_barrier_that_one_comes_late_to(Master* master) {
 }
 
 int work(const std::string& backend) {
-  register_command("add", [](int a, int b) { return a + b; });
-  register_command("stumble", [] { throw std::out_of_range("no such row"); });
+  compat::register_command("add", [](int a, int b) { return a + b; });
+  compat::register_command("stumble", [] { throw std::out_of_range("no such row"); });
   static std::promise<void> gate;
-  register_command("wait at the gate", [] { gate.get_future().wait(); });
+  compat::register_command("wait at the gate", [] { gate.get_future().wait(); });
   rpc::register_function("open the gate", [] { gate.set_value(); });
-  register_command("count", [] {
+  compat::register_command("count", [] {
     static int count = 0;
     return ++count;
   });
-  register_command("threads", [] {
+  compat::register_command("threads", [] {
     int threads = 0;
     char line[256];
     std::FILE* const status = std::fopen("/proc/self/status", "r");
@@ -164,7 +164,7 @@ int work(const std::string& backend) {
   });
   GroupOptions options;
   options.backend = backend;
-  if (auto master = init_master_worker(options)) {
+  if (auto master = compat::init_master_worker(options)) {
     commands_that_never_begin(&*master);
     a_command_that_throws(&*master);
     a_command_that_is_cancelled(&*master);
@@ -177,7 +177,7 @@ int work(const std::string& backend) {
     failure_of([&master] { master->shutdown(); }, Status::kInternal, "'backplane.make' on worker");
   }
   // The same processes once more.
-  if (auto master = init_master_worker(options)) {
+  if (auto master = compat::init_master_worker(options)) {
     buffers(&*master);
     master->shutdown();
   }

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "backplane/abi/ext/rpc.h"
-#include "backplane/master_worker.hpp"
+#include "backplane/compat/master_worker.hpp"
 #include "rpc/workers.hpp"
 #include "support/environment.hpp"
 
@@ -308,8 +308,8 @@ TEST(RpcJoinTest, OptionsAreThoseOfTheBackendThatIsNamed) {
 TEST(RpcJoinTest, AMasterThatCannotStartLeavesNothingBehind) {
   const GroupOptions alone = group_options("self", Store::inproc(), 0, 1);
   std::string text;
-  EXPECT_EQ(failure_of([&alone] { init_master_worker(alone); }, &text), Status::kInvalid);
-  EXPECT_EQ(text, "init_master_worker needs a master and a worker");
+  EXPECT_EQ(failure_of([&alone] { compat::init_master_worker(alone); }, &text), Status::kInvalid);
+  EXPECT_EQ(text, "init_master_worker needs at least two ranks: a master and a worker");
   EXPECT_FALSE(is_initialized());
 }
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "backplane/master_worker.hpp"
+#include "backplane/compat/master_worker.hpp"
 #include "backplane/rpc.hpp"
 
 using namespace backplane;  // NOLINT: a program
@@ -83,13 +83,13 @@ std::string problem_of(const rpc::Future<void>& command) {
 }
 
 int drive(const GroupOptions& options, const std::string& agent) {
-  register_command("sum", [](Distributed<float> x) {
+  compat::register_command("sum", [](compat::Distributed<float> x) {
     float sum = 0;
     for (const float value : x.local()) sum += value;
     return sum;
   });
-  register_command("die", [] { ::raise(SIGKILL); });
-  std::optional<Master> master = init_master_worker(options, agent);
+  compat::register_command("die", [] { ::raise(SIGKILL); });
+  std::optional<compat::Master> master = compat::init_master_worker(options, agent);
   if (!master) return 0;
   const auto x = master->make<float>(10, 1.0F);
   if (master->ask<float>("sum", x) != std::vector<float>{10, 10}) return fail("a wrong sum");
@@ -117,9 +117,9 @@ int outlive(const GroupOptions& options, const std::string& agent) {
     if (++calls == 2) ::raise(SIGKILL);
     ::pause();
   });
-  register_command("call the master", [] { rpc::rpc_sync({0, kNoTimeout}, "die of the second call"); });
+  compat::register_command("call the master", [] { rpc::rpc_sync({0, kNoTimeout}, "die of the second call"); });
   try {
-    std::optional<Master> master = init_master_worker(options, agent);
+    std::optional<compat::Master> master = compat::init_master_worker(options, agent);
     if (!master) return fail("the master is said to have ended");
     for (const auto& end : master->run("call the master")) end.wait();
     return fail("the master lives");

@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C++ API. Included by those who want them: gradients.hpp, launch.hpp, multigpu.hpp, and objects.hpp (msgpack) and
-// dlpack.hpp, which need further libraries' headers.
+// The C++ API: inline headers over the C API. This header includes process groups, stores and the registry of backends.
+// Headers to include by themselves:
+//
+//   rpc.hpp                  calls of functions on other ranks; requires msgpack-cxx
+//   gradients.hpp            reduction of gradients in packs
+//   launch.hpp               a function on several ranks of this machine
+//   adapters/dlpack.hpp      DLPack tensors as buffers; requires dlpack
+//   adapters/objects.hpp     typed objects over a group; requires msgpack-cxx
+//   compat/                  names that one earlier library had, in namespace backplane::compat: hf.hpp,
+//                            master_worker.hpp, megengine.hpp, multigpu.hpp, streams.hpp
+//
+// detail/ holds parts of these headers. Do not include it by name.
 #pragma once
 
 #include "backplane/distributed.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Failures of the C++ API are exceptions of one type.
+// Error, the exception that every failing call of the C++ API throws.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace backplane {
 
-// Whose fault it was; the values are those of backplane/abi/status.h.
+// Who caused a failure. backplane/abi/status.h defines the values.
 enum class Status : int32_t {
   kInvalid = BP_INVALID,
   kUnsupported = BP_UNSUPPORTED,
@@ -22,6 +22,7 @@ enum class Status : int32_t {
   kInternal = BP_INTERNAL,
 };
 
+// what() is one sentence: what failed, where, why, and what to do.
 class Error : public std::runtime_error {
  public:
   explicit Error(const bp_error& error)
@@ -31,9 +32,9 @@ class Error : public std::runtime_error {
         native_code_(error.native_code) {}
 
   Status status() const noexcept { return status_; }
-  // The rank in the group that the failure is about, -1 if unknown.
+  // The rank in the group that the failure concerns; -1 if unknown.
   int peer_rank() const noexcept { return peer_rank_; }
-  // errno or a library's own code, 0 if there is none.
+  // errno or the code of another library; 0 if there is none.
   int64_t native_code() const noexcept { return native_code_; }
 
  private:
@@ -44,7 +45,7 @@ class Error : public std::runtime_error {
 
 namespace detail {
 
-// Throws a failure that the headers themselves find.
+// Throws a failure that the headers themselves detect.
 [[noreturn]] inline void fail(Status status, const std::string& text, int peer_rank = -1) {
   bp_error err;
   bp_error_init(&err);
@@ -52,7 +53,7 @@ namespace detail {
   throw Error(err);
 }
 
-// Calls function(..., &err) and throws what it reports. Returns BP_OK or BP_AGAIN.
+// Calls function(..., &err) and throws the error that it reports. Returns BP_OK or BP_AGAIN.
 template <typename... Parameters, typename... Arguments>
 int32_t call(int32_t (*function)(Parameters...), Arguments... arguments) {
   bp_error err;
@@ -62,7 +63,7 @@ int32_t call(int32_t (*function)(Parameters...), Arguments... arguments) {
   return status;
 }
 
-// Takes over a string of the C API.
+// Copies a string of the C API and frees it.
 inline std::string take(char* text, uint64_t size) {
   std::string result(text, size);
   bp_free(text);

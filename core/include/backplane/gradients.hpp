@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gradients of data-parallel training: every rank computes them from its own samples, and all ranks need their sum or
-// mean (megengine.distributed.helper).
+// mean. share/doc/gradients.md describes the protocol.
 //
 //     backplane::GradientReducer reducer(group, {.method = backplane::ReduceMethod::kMean});
 //     for (Layer& layer : backwards(layers)) {
 //       layer.compute_gradient();
-//       reducer.add(layer.name, layer.gradient);  // is reduced while the next layer is computed
+//       reducer.add(layer.name, layer.gradient);  // reduced while the next layer is computed
 //     }
 //     reducer.finish();
 #pragma once
@@ -27,15 +27,16 @@
 #include <utility>
 #include <vector>
 
-#include "backplane/agreement.hpp"
+#include "backplane/detail/agreement.hpp"
+#include "backplane/detail/packing.hpp"
 #include "backplane/distributed.hpp"
-#include "backplane/packing.hpp"
 
 namespace backplane {
 
 namespace detail {
 
-// Gradients of one dtype that travel together. Filled by one thread, then reduced by another, watched by any.
+// Gradients of one dtype that are reduced together. One thread fills it, another reduces it, any thread may wait for
+// it.
 class GradientPack {
  public:
   void add(const std::string& parameter, const Buffer& gradient) {
@@ -60,7 +61,8 @@ class GradientPack {
     changed_.notify_all();
   }
 
-  // False: not done after `timeout` (0: looks only). Throws what it failed with. `parameter` is the one asked about.
+  // Returns false if the pack is not done after `timeout`; 0 does not wait. Throws its failure. `parameter` is for the
+  // error's text.
   bool wait_for(Timeout timeout, const std::string& parameter) {
     std::unique_lock lock(mutex_);
     const auto ended = [this] { return state_ == State::kDone || state_ == State::kFailed; };
@@ -85,10 +87,10 @@ class GradientPack {
     changed_.notify_all();
   }
 
-  std::vector<std::string> parameters_;  // as they are called in sentences
+  std::vector<std::string> parameters_;  // descriptions for error texts
   std::vector<Buffer> gradients_;
-  Offsets offsets_;
-  std::mutex mutex_;  // guards what follows
+  std::vector<uint64_t> offsets_;  // {begin0, end0, begin1, end1, ...}, in elements
+  std::mutex mutex_;               // guards the members below
   std::condition_variable changed_;
   State state_ = State::kFilling;
   std::optional<Error> failure_;
@@ -96,21 +98,22 @@ class GradientPack {
 
 }  // namespace detail
 
-// A gradient that was handed to a reducer. Copies share it; it may outlive the reducer.
+// A gradient that was added to a reducer. Copies share it. It may outlive the reducer.
 class ReducedGradient {
  public:
-  // Does not block. Throws what the reduction failed with, the same each time.
+  // Does not block. Throws the reduction's failure, the same each time.
   bool is_completed() const { return pack_->wait_for(Timeout(0), parameter_); }
-  // Waits until the gradient is reduced; the timeout of the reducer's operations ends it at the latest. Returns the
-  // buffer that was handed over. Status::kInvalid at once if it was not sent yet, for nobody may ever send it.
+  // Blocks until the gradient is reduced, at most until the timeout of the reducer's operations. Returns the buffer
+  // that was added. Throws the reduction's failure. Status::kInvalid at once if the gradient's pack is still being
+  // filled: call flush or finish first.
   Buffer wait() const {
     pack_->wait_for(kNoTimeout, parameter_);
     return gradient_;
   }
-  // Waits for up to `timeout`; false if it is not reduced then.
+  // Blocks for at most `timeout`. Returns false if the gradient is not reduced by then.
   bool wait_for(Timeout timeout) const { return pack_->wait_for(timeout, parameter_); }
   const std::string& parameter() const { return parameter_; }
-  // Holds the result once it is completed.
+  // The buffer that was added. Holds the result once the gradient is completed.
   Buffer buffer() const { return gradient_; }
 
  private:
@@ -124,27 +127,27 @@ class ReducedGradient {
 
 struct ReducerOptions {
   ReduceMethod method = ReduceMethod::kSum;
-  uint64_t pack_bytes = 10 * 1024 * 1024;  // a pack that holds more than this is sent
-  std::string backend = {};                // instead of the group's, written as in GroupOptions
-  Timeout timeout = kDefaultTimeout;       // of starting and of each operation; default: the group's
-  PackMemory memory = {};                  // where packs live; `device` must be one that the backend serves
+  uint64_t pack_bytes = 10 * 1024 * 1024;  // a pack with more bytes than this is sent
+  std::string backend = {};                // written as in GroupOptions; empty: the group's
+  Timeout timeout = kDefaultTimeout;       // of construction and of each operation; default: the group's
+  PackMemory memory = {};                  // that holds packs; the backend must serve its device
 };
 
-// Reduces gradients in packs while the caller computes the next ones: `add` returns at once, a thread of the reducer's
-// own does the rest, over a group of its own with the ranks of the one that is given, so that the caller may use that
-// one for anything meanwhile. One pack is under way at a time, and one is the memory it takes.
+// Reduces gradients in packs while the caller computes the next ones. `add` returns at once. A thread of the reducer
+// does the reduction, over a separate group with the same ranks, so that the caller may use its own group at any time.
+// One pack is reduced at a time; the reducer holds the memory of one pack.
 //
-// A gradient belongs to the reducer from `add` until it is completed: its buffer must live and stay untouched. The
-// result is written to the same buffer, on the device where it lives. Rounds: whatever is added up to a flush. All
-// ranks must add the same parameters with the same dtypes and counts in the same order. If they do not, no gradient of
-// that pack is touched: on all ranks the reducer fails with a sentence that names rank and parameter, and so does
-// everything later. Any thread may call anything.
+// From `add` until the gradient is completed, its buffer must stay alive and untouched. The result is written to the
+// same buffer. A round is everything that is added up to a flush. All ranks must add the same parameters, with the same
+// dtypes and counts, in the same order. Otherwise the reducer fails on all ranks with an error that names rank and
+// parameter; no gradient of that pack is changed, and later calls throw the same error. All members may be called from
+// any thread.
 class GradientReducer {
  public:
-  // Collective: all ranks of the group make theirs, in the same order as other groups. Blocks until they have.
+  // All ranks of the group must construct one, in the same order as other groups. Blocks until they have.
   explicit GradientReducer(ProcessGroup group, ReducerOptions options = {})
       : options_(std::move(options)), group_(own_group(group, options_)), thread_([this] { work(); }) {}
-  // Whatever is not completed fails with Status::kCancelled. Does not wait for other ranks.
+  // Gradients that are not completed fail with Status::kCancelled. Does not wait for other ranks.
   ~GradientReducer() {
     {
       const std::lock_guard lock(mutex_);
@@ -162,8 +165,8 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // Adds a gradient to the pack of its dtype, and sends that if it has become larger than pack_bytes. Returns at once.
-  // Status::kInvalid: the parameter was added already in this round. Throws what the reducer failed with.
+  // Adds a gradient to the pack of its dtype, and sends the pack if it exceeds pack_bytes. Returns at once.
+  // Status::kInvalid if the parameter was added already in this round. Throws the reducer's failure.
   ReducedGradient add(const std::string& parameter, const Buffer& gradient) {
     if (gradient.data() == nullptr && gradient.count() > 0) {
       detail::fail(Status::kInvalid, "the gradient of '" + parameter + "' has no memory");
@@ -184,8 +187,8 @@ class GradientReducer {
     return reduced;
   }
 
-  // Ends the round: sends the packs that are left, in the order of their dtypes. Returns at once. Every rank must do it
-  // as often as the others, also one that had nothing to add.
+  // Ends the round: sends the remaining packs, in the order of their dtypes. Returns at once. All ranks must call it
+  // equally often, including ranks that added nothing. Throws the reducer's failure.
   void flush() {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Error(*failure_);
@@ -196,8 +199,8 @@ class GradientReducer {
     send(std::move(packs), true);
   }
 
-  // Flushes, and waits until everything that was added is reduced and the ranks have compared their rounds. Throws what
-  // the reducer failed with.
+  // Flushes, and blocks until all added gradients are reduced and the ranks have compared their rounds. Throws the
+  // reducer's failure.
   void finish() {
     flush();
     std::unique_lock lock(mutex_);
@@ -207,7 +210,7 @@ class GradientReducer {
 
  private:
   using Packs = std::vector<std::shared_ptr<detail::GradientPack>>;
-  // What ranks compare and reduce in one go.
+  // The packs that ranks compare at once.
   struct Batch {
     Packs packs;
     bool last = false;  // of its round
@@ -220,7 +223,7 @@ class GradientReducer {
     }
     ProcessGroup own = options.backend.empty() ? group.new_group(all_ranks(group), "", options.timeout)
                                                : group.with_backend(options.backend, options.timeout);
-    require_agreement(
+    detail::require_agreement(
         own,
         {options.method == ReduceMethod::kSum ? "sum" : "mean", std::to_string(options.pack_bytes) + " bytes a pack"},
         {.noun = "option", .whole = "its gradient reducer", .advice = "all ranks must ask for the same"});
@@ -241,14 +244,14 @@ class GradientReducer {
     return failure_of(BP_CANCELLED, "the gradient reducer was destroyed before this gradient was reduced");
   }
 
-  // Under mutex_.
+  // Requires mutex_.
   void send(Packs packs, bool last) {
     for (const auto& pack : packs) pack->close();
     sent_.push_back({std::move(packs), last});
     changed_.notify_all();
   }
 
-  // The thread's.
+  // Runs on thread_.
   void work() {
     for (;;) {
       Batch batch;
@@ -267,7 +270,7 @@ class GradientReducer {
       } catch (const Error& failure) {
         end_with(batch, failure);
         return;
-      } catch (const std::exception& e) {  // of the functions of PackMemory
+      } catch (const std::exception& e) {  // thrown by a function of PackMemory
         end_with(batch, failure_of(BP_INTERNAL, e.what()));
         return;
       }
@@ -281,11 +284,11 @@ class GradientReducer {
     const size_t count = said.size();
     if (batch.last) said.emplace_back("the end");
     try {
-      require_agreement(group_, said,
-                        {.noun = "gradient",
-                         .whole = "its round",
-                         .advice = "all ranks must add the same gradients in the same order, and then flush",
-                         .first = compared_});
+      detail::require_agreement(group_, said,
+                                {.noun = "gradient",
+                                 .whole = "its round",
+                                 .advice = "all ranks must add the same gradients in the same order, and then flush",
+                                 .first = compared_});
     } catch (const Error& difference) {
       known_to_all_ = difference.status() == Status::kInvalid;
       throw;
@@ -296,8 +299,8 @@ class GradientReducer {
       pack->succeed();
     }
   }
-  // A failure may be this rank's alone: the others are told by the end of the group. A difference they find themselves,
-  // unless the end of the group comes first.
+  // A failure may concern this rank only: aborting the group reports it to the others. A difference is known to all
+  // ranks already, so that the group is not aborted.
   void end_with(const Batch& batch, const Error& failure) {
     try {
       if (!known_to_all_) group_.abort(failure.what());
@@ -311,7 +314,7 @@ class GradientReducer {
     failure_ = shown;
     changed_.notify_all();
   }
-  // Everything that is not completed fails.
+  // Fails all gradients that are not completed. Requires mutex_, or that thread_ has ended.
   void give_up(const Error& failure) {
     for (const auto& [dtype, pack] : filling_) pack->fail_with(failure);
     for (const Batch& batch : sent_) {
@@ -323,28 +326,28 @@ class GradientReducer {
 
   const ReducerOptions options_;
   ProcessGroup group_;
-  detail::PackReducer packer_{options_.memory};  // the thread's
-  size_t compared_ = 0;                          // gradients of this round; the thread's
-  bool known_to_all_ = false;                    // what it failed with; the thread's
-  std::mutex mutex_;                             // guards what follows
+  detail::PackReducer packer_{options_.memory};  // used by thread_ only
+  size_t compared_ = 0;                          // gradients of this round so far; used by thread_ only
+  bool known_to_all_ = false;                    // whether all ranks have the failure; used by thread_ only
+  std::mutex mutex_;                             // guards the members below
   std::condition_variable changed_;
   std::map<DType, std::shared_ptr<detail::GradientPack>> filling_;
   std::set<std::string> round_;  // parameters that were added since the last flush
-  std::deque<Batch> sent_;       // that the thread has not taken yet
-  bool busy_ = true;             // the thread has taken one, or has not come yet
+  std::deque<Batch> sent_;       // that thread_ has not taken yet
+  bool busy_ = true;             // thread_ reduces a batch, or has not started yet
   bool stop_ = false;
   std::optional<Error> failure_;
-  std::thread thread_;  // the last to begin
+  std::thread thread_;  // constructed last
 };
 
-// Broadcasts every buffer of a list from `root` of the group, the first rank unless said otherwise. Collective; blocks.
-// Lists that differ in number, dtypes or counts are Status::kInvalid on all ranks, and name the rank.
+// Broadcasts each buffer of a list from rank `root` of the group. All ranks must call it. Blocks. Status::kInvalid on
+// all ranks, naming the rank, if the lists differ in number, dtypes or counts.
 inline void bcast_list(std::span<const Buffer> buffers, const OptionalGroup& group = {}, int root = 0) {
   ProcessGroup chosen = detail::chosen(group);
   std::vector<std::string> said;
   for (const Buffer& buffer : buffers) said.push_back(name_of(buffer.dtype()) + " x " + std::to_string(buffer.count()));
-  require_agreement(chosen, said,
-                    {.noun = "buffer", .whole = "its list", .advice = "all ranks must broadcast the same list"});
+  detail::require_agreement(
+      chosen, said, {.noun = "buffer", .whole = "its list", .advice = "all ranks must broadcast the same list"});
   for (const Buffer& buffer : buffers) chosen.broadcast(buffer, root);
 }
 

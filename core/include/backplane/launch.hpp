@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A function on several ranks of this machine, and what each of them returns (megengine.distributed's launcher). For
-// whole programs there is `backplane run`. Linux only.
+// Runs a function on several ranks of this machine and collects their results. `backplane run` does the same for whole
+// programs. Linux only.
 //
 //     auto results = backplane::launch(4, [](backplane::ProcessGroup& group) {
 //       int sum = group.rank();
@@ -44,13 +44,13 @@ namespace backplane {
 
 struct LaunchOptions {
   std::string backend = {};                 // as in GroupOptions; empty: BACKPLANE_BACKEND, else auto
-  Timeout timeout = kNoTimeout;             // of the whole; then all ranks are ended
-  Timeout grace = std::chrono::seconds(5);  // between asking them to end (SIGTERM) and ending them
+  Timeout timeout = kNoTimeout;             // of the whole call; after it all ranks are ended
+  Timeout grace = std::chrono::seconds(5);  // between SIGTERM and SIGKILL
 };
 
-// What runs on each rank, with the default group already there. Its result may be any bytes, or nothing.
+// The function that runs on each rank, with the rank's default group. Returns any bytes, or nothing.
 using RankFunction = std::function<std::optional<std::string>(ProcessGroup& group)>;
-// By rank; none for a rank that returned nothing, or that ended the process itself with exit code 0.
+// Results in rank order. Empty for a rank that returned nothing or called exit(0).
 using RankResults = std::vector<std::optional<std::string>>;
 
 namespace detail {
@@ -94,7 +94,7 @@ inline void write_all(int fd, std::string_view bytes) {
   }
 }
 
-// The ranks as children of this process. They end with it.
+// The ranks, as child processes. They end with this process.
 class Launcher {
  public:
   Launcher(int ranks, const RankFunction& function, LaunchOptions options) : options_(std::move(options)) {
@@ -105,7 +105,7 @@ class Launcher {
            "launch copies this process, which is safe only while it has one thread; call it before "
            "others are started, or use `backplane run`");
     }
-    std::fflush(nullptr);  // what is buffered is written once
+    std::fflush(nullptr);  // so that buffered text is written once
     try {
       for (int rank = 0; rank < ranks; ++rank) fork_rank(rank, ranks, function);
     } catch (...) {
@@ -118,7 +118,7 @@ class Launcher {
   Launcher& operator=(const Launcher&) = delete;
 
   RankResults run() {
-    const StoreServer server("127.0.0.1", 0, job_id_);  // its threads come after the forks
+    const StoreServer server("127.0.0.1", 0, job_id_);  // starts threads, so after the forks
     for (Child& child : children_) {
       write_all(child.start.second.get(), std::to_string(server.port()));
       child.start = {};
@@ -131,19 +131,19 @@ class Launcher {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // What a rank says in the end is one of these, and bytes.
+  // A rank reports one of these characters, followed by bytes.
   static constexpr char kReturned = 'r';
   static constexpr char kNothing = 'n';
   static constexpr char kThrew = 't';
-  static constexpr char kLost = 'l';  // it threw that it lost a peer
-  // How long the failure of that peer may come after.
+  static constexpr char kLost = 'l';  // it threw Status::kPeerLost
+  // The time in which the failure of that peer may follow.
   static constexpr std::chrono::seconds kCauseTime{2};
 
   struct Child {
     int rank = -1;
     pid_t pid = -1;
     Fd process;               // readable when it has ended
-    std::pair<Fd, Fd> start;  // the port of the store goes this way; the reading end is kept for no SIGPIPE to come
+    std::pair<Fd, Fd> start;  // carries the store's port; the parent keeps the reading end open, which avoids SIGPIPE
     Fd said;
     std::string heard = {};
     bool ended = false;
@@ -169,10 +169,10 @@ class Launcher {
     if (children_.back().process.get() < 0) fail_launch("watch a rank");
   }
 
-  // In the child.
+  // Runs in the child.
   void become(int rank, int ranks, int start) const {
     std::array<char, 16> port{};
-    if (::read(start, port.data(), port.size() - 1) <= 0) ::_exit(1);  // the parent gave up
+    if (::read(start, port.data(), port.size() - 1) <= 0) ::_exit(1);  // the parent failed
     const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
     set("MASTER_ADDR", "127.0.0.1");
     set("MASTER_PORT", port.data());
@@ -208,7 +208,7 @@ class Launcher {
     }
     std::fflush(nullptr);
     write_all(said, end);
-    ::_exit(code);  // without the ends of what belongs to the parent
+    ::_exit(code);  // runs no destructor of the parent's objects
   }
 
   void wait_and_read() {
@@ -237,7 +237,7 @@ class Launcher {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
     return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
   }
-  // `all`: to the end of what is there; the writer is gone.
+  // `all`: reads to the end, because the writer has ended.
   static void hear(Child* child, bool all) {
     std::array<char, 65536> bytes{};
     do {
@@ -266,8 +266,8 @@ class Launcher {
       fail_with(Status::kPeerLost, child->rank, who + "exited with code " + std::to_string(WEXITSTATUS(status)));
     }
   }
-  // The first failure counts; the others follow from it. That of a rank which lost a peer `follows`, too, and counts
-  // only if no other comes before the ranks are ended for it.
+  // Keeps the first failure. One that `follows` from the loss of a peer is replaced by another that comes before the
+  // ranks are ended.
   void fail_with(Status status, int rank, const std::string& why, bool follows = false) {
     if (failure_ && (follows || !end_at_)) return;
     bp_error err;
@@ -283,7 +283,7 @@ class Launcher {
   void begin_end() {
     end_at_.reset();
     signal_all(SIGTERM);
-    signal_all(SIGCONT);  // a stopped process gets no SIGTERM
+    signal_all(SIGCONT);  // a stopped process does not handle SIGTERM
     kill_at_ = Clock::now() + options_.grace;
   }
   void signal_all(int number) const {
@@ -313,19 +313,20 @@ class Launcher {
   size_t running_ = 0;
   std::optional<Error> failure_;
   std::optional<Clock::time_point> limit_;
-  std::optional<Clock::time_point> end_at_;  // set while the failure may follow from another
+  std::optional<Clock::time_point> end_at_;  // set while another failure may replace this one
   std::optional<Clock::time_point> kill_at_;
 };
 
 }  // namespace detail
 
-// Runs `function` on `ranks` processes, which are copies of this one and see its variables as they were, and waits for
-// them. Returns what each returned; a rank that returned nothing is also told of on stderr. If a rank throws
-// (Status::kCancelled, with its text), is killed or exits with another code than 0 (Status::kPeerLost), or if time is
-// up (Status::kTimeout), all others are ended, and an error names the first (Error::peer_rank); a rank that threw
-// Status::kPeerLost only if no other failure comes within 2 s. No process is left behind, also if this one is killed.
-// Status::kInvalid if this process has more than one thread, for locks that others hold would stay locked in the
-// copies.
+// Runs `function` on `ranks` child processes, which are copies of this one, and blocks until they have ended. Returns
+// their results in rank order, and prints a line to stderr for each rank without one.
+//
+// The first failure ends all other ranks and is thrown; Error::peer_rank names the rank. Status::kCancelled: the
+// function threw, and the text is its exception's. Status::kPeerLost: the rank was killed or exited with a code other
+// than 0. Status::kTimeout: options.timeout passed. A function that throws Status::kPeerLost is reported only if no
+// other failure follows within 2 s. Status::kInvalid if this process has more than one thread, because locks that other
+// threads hold would stay locked in the copies. All ranks end with this process, also if it is killed.
 inline RankResults launch(int ranks, const RankFunction& function, const LaunchOptions& options = {}) {
   return detail::Launcher(ranks, function, options).run();
 }

@@ -10,73 +10,55 @@
 #include <utility>
 #include <vector>
 
-#include "backplane/memory.hpp"
+#include "backplane/detail/memory.hpp"
 #include "backplane/store.hpp"
 
 namespace backplane {
 
-// What every operation can be told. All fields may be left out.
+// Options of one operation. All fields may be left out.
 struct CallOptions {
-  bool async_op = false;              // return at once; the Work must be waited for
-  Timeout timeout = kDefaultTimeout;  // of this call
-  void* stream = nullptr;             // device buffers: the stream to order on (cudaStream_t); nullptr: the one that
-                                      // register_stream named, else the device's default one
+  bool async_op = false;              // true: return at once; the caller must wait for the Work
+  Timeout timeout = kDefaultTimeout;  // of this operation
+  void* stream = nullptr;             // cudaStream_t that orders the operation on device buffers; nullptr: the device's
+                                      // default stream
 };
 
 // As CallOptions::stream: no ordering. The buffers are ready, and the program waits for the Work.
 inline void* const kNoStream = BP_NO_STREAM;
 
-namespace detail {
-inline thread_local std::vector<void*> registered_streams;  // by device
-
-inline void* registered_stream(const Buffer& in, const Buffer& out) {
-  const Device device = in.device().memory == BP_CUDA ? in.device() : out.device();
-  const auto at = static_cast<size_t>(device.ordinal);
-  return device.memory == BP_CUDA && at < registered_streams.size() ? registered_streams[at] : nullptr;
-}
-}  // namespace detail
-
-// From now on, operations that this thread starts with buffers on this device, and that name no stream, are ordered on
-// this one (cudaStream_t), which stays the caller's; nullptr: on the device's default stream again. The first
-// torch.distributed's _register_stream.
-inline void register_stream(void* stream, Device device) {
-  const auto at = static_cast<size_t>(device.ordinal);
-  if (detail::registered_streams.size() <= at) detail::registered_streams.resize(at + 1);
-  detail::registered_streams[at] = stream;
-}
-
-// Who sent a received message, and how long it was.
+// A received message: the sender's rank in the group, and the size in bytes.
 struct Received {
   int source = -1;
   uint64_t bytes = 0;
 };
 
-// An operation. That of a synchronous call is done already. Copies share it. Dropping it is allowed: the operation goes
-// on, and its buffers stay busy until it is done or the group is destroyed.
+// An operation. A synchronous call returns one that is done. Copies share it. Destroying all copies leaves the
+// operation running: its buffers stay busy until it is done or the group is destroyed.
 class Work {
  public:
   Work() = default;
 
-  // Does not block. Throws what the operation failed with, the same each time.
+  // Does not block. Throws the operation's failure, the same each time.
   bool is_completed() { return !request_ || detail::call(bp_request_test, request_.get()) == BP_OK; }
-  // Waits until the operation is done; its own timeout ends it at the latest.
+  // Blocks until the operation is done, at most until its own timeout. Throws the operation's failure.
   void wait() { wait_for(kNoTimeout); }
-  // Waits for up to `timeout`; false if the operation is still going on then.
+  // Blocks for at most `timeout`. Returns false if the operation is not done by then; it continues. Throws the
+  // operation's failure.
   bool wait_for(Timeout timeout) {
     return !request_ || detail::call(bp_request_wait, request_.get(), timeout.count()) == BP_OK;
   }
-  // Has `stream` (cudaStream_t, of the buffers' device) wait for the operation in the host's stead: what is put into it
-  // from now on runs after the operation. Waits only until the operation is in a stream itself (a message: until its
-  // other end is there); where the backend knows no streams, until it is done. A failure that comes later is told by
-  // wait, which must come before the buffers end.
+  // Makes `stream` (cudaStream_t, of the buffers' device) wait for the operation: work that is enqueued to it later
+  // runs after the operation. Blocks until the operation is enqueued; a message, until its peer has the other end
+  // ready; with a backend without streams, until the operation is done. wait reports later failures. Call wait before
+  // the buffers are freed.
   void wait_on_stream(void* stream) {
     if (request_) detail::call(bp_request_wait_on_stream, request_.get(), stream);
   }
-  // Asks it to end with Status::kCancelled. Cancelling a collective breaks the group.
+  // Requests that the operation end with Status::kCancelled. Does not block. Cancelling a collective breaks the group.
   void cancel() {
     if (request_) bp_request_cancel(request_.get());
   }
-  // Of a recv that is done.
+  // The message of a recv that is done.
   Received received() const {
     bp_result result = inline_result_;
     if (request_) bp_request_result(request_.get(), &result);
@@ -89,122 +71,131 @@ class Work {
   bp_result inline_result_ = {sizeof(bp_result), -1, 0, 0};
 };
 
-// How a group is made; what is left out comes from the environment.
+// How a group is created. Fields that are left out come from the environment.
 struct GroupOptions {
-  std::string backend;      // "gloo", "gloo?iface=eth0&threads=2", "cpu:gloo,cuda:nccl", "auto"; else BACKPLANE_BACKEND
-  std::string init_method;  // "env://" (the default), "tcp://host:port", "file:///path"
+  // "gloo", "gloo?iface=eth0&threads=2", "cpu:gloo,cuda:nccl", "auto". Empty: BACKPLANE_BACKEND, else "auto".
+  std::string backend = {};
+  // "env://", "tcp://host:port", "file:///path". Empty: "env://".
+  std::string init_method = {};
   int rank = -1;
   int world_size = -1;
-  std::optional<Store> store;         // instead of an init method; then rank and world_size are needed
-  std::string name;                   // for messages
-  Timeout timeout = kDefaultTimeout;  // of init and, by default, of each operation; 30 minutes
-  int device = -1;                    // ordinal of the device this rank computes on
+  std::optional<Store> store = {};    // instead of an init method; requires rank and world_size
+  std::string name = {};              // appears in messages
+  Timeout timeout = kDefaultTimeout;  // of creation and, by default, of each operation; 30 minutes if left out
+  int device = -1;                    // ordinal of the CUDA device of this rank; -1: none
 };
 
-// Counts and displacements (in elements) of a v-variant, one per rank. Without displacements the blocks follow each
-// other without gaps.
+// Counts and displacements of a v-variant, in elements, one of each per rank. Empty `displs`: the blocks are adjacent.
 struct Blocks {
   std::vector<uint64_t> counts;
   std::vector<uint64_t> displs = {};
 };
 
-// A handle; copies share the group, and the last one to go ends it. Any thread may call anything, but all ranks must
-// start the collectives of one group in the same order. Unless a line says otherwise, operations block until they are
-// done (async_op: return a Work at once), buffers stay the caller's and must live until then, and failures throw Error.
-// N is the number of elements of a rank's part, W the world size.
+// A handle to a group. Copies share the group; destroying the last copy ends it. All members may be called from any
+// thread. All ranks must start the collectives of one group in the same order.
+//
+// Unless a line says otherwise, an operation blocks until it is done, or returns a Work at once with async_op; buffers
+// stay the caller's and must stay alive and untouched until it is done; a failure throws Error. Inputs come before
+// outputs. N is the number of elements of one rank's part, W the world size.
 class ProcessGroup {
  public:
-  // A group that is nobody's default. Blocks until all ranks have come.
+  // Creates a group without making it the default. Blocks until all ranks have called it, at most options.timeout.
   static ProcessGroup create(const GroupOptions& options) { return make(bp_group_create, options); }
   // Takes over a handle of the C API.
   explicit ProcessGroup(bp_group* handle) : group_(handle, bp_group_release) {}
 
-  int rank() const { return bp_group_rank(get()); }  // -1 on a rank that is not a member
+  // -1 on a rank that is not a member.
+  int rank() const { return bp_group_rank(get()); }
   int world_size() const { return bp_group_world_size(get()); }
   std::string name() const { return bp_group_name(get()); }
-  // The id of the backend that serves a kind of memory, empty if none does.
+  // The id of the backend that serves the device's kind of memory; empty if none does.
   std::string backend(Device device = {}) const {
     const char* id = bp_group_backend(get(), device.memory);
     return id == nullptr ? "" : id;
   }
-  // This group's `rank` as a rank of the job's first group.
+  // The rank in the job's first group of this group's `rank`.
   int global_rank(int rank) const { return bp_group_global_rank(get(), rank); }
   bp_group* get() const { return group_.get(); }
 
   Work barrier(const CallOptions& options = {}) { return run(make_op(BP_BARRIER, {}, {}, options), options); }
 
-  // N elements of the root reach everyone's buffer.
+  // Copies the root's N elements to every rank's buffer.
   Work broadcast(Buffer buffer, int root, const CallOptions& options = {}) {
     return run(rooted(make_op(BP_BROADCAST, {}, buffer, options), root), options);
   }
-  // The same bits on every rank. One buffer: in place.
-  Work all_reduce(Buffer in, Buffer out, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
+  // in, out: N. Every rank gets the same bits. `in` and `out` may be the same buffer; one argument: in place.
+  Work all_reduce(ConstBuffer in, Buffer out, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
     return run(reducing(make_op(BP_ALL_REDUCE, in, out, options), op), options);
   }
   Work all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
     return all_reduce(buffer, buffer, op, options);
   }
-  // The sum of factor * in over all ranks; each rank has a factor of its own (NCCL's PreMulSum).
+  // in, out: N. The sum of factor * in over all ranks; each rank passes its own factor, which is copied (NCCL's
+  // PreMulSum).
   template <Element T>
-  Work all_reduce_premul_sum(Buffer in, Buffer out, const T& factor, const CallOptions& options = {}) {
+  Work all_reduce_premul_sum(ConstBuffer in, Buffer out, const T& factor, const CallOptions& options = {}) {
     bp_op op = make_op(BP_ALL_REDUCE, in, out, options);
     op.reduce_op = BP_PREMUL_SUM;
     op.scalar = &factor;
     return run(static_cast<bp_op&&>(op), options);
   }
-  // `out` (N) is written at the root only, and may be empty elsewhere.
-  Work reduce(Buffer in, Buffer out, int root, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
+  // in: N. out: N, written at the root only; may be empty elsewhere.
+  Work reduce(ConstBuffer in, Buffer out, int root, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
     return run(rooted(reducing(make_op(BP_REDUCE, in, out, options), op), root), options);
   }
-  // out: N*W at the root, in rank order; may be empty elsewhere.
-  Work gather(Buffer in, Buffer out, int root, const CallOptions& options = {}) {
+  // in: N. out: N*W at the root, in rank order; may be empty elsewhere.
+  Work gather(ConstBuffer in, Buffer out, int root, const CallOptions& options = {}) {
     return run(rooted(make_op(BP_GATHER, in, out, options), root), options);
   }
-  // `blocks` matters at the root only.
-  Work gatherv(Buffer in, Buffer out, const Blocks& blocks, int root, const CallOptions& options = {}) {
+  // `blocks` describes `out`; only the root's is read.
+  Work gatherv(ConstBuffer in, Buffer out, const Blocks& blocks, int root, const CallOptions& options = {}) {
     return run(with_out(rooted(make_op(BP_GATHERV, in, out, options), root), blocks, root), options);
   }
-  // in: N*W at the root, in rank order; may be empty elsewhere.
-  Work scatter(Buffer in, Buffer out, int root, const CallOptions& options = {}) {
+  // in: N*W at the root, in rank order; may be empty elsewhere. out: N.
+  Work scatter(ConstBuffer in, Buffer out, int root, const CallOptions& options = {}) {
     return run(rooted(make_op(BP_SCATTER, in, out, options), root), options);
   }
-  Work scatterv(Buffer in, const Blocks& blocks, Buffer out, int root, const CallOptions& options = {}) {
+  // `blocks` describes `in`; only the root's is read.
+  Work scatterv(ConstBuffer in, const Blocks& blocks, Buffer out, int root, const CallOptions& options = {}) {
     return run(with_in(rooted(make_op(BP_SCATTERV, in, out, options), root), blocks, root), options);
   }
-  // out: N*W, in rank order.
-  Work all_gather(Buffer in, Buffer out, const CallOptions& options = {}) {
+  // in: N. out: N*W, in rank order.
+  Work all_gather(ConstBuffer in, Buffer out, const CallOptions& options = {}) {
     return run(make_op(BP_ALL_GATHER, in, out, options), options);
   }
-  Work all_gatherv(Buffer in, Buffer out, const Blocks& blocks, const CallOptions& options = {}) {
+  // `blocks` describes `out` and must be the same on all ranks.
+  Work all_gatherv(ConstBuffer in, Buffer out, const Blocks& blocks, const CallOptions& options = {}) {
     return run(with_out(make_op(BP_ALL_GATHERV, in, out, options), blocks, rank()), options);
   }
-  // in: N*W; out: this rank's N of the reduced blocks.
-  Work reduce_scatter(Buffer in, Buffer out, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
+  // in: N*W. out: this rank's N of the reduced blocks.
+  Work reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
     return run(reducing(make_op(BP_REDUCE_SCATTER, in, out, options), op), options);
   }
-  Work reduce_scatterv(Buffer in, const Blocks& blocks, Buffer out, ReduceOp op = ReduceOp::kSum,
+  // `blocks` describes `in` and must be the same on all ranks.
+  Work reduce_scatterv(ConstBuffer in, const Blocks& blocks, Buffer out, ReduceOp op = ReduceOp::kSum,
                        const CallOptions& options = {}) {
     return run(with_in(reducing(make_op(BP_REDUCE_SCATTERV, in, out, options), op), blocks, rank()), options);
   }
-  // in, out: N*W; block r goes to, and comes from, rank r.
-  Work all_to_all(Buffer in, Buffer out, const CallOptions& options = {}) {
+  // in, out: N*W. Block r of `in` goes to rank r; block r of `out` comes from it.
+  Work all_to_all(ConstBuffer in, Buffer out, const CallOptions& options = {}) {
     return run(make_op(BP_ALL_TO_ALL, in, out, options), options);
   }
-  Work all_to_allv(Buffer in, const Blocks& in_blocks, Buffer out, const Blocks& out_blocks,
+  // Count r of `in_blocks` must equal this rank's count of `out_blocks` on rank r.
+  Work all_to_allv(ConstBuffer in, const Blocks& in_blocks, Buffer out, const Blocks& out_blocks,
                    const CallOptions& options = {}) {
     return run(with_out(with_in(make_op(BP_ALL_TO_ALLV, in, out, options), in_blocks, rank()), out_blocks, rank()),
                options);
   }
 
-  // A message of N elements. May wait for its recv. Tags tell messages between two ranks apart.
-  Work send(Buffer buffer, int peer, uint32_t tag = 0, const CallOptions& options = {}) {
+  // Sends N elements to `peer`. May block until the peer receives. A recv matches a send with the same tag.
+  Work send(ConstBuffer buffer, int peer, uint32_t tag = 0, const CallOptions& options = {}) {
     bp_op op = make_op(BP_SEND, buffer, {}, options);
     op.peer = peer;
     op.tag = tag;
     return run(static_cast<bp_op&&>(op), options);
   }
-  // Up to N elements from `peer`, or from anyone (kAnySource); Work::received tells sender and size. A longer message
-  // is Status::kInvalid.
+  // Receives at most N elements from `peer`, or from any rank (kAnySource). Work::received returns the sender and the
+  // size. Status::kInvalid if the message is longer; it is consumed.
   static constexpr int kAnySource = BP_ANY_SOURCE;
   Work recv(Buffer buffer, int peer = kAnySource, uint32_t tag = 0, const CallOptions& options = {}) {
     bp_op op = make_op(BP_RECV, {}, buffer, options);
@@ -212,7 +203,8 @@ class ProcessGroup {
     op.tag = tag;
     return run(static_cast<bp_op&&>(op), options);
   }
-  Work isend(Buffer buffer, int peer, uint32_t tag = 0, CallOptions options = {}) {
+  // send and recv with async_op.
+  Work isend(ConstBuffer buffer, int peer, uint32_t tag = 0, CallOptions options = {}) {
     options.async_op = true;
     return send(buffer, peer, tag, options);
   }
@@ -221,24 +213,27 @@ class ProcessGroup {
     return recv(buffer, peer, tag, options);
   }
 
-  // Byte strings of any length, each rank's its own. Nothing in them is executed or interpreted.
+  // Byte strings of any length, which may differ between ranks. Their content is not interpreted. These calls block.
+  // Returns the root's object.
   std::string broadcast_object(std::string_view object, int root, Timeout timeout = kDefaultTimeout) {
     return exchange(BP_BROADCAST, root, {object}, timeout).front();
   }
-  // W objects at the root, none elsewhere.
+  // Returns W objects at the root, in rank order, and none elsewhere.
   std::vector<std::string> gather_object(std::string_view object, int root, Timeout timeout = kDefaultTimeout) {
     return exchange(BP_GATHER, root, {object}, timeout);
   }
+  // Returns W objects, in rank order.
   std::vector<std::string> all_gather_object(std::string_view object, Timeout timeout = kDefaultTimeout) {
     return exchange(BP_ALL_GATHER, 0, {object}, timeout);
   }
-  // `objects` (W) matters at the root only.
+  // `objects`: W at the root; not read elsewhere. Returns this rank's.
   std::string scatter_object(const std::vector<std::string>& objects, int root, Timeout timeout = kDefaultTimeout) {
     return exchange(BP_SCATTER, root, {objects.begin(), objects.end()}, timeout).front();
   }
 
-  // A group of some ranks of this one. Called by all ranks of this group, in the same order, with the same list. Ranks
-  // that are not in it get a group on which every operation throws.
+  // Creates a group of some ranks of this one. All ranks of this group must call it, in the same order, with the same
+  // list. A rank that is not in the list gets a group on which every operation throws. Blocks until the members have
+  // called it.
   ProcessGroup new_group(const std::vector<int>& ranks, const std::string& name = "",
                          Timeout timeout = kDefaultTimeout) {
     bp_group* group = nullptr;
@@ -246,42 +241,45 @@ class ProcessGroup {
                  timeout.count(), &group);
     return ProcessGroup(group);
   }
-  // A group of the same ranks over another backend. Called by all of them, in the same order.
+  // Creates a group of the same ranks over another backend. All of them must call it, in the same order. Blocks until
+  // they have.
   ProcessGroup with_backend(const std::string& backend, Timeout timeout = kDefaultTimeout) {
     bp_group* group = nullptr;
     detail::call(bp_group_with_backend, get(), backend.c_str(), timeout.count(), &group);
     return ProcessGroup(group);
   }
-  // Groups of the ranks with the same colour, in order of key; a negative colour joins none.
+  // Creates one group for each colour, of the ranks that pass it, in order of key. All ranks of this group must call
+  // it. A rank with a negative colour joins none, and gets a group on which every operation throws.
   ProcessGroup split(int64_t color, int64_t key = 0) {
     bp_group* group = nullptr;
     detail::call(bp_group_split, get(), color, key, &group);
     return ProcessGroup(group);
   }
 
-  // A group of those members that are left, in the same order and numbered anew, usable at once: how the survivors of
-  // a death (Status::kPeerLost) go on. Called by all members that live, as often as each other, also on a broken group.
-  // Blocks until each member has come or is known to be gone, up to `timeout`: Status::kTimeout names those that have
-  // not, and calling it again goes on from there. Status::kPeerLost: the store is gone, or the others have given this
-  // rank up. The new group does not end with this one.
+  // Creates a group of the surviving members, in the same order with new rank numbers, after Status::kPeerLost. All
+  // surviving members must call it, equally often. The group may be broken. Blocks until each member has called it or
+  // is known to be lost, at most `timeout`. Status::kTimeout names the members that are missing; a second call
+  // continues. Status::kPeerLost: the store is lost, or the others count this rank as lost. The new group outlives this
+  // one.
   ProcessGroup shrink(Timeout timeout = kDefaultTimeout) {
     bp_group* group = nullptr;
     detail::call(bp_group_shrink, get(), timeout.count(), &group);
     return ProcessGroup(group);
   }
 
-  // Host memory for `count` elements that this group's operations reach directly, if its backend has such memory to
-  // give, else ordinary memory (memory.hpp). Each rank for itself; does not wait for anybody. Status::kResource: there
-  // is not so much. With a device: memory of that device, which the program reaches by the device's own means;
-  // Status::kUnsupported if no backend of this group gives any.
+  // Allocates memory for `count` elements that this group's operations access without a copy, if its backend offers
+  // such memory, and ordinary memory otherwise. Local: does not wait for other ranks. Status::kResource: there is not
+  // enough memory. With a CUDA device: memory of that device; Status::kUnsupported if no backend of this group offers
+  // it.
   template <Element T>
   Memory<T> allocate(uint64_t count, Device device = {}) {
     return Memory<T>(detail::allocate(get(), count, sizeof(T), device), count);
   }
 
-  // Everything pending and everything later fails. Does not wait for anybody.
+  // Makes all pending and later operations fail with Status::kCancelled and the text `why`. Does not wait for other
+  // ranks.
   void abort(const std::string& why) { detail::call(bp_group_abort, get(), why.c_str()); }
-  // Ends the group on this rank; later calls throw.
+  // Ends the group on this rank. Does not wait for other ranks. Operations in flight fail. Later calls throw.
   void destroy() { detail::call(bp_group_destroy, get()); }
   // The last operations of this rank, as JSON.
   std::string trace() const {
@@ -290,8 +288,8 @@ class ProcessGroup {
     return detail::take(json);
   }
 
-  // The operation itself, for what the calls above do not cover.
-  static bp_op make_op(uint32_t kind, const Buffer& in, const Buffer& out, const CallOptions& options) {
+  // An operation of the C API, and its execution: for fields that the calls above do not set.
+  static bp_op make_op(uint32_t kind, const ConstBuffer& in, const Buffer& out, const CallOptions& options) {
     if (in.data() != nullptr && out.data() != nullptr && in.dtype() != out.dtype()) {
       refuse("input and output have different dtypes; give both the same");
     }
@@ -299,9 +297,9 @@ class ProcessGroup {
     bp_op_init(&op, kind);
     op.dtype = static_cast<uint32_t>(in.data() != nullptr || out.data() == nullptr ? in.dtype() : out.dtype());
     op.timeout_ns = options.timeout.count();
-    op.input = {in.data(), in.count(), in.device().memory, in.device().ordinal};
+    op.input = {const_cast<void*>(in.data()), in.count(), in.device().memory, in.device().ordinal};
     op.output = {out.data(), out.count(), out.device().memory, out.device().ordinal};
-    op.stream = options.stream != nullptr ? options.stream : detail::registered_stream(in, out);
+    op.stream = options.stream;
     return op;
   }
   Work run(bp_op&& op, const CallOptions& options) {
@@ -323,7 +321,7 @@ class ProcessGroup {
 
   [[noreturn]] static void refuse(const char* why) { detail::fail(Status::kInvalid, why); }
 
-  // These hand their operation on by reference: a copy of its 160 bytes is a third of what a call costs here.
+  // These pass their operation on by reference: a copy of its 160 bytes takes a third of the time of a call.
   static bp_op&& rooted(bp_op&& op, int root) {
     op.root = root;
     return static_cast<bp_op&&>(op);
@@ -332,7 +330,7 @@ class ProcessGroup {
     op.reduce_op = static_cast<uint32_t>(reduce_op);
     return static_cast<bp_op&&>(op);
   }
-  // The blocks are looked at only on `where`.
+  // The blocks are read only on rank `where`.
   bp_op&& with_in(bp_op&& op, const Blocks& blocks, int where) const {
     if (rank() == where) set_blocks(blocks, op.in_counts, op.in_displs);
     return static_cast<bp_op&&>(op);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The registry of backends: torch.distributed.rpc.backend_registry for C++.
+// The registry of backends (torch.distributed.rpc.backend_registry).
 #pragma once
 
 #include <any>
@@ -16,7 +16,7 @@
 
 namespace backplane {
 
-// A member of the registry. Members held stay valid when others are added.
+// A backend in the registry. Valid as long as the process.
 class BackendType {
  public:
   explicit BackendType(const bp_backend_type* type) : type_(type) {}
@@ -31,12 +31,12 @@ class BackendType {
   const bp_backend_type* type_;
 };
 
-// What an options handler made. Copies share it.
+// The checked options of one backend. Copies share them.
 class BackendOptions {
  public:
   explicit BackendOptions(bp_backend_options* options) : options_(options, bp_backend_options_release) {}
 
-  // The value as normalised text ("***" for secrets); throws std::out_of_range for an unknown key.
+  // The value of an option as normalised text; "***" for secrets. Throws std::out_of_range for an unknown key.
   std::string operator[](const std::string& key) const {
     const char* value = bp_backend_options_get(options_.get(), key.c_str());
     if (value == nullptr) throw std::out_of_range("there is no option '" + key + "'");
@@ -50,43 +50,44 @@ class BackendOptions {
 
 using Keywords = std::map<std::string, std::string>;
 
-// Is there a backend of this name (any case), registered or in a plugin file? Runs no plugin code.
+// Returns true if a backend of this name is registered or in a plugin file. Ignores case. Runs no plugin code.
 inline bool backend_registered(const std::string& name) { return bp_backend_registered(nullptr, name.c_str()) != 0; }
 
-// BackendType[name]. An unknown name's error lists what was found, where it was looked for and why files were rejected,
-// and suggests the nearest name.
+// The backend of a name (BackendType[name]). Loads its plugin if necessary. Status::kInvalid for an unknown name: the
+// text lists the backends found, the directories searched and the reasons for rejected files, and suggests the nearest
+// name.
 inline BackendType backend_type(const std::string& name) {
   const bp_backend_type* type = nullptr;
   detail::call(bp_backend_lookup, static_cast<bp_registry*>(nullptr), name.c_str(), &type);
   return BackendType(type);
 }
 
-// Adds a backend of this program; `backend` must live as long as the process. Throws "RPC backend X: already
-// registered".
+// Adds a backend of this program. `backend` must stay alive as long as the process. Status::kInvalid "RPC backend X:
+// already registered" if there is one of that name.
 inline BackendType register_backend(const bp_backend& backend) {
   const bp_backend_type* type = nullptr;
   detail::call(bp_register_backend, static_cast<bp_registry*>(nullptr), &backend, &type);
   return BackendType(type);
 }
 
-// A backend written as a pair of functions of this program. The members beside the handlers are those of bp_backend.
+// A backend as a pair of functions of this program. The other members are those of bp_backend.
 struct BackendHandlers {
-  // Digests the checked keywords (one per declared option, defaults filled in) into what `init` wants to see. May be
-  // empty: then `init` gets the keywords.
+  // Makes the options that `init` gets of the checked keywords, one for each declared option, with defaults filled in.
+  // Empty: `init` gets the keywords themselves.
   std::function<std::any(Timeout rpc_timeout, const std::string& init_method, const Keywords& keywords)>
       construct_options;
-  // Makes this rank's agent, of the kind that init.kind says, for instance out of an sdk::ProcessGroup, and fills in
-  // *agent (backplane/abi/plugin.h). Throws to fail.
+  // Creates this rank's agent, of the kind in init.kind, and fills in *agent (backplane/abi/plugin.h). An exception
+  // fails the initialisation.
   std::function<void(const bp_init& init, const std::any& options, bp_agent* agent)> init;
   std::vector<bp_option> options = {};
   std::vector<bp_capability> capabilities = {};
   uint32_t flags = 0;
-  uint32_t kinds = BP_KIND_PROCESS_GROUP;  // of the agents that `init` makes: BP_KIND_RPC, or both
+  uint32_t kinds = BP_KIND_PROCESS_GROUP;  // kinds of agents that `init` creates: this, BP_KIND_RPC, or both
 };
 
 namespace detail {
 
-// The descriptor of a pair of handlers. It must outlive its registry, so it is never freed.
+// The descriptor of a pair of handlers. Must outlive the registry, and is never freed.
 struct RegisteredHandlers {
   RegisteredHandlers(std::string id, BackendHandlers given) : name(std::move(id)), handlers(std::move(given)) {
     for (bp_option& option : handlers.options) {
@@ -115,7 +116,7 @@ struct RegisteredHandlers {
   static RegisteredHandlers& of(const bp_backend* backend) {
     return *const_cast<RegisteredHandlers*>(reinterpret_cast<const RegisteredHandlers*>(backend));
   }
-  // An exception becomes a status here.
+  // Converts an exception to a status.
   template <typename Body>
   static int32_t guarded(bp_error* err, const Body& body) noexcept {
     try {
@@ -155,7 +156,8 @@ struct RegisteredHandlers {
 
 }  // namespace detail
 
-// torch.distributed.rpc's register_backend(name, options handler, init handler). `name` is [a-z0-9_-]{1,32}.
+// Adds a backend of this program (torch.distributed.rpc's register_backend). `name` matches [a-z0-9_-]{1,32}. The
+// handlers stay alive as long as the process. Status::kInvalid if there is a backend of that name.
 inline BackendType register_backend(const std::string& name, BackendHandlers handlers) {
   auto registered = std::make_unique<detail::RegisteredHandlers>(name, std::move(handlers));
   const BackendType type = register_backend(registered->backend);
@@ -163,7 +165,8 @@ inline BackendType register_backend(const std::string& name, BackendHandlers han
   return type;
 }
 
-// The options handler of a backend: checks keywords against its schema, fills in defaults.
+// Runs the options handler of a backend: checks keywords against its schema and fills in defaults. Status::kInvalid
+// names the keyword that is wrong.
 inline BackendOptions construct_rpc_backend_options(BackendType backend,
                                                     Timeout rpc_timeout = Timeout(BP_DEFAULT_RPC_TIMEOUT_NS),
                                                     const std::string& init_method = "env://",
@@ -176,7 +179,8 @@ inline BackendOptions construct_rpc_backend_options(BackendType backend,
   return BackendOptions(options);
 }
 
-// The init handler of a backend. The options must be of the same backend.
+// Runs the init handler of a backend: creates this rank's part of a process group. `options` must come from the same
+// backend. Blocks until all ranks have called it, at most `timeout`.
 inline ProcessGroup init_backend(BackendType backend, const Store& store, const std::string& name, int rank,
                                  int world_size, const BackendOptions& options, Timeout timeout = kDefaultTimeout) {
   bp_group* group = nullptr;
@@ -185,7 +189,7 @@ inline ProcessGroup init_backend(BackendType backend, const Store& store, const 
   return ProcessGroup(group);
 }
 
-// Looks at the plugin directories again.
+// Searches the plugin directories again, and forgets earlier rejections.
 inline void rescan() { bp_registry_rescan(nullptr); }
 
 }  // namespace backplane

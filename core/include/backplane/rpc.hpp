@@ -5,16 +5,21 @@
 //     rpc::register_function("add", [](int a, int b) { return a + b; });
 //     rpc::init_rpc("worker" + std::to_string(rank));
 //     int sum = rpc::rpc_sync<int>("worker1", "add", 1, 2);
-//     rpc::RRef<int> there = rpc::remote<int>("worker1", "add", 1, 2);  // stays on worker1 until somebody asks
+//     rpc::RRef<int> there = rpc::remote<int>("worker1", "add", 1, 2);  // the value stays on worker1
 //     rpc::shutdown();
 //
-// Functions are registered by name, for the whole process, before anybody calls them. Arguments and results are of any
-// type that msgpack-cxx knows; vectors of numbers and Array, as arguments or results of their own, travel beside the
-// message and are not serialised: an Array is not copied but where a transport or alignment asks for it, a vector once,
-// at its receiver, and once more if it is an argument that was not moved in, or a value that a reference keeps; a
-// DeviceArray, in a CUDA device's memory, where the agent carries it. A call
-// ends with a result, or with an Error that names worker, function and what went wrong there (Error::peer_rank is the
-// worker's). Any thread may call anything.
+// Functions are registered by name, for the whole process, before the first call. Arguments and results are of any type
+// that msgpack-cxx serialises. Vectors of numbers, Array and DeviceArray, as arguments or results of their own, are
+// sent beside the message without serialisation:
+//
+// - an Array is copied only where the transport or the alignment requires it;
+// - a vector is copied once at its receiver, and once more if it is an argument that was not moved in, or the value of
+// a
+//   reference;
+// - a DeviceArray is in the memory of a CUDA device; only TENSORPIPE carries it.
+//
+// A failed call throws an Error that names worker, function and cause; Error::peer_rank is the worker's rank. All
+// functions may be called from any thread.
 #pragma once
 
 #include <map>
@@ -25,10 +30,10 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/detail/rpc_content.hpp"
+#include "backplane/detail/rpc_functions.hpp"
+#include "backplane/detail/rpc_future.hpp"
 #include "backplane/registry.hpp"
-#include "backplane/rpc_content.hpp"
-#include "backplane/rpc_functions.hpp"
-#include "backplane/rpc_future.hpp"
 #include "backplane/store.hpp"
 
 namespace backplane::rpc {
@@ -38,8 +43,8 @@ struct WorkerInfo {
   int id = -1;  // its rank
 };
 
-// Whom to call: a name, a rank, or a WorkerInfo; with a timeout of this call: {"worker1", 5s}. kDefaultTimeout: the
-// worker's own, 60 s unless init_rpc was told otherwise.
+// The callee: a name, a rank, or a WorkerInfo, and the timeout of the call: {"worker1", 5s}. kDefaultTimeout is
+// RpcOptions::rpc_timeout of the caller, which is 60 s by default.
 struct To {
   To(std::string name, Timeout limit = kDefaultTimeout) : worker(std::move(name)), timeout(limit) {}
   To(const char* name, Timeout limit = kDefaultTimeout) : worker(name), timeout(limit) {}
@@ -47,44 +52,46 @@ struct To {
   To(const WorkerInfo& info, Timeout limit = kDefaultTimeout) : rank(info.id), timeout(limit) {}
 
   std::string worker;
-  int rank = -1;  // counts if there is no name
+  int rank = -1;  // used if `worker` is empty
   Timeout timeout;
 };
 
-// What is left out comes from the environment, as in GroupOptions.
+// How a worker joins. Fields that are left out come from the environment, as in GroupOptions.
 struct RpcOptions {
-  // "tensorpipe", "process_group?num_send_recv_threads=8&keep_bytes=0"; else BACKPLANE_RPC_BACKEND, else what
-  // rpc.h says.
+  // "tensorpipe", "process_group?num_send_recv_threads=8&keep_bytes=0". Empty: BACKPLANE_RPC_BACKEND, else tensorpipe
+  // if all workers are on one host that has it, else process_group.
   std::string backend = {};
-  std::string group = {};  // backend of the process group in which the workers meet (GroupOptions::backend)
+  std::string group = {};  // backend of the workers' process group, as GroupOptions::backend
   std::string init_method = {};
   int rank = -1;
   int world_size = -1;
   std::optional<Store> store = {};
-  std::optional<BackendOptions> options = {};  // of the backend, which need not be named then, with its init_method
-  Timeout rpc_timeout = kDefaultTimeout;       // of calls that name none
+  std::optional<BackendOptions> options = {};  // select the backend and its init_method
+  Timeout rpc_timeout = kDefaultTimeout;       // of calls with kDefaultTimeout
   Timeout timeout = kDefaultTimeout;           // of joining
 };
 
 class Worker;
 Worker current();
 
-// A reference to a value of type T that one worker owns. Copies share it; passed on as an argument or a result, it
-// counts anew, and the value lives until the last one anywhere is gone.
+// A reference to a value of type T that one worker owns. Copies share it. Sending it as an argument or a result creates
+// another reference. The value is destroyed when no worker has a reference.
 template <typename T>
 class RRef {
  public:
-  // Takes over a handle of the C API.
+  // Takes ownership of a handle of the C API.
   explicit RRef(bp_rref* handle) : ref_(handle, bp_rref_release) {}
 
   // The worker of this process that holds it.
   Worker worker() const;
   WorkerInfo owner() const;
   bool is_owner() const;
-  // A copy of the value, as soon as it is there. Throws what its function failed with.
+  // Blocks until the value exists, at most `timeout`, and returns a copy. Throws the failure of the function that makes
+  // the value.
   T to_here(Timeout timeout = kDefaultTimeout) const;
-  // The value itself, as soon as it is there; Status::kInvalid on others than its owner. It is valid as long as this
-  // reference, also after shutdown. Functions that change it look after their own locks.
+  // Blocks until the value exists, at most `timeout`, and returns the value itself. Status::kInvalid on other workers
+  // than its owner. Valid as long as this reference, also after shutdown. The program must lock a value that it
+  // changes.
   T& local_value(Timeout timeout = kDefaultTimeout) const {
     void* object = nullptr;
     {
@@ -102,10 +109,11 @@ class RRef {
   std::shared_ptr<bp_rref> ref_;
 };
 
-// A worker of this process: a handle; copies share it. It lives until it is shut down.
+// A handle to a worker of this process. Copies share it. The worker runs until shutdown.
 class Worker {
  public:
-  // One that is nobody's default: for processes with several. Waits for all workers.
+  // Joins without making the worker the default one, for processes with several. Blocks until all workers have joined,
+  // at most options.timeout.
   static Worker join(const std::string& name, const RpcOptions& options) { return join(name, options, false); }
   explicit Worker(bp_rpc* handle) : rpc_(handle, bp_rpc_release) {}
 
@@ -113,7 +121,7 @@ class Worker {
   int world_size() const { return bp_rpc_world_size(get()); }
   std::string backend() const { return bp_rpc_backend(get()); }
   WorkerInfo get_worker_info() const { return info(rank()); }
-  // An unknown name is Status::kInvalid, and the error lists those there are.
+  // Status::kInvalid for an unknown name; the text lists the names of the workers.
   WorkerInfo get_worker_info(const std::string& name) const {
     int32_t id = -1;
     backplane::detail::call(bp_rpc_find, static_cast<const bp_rpc*>(get()), name.c_str(), &id);
@@ -125,10 +133,10 @@ class Worker {
     return {name, id};
   }
 
-  // Returns at once.
+  // Calls a function of another worker. Returns at once.
   template <typename R = void, typename... Arguments>
   Future<R> rpc_async(const To& to, const std::string& function, Arguments&&... arguments) const {
-    const int id_of_callee = rank_of(to);  // before anything that would have to be given back
+    const int id_of_callee = rank_of(to);  // throws before `packer` owns anything
     detail::Packer packer;
     (packer.add(std::forward<Arguments>(arguments)), ...);
     const bp_rpc_content content = packer.content();
@@ -136,11 +144,13 @@ class Worker {
       return bp_rpc_call(get(), id_of_callee, function.c_str(), &content, to.timeout.count(), done, ctx, id, err);
     });
   }
+  // Calls a function of another worker and blocks until it has ended, at most to.timeout.
   template <typename R = void, typename... Arguments>
   R rpc_sync(const To& to, const std::string& function, Arguments&&... arguments) const {
     return rpc_async<R>(to, function, std::forward<Arguments>(arguments)...).wait();
   }
-  // Returns at once; the callee owns the result. What goes wrong there is what asking for the value throws.
+  // Calls a function of another worker, which keeps the result and owns it. Returns at once. RRef::to_here throws the
+  // failure of the call.
   template <typename R, typename... Arguments>
   RRef<R> remote(const To& to, const std::string& function, Arguments&&... arguments) const {
     const int id_of_callee = rank_of(to);
@@ -151,7 +161,7 @@ class Worker {
     backplane::detail::call(bp_rpc_remote, get(), id_of_callee, function.c_str(), &content, to.timeout.count(), &ref);
     return RRef<R>(ref);
   }
-  // A reference to a value of this worker's own.
+  // Creates a reference to `value`, which this worker owns.
   template <typename T>
   RRef<T> make_rref(T value) const {
     const bp_rpc_value kept = detail::keep<T>(std::move(value));
@@ -160,7 +170,7 @@ class Worker {
     return RRef<T>(ref);
   }
 
-  // Each worker's object, by name. Called by all workers, in the same order. Blocks.
+  // Returns each worker's object by the worker's name. All workers must call it, in the same order. Blocks.
   template <typename T>
   std::map<std::string, T> all_gather(const T& object, Timeout timeout = kDefaultTimeout) const {
     msgpack::sbuffer bytes;
@@ -182,9 +192,12 @@ class Worker {
     return all;
   }
 
-  // Graceful: called by all workers; waits until no calls are left anywhere. Returns the values of which others still
-  // had references, one sentence each; they are lost. Status::kTimeout says which calls were under way, or, if a
-  // function does not end although cancelled() says so, which; the worker has left then, too.
+  // Ends the worker. `graceful`: all workers must call it; blocks until all calls, including nested ones, have
+  // finished, at most `timeout`. Not graceful: blocks for at most 2 s, in which the peers are informed. Calls in flight
+  // then end with Status::kCancelled. Returns one sentence for each value of this worker that others still referred to;
+  // these values are destroyed. Status::kTimeout names the calls that were running, or a function that does not end
+  // although cancelled() returns true in it; the worker has ended in that case as well. A second call has no effect.
+  // Must not be called inside a function that a peer has called.
   std::vector<std::string> shutdown(bool graceful = true, Timeout timeout = kDefaultTimeout) const {
     char* leaks = nullptr;
     backplane::detail::call(bp_rpc_shutdown, get(), graceful ? 1 : 0, timeout.count(), &leaks);
@@ -197,7 +210,7 @@ class Worker {
     }
     return lines;
   }
-  // As JSON (rpc.h).
+  // Counters as JSON; bp_rpc_metrics in rpc.h lists them.
   std::string metrics() const {
     char* json = nullptr;
     backplane::detail::call(bp_rpc_metrics, get(), &json);
@@ -234,15 +247,17 @@ class Worker {
   detail::RpcHandle rpc_;
 };
 
-// ---- torch.distributed.rpc's module-level calls: of the worker whose function runs on this thread, else of the
-// process's.
+// ---- The functions of the torch.distributed.rpc module. They use the worker whose function runs on this thread, else
+// the process's default worker.
 
-// Joins and waits for all workers. Names are [A-Za-z0-9_:-]{1,127} and each worker's own.
+// Joins as the process's default worker. Blocks until all workers have joined, at most options.timeout. `name` matches
+// [A-Za-z0-9_:-]{1,127} and must be unique among the workers. Status::kInvalid if there is a default worker already.
 inline Worker init_rpc(const std::string& name, const RpcOptions& options = {}) {
   return Worker::join(name, options, true);
 }
-// The init handler of an RPC backend (registry.hpp's init_backend is that of process groups): joins like init_rpc, with
-// options of that backend, Status::kInvalid if they are another one's, and their timeout of calls.
+// Runs the init handler of an RPC backend: joins like init_rpc, with the options of that backend and their timeout of
+// calls. Status::kInvalid if the options are those of another backend. registry.hpp's init_backend creates a process
+// group.
 inline Worker init_backend(BackendType backend, const Store& store, const std::string& name, int rank, int world_size,
                            const BackendOptions& options, Timeout timeout = kDefaultTimeout) {
   RpcOptions joining;
@@ -254,6 +269,7 @@ inline Worker init_backend(BackendType backend, const Store& store, const std::s
   joining.timeout = timeout;
   return init_rpc(name, joining);
 }
+// Status::kInvalid if there is no worker.
 inline Worker current() {
   bp_rpc* rpc = nullptr;
   backplane::detail::call(bp_rpc_current, &rpc);

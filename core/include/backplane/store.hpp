@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The key-value space through which ranks meet (torch.distributed's Store).
+// Store, the key-value store through which ranks find each other (torch.distributed's Store).
 #pragma once
 
 #include <exception>
@@ -90,23 +90,25 @@ struct StoreTable {
 
 }  // namespace detail
 
-// A handle; copies share the store. All calls block, at most for their timeout (default: 30 minutes), from any thread.
+// A handle. Copies share the store. All calls block, at most for their timeout, which is 30 minutes by default, and
+// throw Status::kTimeout after it. All members may be called from any thread. Values are byte strings of any content.
 class Store {
  public:
-  // A client of the server at host:port (StoreServer, or rank 0 of a job). Tries for `timeout` while nobody listens.
+  // Connects to the server at host:port (StoreServer, or rank 0 of a job). Retries for at most `timeout` while there is
+  // no server. `job_id` must be the server's.
   static Store connect(const std::string& host, uint16_t port, const std::string& job_id = "",
                        Timeout timeout = std::chrono::minutes(5)) {
     bp_store* store = nullptr;
     detail::call(bp_store_connect, host.c_str(), port, job_id.c_str(), timeout.count(), &store);
     return Store(store);
   }
-  // A file that all ranks can open; created if missing.
+  // Opens a store in a file, which all ranks must be able to open. Creates the file if it does not exist.
   static Store file(const std::string& path) {
     bp_store* store = nullptr;
     detail::call(bp_store_open_file, path.c_str(), &store);
     return Store(store);
   }
-  // Memory of this process.
+  // Creates a store in the memory of this process.
   static Store inproc() {
     bp_store* store = nullptr;
     detail::call(bp_store_create_inproc, &store);
@@ -132,42 +134,45 @@ class Store {
     own.release();
     return Store(store);
   }
-  // The keys of this store that begin with `prefix`, without it.
+  // A view of this store that prepends `prefix` to every key.
   Store with_prefix(const std::string& prefix) const {
     bp_store* store = nullptr;
     detail::call(bp_store_create_prefix, get(), prefix.c_str(), &store);
     return Store(store);
   }
 
+  // Sets the value of a key, and replaces an earlier one.
   void set(const std::string& key, std::string_view value, Timeout timeout = kDefaultTimeout) {
     detail::call(bp_store_set, get(), key.c_str(), static_cast<const void*>(value.data()), value.size(),
                  timeout.count());
   }
-  // Waits for the key.
+  // Blocks until the key exists, and returns its value.
   std::string get(const std::string& key, Timeout timeout = kDefaultTimeout) {
     char* value = nullptr;
     uint64_t size = 0;
     detail::call(bp_store_get, get(), key.c_str(), &value, &size, timeout.count());
     return detail::take(value, size);
   }
-  // Adds to a counter kept as decimal text (missing: 0); returns the sum.
+  // Adds to a counter, whose value is decimal text, and returns the sum. A missing key counts as 0.
   int64_t add(const std::string& key, int64_t delta, Timeout timeout = kDefaultTimeout) {
     int64_t sum = 0;
     detail::call(bp_store_add, get(), key.c_str(), delta, &sum, timeout.count());
     return sum;
   }
-  // Waits until all keys exist.
+  // Blocks until all keys exist.
   void wait(const std::vector<std::string>& keys, Timeout timeout = kDefaultTimeout) {
     const std::vector<const char*> names = pointers(keys);
     detail::call(bp_store_wait, get(), names.data(), names.size(), timeout.count());
   }
+  // Returns true if all keys exist. Does not wait for them.
   bool check(const std::vector<std::string>& keys, Timeout timeout = kDefaultTimeout) {
     const std::vector<const char*> names = pointers(keys);
     int32_t exist = 0;
     detail::call(bp_store_check, get(), names.data(), names.size(), &exist, timeout.count());
     return exist != 0;
   }
-  // Sets the key if its value equals `expected` (empty: or the key is missing); returns what stands there afterwards.
+  // Sets the key to `desired` if its value equals `expected`, or if `expected` is empty and the key does not exist.
+  // Returns the value after the call.
   std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired,
                           Timeout timeout = kDefaultTimeout) {
     char* value = nullptr;
@@ -176,12 +181,13 @@ class Store {
                  static_cast<const void*>(desired.data()), desired.size(), &value, &size, timeout.count());
     return detail::take(value, size);
   }
-  // Was there such a key?
+  // Deletes a key. Returns true if it existed.
   bool remove(const std::string& key, Timeout timeout = kDefaultTimeout) {
     int32_t existed = 0;
     detail::call(bp_store_delete, get(), key.c_str(), &existed, timeout.count());
     return existed != 0;
   }
+  // The number of keys.
   int64_t num_keys(Timeout timeout = kDefaultTimeout) {
     int64_t count = 0;
     detail::call(bp_store_num_keys, get(), &count, timeout.count());
@@ -201,8 +207,8 @@ class Store {
   std::shared_ptr<bp_store> store_;
 };
 
-// Serves a store on host:port (0: any free port) as long as it lives. The host "auto" is the address by which other
-// hosts reach this one.
+// A server of a store on host:port, from construction to destruction. Port 0 selects a free port, and the host "auto"
+// the address by which other hosts reach this one. Runs one thread.
 class StoreServer {
  public:
   explicit StoreServer(const std::string& host = "127.0.0.1", uint16_t port = 0, const std::string& job_id = "") {

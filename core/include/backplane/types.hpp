@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element types, reduce operations, and how C++ types and durations map to the C API's.
+// Element types, reduce operations, buffers and time limits, and their mapping to those of the C API.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ enum class DType : uint32_t {
   kC128 = BP_C128,
 };
 
-// backplane/abi/types.h says what each does to each dtype.
+// backplane/abi/types.h defines the result of each for each dtype.
 enum class ReduceOp : uint32_t {
   kSum = BP_SUM,
   kProd = BP_PROD,
@@ -49,7 +49,7 @@ enum class ReduceOp : uint32_t {
   kBitXor = BP_BXOR,
 };
 
-// 16- and 8-bit floats as bit patterns: enough to send, reduce and receive them.
+// 16- and 8-bit floats as bit patterns. They have no arithmetic of their own; operations send and reduce them.
 struct Half {
   uint16_t bits = 0;
 };
@@ -103,28 +103,41 @@ inline uint64_t size_of(DType dtype) { return bp_dtype_size(static_cast<uint32_t
 // "f32" for kF32.
 inline std::string name_of(DType dtype) { return bp_dtype_name(static_cast<uint32_t>(dtype)); }
 
-// Where a buffer lives.
+// The memory that holds a buffer.
 struct Device {
   uint32_t memory = BP_HOST;  // BP_HOST or BP_CUDA
-  int ordinal = 0;
+  int ordinal = 0;            // of the CUDA device, as the CUDA runtime counts them; 0 for host memory
 
   static constexpr Device cpu() { return {}; }
   static constexpr Device cuda(int ordinal) { return {BP_CUDA, ordinal}; }
   bool operator==(const Device&) const = default;
 };
 
-// A run of elements in some memory, not owned: what every call takes. Converts from spans, vectors, arrays, and single
-// variables through std::span.
+namespace detail {
+
+// A contiguous range of elements that have a dtype. An rvalue is one only if its elements outlive it: a span or a view.
+template <typename R>
+concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
+    std::ranges::borrowed_range<R> && Element<std::ranges::range_value_t<R>>;
+template <typename R>
+concept MutableElementRange =
+    ElementRange<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+
+}  // namespace detail
+
+// `count` elements of one dtype in one memory, to be written: an output, or an input and output in one. Does not own
+// them: the caller keeps them alive and untouched until the operation is done. Converts from contiguous ranges of
+// mutable elements: vectors, arrays, spans, Memory. A temporary that owns its elements does not compile, because an
+// asynchronous operation would outlive them.
 class Buffer {
  public:
   Buffer() = default;
+  // `count` is in elements. `data` must not be NULL unless `count` is 0 or the call says that the buffer may be empty.
   Buffer(void* data, uint64_t count, DType dtype, Device device = {})
       : data_(data), count_(count), dtype_(dtype), device_(device) {}
-  template <std::ranges::contiguous_range R>
-  requires std::ranges::sized_range<R> && Element<std::ranges::range_value_t<R>> Buffer(
-      const R& range)  // NOLINT(google-explicit-constructor): conversion is its purpose
-      : Buffer(const_cast<std::remove_const_t<std::ranges::range_value_t<R>>*>(std::ranges::data(range)),
-               std::ranges::size(range), dtype_of<std::ranges::range_value_t<R>>) {}
+  template <detail::MutableElementRange R>
+  Buffer(R&& range)  // NOLINT(google-explicit-constructor): conversion is its purpose
+      : Buffer(std::ranges::data(range), std::ranges::size(range), dtype_of<std::ranges::range_value_t<R>>) {}
 
   void* data() const { return data_; }
   uint64_t count() const { return count_; }  // elements
@@ -138,13 +151,41 @@ class Buffer {
   Device device_;
 };
 
-// One variable as a buffer.
-template <Element T>
-Buffer as_buffer(T& value) {
-  return Buffer(const_cast<std::remove_const_t<T>*>(&value), 1, dtype_of<T>);
-}
+// The same, to be read only: an input. Converts from contiguous ranges of const or mutable elements, and from Buffer.
+class ConstBuffer {
+ public:
+  ConstBuffer() = default;
+  ConstBuffer(const void* data, uint64_t count, DType dtype, Device device = {})
+      : data_(data), count_(count), dtype_(dtype), device_(device) {}
+  template <detail::ElementRange R>
+  ConstBuffer(R&& range)  // NOLINT(google-explicit-constructor): conversion is its purpose
+      : ConstBuffer(std::ranges::data(range), std::ranges::size(range), dtype_of<std::ranges::range_value_t<R>>) {}
+  ConstBuffer(const Buffer& buffer)  // NOLINT(google-explicit-constructor): conversion is its purpose
+      : ConstBuffer(buffer.data(), buffer.count(), buffer.dtype(), buffer.device()) {}
 
-// A time limit; 0 does not wait. kDefaultTimeout: that of the group, worker or parent. kNoTimeout: none.
+  const void* data() const { return data_; }
+  uint64_t count() const { return count_; }  // elements
+  DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
+
+ private:
+  const void* data_ = nullptr;
+  uint64_t count_ = 0;
+  DType dtype_ = DType::kU8;
+  Device device_;
+};
+
+// One variable as a buffer of one element: a Buffer, or a ConstBuffer if the variable is const. A temporary does not
+// compile.
+template <Element T>
+auto as_buffer(T& value) {
+  return std::conditional_t<std::is_const_v<T>, ConstBuffer, Buffer>(&value, 1, dtype_of<T>);
+}
+template <Element T>
+void as_buffer(const T&& value) = delete;
+
+// A time limit in nanoseconds. 0 does not wait. kDefaultTimeout is the limit of the group, worker or parent. kNoTimeout
+// sets none.
 using Timeout = std::chrono::nanoseconds;
 inline constexpr Timeout kDefaultTimeout{BP_INHERIT_TIMEOUT};
 inline constexpr Timeout kNoTimeout{BP_NO_TIMEOUT};

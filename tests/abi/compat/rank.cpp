@@ -54,7 +54,8 @@ void collectives(ProcessGroup& group) {
   group.reduce_scatter(all, part);
   CHECK(part[7] == static_cast<float>((rank + 1) * world));
   Floats swapped(all.size());
-  group.all_to_all(Floats(all.size(), static_cast<float>(rank)), swapped);
+  const Floats ranks(all.size(), static_cast<float>(rank));
+  group.all_to_all(ranks, swapped);
   for (size_t r = 0; r < world; ++r) CHECK(swapped[r * kCount + 3] == static_cast<float>(r));
   Floats cast = rank == 1 ? Floats(kCount, 5.0F) : Floats(kCount);
   group.broadcast(cast, 1);

@@ -8,7 +8,7 @@
 #include <future>
 #include <memory>
 
-#include "backplane/multigpu.hpp"
+#include "backplane/compat/multigpu.hpp"
 #include "support.hpp"
 
 namespace backplane::test {
@@ -178,25 +178,25 @@ TEST(Nccl, ReducesOverSeveralDevicesOfEachRank) {
       gathered.push_back(numbers_on(devices[i], 400, -1));
       outs.emplace_back(gathered.back().get(), 400, DType::kI32, devices[i]);
     }
-    all_gather_multigpu(outs, buffers, group);
+    compat::all_gather_multigpu({buffers.begin(), buffers.end()}, outs, group);
     for (const Numbers& each : gathered) {
       for (int k = 0; k < 4; ++k) EXPECT_EQ(each.get()[static_cast<uint64_t>(k) * 100], k);  // rank * 2 + i
     }
-    all_reduce_multigpu(buffers, ReduceOp::kMax, group);
+    compat::all_reduce_multigpu(buffers, ReduceOp::kMax, group);
     EXPECT_TRUE(data[0].get()[99] == 3 && data[1].get()[99] == 3);
     data[1].get()[0] = 10 * (rank + 1);
-    broadcast_multigpu(buffers, 1, group, 1);
+    compat::broadcast_multigpu(buffers, 1, group, 1);
     EXPECT_EQ(*data[0], 20);
     EXPECT_EQ(*data[1], 20);
-    reduce_multigpu(buffers, 0, ReduceOp::kSum, group, 1);
+    compat::reduce_multigpu(buffers, 0, ReduceOp::kSum, group, 1);
     EXPECT_EQ(*data[1], rank == 0 ? 80 : 20);
     EXPECT_EQ(*data[0], 20);
     // Other devices than before make another group; here the ranks bring different numbers of them.
     std::vector<Buffer> others(rank == 0 ? 1 : 3, buffers[1]);
-    EXPECT_EQ(failure_of([&] { all_reduce_multigpu(others, ReduceOp::kSum, group); }), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { compat::all_reduce_multigpu(others, ReduceOp::kSum, group); }), Status::kInvalid);
     group.barrier();
   });
-  clear_group_cache();
+  compat::clear_group_cache();
 }
 
 TEST(Nccl, KeepsGroupsOfSeveralDevicesUntilTheyAreCleared) {
@@ -208,14 +208,14 @@ TEST(Nccl, KeepsGroupsOfSeveralDevicesUntilTheyAreCleared) {
                                        Buffer(second.get(), 4, DType::kI32, Device::cuda(1))};
   const auto started = [&group, &buffers] {
     LogLines lines;
-    all_reduce_multigpu(buffers, ReduceOp::kMax, group);
+    compat::all_reduce_multigpu(buffers, ReduceOp::kMax, group);
     return contains(lines.text(), "nccl: NCCL 2");
   };
   EXPECT_TRUE(started());
   EXPECT_FALSE(started());
-  clear_group_cache();
+  compat::clear_group_cache();
   EXPECT_TRUE(started());
-  clear_group_cache();
+  compat::clear_group_cache();
 }
 #endif
 

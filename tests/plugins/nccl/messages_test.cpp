@@ -80,10 +80,11 @@ TEST(Nccl, ReceivesIntoBothMemories) {
       [](ProcessGroup& group, Device device) {
         Memory<float> memory = filled<float>(group, device, 4, static_cast<float>(group.rank()));
         std::vector<float> host(4, 7);
+        const std::vector<float> nothing;
         const int other = 1 - group.rank();
         for (int round = 0; round < 5; ++round) {
           if (group.rank() == 0) {
-            group.send(std::vector<float>(), other, 1);
+            group.send(nothing, other, 1);
             group.send(host, other, 2);
             group.send(span(memory, device), other, 3);
           } else {

@@ -3,7 +3,7 @@
 // What nccl does in streams of the caller.
 #include <thread>
 
-#include "backplane/multigpu.hpp"
+#include "backplane/compat/streams.hpp"
 #include "support.hpp"
 
 namespace backplane::test {
@@ -62,11 +62,12 @@ TEST(Nccl, OrdersOnTheRegisteredStream) {
     cudaStream_t stream = nullptr;
     ASSERT_EQ(cudaSetDevice(device.ordinal), cudaSuccess);
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    register_stream(stream, device);
+    compat::register_stream(stream, device);
     cudaMemcpyAsync(data.data(), before.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
-    group.all_reduce(span(data, device), span(after, device));
+    group.all_reduce(span(data, device), span(after, device), ReduceOp::kSum,
+                     {.stream = compat::registered_stream(device)});
     EXPECT_TRUE(all_are<int32_t>(after, 5));
-    register_stream(nullptr, device);
+    compat::register_stream(nullptr, device);
     cudaStreamDestroy(stream);
   });
 }

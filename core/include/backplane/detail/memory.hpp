@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that the operations of a group reach without copying it aside first.
-//
-//     backplane::Memory<float> gradient = group.allocate<float>(n);
-//     group.all_reduce(gradient);
-//
-// It is an array like any other; the whole, or any part of it (std::span), serves as a buffer of any operation. Where
-// the backend has no such memory to give it is ordinary memory, and all works as it does with a vector.
+// Memory<T>, the result of ProcessGroup::allocate.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +18,7 @@ using MemoryHandle = std::unique_ptr<bp_memory, decltype(&bp_memory_release)>;
 
 inline MemoryHandle allocate(bp_group* group, uint64_t count, uint64_t size, Device device) {
   if (count > std::numeric_limits<uint64_t>::max() / size) {
-    fail(Status::kResource, "allocate: more elements than any memory holds");
+    fail(Status::kResource, "allocate: the size in bytes exceeds 64 bits; allocate fewer elements");
   }
   bp_memory* memory = nullptr;
   call(bp_group_allocate, group, count * size, device.memory, device.ordinal, &memory);
@@ -33,8 +27,15 @@ inline MemoryHandle allocate(bp_group* group, uint64_t count, uint64_t size, Dev
 
 }  // namespace detail
 
-// Owns `size()` elements, whose values are undefined at first. Moved, not copied; an operation in flight needs it to
-// stay. It may outlive its group, and is then ordinary memory until it goes. Any thread may let it go.
+// Memory that the operations of a group access without a copy, if the group's backend offers such memory, and ordinary
+// memory otherwise.
+//
+//     backplane::Memory<float> gradient = group.allocate<float>(n);
+//     group.all_reduce(gradient);
+//
+// Owns `size()` elements, whose values are undefined at first. A contiguous range: all of it, or a std::span of a part,
+// converts to a buffer. Movable, not copyable. Must stay alive until the operations that use it are done. May outlive
+// its group. May be destroyed on any thread.
 template <Element T>
 class Memory {
  public:
@@ -62,7 +63,7 @@ class Memory {
   T& operator[](uint64_t index) { return data_[index]; }
   const T& operator[](uint64_t index) const { return data_[index]; }
 
-  // Is it the backend's? False: ordinary memory.
+  // True if the memory is the backend's, false if it is ordinary memory.
   bool native() const { return handle_ && bp_memory_native(handle_.get()) != 0; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions that other workers may call (rpc.hpp), and the values that they leave with their owner.
+// Registration of functions that other workers may call, and the values behind references.
 #pragma once
 
 #include <cxxabi.h>
@@ -16,15 +16,15 @@
 #include <utility>
 #include <variant>
 
-#include "backplane/rpc_content.hpp"
+#include "backplane/detail/rpc_content.hpp"
 
 namespace backplane::rpc {
 namespace detail {
 
-// The value behind a reference, at its owner.
+// The value behind a reference, on its owner.
 template <typename T>
 struct Kept {
-  const std::type_info* type = &typeid(T);  // first, so that it is found whatever T is
+  const std::type_info* type = &typeid(T);  // first, so that it can be read without knowing T
   T value;
 };
 
@@ -39,7 +39,7 @@ int32_t encode(void* object, bp_rpc_content* content, bp_error* err) {
       if (content->last_reference != 0) {
         packer->lend(value);
       } else {
-        packer->add(value);  // a copy: functions of the owner may change it while it is being sent
+        packer->add(value);  // a copy, because functions of the owner may change it while it is sent
       }
       return Packer::hand_over(std::move(packer), content);
     }
@@ -71,12 +71,12 @@ std::tuple<Arguments...> take_all(Unpacker* from, std::type_identity<std::tuple<
   return std::tuple<Arguments...>{from->take<Arguments>()...};  // braces: in this order
 }
 
-// With its type, as torch tells: "std::out_of_range: there is no such row".
+// Reports an exception with its type, as torch does: "std::out_of_range: there is no such row".
 inline int32_t report(const std::exception& e, bp_error* err) noexcept {
   const char* const mangled = typeid(e).name();
   const std::unique_ptr<char, decltype(&std::free)> type(abi::__cxa_demangle(mangled, nullptr, nullptr, nullptr),
                                                          &std::free);
-  char text[BP_ERROR_TEXT_SIZE + 4];  // a character more, which is cut as a whole
+  char text[BP_ERROR_TEXT_SIZE + 4];  // room for one more character, so that it is cut as a whole
   std::snprintf(text, sizeof(text), "%s: %s", type ? type.get() : mangled, e.what());
   return bp_error_set(err, BP_INTERNAL, 0, -1, text);
 }
@@ -109,30 +109,31 @@ template <typename Register, typename Function>
 void register_with(Register* registering, const std::string& name, Function function) {
   auto kept = std::make_unique<Function>(std::move(function));
   backplane::detail::call(registering, name.c_str(), &run<Function>, static_cast<void*>(kept.get()));
-  kept.release();  // NOLINT(bugprone-unused-return-value): it can be called as long as the process lives
+  kept.release();  // NOLINT(bugprone-unused-return-value): callable as long as the process
 }
 
 }  // namespace detail
 
-// Makes a function callable by all workers, under a name that is nobody else's in this process (Status::kInvalid).
-// Callables with one signature, which take their arguments by value or const reference. They run on threads of the
-// worker, several at a time, and may block and call others. What they throw reaches the caller as text:
-// an Error with its status, any other exception with its type, as Status::kInternal.
+// Makes a function callable by all workers. `name` must be unique in this process (Status::kInvalid). `function` is a
+// callable with one signature, which takes its arguments by value or const reference. It runs on threads of the worker,
+// several calls at a time, and may block and call other workers. An exception reaches the caller as text: an Error with
+// its status, any other exception with its type, as Status::kInternal.
 template <typename Function>
 void register_function(const std::string& name, Function function) {
   detail::register_with(bp_rpc_register, name, std::move(function));
 }
 
-// The same for functions that take microseconds, wait for nothing and call nobody (Status::kInvalid if they try): they
-// run where their calls arrive, with nothing in between, and so answer sooner. While one runs nothing else arrives.
+// The same for functions that take microseconds, do not block and call no other worker (Status::kInvalid if they try).
+// They run on the thread that receives their calls, which saves the wake-up of another thread. The worker receives
+// nothing while one runs.
 template <typename Function>
 void register_inline_function(const std::string& name, Function function) {
   detail::register_with(bp_rpc_register_inline, name, std::move(function));
 }
 
-// Inside a function: does its caller wait no more, because of its timeout, a cancel, a connection that broke, or
-// because it has left or died? While both live it hears of it whatever becomes of the messages between: one that
-// overtakes the call is kept for it, and those that a connection may have taken with it are sent again (the last 256).
+// For use inside a registered function. Returns true if the caller no longer waits: it timed out, cancelled the call,
+// shut down, is lost, or its connection broke. Does not block. A cancellation that overtakes its call is kept, and one
+// that a broken connection may have lost is sent again (the last 256).
 inline bool cancelled() { return bp_rpc_cancelled() != 0; }
 
 }  // namespace backplane::rpc

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Master-worker mode: rank 0 drives the others. Buffers live on the workers; the master makes them, runs functions on
-// them and collectives between them, in one order, and gets results and errors. torch.distributed's init_master_worker
-// as a mode of RPC.
+// Master-worker mode of the first torch.distributed (init_master_worker), over RPC: rank 0, the master, creates buffers
+// on the other ranks, the workers, runs functions and collectives on them in one order, and gets results and errors.
 //
-//     backplane::register_command("scale", [](backplane::Distributed<float> x, float by) {
+//     namespace compat = backplane::compat;
+//     compat::register_command("scale", [](compat::Distributed<float> x, float by) {
 //       for (float& value : x.local()) value *= by;
 //     });
-//     if (auto master = backplane::init_master_worker()) {  // the workers stay in there until the master has ended
+//     if (auto master = compat::init_master_worker()) {  // returns on the workers when the master has ended
 //       auto x = master->make<float>(1000, 1.0F);
 //       master->run("scale", x, 2.0F);
 //       master->all_reduce(x);
@@ -28,15 +28,16 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/detail/master_worker_commands.hpp"
 #include "backplane/distributed.hpp"
-#include "backplane/master_worker_commands.hpp"
 #include "backplane/rpc.hpp"
 
-namespace backplane {
-// The workers, as the master sees them. They are ranks 1 to workers(); commands begin on each in the order in which
-// they were given. Those that return futures do so at once, or, when kMostOpen commands of a worker have not ended,
-// when the first of them has. What goes wrong on a worker is an Error with its rank; a worker that died is named by all
-// that waits for it. For one thread.
+namespace backplane::compat {
+
+// The master's interface to the workers, which are ranks 1 to workers(). Each worker begins commands in the order of
+// the calls. Calls that return futures return at once, or, if kMostOpen commands of a worker are running, when the
+// oldest of them has ended. A failure on a worker is an Error with its rank (Error::peer_rank); the loss of a worker
+// fails all calls that wait for it. Not thread-safe.
 class Master {
  public:
   static constexpr size_t kMostOpen = 64;
@@ -45,19 +46,19 @@ class Master {
       : self_(std::move(self)), group_(std::move(group)), lines_(static_cast<size_t>(self_.world_size())) {}
   Master(Master&&) = default;
   Master& operator=(Master&&) = delete;
-  // Lets the workers go, without a word about what failed.
+  // Shuts down, and discards failures.
   ~Master() {
     if (self_.get() == nullptr) return;
     try {
       shutdown();
     } catch (...) {
-      // There is nobody to tell.
+      // A destructor cannot report it.
     }
   }
 
   int workers() const { return self_.world_size() - 1; }
 
-  // Runs a command on one worker, or on all. One that is cancelled before its turn never runs.
+  // Runs a command on one worker, or on all. A command that is cancelled before it begins never runs.
   template <typename R = void, typename... Arguments>
   rpc::Future<R> run_on(int worker, const std::string& command, const Arguments&... arguments) {
     Line& line = line_of(worker);
@@ -65,8 +66,8 @@ class Master {
       line.open.front().wait();
       line.open.pop_front();
     }
-    const auto future =
-        self_.rpc_async<R>({worker, kNoTimeout}, command, line.next, arguments...);  // throws: none was spent
+    const auto future = self_.rpc_async<R>({worker, kNoTimeout}, command, line.next,
+                                           arguments...);  // if this throws, the number stays unused
     const uint64_t number = line.next++;
     line.open.push_back(future.then([self = self_, worker, number](const rpc::Future<R>& ended) {
       if (has_failed(ended)) skip(self, worker, number, kTries);
@@ -79,7 +80,7 @@ class Master {
     for (int worker = 1; worker <= workers(); ++worker) ends.push_back(run_on<R>(worker, command, arguments...));
     return ends;
   }
-  // The same, and waits: results by worker.
+  // Runs a command on all workers and blocks until all have ended. Returns the results in order of the workers.
   template <typename R, typename... Arguments>
   std::vector<R> ask(const std::string& command, const Arguments&... arguments) {
     std::vector<R> results;
@@ -87,22 +88,25 @@ class Master {
     return results;
   }
 
+  // Creates a buffer of `count` elements on each worker. Returns at once. shutdown reports a failure.
   template <Element T>
   Distributed<T> make(uint64_t count, T value = T()) {
     const Distributed<T> made{++last_id_, count};
     watch(run("backplane.make", made.id, count * sizeof(T), bytes_of(value)));
     return made;
   }
+  // Frees a buffer on all workers. Returns at once. shutdown reports a failure.
   template <Element T>
   void drop(const Distributed<T>& buffer) {
     watch(run("backplane.drop", buffer.id));
   }
-  // Blocks until it is there.
+  // Copies `values`, which must be as many as the buffer has elements, to one worker. Blocks until they are written.
   template <Element T>
   void write(const Distributed<T>& buffer, int worker, std::vector<T> values) {
     if (values.size() != buffer.count) detail::fail(Status::kInvalid, "write: the buffer has another size");
     run_on(worker, "backplane.write", buffer.id, as_bytes(std::move(values))).wait();
   }
+  // Returns a copy of one worker's elements. Blocks.
   template <Element T>
   std::vector<T> read(const Distributed<T>& buffer, int worker) {
     const auto bytes = run_on<rpc::Array<uint8_t>>(worker, "backplane.read", buffer.id).wait();
@@ -110,7 +114,7 @@ class Master {
     if (bytes.size() > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
-  // Between the workers, in place. `root` is a worker.
+  // Collectives between the workers, in place. `root` is a worker's rank.
   template <Element T>
   std::vector<rpc::Future<void>> all_reduce(const Distributed<T>& buffer, ReduceOp op = ReduceOp::kSum) {
     return run("backplane.all_reduce", buffer.id, type_of<T>(), static_cast<uint32_t>(op));
@@ -123,8 +127,9 @@ class Master {
   std::vector<rpc::Future<void>> reduce(const Distributed<T>& buffer, int root, ReduceOp op = ReduceOp::kSum) {
     return run("backplane.reduce", buffer.id, type_of<T>(), rank_of(root), static_cast<uint32_t>(op));
   }
-  // Between the workers, from one buffer to another. `all` has N elements for each worker, in their order, where the
-  // other has N; Status::kInvalid if not. Of gather's and scatter's `all` only the root's counts.
+  // Collectives between the workers, from the first buffer to the second. `each` has N elements; `all` must have N for
+  // each worker, in their order. Only the root's `all` is used by gather and scatter. Status::kInvalid for other
+  // counts.
   template <Element T>
   std::vector<rpc::Future<void>> all_gather(const Distributed<T>& each, const Distributed<T>& all) {
     check_blocks("all_gather", each.count, all.count);
@@ -140,11 +145,11 @@ class Master {
     check_blocks("scatter", each.count, all.count);
     return run("backplane.scatter", all.id, each.id, type_of<T>(), rank_of(root));
   }
-  // Each of these ends when all workers have done what they were given before.
+  // Its futures end when all workers have finished all earlier commands.
   std::vector<rpc::Future<void>> barrier() { return run("backplane.barrier"); }
 
-  // Waits for all commands and lets the workers go. Throws what a make or drop failed with, or the leaving itself; then
-  // the workers are gone as well. Twice is fine.
+  // Blocks until all commands have ended and ends the workers. Throws the first failure of a make, a drop or the
+  // shutdown itself; the workers are ended in that case as well. A second call has no effect.
   void shutdown() {
     if (std::exchange(ended_, true)) return;
     for (Line& line : lines_) {
@@ -160,10 +165,10 @@ class Master {
   }
 
  private:
-  // The commands that one worker was given.
+  // The commands of one worker.
   struct Line {
     uint64_t next = 0;
-    std::deque<rpc::Future<void>> open;  // those that may not have ended
+    std::deque<rpc::Future<void>> open;  // that may not have ended
   };
   static constexpr int kTries = 3;
 
@@ -174,7 +179,7 @@ class Master {
     }
     return lines_[static_cast<size_t>(worker)];
   }
-  // Among the workers.
+  // Its rank in the workers' group.
   int rank_of(int worker) {
     line_of(worker);
     return worker - 1;
@@ -194,7 +199,7 @@ class Master {
       return true;
     }
   }
-  // A command that failed may never have come to its turn: the next ones must not wait for it.
+  // A command that failed may not have reached its worker: later commands must not wait for it.
   static void skip(const rpc::Worker& self, int worker, uint64_t number, int tries) {
     try {
       self.rpc_async(worker, "backplane.skip", number)
@@ -202,7 +207,7 @@ class Master {
             if (tries > 1 && has_failed(ended)) skip(self, worker, number, tries - 1);
           });
     } catch (const Error&) {
-      // This worker is leaving, or that one has gone.
+      // This process is shutting down, or the worker is lost.
     }
   }
   template <typename Function>
@@ -213,7 +218,7 @@ class Master {
       if (!failure_) failure_ = std::current_exception();
     }
   }
-  // Commands whose futures the caller does not get. The first failure is kept for shutdown.
+  // Keeps commands whose futures the caller does not get. shutdown throws the first failure.
   void watch(const std::vector<rpc::Future<void>>& ends) {
     watched_.insert(watched_.end(), ends.begin(), ends.end());
     std::erase_if(watched_, [this](const auto& end) {
@@ -248,12 +253,15 @@ class Master {
   bool ended_ = false;
 };
 
-namespace detail {
+}  // namespace backplane::compat
 
-// The worker of a rank of `group`, the default group, which is given up if that fails.
+namespace backplane::detail {
+
+// Creates the RPC worker of a rank of `group`, the default group, and destroys that group on failure.
 inline rpc::Worker join_master(ProcessGroup& group, const std::string& agent) {
   try {
-    if (group.world_size() < 2) fail(Status::kInvalid, "init_master_worker needs a master and a worker");
+    if (group.world_size() < 2)
+      fail(Status::kInvalid, "init_master_worker needs at least two ranks: a master and a worker");
     std::vector<int> ranks(static_cast<size_t>(group.world_size() - 1));
     std::iota(ranks.begin(), ranks.end(), 1);
     ProcessGroup workers = group.new_group(ranks, "workers");
@@ -267,19 +275,21 @@ inline rpc::Worker join_master(ProcessGroup& group, const std::string& agent) {
   }
 }
 
-}  // namespace detail
+}  // namespace backplane::detail
 
-// Called by all ranks of a job of at least two, in which there is neither a default group nor a worker yet. Rank 0 gets
-// its Master; on the others it returns nothing, once the master has ended. `options` are those of the process group
-// (its backend carries the collectives), `agent` the RPC backend's name with options. Throws on a worker whose master
-// died.
+namespace backplane::compat {
+
+// Starts the mode. All ranks of a job of at least two must call it, without a default group and without an RPC worker.
+// Rank 0 gets its Master. The other ranks block until the master has ended, and get nothing. `options` are those of the
+// process group, whose backend runs the collectives; `agent` is the RPC backend, written as RpcOptions::backend. Throws
+// on a worker if the master is lost.
 inline std::optional<Master> init_master_worker(const GroupOptions& options = {}, const std::string& agent = "") {
   detail::register_commands();
   ProcessGroup group = init_process_group(options);
   const rpc::Worker self = detail::join_master(group, agent);
   if (group.rank() == 0) return Master(self, group);
   try {
-    self.rpc_sync({0, kNoTimeout}, "backplane.hold");  // a master that dies fails it, by name
+    self.rpc_sync({0, kNoTimeout}, "backplane.hold");  // fails, naming the master, if the master is lost
     self.shutdown();
   } catch (...) {
     detail::CommandState::own().end();
@@ -291,4 +301,4 @@ inline std::optional<Master> init_master_worker(const GroupOptions& options = {}
   return std::nullopt;
 }
 
-}  // namespace backplane
+}  // namespace backplane::compat

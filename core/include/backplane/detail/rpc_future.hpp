@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rpc_async returns.
+// Future, the result of rpc_async.
 #pragma once
 
 #include <semaphore.h>
@@ -21,14 +21,14 @@
 #include <variant>
 #include <vector>
 
-#include "backplane/rpc_content.hpp"
+#include "backplane/detail/rpc_content.hpp"
 
 namespace backplane::rpc {
 namespace detail {
 
 using RpcHandle = std::shared_ptr<bp_rpc>;
 
-// While it lives, the thread counts as one that waits, so that another one serves calls in its place.
+// Marks the thread as blocked during its lifetime, so that the worker can start another one for calls.
 class Waiting {
  public:
   Waiting() { bp_rpc_wait_begin(); }
@@ -37,8 +37,8 @@ class Waiting {
   Waiting& operator=(const Waiting&) = delete;
 };
 
-// A thread that waits for something which ends once. A semaphore of its own: after a condition variable it would take
-// the mutex again, and a system call more to give that back.
+// One waiting thread. It has its own semaphore, because a condition variable would acquire the mutex again at wake-up
+// and take one more system call to release it.
 class Waiter {
  public:
   Waiter() { sem_init(&woken_, 0, 0); }
@@ -59,7 +59,7 @@ class Waiter {
     while (sem_clockwait(&woken_, CLOCK_MONOTONIC, &at) != 0) {
       if (errno == ETIMEDOUT) return false;
     }
-    wake();  // for ThreadSanitizer, which knows these two, but not sem_clockwait, and would see a race with who woke it
+    wake();  // for ThreadSanitizer, which knows sem_post and sem_wait but not sem_clockwait
     wait();
     return true;
   }
@@ -81,7 +81,7 @@ class FutureState {
   void set_call(uint64_t id) { call_ = id; }
   uint64_t call() const { return call_; }
 
-  // The first end counts.
+  // End the future. Only the first call of finish or fail has an effect.
   void finish(PayloadHandle received) {
     end([&received, this] { received_ = std::move(received); });
   }
@@ -117,21 +117,21 @@ class FutureState {
     }
     const bool woken = self.wait_until(std::chrono::steady_clock::now() + std::min(timeout, Timeout::max() / 2));
     if (forget(&self)) return false;
-    if (!woken) self.wait();  // it is about to be
+    if (!woken) self.wait();  // wake follows
     return true;
   }
-  // Of one that is done.
+  // Requires that the future is done.
   T get() {
     if (error_) throw Error(*error_);
     if (failure_) std::rethrow_exception(failure_);
-    if (failed_) backplane::detail::fail(Status::kResource, "a call failed, and there was no memory to keep why");
+    if (failed_) backplane::detail::fail(Status::kResource, "a call failed, and there was no memory for its error");
     if constexpr (std::is_void_v<T>) {
       return;
     } else {
       return value_ ? *value_ : Unpacker(received_).template take<T>();
     }
   }
-  // Runs `callback` on a thread of the worker, once this is done.
+  // Runs `callback` on a thread of the worker when the future is done.
   void when_done(std::function<void()> callback) {
     {
       const std::lock_guard lock(mutex_);
@@ -144,7 +144,7 @@ class FutureState {
   }
 
  private:
-  // False: this is done, and the waiter is or will be woken.
+  // Removes a waiter. Returns false if the future is done; then the waiter is woken.
   bool forget(const Waiter* waiter) {
     const std::lock_guard lock(mutex_);
     if (done_) return false;
@@ -165,7 +165,7 @@ class FutureState {
       callbacks.swap(callbacks_);
       waiter = std::exchange(waiters_, nullptr);
     }
-    while (waiter != nullptr) std::exchange(waiter, waiter->next)->wake();  // it may be gone then
+    while (waiter != nullptr) std::exchange(waiter, waiter->next)->wake();  // the waiter may not exist afterwards
     for (auto& callback : callbacks) run(std::move(callback));
   }
   void run(std::function<void()> callback) {
@@ -181,20 +181,20 @@ class FutureState {
   const RpcHandle rpc_;
   std::atomic<uint64_t> call_ = 0;
   std::mutex mutex_;
-  Waiter* waiters_ = nullptr;  // until it is done
+  Waiter* waiters_ = nullptr;  // a list; empty once the future is done
   bool done_ = false;
-  bool failed_ = false;  // the call did; without an `error_` if there was no memory for it
+  bool failed_ = false;  // the call failed; `error_` is NULL if there was no memory for it
   PayloadHandle received_;
   std::optional<Value> value_;
-  std::unique_ptr<bp_error> error_;  // of the call: each who waits throws an exception of its own
+  std::unique_ptr<bp_error> error_;  // of the call; each waiter throws its own exception
   std::exception_ptr failure_;       // of a function given to `then`
   std::vector<std::function<void()>> callbacks_;
 };
 
 }  // namespace detail
 
-// The result of a call that may not have ended. Copies share it; dropping it leaves the call alone. It ends by the
-// call's timeout at the latest.
+// The result of a call that may still be running. Copies share it. Destroying all copies does not affect the call. A
+// call ends at its timeout at the latest.
 template <typename T>
 class Future {
  public:
@@ -202,17 +202,19 @@ class Future {
   explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   bool done() const { return state_->done(); }
-  // Waits; throws what the call failed with. The result is decoded anew each time.
+  // Blocks until the call has ended and returns its result. Throws the call's failure. Each call decodes the result
+  // again.
   T wait() const {
     state_->wait(kNoTimeout);
     return state_->get();
   }
-  // Waits for up to `timeout`; false if it goes on.
+  // Blocks for at most `timeout`. Returns false if the call has not ended by then; it continues.
   bool wait_for(Timeout timeout) const { return state_->wait(timeout); }
-  // Ends the call with Status::kCancelled, and tells the callee (see cancelled()).
+  // Ends the call with Status::kCancelled and informs the callee (see cancelled()). Does not block.
   void cancel() const { bp_rpc_cancel(state_->rpc().get(), state_->call()); }
 
-  // What `function`, given this future when it is done, returns or throws. It runs on a thread of the worker.
+  // Returns a future of function(this future), which runs on a thread of the worker when this future is done. Its
+  // failure is the exception that `function` throws.
   template <typename Function>
   auto then(Function function) const {
     using Result = std::invoke_result_t<Function&, const Future&>;
@@ -233,7 +235,7 @@ class Future {
     return Future<Result>(next);
   }
 
-  // What a call of the C API is given: it ends the future.
+  // The bp_rpc_done of a call of the C API: ends the future.
   static void ended(void* ctx, bp_rpc_payload* result, const bp_error* err) {
     const std::unique_ptr<std::shared_ptr<State>> state(static_cast<std::shared_ptr<State>*>(ctx));
     if (result == nullptr) {
@@ -242,7 +244,7 @@ class Future {
       (*state)->finish(detail::own(result));
     }
   }
-  // Starts one: call(done, ctx, &id, &err).
+  // Starts a call of the C API, call(done, ctx, &id, &err), and returns its future.
   template <typename Call>
   static Future start(const detail::RpcHandle& rpc, const Call& call) {
     auto state = std::make_shared<State>(rpc);
@@ -251,7 +253,7 @@ class Future {
     bp_error_init(&err);
     uint64_t id = 0;
     if (call(&Future::ended, ctx.get(), &id, &err) != BP_OK) throw Error(err);
-    ctx.release();  // NOLINT(bugprone-unused-return-value): `ended` has it
+    ctx.release();  // NOLINT(bugprone-unused-return-value): `ended` owns it
     state->set_call(id);
     return Future(std::move(state));
   }

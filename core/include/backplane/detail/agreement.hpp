@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that must all say the same find out who does not, before they wait for each other in vain.
+// A check that all ranks pass the same list, made before the operations that would otherwise time out.
 #pragma once
 
 #include <algorithm>
@@ -12,17 +12,15 @@
 
 #include "backplane/process_group.hpp"
 
-namespace backplane {
+namespace backplane::detail {
 
-// What a difference is called: "rank 1 has X as <noun> 4 of <whole>, where rank 0 has Y; <advice>".
+// The words of the error text: "rank 1 has X as <noun> 4 of <whole>, where rank 0 has Y; <advice>".
 struct AgreementWords {
   std::string noun;
   std::string whole;
   std::string advice;
-  size_t first = 0;  // the number of the first thing said
+  size_t first = 0;  // the number of the list's first entry
 };
-
-namespace detail {
 
 inline uint64_t digest_of(const std::vector<std::string>& said) {
   uint64_t hash = UINT64_C(0xcbf29ce484222325);  // FNV-1a
@@ -34,7 +32,7 @@ inline uint64_t digest_of(const std::vector<std::string>& said) {
   return hash;
 }
 
-// Of one rank: texts, each with a NUL behind it.
+// The list of one rank from its bytes: texts, each followed by a NUL.
 inline std::vector<std::string> split_said(std::string_view bytes) {
   std::vector<std::string> said;
   while (!bytes.empty()) {
@@ -49,7 +47,7 @@ inline std::string said_at(const std::vector<std::string>& said, size_t index) {
   return index < said.size() ? said[index] : "nothing";
 }
 
-// The rank that says at `index` what most ranks say there, the lowest of them.
+// The lowest rank whose entry at `index` is the most frequent one.
 inline size_t usual_rank(const std::vector<std::vector<std::string>>& all, size_t index) {
   size_t usual = 0;
   size_t most = 0;
@@ -84,23 +82,21 @@ inline size_t usual_rank(const std::vector<std::vector<std::string>>& all, size_
   fail(Status::kInvalid, "the ranks differ in " + words.whole + "; " + words.advice);
 }
 
-}  // namespace detail
-
-// Collective: every rank says a list of texts. If they are not the same everywhere, all ranks throw the same
-// Status::kInvalid, which names the first difference and the rank that most others contradict (Error::peer_rank; the
-// higher of two). The group goes on working. Costs one all_gather of 8 bytes while all agree.
+// Compares a list of texts over all ranks. All ranks must call it. Blocks. If the lists differ, all ranks throw the
+// same Status::kInvalid, which names the first difference and the rank in the minority (Error::peer_rank; the higher of
+// two). The group stays usable. Takes one all_gather of 8 bytes if the lists are equal.
 inline void require_agreement(ProcessGroup& group, const std::vector<std::string>& said, const AgreementWords& words) {
-  const uint64_t mine = detail::digest_of(said);
+  const uint64_t mine = digest_of(said);
   std::vector<uint64_t> digests(static_cast<size_t>(group.world_size()));
   group.all_gather(as_buffer(mine), digests);
   bool same = true;
   for (const uint64_t digest : digests) same = same && digest == mine;
-  if (same) return;  // then it is so on all ranks
+  if (same) return;  // on all ranks alike
   std::string bytes;
   for (const std::string& text : said) bytes.append(text).push_back('\0');
   std::vector<std::vector<std::string>> all;
-  for (const std::string& object : group.all_gather_object(bytes)) all.push_back(detail::split_said(object));
-  detail::tell_difference(all, words);
+  for (const std::string& object : group.all_gather_object(bytes)) all.push_back(split_said(object));
+  tell_difference(all, words);
 }
 
-}  // namespace backplane
+}  // namespace backplane::detail

@@ -69,7 +69,9 @@ inline DType dlpack_dtype(const DLDataType& type) {
 
 }  // namespace detail
 
-// The elements of a tensor. It must be compact and row-major (strides NULL or as such); the tensor keeps owning them.
+// The elements of a tensor. The tensor must be contiguous in row-major order, in host or CUDA memory; Status::kInvalid
+// otherwise. It keeps owning the elements and must outlive the operations on the buffer. DLTensor does not say whether
+// it is read-only: do not pass the buffer of such a tensor as an output.
 inline Buffer buffer_of(const DLTensor& tensor) {
   uint64_t count = 1;
   for (int i = tensor.ndim - 1; i >= 0; --i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backplane/distributed.hpp"
+#include "backplane/compat/megengine.hpp"
 
 #include <atomic>
 #include <stdexcept>
@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, SynchronizedTest,
 TEST_P(SynchronizedTest, ReturnsWhenAllHave) {
   std::atomic<int> done = 0;
   in_group([this, &done](ProcessGroup& group) {
-    const int result = synchronized(
+    const int result = compat::synchronized(
         [&done](int add) {
           ++done;
           return add + 1;
@@ -26,7 +26,7 @@ TEST_P(SynchronizedTest, ReturnsWhenAllHave) {
         group)(41);
     EXPECT_EQ(result, 42);
     EXPECT_EQ(done, world_size());
-    synchronized([] {}, group)();
+    compat::synchronized([] {}, group)();
   });
 }
 
@@ -34,7 +34,7 @@ TEST_P(SynchronizedTest, ReturnsWhenAllHave) {
 TEST_P(SynchronizedTest, AFailureOfOneReachesAll) {
   in_group([this](ProcessGroup& group) {
     const int culprit = world_size() - 1;
-    auto load = synchronized(
+    auto load = compat::synchronized(
         [&group, culprit] {
           if (group.rank() == culprit) throw std::runtime_error("there is no such file");
           return std::string("loaded");
@@ -60,7 +60,7 @@ TEST_P(SynchronizedTest, AFailureOfOneReachesAll) {
 TEST_P(SynchronizedTest, ARetryDoesNotCountTwice) {
   in_group([this](ProcessGroup& group) {
     ProcessGroup all = group.with_backend(backend());
-    auto wait_for_all = synchronized([] {}, all, std::chrono::milliseconds(200));
+    auto wait_for_all = compat::synchronized([] {}, all, std::chrono::milliseconds(200));
     const int attempts = group.rank() == 0 ? 2 : 1;
     const bool comes = group.rank() == 0 || group.rank() < world_size() - 1;  // the last one never does
     for (int i = 0; comes && i < attempts && world_size() > 1; ++i) {
@@ -71,8 +71,8 @@ TEST_P(SynchronizedTest, ARetryDoesNotCountTwice) {
 }
 
 TEST(DistributedTest, OutsideOfAJobItIsJustTheFunction) {
-  EXPECT_FALSE(is_distributed());
-  EXPECT_EQ(synchronized([] { return 3; })(), 3);
+  EXPECT_FALSE(compat::is_distributed());
+  EXPECT_EQ(compat::synchronized([] { return 3; })(), 3);
 }
 
 using OverrideTest = BackendTest;
@@ -83,12 +83,12 @@ INSTANTIATE_TEST_SUITE_P(Backends, OverrideTest,
 TEST_P(OverrideTest, HoldsForItsScopeAndItsThread) {
   in_group([](ProcessGroup& group) {
     for (const std::string& backend : built_backends()) {
-      const OverrideBackend outer(backend, group);
+      const compat::OverrideBackend outer(backend, group);
       EXPECT_EQ(get_backend(), backend);
       EXPECT_EQ(get_rank(), group.rank());
       EXPECT_EQ(get_world_size(), group.world_size());
       {
-        const OverrideBackend inner("inproc");  // over the ranks of the one in force
+        const compat::OverrideBackend inner("inproc");  // over the ranks of the one in force
         EXPECT_EQ(get_backend(), "inproc");
         int sum = 1;
         all_reduce(as_buffer(sum));
@@ -103,7 +103,7 @@ TEST_P(OverrideTest, HoldsForItsScopeAndItsThread) {
     }
     EXPECT_EQ(failure_of([] { get_backend(); }), Status::kInvalid);  // there is no default group in this test
     std::string text;
-    EXPECT_EQ(failure_of([&group] { const OverrideBackend none("no_such", group); }, &text), Status::kInvalid);
+    EXPECT_EQ(failure_of([&group] { const compat::OverrideBackend none("no_such", group); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("unknown backend 'no_such'"), std::string::npos) << text;
   });
 }

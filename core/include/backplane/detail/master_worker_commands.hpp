@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What runs on the workers of master_worker.hpp: commands, each in its turn, and the buffers that they work on.
+// The workers' side of compat/master_worker.hpp: commands, their order, and their buffers.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@
 namespace backplane {
 namespace detail {
 
-// A worker's side: its buffers, and whose turn it is. The master's: whether it has ended.
+// On a worker: its buffers, and the order of its commands. On the master: whether it has ended.
 class CommandState {
  public:
   static CommandState& own() {
@@ -42,15 +42,15 @@ class CommandState {
     next_ = 0;
     ended_ = false;
   }
-  // Blocks until command `number` may begin: all before it have ended, or will never run. Throws Status::kCancelled if
-  // it is not to run itself.
+  // Blocks until command `number` may begin: all earlier ones have ended or were skipped. Throws Status::kCancelled if
+  // it was skipped or cancelled itself.
   void begin(uint64_t number) {
     const rpc::detail::Waiting waiting;
     std::unique_lock lock(mutex_);
     for (;;) {
       if (ended_ || number < next_ || skipped_.count(number) > 0 || rpc::cancelled()) {
         pass_over(number);
-        fail(Status::kCancelled, "the master waits for this command no more");
+        fail(Status::kCancelled, "the master no longer waits for this command");
       }
       if (!running_ && number == next_) break;
       changed_.wait_for(lock, kLook);  // nothing wakes it for a cancel
@@ -63,12 +63,12 @@ class CommandState {
     ++next_;
     advance();
   }
-  // Command `number` will not come, or need not run any more. One that runs, or has, is left alone.
+  // Command `number` must not run. Has no effect on a command that runs or has run.
   void skip(uint64_t number) {
     const std::lock_guard lock(mutex_);
     pass_over(number);
   }
-  // On a worker: commands that have not begun never will. On the master: lets hold go.
+  // On a worker: cancels commands that have not begun. On the master: ends hold.
   void end() {
     const std::lock_guard lock(mutex_);
     ended_ = true;
@@ -123,7 +123,7 @@ class CommandState {
   bool ended_ = false;
 };
 
-// A command's place in the order, for as long as it runs.
+// Holds a command's place in the order during its lifetime.
 class Turn {
  public:
   explicit Turn(uint64_t number) { CommandState::own().begin(number); }
@@ -142,13 +142,15 @@ auto in_turn(Function function, std::type_identity<std::tuple<Parameters...>>, s
 
 }  // namespace detail
 
-// N elements on each worker; the master and its functions hand this name of them around.
+namespace compat {
+
+// The name of a buffer of `count` elements on each worker. Commands take it as an argument.
 template <Element T>
 struct Distributed {
   uint64_t id = 0;
-  uint64_t count = 0;  // N
+  uint64_t count = 0;  // elements on each worker
 
-  // On a worker: its elements.
+  // On a worker: its elements. Valid until the buffer is dropped.
   std::span<T> local() const {
     std::vector<std::byte>& bytes = detail::CommandState::own().buffer(id);
     return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
@@ -156,7 +158,7 @@ struct Distributed {
   MSGPACK_DEFINE(id, count)
 };
 
-// A function that a master may run on workers, under a name of its own, registered on all ranks before
+// Registers a function that a master may run on workers, under a unique name. Call it on all ranks before
 // init_master_worker. Arguments and results are those of rpc::register_function.
 template <typename Function>
 void register_command(const std::string& name, Function function) {
@@ -164,6 +166,8 @@ void register_command(const std::string& name, Function function) {
   rpc::register_function(name, detail::in_turn(std::move(function), std::type_identity<typename Signature::Arguments>(),
                                                std::type_identity<typename Signature::Result>()));
 }
+
+}  // namespace compat
 
 namespace detail {
 
@@ -175,47 +179,47 @@ inline Buffer whole(uint64_t id, uint32_t dtype) {
 inline void register_commands() {
   static std::once_flag once;
   std::call_once(once, [] {
-    register_command("backplane.make", [](uint64_t id, uint64_t bytes, const std::vector<uint8_t>& value) {
+    compat::register_command("backplane.make", [](uint64_t id, uint64_t bytes, const std::vector<uint8_t>& value) {
       CommandState::own().make(id, bytes);
       std::vector<std::byte>& made = CommandState::own().buffer(id);
       for (uint64_t at = 0; at < bytes; at += value.size()) std::memcpy(made.data() + at, value.data(), value.size());
     });
-    register_command("backplane.drop", [](uint64_t id) { CommandState::own().drop(id); });
-    register_command("backplane.write", [](uint64_t id, const rpc::Array<uint8_t>& values) {
+    compat::register_command("backplane.drop", [](uint64_t id) { CommandState::own().drop(id); });
+    compat::register_command("backplane.write", [](uint64_t id, const rpc::Array<uint8_t>& values) {
       std::vector<std::byte>& bytes = CommandState::own().buffer(id);
       if (bytes.size() != values.size()) fail(Status::kInvalid, "write: the buffer has another size");
       if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
     });
-    register_command("backplane.read", [](uint64_t id) {
+    compat::register_command("backplane.read", [](uint64_t id) {
       // Not a copy: the master waits for it, so that no other command writes to the buffer meanwhile.
       const auto bytes = CommandState::own().shared_buffer(id);
       return rpc::Array<uint8_t>(reinterpret_cast<uint8_t*>(bytes->data()), bytes->size(), bytes);
     });
-    register_command("backplane.all_reduce", [](uint64_t id, uint32_t dtype, uint32_t op) {
+    compat::register_command("backplane.all_reduce", [](uint64_t id, uint32_t dtype, uint32_t op) {
       CommandState::own().workers().all_reduce(whole(id, dtype), static_cast<ReduceOp>(op));
     });
-    register_command("backplane.broadcast", [](uint64_t id, uint32_t dtype, int root) {
+    compat::register_command("backplane.broadcast", [](uint64_t id, uint32_t dtype, int root) {
       CommandState::own().workers().broadcast(whole(id, dtype), root);
     });
-    register_command("backplane.reduce", [](uint64_t id, uint32_t dtype, int root, uint32_t op) {
+    compat::register_command("backplane.reduce", [](uint64_t id, uint32_t dtype, int root, uint32_t op) {
       const Buffer buffer = whole(id, dtype);
       ProcessGroup& workers = CommandState::own().workers();
       workers.reduce(buffer, workers.rank() == root ? buffer : Buffer(), root, static_cast<ReduceOp>(op));
     });
-    register_command("backplane.all_gather", [](uint64_t each, uint64_t all, uint32_t dtype) {
+    compat::register_command("backplane.all_gather", [](uint64_t each, uint64_t all, uint32_t dtype) {
       CommandState::own().workers().all_gather(whole(each, dtype), whole(all, dtype));
     });
-    register_command("backplane.gather", [](uint64_t each, uint64_t all, uint32_t dtype, int root) {
+    compat::register_command("backplane.gather", [](uint64_t each, uint64_t all, uint32_t dtype, int root) {
       ProcessGroup& workers = CommandState::own().workers();
       const Buffer there = whole(all, dtype);  // on all: what was dropped fails before anybody begins
       workers.gather(whole(each, dtype), workers.rank() == root ? there : Buffer(), root);
     });
-    register_command("backplane.scatter", [](uint64_t all, uint64_t each, uint32_t dtype, int root) {
+    compat::register_command("backplane.scatter", [](uint64_t all, uint64_t each, uint32_t dtype, int root) {
       ProcessGroup& workers = CommandState::own().workers();
       const Buffer there = whole(all, dtype);
       workers.scatter(workers.rank() == root ? there : Buffer(), whole(each, dtype), root);
     });
-    register_command("backplane.barrier", [] { CommandState::own().workers().barrier(); });
+    compat::register_command("backplane.barrier", [] { CommandState::own().workers().barrier(); });
     rpc::register_function("backplane.skip", [](uint64_t number) { CommandState::own().skip(number); });
     rpc::register_function("backplane.hold", [] { CommandState::own().hold(); });
   });

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Typed objects over a group, serialised with msgpack (msgpack-cxx). Unpacking is data only and never runs code; what a
-// peer sends is limited in depth and size before anything is allocated for it.
+// Typed objects over a group, serialised with msgpack (msgpack-cxx). Unpacking runs no code of the peer. Depth and size
+// of received data are checked before memory is allocated. The calls are collective and block; a value of another type
+// than T is Status::kInvalid.
 #pragma once
 
 #include <cstddef>
@@ -36,13 +37,13 @@ T unpack(const std::string& bytes) {
 
 }  // namespace detail
 
-// Every rank, the root too, gets a copy of the root's value.
+// Returns a copy of the root's value, on every rank including the root.
 template <typename T>
 T broadcast_value(ProcessGroup& group, const T& value, int root, Timeout timeout = kDefaultTimeout) {
   return detail::unpack<T>(
       group.broadcast_object(group.rank() == root ? detail::pack(value) : std::string(), root, timeout));
 }
-// W values at the root, in rank order; none elsewhere.
+// Returns W values at the root, in rank order, and none elsewhere.
 template <typename T>
 std::vector<T> gather_values(ProcessGroup& group, const T& value, int root, Timeout timeout = kDefaultTimeout) {
   std::vector<T> values;
@@ -51,7 +52,7 @@ std::vector<T> gather_values(ProcessGroup& group, const T& value, int root, Time
   }
   return values;
 }
-// W values everywhere, in rank order.
+// Returns W values, in rank order, on every rank.
 template <typename T>
 std::vector<T> all_gather_values(ProcessGroup& group, const T& value, Timeout timeout = kDefaultTimeout) {
   std::vector<T> values;
@@ -60,7 +61,7 @@ std::vector<T> all_gather_values(ProcessGroup& group, const T& value, Timeout ti
   }
   return values;
 }
-// `values` (W) matters at the root only.
+// `values`: W at the root; not read elsewhere. Returns this rank's.
 template <typename T>
 T scatter_value(ProcessGroup& group, const std::vector<T>& values, int root, Timeout timeout = kDefaultTimeout) {
   std::vector<std::string> packed;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rpc.hpp's calls carry: arguments and results of any type that msgpack-cxx knows, arrays out of band, references.
-// Decoding is data only and never runs code; sizes and depth are limited before anything is allocated.
+// The content of RPC messages: arguments and results of any type that msgpack-cxx serialises, arrays out of band, and
+// references. Decoding runs no code of the peer. Sizes and depth are checked before memory is allocated.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@
 
 namespace backplane::rpc {
 
-// Elements that travel as they lie in memory: not serialised, and where the transport can, not copied. Copies share the
-// elements. As an argument it may be written to by the function, which has its own copy; the caller's stays busy, and
-// must not be written to, until the transport has let go of it: at the end of a call that succeeded, some time after
-// one that timed out or was cancelled.
+// Elements in host memory that are sent without serialisation, and without a copy where the transport allows it. Copies
+// share the elements. A function that gets it as an argument has its own copy, which it may write to. The caller must
+// not write to the elements until the transport has released them: when the call succeeds, or some time after it timed
+// out or was cancelled.
 template <Element T>
 class Array {
  public:
@@ -38,8 +38,8 @@ class Array {
     size_ = kept->size();
     keep_ = std::move(kept);
   }
-  // Elements that `keep` keeps alive until the transport has let go of them. Without it they must live as long as the
-  // worker does, or be in calls that succeed only.
+  // `size` elements at `data`, which `keep` keeps alive until the transport has released them. Without `keep` they must
+  // stay alive until the worker has shut down, unless all calls with them succeed.
   Array(T* data, uint64_t size, std::shared_ptr<void> keep = {}) : data_(data), size_(size), keep_(std::move(keep)) {}
 
   T* data() const { return data_; }
@@ -55,35 +55,37 @@ class Array {
   std::shared_ptr<void> keep_;
 };
 
-// Elements in the memory of a CUDA device, which travel into the memory of one of the receiver's: of that which the
-// sender's device_maps name for it, else the one from which they would come the other way. Copies share the elements.
+// Elements in the memory of a CUDA device, which are sent to the memory of one of the receiver's devices: the one that
+// the sender's option device_maps names, else the one that the receiver's device_maps maps to the sender's. Copies
+// share the elements.
 //
 //     rpc::register_function("scale", [](const rpc::DeviceArray<float>& x) { return scaled(x); });
 //     rpc::init_rpc("a", {.backend = "tensorpipe?device_maps=b:0=1"});
 //     auto y = rpc::rpc_sync<rpc::DeviceArray<float>>("b", "scale", rpc::DeviceArray<float>(x, 1024, 0, keep));
 //
-// Only TENSORPIPE carries them, between workers that map their devices; it copies them through the host's memory. Other
-// agents, and calls of a worker's own functions, end with Status::kUnsupported, and so do devices that are not mapped,
-// with Status::kInvalid.
-// Streams: what the device's default stream was given before a call, or before a function returned, is waited for; work
-// in other streams must have finished. What arrives is there. As an argument, and as a result that was received, it is
-// memory of its own, which may be written to and is given back to the device with the last copy of the array: work in
-// streams must have finished by then. What is sent must not be written to as long as an Array must not.
+// Only TENSORPIPE carries them, between workers that map their devices, through host memory. With other agents, and in
+// calls of a worker's own functions, the call ends with Status::kUnsupported; for a device that is not mapped, with
+// Status::kInvalid.
+//
+// Streams: the transport waits for work that the device's default stream got before the call, or before the function
+// returned. Work in other streams must have finished. Received elements are complete. A received array has memory of
+// its own, which may be written to and is freed with the last copy of the array; work in streams must have finished by
+// then. Sent elements must not be written to for as long as those of an Array.
 template <Element T>
 class DeviceArray {
  public:
   using value_type = T;
 
   DeviceArray() = default;
-  // `data`: in the memory of CUDA device `ordinal` of this process, as the CUDA runtime counts them, in its primary
-  // context (cudaMalloc, or NCCL's, or cuMemAlloc there). It belongs to `keep`, as with Array.
+  // `size` elements at `data`, in memory of CUDA device `ordinal` of this process, as the CUDA runtime counts them, in
+  // its primary context (cudaMalloc, ncclMemAlloc, or cuMemAlloc there). `keep` keeps them alive, as in Array.
   DeviceArray(T* data, uint64_t size, int ordinal, std::shared_ptr<void> keep = {})
       : data_(data), size_(size), ordinal_(ordinal), keep_(std::move(keep)) {}
 
-  T* data() const { return data_; }        // not for the host to look at
+  T* data() const { return data_; }        // not accessible to the host
   uint64_t size() const { return size_; }  // elements
   Device device() const { return Device::cuda(ordinal_); }
-  // For operations of a process group, as long as this lives.
+  // For operations of a process group. Valid as long as this array.
   Buffer buffer() const { return Buffer(data_, size_, dtype_of<T>, device()); }
   const std::shared_ptr<void>& keep() const { return keep_; }
 
@@ -94,7 +96,7 @@ class DeviceArray {
   std::shared_ptr<void> keep_;
 };
 
-// A result that stays where it was made, of any type: only references to it travel, RRef<Local<T>>.
+// A result of any type that stays on the worker that made it. Only references to it are sent: RRef<Local<T>>.
 template <typename T>
 class Local {
  public:
@@ -120,8 +122,8 @@ using backplane::detail::fail;
 using PayloadHandle = std::shared_ptr<bp_rpc_payload>;
 inline PayloadHandle own(bp_rpc_payload* received) { return {received, bp_rpc_payload_release}; }
 
-// The next value in what a peer has sent. Looked through first: what it says to contain must be there, so that what is
-// allocated is bounded by the size of the message, whatever it says.
+// The next value of a received message. The message is parsed first, so that memory is allocated only for elements that
+// it contains.
 template <typename T>
 T unpack(const char* data, size_t size, size_t* offset) {
   msgpack::null_visitor look;
@@ -142,7 +144,7 @@ inline constexpr bool kIsLocal = false;
 template <typename T>
 inline constexpr bool kIsLocal<Local<T>> = true;
 
-// Collects what goes out.
+// Builds a message.
 class Packer {
  public:
   template <typename T>
@@ -150,7 +152,7 @@ class Packer {
     static_assert(!kIsLocal<T>, "a Local stays with its owner; send an RRef to it");
     msgpack::pack(payload_, value);
   }
-  void add(std::monostate) {}  // what a function that returns nothing returns
+  void add(std::monostate) {}  // the result of a function that returns void
   template <typename T>
   void add(const Array<T>& array) {
     add_buffer(array.data(), array.size() * sizeof(T), array.keep());
@@ -161,7 +163,7 @@ class Packer {
   }
   template <Element T>
   requires(!std::is_same_v<T, bool>) void add(std::vector<T> elements) { add(Array<T>(std::move(elements))); }
-  // A value that stays where it is until this is released.
+  // Adds a value that stays alive until this is released.
   template <typename T>
   void lend(const T& value) {
     add(value);
@@ -176,7 +178,7 @@ class Packer {
     keep(ref.handle());
   }
 
-  // For one call of the C API, which takes over what was added.
+  // For one call of the C API, which takes ownership of the added values.
   bp_rpc_content content() {
     bp_rpc_content content = {};
     content.struct_size = sizeof(bp_rpc_content);
@@ -185,7 +187,7 @@ class Packer {
     content.owner = keep_.release();
     return content;
   }
-  // Valid until released: payload, buffers and references stay with the owner.
+  // For bp_rpc_value::encode. Payload, buffers and references stay valid until content->release.
   static int32_t hand_over(std::unique_ptr<Packer> packer, bp_rpc_content* content) {
     packer->fill(content);
     content->release = [](void* owner) { delete static_cast<Packer*>(owner); };
@@ -216,10 +218,10 @@ class Packer {
   msgpack::sbuffer payload_{64};
   std::vector<bp_buffer> buffers_;
   std::vector<bp_rref*> refs_;
-  std::unique_ptr<Keep> keep_;  // none: nothing is to be kept
+  std::unique_ptr<Keep> keep_;  // NULL: nothing to keep alive
 };
 
-// Takes apart what came, in the order in which it was added.
+// Reads the values of a received message, in the order in which they were added.
 class Unpacker {
  public:
   explicit Unpacker(PayloadHandle received) : received_(std::move(received)) {
@@ -230,7 +232,7 @@ class Unpacker {
   T take() {
     return Taker<T>::take(this);
   }
-  // Throws if there is more: the caller gave more arguments than the function has.
+  // Throws if values are left: the caller passed more arguments than the function has.
   void finish() const {
     if (offset_ == size_ && buffer_ == bp_rpc_payload_buffers(received_.get())) return;
     fail(Status::kInvalid, "more was sent than is expected here; give as many values, of the same types");
@@ -283,7 +285,7 @@ class Unpacker {
   T take_packed() {
     return unpack<T>(payload_, size_, &offset_);
   }
-  // In such memory: a peer may have sent another kind of array.
+  // Throws if the buffer is in other memory: the peer may have sent another kind of array.
   bp_buffer next_buffer(size_t element, uint32_t memory = BP_HOST) {
     bp_buffer buffer = {};
     if (buffer_ >= bp_rpc_payload_buffers(received_.get())) {

@@ -3,11 +3,11 @@
 // Several devices in one process: the _multigpu calls of the first torch.distributed.
 //
 //     std::vector<Buffer> gradients = {on_device_0, on_device_1};
-//     backplane::all_reduce_multigpu(gradients);  // the sum over all devices of all ranks
+//     backplane::compat::all_reduce_multigpu(gradients);  // the sum over all devices of all ranks
 //
-// Each rank hands over as many buffers as the others, each on a device of its own. They are the ranks of a group of
-// their own, in which buffer i of rank r is number r * n + i. It is made by the first call with these devices and kept
-// until clear_group_cache; making it needs a group that takes host buffers, too (cpu:gloo,cuda:nccl).
+// All ranks pass the same number of buffers, each on a CUDA device of its own. The buffers are the ranks of a separate
+// group, in which buffer i of rank r has the number r * n + i. The first call with these devices creates the group, and
+// it lasts until clear_group_cache. Creating it needs a group that also serves host buffers (cpu:gloo,cuda:nccl).
 #pragma once
 
 #include <array>
@@ -23,30 +23,31 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/compat/streams.hpp"
 #include "backplane/distributed.hpp"
 #include "backplane/store.hpp"
 
 namespace backplane {
 namespace detail {
 
-// The groups of one rank's devices.
+// The memberships of one rank's devices.
 struct DeviceGroups {
   std::optional<StoreServer> server;  // on rank 0
   std::vector<ProcessGroup> members;  // one per device
 };
 
-// Where rank 0's server is. The job's other ranks reach the host that they found rank 0 at.
+// The address of rank 0's store server. Its host is the one at which the ranks found rank 0 (MASTER_ADDR).
 struct Meeting {
   std::array<char, 256> host = {};
   int64_t port = 0;
 };
 
-inline Meeting agree_to_meet(ProcessGroup& group, int64_t devices, std::optional<StoreServer>& server) {
+inline Meeting agree_on_meeting(ProcessGroup& group, int64_t devices, std::optional<StoreServer>& server) {
   std::array<int64_t, 2> bounds = {devices, -devices};
   group.all_reduce(bounds, ReduceOp::kMax);
   if (bounds[0] != -bounds[1]) {
-    fail(Status::kInvalid, "the ranks hand over between " + std::to_string(-bounds[1]) + " and " +
-                               std::to_string(bounds[0]) + " buffers; all need as many devices");
+    fail(Status::kInvalid, "the ranks pass between " + std::to_string(-bounds[1]) + " and " +
+                               std::to_string(bounds[0]) + " buffers; all must pass the same number");
   }
   Meeting meeting;
   if (group.rank() == 0) {
@@ -56,13 +57,13 @@ inline Meeting agree_to_meet(ProcessGroup& group, int64_t devices, std::optional
       server.emplace(host);
       meeting.port = server->port();
     } catch (const Error&) {
-      group.broadcast(as_buffer(meeting.port), 0);  // the others are told, too
+      group.broadcast(as_buffer(meeting.port), 0);  // port 0 tells the others
       throw;
     }
     std::strncpy(meeting.host.data(), host.c_str(), meeting.host.size() - 1);
   }
   group.broadcast(as_buffer(meeting.port), 0);
-  if (meeting.port == 0) fail(Status::kResource, "rank 0 cannot serve the store at which the devices meet");
+  if (meeting.port == 0) fail(Status::kResource, "rank 0 cannot start the store server for the group of devices");
   group.broadcast(meeting.host, 0);
   return meeting;
 }
@@ -71,7 +72,7 @@ inline Meeting agree_to_meet(ProcessGroup& group, int64_t devices, std::optional
 inline DeviceGroups start_device_groups(ProcessGroup group, const std::vector<int>& devices) {
   DeviceGroups made;
   const int n = static_cast<int>(devices.size());
-  const Meeting meeting = agree_to_meet(group, n, made.server);
+  const Meeting meeting = agree_on_meeting(group, n, made.server);
   const std::string backend = group.backend(Device::cuda(devices.front()));
   std::vector<std::optional<ProcessGroup>> members(devices.size());
   std::vector<std::exception_ptr> failures(devices.size());
@@ -112,10 +113,11 @@ inline DeviceGroupCache& device_group_cache() {
   return *cache;
 }
 
-inline std::shared_ptr<DeviceGroups> device_groups(const ProcessGroup& group, const std::vector<Buffer>& buffers) {
+template <typename AnyBuffer>
+std::shared_ptr<DeviceGroups> device_groups(const ProcessGroup& group, const std::vector<AnyBuffer>& buffers) {
   if (buffers.empty()) fail(Status::kInvalid, "a _multigpu call needs at least one buffer");
   std::vector<int> devices;
-  for (const Buffer& buffer : buffers) {
+  for (const AnyBuffer& buffer : buffers) {
     if (buffer.device().memory != BP_CUDA) fail(Status::kInvalid, "a _multigpu call takes buffers on CUDA devices");
     devices.push_back(buffer.device().ordinal);
   }
@@ -141,65 +143,70 @@ void on_each_device(DeviceGroups& groups, const Call& call) {
   for (Work& work : works) work.wait();
 }
 
-inline CallOptions started(CallOptions options) {
+inline CallOptions started(CallOptions options, Device device) {
   options.async_op = true;
+  if (options.stream == nullptr) options.stream = compat::registered_stream(device);
   return options;
 }
 
 }  // namespace detail
 
-// All of these: collective, block until all buffers are done, and throw what the first one fails with. A rank calls
-// them from one thread at a time. They always wait, whatever options.async_op says.
+namespace compat {
 
-// Buffer `src_index` of rank `src` reaches all the others.
+// These are collective and block until all buffers are done, whatever options.async_op is. They throw the first
+// failure. A rank must call them from one thread at a time.
+
+// Copies buffer `src_index` of rank `src` to all other buffers.
 inline void broadcast_multigpu(const std::vector<Buffer>& buffers, int src, const OptionalGroup& group = {},
                                int src_index = 0, const CallOptions& options = {}) {
   const auto groups = detail::device_groups(detail::chosen(group), buffers);
   const int root = src * static_cast<int>(buffers.size()) + src_index;
   detail::on_each_device(*groups, [&](ProcessGroup& member, size_t i) {
-    return member.broadcast(buffers[i], root, detail::started(options));
+    return member.broadcast(buffers[i], root, detail::started(options, buffers[i].device()));
   });
 }
 
-// Each buffer ends with the same: all of them, of all ranks, reduced.
+// In place. Every buffer gets the reduction of all buffers of all ranks.
 inline void all_reduce_multigpu(const std::vector<Buffer>& buffers, ReduceOp op = ReduceOp::kSum,
                                 const OptionalGroup& group = {}, const CallOptions& options = {}) {
   const auto groups = detail::device_groups(detail::chosen(group), buffers);
   detail::on_each_device(*groups, [&](ProcessGroup& member, size_t i) {
-    return member.all_reduce(buffers[i], op, detail::started(options));
+    return member.all_reduce(buffers[i], op, detail::started(options, buffers[i].device()));
   });
 }
 
-// Only buffer `dst_index` of rank `dst` is written.
+// In place. Writes the result to buffer `dst_index` of rank `dst`; the other buffers are not changed.
 inline void reduce_multigpu(const std::vector<Buffer>& buffers, int dst, ReduceOp op = ReduceOp::kSum,
                             const OptionalGroup& group = {}, int dst_index = 0, const CallOptions& options = {}) {
   const auto groups = detail::device_groups(detail::chosen(group), buffers);
   const int root = dst * static_cast<int>(buffers.size()) + dst_index;
   detail::on_each_device(*groups, [&](ProcessGroup& member, size_t i) {
     const Buffer out = member.rank() == root ? buffers[i] : Buffer();
-    return member.reduce(buffers[i], out, root, op, detail::started(options));
+    return member.reduce(buffers[i], out, root, op, detail::started(options, buffers[i].device()));
   });
 }
 
-// outs[i], on the device of ins[i], gets the inputs of all: input j of rank r is block r * ins.size() + j.
-inline void all_gather_multigpu(const std::vector<Buffer>& outs, const std::vector<Buffer>& ins,
+// outs[i] must be on the device of ins[i]. Each output gets the inputs of all ranks: input j of rank r becomes block
+// r * ins.size() + j.
+inline void all_gather_multigpu(const std::vector<ConstBuffer>& ins, const std::vector<Buffer>& outs,
                                 const OptionalGroup& group = {}, const CallOptions& options = {}) {
-  if (outs.size() != ins.size()) detail::fail(Status::kInvalid, "all_gather_multigpu: as many outputs as inputs");
+  if (outs.size() != ins.size()) detail::fail(Status::kInvalid, "all_gather_multigpu needs as many outputs as inputs");
   const auto groups = detail::device_groups(detail::chosen(group), ins);
   detail::on_each_device(*groups, [&](ProcessGroup& member, size_t i) {
-    return member.all_gather(ins[i], outs[i], detail::started(options));
+    return member.all_gather(ins[i], outs[i], detail::started(options, ins[i].device()));
   });
 }
 
-// Ends the groups that _multigpu calls have made in this process; all ranks, when no call is under way. The next call
-// makes them anew.
+// Ends the groups that _multigpu calls have created in this process. All ranks must call it, while no _multigpu call is
+// running. The next _multigpu call creates them again.
 inline void clear_group_cache() {
   detail::DeviceGroupCache& cache = detail::device_group_cache();
-  decltype(cache.groups) ended;  // outside of the lock, for that takes time
+  decltype(cache.groups) ended;  // destroyed without the lock, because ending groups takes time
   {
     const std::lock_guard lock(cache.mutex);
     ended.swap(cache.groups);
   }
 }
 
+}  // namespace compat
 }  // namespace backplane
