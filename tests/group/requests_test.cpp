@@ -202,6 +202,57 @@ TEST_P(RequestsTest, SendAndReceiveAtOnce) {
   });
 }
 
+TEST_P(RequestsTest, TheCallsOfCpp) {
+  std::atomic<int> ended = 0;
+  in_group([&ended](ProcessGroup& group) {
+    const int peer = 1 - group.rank();
+    // A message that the group keeps; nobody keeps the Work.
+    group.isend(std::vector<int>(200'000, group.rank()), peer, 3).on_done([&ended](const Error* failure) {
+      if (failure == nullptr) ++ended;
+    });
+    std::vector<int> big(200'000);
+    std::vector<int> small(1);
+    const std::vector<Work> works = {group.irecv(small, peer, 4), group.irecv(big, peer, 3)};
+    EXPECT_EQ(wait_any(works), 1U);
+    EXPECT_EQ(wait_any({works[0]}, std::chrono::milliseconds(20)), std::nullopt);
+    EXPECT_EQ(works[1].received().tag, 3U);
+    EXPECT_EQ(big.back(), peer);
+    group.send(std::span<const int>(big.data(), 1), peer, 4);
+    EXPECT_EQ(wait_any(works), 0U);
+    const std::vector<int> out(200'000, 5);
+    const Received received = group.sendrecv(out, peer, big, peer, 5);
+    EXPECT_EQ(received.source, peer);
+    EXPECT_EQ(big.back(), 5);
+    Work failed = group.irecv(small, peer, 9);
+    failed.cancel();
+    std::string told;
+    EXPECT_EQ(wait_any({failed}), 0U);
+    failed.on_done([&told](const Error* failure) { told = failure->group(); });
+    EXPECT_EQ(told, "test");
+    EXPECT_EQ(name_of(failure_of([&failed] { failed.wait(); })), "cancelled");
+    group.check();
+    group.send_object("an object", peer, 1);
+    EXPECT_EQ(group.recv_object(peer, 1), "an object");
+    EXPECT_EQ(group.new_group_by_members({group.rank()}).world_size(), 1);
+    int sum = 1;
+    group.scan(as_buffer(sum), as_buffer(sum));
+    EXPECT_EQ(sum, group.rank() + 1);
+    int none = -1;
+    group.exscan(as_buffer(sum), as_buffer(none));
+    EXPECT_EQ(none, group.rank() == 0 ? -1 : 1);
+    std::vector<int> first(2, group.rank());
+    std::vector<int> second(2, group.rank() + 10);
+    std::vector<int> from_first(2);
+    std::vector<int> from_second(2);
+    group.all_to_all_list({first, second}, {from_first, from_second});
+    EXPECT_EQ(from_first[0], group.rank() == 0 ? 0 : 10);
+    EXPECT_EQ(from_second[1], group.rank() == 0 ? 1 : 11);
+    group.all_gather_list(first, {from_first, from_second}, {.async_op = true}).wait();
+    EXPECT_EQ(from_second[0], 1);
+  });
+  EXPECT_TRUE(eventually([&ended] { return ended == 2; }));
+}
+
 // A buffer is busy until its operation is terminal, whoever still has the request: what is sent is what is there when
 // the receiver takes it.
 TEST_P(RequestsTest, BuffersOutliveTheRequest) {

@@ -22,6 +22,9 @@ enum class Status : int32_t {
   kInternal = BP_INTERNAL,
 };
 
+// "timeout" for kTimeout.
+inline std::string name_of(Status status) { return bp_status_name(static_cast<int32_t>(status)); }
+
 // what() is one sentence: what failed, where, why, and what to do.
 class Error : public std::runtime_error {
  public:
@@ -29,18 +32,22 @@ class Error : public std::runtime_error {
       : std::runtime_error(error.text),
         status_(static_cast<Status>(error.status)),
         peer_rank_(error.peer_rank),
-        native_code_(error.native_code) {}
+        native_code_(error.native_code),
+        group_(error.group) {}
 
   Status status() const noexcept { return status_; }
   // The rank in the group that the failure concerns; -1 if unknown.
   int peer_rank() const noexcept { return peer_rank_; }
   // errno or the code of another library; 0 if there is none.
   int64_t native_code() const noexcept { return native_code_; }
+  // The name of the process group that failed; empty if there is none.
+  const std::string& group() const noexcept { return group_; }
 
  private:
   Status status_;
   int32_t peer_rank_;
   int64_t native_code_;
+  std::string group_;
 };
 
 namespace detail {

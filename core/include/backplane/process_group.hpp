@@ -7,69 +7,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "backplane/detail/memory.hpp"
+#include "backplane/detail/work.hpp"
 #include "backplane/store.hpp"
 
 namespace backplane {
-
-// Options of one operation. All fields may be left out.
-struct CallOptions {
-  bool async_op = false;              // true: return at once; the caller must wait for the Work
-  Timeout timeout = kDefaultTimeout;  // of this operation
-  void* stream = nullptr;             // cudaStream_t that orders the operation on device buffers; nullptr: the device's
-                                      // default stream
-};
-
-// As CallOptions::stream: no ordering. The buffers are ready, and the program waits for the Work.
-inline void* const kNoStream = BP_NO_STREAM;
-
-// A received message: the sender's rank in the group, and the size in bytes.
-struct Received {
-  int source = -1;
-  uint64_t bytes = 0;
-};
-
-// An operation. A synchronous call returns one that is done. Copies share it. Destroying all copies leaves the
-// operation running: its buffers stay busy until it is done or the group is destroyed.
-class Work {
- public:
-  Work() = default;
-
-  // Does not block. Throws the operation's failure, the same each time.
-  bool is_completed() { return !request_ || detail::call(bp_request_test, request_.get()) == BP_OK; }
-  // Blocks until the operation is done, at most until its own timeout. Throws the operation's failure.
-  void wait() { wait_for(kNoTimeout); }
-  // Blocks for at most `timeout`. Returns false if the operation is not done by then; it continues. Throws the
-  // operation's failure.
-  bool wait_for(Timeout timeout) {
-    return !request_ || detail::call(bp_request_wait, request_.get(), timeout.count()) == BP_OK;
-  }
-  // Makes `stream` (cudaStream_t, of the buffers' device) wait for the operation: work that is enqueued to it later
-  // runs after the operation. Blocks until the operation is enqueued; a message, until its peer has the other end
-  // ready; with a backend without streams, until the operation is done. wait reports later failures. Call wait before
-  // the buffers are freed.
-  void wait_on_stream(void* stream) {
-    if (request_) detail::call(bp_request_wait_on_stream, request_.get(), stream);
-  }
-  // Requests that the operation end with Status::kCancelled. Does not block. Cancelling a collective breaks the group.
-  void cancel() {
-    if (request_) bp_request_cancel(request_.get());
-  }
-  // The message of a recv that is done.
-  Received received() const {
-    bp_result result = inline_result_;
-    if (request_) bp_request_result(request_.get(), &result);
-    return {result.source, result.bytes};
-  }
-
- private:
-  friend class ProcessGroup;
-  std::shared_ptr<bp_request> request_;  // empty: done
-  bp_result inline_result_ = {sizeof(bp_result), -1, 0, 0};
-};
 
 // How a group is created. Fields that are left out come from the environment.
 struct GroupOptions {
@@ -187,6 +133,35 @@ class ProcessGroup {
                options);
   }
 
+  // in, out: N. out on rank r: the inputs of ranks 0 to r reduced. Status::kInvalid for ReduceOp::kAvg.
+  Work scan(ConstBuffer in, Buffer out, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
+    return run(reducing(make_op(BP_SCAN, in, out, options), op), options);
+  }
+  // The same for ranks 0 to r - 1. Rank 0's `out` is left as it was.
+  Work exscan(ConstBuffer in, Buffer out, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
+    return run(reducing(make_op(BP_EXSCAN, in, out, options), op), options);
+  }
+
+  // The collectives with a list of W buffers of N elements, one per rank, instead of one buffer of N*W. Host buffers
+  // that are not adjacent are copied through memory of the group's. The lists are copied.
+  Work gather_list(ConstBuffer in, const std::vector<Buffer>& outs, int root, const CallOptions& options = {}) {
+    return run_list(rooted(make_op(BP_GATHER, in, first_of(outs), options), root), {}, outs, options);
+  }
+  Work scatter_list(const std::vector<ConstBuffer>& ins, Buffer out, int root, const CallOptions& options = {}) {
+    return run_list(rooted(make_op(BP_SCATTER, first_of(ins), out, options), root), ins, {}, options);
+  }
+  Work all_gather_list(ConstBuffer in, const std::vector<Buffer>& outs, const CallOptions& options = {}) {
+    return run_list(make_op(BP_ALL_GATHER, in, first_of(outs), options), {}, outs, options);
+  }
+  Work reduce_scatter_list(const std::vector<ConstBuffer>& ins, Buffer out, ReduceOp op = ReduceOp::kSum,
+                           const CallOptions& options = {}) {
+    return run_list(reducing(make_op(BP_REDUCE_SCATTER, first_of(ins), out, options), op), ins, {}, options);
+  }
+  Work all_to_all_list(const std::vector<ConstBuffer>& ins, const std::vector<Buffer>& outs,
+                       const CallOptions& options = {}) {
+    return run_list(make_op(BP_ALL_TO_ALL, first_of(ins), first_of(outs), options), ins, outs, options);
+  }
+
   // Sends N elements to `peer`. May block until the peer receives. A recv matches a send with the same tag.
   Work send(ConstBuffer buffer, int peer, uint32_t tag = 0, const CallOptions& options = {}) {
     bp_op op = make_op(BP_SEND, buffer, {}, options);
@@ -194,10 +169,11 @@ class ProcessGroup {
     op.tag = tag;
     return run(static_cast<bp_op&&>(op), options);
   }
-  // Receives at most N elements from `peer`, or from any rank (kAnySource). Work::received returns the sender and the
-  // size. Status::kInvalid if the message is longer; it is consumed.
+  // Receives at most N elements from `peer`, or from any rank (kAnySource), with `tag`, or with any tag (kAnyTag).
+  // Work::received returns the sender, the size and the tag. Status::kInvalid if the message is longer; it is consumed.
   static constexpr int kAnySource = BP_ANY_SOURCE;
-  Work recv(Buffer buffer, int peer = kAnySource, uint32_t tag = 0, const CallOptions& options = {}) {
+  static constexpr uint64_t kAnyTag = BP_ANY_TAG;
+  Work recv(Buffer buffer, int peer = kAnySource, uint64_t tag = 0, const CallOptions& options = {}) {
     bp_op op = make_op(BP_RECV, {}, buffer, options);
     op.peer = peer;
     op.tag = tag;
@@ -208,9 +184,46 @@ class ProcessGroup {
     options.async_op = true;
     return send(buffer, peer, tag, options);
   }
-  Work irecv(Buffer buffer, int peer = kAnySource, uint32_t tag = 0, CallOptions options = {}) {
+  Work irecv(Buffer buffer, int peer = kAnySource, uint64_t tag = 0, CallOptions options = {}) {
     options.async_op = true;
     return recv(buffer, peer, tag, options);
+  }
+  // isend of a vector that the group keeps until the operation is done, so that the Work may be dropped.
+  template <Element T>
+  requires(!std::is_same_v<T, bool>) Work
+      isend(std::vector<T>&& message, int peer, uint32_t tag = 0, const CallOptions& options = {}) {
+    const auto kept = std::make_shared<std::vector<T>>(std::move(message));
+    Work work = isend(ConstBuffer(*kept), peer, tag, options);
+    work.on_done([kept](const Error*) {});
+    return work;
+  }
+  // Sends `out` to `to` and receives `in` from `from` at the same time. Blocks until both are done.
+  Received sendrecv(ConstBuffer out, int to, Buffer in, int from, uint32_t tag = 0, const CallOptions& options = {}) {
+    Work work;
+    bp_op send = make_op(BP_SEND, out, {}, options);
+    send.peer = to;
+    send.tag = tag;
+    bp_op recv = make_op(BP_RECV, {}, in, options);
+    recv.peer = from;
+    recv.tag = tag;
+    recv.result = &work.inline_result_;
+    detail::call(bp_group_sendrecv, get(), static_cast<const bp_op*>(&send), static_cast<const bp_op*>(&recv));
+    return work.received();
+  }
+  // Takes the oldest message that matches out of the others' reach, so that memory of its size can be found for it.
+  // Blocks until there is one, for at most `timeout`. Status::kUnsupported if the backend cannot probe.
+  Message probe(int peer = kAnySource, uint64_t tag = 0, Timeout timeout = kDefaultTimeout) {
+    bp_message* message = nullptr;
+    bp_result found = {sizeof found, -1, 0, 0};
+    detail::call(bp_group_probe, get(), peer, tag, timeout.count(), &message, &found);
+    return Message(message, {found.source, found.bytes, found.tag});
+  }
+  // Receives a message that probe took.
+  Work recv(Buffer buffer, Message message, const CallOptions& options = {}) {
+    bp_op op = make_op(BP_RECV, {}, buffer, options);
+    op.peer = kAnySource;
+    op.message = message.take();
+    return run(static_cast<bp_op&&>(op), options);
   }
 
   // Byte strings of any length, which may differ between ranks. Their content is not interpreted. These calls block.
@@ -231,6 +244,19 @@ class ProcessGroup {
     return exchange(BP_SCATTER, root, {objects.begin(), objects.end()}, timeout).front();
   }
 
+  // An object as a message. Tags of objects are apart from those of send and recv. These calls block.
+  void send_object(std::string_view object, int peer, uint32_t tag = 0, Timeout timeout = kDefaultTimeout) {
+    detail::call(bp_group_send_object, get(), static_cast<const void*>(object.data()), object.size(), peer, tag,
+                 timeout.count());
+  }
+  // Returns the object. *source, unless it is nullptr, is set to its sender.
+  std::string recv_object(int peer = kAnySource, uint32_t tag = 0, Timeout timeout = kDefaultTimeout,
+                          int* source = nullptr) {
+    bp_objects* raw = nullptr;
+    detail::call(bp_group_recv_object, get(), peer, tag, timeout.count(), &raw, static_cast<int32_t*>(source));
+    return take_objects(raw).front();
+  }
+
   // Creates a group of some ranks of this one. All ranks of this group must call it, in the same order, with the same
   // list. A rank that is not in the list gets a group on which every operation throws. Blocks until the members have
   // called it.
@@ -238,6 +264,15 @@ class ProcessGroup {
                          Timeout timeout = kDefaultTimeout) {
     bp_group* group = nullptr;
     detail::call(bp_group_new, get(), ranks.data(), ranks.size(), name.empty() ? nullptr : name.c_str(),
+                 timeout.count(), &group);
+    return ProcessGroup(group);
+  }
+  // The same, called by the members of the new group only. Members that create several groups of the same ranks do so
+  // in the same order. Status::kInvalid on a rank that is not in the list.
+  ProcessGroup new_group_by_members(const std::vector<int>& ranks, const std::string& name = "",
+                                    Timeout timeout = kDefaultTimeout) {
+    bp_group* group = nullptr;
+    detail::call(bp_group_new_by_members, get(), ranks.data(), ranks.size(), name.empty() ? nullptr : name.c_str(),
                  timeout.count(), &group);
     return ProcessGroup(group);
   }
@@ -274,6 +309,18 @@ class ProcessGroup {
   template <Element T>
   Memory<T> allocate(uint64_t count, Device device = {}) {
     return Memory<T>(detail::allocate(get(), count, sizeof(T), device), count);
+  }
+
+  // Prepares the program's memory for operations of this group, as long as the result lives; the memory must live
+  // longer. Registration::native says whether the backend did anything.
+  Registration register_memory(const Buffer& buffer) { return Registration(detail::register_memory(get(), buffer)); }
+
+  // Throws why the group is broken, if it is; Status::kInvalid if it was destroyed. Does not block.
+  void check() const { detail::call(bp_group_status, get()); }
+  // An extension of the backend that serves the device's kind of memory, such as backplane.native/1 (the handle of the
+  // library below, see backplane/abi/ext/native.h); nullptr if it has none. Valid until the group ends.
+  const void* extension(const std::string& id, Device device = {}) const {
+    return bp_group_extension(get(), device.memory, id.c_str());
   }
 
   // Makes all pending and later operations fail with Status::kCancelled and the text `why`. Does not wait for other
@@ -319,6 +366,35 @@ class ProcessGroup {
  private:
   friend ProcessGroup init_process_group(const GroupOptions& options);
 
+  // The dtype and memory of a list.
+  template <typename B>
+  static B first_of(const std::vector<B>& list) {
+    return list.empty() ? B() : list.front();
+  }
+  Work run_list(bp_op&& op, const std::vector<ConstBuffer>& ins, const std::vector<Buffer>& outs,
+                const CallOptions& options) {
+    const auto listed = [this, &op](const auto& list) {
+      std::vector<bp_buffer> buffers;
+      for (const auto& each : list) {
+        if (static_cast<uint32_t>(each.dtype()) != op.dtype) refuse("the buffers of a list have different dtypes");
+        buffers.push_back({const_cast<void*>(static_cast<const void*>(each.data())), each.count(), each.device().memory,
+                           each.device().ordinal});
+      }
+      if (!list.empty() && list.size() != static_cast<size_t>(world_size())) {
+        refuse("a list needs one buffer per rank of the group");
+      }
+      return buffers;
+    };
+    const std::vector<bp_buffer> inputs = listed(ins);
+    const std::vector<bp_buffer> outputs = listed(outs);
+    Work work;
+    bp_request* request = nullptr;
+    detail::call(bp_group_run_list, get(), static_cast<const bp_op*>(&op), ins.empty() ? nullptr : inputs.data(),
+                 outs.empty() ? nullptr : outputs.data(), options.async_op ? &request : nullptr);
+    if (request != nullptr) work.request_.reset(request, bp_request_release);
+    return work;
+  }
+
   [[noreturn]] static void refuse(const char* why) { detail::fail(Status::kInvalid, why); }
 
   // These pass their operation on by reference: a copy of its 160 bytes takes a third of the time of a call.
@@ -358,6 +434,9 @@ class ProcessGroup {
     bp_objects* raw = nullptr;
     detail::call(bp_group_exchange_objects, get(), kind, root, data.data(), sizes.data(), in.size(), timeout.count(),
                  &raw);
+    return take_objects(raw);
+  }
+  static std::vector<std::string> take_objects(bp_objects* raw) {
     const std::unique_ptr<bp_objects, decltype(&bp_objects_release)> objects(raw, bp_objects_release);
     std::vector<std::string> out;
     for (uint64_t i = 0; i < bp_objects_count(raw); ++i) {

@@ -102,6 +102,7 @@ inline uint64_t size_of(DType dtype) { return bp_dtype_size(static_cast<uint32_t
 
 // "f32" for kF32.
 inline std::string name_of(DType dtype) { return bp_dtype_name(static_cast<uint32_t>(dtype)); }
+inline std::string name_of(ReduceOp op) { return bp_reduce_op_name(static_cast<uint32_t>(op)); }
 
 // The memory that holds a buffer.
 struct Device {

@@ -25,6 +25,13 @@ inline MemoryHandle allocate(bp_group* group, uint64_t count, uint64_t size, Dev
   return MemoryHandle(memory, bp_memory_release);
 }
 
+inline MemoryHandle register_memory(bp_group* group, const Buffer& buffer) {
+  bp_memory* memory = nullptr;
+  call(bp_group_register, group, buffer.data(), buffer.count() * size_of(buffer.dtype()), buffer.device().memory,
+       buffer.device().ordinal, &memory);
+  return MemoryHandle(memory, bp_memory_release);
+}
+
 }  // namespace detail
 
 // Memory that the operations of a group access without a copy, if the group's backend offers such memory, and ordinary
