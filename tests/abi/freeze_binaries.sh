@@ -24,9 +24,9 @@ for header in backplane.h rpc.h; do
 done
 
 # Nothing of this machine in them; of other packages, libzmq alone.
-compile=(-O2 -Wall -Wextra "-ffile-prefix-map=$root=backplane" "-ffile-prefix-map=$work=build")
+compile=(-Os -Wall -Wextra "-ffile-prefix-map=$root=backplane" "-ffile-prefix-map=$work=build")
 link=-Wl,--build-id=none,--as-needed
-cmake -S "$root" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
+cmake -S "$root" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=MinSizeRel -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
   -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 -DBACKPLANE_TESTS=OFF -DBACKPLANE_TOOLS=OFF \
   -DCMAKE_C_FLAGS="${compile[*]}" -DCMAKE_CXX_FLAGS="${compile[*]} -DFMT_HEADER_ONLY" \
   -DCMAKE_SHARED_LINKER_FLAGS=$link -DCMAKE_MODULE_LINKER_FLAGS=$link -DCMAKE_SKIP_RPATH=ON \

@@ -38,7 +38,7 @@ else
   "$core" list --probe >"$work/list"
   line=$(awk -v id="$id" '$1 == id && $NF ~ /backplane_/ { print; exit }' "$work/list")
   case $line in
-    *" yes "*" 1.$minor "*" $BACKPLANE_PLUGIN_PATH/$(basename "$1")") ;;
+    *" yes "*" 1.$minor "*"$BACKPLANE_PLUGIN_PATH/$(basename "$1")") ;;
     *) fail "backplane list --probe does not show $id of ABI 1.$minor as viable" "$work/list" ;;
   esac
   "$core" info "$id" >"$work/info"
