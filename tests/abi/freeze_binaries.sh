@@ -26,8 +26,9 @@ done
 # Nothing of this machine in them; of other packages, libzmq alone.
 compile=(-Os -Wall -Wextra "-ffile-prefix-map=$root=backplane" "-ffile-prefix-map=$work=build")
 link=-Wl,--build-id=none,--as-needed
-cmake -S "$root" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=MinSizeRel -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
-  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 -DBACKPLANE_TESTS=OFF -DBACKPLANE_TOOLS=OFF \
+cmake -S "$root" -B "$work/build" -G Ninja -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
+  -DCMAKE_BUILD_TYPE=MinSizeRel -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 \
+  -DBACKPLANE_TESTS=OFF -DBACKPLANE_TOOLS=OFF \
   -DCMAKE_C_FLAGS="${compile[*]}" -DCMAKE_CXX_FLAGS="${compile[*]} -DFMT_HEADER_ONLY" \
   -DCMAKE_SHARED_LINKER_FLAGS=$link -DCMAKE_MODULE_LINKER_FLAGS=$link -DCMAKE_SKIP_RPATH=ON \
   -Dpkgcfg_lib_SODIUM_sodium="$(gcc -print-file-name=libsodium.a)" >"$work/log" || fail "$(cat "$work/log")"
@@ -65,8 +66,8 @@ rustc --edition 2021 --crate-type cdylib --crate-name by_rust -C opt-level=s -C 
 program() {
   local compiler=$1 name=$2 source=$3
   shift 3
-  "$compiler" "${compile[@]}" "$@" -I "$frozen" -I "$root/core/include" "$source" -o "$binaries/$name" -pthread "$link" \
-    -L "$work/build/lib" -lbackplane
+  "$compiler" "${compile[@]}" "$@" -I "$frozen" -I "$root/core/include" "$source" -o "$binaries/$name" \
+    -pthread "$link" -L "$work/build/lib" -lbackplane
 }
 program gcc hello_c "$root/share/examples/hello.c" -std=c11
 program g++ rank "$root/tests/abi/compat/rank.cpp" -std=c++20
