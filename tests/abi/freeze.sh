@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # freeze.sh VERSION: writes tests/abi/frozen/VERSION: the C headers, the plugin that is the template of C, what libbackplane
 # exports, and the sums of them. For the day of a release of the ABI; what is there already is replaced only while that
-# release is not out.
+# release is not out. Binaries of other headers go, too: freeze_binaries.sh VERSION makes them again.
 set -euo pipefail
 export LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 frozen=$root/tests/abi/frozen/$1
+before=$(mktemp -d)
+trap 'rm -rf "$before"' EXIT
+if [ -f "$frozen/binaries.tar.xz" ]; then cp "$frozen"/{binaries.tar.xz,SHA256SUMS} "$before/"; fi
 rm -rf "$frozen"
 mkdir -p "$frozen/backplane" "$frozen/plugin"
 cp -r "$root/core/abi/include/backplane/abi" "$frozen/backplane/"
@@ -17,3 +20,6 @@ cp "$root/tests/abi/exports.txt" "$frozen/"
 cd "$frozen"
 find . -type f | sort | xargs sha256sum >"$root/tests/abi/frozen/sums"
 mv "$root/tests/abi/frozen/sums" SHA256SUMS
+if [ -f "$before/binaries.tar.xz" ] && grep -v 'binaries.tar.xz$' "$before/SHA256SUMS" | cmp -s - SHA256SUMS; then
+  cp "$before"/* .
+fi

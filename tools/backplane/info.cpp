@@ -55,7 +55,7 @@ std::string in_words(const Json& names) {
 constexpr std::array<const char*, BP_OP_COUNT> kOperations = {
     "barrier",    "broadcast",   "reduce",     "all_reduce",  "gather",         "gatherv",
     "scatter",    "scatterv",    "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv",
-    "all_to_all", "all_to_allv", "send",       "recv"};
+    "all_to_all", "all_to_allv", "send",       "recv",        "scan",           "exscan"};
 
 bool moves_host_bytes(const Json& capabilities, const char* operation) {
   return std::any_of(capabilities.begin(), capabilities.end(), [operation](const Json& c) {

@@ -14,7 +14,7 @@
 namespace backplane::core {
 namespace {
 
-constexpr uint64_t kMostBytes = UINT64_C(1) << 48;  // of one buffer
+constexpr uint64_t kMostListBytes = UINT64_C(1) << 48;  // of one buffer
 
 class List {
  public:
@@ -24,7 +24,7 @@ class List {
       if (each.count != buffers_[0].count || each.memory != buffers_[0].memory || each.device != buffers_[0].device) {
         fail(BP_INVALID, "{}: the buffers of `{}` differ in count, memory or device", op_name(op.kind), name);
       }
-      if (each.count > kMostBytes / sizeof(std::max_align_t)) {
+      if (each.count > kMostListBytes / sizeof(std::max_align_t)) {
         fail(BP_INVALID, "{}: a buffer of `{}` has {} elements, which is too many", op_name(op.kind), name, each.count);
       }
       if (each.count > 0 && each.data == nullptr) {

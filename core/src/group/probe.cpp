@@ -12,8 +12,8 @@
 namespace backplane::core {
 namespace {
 
-constexpr int64_t kShortestPauseNs = 5'000;
-constexpr int64_t kLongestPauseNs = 500'000;
+constexpr int64_t kShortestProbePauseNs = 5'000;
+constexpr int64_t kLongestProbePauseNs = 500'000;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ bp_message* Group::probe(int32_t peer, uint64_t tag, Deadline deadline, bp_resul
       fail(BP_UNSUPPORTED, "probe: backend {} cannot match any tag; name the tag", agent->id());
     }
   }
-  for (int64_t pause_ns = kShortestPauseNs;; pause_ns = std::min(2 * pause_ns, kLongestPauseNs)) {
+  for (int64_t pause_ns = kShortestProbePauseNs;; pause_ns = std::min(2 * pause_ns, kLongestProbePauseNs)) {
     {
       const Pass pass(*this);
       const bp_probe_api* const api = agent->probe();

@@ -72,4 +72,11 @@ notices 'layout abidiff' 'a field of the C API of another type' rpc_timeout_ns $
 fresh "$source"
 sed -i '$a/* an edit */' "$work/tree/tests/abi/frozen/1.0/backplane/abi/op.h"
 if layout; then echo 'layout does not notice an edit of the frozen headers' && failed=1; fi
+if [ -f "$source/tests/abi/frozen/1.0/binaries.tar.xz" ]; then
+  fresh "$source"
+  echo >>"$work/tree/tests/abi/frozen/1.0/binaries.tar.xz"
+  if layout; then echo 'layout does not notice an edit of the frozen binaries' && failed=1; fi
+  rm "$work/tree/tests/abi/frozen/1.0/binaries.tar.xz"
+  if layout; then echo 'layout does not notice that the frozen binaries are gone' && failed=1; fi
+fi
 exit "$failed"
