@@ -14,6 +14,7 @@ namespace backplane::conformance {
 struct Needs {
   uint64_t ops = BP_BIT(BP_SEND) | BP_BIT(BP_RECV);  // native operations, all of them
   uint32_t flags = 0;                                // BP_BACKEND_..., all of them
+  uint32_t without = 0;                              // BP_BACKEND_ONE_WORLD, BP_BACKEND_BLOCKING_INIT: none of them
   int32_t ranks = 1;                                 // at least
   bool processes = false;                            // ranks in processes of their own
   bool file = false;                                 // the plugin comes from a file
@@ -52,6 +53,7 @@ std::vector<Case> process_cases();
 std::vector<Case> determinism_cases();
 std::vector<Case> memory_cases();
 std::vector<Case> device_cases();
+std::vector<Case> probe_cases();
 
 const std::vector<Case>& all_cases();
 

@@ -44,6 +44,7 @@ void Rank::require(bool condition, const std::string& expected, const std::strin
 }
 
 void Rank::leave() {
+  world().harm();
   world().break_barriers();
   {
     const std::lock_guard lock(mutex_);
@@ -126,7 +127,21 @@ std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool g
           say("an agent that is rank ", agent->rank(), " of ", agent->size()),
           say("rank ", raw.rank, " of ", raw.world_size));
   if (guarded) guard(*agent);
+  agent->after_close = [this](const Host& host) { expect_no_report(host); };
   return agent;
+}
+
+void Rank::expect_no_report(const Host& host) {
+  const std::vector<bp_error> reports = host.reports();
+  if (reports.empty()) return;
+  // What is reported may be seen before the rank that failed has said so.
+  const Nanoseconds deadline = now() + scaled(kSecond / 5);
+  while (!world().harmed() && now() < deadline) usleep(5000);
+  if (world().harmed()) return;
+  Outcome report;
+  report.error = reports.front();
+  report.status = report.error.status;
+  check(false, "no report_failure in a group in which nothing has failed and nobody was aborted", report.text());
 }
 
 std::unique_ptr<Agent> Rank::open(const Plan& plan, bool guarded) {
@@ -176,6 +191,7 @@ void Rank::watch() {
 }
 
 void Rank::die(int signal) {
+  world().harm();
   run_.channel.send({Record::kDying, id_, {std::to_string(signal)}});
   ::signal(signal, SIG_DFL);
   sigset_t all;
@@ -186,6 +202,7 @@ void Rank::die(int signal) {
 }
 
 void Rank::freeze(Nanoseconds time) {
+  if (time < 0) world().harm();
   const std::string over = say("freeze/", id_, "/", now());
   run_.channel.send({Record::kFreeze, id_, {std::to_string(time < 0 ? -1 : time / kMillisecond), over}});
   std::string word;
@@ -193,6 +210,7 @@ void Rank::freeze(Nanoseconds time) {
 }
 
 void Rank::depart() {
+  world().harm();
   run_.channel.send({Record::kDone, id_, {}});
   _exit(0);
 }

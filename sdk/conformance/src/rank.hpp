@@ -125,6 +125,7 @@ class Rank {
   [[noreturn]] void leave();
   [[noreturn]] void leave_together();
   void unguard(Agent& agent);
+  void expect_no_report(const Host& host);
   void watch();
   void record(Record::Kind kind, const std::string& expected, const std::string& actual);
 

@@ -7,6 +7,7 @@ namespace backplane::specimen {
 namespace {
 
 constexpr uint64_t kAllReductions = BP_ALL_REDUCE_OPS;
+constexpr uint64_t kScans = kAllReductions & ~BP_BIT(BP_AVG);
 constexpr uint64_t kBoth = BP_BIT(BP_HOST) | BP_BIT(BP_CUDA);
 
 // What stands between the ABI and the group, so that the group's end can be overridden.
@@ -29,8 +30,8 @@ struct Description {
   static constexpr const char* summary = "a small correct backend over TCP on loopback, to be broken";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   // It authenticates with the random keys that the ranks leave in the store, in every job.
-  static constexpr uint32_t flags =
-      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_AUTHENTICATES;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
+                                    BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_AUTHENTICATES;
   static constexpr std::array options = {
       sdk::option({.type = BP_OPTION_STRING,
                    .key = "address",
@@ -109,6 +110,8 @@ struct Description {
       sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, kAllReductions, kBoth),
       sdk::reduces(BP_REDUCE_SCATTER, BP_ALL_DTYPES, kAllReductions, kBoth),
       sdk::reduces(BP_REDUCE_SCATTERV, BP_ALL_DTYPES, kAllReductions, kBoth),
+      sdk::reduces(BP_SCAN, BP_ALL_DTYPES, kScans, kBoth),
+      sdk::reduces(BP_EXSCAN, BP_ALL_DTYPES, kScans, kBoth),
   };
 
   static void probe(const sdk::Host&) { (void)find_mutant(); }

@@ -9,6 +9,7 @@
 #include "case.hpp"
 #include "death_after.hpp"
 #include "death_network.hpp"
+#include "death_report.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -288,6 +289,7 @@ std::vector<Case> death_cases() {
     one.deadline = 30 * kSecond;
   }
   for (Case& one : death_network_cases()) cases.push_back(one);
+  for (Case& one : death_report_cases()) cases.push_back(one);
   return cases;
 }
 
