@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The specimen as a plugin. Its descriptor can be written to, so that a mutant may patch it while the plugin is loaded.
+#include <atomic>
+#include <cstdlib>
+
 #include "specimen.hpp"
 
 namespace backplane::specimen {
@@ -134,7 +137,12 @@ constexpr uint32_t kPlainCapabilities = 2;  // send and recv, the first ones
 
 bool wants_native(const bp_init& init) { return sdk::Options(init.values, init.value_count).boolean("native"); }
 
+// What comes after finalize is a bug of the caller.
+std::atomic<bool> finalized = false;
+void finalize(const bp_backend*) { finalized.store(true); }
+
 int32_t init(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  if (finalized.load()) std::abort();
   const int32_t status = sdk::detail::init<Description>(self, init, agent, err);
   if (status != BP_OK) return status;
   if (!wants_native(*init)) {
@@ -160,6 +168,7 @@ constexpr bp_backend described() {
   backend.init = &init;
   backend.construct_options = &construct_options;
   backend.destroy_options = &destroy_options;
+  backend.finalize = &finalize;
   return backend;
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "mutants.hpp"
+
 namespace backplane::specimen {
 namespace {
 
@@ -58,7 +60,7 @@ OperationPtr Matcher::take_receive(const Arrival& arrival) {
     return found == file->second.end() ? nullptr : *found;
   };
   OperationPtr receive = oldest(arrival.tag);
-  if ((arrival.tag & BP_TAG_INTERNAL) == 0) {
+  if ((arrival.tag & internal_) == 0) {
     const OperationPtr any = oldest(BP_ANY_TAG);
     if (any && (!receive || any->id < receive->id)) receive = any;
   }
@@ -70,10 +72,11 @@ std::optional<Arrival> Matcher::take_any_tag(const Operation& receive) {
   auto oldest_file = arrivals_.end();
   std::list<Arrival>::iterator oldest;
   for (auto file = arrivals_.begin(); file != arrivals_.end(); ++file) {
-    if (file->first.first != receive.channel || (file->first.second & BP_TAG_INTERNAL) != 0) continue;
+    if (file->first.first != receive.channel || (file->first.second & internal_) != 0) continue;
     const auto found = std::find_if(file->second.begin(), file->second.end(),
                                     [&receive](const Arrival& arrival) { return accepts(receive, arrival.source); });
-    if (found == file->second.end() || (oldest_file != arrivals_.end() && found->order > oldest->order)) continue;
+    if (found == file->second.end()) continue;
+    if (oldest_file != arrivals_.end() && (found->order > oldest->order || mutant("p2p.any-tag:2"))) continue;
     oldest_file = file;
     oldest = found;
   }

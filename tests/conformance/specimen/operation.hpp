@@ -84,10 +84,14 @@ class Matcher {
   // Empties everything; returns the receives and the sends of this rank to itself.
   std::vector<OperationPtr> clear();
 
+  // Tags with this bit are not matched by BP_ANY_TAG.
+  void set_internal(uint64_t bit) { internal_ = bit; }
+
  private:
   using Place = std::pair<uint32_t, uint64_t>;
   std::optional<Arrival> take_any_tag(const Operation& receive);
 
+  uint64_t internal_ = BP_TAG_INTERNAL;
   uint64_t next_order_ = 1;
   std::map<Place, std::list<OperationPtr>> receives_;
   std::map<Place, std::list<Arrival>> arrivals_;

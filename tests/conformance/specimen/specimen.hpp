@@ -140,7 +140,7 @@ class Specimen {
   virtual void dial(int32_t rank, TimePoint deadline);
   virtual void await_others(TimePoint deadline);
   void start_threads();
-  void check_abort() const;  // throws BP_CANCELLED if the host asks for it
+  virtual void check_abort() const;  // throws BP_CANCELLED if the host asks for it
   int try_connect(const std::string& address, uint16_t port, TimePoint deadline);
   bool try_handshake(int fd, int32_t rank, const Key& key, TimePoint deadline);
   bool await_socket(int fd, short events, TimePoint deadline);
@@ -164,7 +164,7 @@ class Specimen {
   void give_up(Collective& collective, const sdk::Failure& why);
   virtual void drop_peer(int32_t rank, const sdk::Failure& why);
   void repost(const OperationPtr& receive);
-  void report(const Operation& receive, int32_t source, uint64_t size);  // into its bp_result
+  virtual void report(const Operation& receive, int32_t source, uint64_t size);  // into its bp_result
   void finish(Task& task);
   void fail(Task& task, const sdk::Failure& why);
   sdk::Failure about(const Operation& operation, const sdk::Failure& why) const;
@@ -175,7 +175,7 @@ class Specimen {
   // probe.cpp, all [lock]
   virtual void submit_probed(const OperationPtr& receive);
   Message take_probed(const Message* message);
-  void lose_probed(int32_t source, const sdk::Failure& why);
+  virtual void lose_probed(int32_t source, const sdk::Failure& why);
   void withdraw_probed(int32_t source, uint64_t send);
   static sdk::Failure withdrawn(int32_t source);
 

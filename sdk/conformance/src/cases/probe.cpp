@@ -110,6 +110,7 @@ void none(Rank& rank) {
   }
   talk.finish_all(sends, "send");
   prober.expect_none(rank.previous(), 3, "after all was received");
+  rank.meet();
 }
 
 // Two tags by turns. What is taken is kept for a while, and plain recvs get the messages after it.
@@ -274,6 +275,7 @@ void taken_once(Rank& rank) {
     rank.require(seen[i] == 1, say("message ", i, " is taken once"), say(seen[i], " times"));
   }
   talk.finish_all(sends, "send");
+  rank.meet();
 }
 
 // The abort comes while a thread probes and while messages are taken.
