@@ -34,6 +34,12 @@ struct Case {
   bool own_network = false;             // in a network namespace of its own, loopback up; skipped if not permitted
 };
 
+// The case, for backends without these flags only.
+inline Case without(uint32_t flags, Case which) {
+  which.needs.without |= flags;
+  return which;
+}
+
 // Each group in a file of its own, in the order of their numbers.
 std::vector<Case> load_cases();
 std::vector<Case> options_cases();

@@ -108,6 +108,7 @@ std::string Rank::ask(const std::string& key) {
 std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool guarded) {
   Plan mine = plan;
   if (mine.rank == -1) mine.rank = id_;
+  if (mine.parent == nullptr) expect_world(mine.rank, mine.world_size == -1 ? size() : mine.world_size);
   mine.timeout = scaled(mine.timeout);
   mine.options.insert(run_.options.begin(), run_.options.end());  // keeps what the plan says
   mine.on_device = run_.on_device;
@@ -129,6 +130,11 @@ std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool g
   if (guarded) guard(*agent);
   agent->after_close = [this](const Host& host) { expect_no_report(host); };
   return agent;
+}
+
+void Rank::expect_world(int32_t rank, int32_t world_size) {
+  if (!has_flag(BP_BACKEND_ONE_WORLD) || (rank == id_ && world_size == size())) return;
+  skip(say("the case makes rank ", rank, " of ", world_size, " of a process whose world is another one"));
 }
 
 void Rank::expect_no_report(const Host& host) {

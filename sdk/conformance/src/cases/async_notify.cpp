@@ -80,7 +80,7 @@ void notify_once(Rank& rank) {
     require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "the message, at the notice");
     rank.require_ok(second.wait(rank.scaled(kPlenty)), "a recv");
     if (const Notice* const late = notices.of(second); late != nullptr) {
-      rank.require(late->count == 1, "the notice of what is terminal, before on_end returns", "none");
+      rank.require(late->count == 1, "one notice of what is terminal, before on_end returns", say(late->count.load()));
     }
     for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send");
     recv.release();

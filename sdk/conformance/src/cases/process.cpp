@@ -237,8 +237,10 @@ std::vector<Case> process_cases() {
   outlived.needs.ranks = 2;
   outlived.needs.processes = true;
   std::vector<Case> cases = {
-      make("concurrent-init", "several threads may start groups at once", concurrent_init),
-      make("concurrent-groups", "several threads may use groups of their own at once", concurrent_groups),
+      without(BP_BACKEND_ONE_WORLD,
+              make("concurrent-init", "several threads may start groups at once", concurrent_init)),
+      without(BP_BACKEND_ONE_WORLD,
+              make("concurrent-groups", "several threads may use groups of their own at once", concurrent_groups)),
       make("concurrent-threads", "several threads may use one group at once", one_group_many_threads),
       make("any-thread", "calls may come from any thread", any_thread_calls),
       make("fork-child", "a forked child that does nothing and ends costs its parent nothing", fork_child),
