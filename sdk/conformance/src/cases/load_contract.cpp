@@ -38,7 +38,7 @@ const bp_plugin& walkable(Rank& rank) {
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
     const bp_backend& backend = *plugin.backends[i];
     rank.doing(say("reading the descriptor of backend ", i));
-    rank.require(BP_HAS(&backend, init), say("a bp_backend ", i, " of minor 0 at least"),
+    rank.require(BP_HAS(&backend, finalize), say("a bp_backend ", i, " of minor 0 at least"),
                  say("struct_size ", backend.struct_size));
     require_table(rank, backend.capabilities, backend.capability_count, say("capabilities of backend ", i));
     require_table(rank, backend.options, backend.option_count, say("options of backend ", i));

@@ -1,87 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages that are taken before their buffer is known ("backplane.probe/1").
-#include <signal.h>
-
 #include <array>
 
-#include "async_support.hpp"
-#include "death_after.hpp"
-#include "p2p_traffic.hpp"
+#include "probe_support.hpp"
 
 namespace backplane::conformance {
 namespace {
 
 constexpr uint64_t kInternal = BP_TAG_INTERNAL | 9;
-constexpr uint64_t kRendezvous = UINT64_C(2) << 20;  // more than backends send before they are asked to
-
-struct Taken {
-  bp_message* message = nullptr;
-  bp_result result = make_result();
-};
-
-class Prober {
- public:
-  Prober(Rank& rank, Agent& agent)
-      : rank_(rank),
-        agent_(agent),
-        api_(static_cast<const bp_probe_api*>(agent.api().extension(agent.self(), BP_EXT_PROBE))) {
-    if (api_ == nullptr) rank.skip(say("the backend takes no messages by probe (", BP_EXT_PROBE, ")"));
-    rank.require(BP_HAS(api_, drop) && api_->probe != nullptr && api_->drop != nullptr,
-                 say("a table of ", BP_EXT_PROBE, " with probe and drop"), "one without");
-  }
-
-  // Looks once. Any thread.
-  Outcome look(int32_t peer, uint64_t tag, Taken& taken) const {
-    Outcome outcome;
-    outcome.status =
-        api_->probe(api_->ctx, peer, fit_tag(agent_.backend(), tag), &taken.message, &taken.result, &outcome.error);
-    return outcome;
-  }
-  // Looks until a message is there, and leaves the body if none comes.
-  Taken take(int32_t peer, uint64_t tag, const std::string& what) const {
-    Taken taken;
-    Outcome outcome;
-    poll_until(rank_.scaled(kPlenty), [&] { return (outcome = look(peer, tag, taken)).status != BP_AGAIN; });
-    rank_.require_ok(outcome, "a probe of " + what);
-    rank_.require(taken.message != nullptr, "a message where probe says BP_OK", "NULL");
-    return taken;
-  }
-  void expect_none(int32_t peer, uint64_t tag, const std::string& when) const {
-    Taken taken;
-    const Outcome outcome = look(peer, tag, taken);
-    rank_.require(outcome.status == BP_AGAIN, "BP_AGAIN of a probe " + when, outcome.text());
-  }
-  void expect_result(const bp_result& result, int32_t source, uint64_t tag, uint64_t bytes,
-                     const std::string& what) const {
-    const uint64_t fitted = fit_tag(agent_.backend(), tag);
-    rank_.require(result.source == source && result.bytes == bytes && result.tag == fitted,
-                  say(what, " reports source ", source, ", tag ", fitted, ", ", bytes, " bytes"),
-                  say("source ", result.source, ", tag ", result.tag, ", ", result.bytes, " bytes"));
-  }
-  Pending receive(const Taken& taken, void* data, uint64_t bytes, bp_result* result = nullptr) const {
-    bp_op op = recv_op(0, 0, data, bytes, result);
-    op.message = taken.message;
-    op.timeout_ns = rank_.scaled(kEnough);
-    return agent_.submit(op);
-  }
-  void drop(const Taken& taken) const { api_->drop(api_->ctx, taken.message); }
-
- private:
-  Rank& rank_;
-  Agent& agent_;
-  const bp_probe_api* const api_;
-};
 
 bool any_tag(const Rank& rank) { return rank.has_flag(BP_BACKEND_TAGS) && rank.has_flag(BP_BACKEND_ANY_TAG); }
-
-// A word from the rank before, received by a taken message.
-void expect_word(Rank& rank, Talk& talk, const Prober& prober, const Taken& taken, uint64_t word) {
-  uint64_t got = 0;
-  Pending recv = prober.receive(taken, &got, sizeof got);
-  talk.finish(recv, "a recv of a message that was taken");
-  rank.require(got == word, say("message ", word), say("message ", got));
-}
 
 void none(Rank& rank) {
   Talk talk(rank);
@@ -230,171 +159,23 @@ void dropped(Rank& rank) {
   }
 }
 
-// Threads take messages at the same time.
-void taken_once(Rank& rank) {
-  constexpr uint64_t kMessages = 120;
-  Talk talk(rank);
-  const Prober prober(rank, talk.agent());
-  std::vector<uint64_t> sent(kMessages);
-  std::vector<Pending> sends;
-  for (uint64_t i = 0; i < kMessages; ++i) {
-    sent[i] = i;
-    sends.push_back(talk.send(rank.next(), 8, &sent[i], 8));
-  }
-  struct Log {
-    std::vector<uint64_t> got;
-    std::string wrong;
-  };
-  std::array<Log, 3> logs;
-  std::atomic<uint64_t> count = 0;
-  rank.doing("probing from three threads at once");
-  const Nanoseconds deadline = now() + rank.scaled(kEnough);
-  {
-    std::vector<std::unique_ptr<Aside>> threads;
-    for (Log& log : logs) {
-      threads.push_back(std::make_unique<Aside>([&rank, &prober, &log, &count, deadline] {
-        while (count < kMessages && now() < deadline && log.wrong.empty()) {
-          Taken taken;
-          const Outcome looked = prober.look(rank.previous(), 8, taken);
-          if (looked.status == BP_AGAIN) continue;
-          uint64_t word = 0;
-          const Outcome got = looked.ok() ? prober.receive(taken, &word, 8).finish(rank.scaled(kEnough)) : looked;
-          if (!got.ok()) log.wrong = got.text();
-          log.got.push_back(word);
-          ++count;
-        }
-      }));
-    }
-  }
-  std::vector<int> seen(kMessages);
-  for (const Log& log : logs) {
-    rank.require(log.wrong.empty(), "probes and recvs of several threads succeed", log.wrong);
-    for (const uint64_t word : log.got) seen[std::min(word, kMessages - 1)] += 1;
-  }
-  for (uint64_t i = 0; i < kMessages; ++i) {
-    rank.require(seen[i] == 1, say("message ", i, " is taken once"), say(seen[i], " times"));
-  }
-  talk.finish_all(sends, "send");
-  rank.meet();
-}
-
-// The abort comes while a thread probes and while messages are taken.
-void aborted(Rank& rank) {
-  auto agent = rank.open();
-  rank.meet();
-  const Prober prober(rank, *agent);
-  const std::vector<char> large(kRendezvous);
-  std::vector<Pending> sends;
-  sends.push_back(agent->isend(rank.next(), 1, large.data(), 100));
-  sends.push_back(agent->isend(rank.next(), 2, large.data(), large.size()));
-  const Taken small = prober.take(rank.previous(), 1, "a small message");
-  const Taken big = prober.take(rank.previous(), 2, "a large message");
-  rank.meet();
-  Outcome last;
-  Nanoseconds ended = 0;
-  {
-    const Aside prying([&] {
-      Taken taken;
-      poll_until(rank.scaled(kPlenty),
-                 [&] { return (last = prober.look(rank.previous(), 3, taken)).status != BP_AGAIN; });
-      ended = now();
-    });
-    rank.doing("aborting while a thread probes");
-    const Nanoseconds begin = now();
-    agent->abort(BP_CANCELLED, -1, "the case wants it");
-    rank.require(prying.await(rank.scaled(kPlenty)) && ended - begin < rank.scaled(kAbortBound),
-                 "probes fail within half a second of an abort", "they went on");
-  }
-  rank.require(last.status == BP_CANCELLED || last.status == BP_PEER_LOST,
-               "a probe after an abort fails with its status, BP_CANCELLED (or names a rank that was aborted before)",
-               last.text());
-  rank.doing("dropping messages after an abort");
-  prober.drop(small);
-  prober.drop(big);
-  for (Pending& send : sends) {
-    rank.require(send.wait(rank.scaled(kAbortBound)).status != BP_AGAIN, "sends end after an abort", "one goes on");
-    send.release();
-  }
-  close_in_time(rank, *agent, "after messages that were taken were dropped");
-}
-
-// Three small messages have arrived when their sender dies: two of them were taken.
-void after_death(Rank& rank) {
-  const int32_t victim = rank.size() - 1;
-  Deaths deaths(rank, {victim});
-  auto agent = rank.open();
-  rank.meet();
-  const Prober prober(rank, *agent);
-  constexpr uint64_t kSize = 100;
-  if (deaths.doomed()) {
-    const std::vector<uint8_t> bytes = bytes_of(1, kSize);
-    bool all = true;
-    for (const uint64_t tag : {1, 2, 3}) {
-      Pending send = agent->isend(0, tag, bytes.data(), kSize);
-      all = send.wait(rank.scaled(kSecond / 5)).ok() && all;
-    }
-    rank.tell("sent", all ? "all" : "not all");
-    deaths.await_ready();
-    deaths.tell_time();
-    rank.die(SIGKILL);
-  }
-  if (rank.id() != 0) {
-    deaths.ready();
-    deaths.await_loss();
-    deaths.meet("over");
-    return;
-  }
-  const Taken first = prober.take(victim, 1, "the first message");
-  const bool all = rank.ask("sent") == "all";
-  if (!all) {
-    prober.drop(first);
-    deaths.ready();
-    deaths.await_loss();
-    deaths.meet("over");
-    rank.skip("sends to a rank that does not receive are not done, however small");
-  }
-  const Taken third = prober.take(victim, rank.has_flag(BP_BACKEND_TAGS) ? 3 : 2, "the last message");
-  deaths.ready();
-  deaths.await_loss();
-  rank.doing("receiving what had arrived from a rank that is dead");
-  std::vector<uint8_t> got(kSize);
-  rank.require_ok(prober.receive(first, got.data(), kSize).finish(rank.scaled(kPlenty)), "a recv of a taken message");
-  require_bytes(rank, got, 1, "a message whose sender died");
-  if (rank.has_flag(BP_BACKEND_TAGS)) {
-    const Taken second = prober.take(victim, 2, "a message that had arrived");
-    rank.require_ok(prober.receive(second, got.data(), kSize).finish(rank.scaled(kPlenty)), "its recv");
-    require_bytes(rank, got, 1, "a message whose sender died");
-  }
-  prober.drop(third);
-  Taken taken;
-  Outcome outcome;
-  poll_until(rank.scaled(kSecond), [&] { return (outcome = prober.look(victim, 4, taken)).status != BP_AGAIN; });
-  rank.require(outcome.status == BP_AGAIN || outcome.status == BP_PEER_LOST, "BP_PEER_LOST for what cannot come",
-               outcome.text());
-  deaths.meet("over");
-}
-
-Case probe_case(const char* name, const char* about, void (*body)(Rank&), int32_t ranks = 1) {
-  return {.group = "probe", .name = name, .about = about, .needs = {.ranks = ranks}, .body = body};
+Case probe_case(const char* name, const char* about, void (*body)(Rank&)) {
+  return {.group = "probe", .name = name, .about = about, .body = body};
 }
 
 }  // namespace
 
 std::vector<Case> probe_cases() {
-  Case death =
-      probe_case("after-death", "a message that has arrived is received although its sender is dead", after_death, 2);
-  death.needs.processes = true;
-  return {
+  std::vector<Case> cases = {
       probe_case("none", "BP_AGAIN while there is no message of that peer and tag", none),
       probe_case("oldest", "a probe takes the oldest message, which no recv gets any more", oldest),
       probe_case("posted-first", "recvs that were posted before get their messages first", posted_first),
       probe_case("sizes", "messages of all sizes are received into buffers of their size", sizes),
       probe_case("too-small", "a message that was taken and is too long is BP_INVALID, as of any recv", too_small),
       probe_case("dropped", "the sender of a message that is dropped is done", dropped),
-      probe_case("taken-once", "threads that probe at the same time take each message once", taken_once),
-      probe_case("aborted", "probes fail after an abort, and what they took can be dropped", aborted, 2),
-      death,
   };
+  for (Case& one : probe_end_cases()) cases.push_back(one);
+  return cases;
 }
 
 }  // namespace backplane::conformance
