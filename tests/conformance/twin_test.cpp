@@ -14,7 +14,7 @@ namespace {
 
 // What the backend has, as its agent's `self`.
 struct Offer {
-  bp_memory_api memory = {sizeof(bp_memory_api), 0, this, allocate, release};
+  bp_memory_api memory = {sizeof(bp_memory_api), 0, this, allocate, release, nullptr};
   bp_device_api device = {};
   int pieces = 1000;
 

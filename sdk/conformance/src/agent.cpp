@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "finalize.hpp"
 #include "say.hpp"
 
 namespace backplane::conformance {
@@ -73,8 +74,16 @@ bp_op recv_op(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result*
 
 bp_result make_result() { return {sizeof(bp_result), -1, 0, 0}; }
 
+uint64_t fit_tag(const bp_backend& backend, uint64_t tag) {
+  const uint32_t bits = BP_HAS(&backend, tag_bits) ? backend.tag_bits : 0;
+  if (tag == BP_ANY_TAG || bits == 0 || bits >= 64) return tag;
+  const uint64_t internal = uint64_t{1} << (bits - 1);
+  return (tag & (internal - 1)) | ((tag & BP_TAG_INTERNAL) != 0 ? internal : 0);
+}
+
 Pending::Pending(Agent* agent, const bp_op& given) : agent_(agent) {
   bp_op op = given;
+  op.tag = fit_tag(agent->backend(), op.tag);
   if (agent->twins()) twin_ = std::make_unique<Twin>(agent->twins(), &op);
   if (twin_ && !twin_->ok()) {
     submitted_.status = bp_error_set(&submitted_.error, BP_RESOURCE, 0, -1, "no memory of the device for the check");
@@ -150,6 +159,7 @@ void Pending::release() {
 Agent::Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink log, Outcome& outcome)
     : rank_(plan.rank),
       size_(plan.world_size < 0 ? world.ranks() : plan.world_size),
+      world_(world),
       host_(std::make_unique<Host>(world, plan.space, std::move(log), plan.secure.value_or(named_secret()))),
       backend_(backend) {
   const OptionValues values(backend, plan.options);
@@ -177,9 +187,18 @@ Agent::Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink 
   init.kind = BP_KIND_PROCESS_GROUP;
   init.timeout_ns = plan.timeout;
   init.global_ranks = ranks.data();
+  if (plan.parent != nullptr) {
+    init.parent = &plan.parent->raw();
+    init.parent_ranks = plan.parent_ranks.data();
+  }
   agent_.struct_size = sizeof agent_;
   outcome.status = backend.init(&backend, &init, &agent_, &outcome.error);
-  if (outcome.ok()) api_ = static_cast<const bp_process_group_api*>(agent_.api);
+  if (outcome.ok()) {
+    api_ = static_cast<const bp_process_group_api*>(agent_.api);
+    agent_started();
+  } else {
+    world.harm();
+  }
   if (api_ == nullptr || !plan.on_device || use_twins()) return;
   outcome.status = bp_error_set(&outcome.error, BP_UNSUPPORTED, 0, -1,
                                 "buffers on a device are to be checked, and this agent hands out none of its memory "
@@ -219,6 +238,7 @@ void Agent::abort(int32_t status, int32_t peer_rank, const std::string& text) {
   bp_error why;
   bp_error_init(&why);
   bp_error_set(&why, status, 0, peer_rank, text.c_str());
+  world_.harm();
   host_->request_abort();
   api_->abort(agent_.self, &why);
 }
@@ -228,6 +248,8 @@ void Agent::close() {
   if (api_ != nullptr) {
     host_->request_abort();
     std::exchange(api_, nullptr)->destroy(agent_.self);
+    agent_destroyed();
+    if (after_close) after_close(*host_);
   }
   twins_.reset();
   if (options_ != nullptr && backend_.destroy_options != nullptr) {

@@ -28,12 +28,16 @@ struct Outcome {
 
 const char* status_name(int32_t status);
 
+class Agent;
+
 // How an agent is to be started; what a case leaves out is the usual.
 struct Plan {
   std::string space = "main";  // agents of one group name the same one; reuse only when all agents of it are gone
   int32_t rank = -1;           // -1: the rank of whoever opens it
   int32_t world_size = -1;     // -1: the world of the case
   std::vector<int32_t> global_ranks = {};           // empty: 0, 1, ...
+  const Agent* parent = nullptr;                    // the agent of the group that this one is made from
+  std::vector<int32_t> parent_ranks = {};           // of the members, in the parent's numbers
   std::map<std::string, std::string> options = {};  // replace the subject's values and the schema's defaults
   Nanoseconds timeout = 20 * kSecond;               // for init; scaled by the caller
   std::optional<bool> secure = {};                  // has the job a secret? Unset: as the environment says
@@ -46,7 +50,9 @@ bp_op send_op(int32_t peer, uint64_t tag, const void* data, uint64_t bytes);
 bp_op recv_op(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result = nullptr);
 bp_result make_result();
 
-class Agent;
+// The tag as the core hands it to a backend that matches fewer than 64 bits (bp_backend.tag_bits). submit does so with
+// the tags of all operations.
+uint64_t fit_tag(const bp_backend& backend, uint64_t tag);
 
 // An operation in flight, or already over. Movable. Destroyed before it is terminal, it is cancelled and waited for;
 // what does not end within five seconds then is left behind with its memory (the child process ends soon).
@@ -96,6 +102,7 @@ class Agent {
   const bp_process_group_api& api() const { return *api_; }
   void* self() const { return agent_.self; }
   const bp_agent& raw() const { return agent_; }
+  const bp_backend& backend() const { return backend_; }
   Host& host() { return *host_; }
   // From now on operations get memory of the backend's device instead of the host's. False: it hands out none.
   bool use_twins();
@@ -118,12 +125,14 @@ class Agent {
   void abort(int32_t status, int32_t peer_rank, const std::string& text);
   // Requests abort from the host and destroys. Further calls do nothing.
   void close();
-  // Called at the beginning of close.
+  // Called at the beginning of close, and at its end if there was a group.
   std::function<void()> before_close;
+  std::function<void(const Host& host)> after_close;
 
  private:
   int32_t rank_ = 0;
   int32_t size_ = 0;
+  World& world_;
   std::unique_ptr<Host> host_;
   const bp_backend& backend_;
   bp_options* options_ = nullptr;

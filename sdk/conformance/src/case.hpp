@@ -14,6 +14,7 @@ namespace backplane::conformance {
 struct Needs {
   uint64_t ops = BP_BIT(BP_SEND) | BP_BIT(BP_RECV);  // native operations, all of them
   uint32_t flags = 0;                                // BP_BACKEND_..., all of them
+  uint32_t without = 0;                              // BP_BACKEND_ONE_WORLD, BP_BACKEND_BLOCKING_INIT: none of them
   int32_t ranks = 1;                                 // at least
   bool processes = false;                            // ranks in processes of their own
   bool file = false;                                 // the plugin comes from a file
@@ -32,6 +33,12 @@ struct Case {
   int32_t outsiders = 0;                // processes beside the ranks that run the body too
   bool own_network = false;             // in a network namespace of its own, loopback up; skipped if not permitted
 };
+
+// The case, for backends without these flags only.
+inline Case without(uint32_t flags, Case which) {
+  which.needs.without |= flags;
+  return which;
+}
 
 // Each group in a file of its own, in the order of their numbers.
 std::vector<Case> load_cases();
@@ -52,6 +59,7 @@ std::vector<Case> process_cases();
 std::vector<Case> determinism_cases();
 std::vector<Case> memory_cases();
 std::vector<Case> device_cases();
+std::vector<Case> probe_cases();
 
 const std::vector<Case>& all_cases();
 

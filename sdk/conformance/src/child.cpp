@@ -14,6 +14,8 @@
 #include <exception>
 #include <thread>
 
+#include "finalize.hpp"
+
 namespace backplane::conformance {
 namespace {
 
@@ -82,7 +84,6 @@ void run_body(const ChildSetup& setup, int32_t member) {
     run.world->break_barriers();
   }
   run.world->leave(member);
-  run.channel.send({Record::kDone, member, {}});
 }
 
 }  // namespace
@@ -131,6 +132,12 @@ void run_child(ChildSetup& setup) {
     for (const int32_t member : setup.members) threads.emplace_back([&setup, member] { run_body(setup, member); });
     for (std::thread& thread : threads) thread.join();
   }
+  const Run& run = setup.run;
+  if (run.backend != nullptr) {
+    run.world->set_doing(setup.members.front(), "in finalize, after all agents were destroyed");
+    finalize(*run.backend);
+  }
+  for (const int32_t member : setup.members) run.channel.send({Record::kDone, member, {}});
   _exit(0);  // a plugin's destructors have no say any more
 }
 

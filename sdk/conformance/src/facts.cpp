@@ -32,7 +32,7 @@ void describe(Rank& rank) {
 
 struct Flag {
   uint32_t bit;
-  const char* without;
+  const char* reason;
 };
 
 }  // namespace
@@ -79,11 +79,18 @@ std::string inapplicable(const Case& which, const Facts& facts, int32_t ranks, b
   }
   static constexpr Flag kFlags[] = {{BP_BACKEND_TAGS, "matches no tags"},
                                     {BP_BACKEND_ANY_SOURCE, "cannot receive from any source"},
+                                    {BP_BACKEND_ANY_TAG, "cannot receive any tag"},
                                     {BP_BACKEND_AUTONOMOUS, "does not get on without calls"},
                                     {BP_BACKEND_THREADS, "does not serve ranks that are threads of one process"},
                                     {BP_BACKEND_AUTHENTICATES, "does not say that it authenticates its peers"}};
   for (const Flag& flag : kFlags) {
-    if ((which.needs.flags & ~facts.flags & flag.bit) != 0) return std::string("the backend ") + flag.without;
+    if ((which.needs.flags & ~facts.flags & flag.bit) != 0) return std::string("the backend ") + flag.reason;
+  }
+  static constexpr Flag kLimits[] = {
+      {BP_BACKEND_ONE_WORLD, "belongs to one world, and the case makes others without a parent"},
+      {BP_BACKEND_BLOCKING_INIT, "cannot be interrupted in init"}};
+  for (const Flag& limit : kLimits) {
+    if ((which.needs.without & facts.flags & limit.bit) != 0) return std::string("the backend ") + limit.reason;
   }
   if (which.needs.processes && (facts.flags & BP_BACKEND_ONE_PROCESS) != 0) {
     return "the ranks of this backend live in one process";

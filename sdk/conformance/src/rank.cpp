@@ -44,6 +44,7 @@ void Rank::require(bool condition, const std::string& expected, const std::strin
 }
 
 void Rank::leave() {
+  world().harm();
   world().break_barriers();
   {
     const std::lock_guard lock(mutex_);
@@ -107,6 +108,7 @@ std::string Rank::ask(const std::string& key) {
 std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool guarded) {
   Plan mine = plan;
   if (mine.rank == -1) mine.rank = id_;
+  if (mine.parent == nullptr) expect_world(mine.rank, mine.world_size == -1 ? size() : mine.world_size);
   mine.timeout = scaled(mine.timeout);
   mine.options.insert(run_.options.begin(), run_.options.end());  // keeps what the plan says
   mine.on_device = run_.on_device;
@@ -126,7 +128,26 @@ std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool g
           say("an agent that is rank ", agent->rank(), " of ", agent->size()),
           say("rank ", raw.rank, " of ", raw.world_size));
   if (guarded) guard(*agent);
+  agent->after_close = [this](const Host& host) { expect_no_report(host); };
   return agent;
+}
+
+void Rank::expect_world(int32_t rank, int32_t world_size) {
+  if (!has_flag(BP_BACKEND_ONE_WORLD) || (rank == id_ && world_size == size())) return;
+  skip(say("the case makes rank ", rank, " of ", world_size, " of a process whose world is another one"));
+}
+
+void Rank::expect_no_report(const Host& host) {
+  const std::vector<bp_error> reports = host.reports();
+  if (reports.empty()) return;
+  // What is reported may be seen before the rank that failed has said so.
+  const Nanoseconds deadline = now() + scaled(kSecond / 5);
+  while (!world().harmed() && now() < deadline) usleep(5000);
+  if (world().harmed()) return;
+  Outcome report;
+  report.error = reports.front();
+  report.status = report.error.status;
+  check(false, "no report_failure in a group in which nothing has failed and nobody was aborted", report.text());
 }
 
 std::unique_ptr<Agent> Rank::open(const Plan& plan, bool guarded) {
@@ -176,6 +197,7 @@ void Rank::watch() {
 }
 
 void Rank::die(int signal) {
+  world().harm();
   run_.channel.send({Record::kDying, id_, {std::to_string(signal)}});
   ::signal(signal, SIG_DFL);
   sigset_t all;
@@ -186,6 +208,7 @@ void Rank::die(int signal) {
 }
 
 void Rank::freeze(Nanoseconds time) {
+  if (time < 0) world().harm();
   const std::string over = say("freeze/", id_, "/", now());
   run_.channel.send({Record::kFreeze, id_, {std::to_string(time < 0 ? -1 : time / kMillisecond), over}});
   std::string word;
@@ -193,6 +216,7 @@ void Rank::freeze(Nanoseconds time) {
 }
 
 void Rank::depart() {
+  world().harm();
   run_.channel.send({Record::kDone, id_, {}});
   _exit(0);
 }

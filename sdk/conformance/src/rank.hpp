@@ -104,6 +104,9 @@ class Rank {
   std::unique_ptr<Agent> open(const Plan& plan = {}, bool guarded = false);
   // The same, but says how it went instead: null and the outcome if init failed.
   std::unique_ptr<Agent> try_open(const Plan& plan, Outcome& outcome, bool guarded = false);
+  // Leaves the body, as a skip, if a backend of one world is to make a group without a parent that is not its world.
+  // The case ought to say so before (Needs::without).
+  void expect_world(int32_t rank, int32_t world_size);
   // The stand-in of an operation for those who call the table themselves; null: it needs none. Leaves the body if there
   // is no memory for it. Keep it until the operation is terminal.
   std::unique_ptr<Twin> twin(const std::shared_ptr<TwinMemory>& twins, bp_op* op);
@@ -125,6 +128,7 @@ class Rank {
   [[noreturn]] void leave();
   [[noreturn]] void leave_together();
   void unguard(Agent& agent);
+  void expect_no_report(const Host& host);
   void watch();
   void record(Record::Kind kind, const std::string& expected, const std::string& actual);
 

@@ -237,6 +237,7 @@ void World::set_pid(int32_t member, pid_t pid) { members_[static_cast<size_t>(me
 pid_t World::pid(int32_t member) const { return members_[static_cast<size_t>(member)].pid.load(); }
 
 void World::set_fate(int32_t rank, Fate fate) {
+  if (fate == Fate::kLost) harm();
   members_[static_cast<size_t>(rank)].fate.store(fate);
   futex_wake(fates_);
   changed();

@@ -62,6 +62,10 @@ class World {
   void break_barriers();
   bool broken() const { return broken_.load() != 0; }
 
+  // From now on a group may have failed: a rank died or was stopped, an init failed, an agent was aborted.
+  void harm() { harmed_.store(1); }
+  bool harmed() const { return harmed_.load() != 0; }
+
   // The member does nothing more in its body, but for letting go of what it holds.
   void leave(int32_t member);
   bool has_left(int32_t member) const { return members_[static_cast<size_t>(member)].has_left.load(); }
@@ -105,6 +109,7 @@ class World {
   std::atomic<uint32_t> arrived_;
   std::atomic<uint32_t> generation_;
   std::atomic<uint32_t> broken_;
+  std::atomic<uint32_t> harmed_;
   std::array<Member, kMaxMembers> members_;
   uint64_t used_ = 0;                        // bytes of the arena
   std::array<uint64_t, 4096> buckets_ = {};  // offsets into the arena, 0: none

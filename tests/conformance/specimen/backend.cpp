@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The specimen as a plugin. Its descriptor can be written to, so that a mutant may patch it while the plugin is loaded.
+#include <atomic>
+#include <cstdlib>
+
 #include "specimen.hpp"
 
 namespace backplane::specimen {
 namespace {
 
 constexpr uint64_t kAllReductions = BP_ALL_REDUCE_OPS;
+constexpr uint64_t kScans = kAllReductions & ~BP_BIT(BP_AVG);
 constexpr uint64_t kBoth = BP_BIT(BP_HOST) | BP_BIT(BP_CUDA);
 
 // What stands between the ABI and the group, so that the group's end can be overridden.
@@ -29,8 +33,8 @@ struct Description {
   static constexpr const char* summary = "a small correct backend over TCP on loopback, to be broken";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   // It authenticates with the random keys that the ranks leave in the store, in every job.
-  static constexpr uint32_t flags =
-      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_AUTHENTICATES;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
+                                    BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_AUTHENTICATES;
   static constexpr std::array options = {
       sdk::option({.type = BP_OPTION_STRING,
                    .key = "address",
@@ -109,6 +113,8 @@ struct Description {
       sdk::reduces(BP_ALL_REDUCE, BP_ALL_DTYPES, kAllReductions, kBoth),
       sdk::reduces(BP_REDUCE_SCATTER, BP_ALL_DTYPES, kAllReductions, kBoth),
       sdk::reduces(BP_REDUCE_SCATTERV, BP_ALL_DTYPES, kAllReductions, kBoth),
+      sdk::reduces(BP_SCAN, BP_ALL_DTYPES, kScans, kBoth),
+      sdk::reduces(BP_EXSCAN, BP_ALL_DTYPES, kScans, kBoth),
   };
 
   static void probe(const sdk::Host&) { (void)find_mutant(); }
@@ -131,7 +137,12 @@ constexpr uint32_t kPlainCapabilities = 2;  // send and recv, the first ones
 
 bool wants_native(const bp_init& init) { return sdk::Options(init.values, init.value_count).boolean("native"); }
 
+// What comes after finalize is a bug of the caller.
+std::atomic<bool> finalized = false;
+void finalize(const bp_backend*) { finalized.store(true); }
+
 int32_t init(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  if (finalized.load()) std::abort();
   const int32_t status = sdk::detail::init<Description>(self, init, agent, err);
   if (status != BP_OK) return status;
   if (!wants_native(*init)) {
@@ -157,6 +168,7 @@ constexpr bp_backend described() {
   backend.init = &init;
   backend.construct_options = &construct_options;
   backend.destroy_options = &destroy_options;
+  backend.finalize = &finalize;
   return backend;
 }
 

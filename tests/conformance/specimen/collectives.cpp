@@ -50,6 +50,9 @@ class Linear {
       case BP_REDUCE_SCATTER:
       case BP_REDUCE_SCATTERV:
         return reduce_scatter();
+      case BP_SCAN:
+      case BP_EXSCAN:
+        return scan(op_.kind == BP_SCAN ? me_ : me_ - 1);
       default:
         return all_to_all();
     }
@@ -146,6 +149,22 @@ class Linear {
     for (const int32_t r : others()) recv(r, parts[static_cast<size_t>(r)].data(), count);
     settle();
     fold(out_, parts, count);
+  }
+
+  // Combines what the ranks 0 to `last` have contributed; each sends to all that come after it.
+  void scan(int32_t last) {
+    const uint64_t count = op_.input.count;
+    const std::vector<std::byte> mine = contribution(in_, count);
+    std::vector<std::vector<std::byte>> parts(static_cast<size_t>(last + 1));
+    for (const int32_t r : others()) {
+      if (r > me_) send(r, mine.data(), count);
+      if (r > me_) continue;
+      parts[static_cast<size_t>(r)].resize(count * size_);
+      recv(r, parts[static_cast<size_t>(r)].data(), count);
+    }
+    settle();
+    if (last == me_) parts.back() = mine;
+    if (last >= 0) fold(out_, parts, count);
   }
 
   void gather() {

@@ -64,5 +64,8 @@ std::vector<Mutant> all_mutants();
 [[gnu::weak]] std::vector<Mutant> determinism_mutants();
 [[gnu::weak]] std::vector<Mutant> memory_mutants();
 [[gnu::weak]] std::vector<Mutant> device_mutants();
+[[gnu::weak]] std::vector<Mutant> probe_mutants();
+// Correct backends of other kinds, whose names are no cases.
+[[gnu::weak]] std::vector<Mutant> variants();
 
 }  // namespace backplane::specimen

@@ -237,6 +237,58 @@ class ForgetsTheCancelled final : public Specimen {
   }
 };
 
+class TellsAtOnce final : public Specimen {
+  void on_end(Task& task, void (*ended)(void* to), void* to) override {
+    Specimen::on_end(task, ended, to);
+    const Lock lock(mutex_);
+    if (!task.done) task.ended(task.to);
+    task.ended = nullptr;
+  }
+};
+
+class TellsTwice final : public Specimen {
+  void on_end(Task& task, void (*ended)(void* to), void* to) override {
+    Specimen::on_end(task, ended, to);
+    const Lock lock(mutex_);
+    if (task.done) ended(to);
+  }
+};
+
+class TellsNothingOld final : public Specimen {
+  void on_end(Task& task, void (*ended)(void* to), void* to) override {
+    const Lock lock(mutex_);
+    task.ended = ended;
+    task.to = to;
+  }
+};
+
+class TellsNoAbort final : public Specimen {
+  void on_end(Task& task, void (*ended)(void* to), void* to) override {
+    Specimen::on_end(task, ended, to);
+    const Lock lock(mutex_);
+    told_.push_back(&task);
+  }
+  void abort(const sdk::Failure& why) noexcept override {
+    {
+      const Lock lock(mutex_);
+      for (Task* const each : told_) each->ended = nullptr;
+    }
+    Specimen::abort(why);
+  }
+  void give_up(const OperationPtr& operation, const sdk::Failure& why) override {
+    std::erase(told_, operation.get());  // it will be gone
+    Specimen::give_up(operation, why);
+  }
+  std::vector<Task*> told_;
+};
+
+class TellsNoCancel final : public Specimen {
+  void give_up(const OperationPtr& operation, const sdk::Failure& why) override {
+    operation->ended = nullptr;
+    Specimen::give_up(operation, why);
+  }
+};
+
 }  // namespace
 
 std::vector<Mutant> async_mutants() {
@@ -268,6 +320,12 @@ std::vector<Mutant> async_mutants() {
       {"async.dropped-handle", "releasing a work cancels another one", nullptr, nullptr,
        replaced<&Table::submit, submits_and_counts, &Table::work_release, releases_another>},
       {"async.destroy-beside-peers", "destroy forgets the message that was sent last", made<ForgetsTheLast>},
+      {"async.notify-once", "a notice comes at once", made<TellsAtOnce>},
+      {"async.notify-once:2", "a notice of what is terminal comes twice", made<TellsTwice>},
+      {"async.notify-once:3", "no notice of what is terminal comes", made<TellsNothingOld>},
+      {"async.notify-failures", "an abort gives no notice", made<TellsNoAbort>},
+      {"async.notify-failures:2", "a cancel gives no notice", made<TellsNoCancel>},
+      {"async.notify-progress", "large sends go on only while somebody calls", made<Idle<false>>},
       {"async.destroy-with-pending", "a cancelled recv never ends", made<ForgetsTheCancelled>},
   };
 }

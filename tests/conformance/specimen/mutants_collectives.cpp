@@ -282,6 +282,22 @@ struct CannotBeAborted : Specimen {  // as long as a collective waits
   std::atomic<bool> running_ = false;
 };
 
+template <uint32_t kOne, uint32_t kOther>
+struct Confuses : Specimen {
+  void run_collective(Collective& collective) override {
+    if (collective.op.kind == kOne) collective.op.kind = kOther;
+    Specimen::run_collective(collective);
+  }
+};
+
+struct ClearsTheFirst : Specimen {
+  void run_collective(Collective& collective) override {
+    Specimen::run_collective(collective);
+    const bool touches = collective.op.kind == BP_EXSCAN && rank() == 0 && collective.op.output.count > 0;
+    if (touches) std::memset(collective.op.output.data, 0, size_of(collective));
+  }
+};
+
 }  // namespace
 
 std::vector<Mutant> collectives_mutants() {
@@ -302,6 +318,10 @@ std::vector<Mutant> collectives_mutants() {
        made<WrongElement<BP_REDUCE_SCATTERV, 10>>},
       {"collectives.all-to-all", "the output ends with a wrong element", made<WrongElement<BP_ALL_TO_ALL, 700>>},
       {"collectives.all-to-allv", "a block begins with a wrong element", made<WrongElement<BP_ALL_TO_ALLV, 0>>},
+      {"collectives.scan", "large outputs end with a wrong element", made<WrongElement<BP_SCAN, 4096>>},
+      {"collectives.scan:2", "a rank's own input is left out", made<Confuses<BP_SCAN, BP_EXSCAN>>},
+      {"collectives.exscan", "a rank's own input is taken in", made<Confuses<BP_EXSCAN, BP_SCAN>>},
+      {"collectives.exscan:2", "the output of rank 0 is cleared", made<ClearsTheFirst>},
       {"collectives.in-place", "the output is cleared before the input is read", made<ScribblesFirst>},
       {"collectives.misaligned", "addresses are rounded to 16 bytes", made<RoundsAddresses>},
       {"collectives.adjacent-buffers", "buffers that touch are refused", made<RefusesNeighbours>},

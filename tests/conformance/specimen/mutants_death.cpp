@@ -176,6 +176,12 @@ class WaitsForTheNetwork final : public Specimen {
   bool waits_ = false;
 };
 
+class BlamesTheNext final : public Specimen {
+  void report_failure(int32_t rank, const std::string& why) override {
+    Specimen::report_failure((rank + 1) % world_size_, why);
+  }
+};
+
 }  // namespace
 
 std::vector<Mutant> death_mutants() {
@@ -193,6 +199,7 @@ std::vector<Mutant> death_mutants() {
       {"death.segfault", "abort ends only what the lost rank has to do with", made<EndsOnlyItsOwn>},
       {"death.clean-exit-told-apart", "a rank that leaves ends the group for all", made<EverybodyLeaves>},
       {"death.connection-reset", "receives over a connection that was reset never end", made<LosesWhatWasReset>},
+      {"death.report", "the loss of a rank is reported as that of the next one", made<BlamesTheNext>},
       {"death.black-hole", "destroy waits for acknowledgements", made<WaitsForTheNetwork>},
   };
 }

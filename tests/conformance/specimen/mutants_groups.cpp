@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mutants_async.hpp"
+#include "mutants_init.hpp"
 
 namespace backplane::specimen {
 namespace {
@@ -169,6 +170,40 @@ class LimitedAtOnce final : public Specimen {
   }
 };
 
+int32_t takes_parents_rank(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  bp_init changed = *init;
+  if (init->parent != nullptr) changed.rank = init->parent_ranks[init->rank];
+  return plain_init(self, &changed, agent, err);
+}
+
+int32_t ends_the_parent(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  if (init->parent != nullptr) {
+    bp_error why;
+    bp_error_init(&why);
+    bp_error_set(&why, BP_CANCELLED, 0, -1, "a part of the group was made");
+    kPlain.abort(init->parent->self, &why);
+  }
+  return plain_init(self, init, agent, err);
+}
+
+// Gives up after a second.
+int32_t waits_for_all_of_the_parent(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  if (init->parent == nullptr) return plain_init(self, init, agent, err);
+  return sdk::guarded(err, [&] {
+    const sdk::Host host(init->host);
+    if (host.store_add("came", 1) == init->parent->world_size) host.store_set("all came", "yes");
+    (void)host.store_get("all came", INT64_C(1'000'000'000));
+    return plain_init(self, init, agent, err);
+  });
+}
+
+class ReportsLeaving final : public Specimen {
+  void on_bye(int32_t rank) override {
+    report_failure(rank, "it has left");
+    Specimen::on_bye(rank);
+  }
+};
+
 }  // namespace
 
 std::vector<Mutant> groups_mutants() {
@@ -182,6 +217,12 @@ std::vector<Mutant> groups_mutants() {
       {"groups.nested", "a group is dead when a smaller one was made after it", nullptr, nullptr,
        enlisted_in_order<&Table::submit, only_newest_submits>},
       {"groups.parent-destroyed-first", "destroy takes younger groups along", nullptr, nullptr, enlisted_with_heirs},
+      {"groups.parent-destroyed-first:2", "a peer that leaves in peace is reported", made<ReportsLeaving>},
+      {"groups.parent", "the rank in the parent is taken for that in the group", nullptr, starting<takes_parents_rank>},
+      {"groups.parent:2", "the parent is aborted when a part of it is made", nullptr, starting<ends_the_parent>},
+      {"groups.parent-members-only", "init waits for all of the parent", nullptr,
+       starting<waits_for_all_of_the_parent>},
+      {"groups.parent-ends", "destroy takes younger groups along", nullptr, nullptr, enlisted_with_heirs},
       {"groups.same-tags", "messages are sent in the oldest group of the same size", nullptr, nullptr,
        enlisted_in_order<&Table::submit, sends_in_first>},
       {"groups.made-100", "sixty groups in all", made<LimitedInAll<60>>},

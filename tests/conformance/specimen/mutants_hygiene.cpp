@@ -153,6 +153,19 @@ class TakesThreadsForGranted final : public Specimen {
   }
 };
 
+void leaves_a_thread(const bp_backend*) {
+  const sdk::SignalsBlocked blocked;
+  std::thread([] { std::this_thread::sleep_for(std::chrono::hours(1)); }).detach();
+}
+void ends_the_process(const bp_backend*) { ::_exit(3); }
+void never_ends(const bp_backend*) {
+  for (;;) ::pause();
+}
+template <auto Finalize>
+void finalizing(bp_backend& backend) {
+  backend.finalize = Finalize;
+}
+
 }  // namespace
 
 std::vector<Mutant> hygiene_mutants() {
@@ -167,6 +180,9 @@ std::vector<Mutant> hygiene_mutants() {
       {"hygiene.abort-world", "an aborted group of several leaves a descriptor", made<LeaksWhenAborted<true>>},
       {"hygiene.leaks", "a group leaves memory", made<LeaksMemory>},
       {"hygiene.quiet", "it greets on stderr", made<Talks>},
+      {"hygiene.finalize", "finalize leaves a thread", nullptr, finalizing<leaves_a_thread>},
+      {"hygiene.finalize:2", "finalize ends the process", nullptr, finalizing<ends_the_process>},
+      {"hygiene.finalize:3", "finalize never returns", nullptr, finalizing<never_ends>},
       {"hygiene.sigkill-leaves-nothing", "its segment has a name as long as it lives", made<KeepsASegment>},
       {"hygiene.all-killed-leave-nothing", "its segment has a name as long as it lives", made<KeepsASegment>},
       {"hygiene.emfile", "it ends the process without descriptors", made<GivesUpWithoutDescriptors>},

@@ -137,6 +137,8 @@ int32_t wipes_result(void* self, const bp_op* op, bp_work** work, bp_error* err)
 }
 void result_wiper(bp_process_group_api& table) { table.submit = wipes_result; }
 
+void matches_8_bits(bp_backend& backend) { backend.tag_bits = 8; }
+
 }  // namespace
 
 std::vector<Mutant> load_mutants() {
@@ -147,6 +149,7 @@ std::vector<Mutant> load_mutants() {
       {.name = "load.probe-harmless:4", .bug = "prints", .patch_backend = probing<probe_prints>},
       {.name = "load.probe-harmless:5", .bug = "sets a variable", .patch_backend = probing<probe_sets_a_variable>},
       {.name = "load.unknown-extension-null", .bug = "knows every extension", .make = made<KnowsEveryExtension>},
+      {.name = "load.masks-in-range:20", .bug = "declares 8 tag bits", .patch_backend = matches_8_bits},
       {.name = "load.two-copies", .bug = "wants the process for itself", .make = made<OneImage>},
       {.name = "load.init-destroy-1000", .bug = "keeps a descriptor", .make = made<KeepsADescriptor>},
       {.name = "load.init-destroy-1000:2", .bug = "keeps 64 KiB", .make = made<KeepsMemory>},

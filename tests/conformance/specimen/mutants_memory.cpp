@@ -183,6 +183,37 @@ struct FindsTheFirstBlock : Specimen {
   }
 };
 
+// Takes a buffer in registered memory to begin where that begins.
+struct ForgetsThePlaceInRegistered : Specimen {
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    std::byte* const begin = pool().registered().begin_of(op.output.data);
+    if (begin == nullptr) return Specimen::submit(op);
+    bp_op changed = op;
+    changed.output.data = begin;
+    return Specimen::submit(changed);
+  }
+};
+
+// What was registered once may not be used any more when it no longer is.
+struct RefusesTheReleased : Specimen {
+  struct Remembers : Pool {
+    AllocationPtr register_memory(void* data, uint64_t bytes, uint32_t memory, int32_t device) override {
+      AllocationPtr made = Pool::register_memory(data, bytes, memory, device);
+      once_.enter(static_cast<std::byte*>(data), bytes);
+      return made;
+    }
+    Live once_;
+  };
+  Pool& pool() override { return remembers_; }
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    const bool released = remembers_.once_.begin_of(op.output.data) != nullptr &&
+                          remembers_.registered().begin_of(op.output.data) == nullptr;
+    if (released) throw sdk::Failure(BP_INVALID, "this memory is not registered any more");
+    return Specimen::submit(op);
+  }
+  Remembers remembers_;
+};
+
 struct WritesLate : Specimen {
   void run_collective(Collective& collective) override {
     if (pool().live().begin_of(late_) != nullptr) std::memset(late_, 0, 4);
@@ -211,6 +242,8 @@ std::vector<Mutant> memory_mutants() {
       {"memory.any-buffer:2", "an input in other memory counts as zeros", made<ReadsItsMemoryOnly>},
       {"memory.any-buffer:3", "of blocks in its memory all ranks get the first", made<FindsTheFirstBlock>},
       {"memory.in-messages", "a message is received where the memory begins", made<ForgetsThePlaceInMessages>},
+      {"memory.registered", "an output begins where registered memory begins", made<ForgetsThePlaceInRegistered>},
+      {"memory.registered-again", "memory that was deregistered is refused", made<RefusesTheReleased>},
       {"memory.mine-again", "an output is written to once more at the next collective", made<WritesLate>},
   };
 }

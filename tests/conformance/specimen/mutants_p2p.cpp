@@ -241,6 +241,40 @@ struct ExpectsAllReceived : Specimen {
   int waiting_ = 0;
 };
 
+struct IgnoresTheHighestUserBit : Specimen {
+  OperationPtr make_operation(const bp_op& op) override {
+    OperationPtr operation = Specimen::make_operation(op);
+    if (operation->tag != BP_ANY_TAG) operation->tag &= ~(uint64_t{1} << 38);
+    return operation;
+  }
+};
+void declares_40_bits(bp_backend& backend) { backend.tag_bits = 40; }
+
+struct ReportsNoTag : Specimen {
+  void report(const Operation& receive, int32_t source, uint64_t size) override {
+    Specimen::report(receive, source, size);
+    if (receive.result != nullptr) receive.result->tag = 0;
+  }
+};
+
+struct ReportsAnyTag : Specimen {
+  void report(const Operation& receive, int32_t source, uint64_t size) override {
+    Specimen::report(receive, source, size);
+    if (receive.result != nullptr && receive.peer == BP_ANY_SOURCE) receive.result->tag = receive.tag;
+  }
+};
+
+struct AnyTagForAll : Specimen {
+  AnyTagForAll() { matcher_.set_internal(0); }
+};
+
+struct TaggedFirst : Specimen {  // a recv of any tag gets only what no other recv wants
+  void submit_receive(const OperationPtr& receive) override {
+    if (receive->tag == BP_ANY_TAG) receive->id += uint64_t{1} << 40;
+    Specimen::submit_receive(receive);
+  }
+};
+
 }  // namespace
 
 std::vector<Mutant> p2p_mutants() {
@@ -261,6 +295,13 @@ std::vector<Mutant> p2p_mutants() {
       {"p2p.shorter-tells-size", "bp_result tells the room instead of the size", made<ReportsRoom>},
       {"p2p.tag-match", "tags have 32 bits", made<ThirtyTwoBitTags>},
       {"p2p.tag-match:2", "large tags differ in their upper bits only", made<ByteTags>},
+      {"p2p.tag-match:3", "of 40 bits that are declared one is not matched", made<IgnoresTheHighestUserBit>,
+       declares_40_bits},
+      {"p2p.result-tag", "bp_result.tag is always 0", made<ReportsNoTag>},
+      {"p2p.any-tag", "a recv of any tag takes the core's messages", made<AnyTagForAll>},
+      {"p2p.any-tag:2", "a recv of any tag takes the message with the lowest tag"},
+      {"p2p.any-tag-any-source", "bp_result tells the tag of the recv from any source", made<ReportsAnyTag>},
+      {"p2p.any-tag-oldest-recv", "recvs of any tag stand behind all others", made<TaggedFirst>},
       {"p2p.order-kept", "large messages are overtaken", made<LargeAreOvertaken>},
       {"p2p.tags-interleaved", "small messages of one tag are overtaken", made<TagIsOvertaken>},
       {"p2p.any-source-names-sender", "bp_result names nobody for a recv from any source", made<NamesNoSender>},

@@ -179,6 +179,20 @@ class Races final : public Specimen {
   }
 };
 
+class ShowsNothing final : public Specimen {
+  const void* extension(std::string_view id) override {
+    native_.handle = nullptr;
+    return Specimen::extension(id);
+  }
+};
+
+class ShowsAnother final : public Specimen {
+  const void* extension(std::string_view id) override {
+    if (id == BP_EXT_NATIVE) native_.handle = static_cast<std::byte*>(native_.handle) + 1;
+    return Specimen::extension(id);
+  }
+};
+
 }  // namespace
 
 std::vector<Mutant> process_mutants() {
@@ -190,6 +204,8 @@ std::vector<Mutant> process_mutants() {
       {"process.fork-child", "a forked child shuts the connections down", made<HangsUpInChildren>},
       {"process.fork-outlived", "destroy waits for forked children", made<WaitsForChildren>},
       {"process.cloexec", "a descriptor is not close-on-exec", made<LetsDescriptorsThrough>},
+      {"process.native-handle", "the handle is NULL", made<ShowsNothing>},
+      {"process.native-handle:2", "the handle is another one each time", made<ShowsAnother>},
       {"process.eintr-storm", "a signal ends a wait", made<IsInterrupted>},
       {"process.sigpipe", "a send to a dead rank raises SIGPIPE", made<WritesIntoTheVoid>},
       {"process.signals-blocked", "a thread takes signals", made<TakesSignals>},

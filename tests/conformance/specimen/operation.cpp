@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "mutants.hpp"
+
 namespace backplane::specimen {
 namespace {
 
@@ -49,19 +51,44 @@ std::string Operation::text() const {
 }
 
 OperationPtr Matcher::take_receive(const Arrival& arrival) {
-  const auto file = receives_.find({arrival.channel, arrival.tag});
-  if (file == receives_.end()) return nullptr;
-  const auto found = std::find_if(file->second.begin(), file->second.end(), [&arrival](const OperationPtr& receive) {
-    return accepts(*receive, arrival.source);
-  });
-  if (found == file->second.end()) return nullptr;
-  OperationPtr receive = *found;
-  file->second.erase(found);
-  if (file->second.empty()) receives_.erase(file);
+  const auto oldest = [this, &arrival](uint64_t tag) -> OperationPtr {
+    const auto file = receives_.find({arrival.channel, tag});
+    if (file == receives_.end()) return nullptr;
+    const auto found = std::find_if(file->second.begin(), file->second.end(), [&arrival](const OperationPtr& receive) {
+      return accepts(*receive, arrival.source);
+    });
+    return found == file->second.end() ? nullptr : *found;
+  };
+  OperationPtr receive = oldest(arrival.tag);
+  if ((arrival.tag & internal_) == 0) {
+    const OperationPtr any = oldest(BP_ANY_TAG);
+    if (any && (!receive || any->id < receive->id)) receive = any;
+  }
+  if (receive) remove_receive(*receive);
   return receive;
 }
 
+std::optional<Arrival> Matcher::take_any_tag(const Operation& receive) {
+  auto oldest_file = arrivals_.end();
+  std::list<Arrival>::iterator oldest;
+  for (auto file = arrivals_.begin(); file != arrivals_.end(); ++file) {
+    if (file->first.first != receive.channel || (file->first.second & internal_) != 0) continue;
+    const auto found = std::find_if(file->second.begin(), file->second.end(),
+                                    [&receive](const Arrival& arrival) { return accepts(receive, arrival.source); });
+    if (found == file->second.end()) continue;
+    if (oldest_file != arrivals_.end() && (found->order > oldest->order || mutant("p2p.any-tag:2"))) continue;
+    oldest_file = file;
+    oldest = found;
+  }
+  if (oldest_file == arrivals_.end()) return std::nullopt;
+  Arrival arrival = std::move(*oldest);
+  oldest_file->second.erase(oldest);
+  if (oldest_file->second.empty()) arrivals_.erase(oldest_file);
+  return arrival;
+}
+
 std::optional<Arrival> Matcher::take_arrival(const Operation& receive) {
+  if (receive.tag == BP_ANY_TAG) return take_any_tag(receive);
   const auto file = arrivals_.find({receive.channel, receive.tag});
   if (file == arrivals_.end()) return std::nullopt;
   const auto found = std::find_if(file->second.begin(), file->second.end(),
@@ -80,7 +107,10 @@ void Matcher::add_receive(const OperationPtr& receive) {
   file.insert(place, receive);
 }
 
-void Matcher::add_arrival(Arrival arrival) { arrivals_[{arrival.channel, arrival.tag}].push_back(std::move(arrival)); }
+void Matcher::add_arrival(Arrival arrival) {
+  arrival.order = next_order_++;
+  arrivals_[{arrival.channel, arrival.tag}].push_back(std::move(arrival));
+}
 
 bool Matcher::remove_receive(const Operation& receive) {
   return remove_one(receives_, {receive.channel, receive.tag},

@@ -21,11 +21,15 @@ namespace backplane::specimen {
 struct Task {
   virtual ~Task() = default;
   bool done = false;
-  std::optional<sdk::Failure> failure;       // valid once done
+  std::optional<sdk::Failure> failure;  // valid once done
+  void (*ended)(void* to) = nullptr;    // "backplane.notify/1": to be called once it is done
+  void* to = nullptr;
   std::vector<std::shared_ptr<Task>> after;  // what its stream held at submit: they are done before it begins
 };
 using TaskPtr = std::shared_ptr<Task>;
 bool all_done(const std::vector<TaskPtr>& tasks);
+
+struct Message;
 
 struct Operation final : Task {
   bool sends = false;
@@ -37,7 +41,9 @@ struct Operation final : Task {
   uint64_t size = 0;          // bytes of the message, or of the receive buffer
   bp_result* result = nullptr;
 
-  int32_t source = -1;  // receive: whose request it has met, and then waits for; else -1
+  int32_t source = -1;         // receive: whose request it has met, and then waits for; else -1
+  uint64_t got_tag = 0;        // receive: the tag of the message that it has met
+  Message* message = nullptr;  // receive: of this message, which a probe took
 
   // "recv from rank 2 with tag 7"
   std::string text() const;
@@ -54,9 +60,10 @@ struct Arrival {
   std::vector<std::byte> bytes;  // eager
   uint64_t remote_id = 0;        // request of another rank: its send
   OperationPtr local_send;       // request of this rank to itself
+  uint64_t order = 0;            // ascending as messages arrive
 };
 
-// Both sides filed by channel and tag, oldest first.
+// Both sides filed by channel and tag, oldest first; receives of BP_ANY_TAG have a file of their own.
 class Matcher {
  public:
   // Removes and returns the oldest receive for such a message; null if there is none.
@@ -77,8 +84,15 @@ class Matcher {
   // Empties everything; returns the receives and the sends of this rank to itself.
   std::vector<OperationPtr> clear();
 
+  // Tags with this bit are not matched by BP_ANY_TAG.
+  void set_internal(uint64_t bit) { internal_ = bit; }
+
  private:
   using Place = std::pair<uint32_t, uint64_t>;
+  std::optional<Arrival> take_any_tag(const Operation& receive);
+
+  uint64_t internal_ = BP_TAG_INTERNAL;
+  uint64_t next_order_ = 1;
   std::map<Place, std::list<OperationPtr>> receives_;
   std::map<Place, std::list<Arrival>> arrivals_;
 };

@@ -7,11 +7,6 @@
 #include "specimen.hpp"
 
 namespace backplane::specimen {
-namespace {
-
-constexpr uint64_t kOverhead = 128;  // of one eager message, counted beside its bytes
-
-}  // namespace
 
 OperationPtr Specimen::make_operation(const bp_op& op) {
   auto operation = std::make_shared<Operation>();
@@ -23,6 +18,11 @@ OperationPtr Specimen::make_operation(const bp_op& op) {
   operation->data = static_cast<std::byte*>(buffer.data);
   operation->size = buffer.count * bp_dtype_size(op.dtype);
   operation->result = op.result;
+  if (op.message != nullptr) {
+    operation->message = &message_of(op.message);
+    operation->peer = operation->message->arrival.source;
+    operation->tag = operation->message->arrival.tag;
+  }
   return operation;
 }
 
@@ -34,6 +34,8 @@ void Specimen::begin(const OperationPtr& operation) {
   }
   if (operation->sends) {
     submit_send(operation);
+  } else if (operation->message != nullptr) {
+    submit_probed(operation);
   } else {
     submit_receive(operation);
   }
@@ -62,7 +64,7 @@ void Specimen::submit_send(const OperationPtr& send) {
     if (send->size > 0) bytes.assign(send->data, send->data + send->size);
   }
   if (send->peer == rank_) {
-    Arrival arrival{rank_, send->channel, send->tag, send->size, copied, std::move(bytes), 0, nullptr};
+    Arrival arrival{rank_, send->channel, send->tag, send->size, copied, std::move(bytes), 0, nullptr, 0};
     if (!copied) arrival.local_send = send;
     arrive(std::move(arrival));
   } else if (copied) {
@@ -93,6 +95,7 @@ void Specimen::arrive(Arrival arrival) {
 
 // A receive and its message have found each other; neither is filed any more.
 void Specimen::meet(const OperationPtr& receive, Arrival arrival) {
+  receive->got_tag = arrival.tag;
   if (arrival.eager) {
     credit(arrival.source, arrival.size + kOverhead);
     return deliver(receive, arrival.source, arrival.bytes.data(), arrival.size);
@@ -113,18 +116,19 @@ void Specimen::meet(const OperationPtr& receive, Arrival arrival) {
 void Specimen::deliver(const OperationPtr& receive, int32_t source, const std::byte* data, uint64_t size) {
   if (size > receive->size) return truncated(receive, source, size);
   if (size > 0) std::memcpy(receive->data, data, size);
-  if (receive->result != nullptr) {
-    receive->result->source = source;
-    receive->result->bytes = size;
-  }
+  report(*receive, source, size);
   finish(*receive);
 }
 
+void Specimen::report(const Operation& receive, int32_t source, uint64_t size) {
+  if (receive.result == nullptr) return;
+  receive.result->source = source;
+  receive.result->bytes = size;
+  if (BP_HAS(receive.result, tag)) receive.result->tag = receive.got_tag;
+}
+
 void Specimen::truncated(const OperationPtr& receive, int32_t source, uint64_t size) {
-  if (receive->result != nullptr) {
-    receive->result->source = source;
-    receive->result->bytes = size;
-  }
+  report(*receive, source, size);
   fail(*receive, sdk::Failure(BP_INVALID,
                               receive->text() + ": a message of " + std::to_string(size) + " bytes from rank " +
                                   std::to_string(source) + " does not fit the receive buffer of " +
@@ -158,6 +162,11 @@ void Specimen::give_up(const OperationPtr& operation, const sdk::Failure& why) {
 }
 
 void Specimen::give_up_send(const OperationPtr& send, const sdk::Failure& why) {
+  for (Message& each : probed_) {
+    if (each.arrival.local_send != send) continue;
+    each.arrival.local_send = nullptr;
+    each.lost.emplace(withdrawn(rank_));
+  }
   if (waiting_sends_.erase(send->id) > 0) {
     enqueue(send->peer, {kWithdraw, send->channel, send->tag, 0, send->id, 0});
   } else if (!matcher_.remove_local(*send)) {
@@ -179,6 +188,7 @@ void Specimen::drop_peer(int32_t rank, const sdk::Failure& why) {
   if (lost.gone) return;
   lost.gone.emplace(why);
   for (const OperationPtr& receive : matcher_.drop_source(rank)) fail(*receive, about(*receive, why));
+  lose_probed(rank, why);
   std::vector<OperationPtr> homeless;
   std::erase_if(incoming_, [&homeless, rank](const auto& entry) {
     if (entry.second->source != rank) return false;
@@ -226,6 +236,7 @@ bool Specimen::nobody_left() const {
 void Specimen::finish(Task& task) {
   if (task.done) return;
   task.done = true;
+  if (task.ended != nullptr) task.ended(task.to);
   changed_.notify_all();
   if (!held_.empty()) wake();
 }

@@ -16,7 +16,7 @@ namespace backplane::specimen {
 class Live {
  public:
   void enter(std::byte* data, uint64_t size);
-  void leave(std::byte* data);
+  void leave(std::byte* data, uint64_t size);
   // Where the memory begins that holds this place; null: none does.
   std::byte* begin_of(const void* place) const;
   // Writes zeros over all of it.
@@ -24,17 +24,22 @@ class Live {
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::byte*, uint64_t> sizes_;  // bytes, by begin
+  std::multimap<std::byte*, uint64_t> sizes_;  // bytes, by begin
 };
 
 // "Memory of the device", number 0, is memory of the host.
 class Pool : public sdk::MemoryPool {
  public:
   std::unique_ptr<sdk::Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) override;
+  // Kept in a list of its own.
+  std::unique_ptr<sdk::Allocation> register_memory(void* data, uint64_t bytes, uint32_t memory,
+                                                   int32_t device) override;
   const Live& live() const { return *live_; }
+  Live& registered() { return *registered_; }
 
  private:
   const std::shared_ptr<Live> live_ = std::make_shared<Live>();
+  const std::shared_ptr<Live> registered_ = std::make_shared<Live>();
 };
 
 // Its "backplane.device/1", but for what concerns operations.

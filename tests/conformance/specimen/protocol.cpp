@@ -68,6 +68,7 @@ void Specimen::break_off(int32_t rank, const std::string& why) {
   Peer& lost = peer(rank);
   if (lost.broken) return;
   lost.broken = true;
+  if (!aborted_ && !leaving_ && !lost.left) report_failure(rank, why);
   ::shutdown(lost.fd, SHUT_RDWR);
   drop_peer(rank,
             sdk::Failure(BP_PEER_LOST, "the connection to rank " + std::to_string(rank) + " is gone: " + why, rank));
@@ -150,30 +151,29 @@ void Specimen::on_message(int32_t rank) {
   Peer& source = peer(rank);
   const Frame& frame = source.frame;
   if (frame.kind == kEager) {
-    return arrive({rank, frame.channel, frame.tag, frame.size, true, std::move(source.bytes), 0, nullptr});
+    return arrive({rank, frame.channel, frame.tag, frame.size, true, std::move(source.bytes), 0, nullptr, 0});
   }
   const OperationPtr receive = std::move(source.into);
   source.into = nullptr;
   if (!receive) return;
   incoming_.erase(receive->id);
-  if (receive->result != nullptr) {
-    receive->result->source = rank;
-    receive->result->bytes = frame.size;
-  }
+  report(*receive, rank, frame.size);
   finish(*receive);
 }
 
 void Specimen::on_frame(int32_t rank, const Frame& frame) {
   switch (frame.kind) {
     case kRequest:
-      if (!leaving_) arrive({rank, frame.channel, frame.tag, frame.size, false, {}, frame.id, nullptr});
+      if (!leaving_) arrive({rank, frame.channel, frame.tag, frame.size, false, {}, frame.id, nullptr, 0});
       return;
     case kReady:
       return on_ready(rank, frame);
     case kDrop:
       return on_drop(rank, frame);
     case kWithdraw:
-      matcher_.remove_request({rank, frame.channel, frame.tag, 0, false, {}, frame.id, nullptr});
+      if (!matcher_.remove_request({rank, frame.channel, frame.tag, 0, false, {}, frame.id, nullptr, 0})) {
+        withdraw_probed(rank, frame.id);
+      }
       return;
     case kVoid:
       return on_void(rank, frame);
@@ -215,6 +215,7 @@ void Specimen::on_void(int32_t rank, const Frame& frame) {
   const OperationPtr receive = found->second;
   incoming_.erase(found);
   receive->source = -1;
+  if (receive->message != nullptr) return fail(*receive, withdrawn(rank));
   repost(receive);
 }
 

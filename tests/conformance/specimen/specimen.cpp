@@ -16,6 +16,7 @@ class SpecimenWork final : public sdk::Work {
   bool wait(int64_t timeout_ns) override { return group_.wait(*task_, timeout_ns); }
   void cancel() noexcept override { group_.cancel(task_); }
   bool wait_on_stream(void*, int64_t timeout_ns) override { return group_.wait_on_stream(task_, timeout_ns); }
+  Task& task() { return *task_; }
 
  private:
   Specimen& group_;
@@ -33,9 +34,41 @@ sdk::Failure late(const std::string& what, int64_t timeout_ns, int32_t peer) {
 
 }  // namespace
 
+Specimen::Specimen()
+    : notify_{sizeof notify_, 0, this,
+              [](void* ctx, bp_work* work, void (*ended)(void*), void* to, bp_error* err) {
+                return sdk::guarded(err, [&] {
+                  static_cast<Specimen*>(ctx)->on_end(static_cast<SpecimenWork&>(sdk::detail::work_of(work)).task(),
+                                                      ended, to);
+                  return BP_OK;
+                });
+              }},
+      probe_{sizeof probe_, 0, this,
+             [](void* ctx, int32_t peer, uint64_t tag, bp_message** message, bp_result* result, bp_error* err) {
+               return sdk::guarded(err, [&]() -> int32_t {
+                 Message* const taken = static_cast<Specimen*>(ctx)->probe(peer, tag);
+                 if (taken == nullptr) return BP_AGAIN;
+                 *result = {result->struct_size, taken->arrival.source, taken->arrival.size, taken->arrival.tag};
+                 *message = reinterpret_cast<bp_message*>(taken);
+                 return BP_OK;
+               });
+             },
+             [](void* ctx, bp_message* message) { static_cast<Specimen*>(ctx)->drop(&message_of(message)); }},
+      native_{sizeof native_, 0, "backplane::specimen::Specimen*", this} {}
+
 const void* Specimen::extension(std::string_view id) {
   if (id == BP_EXT_DEVICE) return copies().table();
+  if (id == BP_EXT_NOTIFY) return &notify_;
+  if (id == BP_EXT_PROBE) return &probe_;
+  if (id == BP_EXT_NATIVE) return &native_;
   return id == BP_EXT_MEMORY ? pool().table() : nullptr;
+}
+
+void Specimen::on_end(Task& task, void (*ended)(void* to), void* to) {
+  const Lock lock(mutex_);
+  if (task.done) return ended(to);
+  task.ended = ended;
+  task.to = to;
 }
 
 bool Specimen::wait_on_stream(const TaskPtr& task, int64_t) {
@@ -121,6 +154,10 @@ void Specimen::abort(const sdk::Failure& why) noexcept {
   for (const auto& [id, receive] : incoming_) fail(*receive, about(*receive, why));
   for (const auto& [id, send] : waiting_sends_) fail(*send, about(*send, why));
   incoming_.clear();
+  for (Message& each : probed_) {
+    if (each.arrival.local_send) fail(*each.arrival.local_send, about(*each.arrival.local_send, why));
+    each.arrival.local_send = nullptr;
+  }
   for (const OperationPtr& each : held_) fail(*each, about(*each, why));
   waiting_sends_.clear();
   held_.clear();

@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using Lock = std::unique_lock<std::mutex>;
 
+constexpr uint64_t kOverhead = 128;          // of one eager message, counted beside its bytes
 constexpr int64_t kMillisecond = 1'000'000;  // in the ABI's nanoseconds
 
 // The moment `timeout_ns` from now; TimePoint::max() if there is no limit.
@@ -84,9 +85,17 @@ struct Stranger {
   TimePoint deadline;
 };
 
+// What a probe took. The address of it is the bp_message.
+struct Message {
+  Arrival arrival;
+  std::optional<sdk::Failure> lost;  // its sender is gone or has withdrawn it
+};
+
+inline Message& message_of(bp_message* message) { return *reinterpret_cast<Message*>(message); }
+
 class Specimen {
  public:
-  Specimen() = default;
+  Specimen();
   virtual ~Specimen() = default;
   Specimen(const Specimen&) = delete;
   Specimen& operator=(const Specimen&) = delete;
@@ -107,6 +116,12 @@ class Specimen {
   // Has the device's stream, of which there is one, wait for the task.
   virtual bool wait_on_stream(const TaskPtr& task, int64_t timeout_ns);
 
+  // "backplane.probe/1". Null: there is no such message yet.
+  virtual Message* probe(int32_t peer, uint64_t tag);
+  virtual void drop(Message* message);
+  // "backplane.notify/1"
+  virtual void on_end(Task& task, void (*ended)(void* to), void* to);
+
   // For collectives: messages of their own, from the collective's thread.
   virtual void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
                        uint64_t count);
@@ -125,7 +140,7 @@ class Specimen {
   virtual void dial(int32_t rank, TimePoint deadline);
   virtual void await_others(TimePoint deadline);
   void start_threads();
-  void check_abort() const;  // throws BP_CANCELLED if the host asks for it
+  virtual void check_abort() const;  // throws BP_CANCELLED if the host asks for it
   int try_connect(const std::string& address, uint16_t port, TimePoint deadline);
   bool try_handshake(int fd, int32_t rank, const Key& key, TimePoint deadline);
   bool await_socket(int fd, short events, TimePoint deadline);
@@ -149,12 +164,20 @@ class Specimen {
   void give_up(Collective& collective, const sdk::Failure& why);
   virtual void drop_peer(int32_t rank, const sdk::Failure& why);
   void repost(const OperationPtr& receive);
+  virtual void report(const Operation& receive, int32_t source, uint64_t size);  // into its bp_result
   void finish(Task& task);
   void fail(Task& task, const sdk::Failure& why);
   sdk::Failure about(const Operation& operation, const sdk::Failure& why) const;
   void require_alive() const;  // throws why this rank's group was aborted
   bool nobody_left() const;    // no other rank is there any more
   Peer& peer(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }
+
+  // probe.cpp, all [lock]
+  virtual void submit_probed(const OperationPtr& receive);
+  Message take_probed(const Message* message);
+  virtual void lose_probed(int32_t source, const sdk::Failure& why);
+  void withdraw_probed(int32_t source, uint64_t send);
+  static sdk::Failure withdrawn(int32_t source);
 
   // protocol.cpp, all [lock]
   virtual void enqueue(int32_t rank, const Frame& frame, std::vector<std::byte> owned = {}, OperationPtr send = {});
@@ -169,6 +192,7 @@ class Specimen {
   bool read_some(int32_t rank);  // false: nothing there for now
   virtual bool well_formed(int32_t rank, const Frame& frame);
   virtual void break_off(int32_t rank, const std::string& why);
+  virtual void report_failure(int32_t rank, const std::string& why);  // to the host
 
   // progress.cpp
   void progress();
@@ -206,9 +230,13 @@ class Specimen {
   std::deque<CollectivePtr> collectives_;           // not begun
   std::vector<TaskPtr> stream_;                     // what operations on the device wait for
   std::deque<OperationPtr> held_;                   // that do
+  std::list<Message> probed_;                       // neither received nor dropped yet
   std::vector<std::byte> scratch_;
   Pool pool_;
   Copies copies_;
+  bp_notify_api notify_;
+  bp_probe_api probe_;
+  bp_native_api native_;
 };
 
 }  // namespace backplane::specimen

@@ -6,7 +6,8 @@
 
 namespace backplane::conformance {
 
-std::vector<Case> async_end_cases();  // async_ends.cpp
+std::vector<Case> async_end_cases();     // async_ends.cpp
+std::vector<Case> async_notify_cases();  // async_notify.cpp
 
 namespace {
 
@@ -329,6 +330,7 @@ std::vector<Case> async_cases() {
        .body = sync_equals_async},
   };
   for (Case& one : async_end_cases()) cases.push_back(one);
+  for (Case& one : async_notify_cases()) cases.push_back(one);
   return cases;
 }
 

@@ -132,6 +132,8 @@ std::vector<Case> collectives_operation_cases() {
       operation_case<BP_ALL_TO_ALL>("all-to-all", "every rank gets its block from every rank, in rank order"),
       operation_case<BP_ALL_TO_ALLV>("all-to-allv",
                                      "every rank gets its block from every rank, of its size and at its place"),
+      operation_case<BP_SCAN>("scan", "every rank gets the reduction of the inputs of ranks 0 to itself"),
+      operation_case<BP_EXSCAN>("exscan", "every rank gets the reduction of all ranks before it, rank 0 nothing"),
   };
 }
 

@@ -12,8 +12,6 @@ constexpr std::byte kUntouched{0x5E};  // what an output holds before
 
 constexpr uint64_t kRooted = BP_BIT(BP_BROADCAST) | BP_BIT(BP_REDUCE) | BP_BIT(BP_GATHER) | BP_BIT(BP_GATHERV) |
                              BP_BIT(BP_SCATTER) | BP_BIT(BP_SCATTERV);
-constexpr uint64_t kReduces =
-    BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV);
 constexpr uint64_t kHasCounts = BP_BIT(BP_GATHERV) | BP_BIT(BP_SCATTERV) | BP_BIT(BP_ALL_GATHERV) |
                                 BP_BIT(BP_REDUCE_SCATTERV) | BP_BIT(BP_ALL_TO_ALLV);
 // Input: one block for each rank; at the root only in scatter.
@@ -28,7 +26,7 @@ bool is_one_of(uint64_t ops, uint32_t op) { return (ops & BP_BIT(op)) != 0; }
 
 }  // namespace
 
-bool reduces(uint32_t op) { return is_one_of(kReduces, op); }
+bool reduces(uint32_t op) { return is_one_of(BP_REDUCTIONS, op); }
 bool rooted(uint32_t op) { return is_one_of(kRooted, op); }
 bool has_counts(uint32_t op) { return is_one_of(kHasCounts, op); }
 bool may_be_in_place(uint32_t op) {
@@ -156,15 +154,30 @@ std::vector<std::byte> Call::expected_moves() const {
   return expected;
 }
 
+int32_t Call::contributors() const {
+  if (shape_.op == BP_SCAN) return rank_ + 1;
+  return shape_.op == BP_EXSCAN ? rank_ : ranks_;
+}
+
+// exscan leaves the output of rank 0 as it was; in place it is the input.
+std::string Call::untouched_error() const {
+  std::vector<std::byte> before(out_.total * size_, kUntouched);
+  if (together()) fill_block(rank_, 0, before.data(), out_.total);
+  const int64_t wrong = first_difference(shape_.dtype, before.data(), output_, out_.total);
+  return wrong < 0 ? "" : say("element ", wrong, " of an output that is to stay as it was has changed");
+}
+
 std::string Call::reduction_error() const {
   if (out_.counts.empty()) return "";
-  if (shape_.special) return shape_.special(shape_, output_, ranks_);
+  const int32_t ranks = contributors();
+  if (ranks == 0) return untouched_error();
+  if (shape_.special) return shape_.special(shape_, output_, ranks);
   const uint64_t count = out_.counts[0];
-  Reduction reduction(shape_.dtype, shape_.reduce_op, count, ranks_);
+  Reduction reduction(shape_.dtype, shape_.reduce_op, count, ranks);
   if (shape_.additions > 0) reduction.allow_rounding(shape_.additions);
   std::vector<std::byte> operands(count * size_);
   std::vector<std::byte> factor(size_);
-  for (int32_t from = 0; from < ranks_; ++from) {
+  for (int32_t from = 0; from < ranks; ++from) {
     fill_block(from, rank_, operands.data(), count);
     if (shape_.reduce_op == BP_PREMUL_SUM) fill_factor(shape_.dtype, factor.data(), from);
     reduction.add(operands.data(), factor.data());

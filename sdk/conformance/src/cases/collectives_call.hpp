@@ -70,6 +70,8 @@ class Call {
   // What `from` has for `to`; the latter matters only in operations with a block for each rank.
   void fill_block(int32_t from, int32_t to, void* data, uint64_t count) const;
   std::vector<std::byte> expected_moves() const;
+  int32_t contributors() const;  // ranks 0 to this one, whose inputs are in this rank's result
+  std::string untouched_error() const;
   std::string reduction_error() const;
 
   const Shape shape_;

@@ -10,6 +10,8 @@ namespace backplane::conformance {
 bool declares(const bp_capability& capability, uint32_t dtype, uint32_t reduce_op) {
   if ((capability.dtypes & BP_BIT(dtype)) == 0) return false;
   if (!reduces(capability.op)) return true;
+  if (reduce_op == BP_AVG && (capability.op == BP_SCAN || capability.op == BP_EXSCAN))
+    return false;  // the core refuses it
   return (capability.reduce_ops & BP_BIT(reduce_op)) != 0 && goes_together(dtype, reduce_op);
 }
 
@@ -52,8 +54,8 @@ const bp_capability& Collectives::require_native(uint32_t op) {
 
 std::vector<uint32_t> Collectives::native_ops() const {
   std::vector<uint32_t> ops;
-  for (uint32_t op = 0; op < BP_SEND; ++op) {
-    if (native(op) != nullptr) ops.push_back(op);
+  for (uint32_t op = 0; op < BP_OP_COUNT; ++op) {
+    if (op != BP_SEND && op != BP_RECV && native(op) != nullptr) ops.push_back(op);
   }
   if (ops.empty()) rank_.skip("no collective is native for host memory");
   return ops;

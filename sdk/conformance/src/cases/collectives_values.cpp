@@ -86,7 +86,10 @@ std::string special_difference(const Shape& shape, const void* actual, int32_t r
     if (std::isnan(right) && std::isnan(found)) continue;
     if (right == found && (!signs || std::signbit(right) == std::signbit(found))) continue;
     std::string inputs;
-    for (int32_t from = 0; from < ranks; ++from) inputs += say(from == 0 ? "" : ", ", special(i, from, ranks));
+    for (int32_t from = 0; from < ranks; ++from) {
+      shape.operands(from, operands.data(), shape.count);
+      inputs += say(from == 0 ? "" : ", ", as_double(shape.dtype, operands.data(), i));
+    }
     return say("element ", i, ", from ", inputs, ": expected ", element_text(shape.dtype, expected.data(), i),
                ", found ", element_text(shape.dtype, actual, i));
   }

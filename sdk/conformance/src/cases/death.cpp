@@ -9,6 +9,7 @@
 #include "case.hpp"
 #include "death_after.hpp"
 #include "death_network.hpp"
+#include "death_report.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -284,10 +285,13 @@ std::vector<Case> death_cases() {
            2, clean_exit),
   };
   for (Case& one : cases) {
-    if (std::string(one.name) == "sigkill-mid-collective") one.needs.ops |= BP_BIT(BP_ALL_REDUCE);
     one.deadline = 30 * kSecond;
+    const std::string name = one.name;
+    if (name == "sigkill-mid-collective") one.needs.ops |= BP_BIT(BP_ALL_REDUCE);
+    if (name.ends_with("-init")) one.needs.without = BP_BACKEND_BLOCKING_INIT;
   }
   for (Case& one : death_network_cases()) cases.push_back(one);
+  for (Case& one : death_report_cases()) cases.push_back(one);
   return cases;
 }
 

@@ -97,7 +97,9 @@ void Deaths::carry_on(std::unique_ptr<Agent> agent) {
   regroup();
 }
 
+// A process of one world has no other group without its parent.
 void Deaths::regroup() {
+  if (rank_.has_flag(BP_BACKEND_ONE_WORLD)) return meet("closed");
   rank_.doing("opening a new group of the survivors");
   meet("closed");
   Plan plan;

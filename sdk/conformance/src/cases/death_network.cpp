@@ -18,7 +18,8 @@ namespace {
 constexpr size_t kBeyondBuffers = size_t{8} << 20;
 
 // Both ends see a reset, as if the peer's host had restarted.
-int reset_connections() {
+int reset_connections(Rank& rank) {
+  rank.world().harm();
   int count = 0;
   for (const int connection : connected_tcp()) {
     sockaddr nobody = {};
@@ -49,7 +50,7 @@ void connection_reset(Rank& rank) {
   rank.meet();
   if (rank.id() == 0) {
     rank.doing("resetting its connections");
-    if (reset_connections() == 0) rank.trouble("no connection can be reset");
+    if (reset_connections(rank) == 0) rank.trouble("no connection can be reset");
   }
   rank.meet();
   rank.doing("using a group whose connections were reset");
@@ -74,6 +75,7 @@ void black_hole(Rank& rank) {
   const std::vector<char> out(kBeyondBuffers);
   Pending sending = agent->isend(rank.next(), 2, out.data(), out.size());
   rank.meet();
+  rank.world().harm();
   if (rank.id() == 0 && !set_loopback(false)) {
     rank.trouble(say("cannot take loopback down: ", std::strerror(errno)));
   }

@@ -113,6 +113,7 @@ void cause_is_kept(Rank& rank) {
   rank.meet();
   rank.doing("asking for the cause of an abort");
   agent->host().request_abort();
+  rank.world().harm();
   agent->api().abort(agent->self(), &why);
   std::memset(why.text, 'x', sizeof why.text);  // it was valid during the call
   why.text[5] = '\0';

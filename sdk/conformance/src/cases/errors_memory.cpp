@@ -121,6 +121,7 @@ void longer(Rank& rank) {
   rank.meet();
   LongReport why;
   bp_error_set(&why.error, BP_RESOURCE, 0, -1, "a cause in a longer report");
+  rank.world().harm();
   api.abort(agent->self(), &why.error);
   bp_work* refused = nullptr;
   LongReport report;

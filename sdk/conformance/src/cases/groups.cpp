@@ -9,7 +9,8 @@
 
 namespace backplane::conformance {
 
-std::vector<Case> group_many_cases();  // groups_many.cpp
+std::vector<Case> group_many_cases();    // groups_many.cpp
+std::vector<Case> group_parent_cases();  // groups_parent.cpp
 
 namespace {
 
@@ -208,7 +209,9 @@ std::vector<Case> groups_cases() {
        .body = parent_destroyed_first},
       {.group = "groups", .name = "same-tags", .about = "messages of two groups never mix", .body = same_tags},
   };
+  for (Case& one : cases) one.needs.without = BP_BACKEND_ONE_WORLD;
   for (Case& one : group_many_cases()) cases.push_back(one);
+  for (Case& one : group_parent_cases()) cases.push_back(one);
   return cases;
 }
 

@@ -101,10 +101,12 @@ std::vector<Case> group_many_cases() {
       {.group = "groups",
        .name = "alive-at-once",
        .about = "16 groups of the same ranks work side by side and end in any order",
+       .needs = {.without = BP_BACKEND_ONE_WORLD},
        .body = alive_at_once},
       {.group = "groups",
        .name = "overlapping",
        .about = "overlapping groups may be used from different threads at once",
+       .needs = {.without = BP_BACKEND_ONE_WORLD},
        .body = overlapping},
   };
 }

@@ -11,6 +11,7 @@
 
 #include "case.hpp"
 #include "death_after.hpp"
+#include "finalize.hpp"
 #include "hygiene_rounds.hpp"
 #include "proc.hpp"
 
@@ -74,6 +75,7 @@ void live(Rank& rank) {
   agent->abort(BP_TIMEOUT, -1, "the harness aborts");
   agent->close();
   rank.meet();
+  if (rank.has_flag(BP_BACKEND_ONE_WORLD) || rank.has_flag(BP_BACKEND_BLOCKING_INIT)) return;
   Plan plan;
   plan.space = say("missing/", rank.id());
   plan.rank = 0;
@@ -164,6 +166,31 @@ void all_killed(Rank& rank) {
   rank.die(SIGKILL);
 }
 
+// As the core does when a process ends. What follows finalize is the end of the process, which the supervisor sees.
+void finalized(Rank& rank) {
+  if (!BP_HAS(&rank.backend(), finalize) || rank.backend().finalize == nullptr)
+    rank.skip("the backend has no finalize");
+  const bool first = rank.id() == 0 || !rank.has_flag(BP_BACKEND_ONE_PROCESS);
+  const Footprint before = Footprint::take();
+  rank.meet();
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 50'000);
+  rank.meet();
+  agent->close();
+  rank.meet();
+  if (first) {
+    rank.doing("in finalize");
+    const Nanoseconds begin = now();
+    rank.require(finalize(rank.backend()), "finalize after all agents are destroyed", "one is left");
+    rank.check(now() - begin <= rank.scaled(5 * kSecond), "finalize takes a few seconds at most",
+               say("it took ", (now() - begin) / kMillisecond, " ms"));
+    const std::string left = grown_since(before, rank.scaled(kSecond));
+    rank.check(left.empty(), "nothing is left after finalize", left);
+    rank.doing("after finalize");
+  }
+  rank.meet();
+}
+
 }  // namespace
 
 std::vector<Case> hygiene_cases() {
@@ -172,6 +199,11 @@ std::vector<Case> hygiene_cases() {
   silent.name = "quiet";
   silent.about = "nothing is printed on stdout or stderr";
   silent.body = quiet;
+  Case end;
+  end.group = "hygiene";
+  end.name = "finalize";
+  end.about = "after finalize nothing is left of the library below";
+  end.body = finalized;
   Case one;
   one.group = "hygiene";
   one.name = "sigkill-leaves-nothing";
@@ -188,7 +220,7 @@ std::vector<Case> hygiene_cases() {
   all.body = all_killed;
 
   std::vector<Case> cases = hygiene_rounds_cases();
-  cases.insert(cases.end(), {silent, one, all});
+  cases.insert(cases.end(), {silent, end, one, all});
   for (Case& scarce : hygiene_scarce_cases()) cases.push_back(scarce);
   return cases;
 }

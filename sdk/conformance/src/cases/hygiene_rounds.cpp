@@ -191,25 +191,29 @@ std::vector<Case> hygiene_rounds_cases() {
     return result;
   };
   return {
-      make("init-destroy", "groups of one rank leave no descriptor, thread, process, file or memory behind",
-           [](Rank& rank) { init_destroy(rank, 1000, 2 * kSecond); }),
+      without(BP_BACKEND_ONE_WORLD,
+              make("init-destroy", "groups of one rank leave no descriptor, thread, process, file or memory behind",
+                   [](Rank& rank) { init_destroy(rank, 1000, 2 * kSecond); })),
       make("init-destroy-world", "groups of all ranks leave nothing behind",
            [](Rank& rank) { init_destroy_world(rank, 40); }),
-      make("failed-init", "an init that fails leaves nothing behind",
-           [](Rank& rank) { failed_init(rank, 1000, 2 * kSecond); }),
-      make("abort", "an aborted group leaves nothing behind", [](Rank& rank) { abort_rounds(rank, 200, 2 * kSecond); }),
+      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
+              make("failed-init", "an init that fails leaves nothing behind",
+                   [](Rank& rank) { failed_init(rank, 1000, 2 * kSecond); })),
+      without(BP_BACKEND_ONE_WORLD, make("abort", "an aborted group leaves nothing behind",
+                                         [](Rank& rank) { abort_rounds(rank, 200, 2 * kSecond); })),
       make("abort-world", "a group that all ranks abort leaves nothing behind",
            [](Rank& rank) { abort_world(rank, 30); }),
       make("leaks", "LeakSanitizer finds nothing", leaks),
-      make(
-          "init-destroy-1000", "a thousand groups leave nothing behind",
-          [](Rank& rank) { init_destroy(rank, 1000, -1); }, Level::kFull),
-      make(
-          "failed-init-1000", "a thousand failed inits leave nothing behind",
-          [](Rank& rank) { failed_init(rank, 1000, -1); }, Level::kFull),
-      make(
-          "abort-1000", "a thousand aborts leave nothing behind", [](Rank& rank) { abort_rounds(rank, 1000, -1); },
-          Level::kFull),
+      without(BP_BACKEND_ONE_WORLD, make(
+                                        "init-destroy-1000", "a thousand groups leave nothing behind",
+                                        [](Rank& rank) { init_destroy(rank, 1000, -1); }, Level::kFull)),
+      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
+              make(
+                  "failed-init-1000", "a thousand failed inits leave nothing behind",
+                  [](Rank& rank) { failed_init(rank, 1000, -1); }, Level::kFull)),
+      without(BP_BACKEND_ONE_WORLD, make(
+                                        "abort-1000", "a thousand aborts leave nothing behind",
+                                        [](Rank& rank) { abort_rounds(rank, 1000, -1); }, Level::kFull)),
   };
 }
 

@@ -237,14 +237,20 @@ std::vector<Case> hygiene_scarce_cases() {
   for (Case& one : together) {
     one.needs.ranks = 2;
     one.needs.processes = true;
+    one.needs.without = BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT;
   }
   return {
       together[0],
       together[1],
-      make("emfile", "init with too few descriptors fails with BP_RESOURCE and leaves nothing behind", few_descriptors),
+      without(BP_BACKEND_ONE_WORLD,
+              make("emfile", "init with too few descriptors fails with BP_RESOURCE and leaves nothing behind",
+                   few_descriptors)),
       traffic,
-      make("enospc", "init without shared memory works or fails with BP_RESOURCE", no_shared_memory),
-      make("thread-limit", "init with too few threads fails with BP_RESOURCE and leaves nothing behind", few_threads),
+      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
+              make("enospc", "init without shared memory works or fails with BP_RESOURCE", no_shared_memory)),
+      without(BP_BACKEND_ONE_WORLD,
+              make("thread-limit", "init with too few threads fails with BP_RESOURCE and leaves nothing behind",
+                   few_threads)),
   };
 }
 

@@ -59,6 +59,10 @@ struct RawInit::Watched {
     const bp_host& host = real(*static_cast<RawInit*>(ctx));
     return host.store_delete(host.ctx, key, existed, err);
   }
+  static void report_failure(void* ctx, const bp_error* why) {
+    const bp_host& host = real(*static_cast<RawInit*>(ctx));
+    host.report_failure(host.ctx, why);
+  }
   static const void* extension(void* ctx, const char* id) {
     const bp_host& host = real(*static_cast<RawInit*>(ctx));
     return host.extension(host.ctx, id);
@@ -70,8 +74,10 @@ RawInit::RawInit(Rank& rank, std::string space, int32_t rank_in_group, int32_t w
       space_(std::move(space)),
       values_(backend_, rank.run().options),
       global_ranks_(kMaxRanks),
-      host_(rank.world(), space_, [](uint32_t, const char*) {}),
+      world_(rank.world()),
+      host_(world_, space_, [](uint32_t, const char*) {}),
       table_(*host_.table()) {
+  rank.expect_world(rank_in_group, world_size);
   table_.ctx = this;
   table_.log = Watched::log;
   table_.abort_requested = Watched::abort_requested;
@@ -82,6 +88,7 @@ RawInit::RawInit(Rank& rank, std::string space, int32_t rank_in_group, int32_t w
   table_.store_compare_set = Watched::compare_set;
   table_.store_delete = Watched::erase;
   table_.extension = Watched::extension;
+  table_.report_failure = Watched::report_failure;
   std::iota(global_ranks_.begin(), global_ranks_.end(), 0);
   init_.struct_size = sizeof init_;
   init_.rank = rank_in_group;
@@ -110,6 +117,7 @@ Outcome RawInit::run() {
   init_.options = options_;
   outcome.status = backend_.init(&backend_, &init_, &agent_, &outcome.error);
   started_ = outcome.ok();
+  if (!started_) world_.harm();
   return outcome;
 }
 

@@ -36,6 +36,7 @@ class RawInit {
   const std::string space_;
   const OptionValues values_;
   std::vector<int32_t> global_ranks_;
+  World& world_;
   Host host_;
   bp_host table_;
   std::atomic<int> inside_ = 0;

@@ -25,15 +25,15 @@ constexpr unsigned char kTailByte = 0xab;
 template <typename T>
 constexpr uint32_t kMinor0Size = 0;
 template <>
-constexpr inline uint32_t kMinor0Size<bp_host> = 88;
+constexpr inline uint32_t kMinor0Size<bp_host> = 96;
 template <>
-constexpr inline uint32_t kMinor0Size<bp_init> = 80;
+constexpr inline uint32_t kMinor0Size<bp_init> = 96;
 template <>
-constexpr inline uint32_t kMinor0Size<bp_op> = 160;
+constexpr inline uint32_t kMinor0Size<bp_op> = 168;
 template <>
-constexpr inline uint32_t kMinor0Size<bp_result> = 16;
+constexpr inline uint32_t kMinor0Size<bp_result> = 24;
 template <>
-constexpr inline uint32_t kMinor0Size<bp_error> = 1048;
+constexpr inline uint32_t kMinor0Size<bp_error> = 1112;
 template <>
 constexpr inline uint32_t kMinor0Size<bp_agent> = 48;
 template <>

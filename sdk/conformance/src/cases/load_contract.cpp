@@ -38,7 +38,7 @@ const bp_plugin& walkable(Rank& rank) {
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
     const bp_backend& backend = *plugin.backends[i];
     rank.doing(say("reading the descriptor of backend ", i));
-    rank.require(BP_HAS(&backend, init), say("a bp_backend ", i, " of minor 0 at least"),
+    rank.require(BP_HAS(&backend, finalize), say("a bp_backend ", i, " of minor 0 at least"),
                  say("struct_size ", backend.struct_size));
     require_table(rank, backend.capabilities, backend.capability_count, say("capabilities of backend ", i));
     require_table(rank, backend.options, backend.option_count, say("options of backend ", i));
@@ -132,7 +132,9 @@ void check_capability(Rank& rank, const bp_capability& capability, const std::st
 void masks_in_range(Rank& rank) {
   constexpr uint32_t kKinds = BP_KIND_PROCESS_GROUP | BP_KIND_RPC | BP_KIND_LAYER;
   constexpr uint32_t kFlags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS |
-                              BP_BACKEND_LOCAL | BP_BACKEND_ONE_PROCESS | BP_BACKEND_BOUNDED | BP_BACKEND_AUTHENTICATES;
+                              BP_BACKEND_LOCAL | BP_BACKEND_ONE_PROCESS | BP_BACKEND_BOUNDED |
+                              BP_BACKEND_AUTHENTICATES | BP_BACKEND_RPC_OVER_GROUP | BP_BACKEND_ANY_TAG |
+                              BP_BACKEND_BLOCKING_INIT | BP_BACKEND_ONE_WORLD;
   const bp_plugin& plugin = walkable(rank);
   const bool later = newer(plugin);
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
@@ -141,6 +143,8 @@ void masks_in_range(Rank& rank) {
                "one or more kinds of plugin.h in " + name_of(backend), say("mask ", backend.kinds));
     rank.check(later || (backend.flags & ~kFlags) == 0, "no flags but those of plugin.h in " + name_of(backend),
                say("mask ", backend.flags));
+    rank.check(backend.tag_bits == 0 || (backend.tag_bits >= 16 && backend.tag_bits <= 64),
+               "tag_bits of 0 or 16 to 64 in " + name_of(backend), say(backend.tag_bits));
     rank.check((backend.flags & BP_BACKEND_ONE_PROCESS) == 0 || (backend.flags & BP_BACKEND_THREADS) != 0,
                "BP_BACKEND_ONE_PROCESS only with BP_BACKEND_THREADS in " + name_of(backend),
                say("mask ", backend.flags));

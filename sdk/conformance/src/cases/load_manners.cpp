@@ -155,7 +155,7 @@ std::vector<Case> manners_cases() {
       {.group = "load",
        .name = "two-copies",
        .about = "two copies of the file work side by side in one process",
-       .needs = {.file = true},
+       .needs = {.without = BP_BACKEND_ONE_WORLD, .file = true},
        .body = two_copies},
       {.group = "load",
        .name = "init-destroy-1000",

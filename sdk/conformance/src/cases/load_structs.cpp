@@ -19,7 +19,7 @@ void drive(Rank& rank, Shape host_shape, uint32_t host_minor, Shape shape) {
     outcome.status = backend.probe(&backend, table.get(), &outcome.error);
     rank.require_ok(outcome, "probe");
   }
-  {
+  if (!rank.has_flag(BP_BACKEND_ONE_WORLD) || rank.size() == 1) {
     BareAgent alone(rank, backend, say("alone/", rank.id()), 0, 1, host_shape, host_minor, shape);
     alone.talk();
     alone.close();

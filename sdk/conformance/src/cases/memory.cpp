@@ -269,6 +269,8 @@ std::vector<Case> memory_cases() {
   };
   const std::vector<Case> buffers = memory_buffer_cases();
   all.insert(all.end(), buffers.begin(), buffers.end());
+  const std::vector<Case> registered = memory_registered_cases();
+  all.insert(all.end(), registered.begin(), registered.end());
   return all;
 }
 

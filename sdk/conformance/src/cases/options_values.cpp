@@ -256,8 +256,10 @@ std::vector<Case> values_cases() {
       both("one-mib", "so is a text of 1 MiB", one_mib),
       both("non-utf-8", "no error text or log line is cut within a character of a value", non_utf8),
       values_case("order-independent", "options objects have nothing to do with one another", order_independent),
-      both("readback", "each bound and each choice is taken, or refused by the option's name", readback),
-      values_case("secret-redacted", "a secret is in no error text, log line or output", secret_redacted),
+      without(BP_BACKEND_BLOCKING_INIT,
+              both("readback", "each bound and each choice is taken, or refused by the option's name", readback)),
+      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
+              values_case("secret-redacted", "a secret is in no error text, log line or output", secret_redacted)),
       destroyed,
   };
 }

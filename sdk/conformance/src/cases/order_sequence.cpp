@@ -110,6 +110,7 @@ std::vector<Case> order_sequence_cases() {
       {.group = "order",
        .name = "two-groups",
        .about = "operations of two groups keep apart, begun in whatever order",
+       .needs = {.without = BP_BACKEND_ONE_WORLD},
        .body = two_groups},
       {.group = "order",
        .name = "p2p-beside-collectives",

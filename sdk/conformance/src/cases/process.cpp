@@ -199,6 +199,29 @@ void close_on_exec(Rank& rank) {
   agent->close();
 }
 
+// "backplane.native/1": what programs that call the library below are given.
+void native_handle(Rank& rank) {
+  auto agent = rank.open();
+  const auto look = [&agent] {
+    return static_cast<const bp_native_api*>(agent->api().extension(agent->self(), BP_EXT_NATIVE));
+  };
+  const bp_native_api* const first = look();
+  if (first == nullptr) rank.skip(say("the backend shows no handle (", BP_EXT_NATIVE, ")"));
+  rank.require(BP_HAS(first, handle) && first->type != nullptr && first->handle != nullptr, "a handle and its type",
+               "NULL");
+  const std::string type = first->type;
+  void* const handle = first->handle;
+  rank.require(!type.empty(), "the C type of the handle", "an empty text");
+  for (const uint64_t tag : {1, 2}) {
+    exchange(rank, *agent, tag, 3000);
+    const bp_native_api* const again = look();
+    rank.require(again != nullptr && again->handle == handle && again->type == type, "the same handle until destroy",
+                 "another one after messages");
+  }
+  rank.meet();
+  agent->close();
+}
+
 }  // namespace
 
 std::vector<Case> process_cases() {
@@ -214,13 +237,16 @@ std::vector<Case> process_cases() {
   outlived.needs.ranks = 2;
   outlived.needs.processes = true;
   std::vector<Case> cases = {
-      make("concurrent-init", "several threads may start groups at once", concurrent_init),
-      make("concurrent-groups", "several threads may use groups of their own at once", concurrent_groups),
+      without(BP_BACKEND_ONE_WORLD,
+              make("concurrent-init", "several threads may start groups at once", concurrent_init)),
+      without(BP_BACKEND_ONE_WORLD,
+              make("concurrent-groups", "several threads may use groups of their own at once", concurrent_groups)),
       make("concurrent-threads", "several threads may use one group at once", one_group_many_threads),
       make("any-thread", "calls may come from any thread", any_thread_calls),
       make("fork-child", "a forked child that does nothing and ends costs its parent nothing", fork_child),
       outlived,
       make("cloexec", "descriptors are close-on-exec", close_on_exec),
+      make("native-handle", "the handle of the library below is there and stays the same", native_handle),
   };
   for (Case& one : process_signal_cases()) cases.push_back(one);
   return cases;

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Notices of the end of operations ("backplane.notify/1").
+#include <algorithm>
+#include <deque>
+
+#include "async_support.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+// One notice.
+struct Notice {
+  std::atomic<int> count = 0;
+  static void ended(void* to) { ++static_cast<Notice*>(to)->count; }
+};
+
+class Notices {
+ public:
+  Notices(Rank& rank, Agent& agent)
+      : rank_(rank), api_(static_cast<const bp_notify_api*>(agent.api().extension(agent.self(), BP_EXT_NOTIFY))) {
+    if (api_ == nullptr) rank.skip(say("the backend gives no notice of ends (", BP_EXT_NOTIFY, ")"));
+    rank.require(BP_HAS(api_, on_end) && api_->on_end != nullptr, say("a table of ", BP_EXT_NOTIFY, " with on_end"),
+                 "one without");
+  }
+
+  // Null: this work has no notice, or is over.
+  Notice* of(Pending& pending) {
+    if (!pending.in_flight()) return nullptr;
+    Notice& notice = notices_.emplace_back();
+    Outcome outcome;
+    outcome.status = api_->on_end(api_->ctx, pending.work(), Notice::ended, &notice, &outcome.error);
+    if (outcome.ok()) return &notice;
+    rank_.require(outcome.status == BP_UNSUPPORTED, "BP_OK or BP_UNSUPPORTED of on_end", outcome.text());
+    rank_.require(notice.count == 0, "no notice where on_end says BP_UNSUPPORTED", "one");
+    return nullptr;
+  }
+  // Without a call of the backend.
+  void await(const std::string& what) {
+    const auto all = [this] {
+      return std::all_of(notices_.begin(), notices_.end(), [](const Notice& each) { return each.count > 0; });
+    };
+    rank_.require(poll_until(rank_.scaled(kPlenty), all), say("a notice that ", what), "none came");
+    expect_once();
+  }
+  void expect_once() const {
+    for (const Notice& each : notices_) rank_.require(each.count <= 1, "one notice of an end", say(each.count.load()));
+  }
+  // What has no notice leaves nothing to be seen.
+  void require_some(const Notice* notice) const {
+    if (notice == nullptr) rank_.skip("operations of this kind have no notice here");
+  }
+
+ private:
+  Rank& rank_;
+  const bp_notify_api* const api_;
+  std::deque<Notice>& notices_ = *new std::deque<Notice>;  // for ever: what was left behind may still write to it
+};
+
+void notify_once(Rank& rank) {
+  const auto agent = rank.open();
+  Notices notices(rank, *agent);
+  for (const uint64_t size : {UINT64_C(100), kLarge}) {
+    const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()) + 1, size);
+    std::vector<uint8_t> got(size);
+    std::vector<uint8_t> later(size);
+    rank.doing(say("waiting for the notice of a recv of ", size, " bytes"));
+    Pending recv = agent->irecv(rank.previous(), 1, got.data(), size);
+    Pending second = agent->irecv(rank.previous(), 2, later.data(), size);
+    const Notice* const notice = notices.of(recv);
+    notices.require_some(notice);
+    rank.require(notice->count == 0, "no notice before the message is sent", "one");
+    rank.meet();
+    std::vector<Pending> sends;
+    for (const uint64_t tag : {1, 2}) sends.push_back(agent->isend(rank.next(), tag, sent.data(), size));
+    for (Pending& send : sends) notices.of(send);
+    notices.await("messages have arrived and were sent");
+    const Outcome outcome = recv.test();
+    rank.require_ok(outcome, "work_test after the notice");
+    require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "the message, at the notice");
+    rank.require_ok(second.wait(rank.scaled(kPlenty)), "a recv");
+    if (const Notice* const late = notices.of(second); late != nullptr) {
+      rank.require(late->count == 1, "one notice of what is terminal, before on_end returns", say(late->count.load()));
+    }
+    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send");
+    recv.release();
+    second.release();
+  }
+  ring(rank, *agent, "after notices", 3);
+  rank.meet();
+  agent->close();
+  notices.expect_once();
+}
+
+// What ends without success: cancelled, and aborted.
+void notify_failures(Rank& rank) {
+  const auto agent = rank.open();
+  Notices notices(rank, *agent);
+  std::vector<char> memory(64);
+  const std::vector<char> large(kLarge);
+  {
+    rank.doing("cancelling a recv that has a notice");
+    Pending recv = agent->submit(hopeless(*agent, memory.data(), 16));
+    const Notice* const notice = notices.of(recv);
+    notices.require_some(notice);
+    recv.cancel();
+    const Outcome outcome = recv.wait(kSecond / 5);
+    if (outcome.status != BP_AGAIN) {
+      recv.release();
+      rank.require(notice->count == 1, "a notice of a cancelled recv before work_release returns",
+                   say(notice->count.load()));
+    } else {
+      rank.require(notice->count == 0, "no notice while a recv goes on", "one");
+    }
+    rank.meet();
+    std::vector<Pending> pending;
+    pending.push_back(std::move(recv));
+    pending.push_back(agent->submit(hopeless(*agent, memory.data() + 16, 16)));
+    pending.push_back(agent->isend(rank.next(), kSilentTag + 1, large.data(), large.size()));
+    bp_op meeting;
+    int32_t one = 1;
+    // The last rank does not come.
+    if (rank.id() != rank.size() - 1 && make_meeting(rank, meeting, &one)) pending.push_back(agent->submit(meeting));
+    for (size_t i = 1; i < pending.size(); ++i) notices.of(pending[i]);
+    rank.meet();
+    rank.doing("waiting for notices of operations that were aborted");
+    agent->abort(BP_CANCELLED, -1, "the case wants it");
+    notices.await("operations were aborted");
+    for (Pending& each : pending) {
+      if (!each.in_flight()) continue;
+      rank.require(each.test().status != BP_AGAIN, "a terminal operation after its notice", "BP_AGAIN");
+      each.release();
+    }
+  }
+  agent->close();
+  notices.expect_once();
+}
+
+// Operations of several kinds and sizes get on without a call of any of them.
+void notify_progress(Rank& rank) {
+  const auto agent = rank.open();
+  Notices notices(rank, *agent);
+  constexpr uint64_t kMessages = 4;
+  std::vector<std::vector<uint8_t>> sent;
+  std::vector<std::vector<uint8_t>> got(kMessages);
+  std::vector<Pending> pending;
+  for (uint64_t i = 0; i < kMessages; ++i) {
+    const uint64_t size = i % 2 == 0 ? kLarge : 1000;
+    sent.push_back(bytes_of(static_cast<uint64_t>(rank.id()) * 10 + i, size));
+    got[i].resize(size);
+    pending.push_back(agent->irecv(rank.previous(), i, got[i].data(), size));
+  }
+  for (uint64_t i = kMessages; i-- > 0;) {
+    pending.push_back(agent->isend(rank.next(), i, sent[i].data(), sent[i].size()));
+  }
+  bp_op meeting;
+  int32_t one = 1;
+  if (make_meeting(rank, meeting, &one)) pending.push_back(agent->submit(meeting));
+  rank.doing("waiting for notices of several operations without a call");
+  const Notice* some = nullptr;
+  std::vector<bool> noticed;
+  for (Pending& each : pending) {
+    const Notice* const notice = notices.of(each);
+    noticed.push_back(notice != nullptr || !each.in_flight());
+    if (notice != nullptr) some = notice;
+  }
+  notices.require_some(some);
+  notices.await("several operations have ended, with nobody calling");
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const Outcome outcome = noticed[i] ? pending[i].test() : pending[i].wait(rank.scaled(kPlenty));
+    rank.require_ok(outcome, say("operation ", i, " after its notice"));
+    pending[i].release();
+  }
+  for (uint64_t i = 0; i < kMessages; ++i) {
+    require_bytes(rank, got[i], static_cast<uint64_t>(rank.previous()) * 10 + i, say("message ", i));
+  }
+  rank.meet();
+  agent->close();
+  notices.expect_once();
+}
+
+}  // namespace
+
+std::vector<Case> async_notify_cases() {
+  return {
+      {.group = "async",
+       .name = "notify-once",
+       .about = "the notice of an end comes once, not before the end, and at once if that is over",
+       .body = notify_once},
+      {.group = "async",
+       .name = "notify-failures",
+       .about = "what is cancelled or aborted has its notice",
+       .needs = {.ranks = 2},
+       .body = notify_failures},
+      {.group = "async",
+       .name = "notify-progress",
+       .about = "operations with notices get on while nobody calls",
+       .body = notify_progress},
+  };
+}
+
+}  // namespace backplane::conformance

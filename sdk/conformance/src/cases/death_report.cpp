@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "death_report.hpp"
+
+#include <signal.h>
+
+#include "async_support.hpp"
+#include "death_after.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+// Nobody aborts, so that all that the survivors can report is the death itself.
+void report(Rank& rank) {
+  const int32_t victim = rank.size() - 1;
+  Deaths deaths(rank, {victim});
+  auto agent = rank.open();
+  exchange(rank, *agent, 1, 1000);
+  rank.meet();
+  if (deaths.doomed()) {
+    deaths.await_ready();
+    rank.die(SIGKILL);
+  }
+  rank.require(agent->host().reports().empty(), "no report_failure before a rank dies", "one");
+  deaths.ready();
+  deaths.await_loss();
+  rank.doing("looking at what is reported of a rank that was killed");
+  const auto reported = [&agent] { return !agent->host().reports().empty(); };
+  poll_until(rank.scaled(kSecond / 2), reported);  // none is right, too
+  for (const bp_error& each : agent->host().reports()) {
+    Outcome outcome;
+    outcome.error = each;
+    outcome.status = each.status;
+    rank.check(each.status == BP_PEER_LOST && (each.peer_rank == victim || each.peer_rank == -1),
+               say("report_failure says BP_PEER_LOST and names rank ", victim, " or none"), outcome.text());
+    if (outcome.status == BP_PEER_LOST) check_report(rank, outcome, "report_failure");
+  }
+  deaths.meet("looked");
+  close_quickly(rank, std::move(agent));
+}
+
+}  // namespace
+
+std::vector<Case> death_report_cases() {
+  Case result;
+  result.group = "death";
+  result.name = "report";
+  result.about = "what is reported to the host of a rank that is killed names no other rank";
+  result.needs.processes = true;
+  result.needs.ranks = 2;
+  result.body = report;
+  return {result};
+}
+
+}  // namespace backplane::conformance

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <iterator>
+
+#include "p2p.hpp"
+#include "p2p_traffic.hpp"
+
+namespace backplane::conformance {
+namespace {
+
+constexpr uint64_t kInternal = BP_TAG_INTERNAL | 5;
+constexpr uint64_t kTags[] = {40, 7, 0, 7, 0x4001, 3, 40, 0x7FFF, 1};
+constexpr uint64_t kCount = std::size(kTags);
+
+// Eager protocols and others in turn.
+uint64_t size_of(uint64_t number) { return number % 3 == 2 ? 150'000 + number : 8 + number; }
+
+void expect_tag(Rank& rank, const std::string& what, const bp_result& result, uint64_t tag) {
+  const uint64_t right = fit_tag(rank.backend(), tag);
+  rank.require(result.tag == right, say("bp_result.tag of ", what, ": ", right), say(result.tag));
+}
+
+// The messages that the next rank is to get, with tags of users and, before each of them, one of the core's.
+class Series {
+ public:
+  explicit Series(Talk& talk) : talk_(talk), rank_(talk.rank()) {
+    for (uint64_t i = 0; i < kCount; ++i) {
+      outputs_.emplace_back(size_of(i));
+      fill_pattern(outputs_[i].data(), size_of(i), message_name(rank_.id(), rank_.next(), kTags[i], i));
+    }
+  }
+  void send() {
+    for (uint64_t i = 0; i < kCount; ++i) {
+      sends_.push_back(talk_.send(rank_.next(), kInternal, &mark_, 8));
+      sends_.push_back(talk_.send(rank_.next(), kTags[i], outputs_[i].data(), size_of(i)));
+    }
+  }
+  // The recvs of the core's messages, and the end of all sends.
+  void finish() {
+    for (uint64_t i = 0; i < kCount; ++i) {
+      uint64_t mark = 0;
+      bp_result result = make_result();
+      Pending recv = talk_.recv(rank_.previous(), kInternal, &mark, 8, &result);
+      talk_.finish(recv, "a recv of a tag of the core's");
+      rank_.require(mark == mark_, "a message with the core's tag", "another one");
+      expect_tag(rank_, "a recv of a tag of the core's", result, kInternal);
+    }
+    talk_.finish_all(sends_, "send");
+  }
+  void expect(const std::string& what, uint64_t i, const Guarded& input, const bp_result& result) {
+    expect_tag(rank_, what, result, kTags[i]);
+    talk_.expect_report(what, result, rank_.previous(), size_of(i));
+    talk_.expect(what, input.data(), size_of(i), message_name(rank_.previous(), rank_.id(), kTags[i], i));
+  }
+
+ private:
+  Talk& talk_;
+  Rank& rank_;
+  const uint64_t mark_ = 0x1234'5678'9ABC;
+  std::vector<Guarded> outputs_;
+  std::vector<Pending> sends_;
+};
+
+void result_tag(Rank& rank) {
+  Talk talk(rank);
+  for (const bool early : {true, false}) {
+    for (const uint64_t flags : {uint64_t{0}, uint64_t{BP_OP_SYNC}}) {
+      rank.doing(say("receiving by tag, the ", early ? "recvs" : "sends", " first", flags != 0 ? ", BP_OP_SYNC" : ""));
+      if (early && flags != 0) continue;
+      Series series(talk);
+      std::vector<Guarded> inputs;
+      std::vector<bp_result> results(kCount, make_result());
+      std::vector<Pending> recvs;
+      if (!early) series.send();
+      rank.meet();
+      for (uint64_t i = 0; i < kCount; ++i) {
+        inputs.emplace_back(size_of(i));
+        recvs.push_back(talk.recv(rank.previous(), kTags[i], inputs[i].data(), inputs[i].size(), &results[i], flags));
+      }
+      rank.meet();
+      if (early) series.send();
+      for (uint64_t i = 0; i < kCount; ++i) {
+        const std::string what = say("a recv of tag ", kTags[i]);
+        talk.finish(recvs[i], what);
+        series.expect(what, i, inputs[i], results[i]);
+      }
+      series.finish();
+    }
+  }
+  uint64_t word = 17;
+  bp_result result = make_result();
+  Pending send = talk.send(rank.id(), 9, &word, 8);
+  Pending recv = talk.recv(rank.id(), 9, &word, 8, &result);
+  talk.finish(recv, "a recv from the rank itself");
+  talk.finish(send, "a send to the rank itself");
+  expect_tag(rank, "a recv from the rank itself", result, 9);
+}
+
+void any_tag(Rank& rank) {
+  Talk talk(rank);
+  for (const bool early : {true, false}) {
+    rank.doing(say("receiving any tag, the ", early ? "recvs" : "sends", " first"));
+    Series series(talk);
+    std::vector<Guarded> inputs;
+    std::vector<bp_result> results(kCount, make_result());
+    std::vector<Pending> recvs;
+    if (!early) series.send();
+    rank.meet();
+    for (uint64_t i = 0; i < kCount; ++i) {
+      inputs.emplace_back(200'000);
+      recvs.push_back(talk.recv(rank.previous(), BP_ANY_TAG, inputs[i].data(), inputs[i].size(), &results[i]));
+    }
+    rank.meet();
+    if (early) series.send();
+    for (uint64_t i = 0; i < kCount; ++i) {
+      const std::string what = say("recv ", i, " of any tag");
+      talk.finish(recvs[i], what);
+      series.expect(what, i, inputs[i], results[i]);
+    }
+    series.finish();
+  }
+}
+
+// By turns from a named peer and from any source, each sender's messages in their order across tags.
+void any_tag_any_source(Rank& rank) {
+  Talk talk(rank);
+  const auto ranks = static_cast<size_t>(rank.size());
+  rank.doing("receiving any tag from any source");
+  std::vector<Guarded> outputs;
+  std::vector<Pending> sends;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    for (int32_t peer = 0; peer < rank.size(); ++peer) {
+      outputs.emplace_back(size_of(i));
+      fill_pattern(outputs.back().data(), size_of(i), message_name(rank.id(), peer, kTags[i], i));
+      sends.push_back(talk.send(peer, kTags[i], outputs.back().data(), size_of(i)));
+    }
+  }
+  std::vector<uint64_t> next(ranks);
+  for (size_t turn = 0; turn < kCount * ranks; ++turn) {
+    Guarded input(200'000);
+    bp_result result = make_result();
+    Pending recv = talk.recv(BP_ANY_SOURCE, BP_ANY_TAG, input.data(), input.size(), &result);
+    const std::string what = say("recv ", turn, " of any tag from any source");
+    talk.finish(recv, what);
+    rank.require(result.source >= 0 && result.source < rank.size(), "bp_result.source is a rank", say(result.source));
+    const uint64_t i = next[static_cast<size_t>(result.source)]++;
+    rank.require(i < kCount, say(kCount, " messages of rank ", result.source), "one more");
+    expect_tag(rank, what, result, kTags[i]);
+    talk.expect_report(what, result, result.source, size_of(i));
+    talk.expect(what, input.data(), size_of(i), message_name(result.source, rank.id(), kTags[i], i));
+  }
+  talk.finish_all(sends, "send");
+}
+
+// Recvs of a tag and of any tag, all posted before what they match: each message goes to the oldest.
+void any_tag_oldest_recv(Rank& rank) {
+  Talk talk(rank);
+  for (uint64_t round = 0; round < 20; ++round) {
+    rank.doing(say("posting recvs of a tag and of any tag by turns, round ", round));
+    const bool any_first = round % 2 == 0;
+    uint64_t got[3] = {};
+    bp_result results[3] = {make_result(), make_result(), make_result()};
+    const uint64_t sent[3] = {round * 10 + 1, round * 10 + 2, round * 10 + 3};
+    std::vector<Pending> recvs;
+    for (const bool any : {any_first, !any_first, true}) {
+      const size_t i = recvs.size();
+      recvs.push_back(talk.recv(rank.previous(), any ? BP_ANY_TAG : 6, &got[i], 8, &results[i]));
+    }
+    rank.meet();
+    std::vector<Pending> sends;
+    const uint64_t tags[3] = {6, 6, 11};
+    for (size_t i = 0; i < 3; ++i) sends.push_back(talk.send(rank.next(), tags[i], &sent[i], 8));
+    talk.finish_all(recvs, "recv");
+    talk.finish_all(sends, "send");
+    for (size_t i = 0; i < 3; ++i) {
+      rank.require(got[i] == sent[i], say("recv ", i, " gets message ", i), say("message ", got[i] - round * 10 - 1));
+      expect_tag(rank, say("recv ", i), results[i], tags[i]);
+    }
+    rank.meet();
+  }
+}
+
+}  // namespace
+
+std::vector<Case> p2p_tags_cases() {
+  constexpr uint32_t kTagged = BP_BACKEND_TAGS | BP_BACKEND_ANY_TAG;
+  return {
+      {.group = "p2p",
+       .name = "result-tag",
+       .about = "a recv reports the tag of its message",
+       .needs = {.flags = BP_BACKEND_TAGS},
+       .body = result_tag},
+      {.group = "p2p",
+       .name = "any-tag",
+       .about = "a recv of any tag takes the oldest message with a tag of users, and none with a tag of the core's",
+       .needs = {.flags = kTagged},
+       .body = any_tag},
+      {.group = "p2p",
+       .name = "any-tag-any-source",
+       .about = "recvs of any tag from any source keep the order of each sender across tags",
+       .needs = {.flags = kTagged | BP_BACKEND_ANY_SOURCE},
+       .body = any_tag_any_source},
+      {.group = "p2p",
+       .name = "any-tag-oldest-recv",
+       .about = "a message goes to the oldest recv that matches, of its tag or of any tag",
+       .needs = {.flags = kTagged},
+       .body = any_tag_oldest_recv},
+  };
+}
+
+}  // namespace backplane::conformance

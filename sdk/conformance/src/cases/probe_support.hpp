@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// "backplane.probe/1" as its cases use it.
+#pragma once
+
+#include <string>
+
+#include "async_support.hpp"
+#include "p2p_traffic.hpp"
+
+namespace backplane::conformance {
+
+constexpr uint64_t kRendezvous = UINT64_C(2) << 20;  // more than backends send before they are asked to
+
+struct Taken {
+  bp_message* message = nullptr;
+  bp_result result = make_result();
+};
+
+class Prober {
+ public:
+  Prober(Rank& rank, Agent& agent)
+      : rank_(rank),
+        agent_(agent),
+        api_(static_cast<const bp_probe_api*>(agent.api().extension(agent.self(), BP_EXT_PROBE))) {
+    if (api_ == nullptr) rank.skip(say("the backend takes no messages by probe (", BP_EXT_PROBE, ")"));
+    rank.require(BP_HAS(api_, drop) && api_->probe != nullptr && api_->drop != nullptr,
+                 say("a table of ", BP_EXT_PROBE, " with probe and drop"), "one without");
+  }
+
+  // Looks once. Any thread.
+  Outcome look(int32_t peer, uint64_t tag, Taken& taken) const {
+    Outcome outcome;
+    outcome.status =
+        api_->probe(api_->ctx, peer, fit_tag(agent_.backend(), tag), &taken.message, &taken.result, &outcome.error);
+    return outcome;
+  }
+  // Looks until a message is there, and leaves the body if none comes.
+  Taken take(int32_t peer, uint64_t tag, const std::string& what) const {
+    Taken taken;
+    Outcome outcome;
+    poll_until(rank_.scaled(kPlenty), [&] { return (outcome = look(peer, tag, taken)).status != BP_AGAIN; });
+    rank_.require_ok(outcome, "a probe of " + what);
+    rank_.require(taken.message != nullptr, "a message where probe says BP_OK", "NULL");
+    return taken;
+  }
+  void expect_none(int32_t peer, uint64_t tag, const std::string& when) const {
+    Taken taken;
+    const Outcome outcome = look(peer, tag, taken);
+    rank_.require(outcome.status == BP_AGAIN, "BP_AGAIN of a probe " + when, outcome.text());
+  }
+  void expect_result(const bp_result& result, int32_t source, uint64_t tag, uint64_t bytes,
+                     const std::string& what) const {
+    const uint64_t fitted = fit_tag(agent_.backend(), tag);
+    rank_.require(result.source == source && result.bytes == bytes && result.tag == fitted,
+                  say(what, " reports source ", source, ", tag ", fitted, ", ", bytes, " bytes"),
+                  say("source ", result.source, ", tag ", result.tag, ", ", result.bytes, " bytes"));
+  }
+  Pending receive(const Taken& taken, void* data, uint64_t bytes, bp_result* result = nullptr) const {
+    bp_op op = recv_op(0, 0, data, bytes, result);
+    op.message = taken.message;
+    op.timeout_ns = rank_.scaled(kEnough);
+    return agent_.submit(op);
+  }
+  void drop(const Taken& taken) const { api_->drop(api_->ctx, taken.message); }
+
+ private:
+  Rank& rank_;
+  Agent& agent_;
+  const bp_probe_api* const api_;
+};
+
+// A word from the rank before, received by a taken message.
+inline void expect_word(Rank& rank, Talk& talk, const Prober& prober, const Taken& taken, uint64_t word) {
+  uint64_t got = 0;
+  Pending recv = prober.receive(taken, &got, sizeof got);
+  talk.finish(recv, "a recv of a message that was taken");
+  rank.require(got == word, say("message ", word), say("message ", got));
+}
+
+std::vector<Case> probe_end_cases();  // probe_ends.cpp
+
+}  // namespace backplane::conformance
