@@ -283,7 +283,7 @@ TEST_F(NcclMessages, LeaveNothingOfAReceiveWithoutMemory) {
   std::vector<std::byte> buffer(16);
   std::unique_ptr<sdk::Work> work;
   for (uint64_t number = 1; !work; ++number) {
-    bp_result result{sizeof result, -7, 0};
+    bp_result result{sizeof result, -7, 0, 0};
     bp_op op = message(BP_RECV, 1, host(buffer));
     op.result = &result;
     test::lacks_memory(number, [this, &op, &work] { work = messages_.submit(op); });
