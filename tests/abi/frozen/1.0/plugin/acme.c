@@ -233,10 +233,22 @@ static const bp_capability can_send = {sizeof can_send, BP_SEND, BP_ALL_DTYPES, 
 static const bp_capability can_recv = {sizeof can_recv, BP_RECV, BP_ALL_DTYPES, 0, BP_BIT(BP_HOST)};
 static const bp_option* const options[] = {&sndbuf};
 static const bp_capability* const capabilities[] = {&can_send, &can_recv};
-static const bp_backend backend = {
-    sizeof backend, BP_KIND_PROCESS_GROUP, ACME_FLAGS, 1, "toy", ACME_VERSION, "send and recv over AF_UNIX sockets",
-    options,        capabilities,          2,          0, NULL,      NULL,         NULL,
-    acme_init};
+static const bp_backend backend = {sizeof backend,
+                                   BP_KIND_PROCESS_GROUP,
+                                   ACME_FLAGS,
+                                   1,
+                                   "toy",
+                                   ACME_VERSION,
+                                   "send and recv over AF_UNIX sockets",
+                                   options,
+                                   capabilities,
+                                   2,
+                                   0,
+                                   NULL,
+                                   NULL,
+                                   NULL,
+                                   acme_init,
+                                   NULL};
 static const bp_backend* const backends[] = {&backend};
 
 static const struct {

@@ -61,6 +61,13 @@ typedef struct bp_host {
   /* An optional service of the core by id ("backplane.reduce/1", ext/reduce.h), or NULL. Valid as long as the host
    * table. [any], does not block. */
   const void* (*extension)(void* ctx, const char* id);
+
+  /* Reports that the agent's group has failed although no operation of it need be in flight: a link or a device is
+   * gone, a peer's process has died. The core aborts the group with this error (it comes back through abort, on another
+   * thread), so that every rank that learns of it stops at once. A peer that destroyed its group in peace is no
+   * failure. Only the first report counts. `why` is valid during the call. [any], from init to the return of destroy;
+   * does not block. */
+  void (*report_failure)(void* ctx, const bp_error* why);
 } bp_host;
 
 #ifdef __cplusplus

@@ -10,7 +10,10 @@
 #include "ext/calls.h"
 #include "ext/device.h"
 #include "ext/memory.h"
+#include "ext/native.h"
+#include "ext/notify.h"
 #include "ext/plan.h"
+#include "ext/probe.h"
 #include "ext/reduce.h"
 #include "ext/rpc.h"
 #include "ext/security.h"
@@ -30,7 +33,8 @@ BP_AT(bp_error, native_code, 8);
 BP_AT(bp_error, peer_rank, 16);
 BP_AT(bp_error, reserved, 20);
 BP_AT(bp_error, text, 24);
-BP_SIZE(bp_error, 1048);
+BP_AT(bp_error, group, 1048);
+BP_SIZE(bp_error, 1112);
 
 BP_AT(bp_buffer, data, 0);
 BP_AT(bp_buffer, count, 8);
@@ -41,7 +45,8 @@ BP_SIZE(bp_buffer, 24);
 BP_AT(bp_result, struct_size, 0);
 BP_AT(bp_result, source, 4);
 BP_AT(bp_result, bytes, 8);
-BP_SIZE(bp_result, 16);
+BP_AT(bp_result, tag, 16);
+BP_SIZE(bp_result, 24);
 
 BP_AT(bp_op, struct_size, 0);
 BP_AT(bp_op, kind, 4);
@@ -62,7 +67,8 @@ BP_AT(bp_op, out_displs, 128);
 BP_AT(bp_op, scalar, 136);
 BP_AT(bp_op, stream, 144);
 BP_AT(bp_op, result, 152);
-BP_SIZE(bp_op, 160);
+BP_AT(bp_op, message, 160);
+BP_SIZE(bp_op, 168);
 
 BP_AT(bp_option, struct_size, 0);
 BP_AT(bp_option, type, 4);
@@ -92,7 +98,8 @@ BP_AT(bp_host, store_wait, 56);
 BP_AT(bp_host, store_compare_set, 64);
 BP_AT(bp_host, store_delete, 72);
 BP_AT(bp_host, extension, 80);
-BP_SIZE(bp_host, 88);
+BP_AT(bp_host, report_failure, 88);
+BP_SIZE(bp_host, 96);
 
 BP_AT(bp_process_group_api, struct_size, 0);
 BP_AT(bp_process_group_api, reserved, 4);
@@ -133,7 +140,9 @@ BP_AT(bp_init, kind, 52);
 BP_AT(bp_init, timeout_ns, 56);
 BP_AT(bp_init, global_ranks, 64);
 BP_AT(bp_init, inner, 72);
-BP_SIZE(bp_init, 80);
+BP_AT(bp_init, parent, 80);
+BP_AT(bp_init, parent_ranks, 88);
+BP_SIZE(bp_init, 96);
 
 BP_AT(bp_agent, struct_size, 0);
 BP_AT(bp_agent, kind, 4);
@@ -156,12 +165,13 @@ BP_AT(bp_backend, summary, 32);
 BP_AT(bp_backend, options, 40);
 BP_AT(bp_backend, capabilities, 48);
 BP_AT(bp_backend, capability_count, 56);
-BP_AT(bp_backend, reserved, 60);
+BP_AT(bp_backend, tag_bits, 60);
 BP_AT(bp_backend, probe, 64);
 BP_AT(bp_backend, construct_options, 72);
 BP_AT(bp_backend, destroy_options, 80);
 BP_AT(bp_backend, init, 88);
-BP_SIZE(bp_backend, 96);
+BP_AT(bp_backend, finalize, 96);
+BP_SIZE(bp_backend, 104);
 
 BP_AT(bp_plugin, struct_size, 0);
 BP_AT(bp_plugin, magic, 4);
@@ -211,7 +221,8 @@ BP_AT(bp_memory_api, reserved, 4);
 BP_AT(bp_memory_api, ctx, 8);
 BP_AT(bp_memory_api, allocate, 16);
 BP_AT(bp_memory_api, release, 24);
-BP_SIZE(bp_memory_api, 32);
+BP_AT(bp_memory_api, register_memory, 32);
+BP_SIZE(bp_memory_api, 40);
 
 BP_AT(bp_device_api, struct_size, 0);
 BP_AT(bp_device_api, reserved, 4);
@@ -219,6 +230,25 @@ BP_AT(bp_device_api, ctx, 8);
 BP_AT(bp_device_api, wait_on_stream, 16);
 BP_AT(bp_device_api, copy, 24);
 BP_SIZE(bp_device_api, 32);
+
+BP_AT(bp_notify_api, struct_size, 0);
+BP_AT(bp_notify_api, reserved, 4);
+BP_AT(bp_notify_api, ctx, 8);
+BP_AT(bp_notify_api, on_end, 16);
+BP_SIZE(bp_notify_api, 24);
+
+BP_AT(bp_probe_api, struct_size, 0);
+BP_AT(bp_probe_api, reserved, 4);
+BP_AT(bp_probe_api, ctx, 8);
+BP_AT(bp_probe_api, probe, 16);
+BP_AT(bp_probe_api, drop, 24);
+BP_SIZE(bp_probe_api, 32);
+
+BP_AT(bp_native_api, struct_size, 0);
+BP_AT(bp_native_api, reserved, 4);
+BP_AT(bp_native_api, type, 8);
+BP_AT(bp_native_api, handle, 16);
+BP_SIZE(bp_native_api, 24);
 
 BP_AT(bp_plan_api, struct_size, 0);
 BP_AT(bp_plan_api, world_size, 4);

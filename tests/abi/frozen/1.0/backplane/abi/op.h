@@ -25,13 +25,20 @@
  *   all_to_all        N*W                               N*W
  *   all_to_allv       all                               all                                in_* and out_*
  *   send              N                                 -                                  peer, tag
- *   recv              -                                 up to N                            peer or BP_ANY_SOURCE, tag
+ *   recv              -                                 up to N                            peer, tag; or message
+ *   scan              N                                 N
+ *   exscan            N                                 N
+ *
+ * The peer of a recv may be BP_ANY_SOURCE, its tag BP_ANY_TAG.
  *
  * Blocks stand in rank order: rank r's block of gather, scatter, all_gather, reduce_scatter and all_to_all begins at
  * element r*N; that of a v-variant at element displs[r]. What lies in an output between its blocks is left as it was.
  *
+ * scan reduces the inputs of ranks 0 to r into the output of rank r, exscan those of ranks 0 to r - 1; exscan leaves
+ * the output of rank 0 as it was. The reduce op avg is refused for both.
+ *
  * IN PLACE means exactly in place, and the core has refused every other overlap of in and out:
- *   all_reduce, reduce at the root, all_to_all: out.data == in.data
+ *   all_reduce, reduce at the root, all_to_all, scan, exscan: out.data == in.data
  *   gather at the root, all_gather(v): in.data is this rank's own block of out; scatter at the root, reduce_scatter(v):
  *   out.data is this rank's own block of in.
  * An input that is not in place is never written to.
@@ -41,10 +48,13 @@
  * the order in which they were submitted. A send may wait for the matching recv (rendezvous).
  *
  * TAGS. Tags of users are below 2^32. Tags that the core makes for itself have BP_TAG_INTERNAL set. A backend with
- * BP_BACKEND_TAGS matches all 64 bits. A recv takes the oldest message that matches peer and tag; with BP_ANY_SOURCE
- * the oldest from anyone, as this rank saw them arrive; a message goes to the oldest recv that matches. Order among
- * submits of several threads is that of calls that do not overlap. The core completes what a backend lacks with tags of
- * its own; a backend without BP_BACKEND_TAGS may ignore them, for they keep the order of (peer).
+ * BP_BACKEND_TAGS matches all 64 bits, or the low bp_backend.tag_bits bits: then the highest of those stands for
+ * BP_TAG_INTERNAL, and the core refuses tags of users that do not fit below it. BP_ANY_TAG, which only backends with
+ * BP_BACKEND_ANY_TAG are given, matches every tag of users. A recv takes the oldest message that matches peer and tag;
+ * with BP_ANY_SOURCE the oldest from anyone, as this rank saw them arrive; a message goes to the oldest recv that
+ * matches. Order among submits of several threads is that of calls that do not overlap. The core completes what a
+ * backend lacks with tags of its own; a backend without BP_BACKEND_TAGS may ignore them, for they keep the order of
+ * (peer).
  *
  * MESSAGES are bytes: sender and receiver need not name the same dtype, a peer may be the rank itself. A message longer
  * than the receive buffer ends the recv with BP_INVALID: the message is consumed, bp_result holds its source and full
@@ -61,6 +71,7 @@ extern "C" {
 #endif
 
 #define BP_ANY_SOURCE (-1)
+#define BP_ANY_TAG UINT64_MAX
 #define BP_TAG_INTERNAL (UINT64_C(1) << 63)
 
 /* bp_op.stream: no ordering. The buffers are ready, and the program waits for the work. */
@@ -82,6 +93,9 @@ typedef struct bp_buffer {
   int32_t device;  /* ordinal; 0 for BP_HOST */
 } bp_buffer;
 
+/* A message that a probe took and no recv has received yet. Opaque. */
+typedef struct bp_message bp_message;
+
 /* What a finished operation reports beside its status. Owned by the caller, written by the backend before the operation
  * becomes terminal. Only recv writes anything today. What it says after a failure is
  * undefined, but for a message that was too long. */
@@ -89,6 +103,7 @@ typedef struct bp_result {
   uint32_t struct_size; /* set by the caller */
   int32_t source;       /* the sender's rank */
   uint64_t bytes;       /* size of the message received */
+  uint64_t tag;         /* its tag */
 } bp_result;
 
 /* An operation. The struct, the count arrays and the scalar it points to are valid until submit returns: copy what is
@@ -115,7 +130,8 @@ typedef struct bp_op {
   const void* scalar; /* premul_sum: this rank's factor, one element of dtype in host memory */
   void* stream;       /* device buffers: the stream to order after and before (cudaStream_t); NULL: the device's default
                          stream; BP_NO_STREAM: none */
-  bp_result* result;  /* recv: where to report source and size; may be NULL */
+  bp_result* result;  /* recv: where to report source, size and tag; may be NULL */
+  bp_message* message; /* recv: the message that a probe took (ext/probe.h), instead of peer and tag; else NULL */
 } bp_op;
 
 /* An operation of that kind with every other field zero or NULL, but for the timeout: that of the group. */
@@ -133,6 +149,7 @@ static inline void bp_op_init(bp_op* op, uint32_t kind) {
   op->scalar = NULL;
   op->stream = NULL;
   op->result = NULL;
+  op->message = NULL;
 }
 
 #ifdef __cplusplus

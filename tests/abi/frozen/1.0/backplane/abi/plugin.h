@@ -42,7 +42,14 @@ enum {
   BP_BACKEND_AUTHENTICATES = 128, /* takes part in jobs with a secret: in them it makes sure that its peers are ranks of
                                   its group (ext/security.h). Without this flag such a job takes the backend only if it
                                   stays in one process (BP_BACKEND_ONE_PROCESS) */
-  BP_BACKEND_RPC_OVER_GROUP = 256 /* an RPC agent that sends over bp_init.inner (ext/rpc.h) */
+  BP_BACKEND_RPC_OVER_GROUP = 256, /* an RPC agent that sends over bp_init.inner (ext/rpc.h) */
+  BP_BACKEND_ANY_TAG = 512,        /* recv accepts BP_ANY_TAG */
+  BP_BACKEND_BLOCKING_INIT = 1024, /* init cannot be interrupted: it may ignore abort_requested and its timeout. The
+                                      core calls it on a thread of its own and leaves that behind. BP_BACKEND_BOUNDED
+                                      then speaks of the other functions */
+  BP_BACKEND_ONE_WORLD = 2048 /* the process belongs to one world of the library below. All first groups of a process
+                                 have the same rank and world size, one at a time; every other group is made from
+                                 them (bp_init.parent) */
 };
 
 /* What a backend performs natively of one operation: all combinations of these dtypes, reduce ops and kinds of memory.
@@ -81,11 +88,16 @@ typedef struct bp_init {
   const bp_options* options;  /* what construct_options made; NULL if the backend has no such function */
   const bp_key_value* values; /* the same options as text: one per option of the schema, in its order */
   uint32_t value_count;
-  uint32_t kind;                /* the kind of agent asked for, one of BP_KIND_PROCESS_GROUP ... */
-  int64_t timeout_ns;           /* time allowed for init itself */
-  const int32_t* global_ranks;  /* world_size elements: each member's rank in the job's first group */
-  const struct bp_agent* inner; /* layers, and agents with BP_BACKEND_RPC_OVER_GROUP: the group to wrap or send over,
-                                   valid until their destroy has returned; they do not destroy it. NULL otherwise */
+  uint32_t kind;                 /* the kind of agent asked for, one of BP_KIND_PROCESS_GROUP ... */
+  int64_t timeout_ns;            /* time allowed for init itself */
+  const int32_t* global_ranks;   /* world_size elements: each member's rank in the job's first group */
+  const struct bp_agent* inner;  /* layers, and agents with BP_BACKEND_RPC_OVER_GROUP: the group to wrap or send over,
+                                    valid until their destroy has returned; they do not destroy it. NULL otherwise */
+  const struct bp_agent* parent; /* the agent of the same backend in the group that this one is made from, whole and
+                                    with all of this group's members among its own; NULL if there is none. All members
+                                    of this group are in its init, other members of the parent need not be. Operations
+                                    of the parent may be in flight. Valid during the call; layers are given NULL */
+  const int32_t* parent_ranks;   /* world_size elements, each member's rank in the parent; NULL without a parent */
 } bp_init;
 
 /* What init makes. Filled in by the plugin; the struct itself belongs to the core. */
@@ -113,7 +125,7 @@ typedef struct bp_backend {
   const bp_option* const* options;
   const bp_capability* const* capabilities;
   uint32_t capability_count;
-  uint32_t reserved;
+  uint32_t tag_bits; /* with BP_BACKEND_TAGS: bits of a tag that are matched, 16 to 64 (op.h, TAGS); 0 stands for 64 */
 
   /* Is this backend viable here? BP_OK, or BP_UNSUPPORTED with the exact reason ("libnccl.so.2 not found"). No lasting
    * side effects: no communication, no files, no threads left. NULL means always viable. [any], may block shortly. */
@@ -132,6 +144,12 @@ typedef struct bp_backend {
    * On failure nothing is left behind and *agent is ignored. Called once per group, also several times in a process,
    * also concurrently. [any]; blocks up to init->timeout_ns or until host->abort_requested. */
   int32_t (*init)(const struct bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err);
+
+  /* Ends the library below the backend when the process ends, as MPI_Finalize does. The core calls it at most once,
+   * from its exit handler, if an init succeeded in this process, and only once every agent is destroyed. Nothing of the
+   * backend is called afterwards. Not called after _exit, a fatal signal, or in a child of fork. NULL: nothing to do.
+   * [exclusive]; may block for as long as the library takes, at most a few seconds. */
+  void (*finalize)(const struct bp_backend* self);
 } bp_backend;
 
 /* A plugin. Static. `need_minor` is for a plugin that cannot do without a newer field or function of these headers; the

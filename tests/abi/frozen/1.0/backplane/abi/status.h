@@ -25,6 +25,7 @@ enum {
 };
 
 #define BP_ERROR_TEXT_SIZE 1024
+#define BP_ERROR_GROUP_SIZE 64
 
 /* An error report. Owned and initialised by the caller (bp_error_init), filled in by the callee, no cleanup needed.
  * The callee writes only if it returns something other than BP_OK or BP_AGAIN. */
@@ -36,6 +37,8 @@ typedef struct bp_error {
   uint32_t reserved;
   char text[BP_ERROR_TEXT_SIZE]; /* one sentence, on one line: what, where, what to do. UTF-8, always NUL-terminated; a
                                     longer text is cut at a character boundary */
+  char group[BP_ERROR_GROUP_SIZE]; /* the name of the process group or RPC worker that failed, cut like the text; empty
+                                      if there is none. Set by the core */
 } bp_error;
 
 /* Makes *err ready to be passed: no error, no peer. */
@@ -46,6 +49,7 @@ static inline void bp_error_init(bp_error* err) {
   err->peer_rank = -1;
   err->reserved = 0;
   err->text[0] = '\0';
+  err->group[0] = '\0';
 }
 
 /* Fills in *err (which may be NULL) and returns `status`, so that a failing function can end in one line. `text` is cut

@@ -80,8 +80,15 @@ enum {
   BP_ALL_TO_ALLV = 13,
   BP_SEND = 14,
   BP_RECV = 15,
-  BP_OP_COUNT = 16
+  BP_SCAN = 16,
+  BP_EXSCAN = 17,
+  BP_OP_COUNT = 18
 };
+
+/* The kinds that reduce; a mask. */
+#define BP_REDUCTIONS                                                                                   \
+  (BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV) | \
+   BP_BIT(BP_SCAN) | BP_BIT(BP_EXSCAN))
 
 /* Where a buffer lives. */
 enum {

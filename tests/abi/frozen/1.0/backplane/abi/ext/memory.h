@@ -13,7 +13,8 @@
  * TERMINAL means what it means for other buffers: nobody else, and no other rank, writes there any more, also if the
  * operation failed. What the output of a collective that failed holds is undefined, also where it was the input.
  *
- * Memory that the program has from elsewhere is not registered here; functions that do so would be appended.
+ * REGISTERED memory is memory that the program has from elsewhere. It stays the program's, which keeps it mapped until
+ * it is deregistered.
  */
 #ifndef BACKPLANE_ABI_EXT_MEMORY_H
 #define BACKPLANE_ABI_EXT_MEMORY_H
@@ -45,6 +46,14 @@ typedef struct bp_memory_api {
   /* Gives it back. Not before every operation with a buffer in it is terminal. [any]; legal after the group's destroy,
    * too: until then the memory goes on as ordinary memory of the process. Does not block for long. */
   void (*release)(bp_allocation* allocation);
+
+  /* Prepares `bytes` (at least 1) bytes at `data` for operations, as ncclCommRegister or ibv_reg_mr do. May be NULL:
+   * the backend registers nothing. *allocation is for `release`, which deregisters; operations work before and after.
+   * Memory may be registered in parts, and parts may overlap. Errors: BP_UNSUPPORTED, this memory cannot be registered;
+   * BP_RESOURCE, the limit of locked memory or of registrations is reached. The core then goes on without. [any], until
+   * destroy; blocks while the system works. */
+  int32_t (*register_memory)(void* ctx, void* data, uint64_t bytes, uint32_t memory, int32_t device,
+                             bp_allocation** allocation, bp_error* err);
 } bp_memory_api;
 
 #ifdef __cplusplus

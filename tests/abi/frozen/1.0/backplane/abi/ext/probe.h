@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * "backplane.probe/1", an extension of a process group: takes a message before its receive buffer is known (a matched
+ * probe, as MPI_Mprobe). A message that was taken is matched by no other recv or probe.
+ */
+#ifndef BACKPLANE_ABI_EXT_PROBE_H
+#define BACKPLANE_ABI_EXT_PROBE_H
+
+#include "../process_group.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BP_EXT_PROBE "backplane.probe/1"
+
+typedef struct bp_probe_api {
+  uint32_t struct_size;
+  uint32_t reserved;
+  void* ctx; /* first argument of the functions; owned by the backend */
+
+  /* Takes the oldest message that a recv with this peer (or BP_ANY_SOURCE) and tag (or BP_ANY_TAG, with
+   * BP_BACKEND_ANY_TAG) would receive now; `result` reports its source, size and tag. Receives posted earlier come
+   * first. The message is received by one submit of a BP_RECV with bp_op.message set, which takes it whatever it
+   * returns, or dropped. If its sender cancels it or is lost before that, the recv fails, for it cannot wait for
+   * another one: BP_CANCELLED or BP_PEER_LOST. BP_AGAIN: there is none yet; otherwise errors as of a recv. [any]; does
+   * not block, and gets the backend on as work_test does. */
+  int32_t (*probe)(void* ctx, int32_t peer, uint64_t tag, bp_message** message, bp_result* result, bp_error* err);
+
+  /* Drops a message that was taken and not received: its sender is done. Also after abort; before destroy. [any]; does
+   * not block. */
+  void (*drop)(void* ctx, bp_message* message);
+} bp_probe_api;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
