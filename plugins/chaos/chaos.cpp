@@ -79,6 +79,7 @@ class ChaosLayer final : public sdk::Layer {
       case Action::kDrop:
         return dispatcher_.drop(op);
       case Action::kError:
+        inner().drop(op);
         throw sdk::Failure(rule.status, "chaos: " + tell(op, rule),
                            op.kind == BP_SEND || op.kind == BP_RECV ? op.peer : -1);
       case Action::kCrash:

@@ -87,7 +87,7 @@ std::unique_ptr<sdk::Work> Dispatcher::submit(const bp_op& op, int64_t delay_ns)
   const int64_t now = now_ns();
   {
     const std::lock_guard lock(mutex_);
-    if (aborted_) throw sdk::Failure(*aborted_);
+    refuse_if_aborted(op);
     if (delay_ns > 0 || must_queue(stream_of(op), now)) {
       return hold(std::make_shared<Held>(op, world_size_, now + delay_ns));
     }
@@ -96,9 +96,16 @@ std::unique_ptr<sdk::Work> Dispatcher::submit(const bp_op& op, int64_t delay_ns)
   return inner_.submit(op);
 }
 
+// The mutex is held.
+void Dispatcher::refuse_if_aborted(const bp_op& op) const {
+  if (!aborted_) return;
+  inner_.drop(op);
+  throw sdk::Failure(*aborted_);
+}
+
 std::unique_ptr<sdk::Work> Dispatcher::let_pass(const bp_op& op, int64_t delay_ns) {
   const std::lock_guard lock(mutex_);
-  if (aborted_) throw sdk::Failure(*aborted_);
+  refuse_if_aborted(op);
   auto held = std::make_shared<Held>(op, world_size_, now_ns() + delay_ns);
   held->loose = true;
   return hold(std::move(held));
@@ -122,7 +129,7 @@ void Dispatcher::note_passed(const bp_op& by, const Held* until) {
 
 std::unique_ptr<sdk::Work> Dispatcher::drop(const bp_op& op) {
   const std::lock_guard lock(mutex_);
-  if (aborted_) throw sdk::Failure(*aborted_);
+  refuse_if_aborted(op);
   return hold(std::make_shared<Held>(op, world_size_, kNever));
 }
 
@@ -136,8 +143,9 @@ void Dispatcher::abort(const sdk::Failure& why) {
     const std::lock_guard lock(mutex_);
     if (aborted_) return;
     aborted_.emplace(why);
-    std::erase_if(held_, [&why](const std::shared_ptr<Held>& held) {
+    std::erase_if(held_, [this, &why](const std::shared_ptr<Held>& held) {
       if (held->state != Held::State::kHeld) return false;
+      inner_.drop(held->op.get());
       held->failure.emplace(why);
       held->state = Held::State::kFailed;
       return true;
@@ -238,6 +246,7 @@ void Dispatcher::cancel(const std::shared_ptr<Held>& held) {
   {
     const std::lock_guard lock(mutex_);
     if (held->state == Held::State::kHeld) {
+      inner_.drop(held->op.get());
       held->failure.emplace(BP_CANCELLED, "cancelled by this rank before it was handed on");
       held->state = Held::State::kFailed;
       held_.remove(held);

@@ -2,7 +2,8 @@
 //
 // Hands operations on to the wrapped group: at once, later, or never. What is held back keeps its order: collectives
 // among each other, sends to one peer, receives; but for messages that may be passed. A thread of its own, started when
-// the first operation is held back, hands on what is due, so that submit never blocks for it.
+// the first operation is held back, hands on what is due, so that submit never blocks for it. The works of what is held
+// back give no notices (abi/ext/notify.h). A probed message whose recv is not handed on is dropped.
 #pragma once
 
 #include <condition_variable>
@@ -43,6 +44,7 @@ class Dispatcher {
   struct Held;
   class HeldWork;
 
+  void refuse_if_aborted(const bp_op& op) const;
   std::unique_ptr<sdk::Work> hold(std::shared_ptr<Held> held);
   bool must_queue(int64_t stream, int64_t now) const;
   std::shared_ptr<Held> next_due(int64_t now, int64_t* earliest) const;

@@ -204,6 +204,7 @@ class Receive final : public Message {
     if (result_ != nullptr) {
       result_->source = source;
       result_->bytes = length;
+      result_->tag = slot_;
     }
     if (length <= buffer_.size) return;
     throw sdk::Failure(BP_INVALID,

@@ -69,9 +69,11 @@ class InprocGroup final : public sdk::ProcessGroup {
       mailbox = &hub_->mailboxes[static_cast<size_t>(op.peer)];
       completion = mailbox->put(rank_, op.tag, op.input.data, op.input.count * bp_dtype_size(op.dtype));
     } else {
-      mailbox = &hub_->mailboxes[static_cast<size_t>(rank_)];
-      completion = mailbox->take(
-          {op.peer, op.tag, op.output.data, op.output.count * bp_dtype_size(op.dtype), op.result, nullptr, 0});
+      mailbox = &mine();
+      const uint64_t capacity = op.output.count * bp_dtype_size(op.dtype);
+      sdk::Receive receive{op.peer, op.tag, op.output.data, capacity, op.result, nullptr, 0, false};
+      completion =
+          op.message == nullptr ? mailbox->take(std::move(receive)) : mailbox->take(op.message, std::move(receive));
     }
     if (!completion || completion->wait(0)) return nullptr;
     // The hub stays alive as long as a work may cancel something in it.
@@ -86,14 +88,21 @@ class InprocGroup final : public sdk::ProcessGroup {
 
   void abort(const sdk::Failure& why) noexcept override { leave(why); }
 
+  const void* extension(std::string_view id) override {
+    if (id == BP_EXT_NOTIFY) return sdk::notify_table();
+    return id == BP_EXT_PROBE ? probe_.table() : nullptr;
+  }
+
  private:
+  sdk::Mailbox& mine() const { return hub_->mailboxes[static_cast<size_t>(rank_)]; }
+
   // Ends what this rank waits for, and what the others wait for from it.
   void leave(const sdk::Failure& why) noexcept {
     if (left_.exchange(true)) return;
     if (sent_.load()) hubs().keep(hub_);
     const sdk::Failure gone(BP_PEER_LOST, "rank " + std::to_string(rank_) + " left the group: " + why.what(), rank_);
     const sdk::Failure& for_peers = why.status() == BP_CANCELLED ? gone : why;
-    hub_->mailboxes[static_cast<size_t>(rank_)].close(why, for_peers);
+    mine().close(why, for_peers);
     for (size_t rank = 0; rank < hub_->mailboxes.size(); ++rank) {
       if (rank == static_cast<size_t>(rank_)) continue;
       hub_->mailboxes[rank].drop_peer(rank_, for_peers, hub_->mailboxes.size() - 1);
@@ -102,6 +111,7 @@ class InprocGroup final : public sdk::ProcessGroup {
 
   const int32_t rank_;
   const std::shared_ptr<Hub> hub_;
+  sdk::MailboxProbe probe_{mine()};
   std::atomic<bool> left_ = false;
   std::atomic<bool> sent_ = false;
 };
@@ -137,8 +147,9 @@ std::unique_ptr<sdk::ProcessGroup> start(const sdk::Context& context) {
 struct Common {
   static constexpr const char* version = "1.0.0";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
-  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS |
-                                    BP_BACKEND_THREADS | BP_BACKEND_ONE_PROCESS | BP_BACKEND_BOUNDED;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
+                                    BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_ONE_PROCESS |
+                                    BP_BACKEND_BOUNDED;
   static constexpr std::array<bp_option, 0> options = {};
   static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
 };

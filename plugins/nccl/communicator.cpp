@@ -44,6 +44,11 @@ bool Communicator::ready() {
   return true;
 }
 
+ncclComm_t Communicator::handle() {
+  const std::lock_guard lock(mutex_);
+  return comm_;
+}
+
 void Communicator::issue(const std::function<void(ncclComm_t)>& body) {
   const std::lock_guard lock(mutex_);
   if (comm_ == nullptr) throw sdk::Failure(BP_CANCELLED, "nccl: the communicator has been aborted");

@@ -27,6 +27,8 @@ class Communicator {
   // Calls `body` with the communicator between ncclGroupStart and ncclGroupEnd; NCCL's calls in it are one operation.
   // Only if ready. Any thread that is on its device.
   void issue(const std::function<void(ncclComm_t)>& body);
+  // Of NCCL; valid until abort or close. Null then.
+  ncclComm_t handle();
   // Stops all that it does. Later calls of ready and issue throw. Any thread; as long as NCCL takes.
   void abort() noexcept;
   // Ends it in order: what is under way comes to its end, but for no longer than timeout_ns. Then aborts.

@@ -120,6 +120,7 @@ Group::Group(const sdk::Context& context, Offer offer) : Group(context, offer, s
 
 Group::Group(const sdk::Context& context, Offer offer, const sdk::Deadline& deadline)
     : api_(open_api(context.options.text("library"))),
+      host_(context.host),
       device_(chosen_device(context, api_)),
       rank_(context.rank),
       size_(context.world_size),
@@ -130,12 +131,13 @@ Group::Group(const sdk::Context& context, Offer offer, const sdk::Deadline& dead
       wire_(connect_all(context), {[this](int32_t peer, const Frame& frame) { arrived(peer, frame); },
                                    [this](int32_t peer) { end_of(peer); }}),
       comm_(connect(context, api_, device_, wire_, deadline)),
+      native_{sizeof native_, 0, "ncclComm_t", comm_->handle()},
       memory_(api_, device_, *comm_),
       collectives_({api_, device_, rank_, size_, fate_, pool_, *comm_}),
       messages_({api_, device_, pool_, max_ctas(context)}, rank_, size_, fate_, wire_, [this] { poller_.wake(); }),
       poller_([this](sdk::Poller::Sleep& sleep) { return progress(sleep); },
               [this](const sdk::Failure& why) {
-                fate_.decide(why);
+                broken(why);
                 stop_device();
               }) {}
 
@@ -200,7 +202,7 @@ void Group::launch_behind() noexcept {
     return false;
   };
   try {
-    launcher_.emplace(launch, [this](const sdk::Failure& why) { fate_.decide(why); });
+    launcher_.emplace(launch, [this](const sdk::Failure& why) { broken(why); });
   } catch (const sdk::Failure& why) {
     fate_.decide(why);
   } catch (const std::bad_alloc&) {
@@ -208,10 +210,19 @@ void Group::launch_behind() noexcept {
   }
 }
 
+// NCCL or CUDA has failed on a thread of the group's own. Of a peer that is gone the core learns more by itself.
+void Group::broken(const sdk::Failure& why) noexcept {
+  const bool is_first = fate_.decide(why);
+  if (is_first && why.status() != BP_PEER_LOST) host_.report_failure(why);
+}
+
 void Group::abort(const sdk::Failure& why) noexcept { fate_.overrule(why); }
 
 const void* Group::extension(std::string_view id) {
   if (id == BP_EXT_DEVICE) return memory_.device_table();
+  if (id == BP_EXT_NOTIFY) return sdk::notify_table();
+  if (id == BP_EXT_PROBE) return messages_.probe_table();
+  if (id == BP_EXT_NATIVE) return &native_;
   return id == BP_EXT_MEMORY ? memory_.table() : nullptr;
 }
 

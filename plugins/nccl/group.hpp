@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 
+#include "backplane/abi/ext/native.h"
 #include "backplane/sdk/sdk.hpp"
 #include "collectives.hpp"
 #include "memory.hpp"
@@ -47,9 +48,11 @@ class Group final : public sdk::ProcessGroup {
   std::chrono::milliseconds grace(int32_t peer) const;
   void stop_device() noexcept;
   void launch_behind() noexcept;
+  void broken(const sdk::Failure& why) noexcept;
   void say_goodbye() noexcept;
 
   const Api& api_;
+  const sdk::Host host_;
   const int device_;
   const int32_t rank_;
   const int32_t size_;
@@ -64,6 +67,7 @@ class Group final : public sdk::ProcessGroup {
   std::atomic<int32_t> first_lost_ = -1;  // the first peer that went without a word
   Wire wire_;
   const std::unique_ptr<Communicator> comm_;
+  const bp_native_api native_;
   DeviceMemory memory_;
   Collectives collectives_;
   Messages messages_;

@@ -26,6 +26,10 @@ class MessageWork final : public sdk::Work {
     }
   }
   void cancel() noexcept override { cancel_(); }
+  bool on_end(sdk::Notice notice) override {
+    done_->on_end(notice);
+    return true;
+  }
   // Nobody tells when it enters a stream; when it ends, everybody is told.
   bool wait_on_stream(void* stream, int64_t timeout_ns) override {
     if (is_host_) throw sdk::Failure(BP_UNSUPPORTED, "nccl: a message in host memory does not end in a stream");
@@ -69,7 +73,16 @@ Messages::Messages(const Channel::Config& config, int32_t rank, int32_t world_si
       peers_(static_cast<size_t>(world_size)),
       copying_(config.api, config.device) {}
 
-std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) { return op.kind == BP_SEND ? send(op) : recv(op); }
+std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
+  if (op.kind == BP_SEND) return send(op);
+  bool is_posted = false;
+  try {
+    return recv(op, is_posted);
+  } catch (...) {
+    if (op.message != nullptr && !is_posted) mailbox_.drop(op.message);
+    throw;
+  }
+}
 
 Transfer Messages::transfer(const bp_op& op, const bp_buffer& buffer, std::shared_ptr<MessageEnd> done) {
   const uint64_t bytes = buffer.count * bp_dtype_size(op.dtype);
@@ -134,7 +147,7 @@ std::unique_ptr<sdk::Work> Messages::send(const bp_op& op) {
   return made;
 }
 
-std::unique_ptr<sdk::Work> Messages::recv(const bp_op& op) {
+std::unique_ptr<sdk::Work> Messages::recv(const bp_op& op, bool& is_posted) {
   auto done = std::make_shared<Incoming>();
   Transfer mine = transfer(op, op.output, nullptr);
   done->is_host = mine.is_host;
@@ -148,7 +161,13 @@ std::unique_ptr<sdk::Work> Messages::recv(const bp_op& op) {
     done->is_cancelled.store(true);
     mailbox_.cancel(done.get());
   });
-  mailbox_.take({op.peer, op.tag, mine.data, mine.bytes, op.result, done, 0});
+  sdk::Receive receive{op.peer, op.tag, mine.data, mine.bytes, op.result, done, 0, false};
+  is_posted = true;
+  if (op.message == nullptr) {
+    mailbox_.take(std::move(receive));
+  } else {
+    mailbox_.take(op.message, std::move(receive));
+  }
   wake_();
   return made;
 }

@@ -32,6 +32,7 @@ class Messages {
 
   // A BP_SEND or BP_RECV; null: it is done. The Work must not outlive this object. Any thread, does not block.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
+  const bp_probe_api* probe_table() const { return probe_.table(); }
 
   // The poller's thread, all of these:
   void arrived(int32_t peer, const Frame& frame);
@@ -90,7 +91,7 @@ class Messages {
   };
 
   std::unique_ptr<sdk::Work> send(const bp_op& op);
-  std::unique_ptr<sdk::Work> recv(const bp_op& op);
+  std::unique_ptr<sdk::Work> recv(const bp_op& op, bool& is_posted);
   Transfer transfer(const bp_op& op, const bp_buffer& buffer, std::shared_ptr<MessageEnd> done);
   std::shared_ptr<const Event> point_of(const bp_op& op);
   std::shared_ptr<const Event> take_batch(const Batch& here);
@@ -119,6 +120,7 @@ class Messages {
   const sdk::Failure cancelled_{BP_CANCELLED, "cancelled by this rank"};
   const sdk::Failure no_memory_{BP_RESOURCE, "nccl: there is no memory to tell a peer that a message was cancelled"};
   sdk::Mailbox mailbox_;  // its lock may be held while mutex_ is taken, never the other way round
+  sdk::MailboxProbe probe_{mailbox_};
   std::mutex mutex_;
   std::vector<Peer> peers_;
   uint64_t next_id_ = 0;

@@ -50,8 +50,8 @@ struct Nccl {
   static constexpr const char* version = "0.1.0";
   static constexpr const char* summary = "NVIDIA GPUs, through NCCL";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
-  static constexpr uint32_t flags =
-      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
+                                    BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
   static constexpr std::array options = {
       sdk::option({.key = "device",
                    .default_value = "",

@@ -115,6 +115,8 @@ void Group::fail_again() const {
 }
 
 const void* Group::extension(std::string_view id) {
+  if (id == BP_EXT_PROBE) return messages_.table();
+  if (id == BP_EXT_NOTIFY) return sdk::notify_table();
   return segment_ && id == BP_EXT_MEMORY ? segment_->pools().own()->table() : nullptr;
 }
 

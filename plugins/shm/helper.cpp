@@ -25,6 +25,7 @@ void Helper::begin() {
           return BP_OK;
         });
         if (status != BP_OK) waiting_.abort(sdk::Failure(why));
+        if (waiting_.aborted() && aborted_) aborted_();
       });
       is_started_.store(true);
     }

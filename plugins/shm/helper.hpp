@@ -3,6 +3,7 @@
 // The thread that moves messages on while nobody waits. It begins with the first operation that submit leaves in
 // flight, looks once a millisecond whether the program's own threads still drive the group, and takes over if they do
 // not; so it costs those that wait nothing. Without operations in flight it sleeps. If it fails it aborts the waiting.
+// Its last act after an abort is to end what nobody waits for, if somebody is to be told of that.
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,8 @@ namespace backplane::shm {
 
 class Helper {
  public:
-  Helper(Waiting& waiting, std::function<void()> progress) : waiting_(waiting), progress_(std::move(progress)) {}
+  Helper(Waiting& waiting, std::function<void()> progress, std::function<void()> aborted = {})
+      : waiting_(waiting), progress_(std::move(progress)), aborted_(std::move(aborted)) {}
   ~Helper() { stop(); }
   Helper(const Helper&) = delete;
   Helper& operator=(const Helper&) = delete;
@@ -35,6 +37,7 @@ class Helper {
 
   Waiting& waiting_;
   const std::function<void()> progress_;
+  const std::function<void()> aborted_;
   std::atomic<int64_t> in_flight_ = 0;
   std::atomic<bool> is_idle_ = false;
   std::atomic<bool> is_started_ = false;

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 
+#include "backplane/sdk/probe.hpp"
+
 namespace backplane::shm {
 namespace {
 
 bool matches(const Operation& receive, int32_t source, uint64_t tag) {
-  return receive.tag == tag && (receive.peer == BP_ANY_SOURCE || receive.peer == source);
+  return sdk::matches_tag(receive.tag, tag) && (receive.peer == BP_ANY_SOURCE || receive.peer == source);
 }
 
 }  // namespace
@@ -23,7 +25,7 @@ Operation* Matcher::take_receive(int32_t source, uint64_t tag) {
 
 std::optional<Message> Matcher::take_message(int32_t source, uint64_t tag) {
   const auto found = std::find_if(messages_.begin(), messages_.end(), [source, tag](const Message& each) {
-    return each.tag == tag && (source == BP_ANY_SOURCE || source == each.source);
+    return sdk::matches_tag(tag, each.tag) && (source == BP_ANY_SOURCE || source == each.source);
   });
   if (found == messages_.end()) return std::nullopt;
   std::optional<Message> message = std::move(*found);

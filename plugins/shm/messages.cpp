@@ -8,32 +8,12 @@
 
 namespace backplane::shm {
 
-// Holds the lock; at its end wakes the threads of this rank if something has ended for them.
-class Messages::Turn {
- public:
-  explicit Turn(Messages& messages) : messages_(messages) { messages_.lock_.lock(); }
-  Turn(Messages& messages, std::adopt_lock_t) : messages_(messages) {}
-  ~Turn() {
-    const bool wake = std::exchange(messages_.has_finished_, false);
-    const std::vector<std::string> notes = std::exchange(messages_.notes_, {});
-    messages_.lock_.unlock();
-    for (const std::string& each : notes) {
-      if (messages_.log_) messages_.log_(each);
-    }
-    if (wake) messages_.waiting_.wake();
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  Messages& messages_;
-};
-
 class MessageWork final : public sdk::Work {
  public:
   explicit MessageWork(Messages& messages) : messages_(messages) {}
   ~MessageWork() override {
     if (operation.is_pending()) cancel();  // the core releases only what is over
+    if (operation.notice.ended != nullptr) const Messages::Turn given(messages_);  // by who ended it, with the lock
   }
 
   bool wait(int64_t timeout_ns) override { return messages_.wait(operation, timeout_ns); }
@@ -42,6 +22,11 @@ class MessageWork final : public sdk::Work {
       messages_.cancel(operation, sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
       return BP_OK;
     });
+  }
+
+  bool on_end(sdk::Notice notice) override {
+    messages_.on_end(operation, notice);
+    return true;
   }
 
   Operation operation;
@@ -60,6 +45,7 @@ void describe(const bp_op& op, Operation& operation) {
   operation.data = static_cast<std::byte*>(buffer.data);
   operation.size = buffer.count * bp_dtype_size(op.dtype);
   operation.result = operation.is_send ? nullptr : op.result;
+  operation.message = op.message;
 }
 
 }  // namespace
@@ -76,7 +62,15 @@ Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* pe
       log_(std::move(log)),
       peers_(static_cast<size_t>(world_size)),
       trial_(cross == nullptr ? Cma::kOff : cross->use()),
-      helper_(waiting, [this] { move_on(Look::kFull); }) {
+      helper_(
+          waiting, [this] { move_on(Look::kFull); },
+          [this] {
+            sdk::guarded(nullptr, [this] {
+              const Turn turn(*this);
+              end_noticed();
+              return BP_OK;
+            });
+          }) {
   for (int32_t peer = 0; peer < world_size; ++peer) {
     if (peer == rank) continue;
     at(peer).out = Outbox(view->channel(peer, rank), view->opened(peer, rank), peers->publishes_lightly());
@@ -89,7 +83,8 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
   if ((op.flags & BP_OP_SYNC) != 0) {
     Operation operation;
     describe(op, operation);
-    if (op.timeout_ns != 0 && !operation.is_send && waiting_.gives_turns() && catch_in_turns(operation)) return nullptr;
+    const bool may_come = op.timeout_ns != 0 && !operation.is_send && op.message == nullptr;
+    if (may_come && waiting_.gives_turns() && catch_in_turns(operation)) return nullptr;
     if (start(operation) || wait(operation, op.timeout_ns)) return nullptr;
     cancel(operation, sdk::Failure(BP_TIMEOUT,
                                    operation.is_send ? "no receive for this message within the time allowed"
@@ -98,7 +93,13 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
     wait(operation, 0);  // throws, unless it ended just before
     return nullptr;
   }
-  auto work = std::make_unique<MessageWork>(*this);
+  std::unique_ptr<MessageWork> work;
+  try {
+    work = std::make_unique<MessageWork>(*this);
+  } catch (const std::bad_alloc&) {
+    if (op.message != nullptr) drop(op.message);
+    throw;
+  }
   describe(op, work->operation);
   if (start(work->operation)) return nullptr;
   leave_in_flight(work->operation);
@@ -170,7 +171,7 @@ bool Messages::put(Peer& peer, Operation& send) {
 
 void Messages::send_to_self(Operation& send) {
   if (Operation* const receive = matcher_.take_receive(rank_, send.tag); receive != nullptr) {
-    deliver(*receive, rank_, send.data, send.size);
+    deliver(*receive, rank_, send.tag, send.data, send.size);
     return finish(send);
   }
   Message message;
@@ -197,6 +198,7 @@ bool Messages::catch_in_turns(Operation& receive) {
 }
 
 void Messages::start_receive(Operation& receive) {
+  if (receive.message != nullptr) return receive_held(receive);
   if (waiting_.polls() && may_catch() && catch_next(receive, kLooksAtOnce) == Caught::kIt) return;
   progress();
   receive.order = ++next_order_;
@@ -205,27 +207,34 @@ void Messages::start_receive(Operation& receive) {
 
 // Gives a receive the oldest message that is there, or lets it wait for one.
 void Messages::place(Operation& receive) {
-  while (std::optional<Message> message = matcher_.take_message(receive.peer, receive.tag)) {
-    switch (message->form) {
-      case Message::Form::kWhole:
-        at(message->source).in.give_credit(message->size);
-        return deliver(receive, message->source, message->bytes.data(), message->size);
-      case Message::Form::kAnnounced:
-        return accept(*message, receive);
-      case Message::Form::kLocal:
-        deliver(receive, rank_, message->sender->data, message->size);
-        return finish(*message->sender);
-      case Message::Form::kComing:
-        return resume(*message, receive);
-    }
-  }
-  const bool any = receive.peer == BP_ANY_SOURCE;
-  if (any ? world_size_ > 1 && gone_ == world_size_ - 1 : at(receive.peer).gone.has_value()) {
-    const int32_t peer = any ? (rank_ == 0 ? 1 : 0) : receive.peer;
-    return fail(receive, *at(peer).gone);
-  }
+  const std::optional<Message> message = matcher_.take_message(receive.peer, receive.tag);
+  if (message) return give(*message, receive);
+  if (const sdk::Failure* const why = reason_to_fail(receive.peer)) return fail(receive, *why);
   receive.where = Operation::Where::kPosted;
   matcher_.post(receive);
+}
+
+void Messages::give(const Message& message, Operation& receive) {
+  switch (message.form) {
+    case Message::Form::kWhole:
+      at(message.source).in.give_credit(message.size);
+      return deliver(receive, message.source, message.tag, message.bytes.data(), message.size);
+    case Message::Form::kAnnounced:
+      return accept(message, receive);
+    case Message::Form::kLocal:
+      deliver(receive, rank_, message.tag, message.sender->data, message.size);
+      return finish(*message.sender);
+    case Message::Form::kComing:
+      return resume(message, receive);
+  }
+}
+
+// Why nothing can come from there any more, or null.
+const sdk::Failure* Messages::reason_to_fail(int32_t source) {
+  const bool any = source == BP_ANY_SOURCE;
+  if (any && (world_size_ == 1 || gone_ < world_size_ - 1)) return nullptr;
+  const std::optional<sdk::Failure>& gone = at(any ? (rank_ == 0 ? 1 : 0) : source).gone;
+  return gone ? &*gone : nullptr;
 }
 
 bool Messages::wait(Operation& operation, int64_t timeout_ns) {
@@ -277,6 +286,10 @@ void Messages::move_on(Look look) {
 
 void Messages::cancel(Operation& operation, const sdk::Failure& why) {
   const Turn turn(*this);
+  give_up(operation, why);
+}
+
+void Messages::give_up(Operation& operation, const sdk::Failure& why) {
   if (!operation.is_pending()) return;
   switch (operation.where) {
     case Operation::Where::kPosted:
@@ -293,7 +306,9 @@ void Messages::cancel(Operation& operation, const sdk::Failure& why) {
 
 void Messages::cancel_send(Operation& send) {
   if (send.where == Operation::Where::kLocal) {
-    return matcher_.remove_messages([&send](const Message& each) { return each.sender == &send; });
+    const auto is_it = [&send](const Message& each) { return each.sender == &send; };
+    lose_held(is_it, sdk::taken_back());
+    return matcher_.remove_messages(is_it);
   }
   Peer& peer = at(send.peer);
   if (send.where == Operation::Where::kQueued) {
@@ -330,10 +345,11 @@ void Messages::leave_to_others(Operation& receive) {
   }
 }
 
-bool Messages::fits(Operation& receive, int32_t source, uint64_t size) {
+bool Messages::fits(Operation& receive, int32_t source, uint64_t tag, uint64_t size) {
   if (receive.result != nullptr) {
     receive.result->source = source;
     receive.result->bytes = size;
+    receive.result->tag = tag;
   }
   if (size <= receive.size) return true;
   fail(receive, sdk::Failure(BP_INVALID,
@@ -343,17 +359,21 @@ bool Messages::fits(Operation& receive, int32_t source, uint64_t size) {
   return false;
 }
 
-void Messages::deliver(Operation& receive, int32_t source, const std::byte* data, uint64_t size) {
-  if (!fits(receive, source, size)) return;
+void Messages::deliver(Operation& receive, int32_t source, uint64_t tag, const std::byte* data, uint64_t size) {
+  if (!fits(receive, source, tag, size)) return;
   if (size > 0) std::memcpy(receive.data, data, size);
   finish(receive);
 }
 
-// Its last word: from now on it belongs to who waits for it. Sleepers look after a fence of their own if they can.
+// Its last word: from now on it belongs to who waits for it. Sleepers look after a fence of their own if they can. Who
+// releases it waits until the notice is given (~MessageWork).
 void Messages::settle(Operation& operation, Operation::Status status) {
   has_finished_ = true;
+  sdk::Notice notice = operation.notice;
+  if (notice.ended != nullptr) noticed_.erase(&operation);
   const bool lightly = members_ != nullptr && members_->publishes_lightly();
   operation.status.store(status, lightly ? std::memory_order_release : std::memory_order_seq_cst);
+  notice.give();
 }
 
 void Messages::finish(Operation& operation) {

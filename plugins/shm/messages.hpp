@@ -11,11 +11,15 @@
 
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "backplane/sdk/probe.hpp"
 #include "backplane/sdk/process_group.hpp"
 #include "brief_lock.hpp"
 #include "cross_memory.hpp"
@@ -28,7 +32,7 @@
 
 namespace backplane::shm {
 
-class Messages {
+class Messages final : public sdk::ProbeTable {
  public:
   // `view` and `peers` are null in a group of one, `pools` and `cross` if nothing is lent there. All must outlive this
   // object. `log` is told what was measured; any thread.
@@ -37,6 +41,9 @@ class Messages {
 
   // A BP_SEND or BP_RECV; null: done. Any thread.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
+
+  bp_message* probe(int32_t peer, uint64_t tag, bp_result& result) override;
+  void drop(bp_message* message) noexcept override;
 
   // Ends the thread that moves on what nobody waits for. After an abort.
   void stop() { helper_.stop(); }
@@ -76,6 +83,11 @@ class Messages {
     uint64_t id;
     uint64_t size;
   };
+  // A message that was probed, until it is received or dropped.
+  struct Held {
+    Message message;
+    std::optional<sdk::Failure> lost;  // why it cannot be received any more
+  };
   struct Peer {
     Outbox out;
     Inbox in;
@@ -100,10 +112,18 @@ class Messages {
   bool may_catch() { return ++caught_ % kCatches != 0; }
   bool catch_in_turns(Operation& receive);
   void place(Operation& receive);
+  void give(const Message& message, Operation& receive);
+  const sdk::Failure* reason_to_fail(int32_t source);
+  void receive_held(Operation& receive);
+  Held take_held(const bp_message* message);
+  void lose_held(const std::function<bool(const Message&)>& which, const sdk::Failure& why);
+  void on_end(Operation& operation, sdk::Notice notice);
+  void end_noticed();
   void send_to_self(Operation& send);
   bool wait(Operation& operation, int64_t timeout_ns);
   bool look(const Operation& operation);
   void cancel(Operation& operation, const sdk::Failure& why);
+  void give_up(Operation& operation, const sdk::Failure& why);
   void cancel_send(Operation& send);
   void leave_to_others(Operation& receive);
 
@@ -130,13 +150,14 @@ class Messages {
   void withdrawn(int32_t rank, uint64_t id);
   void accept(const Message& announced, Operation& receive);
   void resume(const Message& message, Operation& receive);
+  static void discard(Peer& peer, uint64_t id);
   void send_control(int32_t rank, const Reply& reply);
   void see_departures();
   void drop(int32_t rank, const sdk::Failure& why);
 
   // False: the receive has failed, and belongs to its waiter.
-  bool fits(Operation& receive, int32_t source, uint64_t size);
-  void deliver(Operation& receive, int32_t source, const std::byte* data, uint64_t size);
+  bool fits(Operation& receive, int32_t source, uint64_t tag, uint64_t size);
+  void deliver(Operation& receive, int32_t source, uint64_t tag, const std::byte* data, uint64_t size);
   void settle(Operation& operation, Operation::Status status);
   void finish(Operation& operation);
   void fail(Operation& operation, const sdk::Failure& why);
@@ -156,6 +177,8 @@ class Messages {
 
   BriefLock lock_;
   Matcher matcher_;
+  std::list<Held> held_;
+  std::set<Operation*> noticed_;  // in flight, and somebody is to be told of their end
   std::vector<Peer> peers_;
   uint32_t caught_ = 0;  // receives that tried to do without a place
   uint64_t next_order_ = 0;
@@ -167,6 +190,27 @@ class Messages {
   bool has_refused_ = false;        // that a rank cannot be read has been logged
   bool has_finished_ = false;       // something ended during this turn, or is left to be fetched
   Helper helper_;                   // last: its thread uses all of the above
+};
+
+// Holds the lock; at its end wakes the threads of this rank if something has ended for them.
+class Messages::Turn {
+ public:
+  explicit Turn(Messages& messages) : messages_(messages) { messages_.lock_.lock(); }
+  Turn(Messages& messages, std::adopt_lock_t) : messages_(messages) {}
+  ~Turn() {
+    const bool wake = std::exchange(messages_.has_finished_, false);
+    const std::vector<std::string> notes = std::exchange(messages_.notes_, {});
+    messages_.lock_.unlock();
+    for (const std::string& each : notes) {
+      if (messages_.log_) messages_.log_(each);
+    }
+    if (wake) messages_.waiting_.wake();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  Messages& messages_;
 };
 
 }  // namespace backplane::shm

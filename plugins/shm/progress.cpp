@@ -34,8 +34,9 @@ Messages::Caught Messages::catch_next(Operation& receive, int looks) {
   }
   if (look == Inbox::Look::kNothing) return Caught::kNothing;
   const bool is_whole = arrival.kind == Kind::kInline || arrival.kind == Kind::kEager;
-  if (look != Inbox::Look::kSomething || !is_whole || arrival.tag != receive.tag) return Caught::kCannot;
-  deliver(receive, receive.peer, arrival.data, arrival.length);
+  if (look != Inbox::Look::kSomething || !is_whole || !sdk::matches_tag(receive.tag, arrival.tag))
+    return Caught::kCannot;
+  deliver(receive, receive.peer, arrival.tag, arrival.data, arrival.length);
   peer.in.pop();
   peer.in.give_credit(arrival.length);
   if (peer.in.release()) members_->wake(receive.peer);
@@ -150,7 +151,7 @@ bool Messages::take(int32_t rank, const Arrival& arrival) {
 void Messages::arrived(int32_t rank, const Arrival& arrival) {
   if (Operation* const receive = matcher_.take_receive(rank, arrival.tag); receive != nullptr) {
     at(rank).in.give_credit(arrival.length);
-    return deliver(*receive, rank, arrival.data, arrival.length);
+    return deliver(*receive, rank, arrival.tag, arrival.data, arrival.length);
   }
   Message message;
   message.source = rank;
@@ -181,7 +182,7 @@ bool Messages::announced(int32_t rank, const Arrival& arrival) {
 void Messages::accept(const Message& announced, Operation& receive) {
   const int32_t rank = announced.source;
   const Reply no_need = {Kind::kReady, announced.tag, announced.id, 0};
-  if (!fits(receive, rank, announced.size)) return send_control(rank, no_need);
+  if (!fits(receive, rank, announced.tag, announced.size)) return send_control(rank, no_need);
   receive.where = Operation::Where::kComing;
   receive.source = rank;
   receive.id = announced.id;
@@ -245,12 +246,7 @@ void Messages::resume(const Message& message, Operation& receive) {
   Peer& peer = at(message.source);
   const auto found = peer.coming.find(message.id);
   Incoming& incoming = found->second;
-  if (!fits(receive, message.source, incoming.size)) {
-    incoming.stash.reset();
-    incoming.is_unwanted = true;
-    if (incoming.has_come()) peer.coming.erase(found);
-    return;
-  }
+  if (!fits(receive, message.source, incoming.tag, incoming.size)) return discard(peer, message.id);
   if (incoming.offset > 0) std::memcpy(receive.data, incoming.stash.get(), incoming.offset);
   incoming.stash.reset();
   if (incoming.has_come()) {
@@ -263,11 +259,21 @@ void Messages::resume(const Message& message, Operation& receive) {
   incoming.receive = &receive;
 }
 
+// Nobody wants what still comes of it.
+void Messages::discard(Peer& peer, uint64_t id) {
+  const auto found = peer.coming.find(id);
+  found->second.stash.reset();
+  found->second.is_unwanted = true;
+  if (found->second.has_come()) peer.coming.erase(found);
+}
+
 void Messages::withdrawn(int32_t rank, uint64_t id) {
-  matcher_.remove_messages([rank, id](const Message& each) {
+  const auto is_it = [rank, id](const Message& each) {
     const bool has_id = each.form == Message::Form::kAnnounced || each.form == Message::Form::kComing;
     return has_id && each.source == rank && each.id == id;
-  });
+  };
+  matcher_.remove_messages(is_it);
+  lose_held(is_it, sdk::taken_back());
   Peer& peer = at(rank);
   const auto found = peer.coming.find(id);
   if (found == peer.coming.end()) return;
@@ -275,6 +281,7 @@ void Messages::withdrawn(int32_t rank, uint64_t id) {
   std::erase(peer.lent, id);
   peer.coming.erase(found);
   if (receive == nullptr) return;
+  if (receive->message != nullptr) return fail(*receive, sdk::taken_back());
   place(*receive);
 }
 
@@ -299,12 +306,14 @@ void Messages::drop(int32_t rank, const sdk::Failure& why) {
   for (auto& [id, incoming] : peer.coming) {
     if (incoming.receive != nullptr) fail(*incoming.receive, why);
   }
-  matcher_.remove_messages([&peer, rank](const Message& each) {
+  const auto cannot_come = [&peer, rank](const Message& each) {
     if (each.source != rank) return false;
     if (each.form == Message::Form::kAnnounced) return true;
     if (each.form != Message::Form::kComing) return false;
     return !peer.coming.at(each.id).has_come();
-  });
+  };
+  matcher_.remove_messages(cannot_come);
+  lose_held(cannot_come, why);
   peer.sends.clear();
   peer.announced.clear();
   peer.wanted.clear();

@@ -23,8 +23,9 @@ struct Shm {
   static constexpr const char* version = "0.1.0";
   static constexpr const char* summary = "processes of one host, through shared memory";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
-  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS |
-                                    BP_BACKEND_THREADS | BP_BACKEND_BOUNDED | BP_BACKEND_AUTHENTICATES;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
+                                    BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED |
+                                    BP_BACKEND_AUTHENTICATES;
   static constexpr std::array options = {
       sdk::option({.type = BP_OPTION_DURATION,
                    .key = "spin",

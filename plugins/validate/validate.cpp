@@ -28,6 +28,7 @@ std::string name_of(const bp_op& op) {
   if ((op.tag & BP_TAG_INTERNAL) != 0) {
     name = std::string("the ") + sdk::op_name(op.kind) + " of collective #" + std::to_string(op.seq);
   }
+  if (op.message != nullptr) return name + " of a probed message";
   if (op.peer == BP_ANY_SOURCE) return name + " from any rank";
   return name + (op.kind == BP_SEND ? " to rank " : " from rank ") + std::to_string(op.peer);
 }
@@ -44,10 +45,16 @@ class ValidateLayer final : public sdk::Layer {
         nan_(response_of(context.options.text("nan"))) {}
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
-    auto watch = std::make_unique<Watch>(*this, op);
+    std::unique_ptr<Watch> watch;
+    try {
+      watch = std::make_unique<Watch>(*this, op);
+      watch->begin(op);
+    } catch (...) {
+      inner().drop(op);
+      throw;
+    }
     bp_op watched = sdk::known_part(op);
     if (op.kind == BP_RECV && op.result == nullptr) watched.result = &watch->result;
-    watch->begin(op);
     watch->work = inner().submit(watched);
     if (watch->work != nullptr) return watch;
     watch->end(false);
@@ -94,6 +101,7 @@ class ValidateLayer final : public sdk::Layer {
       return true;
     }
     void cancel() noexcept override { work->cancel(); }
+    bool on_end(sdk::Notice notice) override { return work->on_end(notice); }
     bool wait_on_stream(void* stream, int64_t timeout_ns) override { return work->wait_on_stream(stream, timeout_ns); }
 
     // The operation is done: looks at its buffers, which may be gone if it was not done by submit. Throws what it

@@ -64,6 +64,10 @@ class ZmqWork final : public sdk::Work {
   ZmqWork(ZmqGroup& group, OperationPtr operation) : group_(group), operation_(std::move(operation)) {}
   bool wait(int64_t timeout_ns) override { return group_.wait(*operation_, timeout_ns); }
   void cancel() noexcept override { group_.cancel(operation_); }
+  bool on_end(sdk::Notice notice) override {
+    group_.on_end(*operation_, notice);
+    return true;
+  }
 
  private:
   ZmqGroup& group_;
@@ -121,18 +125,43 @@ std::unique_ptr<sdk::Work> ZmqGroup::submit(const bp_op& op) {
   Driver::Lock lock(driver_->mutex());
   OperationPtr operation = op.kind == BP_SEND ? protocol_->send(op) : protocol_->receive(op);
   const bool waits = !operation->done && (op.flags & BP_OP_SYNC) != 0;
-  if (protocol_->has_backlog()) {
-    catch_up();
-  } else if (driver_->driving()) {
-    protocol_->take_answers();
-    driver_->changed();
-  }
+  go_on();
   if (waits) finish_in_line(lock, operation, op);
   if (operation->done) {
     raise_failure(*operation);
     return nullptr;
   }
   return std::make_unique<ZmqWork>(*this, std::move(operation));
+}
+
+void ZmqGroup::go_on() {
+  if (protocol_->has_backlog()) {
+    catch_up();
+  } else if (driver_->driving()) {
+    protocol_->take_answers();
+    driver_->changed();
+  }
+}
+
+const void* ZmqGroup::extension(std::string_view id) {
+  if (id == BP_EXT_NOTIFY) return sdk::notify_table();
+  return id == BP_EXT_PROBE ? sdk::ProbeTable::table() : nullptr;
+}
+
+bp_message* ZmqGroup::probe(int32_t peer, uint64_t tag, bp_result& result) {
+  const Driver::Lock lock(driver_->mutex());
+  catch_up();
+  return protocol_->probe(peer, tag, result);
+}
+
+// Without memory to tell its sender, or without that rank, nobody learns of it.
+void ZmqGroup::drop(bp_message* message) noexcept {
+  const Driver::Lock lock(driver_->mutex());
+  sdk::guarded(nullptr, [this, message] {
+    protocol_->drop(message);
+    go_on();
+    return BP_OK;
+  });
 }
 
 TimePoint ZmqGroup::progress(const Operation* wanted) noexcept {
@@ -142,7 +171,7 @@ TimePoint ZmqGroup::progress(const Operation* wanted) noexcept {
     admit_known();
     return due;
   } catch (const std::exception& e) {
-    protocol_->abort(sdk::Failure(BP_INTERNAL, std::string("zmq: ") + e.what()));
+    fail(e);
     return TimePoint::min();
   }
 }
@@ -151,9 +180,16 @@ void ZmqGroup::catch_up() {
   try {
     driver_->changed(protocol_->progress());
   } catch (const std::exception& e) {
-    protocol_->abort(sdk::Failure(BP_INTERNAL, std::string("zmq: ") + e.what()));
+    fail(e);
     driver_->changed(TimePoint::min());
   }
+}
+
+// Nothing gets on any more, also if nobody waits for it just now.
+void ZmqGroup::fail(const std::exception& e) {
+  const sdk::Failure why(BP_INTERNAL, std::string("zmq: ") + e.what());
+  protocol_->abort(why);
+  host_.report_failure(why);
 }
 
 void ZmqGroup::admit_known() {
@@ -228,13 +264,13 @@ void ZmqGroup::finish_in_line(Driver::Lock& lock, const OperationPtr& operation,
   if (operation->done) return;
   const std::string what = operation->sends ? "send to " : "recv from ";
   const std::string whom = operation->peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(operation->peer);
+  const std::string tag = op.tag == BP_ANY_TAG ? " with any tag" : " with tag " + std::to_string(op.tag);
   const double seconds = static_cast<double>(op.timeout_ns) / 1e9;
-  protocol_->cancel(operation,
-                    sdk::Failure(BP_TIMEOUT,
-                                 what + whom + " with tag " + std::to_string(op.tag) + " was not done after " +
-                                     std::to_string(seconds) + " s",
-                                 operation->peer),
-                    true);
+  protocol_->cancel(
+      operation,
+      sdk::Failure(BP_TIMEOUT, what + whom + tag + " was not done after " + std::to_string(seconds) + " s",
+                   operation->peer),
+      true);
   catch_up();
   driver_->wait(lock, *operation, TimePoint::max());
 }
@@ -251,6 +287,12 @@ void ZmqGroup::cancel(const OperationPtr& operation) noexcept {
   const Driver::Lock lock(driver_->mutex());
   protocol_->cancel(operation, sdk::Failure(BP_CANCELLED, "cancelled by this rank"), false);
   catch_up();
+}
+
+void ZmqGroup::on_end(Operation& operation, sdk::Notice notice) {
+  const Driver::Lock lock(driver_->mutex());
+  operation.notice = notice;
+  if (operation.done) operation.notice.give();
 }
 
 void ZmqGroup::abort(const sdk::Failure& why) noexcept {

@@ -15,19 +15,26 @@
 
 namespace backplane::zmq_plugin {
 
-class ZmqGroup final : public sdk::ProcessGroup {
+class ZmqGroup final : public sdk::ProcessGroup, private sdk::ProbeTable {
  public:
   explicit ZmqGroup(const sdk::Context& context);
   ~ZmqGroup() override;
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
   void abort(const sdk::Failure& why) noexcept override;
+  const void* extension(std::string_view id) override;
 
   // For works. wait: sdk::Work's.
   bool wait(Operation& operation, int64_t timeout_ns);
   void cancel(const OperationPtr& operation) noexcept;
+  void on_end(Operation& operation, sdk::Notice notice);
 
  private:
+  bp_message* probe(int32_t peer, uint64_t tag, bp_result& result) override;
+  void drop(bp_message* message) noexcept override;
+  // After what the protocol was given to do: see that it gets on.
+  void go_on();
+  void fail(const std::exception& e);
   void finish_in_line(Driver::Lock& lock, const OperationPtr& operation, const bp_op& op);
   // The driver's.
   TimePoint progress(const Operation* wanted) noexcept;

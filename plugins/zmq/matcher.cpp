@@ -3,37 +3,70 @@
 
 #include <algorithm>
 
+#include "backplane/sdk/probe.hpp"
+
 namespace backplane::zmq_plugin {
 namespace {
 
-// Removes the first element of the tag's list that satisfies `wanted` and returns it.
+template <typename Element>
+using Files = std::unordered_map<uint64_t, std::list<Element>>;
+
+template <typename Element>
+struct Found {
+  typename Files<Element>::iterator file;
+  typename std::list<Element>::iterator element;
+};
+
+// The first element of a tag's list that satisfies `wanted`.
 template <typename Element, typename Wanted>
-std::optional<Element> take_first(std::unordered_map<uint64_t, std::list<Element>>& files, uint64_t tag,
-                                  const Wanted& wanted) {
-  const auto file = files.find(tag);
+std::optional<Found<Element>> find_first(Files<Element>& files, typename Files<Element>::iterator file,
+                                         const Wanted& wanted) {
   if (file == files.end()) return std::nullopt;
   const auto found = std::find_if(file->second.begin(), file->second.end(), wanted);
   if (found == file->second.end()) return std::nullopt;
-  std::optional<Element> element(std::move(*found));
-  file->second.erase(found);
-  if (file->second.empty()) files.erase(file);
+  return Found<Element>{file, found};
+}
+
+// Removes it and returns it.
+template <typename Element>
+std::optional<Element> take(Files<Element>& files, const std::optional<Found<Element>>& found) {
+  if (!found) return std::nullopt;
+  std::optional<Element> element(std::move(*found->element));
+  found->file->second.erase(found->element);
+  if (found->file->second.empty()) files.erase(found->file);
   return element;
+}
+
+template <typename Element, typename Wanted>
+std::optional<Element> take_first(Files<Element>& files, uint64_t tag, const Wanted& wanted) {
+  return take(files, find_first(files, files.find(tag), wanted));
 }
 
 }  // namespace
 
 OperationPtr Matcher::take_receive(int32_t source, uint64_t tag) {
-  return take_first(receives_, tag,
-                    [source](const OperationPtr& receive) {
-                      return receive->peer == BP_ANY_SOURCE || receive->peer == source;
-                    })
-      .value_or(nullptr);
+  const auto wanted = [source](const OperationPtr& receive) {
+    return receive->peer == BP_ANY_SOURCE || receive->peer == source;
+  };
+  std::optional<Found<OperationPtr>> found = find_first(receives_, receives_.find(tag), wanted);
+  if (const auto any_tag = receives_.find(BP_ANY_TAG);
+      any_tag != receives_.end() && sdk::matches_tag(BP_ANY_TAG, tag)) {
+    const auto other = find_first(receives_, any_tag, wanted);
+    if (other && (!found || (*other->element)->id < (*found->element)->id)) found = other;
+  }
+  return take(receives_, found).value_or(nullptr);
 }
 
-std::optional<Arrival> Matcher::take_arrival(const Operation& receive) {
-  return take_first(arrivals_, receive.tag, [&receive](const Arrival& arrival) {
-    return receive.peer == BP_ANY_SOURCE || receive.peer == arrival.source;
-  });
+std::optional<Arrival> Matcher::take_arrival(int32_t source, uint64_t tag) {
+  const auto wanted = [source](const Arrival& arrival) { return source == BP_ANY_SOURCE || source == arrival.source; };
+  if (tag != BP_ANY_TAG) return take_first(arrivals_, tag, wanted);
+  std::optional<Found<Arrival>> oldest;
+  for (auto file = arrivals_.begin(); file != arrivals_.end(); ++file) {
+    if (!sdk::matches_tag(BP_ANY_TAG, file->first)) continue;
+    const auto found = find_first(arrivals_, file, wanted);
+    if (found && (!oldest || found->element->order < oldest->element->order)) oldest = found;
+  }
+  return take(arrivals_, oldest);
 }
 
 void Matcher::add_receive(const OperationPtr& receive) {
@@ -43,7 +76,10 @@ void Matcher::add_receive(const OperationPtr& receive) {
   file.insert(place, receive);
 }
 
-void Matcher::add_arrival(Arrival arrival) { arrivals_[arrival.tag].push_back(std::move(arrival)); }
+void Matcher::add_arrival(Arrival arrival) {
+  arrival.order = ++next_order_;
+  arrivals_[arrival.tag].push_back(std::move(arrival));
+}
 
 bool Matcher::remove_receive(const Operation& receive) {
   return take_first(receives_, receive.tag, [&receive](const OperationPtr& other) { return other.get() == &receive; })

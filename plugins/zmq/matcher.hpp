@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where receives and arrivals of one rank meet. Both are filed by tag, oldest first, so that a flood of one tag does
-// not slow down another. Guarded by the group's mutex.
+// not slow down another; receives of any tag under BP_ANY_TAG. Guarded by the group's mutex.
 #pragma once
 
 #include <functional>
@@ -18,6 +18,7 @@ struct Arrival {
   int32_t source = -1;
   uint64_t tag = 0;
   uint64_t size = 0;
+  uint64_t order = 0;  // set by the matcher, ascending in the order of arrival
   bool eager = true;
   zmq::message_t frame;  // eager: the bytes, from `skip` on
   size_t skip = 0;
@@ -31,8 +32,8 @@ class Matcher {
  public:
   // Removes and returns the oldest receive for such a message; null if there is none.
   OperationPtr take_receive(int32_t source, uint64_t tag);
-  // Removes and returns the oldest message for this receive.
-  std::optional<Arrival> take_arrival(const Operation& receive);
+  // Removes and returns the oldest message for a receive of this source and tag. Of BP_ANY_TAG it looks at each tag.
+  std::optional<Arrival> take_arrival(int32_t source, uint64_t tag);
   // Files by id, so that a receive that comes back finds its old place.
   void add_receive(const OperationPtr& receive);
   void add_arrival(Arrival arrival);
@@ -51,6 +52,7 @@ class Matcher {
  private:
   std::unordered_map<uint64_t, std::list<OperationPtr>> receives_;
   std::unordered_map<uint64_t, std::list<Arrival>> arrivals_;
+  uint64_t next_order_ = 0;
 };
 
 }  // namespace backplane::zmq_plugin

@@ -186,16 +186,21 @@ void Protocol::on_data(const Header& header, Inbound& message) {
 // The receive that was to get the withdrawn message goes back to where it was.
 void Protocol::on_withdraw(const Header& header) {
   if (matcher_.remove_request(header.source, header.tag, header.id)) return;
+  const auto is_it = [&header](const Arrival& arrival) {
+    return !arrival.eager && arrival.source == header.source && arrival.remote_id == header.id;
+  };
+  if (lose_held(is_it, sdk::taken_back())) return;
   const auto found = std::find_if(receives_.begin(), receives_.end(), [&header](const auto& entry) {
     return entry.second->peer == header.source && entry.second->remote_id == header.id;
   });
   if (found == receives_.end()) return;
   const OperationPtr receive = found->second;
   receives_.erase(found);
+  if (receive->is_probed) return receive->fail(sdk::taken_back());
   receive->matched = false;
   receive->moved = 0;
   if (receive->any_source) receive->peer = BP_ANY_SOURCE;
-  if (std::optional<Arrival> arrival = matcher_.take_arrival(*receive)) {
+  if (std::optional<Arrival> arrival = matcher_.take_arrival(receive->peer, receive->tag)) {
     settle(receive, std::move(*arrival));
   } else {
     matcher_.add_receive(receive);
@@ -260,6 +265,7 @@ void Protocol::lose(int32_t rank, const sdk::Failure& why) {
   }
   other.queue.clear();
   for (const OperationPtr& receive : matcher_.drop_source(rank)) receive->fail(why);
+  lose_held([rank](const Arrival& arrival) { return !arrival.eager && arrival.source == rank; }, why);
   if (++gone_ == world_size_ - 1) {
     nobody_left_.emplace(BP_PEER_LOST, std::string("no other rank is left; the last one to go: ") + why.what(), rank);
     for (const OperationPtr& receive : matcher_.drop_source(BP_ANY_SOURCE)) receive->fail(*nobody_left_);

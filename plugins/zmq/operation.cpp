@@ -10,6 +10,7 @@ namespace backplane::zmq_plugin {
 void Operation::finish() {
   done = true;
   if (waiter != nullptr) waiter->notify_one();
+  notice.give();
 }
 
 void Operation::fail(const sdk::Failure& why) {

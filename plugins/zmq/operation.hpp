@@ -27,6 +27,7 @@ struct Operation {
   // A message whose bytes go from the user's buffer: by rendezvous, or at once.
   bool any_source = false;
   bool at_once = false;
+  bool is_probed = false;  // a receive of a message that was probed: no other will do
   bool matched = false;    // the other rank waits for it; if at once, so to speak
   uint64_t remote_id = 0;  // the operation at the other end
   uint64_t total = 0;      // receive: bytes of the message
@@ -37,6 +38,7 @@ struct Operation {
   bool done = false;
   std::optional<sdk::Failure> failure;        // valid once done; before, what a lent send is going to fail with
   std::condition_variable* waiter = nullptr;  // a thread that sleeps until done
+  sdk::Notice notice;                         // given when it is done
 
   void finish();
   void fail(const sdk::Failure& why);

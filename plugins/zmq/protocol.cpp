@@ -126,8 +126,9 @@ void Protocol::send_to_self(const OperationPtr& send) {
 }
 
 OperationPtr Protocol::receive(const bp_op& op) {
+  if (op.message != nullptr) return receive_probed(op);
   OperationPtr receive = start(op, false);
-  if (std::optional<Arrival> arrival = matcher_.take_arrival(*receive)) {
+  if (std::optional<Arrival> arrival = matcher_.take_arrival(op.peer, op.tag)) {
     settle(receive, std::move(*arrival));
     return receive;
   }
@@ -143,6 +144,7 @@ void Protocol::settle(const OperationPtr& receive, Arrival arrival) {
   if (receive->result != nullptr) {
     receive->result->source = arrival.source;
     receive->result->bytes = arrival.size;
+    receive->result->tag = arrival.tag;
   }
   if (arrival.eager || arrival.local_send) {
     take_bytes(*receive, arrival);
@@ -204,6 +206,7 @@ void Protocol::cancel(const OperationPtr& operation, const sdk::Failure& why, bo
     operation->fail(why);
   } else if (operation->peer == rank_) {
     matcher_.remove_local(*operation);
+    lose_held([&operation](const Arrival& arrival) { return arrival.local_send == operation; }, sdk::taken_back());
     operation->fail(why);
   } else if (operation->size <= settings_.eager_limit && !sends_.contains(operation->id)) {
     take_out(*operation);
@@ -240,6 +243,10 @@ void Protocol::abort(const sdk::Failure& why) {
   if (aborted_) return;
   aborted_.emplace(why);
   for (const OperationPtr& operation : matcher_.clear()) operation->fail(why);
+  for (Held& held : held_) {
+    if (held.arrival.local_send) held.arrival.local_send->fail(why);
+    held.lose(why);
+  }
   for (const auto& [id, receive] : receives_) receive->fail(why);
   receives_.clear();
   for (auto& [rank, other] : peers_) {

@@ -10,6 +10,8 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,6 +35,9 @@ class Protocol {
   // Start an operation; throw Failure if it cannot be. The result may be done already.
   OperationPtr send(const bp_op& op);
   OperationPtr receive(const bp_op& op);
+  // As sdk::ProbeTable's.
+  bp_message* probe(int32_t peer, uint64_t tag, bp_result& result);
+  void drop(const bp_message* message);
   // Ends an operation with `why`. One whose pieces are in libzmq's hands ends by itself, unless `sever`: then the
   // connection to its peer is given up to get them back, and the operation ends soon after.
   void cancel(const OperationPtr& operation, const sdk::Failure& why, bool sever);
@@ -83,12 +88,22 @@ class Protocol {
     std::string route;                     // how to answer it; empty if it has not dialled
   };
 
+  // A message that was probed, until it is received or dropped.
+  struct Held {
+    Arrival arrival;
+    std::optional<sdk::Failure> lost;  // why it cannot be received any more
+    void lose(const sdk::Failure& why);
+  };
+
   Peer& peer(int32_t rank);
   Peer& usable(int32_t rank);  // dials, throws why if it is gone
   OperationPtr start(const bp_op& op, bool sends);
   void take_out(const Operation& send);
   void lend(const OperationPtr& send);
   void send_to_self(const OperationPtr& send);
+  OperationPtr receive_probed(const bp_op& op);
+  std::list<Held>::iterator find_held(const bp_message* message);
+  bool lose_held(const std::function<bool(const Arrival&)>& which, const sdk::Failure& why);
   void settle(const OperationPtr& receive, Arrival arrival);
   void take_bytes(Operation& receive, const Arrival& arrival);
   void repay(int32_t rank, uint64_t size);
@@ -127,6 +142,7 @@ class Protocol {
   std::function<void()> notify_unresolved_;
 
   Matcher matcher_;
+  std::list<Held> held_;
   std::unordered_map<int32_t, Peer> peers_;    // those in use
   std::map<uint64_t, OperationPtr> sends_;     // those that were not copied, by id, until terminal
   std::map<uint64_t, OperationPtr> receives_;  // rendezvous receives by id, from match to the last byte

@@ -12,8 +12,9 @@ namespace {
 struct Common {
   static constexpr const char* version = "1.0.0";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
-  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS |
-                                    BP_BACKEND_THREADS | BP_BACKEND_BOUNDED | BP_BACKEND_AUTHENTICATES;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
+                                    BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED |
+                                    BP_BACKEND_AUTHENTICATES;
   static constexpr std::array options = kOptions;
   static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
   static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {

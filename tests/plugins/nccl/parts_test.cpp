@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <future>
@@ -17,6 +18,7 @@
 #include "double/settings.hpp"
 #include "double/stream.hpp"
 #include "fate.hpp"
+#include "memory.hpp"
 #include "messages.hpp"
 #include "support/environment.hpp"
 #include "support/eventually.hpp"
@@ -367,6 +369,77 @@ TEST_F(NcclMessages, AreNotStillWhileACopyThatFailedIsUnderWay) {
   gate.set_value();
   EXPECT_TRUE(test::eventually([this] { return messages_.is_still(); })) << "they go on";
   messages_.fail({BP_CANCELLED, "the test is over"});
+}
+
+TEST_F(NcclMessages, AreProbedReceivedAndDropped) {
+  std::vector<std::byte> buffer(16);
+  const bp_probe_api& probe = *messages_.probe_table();
+  const auto probed = [&probe] {
+    bp_result result = {sizeof result, -7, 0, 0};
+    bp_message* found = nullptr;
+    EXPECT_EQ(probe.probe(probe.ctx, 1, BP_ANY_TAG, &found, &result, nullptr), BP_OK);
+    EXPECT_EQ(result.tag, 5U);
+    return found;
+  };
+  bp_op op = message(BP_RECV, 1, host(buffer));
+  EXPECT_EQ(arrives({FrameKind::kAnnounce, 0, 5, 1, 16, {}}), BP_OK);
+  op.message = probed();
+  const std::unique_ptr<sdk::Work> taken = messages_.submit(op);
+  EXPECT_EQ(arrives({FrameKind::kAnnounce, 0, 5, 2, 16, {}}), BP_OK);
+  EXPECT_EQ(arrives({FrameKind::kWithdraw, 0, 0, 1, 0, {}}), BP_OK);
+  EXPECT_EQ(status_of([&taken] { taken->wait(0); }), BP_CANCELLED) << "it does not take another one";
+  probe.drop(probe.ctx, probed());
+  EXPECT_EQ(arrives({FrameKind::kBegin, 1, 0, 2, 16, {}}), BP_PEER_LOST) << "nobody has it";
+  EXPECT_EQ(arrives({FrameKind::kAnnounce, 0, 5, 3, 16, {}}), BP_OK);
+  op.message = probed();
+  EXPECT_TRUE(test::lacks_memory(1, [this, &op] { messages_.submit(op); }));
+  EXPECT_EQ(arrives({FrameKind::kAnnounce, 0, 5, 3, 16, {}}), BP_OK) << "it was dropped: its number is free again";
+  messages_.fail({BP_CANCELLED, "the test is over"});
+}
+
+// What NCCL is asked to register and to forget.
+struct Registered {
+  static inline std::vector<std::pair<void*, size_t>> now;
+  static ncclResult_t add(ncclComm_t, void* data, size_t bytes, void** handle) {
+    if (bytes == 13) return ncclSystemError;
+    now.emplace_back(data, bytes);
+    *handle = data;
+    return ncclSuccess;
+  }
+  static ncclResult_t remove(ncclComm_t, void* handle) {
+    const auto found =
+        std::find_if(now.begin(), now.end(), [handle](const auto& each) { return each.first == handle; });
+    EXPECT_NE(found, now.end());
+    now.erase(found);
+    return ncclSuccess;
+  }
+};
+
+TEST(NcclMemory, RegistersWhatTheProgramHas) {
+  Api api = open_api(BACKPLANE_NCCL_DOUBLE);
+  api.nccl.comm_register = Registered::add;
+  api.nccl.comm_deregister = Registered::remove;
+  Communicator comm(api, 0, Communicator::new_id(api), 0, 1, 0);
+  ASSERT_TRUE(test::eventually([&comm] { return comm.ready(); })) << "NCCL does not connect";
+  DeviceMemory memory(api, 0, comm);
+  std::vector<std::byte> data(100);  // of the double's device
+  auto all = memory.register_memory(data.data(), 100, BP_CUDA, 0);
+  auto part = memory.register_memory(data.data() + 10, 20, BP_CUDA, 0);
+  auto again = memory.register_memory(data.data() + 10, 20, BP_CUDA, 0);
+  EXPECT_EQ(Registered::now.size(), 3U);
+  EXPECT_EQ(status_of([&] { memory.register_memory(data.data(), 13, BP_CUDA, 0); }), BP_RESOURCE);
+  EXPECT_EQ(status_of([&] { memory.register_memory(data.data(), 8, BP_HOST, 0); }), BP_UNSUPPORTED);
+  EXPECT_EQ(status_of([&] { memory.register_memory(data.data(), 8, BP_CUDA, 1); }), BP_UNSUPPORTED);
+  part.reset();
+  all.reset();
+  EXPECT_EQ(Registered::now, (std::vector<std::pair<void*, size_t>>{{data.data() + 10, 20}}));
+  memory.end();
+  EXPECT_TRUE(Registered::now.empty());
+  EXPECT_EQ(status_of([&] { memory.register_memory(data.data(), 8, BP_CUDA, 0); }), BP_UNSUPPORTED);
+  again.reset();  // after the end
+  EXPECT_EQ(data[0], std::byte{}) << "it stays the program's";
+  api.nccl.comm_register = nullptr;
+  EXPECT_EQ(status_of([&] { memory.register_memory(data.data(), 8, BP_CUDA, 0); }), BP_UNSUPPORTED);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A Work for backends that finish operations on a thread of their own: the thread holds the Completion, the core holds
-// the Work, and whichever lives longer keeps the state.
+// the Work, and whichever lives longer keeps the state. A group of such works offers notices by notify_table().
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "notify.hpp"
 #include "process_group.hpp"
 
 namespace backplane::sdk {
@@ -37,6 +38,13 @@ class Completion {
     return done_;
   }
 
+  // Like Work::on_end. Whoever sees the end by `wait` does so after the notice was given: both take the lock.
+  void on_end(Notice notice) {
+    const std::lock_guard lock(mutex_);
+    notice_ = notice;
+    if (done_) notice_.give();
+  }
+
  private:
   static constexpr int64_t kLongest = INT64_C(30'000'000'000'000'000);  // a year; now + INT64_MAX would overflow
 
@@ -46,11 +54,13 @@ class Completion {
     failure_ = std::move(failure);
     done_ = true;
     changed_.notify_all();
+    notice_.give();
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
+  Notice notice_;
   std::optional<Failure> failure_;
 };
 
@@ -62,6 +72,10 @@ class CompletionWork final : public Work {
       : completion_(std::move(completion)), on_cancel_(std::move(on_cancel)) {}
 
   bool wait(int64_t timeout_ns) override { return completion_->wait(timeout_ns); }
+  bool on_end(Notice notice) override {
+    completion_->on_end(notice);
+    return true;
+  }
   void cancel() noexcept override {
     if (on_cancel_) on_cancel_();
   }

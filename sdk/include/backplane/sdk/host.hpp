@@ -19,6 +19,13 @@ class Host {
 
   // Any thread. The level is BP_LOG_INFO or the like.
   void log(uint32_t level, const std::string& text) const { host_->log(host_->ctx, level, text.c_str()); }
+  // That the group has failed although none of its operations need be in flight (abi/host.h). Any thread, does not
+  // block. The core answers by an abort, on another thread.
+  void report_failure(const Failure& why) const noexcept {
+    bp_error err = fresh();
+    bp_error_set(&err, why.status(), why.native_code(), why.peer_rank(), why.what());
+    host_->report_failure(host_->ctx, &err);
+  }
   bool abort_requested() const { return host_->abort_requested(host_->ctx) != 0; }
 
   // The store that the ranks of this group share. All block and throw Failure; timeouts are nanoseconds.

@@ -13,8 +13,12 @@
 //     };
 //
 // Extensions (abi/ext/) pass through a layer if they are on the list of Layer::extension: those of the ids known here,
-// whose functions take no work, and backplane.device/1, whose works Layer unwraps by Work::wait_on_stream. A Work of a
-// layer's own that holds the wrapped group's work forwards wait_on_stream as it forwards wait.
+// whose functions take no work, and backplane.device/1 and backplane.notify/1, whose works Layer unwraps by
+// Work::wait_on_stream and Work::on_end. A Work of a layer's own that holds the wrapped group's work forwards both as
+// it forwards wait. If its operation ends later than the wrapped one, it gives the notice itself or has none.
+//
+// A recv with bp_op.message takes that message, whatever becomes of it: a layer that does not hand such a recv on
+// drops the message by inner().drop(op).
 //
 // The core completes what a backend lacks above the layers, so that a layer around a backend of sends and receives sees
 // sends and receives: of bytes (BP_U8), with BP_TAG_INTERNAL in their tags and the collective's number in `seq`.
@@ -25,7 +29,10 @@
 
 #include "backplane/abi/ext/calls.h"
 #include "backplane/abi/ext/memory.h"
+#include "backplane/abi/ext/native.h"
+#include "backplane/abi/ext/probe.h"
 #include "device.hpp"
+#include "notify.hpp"
 #include "process_group.hpp"
 
 namespace backplane::sdk {
@@ -60,6 +67,8 @@ class Inner {
     api_ = static_cast<const bp_process_group_api*>(agent->api);
     const auto* device = static_cast<const bp_device_api*>(extension(BP_EXT_DEVICE));
     if (device != nullptr && device->wait_on_stream != nullptr && device->copy != nullptr) device_ = device;
+    const auto* notify = static_cast<const bp_notify_api*>(extension(BP_EXT_NOTIFY));
+    if (notify != nullptr && notify->on_end != nullptr) notify_ = notify;
   }
 
   // What it does natively.
@@ -84,7 +93,15 @@ class Inner {
   const void* extension(std::string_view id) const { return api_->extension(agent_->self, std::string(id).c_str()); }
   // Its table of backplane.device/1, NULL if it has none.
   const bp_device_api* device() const { return device_; }
-  // Of that table.
+  // Its table of backplane.notify/1, NULL if it has none.
+  const bp_notify_api* notify() const { return notify_; }
+  // Drops the probed message of an operation that the wrapped group does not get; nothing if it has none.
+  void drop(const bp_op& op) const noexcept {
+    if (op.message == nullptr) return;
+    const auto* probe = static_cast<const bp_probe_api*>(api_->extension(agent_->self, BP_EXT_PROBE));
+    probe->drop(probe->ctx, op.message);
+  }
+  // Of the device's table.
   void copy(void* to, const void* from, uint64_t bytes) const {
     bp_error err;
     bp_error_init(&err);
@@ -97,7 +114,7 @@ class Inner {
   class Forwarded final : public Work {
    public:
     Forwarded(const Inner& group, bp_work* work)
-        : api_(*group.api_), self_(group.agent_->self), device_(group.device_), work_(work) {}
+        : api_(*group.api_), self_(group.agent_->self), device_(group.device_), notify_(group.notify_), work_(work) {}
     ~Forwarded() override { api_.work_release(self_, work_); }
     Forwarded(const Forwarded&) = delete;
     Forwarded& operator=(const Forwarded&) = delete;
@@ -119,11 +136,20 @@ class Inner {
       if (status != BP_OK && status != BP_AGAIN) throw failure_of(status, err);
       return status == BP_OK;
     }
+    bool on_end(Notice notice) override {
+      if (notify_ == nullptr) return false;
+      bp_error err;
+      bp_error_init(&err);
+      const int32_t status = notify_->on_end(notify_->ctx, work_, notice.ended, notice.to, &err);
+      if (status != BP_OK && status != BP_UNSUPPORTED) throw failure_of(status, err);
+      return status == BP_OK;
+    }
 
    private:
     const bp_process_group_api& api_;
     void* const self_;
     const bp_device_api* const device_;
+    const bp_notify_api* const notify_;
     bp_work* const work_;
   };
 
@@ -135,6 +161,7 @@ class Inner {
   const bp_agent* agent_;
   const bp_process_group_api* api_ = nullptr;
   const bp_device_api* device_ = nullptr;
+  const bp_notify_api* notify_ = nullptr;
 };
 
 // Forwards everything; a layer overrides what it is about. abort must reach inner(), whatever else it does.
@@ -146,7 +173,9 @@ class Layer : public ProcessGroup {
   void abort(const Failure& why) noexcept override { inner_.abort(why); }
   const void* extension(std::string_view id) override {
     if (id == BP_EXT_DEVICE) return inner_.device() == nullptr ? nullptr : device_.table();
-    return id == BP_EXT_MEMORY || id == BP_EXT_CALLS ? inner_.extension(id) : nullptr;
+    if (id == BP_EXT_NOTIFY) return inner_.notify() == nullptr ? nullptr : notify_table();
+    const bool takes_no_work = id == BP_EXT_MEMORY || id == BP_EXT_CALLS || id == BP_EXT_PROBE || id == BP_EXT_NATIVE;
+    return takes_no_work ? inner_.extension(id) : nullptr;
   }
 
  protected:
@@ -187,6 +216,7 @@ class ObservedWork final : public Work {
   }
   void cancel() noexcept override { work_->cancel(); }
   bool wait_on_stream(void* stream, int64_t timeout_ns) override { return work_->wait_on_stream(stream, timeout_ns); }
+  bool on_end(Notice notice) override { return work_->on_end(notice); }
 
  private:
   void tell(const Failure* failure) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where the messages to one rank meet its receives, by the rules of abi/op.h: a receive takes the oldest message that
-// matches its source and tag, a message goes to the oldest receive that matches, all 64 bits of a tag count, and a
-// message that is too long ends its receive with BP_INVALID.
+// matches its source and tag, a message goes to the oldest receive that matches, all 64 bits of a tag count, BP_ANY_TAG
+// matches those of users, and a message that is too long ends its receive with BP_INVALID.
 //
 // Messages come in three ways:
 //   put       from a sender in this process. A small one is copied and its send is done at once (eager); a large one,
@@ -10,6 +10,10 @@
 //             flood of unexpected messages takes bounded memory.
 //   deliver   from a wire, whole, in memory that the mailbox now owns.
 //   announce  from a wire, as a promise: its data is fetched when a receive has taken it.
+//
+// A message that `probe` took out is held for one take or drop. It stays what it is: an eager one keeps its bytes, any
+// other stays with its sender, who may still cancel it or be lost. Its receive fails then, for it cannot wait for
+// another message. close ends all that is held.
 //
 // All functions may be called from any thread and none blocks. Callbacks run under the mailbox's lock: they must not
 // call the mailbox, nor wait for somebody who does.
@@ -24,12 +28,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "completion.hpp"
+#include "probe.hpp"
 
 namespace backplane::sdk {
 
@@ -42,6 +48,7 @@ struct Receive {
   bp_result* result = nullptr;           // may be null
   std::shared_ptr<Completion> received;  // settled when the message is in `data`; made by take if it is null
   uint64_t order = 0;                    // set by take: older receives have smaller numbers
+  bool is_probed = false;                // set by take: its message came from probe, and no other will do
 };
 
 class Mailbox {
@@ -64,19 +71,31 @@ class Mailbox {
 
   // A message of `size` bytes that can be fetched. `id` is for withdraw. Never refused.
   void announce(int32_t source, uint64_t tag, uint64_t size, uint64_t id, Fetch fetch) {
-    place({source, tag, nullptr, size, {}, nullptr, {}, std::move(fetch), id}, false);
+    place({source, tag, nullptr, size, {}, nullptr, {}, std::move(fetch), id, false, {}}, false);
   }
   // The same for a message that a receive had taken and gave back: it is the oldest again.
   void announce_again(int32_t source, uint64_t tag, uint64_t size, uint64_t id, Fetch fetch) {
-    place({source, tag, nullptr, size, {}, nullptr, {}, std::move(fetch), id}, true);
+    place({source, tag, nullptr, size, {}, nullptr, {}, std::move(fetch), id, false, {}}, true);
   }
   // Takes an announced message back. False if it is not here (any more).
   bool withdraw(int32_t source, uint64_t id);
 
   // Posts a receive. Its completion, which this returns, settles when a message has been copied into receive.data.
   std::shared_ptr<Completion> take(Receive receive);
-  // Posts a receive again whose message was withdrawn; it keeps its place among the others.
-  void restore(Receive receive) { post(std::move(receive)); }
+  // Posts a receive again whose message was withdrawn; it keeps its place among the others. One whose message was
+  // probed fails.
+  void restore(Receive receive) {
+    if (receive.is_probed) return receive.received->fail(taken_back_);
+    post(std::move(receive));
+  }
+
+  // Takes out the oldest message that such a receive would get, and says in `result` what it is. NULL: there is none.
+  // Throws what the receive would fail with.
+  bp_message* probe(int32_t source, uint64_t tag, bp_result& result);
+  // Like take, but of this message; the receive's source and tag do not count.
+  std::shared_ptr<Completion> take(bp_message* message, Receive receive);
+  // Drops it; its sender is done.
+  void drop(bp_message* message) noexcept;
 
   // Fails the send or receive of this completion with BP_CANCELLED if it is still waiting here. False: it is not. Needs
   // no memory.
@@ -103,11 +122,13 @@ class Mailbox {
     std::function<void()> on_taken;
     Fetch fetch;
     uint64_t id = 0;
-    bool counted = false;  // in eager_bytes_
+    bool counted = false;         // in eager_bytes_
+    std::optional<Failure> lost;  // of one that is held: why it cannot be received any more
   };
 
   static bool matches(const Receive& receive, const Message& message) {
-    return receive.tag == message.tag && (receive.source == BP_ANY_SOURCE || receive.source == message.source);
+    return matches_tag(receive.tag, message.tag) &&
+           (receive.source == BP_ANY_SOURCE || receive.source == message.source);
   }
   static bool hand_over(Message& message, Receive& receive);
   std::list<Receive>::iterator receive_for(const Message& message) {
@@ -118,10 +139,15 @@ class Mailbox {
   void place(Message message, bool oldest);
   void post(Receive receive);
   void forget(std::list<Message>::iterator message);
+  std::list<Message>::iterator find_held(const bp_message* message);
+  static void lose(Message& message, const Failure& why);
+  const Failure* reason_to_fail(int32_t source) const;
 
   const Failure cancelled_{BP_CANCELLED, "cancelled by this rank"};
+  const Failure taken_back_ = taken_back();
   std::mutex mutex_;
   std::list<Message> messages_;  // oldest first
+  std::list<Message> held_;      // by probe
   std::list<Receive> receives_;  // by `order`
   uint64_t eager_bytes_ = 0;
   uint64_t next_order_ = 0;
@@ -140,12 +166,26 @@ inline std::shared_ptr<Completion> failed(const Failure& why) {
 }
 }  // namespace detail
 
+// "backplane.probe/1" for the messages of one mailbox, which must outlive it.
+class MailboxProbe final : public ProbeTable {
+ public:
+  explicit MailboxProbe(Mailbox& mailbox) : mailbox_(mailbox) {}
+  bp_message* probe(int32_t peer, uint64_t tag, bp_result& result) override {
+    return mailbox_.probe(peer, tag, result);
+  }
+  void drop(bp_message* message) noexcept override { mailbox_.drop(message); }
+
+ private:
+  Mailbox& mailbox_;
+};
+
 // False: there was nothing left to hand over.
 inline bool Mailbox::hand_over(Message& message, Receive& receive) {
   const bool fits = message.size <= receive.capacity;
   if (receive.result != nullptr) {
     receive.result->source = message.source;
     receive.result->bytes = message.size;
+    receive.result->tag = message.tag;
   }
   if (message.fetch && !message.fetch(fits ? &receive : nullptr)) return false;
   if (!fits) {
@@ -175,7 +215,7 @@ inline std::shared_ptr<Completion> Mailbox::put(int32_t source, uint64_t tag, co
   const std::lock_guard lock(mutex_);
   if (closed_for_senders_) return detail::failed(*closed_for_senders_);
   if (const auto left = gone_.find(source); left != gone_.end()) return detail::failed(left->second);
-  Message message{source, tag, data, size, {}, nullptr, {}, {}, 0, false};
+  Message message{source, tag, data, size, {}, nullptr, {}, {}, 0, false, {}};
   if (meet(message)) return nullptr;
   if (size <= kEagerLimit && eager_bytes_ + size <= kCapacity) {
     const auto* bytes = static_cast<const std::byte*>(data);
@@ -191,7 +231,7 @@ inline std::shared_ptr<Completion> Mailbox::put(int32_t source, uint64_t tag, co
 }
 
 inline void Mailbox::deliver(int32_t source, uint64_t tag, Bytes bytes, std::function<void()> on_taken) {
-  Message message{source, tag, nullptr, bytes.size(), std::move(bytes), nullptr, std::move(on_taken), {}, 0, false};
+  Message message{source, tag, nullptr, bytes.size(), std::move(bytes), nullptr, std::move(on_taken), {}, 0, false, {}};
   message.data = message.copy.data();  // which moving a vector does not change
   place(std::move(message), false);
 }
@@ -207,9 +247,11 @@ inline void Mailbox::place(Message message, bool oldest) {
 }
 
 inline bool Mailbox::withdraw(int32_t source, uint64_t id) {
+  const auto is_it = [source, id](const Message& m) { return m.fetch && m.source == source && m.id == id; };
   const std::lock_guard lock(mutex_);
-  return std::erase_if(messages_,
-                       [source, id](const Message& m) { return m.fetch && m.source == source && m.id == id; }) > 0;
+  const auto held = std::find_if(held_.begin(), held_.end(), is_it);
+  if (held != held_.end()) lose(*held, taken_back_);
+  return held != held_.end() || std::erase_if(messages_, is_it) > 0;
 }
 
 inline std::shared_ptr<Completion> Mailbox::take(Receive receive) {
@@ -232,17 +274,87 @@ inline void Mailbox::post(Receive receive) {
     forget(candidate);
     if (has_it) return;
   }
-  if (closed_) {
-    receive.received->fail(*closed_);
-  } else if (const auto left = gone_.find(receive.source); left != gone_.end()) {
-    receive.received->fail(left->second);
-  } else if (receive.source == BP_ANY_SOURCE && nobody_left_) {
-    receive.received->fail(*nobody_left_);
+  if (const Failure* const why = reason_to_fail(receive.source)) {
+    receive.received->fail(*why);
   } else {
     const auto at = std::find_if(receives_.rbegin(), receives_.rend(),
                                  [&receive](const Receive& r) { return r.order < receive.order; });
     receives_.insert(at.base(), std::move(receive));
   }
+}
+
+// Why a receive from there would fail if no message is here for it, or null.
+inline const Failure* Mailbox::reason_to_fail(int32_t source) const {
+  if (closed_) return &*closed_;
+  if (const auto left = gone_.find(source); left != gone_.end()) return &left->second;
+  return source == BP_ANY_SOURCE && nobody_left_ ? &*nobody_left_ : nullptr;
+}
+
+inline bp_message* Mailbox::probe(int32_t source, uint64_t tag, bp_result& result) {
+  Receive receive;
+  receive.source = source;
+  receive.tag = tag;
+  const std::lock_guard lock(mutex_);
+  const auto message =
+      std::find_if(messages_.begin(), messages_.end(), [&receive](const Message& m) { return matches(receive, m); });
+  if (message == messages_.end()) {
+    if (const Failure* const why = reason_to_fail(source)) throw Failure(*why);
+    return nullptr;
+  }
+  result.source = message->source;
+  result.bytes = message->size;
+  result.tag = message->tag;
+  held_.splice(held_.end(), messages_, message);
+  return reinterpret_cast<bp_message*>(&*message);
+}
+
+inline std::list<Mailbox::Message>::iterator Mailbox::find_held(const bp_message* message) {
+  return std::find_if(held_.begin(), held_.end(),
+                      [message](const Message& m) { return reinterpret_cast<const bp_message*>(&m) == message; });
+}
+
+// One that is held, and whose data its sender does not lend any more.
+inline void Mailbox::lose(Message& message, const Failure& why) {
+  message.lost.emplace(why);
+  message.sent.reset();
+  message.fetch = {};
+}
+
+inline std::shared_ptr<Completion> Mailbox::take(bp_message* which, Receive receive) {
+  try {
+    if (!receive.received) receive.received = std::make_shared<Completion>();
+  } catch (const std::bad_alloc&) {
+    drop(which);
+    throw;
+  }
+  std::shared_ptr<Completion> received = receive.received;
+  const std::lock_guard lock(mutex_);
+  const auto message = find_held(which);
+  receive.source = message->source;
+  receive.tag = message->tag;
+  receive.order = ++next_order_;
+  receive.is_probed = true;
+  if (message->lost) {
+    received->fail(*message->lost);
+  } else if (!hand_over(*message, receive)) {
+    received->fail(taken_back_);
+  }
+  if (message->counted) eager_bytes_ -= message->size;
+  held_.erase(message);
+  return received;
+}
+
+inline void Mailbox::drop(bp_message* which) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto message = find_held(which);
+  guarded(nullptr, [&message] {  // without memory to tell its sender, that waits until the group ends
+    if (message->fetch) message->fetch(nullptr);
+    return BP_OK;
+  });
+  if (message->sent) message->sent->finish();
+  if (message->on_taken) message->on_taken();
+  if (message->counted) eager_bytes_ -= message->size;
+  held_.erase(message);
 }
 
 inline void Mailbox::forget(std::list<Message>::iterator message) {
@@ -253,6 +365,13 @@ inline void Mailbox::forget(std::list<Message>::iterator message) {
 inline bool Mailbox::cancel(const Completion* which) noexcept {
   const std::lock_guard lock(mutex_);
   const size_t before = messages_.size() + receives_.size();
+  const auto held =
+      std::find_if(held_.begin(), held_.end(), [which](const Message& m) { return m.sent && m.sent.get() == which; });
+  if (held != held_.end()) {
+    held->sent->fail(cancelled_);
+    lose(*held, taken_back_);
+    return true;
+  }
   std::erase_if(messages_, [this, which](const Message& m) {
     if (m.sent.get() != which || !m.sent) return false;
     m.sent->fail(cancelled_);
@@ -275,6 +394,12 @@ inline void Mailbox::close(const Failure& why, const Failure& for_senders) {
     if (message.sent) message.sent->fail(for_senders);
   }
   for (const Receive& receive : receives_) receive.received->fail(why);
+  for (Message& message : held_) {
+    if (message.sent) message.sent->fail(for_senders);
+    lose(message, why);
+    message.copy = {};
+    message.counted = false;
+  }
   messages_.clear();
   receives_.clear();
   eager_bytes_ = 0;
@@ -291,6 +416,13 @@ inline void Mailbox::drop_peer(int32_t rank, const Failure& why, size_t others,
     m.sent->fail(why);
     return true;
   });
+  for (Message& message : held_) {
+    const bool stays =
+        message.source != rank || message.lost || (message.fetch ? keep && keep(message.id) : !message.sent);
+    if (stays) continue;
+    if (message.sent) message.sent->fail(why);
+    lose(message, why);
+  }
   std::erase_if(receives_, [this, rank, &why](const Receive& r) {
     if (r.source != rank && !(r.source == BP_ANY_SOURCE && nobody_left_)) return false;
     r.received->fail(why);

@@ -2,7 +2,8 @@
 //
 // Sends and receives over anything that carries frames between two ranks in order and without loss: a socket, a queue
 // of a library, a ring in shared memory. The author moves frames; tags, any source, truncation, messages to oneself,
-// cancellation, bounds on memory and lost peers are done here.
+// any tag, probes, cancellation, bounds on memory and lost peers are done here. A backend over it declares
+// BP_BACKEND_ANY_TAG, and answers BP_EXT_PROBE by probe_table() and BP_EXT_NOTIFY by notify_table().
 //
 //     messenger_.submit(op)                      for each send and recv
 //     while (messenger_.next(peer, frame)) ...   on the backend's thread: carry this frame to the peer; then the next
@@ -68,7 +69,12 @@ class Messenger {
   std::unique_ptr<Work> submit(const bp_op& op);
   // The same for a backend's own collectives; sizes are bytes. Tags from 2^32 to 2^63 - 1 are nobody else's.
   std::unique_ptr<Work> send(int32_t peer, uint64_t tag, const void* data, uint64_t size);
-  std::unique_ptr<Work> recv(int32_t peer, uint64_t tag, void* data, uint64_t capacity, bp_result* result = nullptr);
+  std::unique_ptr<Work> recv(int32_t peer, uint64_t tag, void* data, uint64_t capacity, bp_result* result = nullptr) {
+    return recv({peer, tag, data, capacity, result, nullptr, 0, false}, nullptr);
+  }
+
+  // What the group's extension() answers to BP_EXT_PROBE. Valid as long as this object.
+  const bp_probe_api* probe_table() const { return probe_.table(); }
 
   // Fails everything in flight and to come with `why`; next has nothing any more. Only the first call counts.
   void abort(const Failure& why);
@@ -119,6 +125,7 @@ class Messenger {
     std::optional<Failure> lost;
   };
 
+  std::unique_ptr<Work> recv(Receive receive, bp_message* message);
   static Bytes frame(uint32_t kind, uint64_t tag, uint64_t id, uint64_t size, std::span<const std::byte> payload = {});
   [[noreturn]] static void nonsense(int32_t peer);
   Peer& at(int32_t peer) { return peers_[static_cast<size_t>(peer)]; }
@@ -136,6 +143,7 @@ class Messenger {
   const int32_t rank_;
   const std::function<void(int32_t)> on_ready_;
   Mailbox mailbox_;  // its lock may be held while mutex_ is taken, never the other way round
+  MailboxProbe probe_{mailbox_};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Peer> peers_;

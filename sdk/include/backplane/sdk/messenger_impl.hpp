@@ -39,16 +39,30 @@ inline size_t Messenger::frame_size(const std::byte* bytes) {
 inline std::unique_ptr<Work> Messenger::submit(const bp_op& op) {
   const uint64_t width = bp_dtype_size(op.dtype);
   if (op.kind == BP_SEND) return send(op.peer, op.tag, op.input.data, op.input.count * width);
-  if (op.kind == BP_RECV) return recv(op.peer, op.tag, op.output.data, op.output.count * width, op.result);
+  if (op.kind == BP_RECV) {
+    return recv({op.peer, op.tag, op.output.data, op.output.count * width, op.result, nullptr, 0, false}, op.message);
+  }
   throw Failure(BP_UNSUPPORTED, "this backend sends and receives; the core does the rest over it");
 }
 
-inline std::unique_ptr<Work> Messenger::recv(int32_t peer, uint64_t tag, void* data, uint64_t capacity,
-                                             bp_result* result) {
-  auto received = std::make_shared<Completion>();
+// `message`: the one that was probed, or null.
+inline std::unique_ptr<Work> Messenger::recv(Receive receive, bp_message* message) {
+  std::shared_ptr<Completion> received;
+  std::unique_ptr<Work> work;
   // Before it is posted: whoever is told that there is no memory for it frees its buffer.
-  auto work = std::make_unique<CompletionWork>(received, [this, which = received.get()] { cancel_recv(which); });
-  mailbox_.take({peer, tag, data, capacity, result, received, 0});
+  try {
+    received = std::make_shared<Completion>();
+    work = std::make_unique<CompletionWork>(received, [this, which = received.get()] { cancel_recv(which); });
+  } catch (const std::bad_alloc&) {
+    if (message != nullptr) mailbox_.drop(message);
+    throw;
+  }
+  receive.received = received;
+  if (message == nullptr) {
+    mailbox_.take(std::move(receive));
+  } else {
+    mailbox_.take(message, std::move(receive));
+  }
   if (received->wait(0)) return nullptr;
   return work;
 }

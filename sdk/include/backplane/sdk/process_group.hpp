@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "failure.hpp"
@@ -15,6 +16,18 @@
 #include "options.hpp"
 
 namespace backplane::sdk {
+
+// Who is to be told that an operation has ended (abi/ext/notify.h). Does not block, throws nothing and calls nothing of
+// the backend, so that it may be called under a lock.
+struct Notice {
+  void (*ended)(void* to) = nullptr;  // NULL: nobody
+  void* to = nullptr;
+
+  // Calls it, at most once.
+  void give() noexcept {
+    if (ended != nullptr) std::exchange(ended, nullptr)(to);
+  }
+};
 
 // An operation in flight.
 class Work {
@@ -35,6 +48,11 @@ class Work {
   virtual bool wait_on_stream(void* /*stream*/, int64_t /*timeout_ns*/) {
     throw Failure(BP_UNSUPPORTED, "this operation does not end in a stream");
   }
+
+  // Gives the notice once the operation is terminal, at once if it is already. From now on the operation must get on
+  // without calls. False: this operation gives none. Called once at most, from any thread, also beside wait. Asked only
+  // if the group answers BP_EXT_NOTIFY.
+  virtual bool on_end(Notice /*notice*/) { return false; }
 };
 
 // This rank's part of a group.

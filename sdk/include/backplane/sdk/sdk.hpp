@@ -7,6 +7,7 @@
 //   layer.hpp      a group that wraps another one
 //   owned_op.hpp   operations that outlive submit
 //   memory.hpp     memory that a group hands out for its operations' buffers
+//   notify.hpp     callbacks at the end of operations;  probe.hpp: messages taken before their buffer is known
 #pragma once
 
 #include "backend.hpp"
@@ -17,9 +18,11 @@
 #include "mailbox.hpp"
 #include "memory.hpp"
 #include "messenger.hpp"
+#include "notify.hpp"
 #include "options.hpp"
 #include "owned_op.hpp"
 #include "poller.hpp"
+#include "probe.hpp"
 #include "process_group.hpp"
 #include "sockets.hpp"
 #include "worker.hpp"

@@ -12,6 +12,11 @@ class AcmeGroup final : public sdk::ProcessGroup {
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override { return transport_.messenger().submit(op); }
   void abort(const sdk::Failure& why) noexcept override { transport_.messenger().abort(why); }
 
+  const void* extension(std::string_view id) override {
+    if (id == BP_EXT_NOTIFY) return sdk::notify_table();
+    return id == BP_EXT_PROBE ? transport_.messenger().probe_table() : nullptr;
+  }
+
  private:
   AcmeTransport transport_;
 };
@@ -22,8 +27,8 @@ struct AcmeBackend {
   static constexpr const char* summary = "sends and receives over TCP";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   // Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
-  static constexpr uint32_t flags =
-      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
+                                    BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
   static constexpr std::array options = {sdk::option(
       {.key = "address", .default_value = "127.0.0.1", .help = "numeric address of this host that the others reach"})};
   static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};

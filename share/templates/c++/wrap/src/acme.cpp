@@ -44,6 +44,11 @@ class AcmeGroup final : public sdk::ProcessGroup {
     post_interrupt(post_.get());
   }
 
+  const void* extension(std::string_view id) override {
+    if (id == BP_EXT_NOTIFY) return sdk::notify_table();
+    return id == BP_EXT_PROBE ? messenger_.probe_table() : nullptr;
+  }
+
  private:
   // An office of this rank, with a way to every other.
   static AcmePost open(const sdk::Context& context) {
@@ -143,8 +148,8 @@ struct AcmeBackend {
   static constexpr const char* summary = "sends and receives over the library post";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   // Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
-  static constexpr uint32_t flags =
-      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
+                                    BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
   static constexpr std::array<bp_option, 0> options = {};
   static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
 

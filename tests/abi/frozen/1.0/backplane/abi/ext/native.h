@@ -18,8 +18,8 @@ typedef struct bp_native_api {
   uint32_t struct_size;
   uint32_t reserved;
   const char* type; /* the C type of the handle: "ncclComm_t", "MPI_Comm". Static */
-  void*
-      handle; /* the handle itself if it fits a pointer, else its address. Owned by the backend, valid until destroy */
+  void* handle;     /* the handle itself if it fits a pointer, else its address. Owned by the backend, valid until abort
+                       or destroy */
 } bp_native_api;
 
 #ifdef __cplusplus

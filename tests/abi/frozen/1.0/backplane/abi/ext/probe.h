@@ -21,8 +21,10 @@ typedef struct bp_probe_api {
 
   /* Takes the oldest message that a recv with this peer (or BP_ANY_SOURCE) and tag (or BP_ANY_TAG, with
    * BP_BACKEND_ANY_TAG) would receive now; `result` reports its source, size and tag. Receives posted earlier come
-   * first. The message is received by one submit of a BP_RECV with bp_op.message set, or dropped. BP_AGAIN: there is
-   * none yet; otherwise errors as of a recv. [any]; does not block, and gets the backend on as work_test does. */
+   * first. The message is received by one submit of a BP_RECV with bp_op.message set, which takes it whatever it
+   * returns, or dropped. If its sender cancels it or is lost before that, the recv fails, for it cannot wait for
+   * another one: BP_CANCELLED or BP_PEER_LOST. BP_AGAIN: there is none yet; otherwise errors as of a recv. [any]; does
+   * not block, and gets the backend on as work_test does. */
   int32_t (*probe)(void* ctx, int32_t peer, uint64_t tag, bp_message** message, bp_result* result, bp_error* err);
 
   /* Drops a message that was taken and not received: its sender is done. Also after abort; before destroy. [any]; does

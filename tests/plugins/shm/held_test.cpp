@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Receives of any tag, messages that are probed, and notices.
+#include <atomic>
+
+#include "fabric.hpp"
+
+namespace backplane::shm::test {
+namespace {
+
+constexpr uint64_t kLarge = kEagerLimit * 10;
+constexpr uint64_t kMoreThanAChannel = kPiece * 40;
+
+// Two ranks on this thread; `param`: whether messages are read in the sender's process.
+class Held : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (GetParam() && !may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  }
+  static std::vector<std::byte> filled(uint64_t size, uint64_t name) {
+    std::vector<std::byte> bytes(size);
+    fill(bytes, name);
+    return bytes;
+  }
+  // NULL: there is none yet.
+  bp_message* probe(int32_t peer, uint64_t tag) { return there_.messages.probe(peer, tag, result_); }
+  std::unique_ptr<sdk::Work> recv(bp_message* message, std::vector<std::byte>& bytes, bp_result* result = nullptr,
+                                  uint64_t flags = 0) {
+    bp_op op;
+    bp_op_init(&op, BP_RECV);
+    op.dtype = BP_U8;
+    op.flags = flags;
+    op.timeout_ns = Rank::kLong;
+    op.output = {bytes.data(), bytes.size(), BP_HOST, 0};
+    op.message = message;
+    op.result = result;
+    return there_.messages.submit(op);
+  }
+  static int32_t end_of(sdk::Work* work) {
+    try {
+      return work == nullptr || work->wait(0) ? BP_OK : BP_AGAIN;
+    } catch (const sdk::Failure& why) {
+      return why.status();
+    }
+  }
+  // The status of what submit says, or of the work when the other rank has moved on, too.
+  int32_t end_of_recv(bp_message* message, std::vector<std::byte>& bytes) {
+    try {
+      const auto work = recv(message, bytes);
+      int32_t status = BP_AGAIN;
+      EXPECT_TRUE(
+          eventually([&] { return here_.messages.move_on(Look::kFull), (status = end_of(work.get())) != BP_AGAIN; }));
+      return status;
+    } catch (const sdk::Failure& why) {
+      return why.status();
+    }
+  }
+  bool both_end(sdk::Work* one, sdk::Work* two) {
+    return eventually([&] { return (end_of(one) == BP_OK) & (end_of(two) == BP_OK); });
+  }
+
+  const Memory memory_{2};
+  const Cma cma_ = GetParam() ? Cma::kOn : Cma::kOff;
+  Rank here_{memory_.view, 0, 2, Patience{0, 0}, nullptr, cma_};
+  Rank there_{memory_.view, 1, 2, Patience{0, 0}, nullptr, cma_};
+  bp_result result_ = {sizeof(bp_result), -1, 0, 0};
+};
+INSTANTIATE_TEST_SUITE_P(Cma, Held, testing::Bool(),
+                         [](const auto& test) { return test.param ? "ReadInTheProcess" : "Sent"; });
+
+TEST_P(Held, AnyTagTakesTheOldestOfAllTagsOfUsers) {
+  const auto small = filled(40, 1), large = filled(kLarge, 2);
+  const std::vector<uint64_t> tags = {7, 3, 4000000000, 3};
+  EXPECT_EQ(here_.send(1, BP_TAG_INTERNAL | 9, small.data(), small.size()), nullptr);
+  EXPECT_EQ(here_.send(1, tags[0], small.data(), small.size()), nullptr);
+  const auto sent = here_.send(1, tags[1], large.data(), large.size());
+  for (const size_t i : {2, 3}) EXPECT_EQ(here_.send(1, tags[i], small.data(), small.size()), nullptr);
+  for (size_t i = 0; i < tags.size(); ++i) {
+    std::vector<std::byte> bytes(kLarge);
+    const auto received = there_.recv(i % 2 == 0 ? BP_ANY_SOURCE : 0, BP_ANY_TAG, bytes.data(), bytes.size(), &result_);
+    EXPECT_TRUE(both_end(received.get(), i == 1 ? sent.get() : nullptr)) << i;
+    EXPECT_EQ(result_.tag, tags[i]);
+    EXPECT_TRUE(is_filled(bytes, result_.bytes, i == 1 ? 2 : 1));
+  }
+  EXPECT_EQ(probe(0, BP_ANY_TAG), nullptr) << "the core's is none of them";
+}
+
+TEST_P(Held, AReceiveThatWaitsTakesAnyTag) {
+  for (const Patience patience : {Patience{0, 0}, Patience{20'000, 0}, Patience{0, 200'000}}) {
+    const Memory memory(2);
+    run_ranks(memory, 2, patience, [](Rank& rank) {
+      for (uint64_t round = 0; round < 200; ++round) {
+        std::vector<std::byte> bytes(40);
+        if (rank.id == 0) {
+          fill(bytes, round);
+          Rank::finish(rank.send(1, round, bytes.data(), bytes.size()));
+        } else {
+          bp_result result = {sizeof result, -1, 0, 0};
+          Rank::finish(rank.recv(0, BP_ANY_TAG, bytes.data(), bytes.size(), &result, BP_OP_SYNC));
+          ASSERT_EQ(result.tag, round);
+          ASSERT_TRUE(is_filled(bytes, 40, round));
+        }
+      }
+    });
+  }
+}
+
+TEST_P(Held, AProbedMessageIsReceivedAndTheNextGoesToOthers) {
+  EXPECT_EQ(probe(0, 5), nullptr);
+  for (const uint64_t size : {uint64_t{0}, uint64_t{40}, kEagerLimit, kLarge, kMoreThanAChannel}) {
+    const auto first = filled(size, 1), second = filled(size, 2);
+    const auto sent = here_.send(1, 5, first.data(), size);
+    const auto sent_too = here_.send(1, 5, second.data(), size);
+    bp_message* const message = probe(BP_ANY_SOURCE, BP_ANY_TAG);
+    ASSERT_NE(message, nullptr);
+    EXPECT_EQ(result_.source, 0);
+    EXPECT_EQ(result_.tag, 5U);
+    EXPECT_EQ(result_.bytes, size);
+    std::vector<std::byte> one(size), two(size);
+    const auto other = there_.recv(0, 5, two.data(), size);
+    EXPECT_TRUE(both_end(other.get(), sent_too.get()));
+    EXPECT_TRUE(is_filled(two, size, 2)) << size;
+    bp_result result = {sizeof(bp_result), -1, 0, 0};
+    const auto received = recv(message, one, &result);
+    EXPECT_TRUE(both_end(received.get(), sent.get()));
+    EXPECT_TRUE(is_filled(one, size, 1)) << size;
+    EXPECT_EQ(result.tag, 5U);
+    EXPECT_EQ(result.source, 0);
+  }
+}
+
+TEST_P(Held, ADroppedMessageIsDoneForItsSender) {
+  const auto large = filled(kLarge, 1);
+  for (Rank* const from : {&here_, &there_}) {  // another rank, and itself
+    const auto sent = from->send(1, 5, large.data(), kLarge);
+    bp_message* const message = probe(from->id, 5);
+    ASSERT_NE(message, nullptr);
+    EXPECT_EQ(end_of(sent.get()), BP_AGAIN);
+    there_.messages.drop(message);
+    EXPECT_TRUE(both_end(sent.get(), nullptr));
+  }
+}
+
+TEST_P(Held, DroppedMessagesMakeRoomForOthers) {
+  const auto bytes = filled(kEagerLimit, 1);
+  for (uint64_t i = 0; i < 4 * kWindow / kEagerLimit; ++i) {
+    ASSERT_EQ(here_.send(1, 5, bytes.data(), bytes.size()), nullptr) << i;
+    bp_message* const message = probe(0, 5);
+    ASSERT_NE(message, nullptr);
+    there_.messages.drop(message);
+  }
+}
+
+TEST_P(Held, WhatItsSenderCancelsWhileItIsHeldCannotBeReceived) {
+  auto large = filled(kLarge, 1);
+  const auto next = filled(40, 3);
+  std::vector<std::byte> bytes(kLarge);
+  for (const bool is_seen : {true, false}) {
+    for (Rank* const from : {&here_, &there_}) {
+      const auto sent = from->send(1, 5, large.data(), kLarge);
+      bp_message* const message = probe(from->id, 5);
+      ASSERT_NE(message, nullptr);
+      sent->cancel();
+      EXPECT_EQ(end_of(sent.get()), BP_CANCELLED);
+      std::fill(large.begin(), large.end(), std::byte{});  // it is the sender's again
+      EXPECT_EQ(here_.send(1, 5, next.data(), next.size()), nullptr);
+      if (is_seen) there_.messages.move_on(Look::kFull);
+      EXPECT_EQ(end_of_recv(message, bytes), BP_CANCELLED);
+      const auto received = there_.recv(0, 5, bytes.data(), bytes.size());
+      EXPECT_TRUE(both_end(received.get(), nullptr));
+      EXPECT_TRUE(is_filled(bytes, 40, 3)) << "nobody else has taken it";
+      fill(large, 1);
+    }
+  }
+}
+
+// A receive gives up amid its message, which is probed then.
+TEST_P(Held, AMessageOfWhichAPartHasComeIsHeld) {
+  const auto data = filled(kMoreThanAChannel, 1);
+  for (const bool is_dropped : {false, true}) {
+    const auto sent = here_.send(1, 5, data.data(), data.size());
+    std::vector<std::byte> first(data.size()), bytes(data.size());
+    const auto given_up = there_.recv(0, 5, first.data(), first.size());
+    here_.messages.move_on(Look::kFull);
+    given_up->cancel();
+    bp_message* const message = probe(0, 5);
+    ASSERT_NE(message, nullptr);
+    EXPECT_EQ(result_.bytes, data.size());
+    if (is_dropped) {
+      there_.messages.drop(message);
+      EXPECT_TRUE(eventually([&] { return there_.messages.move_on(Look::kFull), end_of(sent.get()) == BP_OK; }));
+      continue;
+    }
+    const auto received = recv(message, bytes);
+    EXPECT_TRUE(both_end(received.get(), sent.get()));
+    EXPECT_TRUE(is_filled(bytes, bytes.size(), 1));
+  }
+}
+
+TEST_P(Held, OfARankThatIsGoneWhatHasArrivedIsReceived) {
+  const auto small = filled(40, 1), large = filled(kLarge, 2);
+  EXPECT_EQ(here_.send(1, 1, small.data(), small.size()), nullptr);
+  const auto sent = here_.send(1, 2, large.data(), kLarge);
+  bp_message* const whole = probe(0, 1);
+  bp_message* const promised = probe(0, 2);
+  here_.peers.leave();
+  std::vector<std::byte> bytes(kLarge);
+  there_.messages.move_on(Look::kFull);
+  EXPECT_EQ(end_of_recv(promised, bytes), BP_PEER_LOST);
+  EXPECT_EQ(end_of_recv(whole, bytes), BP_OK);
+  EXPECT_TRUE(is_filled(bytes, 40, 1));
+  EXPECT_THROW(probe(0, 1), sdk::Failure) << "as a recv";
+  EXPECT_THROW(probe(BP_ANY_SOURCE, 1), sdk::Failure) << "nobody is left";
+}
+
+TEST_P(Held, AnAbortEndsWhatIsHeld) {
+  const auto large = filled(kLarge, 2);
+  const auto sent = there_.send(1, 2, large.data(), kLarge);
+  bp_message* const one = probe(1, 2);
+  const auto sent_too = there_.send(1, 2, large.data(), kLarge);
+  bp_message* const two = probe(1, 2);
+  there_.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
+  std::vector<std::byte> bytes(kLarge);
+  EXPECT_EQ(end_of_recv(one, bytes), BP_TIMEOUT);
+  EXPECT_EQ(end_of(sent.get()), BP_TIMEOUT);
+  there_.messages.drop(two);
+  EXPECT_EQ(end_of(sent_too.get()), BP_TIMEOUT);
+  EXPECT_THROW(probe(1, 2), sdk::Failure);
+}
+
+// Counts how often it was told.
+struct Told {
+  sdk::Notice notice() {
+    return {[](void* to) { ++static_cast<Told*>(to)->times; }, this};
+  }
+  std::atomic<int> times = 0;
+};
+
+TEST_P(Held, WorksTellOfTheirEndOnceWithoutACall) {
+  const auto large = filled(kLarge, 1);
+  std::vector<std::byte> bytes(kLarge);
+  Told sent_told, received_told, late;
+  auto received = there_.recv(0, 5, bytes.data(), kLarge);
+  EXPECT_TRUE(received->on_end(received_told.notice()));
+  EXPECT_EQ(received_told.times, 0);
+  auto sent = here_.send(1, 5, large.data(), kLarge);
+  EXPECT_TRUE(sent->on_end(sent_told.notice()));
+  EXPECT_TRUE(eventually([&] { return sent_told.times == 1 && received_told.times == 1; }));
+  EXPECT_TRUE(sent->wait(0));
+  EXPECT_TRUE(received->wait(0));
+  EXPECT_TRUE(is_filled(bytes, kLarge, 1));
+  sent.reset();
+  auto over = here_.recv(0, 1, bytes.data(), 40);
+  EXPECT_EQ(here_.send(0, 1, large.data(), 40), nullptr);
+  EXPECT_TRUE(over->on_end(late.notice()));
+  EXPECT_EQ(late.times, 1) << "it was over";
+  over.reset();
+  received.reset();
+  EXPECT_EQ(sent_told.times + received_told.times + late.times, 3);
+}
+
+TEST_P(Held, WorksTellOfAnAbortWithoutACall) {
+  std::vector<std::byte> bytes(kLarge);
+  for (const bool before : {true, false}) {
+    const Memory memory(2);
+    Rank rank(memory.view, 0, 2, Patience{0, 0}, nullptr, Cma::kOff);
+    Told told[3];
+    const std::unique_ptr<sdk::Work> works[] = {rank.recv(1, 5, bytes.data(), kLarge),
+                                                rank.recv(0, 5, bytes.data(), kLarge),
+                                                rank.send(1, 5, bytes.data(), kLarge)};
+    if (!before) rank.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(works[i]->on_end(told[i].notice()));
+    if (before) rank.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(eventually([&] { return told[i].times == 1; })) << i;
+      EXPECT_EQ(end_of(works[i].get()), BP_TIMEOUT);
+    }
+  }
+}
+
+// Whoever sees the end releases the work at once: the notice was given by then, or is before the release returns.
+TEST_P(Held, AReleasedWorkHasTold) {
+  const Memory memory(2);
+  run_ranks(memory, 2, Patience{20'000, 0}, [](Rank& rank) {
+    for (uint64_t round = 0; round < 2000; ++round) {
+      std::vector<std::byte> bytes(40);
+      if (rank.id == 0) {
+        Rank::finish(rank.send(1, round, bytes.data(), bytes.size()));
+        continue;
+      }
+      auto told = std::make_unique<Told>();
+      auto work = rank.recv(0, round, bytes.data(), bytes.size());
+      if (!work) continue;
+      EXPECT_TRUE(work->on_end(told->notice()));
+      while (!work->wait(round % 2 == 0 ? 0 : Rank::kLong)) {
+      }
+      work.reset();
+      ASSERT_EQ(told->times, 1);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace backplane::shm::test
