@@ -179,7 +179,7 @@ TEST(Contract, ChecksEveryPart) {
       {"table of capabilities of backend 'x' is NULL", [](Descriptor& d) { d.backend.capabilities = nullptr; }},
       {"capability 0 of backend 'x' is NULL", [](Descriptor& d) { d.capabilities[0] = nullptr; }},
       {"capability 0 of backend 'x' has a struct_size of 8", [](Descriptor& d) { d.send.struct_size = 8; }},
-      {"unknown operation 16", [](Descriptor& d) { d.send.op = BP_OP_COUNT; }},
+      {"unknown operation 18", [](Descriptor& d) { d.send.op = BP_OP_COUNT; }},
       {"lists no dtypes", [](Descriptor& d) { d.send.dtypes = 0; }},
       {"4294967295 capabilities", [](Descriptor& d) { d.backend.capability_count = 0xFFFFFFFF; }},
       {"its table of options is NULL", [](Descriptor& d) { d.backend.option_count = 1; }},

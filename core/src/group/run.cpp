@@ -151,12 +151,18 @@ int32_t Group::finish_work(Agent& agent, bp_work* work, Deadline deadline, const
     late = interrupted;
   }
   if (status != BP_AGAIN) return status;
+  if (collective(valid.op.kind)) {
+    // Not cancelled first: what else is in flight would end by that, and be taken for the cause.
+    const Error cause = labelled(late, valid);
+    abort(late.status() == BP_TIMEOUT ? agreed(cause, valid) : cause);
+    api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
+    return bp_error_set(err, late.status(), 0, -1, late.what());
+  }
   api.work_cancel(agent.self(), work);
   status = api.work_wait(agent.self(), work, kCancelGrace, err);
   if (status != BP_AGAIN && status != BP_CANCELLED) return status;  // it ended by itself after all
   if (status == BP_AGAIN) {
-    const Error cause = labelled(late, valid);
-    abort(collective(valid.op.kind) && late.status() == BP_TIMEOUT ? agreed(cause, valid) : cause);
+    abort(labelled(late, valid));
     api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
   }
   return bp_error_set(err, late.status(), 0, -1, late.what());
