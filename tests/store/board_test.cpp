@@ -11,7 +11,7 @@ namespace {
 class BoardTest : public testing::Test {
  protected:
   void send(ClientId client, uint64_t id, Operation operation, std::vector<std::string> texts, int64_t number = 0) {
-    board_.handle(client, Request{id, operation, number, std::move(texts)});
+    board_.handle(client, StoreRequest{id, operation, number, std::move(texts)});
   }
   // The answers since the last call, as "client.request status payload".
   std::vector<std::string> take() {

@@ -129,8 +129,8 @@ TEST_F(TcpGuard, AClientThatDoesNotReadItsAnswersIsNotServedForEver) {
   good_->set("large", std::string(kLarge, 'x'), soon());
   RawClient client(port());
   client.send(encode(Hello{}));
-  for (uint64_t id = 1; id <= kTimes; ++id) client.send(encode(Request{id, Operation::kGet, 0, {"large"}}));
-  client.send(encode(Request{kTimes + 1, Operation::kSet, 0, {"last", ""}}));
+  for (uint64_t id = 1; id <= kTimes; ++id) client.send(encode(StoreRequest{id, Operation::kGet, 0, {"large"}}));
+  client.send(encode(StoreRequest{kTimes + 1, Operation::kSet, 0, {"last", ""}}));
   expect_service();
   EXPECT_ERROR(BP_TIMEOUT, "last", good_->wait({"last"}, in_ms(500)));  // it is not listened to any more,
   EXPECT_TRUE(client.skip(kTimes * kLarge));
@@ -180,7 +180,7 @@ class FakeServer {
 void say(int fd, const std::string& bytes) { ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
 
 TEST(TcpGuardClient, RecognisesWhatIsNoStore) {
-  const FakeServer http([](int fd) { say(fd, "HTTP/1.1 400 Bad Request\r\n\r\n"); });
+  const FakeServer http([](int fd) { say(fd, "HTTP/1.1 400 Bad StoreRequest\r\n\r\n"); });
   EXPECT_ERROR(BP_INVALID, "is not a Backplane store", make_tcp_store(http.options(), soon()));
   const FakeServer other([](int fd) { say(fd, Packer().raw("some other protocol").frame()); });
   EXPECT_ERROR(BP_INVALID, "is not a Backplane store", make_tcp_store(other.options(), soon()));

@@ -93,7 +93,7 @@ class Mute {
 };
 
 std::string enrolment(const std::string& scope, int32_t rank) {
-  return encode(Request{1, Operation::kEnroll, rank, {scope, "host, pid 9"}});
+  return encode(StoreRequest{1, Operation::kEnroll, rank, {scope, "host, pid 9"}});
 }
 
 class TcpLiveness : public testing::Test {
@@ -149,7 +149,7 @@ TEST_F(TcpLiveness, DepartureIsNoLoss) {
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
   connect()->enroll(
       {"g", 1, "host, pid 2"}, [](const Loss&) {}, soon());  // and is gone
-  Mute(server_->port(), enrolment("g", 2) + encode(Request{2, Operation::kGoodbye, 0, {}})).finish();
+  Mute(server_->port(), enrolment("g", 2) + encode(StoreRequest{2, Operation::kGoodbye, 0, {}})).finish();
   EXPECT_EQ(fates(*membership, 2), (Fates{{1, Fate::kDeparted}, {2, Fate::kDeparted}}));
   EXPECT_TRUE(ear_.silent());
 }
@@ -175,7 +175,7 @@ TEST_F(TcpLiveness, AGoodbyeOfTheServerIsNoLoss) {
 TEST_F(TcpLiveness, AGoodbyeOfTheServerComesBehindWhatIsOnItsWay) {
   const std::string large(size_t{8} << 20, 'x');  // more than the connection holds
   connect()->set("large", large, soon());
-  Mute reader(server_->port(), encode(Request{1, Operation::kGet, 0, {"large"}}));
+  Mute reader(server_->port(), encode(StoreRequest{1, Operation::kGet, 0, {"large"}}));
   constexpr size_t kBegun = 4096;  // more than the welcome: the answer is on its way
   EXPECT_EQ(reader.receive(kBegun).size(), kBegun);
   std::thread end([this] { server_.reset(); });
@@ -223,7 +223,7 @@ class SilentServer {
     EXPECT_EQ(::send(client, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   }
   // The next frame, if it is a request.
-  static std::optional<Request> hear(int client) {
+  static std::optional<StoreRequest> hear(int client) {
     std::string size(kSizeBytes, '\0');
     if (::recv(client, size.data(), size.size(), MSG_WAITALL) != static_cast<ssize_t>(size.size())) std::abort();
     std::string body(decode_size(size.data()), '\0');
@@ -270,8 +270,8 @@ TEST_F(TcpLiveness, HostileBytesLoseNobody) {
   for (int round = 0; round < 200; ++round) {
     std::string bytes(random() % 200, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
-    const Mute hostile(server_->port(), encode(Request{1, Operation::kWithdraw, 0, {"g"}}) + enrolment("g", 0) +
-                                            encode(Request{3, Operation::kGoodbye, 0, {}}) + bytes);
+    const Mute hostile(server_->port(), encode(StoreRequest{1, Operation::kWithdraw, 0, {"g"}}) + enrolment("g", 0) +
+                                            encode(StoreRequest{3, Operation::kGoodbye, 0, {}}) + bytes);
     EXPECT_GT(store->add("n", 1, soon()), 0);
   }
   EXPECT_EQ(membership->fates(soon()), Fates());

@@ -30,7 +30,8 @@ TEST(Wire, FramesComeBackAsTheyWere) {
   EXPECT_EQ(welcome->server_identity, "host, pid 17");
   EXPECT_EQ(welcome->heartbeat.interval_ns, 20'000'000);
   EXPECT_EQ(welcome->heartbeat.limit_ns, 90'000'000);
-  const auto request = decode_request(body_of(encode(Request{7, Operation::kAdd, -5, {"a", std::string(1, '\0')}})));
+  const auto request =
+      decode_request(body_of(encode(StoreRequest{7, Operation::kAdd, -5, {"a", std::string(1, '\0')}})));
   ASSERT_TRUE(request);
   EXPECT_EQ(request->id, 7U);
   EXPECT_EQ(request->number, -5);
@@ -89,7 +90,7 @@ TEST(Wire, AnotherVersionsHelloStillHasItsVersion) {
 }
 
 TEST(Wire, CutFramesAreRefused) {
-  const std::string request = body_of(encode(Request{7, Operation::kSet, 0, {"key", "value"}}));
+  const std::string request = body_of(encode(StoreRequest{7, Operation::kSet, 0, {"key", "value"}}));
   for (size_t size = 0; size < request.size(); ++size) EXPECT_FALSE(decode_request(request.substr(0, size)));
   EXPECT_FALSE(decode_request(request + "x"));
   const std::string hello = body_of(encode(Hello{kProtocolVersion, 0, 1, "job"}));
@@ -98,7 +99,7 @@ TEST(Wire, CutFramesAreRefused) {
 
 TEST(Wire, DamagedRequestsAreReadAsTheyStandOrNotAtAll) {
   std::mt19937 random(18);
-  const std::string request = body_of(encode(Request{7, Operation::kSet, 0, {"key", "value"}}));
+  const std::string request = body_of(encode(StoreRequest{7, Operation::kSet, 0, {"key", "value"}}));
   int read = 0;
   int refused = 0;
   for (int round = 0; round < 2000; ++round) {

@@ -14,7 +14,7 @@ constexpr size_t kMaxWaiters = size_t{1} << 20;  // of all clients together
 bool waits(Operation operation) { return operation == Operation::kGet || operation == Operation::kWait; }
 
 // Clients check their arguments; this keeps out those who do not.
-void check_request(const Request& request) {
+void check_request(const StoreRequest& request) {
   const auto& texts = request.texts;
   const auto expect = [&texts](size_t count) {
     if (texts.size() != count) fail(BP_INVALID, "a request with {} arguments instead of {}", texts.size(), count);
@@ -51,7 +51,7 @@ void check_request(const Request& request) {
 
 Board::Board(std::function<void(Answer)> deliver) : deliver_(std::move(deliver)) {}
 
-void Board::handle(ClientId client, Request request) {
+void Board::handle(ClientId client, StoreRequest request) {
   const uint64_t id = request.id;
   try {
     check_request(request);
@@ -69,7 +69,7 @@ void Board::handle(ClientId client, Request request) {
   }
 }
 
-Bytes Board::perform(const Request& request) {
+Bytes Board::perform(const StoreRequest& request) {
   const auto& texts = request.texts;
   switch (request.operation) {
     case Operation::kSet:
@@ -95,7 +95,7 @@ Bytes Board::perform(const Request& request) {
   fail(BP_INTERNAL, "operation {} does not end at once", static_cast<int>(request.operation));
 }
 
-void Board::start_waiting(ClientId client, Request request) {
+void Board::start_waiting(ClientId client, StoreRequest request) {
   if (waiters_.size() >= kMaxWaiters) fail(BP_RESOURCE, "the store has {} calls waiting already", waiters_.size());
   const WaiterId id(client, request.id);
   const auto [waiter, fresh] =

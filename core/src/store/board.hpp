@@ -31,7 +31,7 @@ class Board {
   // `deliver` is called once for each request but cancels: at once or when what it waits for is there.
   explicit Board(std::function<void(Answer)> deliver);
 
-  void handle(ClientId client, Request request);
+  void handle(ClientId client, StoreRequest request);
   // The client is gone: its waiting requests need no answer.
   void forget(ClientId client);
 
@@ -47,8 +47,8 @@ class Board {
     size_t at = 0;
   };
 
-  Bytes perform(const Request& request);
-  void start_waiting(ClientId client, Request request);
+  Bytes perform(const StoreRequest& request);
+  void start_waiting(ClientId client, StoreRequest request);
   void cancel(ClientId client, uint64_t request);
   // Tells those who wait for the key.
   void put(std::string_view key, Bytes value);

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kGraceNs = 1'000'000'000;
 
 std::string encode_cancel(uint64_t id) {
-  Request cancel;
+  StoreRequest cancel;
   cancel.operation = Operation::kCancel;
   cancel.number = static_cast<int64_t>(id);
   return encode(cancel);
@@ -67,7 +67,8 @@ Connection::~Connection() {
   thread_.join();
 }
 
-std::optional<Reply> Connection::call(Request request, const Deadline& deadline, const Interruption& interruption) {
+std::optional<Reply> Connection::call(StoreRequest request, const Deadline& deadline,
+                                      const Interruption& interruption) {
   std::unique_lock lock(mutex_);
   request.id = ++last_id_;
   lock.unlock();
@@ -277,7 +278,7 @@ void Connection::beat() {
     const std::lock_guard lock(mutex_);
     const bool queued =
         std::any_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& one) { return one.id == kPushId; });
-    if (!queued) enqueue({kPushId, false, encode(Request{kPushId, Operation::kHeartbeat, 0, {}})});
+    if (!queued) enqueue({kPushId, false, encode(StoreRequest{kPushId, Operation::kHeartbeat, 0, {}})});
   }
   keep_beat();
 }

@@ -37,7 +37,7 @@ class Connection {
   // Sends a request (its id is filled in) and waits for the answer. When the deadline passes, the server is told to
   // forget the request and has a moment to say what is missing; nothing if it does not. BP_PEER_LOST if the server is
   // gone. From any thread.
-  std::optional<Reply> call(Request request, const Deadline& deadline, const Interruption& interruption);
+  std::optional<Reply> call(StoreRequest request, const Deadline& deadline, const Interruption& interruption);
   // Makes all calls look at their interruption.
   void wake();
 

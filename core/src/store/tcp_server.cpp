@@ -248,7 +248,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     return {};
   }
 
-  void on_request(Session& session, Request request) override {
+  void on_request(Session& session, StoreRequest request) override {
     if (request.operation < Operation::kEnroll || request.operation > Operation::kHeartbeat) {
       return board_.handle(session.id(), std::move(request));
     }
@@ -261,7 +261,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   }
 
   // Changes or reads the roster; the answer's payload.
-  std::string note(ClientId client, const Request& request) {
+  std::string note(ClientId client, const StoreRequest& request) {
     const auto& texts = request.texts;
     const auto expect = [&texts](size_t count) {
       if (texts.size() != count) fail(BP_INVALID, "a request with {} arguments instead of {}", texts.size(), count);

@@ -32,7 +32,7 @@ class SessionOwner {
   virtual Welcome on_hello(Session& session, const Hello& hello) = 0;
   // What to tell a client that could not prove the secret.
   virtual Welcome on_wrong_secret(Session& session) = 0;
-  virtual void on_request(Session& session, Request request) = 0;
+  virtual void on_request(Session& session, StoreRequest request) = 0;
   // Once, when the connection is over: for whatever reason, from whichever side.
   virtual void on_closed(Session& session) = 0;
 };

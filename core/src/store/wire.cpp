@@ -88,7 +88,7 @@ std::string encode(const Welcome& welcome) {
   return packer.frame();
 }
 
-std::string encode(const Request& request) {
+std::string encode(const StoreRequest& request) {
   Packer packer;
   packer.u64(request.id).u8(static_cast<uint8_t>(request.operation)).u64(static_cast<uint64_t>(request.number));
   packer.u32(static_cast<uint32_t>(request.texts.size()));
@@ -163,9 +163,9 @@ std::optional<Welcome> decode_welcome(std::string_view bytes) {
   return welcome;
 }
 
-std::optional<Request> decode_request(std::string_view bytes) {
+std::optional<StoreRequest> decode_request(std::string_view bytes) {
   Unpacker fields(bytes);
-  Request request;
+  StoreRequest request;
   request.id = fields.u64();
   request.operation = static_cast<Operation>(fields.u8());
   request.number = static_cast<int64_t>(fields.u64());

@@ -6,7 +6,7 @@
 //   client -> server, first    Hello:   magic, version, rank, world size, job id
 //   server -> client, first    Welcome: magic, status, text; any status but BP_OK ends the connection; then whose
 //                                       process serves the store, and how often to give a sign of life
-//   client -> server           Request: id, operation, number, texts
+//   client -> server           StoreRequest: id, operation, number, texts
 //   server -> client           Reply:   id, status, payload; in any order, so that a waiting get delays nobody
 //   server -> client           Push:    a Reply of id 0, which answers no request: a sign of life, news of a rank that
 //                                       is lost, or the server's goodbye
@@ -114,7 +114,7 @@ enum class Operation : uint8_t {
   kHeartbeat = 14,  // no answer but a push of the same name
 };
 
-struct Request {
+struct StoreRequest {
   uint64_t id = 0;
   Operation operation = Operation::kNumKeys;
   int64_t number = 0;
@@ -142,7 +142,7 @@ std::string encode_key_offer(std::string_view public_key);
 std::string encode_key_answer(std::string_view public_key);
 std::string encode(const Hello& hello);
 std::string encode(const Welcome& welcome);
-std::string encode(const Request& request);
+std::string encode(const StoreRequest& request);
 // A reply whose payload of that size follows.
 std::string encode_reply_head(uint64_t id, int32_t status, size_t payload_size);
 std::string encode(const Push& push);  // with its reply head
@@ -154,7 +154,7 @@ std::optional<std::string> decode_key_answer(std::string_view bytes);
 // Nothing if the bytes of a frame are not such a thing. A Hello of another version has only its version.
 std::optional<Hello> decode_hello(std::string_view bytes);
 std::optional<Welcome> decode_welcome(std::string_view bytes);
-std::optional<Request> decode_request(std::string_view bytes);
+std::optional<StoreRequest> decode_request(std::string_view bytes);
 std::optional<Reply> decode_reply(std::string_view bytes);
 // From the payloads of replies.
 std::optional<Push> decode_push(std::string_view payload);
