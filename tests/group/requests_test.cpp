@@ -28,7 +28,7 @@ bp_request* start(ProcessGroup& group, uint32_t kind, int32_t peer, std::vector<
 }
 
 // What a callback was told. It outlives the group.
-struct Told {
+struct CallbackLog {
   std::mutex mutex;
   int times = 0;
   int32_t status = BP_AGAIN;
@@ -36,7 +36,7 @@ struct Told {
   std::string group;
 
   static void ended(void* ctx, int32_t status, const bp_error* error) {
-    Told& self = *static_cast<Told*>(ctx);
+    CallbackLog& self = *static_cast<CallbackLog*>(ctx);
     const std::lock_guard lock(self.mutex);
     ++self.times;
     self.status = status;
@@ -58,10 +58,10 @@ TEST_P(RequestsTest, EndAtTheirDeadlineThoughNobodyWaits) {
   in_group([](ProcessGroup& group) {
     std::vector<uint8_t> bytes(8);
     bp_request* const lonely = start(group, BP_RECV, 1 - group.rank(), bytes, kSecond / 2, 7);
-    Told told;
+    CallbackLog told;
     std::this_thread::sleep_for(std::chrono::milliseconds(900));
     // Terminal already: the callback is called at once, on this thread.
-    detail::call(bp_request_on_done, lonely, Told::ended, static_cast<void*>(&told));
+    detail::call(bp_request_on_done, lonely, CallbackLog::ended, static_cast<void*>(&told));
     EXPECT_EQ(told.count(), 1) << "the operation is in flight after its deadline";
     EXPECT_EQ(told.status, BP_TIMEOUT) << told.text;
     EXPECT_EQ(told.group, "test");
@@ -83,13 +83,13 @@ TEST_P(RequestsTest, ACollectiveOfOneRankBreaksItsGroupAtItsDeadline) {
 }
 
 TEST_P(RequestsTest, CallbacksAreCalledOnceAlsoAfterTheRelease) {
-  Told told[2];
+  CallbackLog told[2];
   in_group([&told](ProcessGroup& group) {
-    Told& mine = told[group.rank()];
+    CallbackLog& mine = told[group.rank()];
     const int peer = 1 - group.rank();
     std::vector<uint8_t> in(100000);
     bp_request* const recv = start(group, BP_RECV, peer, in, BP_INHERIT_TIMEOUT);
-    detail::call(bp_request_on_done, recv, Told::ended, static_cast<void*>(&mine));
+    detail::call(bp_request_on_done, recv, CallbackLog::ended, static_cast<void*>(&mine));
     bp_request_release(recv);
     EXPECT_EQ(mine.count(), 0);
     group.barrier();
@@ -106,12 +106,12 @@ TEST_P(RequestsTest, CallbacksAreCalledOnceAlsoAfterTheRelease) {
 }
 
 TEST_P(RequestsTest, CallbacksHearOfTheEndOfTheirGroup) {
-  Told told[2];
+  CallbackLog told[2];
   in_group([&told](ProcessGroup& group) {
     ProcessGroup other = group.new_group({0, 1});
     std::vector<uint8_t> in(8);
     bp_request* const recv = start(other, BP_RECV, 1 - group.rank(), in, BP_NO_TIMEOUT);
-    detail::call(bp_request_on_done, recv, Told::ended, static_cast<void*>(&told[group.rank()]));
+    detail::call(bp_request_on_done, recv, CallbackLog::ended, static_cast<void*>(&told[group.rank()]));
     bp_request_release(recv);
     group.barrier();
     other.destroy();
@@ -258,12 +258,12 @@ TEST_P(RequestsTest, TheCallsOfCpp) {
 // A buffer is busy until its operation is terminal, whoever still has the request: what is sent is what is there when
 // the receiver takes it.
 TEST_P(RequestsTest, BuffersOutliveTheRequest) {
-  Told told[2];
+  CallbackLog told[2];
   in_group([&told](ProcessGroup& group) {
     const int peer = 1 - group.rank();
     std::vector<uint8_t> out(3 << 20, 1);
     bp_request* const send = start(group, BP_SEND, peer, out, BP_INHERIT_TIMEOUT);
-    detail::call(bp_request_on_done, send, Told::ended, static_cast<void*>(&told[group.rank()]));
+    detail::call(bp_request_on_done, send, CallbackLog::ended, static_cast<void*>(&told[group.rank()]));
     bp_request_release(send);
     group.barrier();
     std::vector<uint8_t> in(out.size());

@@ -8,7 +8,7 @@
 namespace backplane::shm::test {
 namespace {
 
-constexpr uint64_t kLarge = kEagerLimit * 10;
+constexpr uint64_t kLargeBytes = kEagerLimit * 10;
 constexpr uint64_t kMoreThanAChannel = kPiece * 40;
 
 // Two ranks on this thread; `param`: whether messages are read in the sender's process.
@@ -69,14 +69,14 @@ INSTANTIATE_TEST_SUITE_P(Cma, Held, testing::Bool(),
                          [](const auto& test) { return test.param ? "ReadInTheProcess" : "Sent"; });
 
 TEST_P(Held, AnyTagTakesTheOldestOfAllTagsOfUsers) {
-  const auto small = filled(40, 1), large = filled(kLarge, 2);
+  const auto small = filled(40, 1), large = filled(kLargeBytes, 2);
   const std::vector<uint64_t> tags = {7, 3, 4000000000, 3};
   EXPECT_EQ(here_.send(1, BP_TAG_INTERNAL | 9, small.data(), small.size()), nullptr);
   EXPECT_EQ(here_.send(1, tags[0], small.data(), small.size()), nullptr);
   const auto sent = here_.send(1, tags[1], large.data(), large.size());
   for (const size_t i : {2, 3}) EXPECT_EQ(here_.send(1, tags[i], small.data(), small.size()), nullptr);
   for (size_t i = 0; i < tags.size(); ++i) {
-    std::vector<std::byte> bytes(kLarge);
+    std::vector<std::byte> bytes(kLargeBytes);
     const auto received = there_.recv(i % 2 == 0 ? BP_ANY_SOURCE : 0, BP_ANY_TAG, bytes.data(), bytes.size(), &result_);
     EXPECT_TRUE(both_end(received.get(), i == 1 ? sent.get() : nullptr)) << i;
     EXPECT_EQ(result_.tag, tags[i]);
@@ -107,7 +107,7 @@ TEST_P(Held, AReceiveThatWaitsTakesAnyTag) {
 
 TEST_P(Held, AProbedMessageIsReceivedAndTheNextGoesToOthers) {
   EXPECT_EQ(probe(0, 5), nullptr);
-  for (const uint64_t size : {uint64_t{0}, uint64_t{40}, kEagerLimit, kLarge, kMoreThanAChannel}) {
+  for (const uint64_t size : {uint64_t{0}, uint64_t{40}, kEagerLimit, kLargeBytes, kMoreThanAChannel}) {
     const auto first = filled(size, 1), second = filled(size, 2);
     const auto sent = here_.send(1, 5, first.data(), size);
     const auto sent_too = here_.send(1, 5, second.data(), size);
@@ -130,9 +130,9 @@ TEST_P(Held, AProbedMessageIsReceivedAndTheNextGoesToOthers) {
 }
 
 TEST_P(Held, ADroppedMessageIsDoneForItsSender) {
-  const auto large = filled(kLarge, 1);
+  const auto large = filled(kLargeBytes, 1);
   for (Rank* const from : {&here_, &there_}) {  // another rank, and itself
-    const auto sent = from->send(1, 5, large.data(), kLarge);
+    const auto sent = from->send(1, 5, large.data(), kLargeBytes);
     bp_message* const message = probe(from->id, 5);
     ASSERT_NE(message, nullptr);
     EXPECT_EQ(end_of(sent.get()), BP_AGAIN);
@@ -152,12 +152,12 @@ TEST_P(Held, DroppedMessagesMakeRoomForOthers) {
 }
 
 TEST_P(Held, WhatItsSenderCancelsWhileItIsHeldCannotBeReceived) {
-  auto large = filled(kLarge, 1);
+  auto large = filled(kLargeBytes, 1);
   const auto next = filled(40, 3);
-  std::vector<std::byte> bytes(kLarge);
+  std::vector<std::byte> bytes(kLargeBytes);
   for (const bool is_seen : {true, false}) {
     for (Rank* const from : {&here_, &there_}) {
-      const auto sent = from->send(1, 5, large.data(), kLarge);
+      const auto sent = from->send(1, 5, large.data(), kLargeBytes);
       bp_message* const message = probe(from->id, 5);
       ASSERT_NE(message, nullptr);
       sent->cancel();
@@ -198,13 +198,13 @@ TEST_P(Held, AMessageOfWhichAPartHasComeIsHeld) {
 }
 
 TEST_P(Held, OfARankThatIsGoneWhatHasArrivedIsReceived) {
-  const auto small = filled(40, 1), large = filled(kLarge, 2);
+  const auto small = filled(40, 1), large = filled(kLargeBytes, 2);
   EXPECT_EQ(here_.send(1, 1, small.data(), small.size()), nullptr);
-  const auto sent = here_.send(1, 2, large.data(), kLarge);
+  const auto sent = here_.send(1, 2, large.data(), kLargeBytes);
   bp_message* const whole = probe(0, 1);
   bp_message* const promised = probe(0, 2);
   here_.peers.leave();
-  std::vector<std::byte> bytes(kLarge);
+  std::vector<std::byte> bytes(kLargeBytes);
   there_.messages.move_on(Look::kFull);
   EXPECT_EQ(end_of_recv(promised, bytes), BP_PEER_LOST);
   EXPECT_EQ(end_of_recv(whole, bytes), BP_OK);
@@ -214,13 +214,13 @@ TEST_P(Held, OfARankThatIsGoneWhatHasArrivedIsReceived) {
 }
 
 TEST_P(Held, AnAbortEndsWhatIsHeld) {
-  const auto large = filled(kLarge, 2);
-  const auto sent = there_.send(1, 2, large.data(), kLarge);
+  const auto large = filled(kLargeBytes, 2);
+  const auto sent = there_.send(1, 2, large.data(), kLargeBytes);
   bp_message* const one = probe(1, 2);
-  const auto sent_too = there_.send(1, 2, large.data(), kLarge);
+  const auto sent_too = there_.send(1, 2, large.data(), kLargeBytes);
   bp_message* const two = probe(1, 2);
   there_.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
-  std::vector<std::byte> bytes(kLarge);
+  std::vector<std::byte> bytes(kLargeBytes);
   EXPECT_EQ(end_of_recv(one, bytes), BP_TIMEOUT);
   EXPECT_EQ(end_of(sent.get()), BP_TIMEOUT);
   there_.messages.drop(two);
@@ -237,18 +237,18 @@ struct Told {
 };
 
 TEST_P(Held, WorksTellOfTheirEndOnceWithoutACall) {
-  const auto large = filled(kLarge, 1);
-  std::vector<std::byte> bytes(kLarge);
+  const auto large = filled(kLargeBytes, 1);
+  std::vector<std::byte> bytes(kLargeBytes);
   Told sent_told, received_told, late;
-  auto received = there_.recv(0, 5, bytes.data(), kLarge);
+  auto received = there_.recv(0, 5, bytes.data(), kLargeBytes);
   EXPECT_TRUE(received->on_end(received_told.notice()));
   EXPECT_EQ(received_told.times, 0);
-  auto sent = here_.send(1, 5, large.data(), kLarge);
+  auto sent = here_.send(1, 5, large.data(), kLargeBytes);
   EXPECT_TRUE(sent->on_end(sent_told.notice()));
   EXPECT_TRUE(eventually([&] { return sent_told.times == 1 && received_told.times == 1; }));
   EXPECT_TRUE(sent->wait(0));
   EXPECT_TRUE(received->wait(0));
-  EXPECT_TRUE(is_filled(bytes, kLarge, 1));
+  EXPECT_TRUE(is_filled(bytes, kLargeBytes, 1));
   sent.reset();
   auto over = here_.recv(0, 1, bytes.data(), 40);
   EXPECT_EQ(here_.send(0, 1, large.data(), 40), nullptr);
@@ -260,14 +260,14 @@ TEST_P(Held, WorksTellOfTheirEndOnceWithoutACall) {
 }
 
 TEST_P(Held, WorksTellOfAnAbortWithoutACall) {
-  std::vector<std::byte> bytes(kLarge);
+  std::vector<std::byte> bytes(kLargeBytes);
   for (const bool before : {true, false}) {
     const Memory memory(2);
     Rank rank(memory.view, 0, 2, Patience{0, 0}, nullptr, Cma::kOff);
     Told told[3];
-    const std::unique_ptr<sdk::Work> works[] = {rank.recv(1, 5, bytes.data(), kLarge),
-                                                rank.recv(0, 5, bytes.data(), kLarge),
-                                                rank.send(1, 5, bytes.data(), kLarge)};
+    const std::unique_ptr<sdk::Work> works[] = {rank.recv(1, 5, bytes.data(), kLargeBytes),
+                                                rank.recv(0, 5, bytes.data(), kLargeBytes),
+                                                rank.send(1, 5, bytes.data(), kLargeBytes)};
     if (!before) rank.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
     for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(works[i]->on_end(told[i].notice()));
     if (before) rank.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
