@@ -21,8 +21,6 @@ class Group final : public sdk::ProcessGroup {
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
   void abort(const sdk::Failure& why) noexcept override;
-  // Notices of asynchronous collectives; messages have none.
-  const void* extension(std::string_view id) override { return id == BP_EXT_NOTIFY ? sdk::notify_table() : nullptr; }
 
  private:
   struct Connected;  // what start() has when it is done

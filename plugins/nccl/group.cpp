@@ -220,7 +220,6 @@ void Group::abort(const sdk::Failure& why) noexcept { fate_.overrule(why); }
 
 const void* Group::extension(std::string_view id) {
   if (id == BP_EXT_DEVICE) return memory_.device_table();
-  if (id == BP_EXT_NOTIFY) return sdk::notify_table();
   if (id == BP_EXT_PROBE) return messages_.probe_table();
   if (id == BP_EXT_NATIVE) return &native_;
   return id == BP_EXT_MEMORY ? memory_.table() : nullptr;

@@ -26,10 +26,6 @@ class MessageWork final : public sdk::Work {
     }
   }
   void cancel() noexcept override { cancel_(); }
-  bool on_end(sdk::Notice notice) override {
-    done_->on_end(notice);
-    return true;
-  }
   // Nobody tells when it enters a stream; when it ends, everybody is told.
   bool wait_on_stream(void* stream, int64_t timeout_ns) override {
     if (is_host_) throw sdk::Failure(BP_UNSUPPORTED, "nccl: a message in host memory does not end in a stream");

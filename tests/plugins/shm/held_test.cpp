@@ -268,7 +268,10 @@ TEST_P(Held, WorksTellOfAnAbortWithoutACall) {
     const std::unique_ptr<sdk::Work> works[] = {rank.recv(1, 5, bytes.data(), kLargeBytes),
                                                 rank.recv(0, 5, bytes.data(), kLargeBytes),
                                                 rank.send(1, 5, bytes.data(), kLargeBytes)};
-    if (!before) rank.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
+    if (!before) {
+      rank.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
+      rank.messages.stop();  // its thread has done its last act
+    }
     for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(works[i]->on_end(told[i].notice()));
     if (before) rank.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
     for (size_t i = 0; i < 3; ++i) {
@@ -278,25 +281,37 @@ TEST_P(Held, WorksTellOfAnAbortWithoutACall) {
   }
 }
 
-// Whoever sees the end releases the work at once: the notice was given by then, or is before the release returns.
+// Whoever sees the end releases the work at once, while another thread, which has ended it, is still about to tell.
 TEST_P(Held, AReleasedWorkHasTold) {
+  constexpr uint64_t kRounds = 300;
   const Memory memory(2);
   run_ranks(memory, 2, Patience{20'000, 0}, [](Rank& rank) {
-    for (uint64_t round = 0; round < 2000; ++round) {
-      std::vector<std::byte> bytes(40);
-      if (rank.id == 0) {
+    std::vector<std::byte> bytes(40), end(40);
+    if (rank.id == 0) {
+      for (uint64_t round = 0; round <= kRounds; ++round) {
         Rank::finish(rank.send(1, round, bytes.data(), bytes.size()));
-        continue;
+        Rank::finish(rank.recv(1, round, end.data(), end.size()));
       }
-      auto told = std::make_unique<Told>();
-      auto work = rank.recv(0, round, bytes.data(), bytes.size());
-      if (!work) continue;
-      EXPECT_TRUE(work->on_end(told->notice()));
-      while (!work->wait(round % 2 == 0 ? 0 : Rank::kLong)) {
-      }
-      work.reset();
-      ASSERT_EQ(told->times, 1);
+      return;
     }
+    const auto last = rank.recv(0, kRounds, end.data(), end.size());
+    std::thread other([&last] { Rank::finish(last); });
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      const auto tell = [](void* to) {
+        for (int i = 0; i < 100; ++i) std::this_thread::yield();
+        ++*static_cast<std::atomic<int>*>(to);
+      };
+      std::atomic<int> told = 0;
+      auto work = rank.recv(0, round, bytes.data(), bytes.size());
+      const bool tells = work != nullptr;
+      EXPECT_TRUE(!tells || work->on_end({tell, &told}));
+      while (work && !work->wait(0)) std::this_thread::yield();
+      work.reset();
+      EXPECT_EQ(told, tells ? 1 : 0);
+      Rank::finish(rank.send(0, round, bytes.data(), bytes.size()));
+    }
+    Rank::finish(rank.send(0, kRounds, bytes.data(), bytes.size()));
+    other.join();
   });
 }
 

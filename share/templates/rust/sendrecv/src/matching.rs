@@ -39,6 +39,7 @@ impl Receive {
             if let Some(result) = self.result.as_mut() {
                 result.source = message.source;
                 result.bytes = size;
+                result.tag = message.tag;
             }
             if size > 0 && size <= self.capacity {
                 std::ptr::copy_nonoverlapping(message.data.as_ptr(), self.data, message.data.len());
