@@ -150,7 +150,11 @@ static int match(const bp_work* w, const acme_message* m) {
 }
 
 static void consume(acme_group* t, bp_work* w, acme_message* m) {
-  if (w->result != NULL) w->result->source = m->source, w->result->bytes = m->frame.bytes;
+  if (w->result != NULL) {
+    w->result->source = m->source;
+    w->result->bytes = m->frame.bytes;
+    w->result->tag = m->frame.tag;
+  }
   if (m->frame.bytes > w->capacity) {
     char text[160];
     (void)snprintf(text, sizeof text, "toy: a message of %llu bytes from rank %d does not fit a recv of %llu bytes",
