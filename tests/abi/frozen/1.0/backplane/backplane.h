@@ -42,11 +42,11 @@ BP_API const char* bp_reduce_op_name(uint32_t reduce_op);
 BP_API const char* bp_op_name(uint32_t kind);
 BP_API const char* bp_status_name(int32_t status);
 
-/* Has `interrupted(ctx)` asked about every 100 ms by each thread that blocks in a function of this header, on that thread
- * and without a lock. Nonzero ends the call with BP_CANCELLED as if its deadline had passed: an operation that the call
- * performs or waits for is cancelled, which breaks its group if it is a collective, and its buffers are free. For
- * interpreters that look for signals there. NULL: nobody is asked. The hook may call anything but functions of this API
- * that block. */
+/* Has `interrupted(ctx)` asked about every 100 ms by each thread that blocks in a function of this header, on that
+ * thread and without a lock. Nonzero ends the call with BP_CANCELLED as if its deadline had passed: an operation that
+ * the call performs or waits for is cancelled, which breaks its group if it is a collective, and its buffers are free.
+ * For interpreters that look for signals there. NULL: nobody is asked. The hook may call anything but functions of this
+ * API that block. */
 BP_API void bp_set_interrupt_hook(int32_t (*interrupted)(void* ctx), void* ctx);
 
 /* Frees a string that a function of this API returned through a char**. */
