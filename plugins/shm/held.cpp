@@ -41,8 +41,9 @@ void Messages::lose_held(const std::function<bool(const Message&)>& which, const
   }
 }
 
-void Messages::receive_held(Operation& receive) {
-  const Held held = take_held(receive.message);
+void Messages::receive_held(Operation& receive, const bp_message* message) {
+  const Held held = take_held(message);
+  receive.is_probed = true;
   receive.peer = held.message.source;
   receive.tag = held.message.tag;
   receive.order = ++next_order_;
@@ -80,8 +81,8 @@ void Messages::on_end(Operation& operation, sdk::Notice notice) {
     helper_.begin();
     operation.is_async = true;
   }
-  noticed_.insert(&operation);
-  operation.notice = notice;
+  noticed_.emplace(&operation, notice);
+  operation.is_noticed = true;
   if (waiting_.aborted()) end_noticed();
 }
 
@@ -90,8 +91,16 @@ void Messages::end_noticed() {
   try {
     waiting_.check();
   } catch (const sdk::Failure& why) {
-    while (!noticed_.empty()) give_up(**noticed_.begin(), why);
+    while (!noticed_.empty()) give_up(*noticed_.begin()->first, why);
   }
+}
+
+void Messages::settle_and_tell(Operation& operation, Operation::Status status) {
+  const auto found = noticed_.find(&operation);
+  sdk::Notice notice = found->second;
+  noticed_.erase(found);
+  operation.status.store(status);
+  notice.give();
 }
 
 }  // namespace backplane::shm

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "backplane/sdk/process_group.hpp"
+#include "backplane/sdk/failure.hpp"
 #include "layout.hpp"
 
 namespace backplane::shm {
@@ -25,12 +25,12 @@ struct Operation {
   int32_t peer = -1;
   uint64_t tag = 0;
   std::byte* data = nullptr;
-  uint64_t size = 0;              // bytes; of a receive: room for so many
-  bp_result* result = nullptr;    // may be null
-  bp_message* message = nullptr;  // of a receive: the one that was probed, no other will do
+  uint64_t size = 0;            // bytes; of a receive: room for so many
+  bp_result* result = nullptr;  // may be null
   bool is_send = false;
-  bool is_async = false;  // counts as in flight
-  sdk::Notice notice;     // given when it is over
+  bool is_async = false;    // counts as in flight
+  bool is_probed = false;   // a receive of a message that was probed: no other will do
+  bool is_noticed = false;  // somebody is to be told when it is over
 
   std::atomic<Status> status = Status::kPending;  // written last
   std::optional<sdk::Failure> failure;

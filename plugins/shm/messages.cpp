@@ -12,8 +12,8 @@ class MessageWork final : public sdk::Work {
  public:
   explicit MessageWork(Messages& messages) : messages_(messages) {}
   ~MessageWork() override {
-    if (operation.is_pending()) cancel();  // the core releases only what is over
-    if (operation.notice.ended != nullptr) const Messages::Turn given(messages_);  // by who ended it, with the lock
+    if (operation.is_pending()) cancel();                             // the core releases only what is over
+    if (operation.is_noticed) const Messages::Turn given(messages_);  // by who ended it, with the lock
   }
 
   bool wait(int64_t timeout_ns) override { return messages_.wait(operation, timeout_ns); }
@@ -45,7 +45,6 @@ void describe(const bp_op& op, Operation& operation) {
   operation.data = static_cast<std::byte*>(buffer.data);
   operation.size = buffer.count * bp_dtype_size(op.dtype);
   operation.result = operation.is_send ? nullptr : op.result;
-  operation.message = op.message;
 }
 
 }  // namespace
@@ -85,7 +84,7 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
     describe(op, operation);
     const bool may_come = op.timeout_ns != 0 && !operation.is_send && op.message == nullptr;
     if (may_come && waiting_.gives_turns() && catch_in_turns(operation)) return nullptr;
-    if (start(operation) || wait(operation, op.timeout_ns)) return nullptr;
+    if (start(operation, op.message) || wait(operation, op.timeout_ns)) return nullptr;
     cancel(operation, sdk::Failure(BP_TIMEOUT,
                                    operation.is_send ? "no receive for this message within the time allowed"
                                                      : "no message for this receive within the time allowed",
@@ -101,7 +100,7 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
     throw;
   }
   describe(op, work->operation);
-  if (start(work->operation)) return nullptr;
+  if (start(work->operation, op.message)) return nullptr;
   leave_in_flight(work->operation);
   return work;
 }
@@ -114,12 +113,15 @@ void Messages::leave_in_flight(Operation& operation) {
   operation.is_async = true;
 }
 
-// True: it is done. Throws if it cannot start, and then has left no trace.
-bool Messages::start(Operation& operation) {
+// `message`: of a receive, the one that was probed, or null. True: it is done. Throws if it cannot start, and then has
+// left no trace.
+bool Messages::start(Operation& operation, bp_message* message) {
   {
     const Turn turn(*this);
     if (operation.is_send) {
       start_send(operation);
+    } else if (message != nullptr) {
+      receive_held(operation, message);
     } else {
       start_receive(operation);
     }
@@ -198,7 +200,6 @@ bool Messages::catch_in_turns(Operation& receive) {
 }
 
 void Messages::start_receive(Operation& receive) {
-  if (receive.message != nullptr) return receive_held(receive);
   if (waiting_.polls() && may_catch() && catch_next(receive, kLooksAtOnce) == Caught::kIt) return;
   progress();
   receive.order = ++next_order_;
@@ -369,11 +370,9 @@ void Messages::deliver(Operation& receive, int32_t source, uint64_t tag, const s
 // releases it waits until the notice is given (~MessageWork).
 void Messages::settle(Operation& operation, Operation::Status status) {
   has_finished_ = true;
-  sdk::Notice notice = operation.notice;
-  if (notice.ended != nullptr) noticed_.erase(&operation);
+  if (operation.is_noticed) return settle_and_tell(operation, status);
   const bool lightly = members_ != nullptr && members_->publishes_lightly();
   operation.status.store(status, lightly ? std::memory_order_release : std::memory_order_seq_cst);
-  notice.give();
 }
 
 void Messages::finish(Operation& operation) {

@@ -15,7 +15,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -103,7 +102,7 @@ class Messages final : public sdk::ProbeTable {
 
   Peer& at(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }
   void open_channel(int32_t rank);
-  bool start(Operation& operation);
+  bool start(Operation& operation, bp_message* message);
   void leave_in_flight(Operation& operation);
   void start_send(Operation& send);
   void start_receive(Operation& receive);
@@ -114,7 +113,7 @@ class Messages final : public sdk::ProbeTable {
   void place(Operation& receive);
   void give(const Message& message, Operation& receive);
   const sdk::Failure* reason_to_fail(int32_t source);
-  void receive_held(Operation& receive);
+  void receive_held(Operation& receive, const bp_message* message);
   Held take_held(const bp_message* message);
   void lose_held(const std::function<bool(const Message&)>& which, const sdk::Failure& why);
   void on_end(Operation& operation, sdk::Notice notice);
@@ -159,6 +158,7 @@ class Messages final : public sdk::ProbeTable {
   bool fits(Operation& receive, int32_t source, uint64_t tag, uint64_t size);
   void deliver(Operation& receive, int32_t source, uint64_t tag, const std::byte* data, uint64_t size);
   void settle(Operation& operation, Operation::Status status);
+  void settle_and_tell(Operation& operation, Operation::Status status);
   void finish(Operation& operation);
   void fail(Operation& operation, const sdk::Failure& why);
 
@@ -178,7 +178,7 @@ class Messages final : public sdk::ProbeTable {
   BriefLock lock_;
   Matcher matcher_;
   std::list<Held> held_;
-  std::set<Operation*> noticed_;  // in flight, and somebody is to be told of their end
+  std::map<Operation*, sdk::Notice> noticed_;  // those in flight whose end is to be told
   std::vector<Peer> peers_;
   uint32_t caught_ = 0;  // receives that tried to do without a place
   uint64_t next_order_ = 0;

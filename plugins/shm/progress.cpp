@@ -281,7 +281,7 @@ void Messages::withdrawn(int32_t rank, uint64_t id) {
   std::erase(peer.lent, id);
   peer.coming.erase(found);
   if (receive == nullptr) return;
-  if (receive->message != nullptr) return fail(*receive, sdk::taken_back());
+  if (receive->is_probed) return fail(*receive, sdk::taken_back());
   place(*receive);
 }
 

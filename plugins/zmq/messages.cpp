@@ -265,7 +265,6 @@ void Protocol::lose(int32_t rank, const sdk::Failure& why) {
   }
   other.queue.clear();
   for (const OperationPtr& receive : matcher_.drop_source(rank)) receive->fail(why);
-  lose_held([rank](const Arrival& arrival) { return !arrival.eager && arrival.source == rank; }, why);
   if (++gone_ == world_size_ - 1) {
     nobody_left_.emplace(BP_PEER_LOST, std::string("no other rank is left; the last one to go: ") + why.what(), rank);
     for (const OperationPtr& receive : matcher_.drop_source(BP_ANY_SOURCE)) receive->fail(*nobody_left_);
