@@ -18,19 +18,23 @@ void set_interrupt_hook(InterruptHook hook, void* ctx);
 class Interruptible {
  public:
   // As long as it lives, waits of this thread ask the hook, if there is one.
-  Interruptible() : outer_(inside_) { inside_ = hook_set_.load(std::memory_order_relaxed); }
-  ~Interruptible() { inside_ = outer_; }
+  Interruptible() : entered_(is_hook_set() && !inside_) {
+    if (entered_) inside_ = true;
+  }
+  ~Interruptible() {
+    if (entered_) inside_ = false;
+  }
   Interruptible(const Interruptible&) = delete;
   Interruptible& operator=(const Interruptible&) = delete;
 
   // Does this thread ask?
-  static bool active() { return inside_; }
+  static bool active() { return is_hook_set() && inside_; }
   // When a wait until `deadline` has to look up: in 100 ms at the latest if this thread asks.
   static Deadline next_look(Deadline deadline) {
-    return inside_ ? std::min(deadline, Deadline::after(kLookNs)) : deadline;
+    return active() ? std::min(deadline, Deadline::after(kLookNs)) : deadline;
   }
   // Asks the hook; false on a thread that does not. Not under a lock.
-  static bool interrupted() { return inside_ && ask(); }
+  static bool interrupted() { return active() && ask(); }
   // Throws BP_CANCELLED if it says so.
   static void check() {
     if (interrupted()) refuse();
@@ -41,10 +45,12 @@ class Interruptible {
   friend void set_interrupt_hook(InterruptHook hook, void* ctx);
   static constexpr int64_t kLookNs = INT64_C(100) * 1000000;
   static bool ask();
+  // First, since a thread-local variable of a library costs a call.
+  static bool is_hook_set() { return hook_set_.load(std::memory_order_relaxed); }
 
   static inline std::atomic<bool> hook_set_ = false;
   static inline thread_local bool inside_ = false;
-  const bool outer_;
+  const bool entered_;
 };
 
 }  // namespace backplane::core

@@ -29,6 +29,20 @@ void expect_answers(const std::vector<Wrong>& all) {
 
 constexpr uint64_t kTooMany = UINT64_C(1) << 62;
 
+TEST(Names, OfConstantsAndOfTheVersion) {
+  EXPECT_EQ(std::to_string(BP_VERSION_MAJOR) + "." + std::to_string(BP_VERSION_MINOR) + "." +
+                std::to_string(BP_VERSION_PATCH),
+            bp_version());
+  EXPECT_EQ(BP_VERSION, BP_VERSION_MAJOR * 10000 + BP_VERSION_MINOR * 100 + BP_VERSION_PATCH);
+  EXPECT_STREQ(bp_op_name(BP_EXSCAN), "exscan");
+  EXPECT_STREQ(bp_op_name(BP_OP_COUNT), "unknown operation");
+  EXPECT_STREQ(bp_reduce_op_name(BP_PREMUL_SUM), "premul_sum");
+  EXPECT_STREQ(bp_reduce_op_name(BP_REDUCE_OP_COUNT), "unknown reduce op");
+  EXPECT_STREQ(bp_status_name(BP_PEER_LOST), "peer_lost");
+  EXPECT_STREQ(bp_status_name(-1), "unknown status");
+  EXPECT_STREQ(bp_status_name(BP_INTERNAL + 1), "unknown status");
+}
+
 TEST(Arguments, OfStores) {
   bp_store* store = nullptr;
   ASSERT_EQ(bp_store_create_inproc(&store, nullptr), BP_OK);

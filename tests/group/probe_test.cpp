@@ -72,6 +72,19 @@ TEST_P(ProbeTest, AMessageIsForItsOwnGroupAndOneRecv) {
       bp_message_release(message);
     }
     EXPECT_EQ(value, peer);
+    // Only a recv takes it.
+    group.isend(std::vector<int>{group.rank()}, peer, 1);
+    bp_message* kept_message = nullptr;
+    bp_result about = {sizeof about, -1, 0, 0};
+    detail::call(bp_group_probe, group.get(), peer, uint64_t{1}, int64_t{BP_INHERIT_TIMEOUT}, &kept_message, &about);
+    for (const uint32_t kind : {BP_SEND, BP_BARRIER, BP_ALL_REDUCE}) {
+      bp_op op = ProcessGroup::make_op(kind, as_buffer(value), as_buffer(value), {});
+      op.message = kept_message;
+      EXPECT_EQ(bp_group_run(group.get(), &op, nullptr), BP_INVALID);
+    }
+    bp_op recv = ProcessGroup::make_op(BP_RECV, {}, as_buffer(value), {});
+    recv.message = kept_message;
+    EXPECT_EQ(bp_group_run(group.get(), &recv, nullptr), BP_OK);
     // A recv that is refused has released it, too.
     group.isend(std::vector<int>{group.rank()}, peer, 1);
     EXPECT_EQ(failure_of([&] { group.recv(Buffer(nullptr, 5, DType::kI32), group.probe(peer, 1)); }), Status::kInvalid);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -68,6 +69,21 @@ int32_t call(int32_t (*function)(Parameters...), Arguments... arguments) {
   const int32_t status = function(arguments..., &err);
   if (status != BP_OK && status != BP_AGAIN) throw Error(err);
   return status;
+}
+
+// A function of the program that the C API calls: runs `body` and converts an exception to a status.
+template <typename Body>
+int32_t guarded(bp_error* err, const Body& body) noexcept {
+  try {
+    body();
+    return BP_OK;
+  } catch (const Error& e) {
+    return bp_error_set(err, static_cast<int32_t>(e.status()), e.native_code(), e.peer_rank(), e.what());
+  } catch (const std::exception& e) {
+    return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
+  } catch (...) {
+    return bp_error_set(err, BP_INTERNAL, 0, -1, "an exception of unknown type");
+  }
 }
 
 // Copies a string of the C API and frees it.

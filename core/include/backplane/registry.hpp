@@ -116,20 +116,6 @@ struct RegisteredHandlers {
   static RegisteredHandlers& of(const bp_backend* backend) {
     return *const_cast<RegisteredHandlers*>(reinterpret_cast<const RegisteredHandlers*>(backend));
   }
-  // Converts an exception to a status.
-  template <typename Body>
-  static int32_t guarded(bp_error* err, const Body& body) noexcept {
-    try {
-      body();
-      return BP_OK;
-    } catch (const Error& e) {
-      return bp_error_set(err, static_cast<int32_t>(e.status()), e.native_code(), e.peer_rank(), e.what());
-    } catch (const std::exception& e) {
-      return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
-    } catch (...) {
-      return bp_error_set(err, BP_INTERNAL, 0, -1, "an exception of unknown type");
-    }
-  }
   static int32_t construct(const bp_backend* self, const bp_options_request* request, bp_options** out, bp_error* err) {
     return guarded(err, [self, request, out] {
       Keywords keywords;

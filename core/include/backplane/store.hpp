@@ -3,7 +3,6 @@
 // Store, the key-value store through which ranks find each other (torch.distributed's Store).
 #pragma once
 
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -72,19 +71,6 @@ struct StoreTable {
   static std::string_view view(const void* data, uint64_t size) { return {static_cast<const char*>(data), size}; }
   static void give(bp_store_answer* answer, const std::string& value) {
     call(bp_store_answer_set, answer, static_cast<const void*>(value.data()), value.size());
-  }
-  template <typename Body>
-  static int32_t guarded(bp_error* err, Body body) {
-    try {
-      body();
-      return BP_OK;
-    } catch (const Error& e) {
-      return bp_error_set(err, static_cast<int32_t>(e.status()), e.native_code(), e.peer_rank(), e.what());
-    } catch (const std::exception& e) {
-      return bp_error_set(err, BP_INTERNAL, 0, -1, e.what());
-    } catch (...) {
-      return bp_error_set(err, BP_INTERNAL, 0, -1, "an exception of unknown type");
-    }
   }
 };
 

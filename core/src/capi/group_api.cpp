@@ -7,6 +7,7 @@
 #include "group/lists.hpp"
 #include "group/objects.hpp"
 #include "log.hpp"
+#include "reduce/combine.hpp"
 
 namespace backplane::core {
 
@@ -49,11 +50,14 @@ class ReceivedMessage {
  public:
   ReceivedMessage(const Group& group, const bp_op* op) : op_(op) {
     if (!BP_HAS(op, message) || op->message == nullptr) return;
+    if (op->kind != BP_RECV) fail(BP_INVALID, "`message` is for a recv, not for {}", op_name(op->kind));
     const std::unique_ptr<bp_message> handle(&live(op->message, "message"));
     taken_ = std::make_unique<bp_op>();
     std::memcpy(taken_.get(), op, std::min<size_t>(op->struct_size, sizeof *taken_));
     taken_->struct_size = sizeof *taken_;
     taken_->message = handle->message;
+    taken_->peer = handle->found.source;
+    taken_->tag = handle->found.tag;
     op_ = taken_.get();
     if (handle->group.get() == &group) return;
     handle->group->drop(taken_->message);
@@ -262,12 +266,13 @@ int32_t bp_group_run_list(bp_group* group, const bp_op* op, const bp_buffer* inp
     take_known(required(op, "op"), sizeof whole, "bp_op", &whole);
     refuse_message(whole);
     const Gathered gathered = gather_lists(whole, target.config().rank, target.config().world_size, inputs, outputs);
-    if (request == nullptr) {
-      target.run(gathered.op);
-      return gathered.deliver();
-    }
     const bp_op* const only = &gathered.op;
-    *request = new_handle<bp_request>(target.submit(&only, 1, gathered.deliver).front());
+    const std::shared_ptr<Request> started = target.submit(&only, 1, gathered.deliver).front();
+    if (request == nullptr) {
+      started->wait(Deadline::never());
+    } else {
+      *request = new_handle<bp_request>(started);
+    }
   });
 }
 int32_t bp_group_probe(bp_group* group, int32_t peer, uint64_t tag, int64_t timeout_ns, bp_message** message,
@@ -278,7 +283,8 @@ int32_t bp_group_probe(bp_group* group, int32_t peer, uint64_t tag, int64_t time
     bp_result found = {sizeof(bp_result), -1, 0, 0};
     hand_out(message, "message", [&] {
       const Deadline deadline = Deadline::after(timeout_or(timeout_ns, target.config().timeout_ns));
-      return new_handle<bp_message>(group->group, target.probe(peer, tag, deadline, &found));
+      bp_message* const taken = target.probe(peer, tag, deadline, &found);
+      return new_handle<bp_message>(group->group, taken, found);
     });
     copy_result(found, result);
   });

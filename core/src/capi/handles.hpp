@@ -54,6 +54,7 @@ struct bp_request : backplane::core::Handle<bp_request> {
 struct bp_message : backplane::core::Handle<bp_message> {
   std::shared_ptr<backplane::core::Group> group;
   bp_message* message;  // the backend's
+  bp_result found;      // its source, size and tag
 };
 
 struct bp_memory : backplane::core::Handle<bp_memory> {

@@ -43,8 +43,11 @@ bp_message* Group::probe(int32_t peer, uint64_t tag, Deadline deadline, bp_resul
       if (status == BP_OK) return message;
       if (status != BP_AGAIN) throw explained(Error(status, err.text, err.peer_rank, err.native_code));
     }
-    if (deadline.passed())
-      fail(BP_TIMEOUT, "probe on rank {} of group '{}': no message came", config_.rank, config_.name);
+    if (deadline.passed()) {
+      fail(BP_TIMEOUT, "probe on rank {} of group '{}': no message from {} with {} came in time", config_.rank,
+           config_.name, peer == BP_ANY_SOURCE ? "any rank" : fmt::format("rank {}", peer),
+           tag == BP_ANY_TAG ? "any tag" : fmt::format("tag {}", tag));
+    }
     Interruptible::check();
     std::this_thread::sleep_for(std::chrono::nanoseconds(pause_ns));
   }

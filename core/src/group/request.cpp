@@ -19,6 +19,11 @@ void copy_array(const uint64_t*& array, int32_t world_size, std::vector<uint64_t
   array = storage.data();
 }
 
+// A call that was left behind in the backend may still use the memory of a list, which then stays for ever.
+void keep_from_wedged(const Started& started) {
+  if (started.deliver && started.agent->wedged()) new std::function<void()>(started.deliver);
+}
+
 }  // namespace
 
 bool Request::settled() {
@@ -52,7 +57,14 @@ uint64_t Request::on_end(Ended ended) {
     callbacks_.emplace_back(number, std::move(ended));
     is_first = !std::exchange(watched_, true);
   }
-  if (is_first) watch();
+  if (!is_first) return number;
+  try {
+    watch();
+  } catch (...) {  // no thread, no memory: the caller is told, so that the callback must not come
+    const std::lock_guard lock(state_mutex_);
+    watched_ = false;
+    if (std::erase_if(callbacks_, [number](const auto& each) { return each.first == number; }) > 0) throw;
+  }
   return number;
 }
 
@@ -230,7 +242,11 @@ void NativeRequest::end(int32_t status, const bp_error& err) {
     error = started_.group->failure(cause, started_.valid, true);
   }
   hand_out_result();
-  if (started_.deliver && !error) started_.deliver();
+  if (error) {
+    keep_from_wedged(started_);
+  } else if (started_.deliver) {
+    started_.deliver();
+  }
   settle(std::move(error));
   started_.group->forget(this, started_.number, status);
 }
@@ -307,6 +323,7 @@ void TaskRequest::perform() {
   } catch (const std::exception& e) {
     error = group.failure(Error(BP_RESOURCE, e.what()), started_.valid, true);
   }
+  if (error) keep_from_wedged(started_);
   const int32_t status = error ? error->status() : BP_OK;
   settle(std::move(error));
   {

@@ -72,7 +72,7 @@ Group::Plan Group::plan_one(const bp_op& given) const {
   if (op.kind == BP_RECV && op.tag == BP_ANY_TAG && !agent.has_flag(BP_BACKEND_ANY_TAG)) {
     fail(BP_UNSUPPORTED, "recv: backend {} cannot receive a message with any tag; name the tag", agent.id());
   }
-  if (message && op.tag != 0 && op.message == nullptr && !agent.has_flag(BP_BACKEND_TAGS)) {
+  if (message && op.tag != 0 && !agent.has_flag(BP_BACKEND_TAGS)) {
     fail(BP_UNSUPPORTED, "{}: backend {} has no tags; use tag 0", op_name(op.kind), agent.id());
   }
   if (!plan.native && (message || memory != BP_HOST || !agent.can_complete())) {

@@ -96,14 +96,8 @@ class Validation {
                                  BP_BIT(BP_SCATTER) | BP_BIT(BP_SCATTERV);
     const bool rooted = (kRooted & BP_BIT(op_.kind)) != 0;
     if (!rooted && collective(op_.kind)) return;
-    if (op_.message != nullptr && op_.kind != BP_RECV) bad("{}: a message is for a recv", op_name(op_.kind));
     const int32_t other = rooted ? op_.root : op_.peer;
     valid_.other = other;
-    if (op_.message != nullptr) {
-      op_.peer = valid_.other = BP_ANY_SOURCE;
-      op_.tag = 0;
-      return;
-    }
     if (!rooted && op_.tag >= UINT64_C(1) << 32 && !(op_.kind == BP_RECV && op_.tag == BP_ANY_TAG)) {
       bad("{}: tag {} is not below 2^32", op_name(op_.kind), op_.tag);
     }

@@ -83,14 +83,16 @@ struct HostCalls {
 
   static void report_failure(void* ctx, const bp_error* why) {
     Host& h = host(ctx);
-    const Error error(why->status == BP_OK || why->status == BP_AGAIN ? BP_INTERNAL : why->status, why->text,
-                      why->peer_rank, why->native_code);
-    const std::lock_guard lock(h.listener_mutex_);
-    if (h.listener_) {
-      h.listener_(error);
-    } else {
+    bp_error err;
+    bp_error_init(&err);
+    const int32_t status = guarded(&err, [&h, why] {
+      const Error error(why->status == BP_OK || why->status == BP_AGAIN ? BP_INTERNAL : why->status, why->text,
+                        why->peer_rank, why->native_code);
+      const std::lock_guard lock(h.listener_mutex_);
+      if (h.listener_) return h.listener_(error);
       write_log(BP_LOG_WARN, fmt::format("{} reports a failure: {}", h.name_, error.what()));
-    }
+    });
+    if (status != BP_OK) write_log(BP_LOG_ERROR, err.text);  // no thread, no memory: the next operation fails
   }
 
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
