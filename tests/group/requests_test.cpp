@@ -74,8 +74,8 @@ TEST_P(RequestsTest, EndAtTheirDeadlineThoughNobodyWaits) {
 TEST_P(RequestsTest, ACollectiveOfOneRankBreaksItsGroupAtItsDeadline) {
   const Store store = Store::inproc();
   on_ranks(2, [&store, this](int rank) {
+    std::vector<uint8_t> bytes(8, 1);  // busy until the group has ended
     ProcessGroup group = ProcessGroup::create(group_options(backend(), store, rank, 2));
-    std::vector<uint8_t> bytes(8, 1);
     if (rank == 0) bp_request_release(start(group, BP_ALL_REDUCE, 0, bytes, kSecond / 2));
     bp_error err;
     bp_error_init(&err);
