@@ -125,7 +125,6 @@ std::shared_ptr<Request> Group::start_task(Started started) {
 std::shared_ptr<Request> Group::start_native(Started started) {
   Agent& agent = *started.agent;
   const uint64_t entry = started.number;
-  watchdog_->expect(started.deadline);
   bp_error err;
   bp_error_init(&err);
   bp_work* work = nullptr;
@@ -134,8 +133,14 @@ std::shared_ptr<Request> Group::start_native(Started started) {
   auto request = std::make_shared<NativeRequest>(std::move(started), work);
   if (work == nullptr) {
     recorder_.finish(entry, BP_OK);
-  } else {
-    keep(request);
+    return request;
+  }
+  keep(request);
+  try {
+    watchdog_->expect(request->overdue());  // after the fact, so that what is done at once needs no thread
+  } catch (const Error&) {
+    give_up({request});
+    throw;
   }
   return request;
 }
