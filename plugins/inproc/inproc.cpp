@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <new>
+#include <utility>
 
 #include "backplane/sdk/mailbox.hpp"
 #include "backplane/sdk/sdk.hpp"
@@ -98,7 +100,8 @@ class InprocGroup final : public sdk::ProcessGroup {
 
   // Ends what this rank waits for, and what the others wait for from it.
   void leave(const sdk::Failure& why) noexcept {
-    if (left_.exchange(true)) return;
+    const std::lock_guard lock(leaving_);  // whoever comes second returns when it is done
+    if (std::exchange(left_, true)) return;
     if (sent_.load()) hubs().keep(hub_);
     const sdk::Failure gone(BP_PEER_LOST, "rank " + std::to_string(rank_) + " left the group: " + why.what(), rank_);
     const sdk::Failure& for_peers = why.status() == BP_CANCELLED ? gone : why;
@@ -112,7 +115,8 @@ class InprocGroup final : public sdk::ProcessGroup {
   const int32_t rank_;
   const std::shared_ptr<Hub> hub_;
   sdk::MailboxProbe probe_{mine()};
-  std::atomic<bool> left_ = false;
+  std::mutex leaving_;
+  bool left_ = false;
   std::atomic<bool> sent_ = false;
 };
 

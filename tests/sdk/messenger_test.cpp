@@ -5,6 +5,7 @@
 
 #include <numeric>
 #include <string>
+#include <thread>
 
 #include "sdk/failure_of.hpp"
 
@@ -297,6 +298,22 @@ TEST(MessengerTest, AbortEndsEverythingWithItsReason) {
   Messenger::Bytes frame;
   EXPECT_FALSE(wire[0].next(1, frame));
   EXPECT_TRUE(wire[0].aborted());
+}
+
+// Also for one that comes while another is about it: what is submitted after it has returned fails as it says.
+TEST(MessengerTest, AnAbortHasHappenedWhenItReturns) {
+  for (int round = 0; round < 2000; ++round) {
+    Wire wire(3);
+    wire[0].lost(1, Failure(BP_PEER_LOST, "rank 1 has left", 1));
+    const auto end = [&wire] {
+      wire[0].abort(Failure(BP_CANCELLED, "the end"));
+      Data got(1);
+      EXPECT_EQ(failure_of([&] { recv(wire[0], 1, 1, got); }).status(), BP_CANCELLED);
+    };
+    std::thread other(end);
+    end();
+    other.join();
+  }
 }
 
 TEST(MessengerTest, FlushWaitsForTheTransport) {

@@ -138,6 +138,7 @@ class Messenger {
   void withdrawn(int32_t peer, uint64_t id);
   void cancel_send(int32_t peer, uint64_t id);
   void cancel_recv(const Completion* which);
+  void fail_all(const Failure& why);
   bool busy() const;
 
   const int32_t rank_;

@@ -321,23 +321,31 @@ inline void Messenger::lost(int32_t peer, const Failure& why) {
 }
 
 inline void Messenger::abort(const Failure& why) {
+  std::optional<Failure> first;
   {
     const std::lock_guard lock(mutex_);
-    if (aborted_) return;
-    aborted_.emplace(why);
-    for (Peer& p : peers_) {
-      for (auto& [id, m] : p.out) m.sent->fail(why);
-      if (p.leaving) p.leaving->fail(why);
-      for (const auto& completion : p.stuck) completion->fail(why);
-      for (auto& [id, m] : p.in) {
-        if (m.receive) m.receive->received->fail(why);
-      }
-      p = Peer{};
+    if (!aborted_) {
+      aborted_.emplace(why);
+      fail_all(why);
     }
-    changed_.notify_all();
-    for (size_t peer = 0; peer < peers_.size(); ++peer) on_ready_(static_cast<int32_t>(peer));
+    first = aborted_;
   }
-  mailbox_.close(why, why);
+  mailbox_.close(*first, *first);  // also by a second caller, whose operations may come before the first is here
+}
+
+// Under the lock.
+inline void Messenger::fail_all(const Failure& why) {
+  for (Peer& p : peers_) {
+    for (auto& [id, m] : p.out) m.sent->fail(why);
+    if (p.leaving) p.leaving->fail(why);
+    for (const auto& completion : p.stuck) completion->fail(why);
+    for (auto& [id, m] : p.in) {
+      if (m.receive) m.receive->received->fail(why);
+    }
+    p = Peer{};
+  }
+  changed_.notify_all();
+  for (size_t peer = 0; peer < peers_.size(); ++peer) on_ready_(static_cast<int32_t>(peer));
 }
 
 inline bool Messenger::aborted() {
