@@ -26,7 +26,8 @@ refused 2 "cannot name a backend" Upper
 refused 2 "cannot name a backend" "$(printf 'a%.0s' {1..33})"
 refused 2 "cannot name a backend" "a/b"
 refused 2 "cannot name a backend" ""
-refused 2 "taken by Backplane" auto
+refused 2 "is taken" auto
+refused 2 "is taken" inproc
 refused 2 "there are: --language c++ --from sendrecv" net --language go
 refused 2 "there are: --language c++ --from sendrecv" net --language rust --from wrap
 refused 2 "make it first" net --directory missing/net

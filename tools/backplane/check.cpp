@@ -56,17 +56,6 @@ std::map<std::string, std::string> key_values(const std::vector<std::string>& wo
   return result;
 }
 
-// A word of a shell's command line.
-std::string shell_quoted(const std::string& word) {
-  if (!word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                              "_-+=./:,@%") == std::string::npos) {
-    return word;
-  }
-  std::string result = "'";
-  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
-}
-
 // How the command to reproduce a failure begins; the library adds the subject and the case.
 std::string reproduction(const CheckSettings& settings) {
   std::string command = "backplane check";

@@ -3,6 +3,7 @@
 // backplane new: writes a project for a backend of one's own, from the templates in share/backplane/templates.
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,8 +17,10 @@
 #include <system_error>
 
 #include "backplane/abi/version.h"
+#include "backplane/registry.hpp"
 #include "commands.hpp"
 #include "failure.hpp"
+#include "table.hpp"
 
 namespace backplane::tool {
 namespace {
@@ -91,6 +94,15 @@ std::string substituted(const std::string& text, const std::vector<Word>& words)
   return result;
 }
 
+bool exists(const std::string& name) {
+  try {
+    backend_type(name);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void check_name(const std::string& name) {
   const bool fits = !name.empty() && name.size() <= 32 && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
@@ -98,12 +110,13 @@ void check_name(const std::string& name) {
   if (!fits) {
     throw Failure(kWrongUse, fmt::format("'{}' cannot name a backend; use 1 to 32 of a-z, 0-9, '_' and '-'", name));
   }
-  for (const char* taken : {"auto", "self", "inproc"}) {
-    if (name == taken)
-      throw Failure(kWrongUse, fmt::format("'{}' is taken by Backplane itself; choose another name", name));
-  }
   // CMake would take it for an option of its commands.
-  if (name.front() == '-') throw Failure(kWrongUse, fmt::format("'{}' begins with '-'; begin with a letter", name));
+  if (name.front() == '-') {
+    throw Failure(kWrongUse, fmt::format("'{}' begins with '-'; begin with a letter or a digit", name));
+  }
+  if (name == "auto" || exists(name)) {
+    throw Failure(kWrongUse, fmt::format("'{}' is taken: Backplane has a backend of that name; choose another", name));
+  }
 }
 
 const Recipe& recipe_for(const NewSettings& settings) {
@@ -200,6 +213,13 @@ class Draft {
   fs::path path_;
 };
 
+// May others write to what this process makes?
+bool shares_writing() {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  return (mask & (S_IWGRP | S_IWOTH)) != (S_IWGRP | S_IWOTH);
+}
+
 void create(const NewSettings& settings) {
   check_name(settings.name);
   const Recipe& recipe = recipe_for(settings);
@@ -219,12 +239,13 @@ void create(const NewSettings& settings) {
     if (layer != nullptr) apply(source / layer, draft.path(), words);
   }
   draft.keep();
-  fmt::print(
-      "{0} is the project of a backend that {1}. Build and check it:\n\n"
-      "    cmake -S {0} -B {0}/build -DCMAKE_PREFIX_PATH={3} && cmake --build {0}/build && ctest --test-dir "
-      "{0}/build\n\n"
-      "Then begin with {0}/{2}.\n",
-      shown, recipe.about, substituted(recipe.edit, words), prefix_of(source).string());
+  const std::string folder = shell_quoted(shown), build = shell_quoted(shown + "/build");
+  const std::string prefix = shell_quoted(prefix_of(source).string());
+  fmt::print("{} is the project of a backend that {}. Build and check it:\n\n", shown, recipe.about);
+  if (shares_writing()) fmt::print("    umask 022  # plugins that others could write to are refused\n");
+  fmt::print("    cmake -S {0} -B {1} -DCMAKE_PREFIX_PATH={2} && cmake --build {1} && ctest --test-dir {1}\n\n", folder,
+             build, prefix);
+  fmt::print("Then begin with {}/{}.\n", shown, substituted(recipe.edit, words));
 }
 
 }  // namespace

@@ -33,6 +33,16 @@ std::string Table::text(std::string_view indent) const {
   return result;
 }
 
+std::string shell_quoted(const std::string& word) {
+  if (!word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                              "_-+=./:,@%") == std::string::npos) {
+    return word;
+  }
+  std::string result = "'";
+  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
 std::string printable(std::string_view text) {
   std::string result(text);
   for (char& c : result) {

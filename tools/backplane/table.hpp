@@ -29,6 +29,8 @@ class Table {
 
 // Text of unknown origin (file names, what a plugin says) without what could move a terminal's cursor.
 std::string printable(std::string_view text);
+// A word of a shell's command line.
+std::string shell_quoted(const std::string& word);
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
