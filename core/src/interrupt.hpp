@@ -35,6 +35,8 @@ class Interruptible {
   }
   // Asks the hook; false on a thread that does not. Not under a lock.
   static bool interrupted() { return active() && ask(); }
+  // The same on any thread.
+  static bool hook_says_so() { return is_hook_set() && ask(); }
   // Throws BP_CANCELLED if it says so.
   static void check() {
     if (interrupted()) refuse();

@@ -195,6 +195,8 @@ TEST(Arguments, OfGroups) {
   bp_memory* memory = nullptr;
   bp_objects* objects = nullptr;
   uint32_t word = 0;
+  bp_op untyped;
+  bp_op_init(&untyped, BP_ALL_REDUCE);
   bp_op large;
   bp_op_init(&large, BP_ALL_REDUCE);
   large.dtype = BP_U32;
@@ -208,6 +210,7 @@ TEST(Arguments, OfGroups) {
   short_config.struct_size = 8;
   expect_answers({
       {"init", [](bp_error* e) { return bp_init_process_group(nullptr, nullptr, e); }, "`config`"},
+      {"run without a dtype", [&](bp_error* e) { return bp_group_run(group, &untyped, e); }, "dtype has not been set"},
       {"default", [](bp_error* e) { return bp_default_group(nullptr, e); }, "`group`"},
       {"create", [&](bp_error* e) { return bp_group_create(&config, nullptr, e); }, "`group`"},
       {"create of none", [&](bp_error* e) { return bp_group_create(nullptr, &made, e); }, "`config`"},

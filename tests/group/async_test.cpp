@@ -66,7 +66,7 @@ TEST_P(AsyncTest, DroppedReceivesMayStillBeAnswered) {
   in_group([](ProcessGroup& group) {
     const int out = 7;
     int in = 0;
-    group.irecv(as_buffer(in), group.rank(), 1);
+    static_cast<void>(group.irecv(as_buffer(in), group.rank(), 1));  // goes on
     group.send(as_buffer(out), group.rank(), 1);
     int again = 0;
     Work kept = group.irecv(as_buffer(again), group.rank(), 2);

@@ -80,7 +80,6 @@ template <typename T, typename Group = ProcessGroup&>
 constexpr std::array kReads = {
     requires { std::declval<Group>().send(std::declval<T>(), 0); },
     requires { send(std::declval<T>(), 0); },
-    requires { isend(std::declval<T>(), 0); },
     requires { compat::pack_split(std::declval<T>(), std::span<const uint64_t>(), std::span<const Buffer>()); },
 };
 template <typename T, typename Group = ProcessGroup&>
@@ -103,6 +102,7 @@ constexpr std::array kWrites = {
 template <typename T>
 concept Sends = requires(ProcessGroup& group) {
   group.isend(std::declval<T>(), 0);
+  isend(std::declval<T>(), 0);
 };
 
 constexpr bool all(const auto& calls) { return std::ranges::all_of(calls, std::identity()); }

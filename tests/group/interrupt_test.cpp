@@ -1,48 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The interruption hook ends whatever blocks, within a fraction of a second, and leaves no buffer in use.
-#include <atomic>
-#include <chrono>
-
 #include "support/eventually.hpp"
 #include "support/groups.hpp"
+#include "support/interruption.hpp"
 
 namespace backplane::test {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Interrupts this thread's next blocking call, once.
-thread_local bool wants_interruption = false;
-thread_local bool is_rank = false;
-std::atomic<int> ranks_asked = 0;
-std::atomic<int> others_asked = 0;
-
-int32_t hook(void*) {
-  ++(is_rank ? ranks_asked : others_asked);
-  return std::exchange(wants_interruption, false) ? 1 : 0;
-}
-
-class Hooked {
- public:
-  Hooked() { bp_set_interrupt_hook(hook, nullptr); }
-  ~Hooked() { bp_set_interrupt_hook(nullptr, nullptr); }
-  Hooked(const Hooked&) = delete;
-  Hooked& operator=(const Hooked&) = delete;
-};
-
-// The call must end by the interruption, long before its own timeout.
-template <typename Call>
-void expect_interrupted(const std::string& what, const Call& call, const char* says = "interrupted by the program") {
-  wants_interruption = true;
-  const auto begin = Clock::now();
-  std::string text;
-  EXPECT_EQ(failure_of(call, &text), Status::kCancelled) << what << ": " << text;
-  EXPECT_NE(text.find(says), std::string::npos) << what << ": " << text;
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10)) << what;
-  EXPECT_FALSE(wants_interruption) << what << ": nobody was asked";
-  wants_interruption = false;
-}
 
 using InterruptTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, InterruptTest,

@@ -153,6 +153,27 @@ TEST(PluginServices, ASubgroupsInitIsGivenItsParent) {
   });
 }
 
+// An init that does not come back may go on looking at the parent's agent.
+TEST(PluginServices, TheParentOfAnInitThatIsLeftBehindStays) {
+  static std::atomic<bool> is_let_go = false;
+  static std::atomic<void*> seen = nullptr;
+  bp_backend& backend = const_cast<bp_backend&>(descriptor("lingering", BP_BACKEND_BLOCKING_INIT, 0));
+  backend.init = [](const bp_backend* self, const bp_init* request, bp_agent* agent, bp_error* err) -> int32_t {
+    if (request->parent == nullptr) return Notes::init(self, request, agent, err);
+    while (!is_let_go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    seen = static_cast<Notes::Agent*>(request->parent->self)->parent = request->parent->self;
+    return bp_error_set(err, BP_RESOURCE, 0, -1, "too late");
+  };
+  ProcessGroup group = start("lingering", Store::inproc(), 0, 1);
+  Notes::Agent* const parent = Notes::agent_of(0);
+  EXPECT_EQ(failure_of([&] { group.new_group({0}, "", std::chrono::milliseconds(100)); }), Status::kTimeout);
+  group.destroy();
+  is_let_go = true;
+  EXPECT_TRUE(eventually([parent] { return seen == parent; }));
+  const std::lock_guard lock(Notes::mutex);
+  std::erase(Notes::agents, parent);  // it stays; other tests look for theirs
+}
+
 TEST(PluginServices, AReportOfFailureBreaksTheGroup) {
   descriptor("notes", 0, 0);
   ProcessGroup group = start("notes", Store::inproc(), 0, 1);

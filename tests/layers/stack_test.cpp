@@ -68,13 +68,14 @@ std::vector<std::string> stacks() {
   const std::string validate = "validate?nan=error";
   const std::string trace = "trace";
   return {trace + "," + validate + "," + chaos, validate + "," + chaos + "," + trace,
-          chaos + "," + trace + "," + validate, trace + "," + trace + "," + chaos + "," + chaos};
+          chaos + "," + trace + "," + validate, trace + "," + trace + "," + chaos + "," + chaos,
+          trace + ",matching," + validate + "," + chaos};
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, StackTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::ValuesIn(stacks())),
                          [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::to_string(info.index % 4);
+                           return std::get<0>(info.param) + "_" + std::to_string(info.index % stacks().size());
                          });
 
 TEST_P(StackTest, OperationsAndFailures) {

@@ -67,6 +67,7 @@ inline bp_agent start_agent(const bp_backend& backend, uint32_t kind, const Plac
                         global_ranks.data(),
                         inner,
                         nullptr,
+                        nullptr,
                         nullptr};
   bp_agent agent = {};
   agent.struct_size = sizeof(bp_agent);

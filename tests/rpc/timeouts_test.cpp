@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls that nobody waits for any more, because of their timeout or a cancel.
+// Calls that nobody waits for any more, because of their timeout, a cancel or an interruption.
 #include "rpc/gate.hpp"
 #include "rpc/workers.hpp"
+#include "support/interruption.hpp"
 
 namespace backplane::test {
 namespace {
@@ -23,6 +24,10 @@ std::shared_ptr<Stage> stage;
     own->begun.open();
     for (int i = 0; i < 3000 && !rpc::cancelled(); ++i) own->closed.wait(milliseconds(10));
     if (rpc::cancelled()) own->told.open();
+  });
+  rpc::register_function("hesitate", [] {
+    stage->closed.wait();
+    return 7;
   });
   return true;
 }();
@@ -49,6 +54,43 @@ TEST_P(RpcGivenUpTest, TimeoutsAreToldToTheCallee) {
   });
 }
 
+TEST_P(RpcGivenUpTest, InterruptionsCancel) {
+  const Hooked hooked;
+  stage = std::make_shared<Stage>();
+  in_world(GetParam(), 2, [](const rpc::Worker& worker) {
+    if (worker.rank() != 0) return;
+    const auto call = worker.rpc_async("worker1", "outstay");
+    EXPECT_TRUE(stage->begun.wait());
+    expect_interrupted("wait", [&call] { call.wait(); });
+    EXPECT_TRUE(stage->told.wait());
+    EXPECT_EQ(failure_of([&call] { call.wait(); }), Status::kCancelled);
+    const auto another = worker.rpc_async("worker1", "outstay");
+    expect_interrupted("wait_for", [&another] { another.wait_for(seconds(60)); });
+    const rpc::RRef<int> own = worker.remote<int>("worker0", "hesitate");
+    expect_interrupted("local", [&own] { own.local_value(); });
+    stage->closed.open();
+    EXPECT_EQ(own.to_here(), 7) << "the value is made all the same";
+  });
+}
+
+TEST_P(RpcGivenUpTest, AnInterruptedShutdownLeavesAtOnce) {
+  const Hooked hooked;
+  stage = std::make_shared<Stage>();
+  const Store store = Store::inproc();
+  Gate left;
+  on_ranks(2, [&](int rank) {
+    const rpc::Worker worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2));
+    if (rank == 1) {
+      EXPECT_TRUE(left.wait());
+      worker.shutdown(false);
+      return;
+    }
+    expect_interrupted("shutdown", [&worker] { worker.shutdown(true, seconds(60)); });
+    left.open();
+    EXPECT_EQ(failure_of([&worker] { worker.rpc_sync<void>("worker1", "outstay"); }), Status::kCancelled);
+  });
+}
+
 TEST_P(RpcGivenUpTest, CancelsAreToldToTheCallee) {
   stage = std::make_shared<Stage>();
   in_world(GetParam(), 2, [](const rpc::Worker& worker) {
@@ -58,6 +100,11 @@ TEST_P(RpcGivenUpTest, CancelsAreToldToTheCallee) {
     call.cancel();
     std::string text;
     EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kCancelled);
+    try {
+      call.wait();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.group(), "worker0");
+    }
     EXPECT_NE(text.find("'outstay' on worker 'worker1' (rank 1)"), std::string::npos) << text;
     EXPECT_TRUE(stage->told.wait());
   });

@@ -158,6 +158,7 @@ class Agent {
                           ranks.data(),
                           nullptr,
                           nullptr,
+                          nullptr,
                           nullptr};
     agent_.struct_size = sizeof(bp_agent);
     bp_error err;

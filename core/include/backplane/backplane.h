@@ -42,12 +42,14 @@ BP_API const char* bp_reduce_op_name(uint32_t reduce_op);
 BP_API const char* bp_op_name(uint32_t kind);
 BP_API const char* bp_status_name(int32_t status);
 
-/* Has `interrupted(ctx)` asked about every 100 ms by each thread that blocks in a function of this header, on that
- * thread and without a lock. Nonzero ends the call with BP_CANCELLED as if its deadline had passed: an operation that
- * the call performs or waits for is cancelled, which breaks its group if it is a collective, and its buffers are free.
- * For interpreters that look for signals there. NULL: nobody is asked. The hook may call anything but functions of this
- * API that block. */
+/* Has `interrupted(ctx)` asked about every 100 ms by each thread that blocks in a function of this API (also rpc.h, and
+ * the waits of the C++ API), on that thread and without a lock. Nonzero ends the call with BP_CANCELLED as if its
+ * deadline had passed: an operation that the call performs or waits for is cancelled, which breaks its group if it is a
+ * collective, and its buffers are free. For interpreters that look for signals there. NULL: nobody is asked. The hook
+ * may call anything but functions of this API that block. */
 BP_API void bp_set_interrupt_hook(int32_t (*interrupted)(void* ctx), void* ctx);
+/* Asks the hook on this thread: nonzero if a wait is to end. 0 if there is none. For waits of the program's own. */
+BP_API int32_t bp_interrupted(void);
 
 /* Frees a string that a function of this API returned through a char**. */
 BP_API void bp_free(void* text);
@@ -365,7 +367,8 @@ BP_API int32_t bp_request_wait_any(bp_request* const* requests, uint64_t count, 
                                    bp_error* err);
 /* Has `ended(ctx, status, error)` called once when the operation has ended: at once, if it has; else from any thread,
  * also after the request was released, and at the latest before the end of the group returns. `error` is valid during
- * the call. The callback must not wait for operations or end a group. Several callbacks are called in their order. */
+ * the call. A wait may return before it. The callback must neither wait for operations nor end a group (BP_INVALID),
+ * but it may start operations and release handles. Several callbacks are called in their order. */
 BP_API int32_t bp_request_on_done(bp_request* request, void (*ended)(void* ctx, int32_t status, const bp_error* error),
                                   void* ctx, bp_error* err);
 /* Has `stream` (cudaStream_t, of the buffers' device) wait for the operation: what is put into it from now on runs

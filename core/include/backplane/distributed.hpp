@@ -104,19 +104,29 @@ inline Work all_to_all(ConstBuffer in, Buffer out, const OptionalGroup& group = 
   return detail::chosen(group).all_to_all(in, out, options);
 }
 // Sends N elements to rank `dst`. May block until it receives.
-inline void send(ConstBuffer buffer, int dst, const OptionalGroup& group = {}, uint32_t tag = 0) {
-  detail::chosen(group).send(buffer, dst, tag);
+inline void send(ConstBuffer buffer, int dst, const OptionalGroup& group = {}, uint32_t tag = 0,
+                 const CallOptions& options = {}) {
+  detail::chosen(group).send(buffer, dst, tag, options);
 }
-// Receives at most N elements from rank `src`, or from any rank. Returns the sender's rank.
-inline int recv(Buffer buffer, int src = ProcessGroup::kAnySource, const OptionalGroup& group = {}, uint32_t tag = 0) {
-  return detail::chosen(group).recv(buffer, src, tag).received().source;
+// Receives at most N elements from rank `src`, or from any rank, with `tag`, or with any tag (ProcessGroup::kAnyTag).
+// Returns the sender's rank.
+inline int recv(Buffer buffer, int src = ProcessGroup::kAnySource, const OptionalGroup& group = {}, uint64_t tag = 0,
+                const CallOptions& options = {}) {
+  return detail::chosen(group).recv(buffer, src, tag, options).received().source;
 }
-inline Work isend(ConstBuffer buffer, int dst, const OptionalGroup& group = {}, uint32_t tag = 0) {
-  return detail::chosen(group).isend(buffer, dst, tag);
+[[nodiscard]] inline Work isend(ConstBuffer buffer, int dst, const OptionalGroup& group = {}, uint32_t tag = 0,
+                                const CallOptions& options = {}) {
+  return detail::chosen(group).isend(buffer, dst, tag, options);
 }
-inline Work irecv(Buffer buffer, int src = ProcessGroup::kAnySource, const OptionalGroup& group = {},
-                  uint32_t tag = 0) {
-  return detail::chosen(group).irecv(buffer, src, tag);
+[[nodiscard]] inline Work irecv(Buffer buffer, int src = ProcessGroup::kAnySource, const OptionalGroup& group = {},
+                                uint64_t tag = 0, const CallOptions& options = {}) {
+  return detail::chosen(group).irecv(buffer, src, tag, options);
+}
+// isend of a vector that the group keeps until the operation is done, so that the Work may be dropped.
+template <Element T>
+requires(!std::is_same_v<T, bool>) Work isend(std::vector<T>&& message, int dst, const OptionalGroup& group = {},
+                                              uint32_t tag = 0, const CallOptions& options = {}) {
+  return detail::chosen(group).isend(std::move(message), dst, tag, options);
 }
 
 }  // namespace backplane

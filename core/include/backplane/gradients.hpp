@@ -70,16 +70,21 @@ class GradientPack {
       fail(Status::kInvalid, "the gradient of '" + parameter +
                                  "' is in a pack that is not full; call flush or finish before waiting for it");
     }
-    if (timeout == kNoTimeout) {
-      changed_.wait(lock, ended);
-    } else {
-      changed_.wait_for(lock, timeout, ended);
+    const bool forever = timeout < Timeout(0);
+    const auto end = std::chrono::steady_clock::now() + std::min(timeout, Timeout::max() / 2);
+    while (!ended() && (forever || std::chrono::steady_clock::now() < end)) {
+      changed_.wait_for(lock, forever ? kLook : std::min<Timeout>(kLook, end - std::chrono::steady_clock::now()));
+      lock.unlock();
+      const bool is_interrupted = bp_interrupted() != 0;
+      lock.lock();
+      if (is_interrupted) fail(Status::kCancelled, "interrupted by the program; the pack goes on");
     }
     if (failure_) throw Error(*failure_);
     return state_ == State::kDone;
   }
 
  private:
+  static constexpr std::chrono::milliseconds kLook{100};  // at the program's interruption hook
   enum class State { kFilling, kUnderWay, kDone, kFailed };
   void set(State state) {
     const std::lock_guard lock(mutex_);

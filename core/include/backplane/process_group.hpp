@@ -179,12 +179,12 @@ class ProcessGroup {
     op.tag = tag;
     return run(static_cast<bp_op&&>(op), options);
   }
-  // send and recv with async_op.
-  Work isend(ConstBuffer buffer, int peer, uint32_t tag = 0, CallOptions options = {}) {
+  // send and recv with async_op. The buffer is in use until the Work says that the operation has ended.
+  [[nodiscard]] Work isend(ConstBuffer buffer, int peer, uint32_t tag = 0, CallOptions options = {}) {
     options.async_op = true;
     return send(buffer, peer, tag, options);
   }
-  Work irecv(Buffer buffer, int peer = kAnySource, uint64_t tag = 0, CallOptions options = {}) {
+  [[nodiscard]] Work irecv(Buffer buffer, int peer = kAnySource, uint64_t tag = 0, CallOptions options = {}) {
     options.async_op = true;
     return recv(buffer, peer, tag, options);
   }

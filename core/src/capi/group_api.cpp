@@ -306,8 +306,14 @@ int32_t bp_request_test(bp_request* request, bp_error* err) {
   return request_call(request, err, [=] { return live(request, "request").request->test(); });
 }
 int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err) {
-  return request_call(request, err,
-                      [=] { return live(request, "request").request->wait(Deadline::after(timeout_ns)); });
+  return request_call(request, err, [=] {
+    Request& target = *live(request, "request").request;
+    if (InCallback::active() && timeout_ns != 0) {
+      if (!target.test()) InCallback::refuse("wait for an operation that is in flight");
+      return true;
+    }
+    return target.wait(Deadline::after(timeout_ns));
+  });
 }
 int32_t bp_request_wait_any(bp_request* const* requests, uint64_t count, int64_t timeout_ns, uint64_t* index,
                             bp_error* err) {
@@ -337,6 +343,7 @@ int32_t bp_request_on_done(bp_request* request, void (*ended)(void* ctx, int32_t
       bp_error report;
       const int32_t status = status_of(error, &report);
       if (status != BP_OK) name_group(&report, group);
+      const InCallback scope;
       ended(ctx, status, &report);
     });
   });
@@ -429,6 +436,7 @@ int32_t bp_group_trace(bp_group* group, char** json, bp_error* err) {
                     [=] { hand_out(json, "json", [=] { return copy_text(group_of(group).trace_json()); }); });
 }
 void bp_set_interrupt_hook(int32_t (*interrupted)(void* ctx), void* ctx) { set_interrupt_hook(interrupted, ctx); }
+int32_t bp_interrupted(void) { return Interruptible::hook_says_so() ? 1 : 0; }
 void bp_set_log(void (*log)(void* ctx, uint32_t level, const char* text), void* ctx) { set_log(log, ctx); }
 
 }  // extern "C"

@@ -38,6 +38,16 @@ Worker& worker_of(const bp_rpc* handle) { return *live(handle, "rpc").worker; }
 
 rpc::Ref& ref_of(const bp_rref* handle) { return *live(handle, "ref").ref; }
 
+const std::string& name_of(const Worker& worker) { return worker.names()[static_cast<size_t>(worker.rank())]; }
+
+// A function of a worker, whose name goes into *err.
+template <typename Body>
+int32_t worker_call(const bp_rpc* rpc, bp_error* err, Body&& body) noexcept {
+  const int32_t status = api_call(err, std::forward<Body>(body));
+  if (status != BP_OK && err != nullptr && is_live(rpc)) name_group(err, name_of(*rpc->worker));
+  return status;
+}
+
 std::optional<Error> contradiction(const bp_rpc_config& config, const GroupConfig& own) {
   if (config.rank >= 0 && config.rank != own.rank) {
     return Error(BP_INVALID, fmt::format("rank argument {} doesn't match pg rank {}", config.rank, own.rank));
@@ -163,12 +173,14 @@ class Claim {
   std::optional<Error> problem_;
 };
 
-Done done_of(bp_rpc_done done, void* ctx) {
-  return [done, ctx](std::shared_ptr<Parcel> result, const Error* error) {
+// `worker` calls it, and so outlives it.
+Done done_of(const Worker& worker, bp_rpc_done done, void* ctx) {
+  return [&worker, done, ctx](std::shared_ptr<Parcel> result, const Error* error) {
     if (error == nullptr) return done(ctx, new_handle<bp_rpc_payload>(std::move(result)), nullptr);
     bp_error err;
     bp_error_init(&err);
     bp_error_set(&err, error->status(), error->native_code(), error->peer_rank(), error->what());
+    name_group(&err, name_of(worker));
     done(ctx, nullptr, &err);
   };
 }
@@ -222,12 +234,13 @@ const char* bp_rpc_worker_name(const bp_rpc* rpc, int32_t rank) {
   return rank < 0 || static_cast<size_t>(rank) >= names.size() ? nullptr : names[static_cast<size_t>(rank)].c_str();
 }
 int32_t bp_rpc_find(const bp_rpc* rpc, const char* name, int32_t* rank, bp_error* err) {
-  return api_call(err, [=] { hand_out(rank, "rank", [=] { return worker_of(rpc).find(&required(name, "name")); }); });
+  return worker_call(rpc, err,
+                     [=] { hand_out(rank, "rank", [=] { return worker_of(rpc).find(&required(name, "name")); }); });
 }
 
 int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t timeout_ns, bp_objects** out,
                           bp_error* err) {
-  return api_call(err, [=] {
+  return worker_call(rpc, err, [=] {
     if (size > 0) required(static_cast<const char*>(data), "data");
     const std::string_view object =
         size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
@@ -237,7 +250,7 @@ int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t 
 
 int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char** leaks, bp_error* err) {
   if (leaks != nullptr) *leaks = nullptr;
-  return api_call(err, [=] {
+  return worker_call(rpc, err, [=] {
     const std::shared_ptr<Worker> worker = worker_of(rpc).shared_from_this();
     std::optional<Error> problem;
     std::vector<std::string> lines;
@@ -257,7 +270,8 @@ int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char*
   });
 }
 int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err) {
-  return api_call(err, [=] { hand_out(json, "json", [=] { return copy_text(worker_of(rpc).metrics_json()); }); });
+  return worker_call(rpc, err,
+                     [=] { hand_out(json, "json", [=] { return copy_text(worker_of(rpc).metrics_json()); }); });
 }
 
 int32_t bp_rpc_register(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
@@ -296,11 +310,12 @@ void bp_rpc_payload_release(bp_rpc_payload* parcel) { release(parcel); }
 
 int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments, int64_t timeout_ns,
                     bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
-  return api_call(err, [=] {
+  return worker_call(rpc, err, [=] {
     rpc::Content content = rpc::take_content(required(arguments, "arguments"));
     if (done == nullptr) fail(BP_INVALID, "`done` must not be NULL");
+    Worker& worker = worker_of(rpc);
     const uint64_t number =
-        worker_of(rpc).call(to, &required(function, "function"), std::move(content), timeout_ns, done_of(done, ctx));
+        worker.call(to, &required(function, "function"), std::move(content), timeout_ns, done_of(worker, done, ctx));
     if (id != nullptr) *id = number;
   });
 }
@@ -320,7 +335,7 @@ void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx) {
 
 int32_t bp_rpc_remote(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments,
                       int64_t timeout_ns, bp_rref** ref, bp_error* err) {
-  return api_call(err, [=] {
+  return worker_call(rpc, err, [=] {
     rpc::Content content = rpc::take_content(required(arguments, "arguments"));
     hand_out(ref, "ref", [=, &content] {
       return new_handle<bp_rref>(
@@ -329,7 +344,7 @@ int32_t bp_rpc_remote(bp_rpc* rpc, int32_t to, const char* function, const bp_rp
   });
 }
 int32_t bp_rref_create(bp_rpc* rpc, const bp_rpc_value* value, bp_rref** ref, bp_error* err) {
-  return api_call(err, [=] {
+  return worker_call(rpc, err, [=] {
     required(ref, "ref");
     auto kept = std::make_shared<rpc::Value>(required(value, "value"));
     *ref = new_handle<bp_rref>(worker_of(rpc).keep(std::move(kept)));
@@ -339,7 +354,8 @@ int32_t bp_rref_owner(const bp_rref* ref) { return is_live(ref) ? ref->ref->owne
 int32_t bp_rref_fetch(bp_rref* ref, int64_t timeout_ns, bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
   return api_call(err, [=] {
     if (done == nullptr) fail(BP_INVALID, "`done` must not be NULL");
-    const uint64_t number = ref_of(ref).shared_worker()->fetch(ref->ref, timeout_ns, done_of(done, ctx));
+    const std::shared_ptr<Worker> worker = ref_of(ref).shared_worker();
+    const uint64_t number = worker->fetch(ref->ref, timeout_ns, done_of(*worker, done, ctx));
     if (id != nullptr) *id = number;
   });
 }

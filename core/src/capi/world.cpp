@@ -268,6 +268,7 @@ void destroy_default() {
 }
 
 void end_group(const std::shared_ptr<Group>& group) {
+  InCallback::refuse("end a group");
   bool was_default = false;
   {
     const std::lock_guard lock(the_default().mutex);

@@ -6,6 +6,7 @@
 #include "group/engine.hpp"
 #include "group/pass.hpp"
 #include "group/watchdog.hpp"
+#include "store/waiting.hpp"
 
 namespace backplane::core {
 namespace {
@@ -321,7 +322,9 @@ void Group::end_requests() {
 }
 
 void Group::drop_handle() {
-  if (handles_.fetch_sub(1) == 1) destroy();
+  if (handles_.fetch_sub(1) != 1) return;
+  if (!InCallback::active()) return destroy();
+  start_quiet_thread("bp-end", [self = shared_from_this()] { self->destroy(); }).detach();
 }
 
 }  // namespace backplane::core

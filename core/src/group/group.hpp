@@ -217,7 +217,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   static void add_exemptions(const ChosenBackend& chosen, const std::vector<Exemption>& exemptions,
                              std::vector<ChosenBackend>* backends);
   void start_agent(const ChosenBackend& backend, Deadline deadline, Group* parent);
-  const bp_agent* parent_agent(const Member& member) const;
+  std::shared_ptr<Agent> parent_agent(const Member& member) const;
   // Adds who and what to a failure.
   Error labelled(const Error& error, const ValidOp& valid) const;
   std::optional<Error> cause_behind(const Error& error);
@@ -264,7 +264,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   Metrics metrics_;     // of a worker, for layers: read until the agents are gone
   std::string worker_;  // its name
   bp_metrics_api shown_metrics_ = {};
-  std::vector<std::unique_ptr<Agent>> agents_;
+  std::vector<std::shared_ptr<Agent>> agents_;  // a subgroup that starts may share one for a moment
   std::array<Agent*, BP_MEMORY_COUNT> by_memory_ = {};
   struct Exempt {  // from that
     SizeRange range;

@@ -26,9 +26,11 @@ bp_message* Group::probe(int32_t peer, uint64_t tag, Deadline deadline, bp_resul
       fail(BP_INVALID, "probe: peer {} is not a rank of this group of {}", peer, config_.world_size);
     }
     if (tag >= UINT64_C(1) << 32 && tag != BP_ANY_TAG) fail(BP_INVALID, "probe: tag {} is not below 2^32", tag);
-    if (agent->probe() == nullptr) fail(BP_UNSUPPORTED, "probe: backend {} cannot probe for messages", agent->id());
-    if (tag == BP_ANY_TAG && !agent->has_flag(BP_BACKEND_ANY_TAG)) {
-      fail(BP_UNSUPPORTED, "probe: backend {} cannot match any tag; name the tag", agent->id());
+    if (agent->probe() == nullptr) {
+      fail(BP_UNSUPPORTED, "probe: backend {} cannot probe for messages; {}", agent->id(), kMatchingHint);
+    }
+    if (tag == BP_ANY_TAG && !agent->matches_by(BP_BACKEND_ANY_TAG)) {
+      fail(BP_UNSUPPORTED, "probe: backend {} cannot match any tag; name the tag, or {}", agent->id(), kMatchingHint);
     }
   }
   for (int64_t pause_ns = kShortestProbePauseNs;; pause_ns = std::min(2 * pause_ns, kLongestProbePauseNs)) {

@@ -22,6 +22,25 @@ namespace backplane::core {
 class Agent;
 class Group;
 
+// While it lives, this thread runs a callback of the program. It may be one that the end of a group waits for, or that
+// makes other operations get on.
+class InCallback {
+ public:
+  InCallback() { ++depth_; }
+  ~InCallback() { --depth_; }
+  InCallback(const InCallback&) = delete;
+  InCallback& operator=(const InCallback&) = delete;
+
+  static bool active() { return depth_ > 0; }
+  // Throws BP_INVALID if it does; "end a group".
+  static void refuse(const char* what) {
+    if (active()) fail(BP_INVALID, "a callback of a request must not {}; let another thread do it", what);
+  }
+
+ private:
+  static inline thread_local int depth_ = 0;
+};
+
 // Any thread may call anything; only one at a time drives the backend.
 class Request : public std::enable_shared_from_this<Request> {
  public:

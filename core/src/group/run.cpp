@@ -66,14 +66,16 @@ Group::Plan Group::plan_one(const bp_op& given) const {
     op.output.count *= size;
     plan.native = true;
   }
-  if (op.kind == BP_RECV && op.peer == BP_ANY_SOURCE && !agent.has_flag(BP_BACKEND_ANY_SOURCE)) {
-    fail(BP_UNSUPPORTED, "recv: backend {} cannot receive from any rank; name the sender", agent.id());
+  if (op.kind == BP_RECV && op.peer == BP_ANY_SOURCE && !agent.matches_by(BP_BACKEND_ANY_SOURCE)) {
+    fail(BP_UNSUPPORTED, "recv: backend {} cannot receive from any rank; name the sender, or {}", agent.id(),
+         kMatchingHint);
   }
-  if (op.kind == BP_RECV && op.tag == BP_ANY_TAG && !agent.has_flag(BP_BACKEND_ANY_TAG)) {
-    fail(BP_UNSUPPORTED, "recv: backend {} cannot receive a message with any tag; name the tag", agent.id());
+  if (op.kind == BP_RECV && op.tag == BP_ANY_TAG && !agent.matches_by(BP_BACKEND_ANY_TAG)) {
+    fail(BP_UNSUPPORTED, "recv: backend {} cannot receive a message with any tag; name the tag, or {}", agent.id(),
+         kMatchingHint);
   }
-  if (message && op.tag != 0 && !agent.has_flag(BP_BACKEND_TAGS)) {
-    fail(BP_UNSUPPORTED, "{}: backend {} has no tags; use tag 0", op_name(op.kind), agent.id());
+  if (message && op.tag != 0 && !agent.matches_by(BP_BACKEND_TAGS)) {
+    fail(BP_UNSUPPORTED, "{}: backend {} has no tags; use tag 0, or {}", op_name(op.kind), agent.id(), kMatchingHint);
   }
   if (!plan.native && (message || memory != BP_HOST || !agent.can_complete())) {
     fail(BP_UNSUPPORTED, "backend {} cannot perform {} on {} memory, and the core cannot complete it", agent.id(),
@@ -103,7 +105,9 @@ uint64_t Group::number(Plan* plan, uint64_t flags) {
 void Group::run_with_tag(const bp_op& given, uint64_t tag) {
   const Pass pass(*this);
   Plan plan = this->plan(given);
-  if (!plan.agent->has_flag(BP_BACKEND_TAGS)) fail(BP_UNSUPPORTED, "backend {} has no tags", plan.agent->id());
+  if (!plan.agent->matches_by(BP_BACKEND_TAGS)) {
+    fail(BP_UNSUPPORTED, "backend {} has no tags; {}", plan.agent->id(), kMatchingHint);
+  }
   plan.valid.op.tag = plan.agent->native_tag(tag);
   execute(&plan);
 }

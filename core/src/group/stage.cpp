@@ -56,7 +56,8 @@ Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options
                         start->config.global_ranks.data(),
                         inner,
                         start->config.parent,
-                        start->config.parent == nullptr ? nullptr : start->config.parent_ranks.data()};
+                        start->config.parent == nullptr ? nullptr : start->config.parent_ranks.data(),
+                        inner == nullptr ? nullptr : config.inner_backend};
   host_->on_failure(config.on_failure);
   agent_.struct_size = sizeof(bp_agent);
   bp_error err;
@@ -69,6 +70,7 @@ Stage::Stage(const Member& member, std::shared_ptr<const BackendOptions> options
   } else {
     status = backend.init(&backend, &init, &agent_, &err);
   }
+  if (!isolation_ || !isolation_->wedged()) start->config.parent_owner.reset();
   if (status != BP_OK) {
     throw_report(status, err,
                  fmt::format("rank {} could not start {} {} for group '{}'", config.rank,

@@ -24,9 +24,11 @@ struct AgentConfig {
   std::vector<int32_t> global_ranks;
   std::shared_ptr<Store> store;  // this level's own keys
   int64_t timeout_ns = 0;
-  const bp_agent* parent = nullptr;        // of the same backend in the group that this one is made from
-  std::vector<int32_t> parent_ranks = {};  // with a parent: each member's rank there
-  Host::FailureListener on_failure = {};   // hears of failures that the plugin reports
+  const bp_agent* parent = nullptr;           // of the same backend in the group that this one is made from
+  std::vector<int32_t> parent_ranks = {};     // with a parent: each member's rank there
+  std::shared_ptr<void> parent_owner = {};    // keeps it until init has returned, which may be never
+  const bp_backend* inner_backend = nullptr;  // of a layer: the backend below
+  Host::FailureListener on_failure = {};      // hears of failures that the plugin reports
 };
 
 class Stage {

@@ -25,6 +25,9 @@ std::string fingerprint(const GroupConfig& config) {
                         backend.memory ? (*backend.memory == BP_HOST ? "cpu:" : "cuda:") : "",
                         backend.options ? backend.options->fingerprint() : "auto");
   }
+  for (const Chosen& layer : config.layers) {
+    if ((layer.member->backend->flags & BP_BACKEND_TAGS) != 0) text += fmt::format(" within {}", layer.member->id);
+  }
   std::string ranks;
   for (const int32_t rank : config.global_ranks) ranks += fmt::format(" {}", rank);
   return fmt::format("backend {} for ranks{}", text, ranks);
@@ -259,12 +262,12 @@ void Group::end_start(const Error& cause) {
 }
 
 // The agent of this backend that a group made from this one may build on.
-const bp_agent* Group::parent_agent(const Member& member) const {
+std::shared_ptr<Agent> Group::parent_agent(const Member& member) const {
   const std::lock_guard lock(mutex_);
   if (cause_ || state_.load() != State::kActive) return nullptr;
   const auto found = std::find_if(agents_.begin(), agents_.end(),
                                   [&member](const auto& agent) { return &agent->member() == &member; });
-  return found == agents_.end() ? nullptr : &(*found)->bare();
+  return found == agents_.end() ? nullptr : *found;
 }
 
 void Group::start_agent(const ChosenBackend& backend, Deadline deadline, Group* parent) {
@@ -277,13 +280,18 @@ void Group::start_agent(const ChosenBackend& backend, Deadline deadline, Group* 
   agent.store = make_prefix_store(store_, fmt::format("agent{}/", agents_.size()));
   agent.timeout_ns = deadline.left_ns();
   agent.on_failure = [watchdog = watchdog_](const Error& why) { watchdog->fail(why); };
-  if (parent != nullptr) agent.parent = parent->parent_agent(*backend.member);
+  if (parent != nullptr) {
+    const auto its = parent->parent_agent(*backend.member);
+    agent.parent = its ? &its->bare() : nullptr;
+    agent.parent_owner = its;
+  }
   for (size_t i = 0; agent.parent != nullptr && i < config_.global_ranks.size(); ++i) {
     const auto& ranks = parent->config_.global_ranks;
     agent.parent_ranks.push_back(
         static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), config_.global_ranks[i]) - ranks.begin()));
   }
-  auto made = std::make_unique<Agent>(Chosen{backend.member, backend.options}, config_.layers, agent);
+  auto made = std::make_shared<Agent>(Chosen{backend.member, backend.options}, config_.layers, agent);
+  agent.parent_owner.reset();
   {
     const std::lock_guard lock(mutex_);
     agents_.push_back(std::move(made));

@@ -36,6 +36,7 @@ class Validation {
     if (op_.kind >= BP_OP_COUNT) bad("there is no operation kind {}", op_.kind);
     if (op_.kind == BP_BARRIER) return barrier();
     size_ = dtype_size(op_.dtype);
+    if (op_.dtype == BP_DTYPE_UNSET) bad("{}: bp_op.dtype has not been set", op_name(op_.kind));
     if (size_ == 0) bad("{}: there is no dtype {}", op_name(op_.kind), op_.dtype);
     check_buffer(op_.input, "input");
     check_buffer(op_.output, "output");
@@ -52,6 +53,7 @@ class Validation {
   }
 
   void barrier() {
+    op_.dtype = 0;
     op_.input = op_.output = {};
     clear_counts();
   }

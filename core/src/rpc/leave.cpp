@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "group/objects.hpp"
+#include "interrupt.hpp"
 #include "log.hpp"
 #include "rpc/caught.hpp"
 #include "rpc/worker.hpp"
+#include "store/waiting.hpp"
 
 namespace backplane::core::rpc {
 namespace {
@@ -116,6 +118,7 @@ void Worker::settle(Deadline deadline) {
         fail(BP_TIMEOUT, "worker '{}' still had calls under way when the time to shut down was over{}",
              names_[static_cast<size_t>(rank_)], calls_under_way());
       }
+      Interruptible::check();
       std::unique_lock lock(mutex_);
       quiet_.wait_for(lock, std::chrono::nanoseconds(kLookNs));
     }
@@ -192,7 +195,9 @@ std::vector<std::string> Worker::shutdown(bool graceful, int64_t timeout_ns) {
   }
   if (!graceful || problem) say_goodbye();
   const std::string& name = names_[static_cast<size_t>(rank_)];
-  const Deadline last = std::max(deadline, Deadline::after(kLeaveGraceNs));
+  const bool is_hurried = problem && problem->status() == BP_CANCELLED;  // interrupted
+  const Deadline grace = Deadline::after(kLeaveGraceNs);
+  const Deadline last = is_hurried ? grace : std::max(deadline, grace);
   if (!close(Error(BP_CANCELLED, fmt::format("worker '{}' has shut down", name)), last)) {
     fail(BP_TIMEOUT,
          "worker '{}' has left, but what runs there does not end: {}; functions that take long are to look at "
@@ -208,7 +213,7 @@ bool Worker::begin_to_leave() {
   std::unique_lock lock(leave_mutex_);
   const auto self = std::this_thread::get_id();
   if (leaving_ == self) return false;
-  left_.wait(lock, [this] { return !group_ || !leaving_; });
+  wait_on(left_, lock, Deadline::never(), [this] { return !group_ || !leaving_; });
   if (!group_) return false;
   leaving_ = self;
   return true;

@@ -117,6 +117,7 @@ Transport::Transport(const Member& member, const std::shared_ptr<const BackendOp
                         config.global_ranks.data(),
                         inner_ ? &inner_->outermost() : nullptr,
                         nullptr,
+                        nullptr,
                         nullptr};
   agent_.struct_size = sizeof(bp_agent);
   bp_error err;

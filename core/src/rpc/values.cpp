@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "store/waiting.hpp"
+
 namespace backplane::core::rpc {
 namespace {
 
@@ -138,8 +140,7 @@ std::shared_ptr<Value> Values::wait(const Id& value, Deadline deadline) {
     const auto found = values_.find(value);
     return closed_ || found == values_.end() || found->second.ready();
   };
-  if (deadline.infinite()) changed_.wait(lock, settled);
-  if (!deadline.infinite() && !changed_.wait_until(lock, deadline.at(), settled)) {
+  if (!wait_on(changed_, lock, deadline, settled)) {
     fail(BP_TIMEOUT, "the value that is referred to has not been made in time");
   }
   const Owned& owned = find(value);

@@ -47,9 +47,11 @@ class Waiter {
   Waiter& operator=(const Waiter&) = delete;
 
   void wake() { sem_post(&woken_); }
-  void wait() {
+  bool wait_briefly() {
     const auto woken = [](void* self) { return int32_t{sem_trywait(&static_cast<Waiter*>(self)->woken_) == 0}; };
-    if (bp_rpc_wait_briefly(woken, this) != 0) return;
+    return bp_rpc_wait_briefly(woken, this) != 0;
+  }
+  void wait() {
     while (sem_wait(&woken_) != 0) {
     }
   }
@@ -103,7 +105,12 @@ class FutureState {
     const std::lock_guard lock(mutex_);
     return done_;
   }
+  // Throws Status::kCancelled, and cancels the call, if the program interrupts this thread.
   bool wait(Timeout timeout) {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds kLook{100};
+    const bool forever = timeout < Timeout::zero();
+    const auto end = forever ? Clock::time_point::max() : Clock::now() + std::min(timeout, Timeout::max() / 2);
     Waiter self;
     {
       const std::lock_guard lock(mutex_);
@@ -111,13 +118,18 @@ class FutureState {
       self.next = std::exchange(waiters_, &self);
     }
     const Waiting waiting;
-    if (timeout < Timeout::zero()) {
-      self.wait();
-      return true;
+    if (forever && self.wait_briefly()) return true;
+    while (!self.wait_until(std::min(end, Clock::now() + kLook))) {
+      const bool is_interrupted = bp_interrupted() != 0;
+      if (!is_interrupted && Clock::now() < end) continue;
+      if (!forget(&self)) {
+        self.wait();  // wake follows
+        return true;
+      }
+      if (!is_interrupted) return false;
+      bp_rpc_cancel(rpc_.get(), call_);
+      backplane::detail::fail(Status::kCancelled, "interrupted by the program");
     }
-    const bool woken = self.wait_until(std::chrono::steady_clock::now() + std::min(timeout, Timeout::max() / 2));
-    if (forget(&self)) return false;
-    if (!woken) self.wait();  // wake follows
     return true;
   }
   // Requires that the future is done.
@@ -203,7 +215,7 @@ class Future {
 
   bool done() const { return state_->done(); }
   // Blocks until the call has ended and returns its result. Throws the call's failure. Each call decodes the result
-  // again.
+  // again. Interrupted by the program (bp_set_interrupt_hook) it cancels the call; so does wait_for.
   T wait() const {
     state_->wait(kNoTimeout);
     return state_->get();

@@ -62,7 +62,7 @@ class Work {
   }
   // Calls `ended` once when the operation has ended, with its failure or nullptr: at once if it has, otherwise on any
   // thread, also if all copies of this are gone, and at the latest before the end of the group returns. `ended` must
-  // neither throw nor wait for operations.
+  // neither throw, nor wait for operations, nor end a group (Status::kInvalid).
   void on_done(std::function<void(const Error* failure)> ended) {
     if (!request_) return ended(nullptr);
     auto own = std::make_unique<std::function<void(const Error*)>>(std::move(ended));

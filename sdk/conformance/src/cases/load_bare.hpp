@@ -27,7 +27,7 @@ constexpr uint32_t kMinor0Size = 0;
 template <>
 constexpr inline uint32_t kMinor0Size<bp_host> = 96;
 template <>
-constexpr inline uint32_t kMinor0Size<bp_init> = 96;
+constexpr inline uint32_t kMinor0Size<bp_init> = 104;
 template <>
 constexpr inline uint32_t kMinor0Size<bp_op> = 168;
 template <>

@@ -73,6 +73,9 @@ class Messenger {
     return recv({peer, tag, data, capacity, result, nullptr, 0, false}, nullptr);
   }
 
+  // A matched probe, as Mailbox's.
+  bp_message* probe(int32_t source, uint64_t tag, bp_result& result) { return mailbox_.probe(source, tag, result); }
+  void drop(bp_message* message) noexcept { mailbox_.drop(message); }
   // What the group's extension() answers to BP_EXT_PROBE. Valid as long as this object.
   const bp_probe_api* probe_table() const { return probe_.table(); }
 

@@ -88,7 +88,8 @@ struct Context {
         options(init.values, init.value_count),
         timeout_ns(init.timeout_ns),
         global_ranks(init.global_ranks, init.global_ranks + init.world_size),
-        inner(init.inner) {}
+        inner(init.inner),
+        inner_backend(BP_HAS(&init, inner_backend) ? init.inner_backend : nullptr) {}
 
   int32_t rank;
   int32_t world_size;
@@ -98,7 +99,8 @@ struct Context {
   Options options;
   int64_t timeout_ns;  // for init itself
   std::vector<int32_t> global_ranks;
-  const bp_agent* inner;  // layers only
+  const bp_agent* inner;            // layers only
+  const bp_backend* inner_backend;  // likewise: what the layers wrap, with its flags
 };
 
 namespace detail {

@@ -142,7 +142,8 @@ BP_AT(bp_init, global_ranks, 64);
 BP_AT(bp_init, inner, 72);
 BP_AT(bp_init, parent, 80);
 BP_AT(bp_init, parent_ranks, 88);
-BP_SIZE(bp_init, 96);
+BP_AT(bp_init, inner_backend, 96);
+BP_SIZE(bp_init, 104);
 
 BP_AT(bp_agent, struct_size, 0);
 BP_AT(bp_agent, kind, 4);

@@ -50,11 +50,11 @@
  * TAGS. Tags of users are below 2^32. Tags that the core makes for itself have BP_TAG_INTERNAL set. A backend with
  * BP_BACKEND_TAGS matches all 64 bits, or the low bp_backend.tag_bits bits: then the highest of those stands for
  * BP_TAG_INTERNAL, and the core refuses tags of users that do not fit below it. BP_ANY_TAG, which only backends with
- * BP_BACKEND_ANY_TAG are given, matches every tag of users. A recv takes the oldest message that matches peer and tag;
- * with BP_ANY_SOURCE the oldest from anyone, as this rank saw them arrive; a message goes to the oldest recv that
- * matches. Order among submits of several threads is that of calls that do not overlap. The core completes what a
- * backend lacks with tags of its own; a backend without BP_BACKEND_TAGS may ignore them, for they keep the order of
- * (peer).
+ * BP_BACKEND_ANY_TAG are given, matches every tag of users; no message is sent with it. A recv takes the oldest message
+ * that matches peer and tag; with BP_ANY_SOURCE the oldest from anyone, as this rank saw them arrive; a message goes to
+ * the oldest recv that matches. Order among submits of several threads is that of calls that do not overlap. The core
+ * completes what a backend lacks with tags of its own; a backend without BP_BACKEND_TAGS may ignore them, for they keep
+ * the order of (peer).
  *
  * MESSAGES are bytes: sender and receiver need not name the same dtype, a peer may be the rank itself. A message longer
  * than the receive buffer ends the recv with BP_INVALID: the message is consumed, bp_result holds its source and full
@@ -134,13 +134,17 @@ typedef struct bp_op {
   bp_message* message; /* recv: the message that a probe took (ext/probe.h), instead of peer and tag; else NULL */
 } bp_op;
 
-/* An operation of that kind with every other field zero or NULL, but for the timeout: that of the group. */
+#define BP_DTYPE_UNSET UINT32_MAX /* no dtype: an operation with it is BP_INVALID, unless it is a barrier */
+
+/* An operation of that kind with every other field zero or NULL, but for the dtype, which has to be set, and the
+ * timeout: that of the group. */
 static inline void bp_op_init(bp_op* op, uint32_t kind) {
   const bp_buffer none = {NULL, 0, BP_HOST, 0};
   /* Field by field: compilers clear so large a struct by an instruction that takes a tenth of a small operation. */
   op->struct_size = sizeof *op;
   op->kind = kind;
-  op->dtype = op->reduce_op = 0;
+  op->dtype = BP_DTYPE_UNSET;
+  op->reduce_op = 0;
   op->root = op->peer = 0;
   op->tag = op->seq = op->flags = 0;
   op->timeout_ns = BP_INHERIT_TIMEOUT;

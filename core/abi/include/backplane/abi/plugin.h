@@ -28,7 +28,8 @@ enum {
   BP_KIND_LAYER = 4          /* a process group that wraps another one (bp_init.inner) */
 };
 
-/* Properties of a backend; a mask. */
+/* Properties of a backend; a mask. A layer with BP_BACKEND_TAGS matches messages by itself, whatever the backend can:
+ * then its BP_BACKEND_ANY_SOURCE, BP_BACKEND_ANY_TAG and tag_bits hold, and all ranks must have it. */
 enum {
   BP_BACKEND_TAGS = 1,         /* send and recv match tags */
   BP_BACKEND_ANY_SOURCE = 2,   /* recv accepts BP_ANY_SOURCE */
@@ -98,6 +99,8 @@ typedef struct bp_init {
                                     of this group are in its init, other members of the parent need not be. Operations
                                     of the parent may be in flight. Valid during the call; layers are given NULL */
   const int32_t* parent_ranks;   /* world_size elements, each member's rank in the parent; NULL without a parent */
+  const struct bp_backend* inner_backend; /* layers: the backend that is wrapped, below all layers, with its flags and
+                                             tag_bits. Static. NULL otherwise */
 } bp_init;
 
 /* What init makes. Filled in by the plugin; the struct itself belongs to the core. */

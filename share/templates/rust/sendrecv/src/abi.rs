@@ -183,7 +183,7 @@ layout! {
 }
 
 layout! {
-    pub struct Init: 96 {
+    pub struct Init: 104 {
         struct_size: u32 = 0,
         rank: i32 = 4,
         world_size: i32 = 8,
@@ -199,6 +199,7 @@ layout! {
         inner: *const c_void = 72,
         parent: *const Agent = 80,
         parent_ranks: *const i32 = 88,
+        inner_backend: *const Backend = 96,
     }
 }
 

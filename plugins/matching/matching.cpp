@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The layer `matching`: tags, any source, any tag and matched probes over a backend that lacks them. See
+// share/doc/layers.md.
+#include <optional>
+
+#include "backplane/sdk/layer.hpp"
+#include "backplane/sdk/sdk.hpp"
+#include "carrier.hpp"
+
+namespace backplane::matching {
+namespace {
+
+constexpr int64_t kFarewell = INT64_C(2'000'000'000);  // nanoseconds: for what has been sent and has not left
+
+class MatchingLayer final : public sdk::Layer {
+ public:
+  explicit MatchingLayer(const sdk::Context& context)
+      : Layer(context),
+        messenger_(context.rank, context.world_size,
+                   [this](int32_t peer) {
+                     if (carrier_) carrier_->ready(peer);
+                   }),
+        probe_(*this) {
+    if (context.inner_backend == nullptr) {
+      throw sdk::Failure(BP_UNSUPPORTED, "the layer matching needs a core that tells which backend it wraps");
+    }
+    if (context.world_size == 1) return;
+    carrier_.emplace(inner(), *context.inner_backend, context.rank, context.world_size, messenger_);
+    carrier_->start([this](const sdk::Failure& why) { abort(why); });
+  }
+  ~MatchingLayer() override { messenger_.flush(kFarewell); }
+
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    if (op.kind != BP_SEND && op.kind != BP_RECV) return inner().submit(op);
+    if (op.input.memory != BP_HOST || op.output.memory != BP_HOST) {
+      if (op.message != nullptr) messenger_.drop(op.message);
+      throw sdk::Failure(BP_UNSUPPORTED, "the layer matching sends and receives host memory only");
+    }
+    watch(op.peer);
+    return messenger_.submit(op);
+  }
+  void abort(const sdk::Failure& why) noexcept override {
+    messenger_.abort(why);
+    inner().abort(why);
+  }
+  const void* extension(std::string_view id) override {
+    if (id == BP_EXT_PROBE) return probe_.table();
+    if (id == BP_EXT_NOTIFY) return sdk::notify_table();
+    return Layer::extension(id);
+  }
+
+ private:
+  // The messenger's, and whom it names is watched.
+  class Probe final : public sdk::ProbeTable {
+   public:
+    explicit Probe(MatchingLayer& layer) : layer_(layer) {}
+    bp_message* probe(int32_t peer, uint64_t tag, bp_result& result) override {
+      layer_.watch(peer);
+      return layer_.messenger_.probe(peer, tag, result);
+    }
+    void drop(bp_message* message) noexcept override { layer_.messenger_.drop(message); }
+
+   private:
+    MatchingLayer& layer_;
+  };
+
+  void watch(int32_t peer) {
+    if (carrier_) carrier_->watch(peer);
+  }
+
+  sdk::Messenger messenger_;
+  Probe probe_;
+  std::optional<Carrier> carrier_;  // last: it uses the messenger
+};
+
+struct Matching {
+  static constexpr const char* id = "matching";
+  static constexpr const char* version = "1.0.0";
+  static constexpr const char* summary = "layer: tags, any source, any tag and probes over a backend that lacks them";
+  static constexpr uint32_t kinds = BP_KIND_LAYER;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG | BP_BACKEND_BOUNDED;
+  static constexpr std::array<bp_option, 0> options = {};
+  static constexpr std::array<bp_capability, 0> capabilities = {};
+  static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {
+    return std::make_unique<MatchingLayer>(context);
+  }
+};
+
+}  // namespace
+}  // namespace backplane::matching
+
+BACKPLANE_PLUGIN("Backplane", backplane::matching::Matching)
