@@ -29,12 +29,15 @@ class Plain {
   static int32_t init(const bp_backend* self, const bp_init* request, bp_agent* agent, bp_error* err) {
     const int32_t status = real_(self, request, agent, err);
     if (status != BP_OK) return status;
-    const auto* api = static_cast<const bp_process_group_api*>(agent->api);
-    static bp_process_group_api looked_at = *api;
-    submit_ = api->submit;
-    looked_at.submit = submit;
+    static const bp_process_group_api looked_at = look_at(static_cast<const bp_process_group_api*>(agent->api));
     agent->api = &looked_at;
     return BP_OK;
+  }
+  static bp_process_group_api look_at(const bp_process_group_api* api) {
+    submit_ = api->submit;
+    bp_process_group_api result = *api;
+    result.submit = submit;
+    return result;
   }
   static int32_t submit(void* self, const bp_op* op, bp_work** work, bp_error* err) {
     const bool is_message = op->kind == BP_SEND || op->kind == BP_RECV;
