@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint64_t kFrame = sdk::Messenger::kHeadSize + sdk::Messenger::kPiece;  // bytes, at most
 constexpr std::chrono::milliseconds kBetweenLooks{50};
+constexpr std::chrono::microseconds kMoment{200};
 constexpr int64_t kCancelGrace = INT64_C(100'000'000);  // nanoseconds
 
 bool has_tags(const bp_backend& backend) { return (backend.flags & BP_BACKEND_TAGS) != 0; }
@@ -40,7 +41,8 @@ Carrier::Carrier(const sdk::Inner& inner, const bp_backend& backend, int32_t ran
       world_size_(world_size),
       tag_(frame_tag(backend)),
       takes_any_(has_tags(backend) && (backend.flags & BP_BACKEND_ANY_SOURCE) != 0),
-      messenger_(messenger) {
+      messenger_(messenger),
+      patience_(kMoment) {
   if (takes_any_) inboxes_.emplace_back(BP_ANY_SOURCE, tag_, kFrame);
   for (int32_t peer = 0; peer < world_size && !takes_any_; ++peer) {
     if (peer != rank) inboxes_.emplace_back(peer, tag_, kFrame);
@@ -97,8 +99,12 @@ bool Carrier::progress(sdk::Poller::Sleep& sleep) {
   bool busy = receive_all();
   if (!busy) tell_losses();
   for (const int32_t peer : take_notes()) busy = carry(peer) || busy;
-  look_at_lifelines(Clock::now());
-  return busy;
+  const Clock::time_point now = Clock::now();
+  look_at_lifelines(now);
+  if (busy) last_busy_ = now;
+  if (busy || now - last_busy_ >= patience_.limit() || !patience_.pays(now)) return busy;
+  patience_.yield(now);  // an answer is often near
+  return true;
 }
 
 bool Carrier::receive_all() {

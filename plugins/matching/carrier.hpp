@@ -19,6 +19,7 @@
 
 #include "backplane/sdk/layer.hpp"
 #include "backplane/sdk/messenger.hpp"
+#include "backplane/sdk/patience.hpp"
 #include "backplane/sdk/poller.hpp"
 
 namespace backplane::matching {
@@ -79,13 +80,15 @@ class Carrier {
   const bool takes_any_;  // one receive from anybody, instead of one for each rank
   sdk::Messenger& messenger_;
   bool is_aborted_ = false;     // end has aborted the wrapped group
-  std::list<Inbox> inboxes_;    // of frames; the thread's, as the next five
+  std::list<Inbox> inboxes_;    // of frames; the thread's, as the next seven
   std::list<Inbox> lifelines_;  // of messages that are never sent: they end when the rank is lost
   std::map<int32_t, Sending> sending_;
   std::map<int32_t, sdk::Failure> lost_;  // and not yet told: what they had sent is received first
   std::set<int32_t> told_;
   Clock::time_point next_look_;  // at the lifelines
-  std::mutex mutex_;             // guards what follows
+  Clock::time_point last_busy_;
+  sdk::Patience patience_;
+  std::mutex mutex_;  // guards what follows
   std::set<int32_t> ready_;
   std::set<int32_t> watched_;
   std::vector<int32_t> to_watch_;
