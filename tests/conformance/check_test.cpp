@@ -132,7 +132,7 @@ TEST(Check, SaysFirstWhyTheCoreRefusesAFile) {
   const Workplace workplace;
   const std::string file = workplace.file("backplane_text.so");
   std::ofstream(file) << "this is no plugin\n";
-  const Outcome outcome = check({file, "-n", "2", "--filter", "load.opens", "--filter", "p2p"});
+  const Outcome outcome = check({"-n", "2", "--filter", "load.opens", "--filter", "p2p", file});
   EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
   EXPECT_TRUE(outcome.out.starts_with("Backplane refuses this plugin: ")) << outcome.out;
   EXPECT_FALSE(contains(outcome.out, "p2p.")) << outcome.out;

@@ -339,10 +339,12 @@ void add_bench(CLI::App& app, int& exit_code) {
                    "A backend, as in 'gloo?iface=lo'; repeatable. Left out: all viable")
       ->option_text("NAME")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--peer", settings->peers, "Another library; repeatable")
       ->option_text("NAME")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   list("--operation", settings->operations, "What to measure", "OPERATION,... (all_reduce)");
   list("--sizes", settings->sizes, "Sizes in bytes with K, M or G, or FROM:TO:FACTOR", "SIZE,... (4,1K,64K,1M)");

@@ -214,6 +214,7 @@ void add_check(CLI::App& app, int& exit_code) {
       ->add_option("--filter", settings->filters, "Only these: a group, a case, or a pattern with * and ?; repeatable")
       ->option_text("GROUP[.CASE]")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--format", settings->format, "text, tap, junit or json")
       ->option_text("FORMAT")
@@ -226,6 +227,7 @@ void add_check(CLI::App& app, int& exit_code) {
   command->add_option("--option", settings->options, "An option of the backend, KEY=VALUE; repeatable")
       ->option_text("KEY=VALUE")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
       ->add_option("--buffers", settings->buffers,
