@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "log.hpp"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -29,6 +30,10 @@ uint32_t threshold() {
   if (std::string_view(text) == "off") return kOff;
   for (uint32_t level = 0; level < kOff; ++level) {
     if (kLevels[level] == text) return level;
+  }
+  static std::atomic<bool> is_told = false;
+  if (*text != '\0' && !is_told.exchange(true)) {
+    std::fprintf(stderr, "[backplane warn] BACKPLANE_LOG is '%s'; it must be debug, info, warn, error or off\n", text);
   }
   return BP_LOG_WARN;
 }

@@ -34,12 +34,16 @@ constexpr Meaning kMeanings[] = {{"process_group", "process groups"},
                                  {"layer", "a layer over another backend"},
                                  {"tags", "send and recv match tags"},
                                  {"any_source", "recv from any source"},
+                                 {"any_tag", "recv with any tag"},
                                  {"autonomous", "operations get on without calls"},
                                  {"threads", "ranks may be threads of one process"},
                                  {"one_process", "all ranks of a group are in one process"},
                                  {"bounded", "is trusted to keep deadlines"},
                                  {"authenticates", "knows its peers in jobs with a secret"},
-                                 {"local", "leaves the process-wide default group alone"}};
+                                 {"local", "leaves the process-wide default group alone"},
+                                 {"rpc_over_group", "its messages travel over a process group"},
+                                 {"blocking_init", "its start cannot be interrupted"},
+                                 {"one_world", "a process belongs to one world"}};
 
 std::string in_words(const Json& names) {
   Strings words;

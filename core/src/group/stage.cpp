@@ -22,7 +22,8 @@ void Stage::check_kind(const Member& member, uint32_t kind) {
     fail(BP_INVALID, "{} is a layer, not a backend: name it in BACKPLANE_LAYERS, and choose a backend for it to wrap",
          member.id);
   }
-  fail(BP_INVALID, "backend {} makes no process groups", member.id);
+  fail(BP_INVALID, "backend {} makes no process groups, but agents for RPC: name it in BACKPLANE_RPC_BACKEND",
+       member.id);
 }
 
 struct Stage::Start {

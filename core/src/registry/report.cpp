@@ -19,12 +19,16 @@ constexpr NamedBit kKinds[] = {
     {BP_KIND_PROCESS_GROUP, "process_group"}, {BP_KIND_RPC, "rpc"}, {BP_KIND_LAYER, "layer"}};
 constexpr NamedBit kFlags[] = {{BP_BACKEND_TAGS, "tags"},
                                {BP_BACKEND_ANY_SOURCE, "any_source"},
+                               {BP_BACKEND_ANY_TAG, "any_tag"},
                                {BP_BACKEND_AUTONOMOUS, "autonomous"},
                                {BP_BACKEND_THREADS, "threads"},
                                {BP_BACKEND_LOCAL, "local"},
                                {BP_BACKEND_ONE_PROCESS, "one_process"},
                                {BP_BACKEND_BOUNDED, "bounded"},
-                               {BP_BACKEND_AUTHENTICATES, "authenticates"}};
+                               {BP_BACKEND_AUTHENTICATES, "authenticates"},
+                               {BP_BACKEND_RPC_OVER_GROUP, "rpc_over_group"},
+                               {BP_BACKEND_BLOCKING_INIT, "blocking_init"},
+                               {BP_BACKEND_ONE_WORLD, "one_world"}};
 constexpr const char* kTypes[] = {"string", "int", "float", "bool", "enum", "duration", "bytes"};
 constexpr const char* kMemories[] = {"cpu", "cuda"};
 

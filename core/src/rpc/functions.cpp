@@ -49,7 +49,7 @@ void fail_unknown_function(const std::string& name) {
     const std::lock_guard lock(functions().mutex);
     for (const auto& [known, function] : functions().by_name) names.push_back(known);
   }
-  fail(BP_INVALID, "no function '{}' is registered there{}; register it before init_rpc on every worker", name,
+  fail(BP_INVALID, "no function '{}' is registered there.{} Register it before init_rpc on every worker", name,
        did_you_mean(name, names));
 }
 
