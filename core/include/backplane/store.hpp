@@ -117,7 +117,7 @@ class Store {
     table.release = Table::release;
     bp_store* store = nullptr;
     detail::call(bp_store_create_custom, static_cast<const bp_store_callbacks*>(&table), &store);
-    own.release();
+    static_cast<void>(own.release());
     return Store(store);
   }
   // A view of this store that prepends `prefix` to every key.

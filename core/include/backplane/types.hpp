@@ -137,7 +137,7 @@ class Buffer {
   Buffer(void* data, uint64_t count, DType dtype, Device device = {})
       : data_(data), count_(count), dtype_(dtype), device_(device) {}
   template <detail::MutableElementRange R>
-  Buffer(R&& range)  // NOLINT(google-explicit-constructor): conversion is its purpose
+  Buffer(R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload): a conversion
       : Buffer(std::ranges::data(range), std::ranges::size(range), dtype_of<std::ranges::range_value_t<R>>) {}
 
   void* data() const { return data_; }
@@ -159,7 +159,7 @@ class ConstBuffer {
   ConstBuffer(const void* data, uint64_t count, DType dtype, Device device = {})
       : data_(data), count_(count), dtype_(dtype), device_(device) {}
   template <detail::ElementRange R>
-  ConstBuffer(R&& range)  // NOLINT(google-explicit-constructor): conversion is its purpose
+  ConstBuffer(R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload): a conversion
       : ConstBuffer(std::ranges::data(range), std::ranges::size(range), dtype_of<std::ranges::range_value_t<R>>) {}
   ConstBuffer(const Buffer& buffer)  // NOLINT(google-explicit-constructor): conversion is its purpose
       : ConstBuffer(buffer.data(), buffer.count(), buffer.dtype(), buffer.device()) {}

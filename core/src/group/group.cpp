@@ -155,7 +155,7 @@ Error Group::labelled(const Error& error, const ValidOp& valid) const {
 }
 
 Error Group::failure(const Error& error, const ValidOp& valid, bool begun) {
-  const Error known = explained(error);
+  Error known = explained(error);
   if (caused_by_loss(known)) {
     if (collective(valid.op.kind)) abort(known);
     return known;

@@ -107,7 +107,7 @@ std::string descriptor_problem(const bp_backend& backend, std::string_view name,
   if (backend.tag_bits != 0 && (backend.tag_bits < 16 || backend.tag_bits > 64)) {
     return fmt::format("backend '{}' has {} tag bits, not 16 to 64 (or 0 for all 64)", name, backend.tag_bits);
   }
-  const std::string problem = capabilities_problem(backend, name, newer);
+  std::string problem = capabilities_problem(backend, name, newer);
   if (!problem.empty()) return problem;
   const std::string schema = option_schema_problem(backend);
   return schema.empty() ? schema : fmt::format("backend '{}': {}", name, schema);

@@ -40,6 +40,7 @@ Values::Owned& Values::find(const Id& value) {
 void Values::set(const Id& value, std::shared_ptr<Value> made) { settle(value, std::move(made), std::nullopt); }
 void Values::set(const Id& value, const Error& failure) { settle(value, nullptr, failure); }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): what nobody wants ends here, after the lock
 void Values::settle(const Id& value, std::shared_ptr<Value> made, const std::optional<Error>& failure) {
   std::vector<Waiting> waiting;
   {

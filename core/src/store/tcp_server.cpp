@@ -180,7 +180,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
                        "has no job secret, this rank has one; give the launcher and all ranks the same "
                        "BACKPLANE_SECRET_FILE");
     }
-    const Welcome welcome = judge(hello);
+    Welcome welcome = judge(hello);
     if (welcome.status == BP_OK) {
       strangers_.leave(session.id());
       const std::string rank = hello.rank < 0 ? "" : fmt::format("rank {} at ", hello.rank);

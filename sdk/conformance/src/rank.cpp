@@ -11,7 +11,7 @@ namespace backplane::conformance {
 namespace {
 
 constexpr Nanoseconds kPatience = 20 * kSecond;
-constexpr size_t kLogKept = 64 * 1024;
+constexpr size_t kLogKept = size_t{64} * 1024;
 
 }  // namespace
 

@@ -66,8 +66,8 @@ class Master {
       line.open.front().wait();
       line.open.pop_front();
     }
-    const auto future = self_.rpc_async<R>({worker, kNoTimeout}, command, line.next,
-                                           arguments...);  // if this throws, the number stays unused
+    auto future = self_.rpc_async<R>({worker, kNoTimeout}, command, line.next,
+                                     arguments...);  // if this throws, the number stays unused
     const uint64_t number = line.next++;
     line.open.push_back(future.then([self = self_, worker, number](const rpc::Future<R>& ended) {
       if (has_failed(ended)) skip(self, worker, number, kTries);

@@ -25,7 +25,7 @@ struct CallOptions {
 };
 
 // As CallOptions::stream: no ordering. The buffers are ready, and the program waits for the Work.
-inline void* const kNoStream = BP_NO_STREAM;
+inline void* const kNoStream = BP_NO_STREAM;  // NOLINT(performance-no-int-to-ptr): no pointer has it
 
 // A received message: the sender's rank in the group, the size in bytes, and the tag.
 struct Received {
@@ -67,7 +67,7 @@ class Work {
     if (!request_) return ended(nullptr);
     auto own = std::make_unique<std::function<void(const Error*)>>(std::move(ended));
     detail::call(bp_request_on_done, request_.get(), &Work::tell, static_cast<void*>(own.get()));
-    own.release();
+    static_cast<void>(own.release());
   }
   // The message of a recv that is done.
   Received received() const {

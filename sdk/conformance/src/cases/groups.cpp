@@ -77,7 +77,7 @@ void key_order(Rank& rank) {
   std::vector<std::vector<uint8_t>> sent;
   for (int32_t to = 0; to < group->size(); ++to) {
     const int32_t world_rank = members[static_cast<size_t>(to)];
-    sent.push_back(bytes_of(static_cast<uint64_t>(rank.id() * 100 + world_rank), 500));
+    sent.push_back(bytes_of(static_cast<uint64_t>(rank.id()) * 100 + static_cast<uint64_t>(world_rank), 500));
     if (to != group->rank()) sends.push_back(group->isend(to, 2, sent.back().data(), 500));
   }
   for (int32_t from = 0; from < group->size(); ++from) {
@@ -89,7 +89,7 @@ void key_order(Rank& rank) {
                     say("a recv from the group's rank ", from));
     rank.require(result.source == from, say("source ", from, ", which is rank ", world_rank, " of the world"),
                  say("source ", result.source));
-    require_bytes(rank, got, static_cast<uint64_t>(world_rank * 100 + rank.id()),
+    require_bytes(rank, got, static_cast<uint64_t>(world_rank) * 100 + static_cast<uint64_t>(rank.id()),
                   say("the group's rank ", from, ", which is rank ", world_rank, " of the world"));
   }
   for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send");

@@ -8,6 +8,7 @@
 #include "process_traffic.hpp"
 
 extern "C" {
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's name
 __attribute__((weak)) int __lsan_do_recoverable_leak_check();
 }
 

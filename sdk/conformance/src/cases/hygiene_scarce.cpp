@@ -134,7 +134,7 @@ void few_threads_together(Rank& rank) {
     limit = ThreadLimit::install(why_not);
     rank.tell("why not", why_not);
   }
-  if (rank.ask("why not") != "") rank.skip(rank.ask("why not"));
+  if (!rank.ask("why not").empty()) rank.skip(rank.ask("why not"));
   start_together(rank, "threads", [limit](int allowed) -> std::function<void()> {
     limit->allow(allowed);
     return [limit] { limit->allow(-1); };

@@ -77,7 +77,7 @@ void one_group_many_threads(Rank& rank) {
   rank.doing("using one group from four threads");
   on_threads(kThreads, [&rank, &agent](int i) {
     for (int round = 0; round < 20; ++round) {
-      pass_round(rank, *agent, static_cast<uint64_t>(100 + i), static_cast<size_t>(1 + round * 700));
+      pass_round(rank, *agent, static_cast<uint64_t>(100 + i), 1 + static_cast<size_t>(round) * 700);
     }
   });
   rank.meet();
