@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Backplane)
-set(exported backplane_abi backplane_sdk backplane)
+set(exported backplane_abi backplane_base backplane_sdk backplane)
 foreach(optional backplane_conformance)
   if(TARGET ${optional})
     list(APPEND exported ${optional})

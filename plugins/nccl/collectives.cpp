@@ -50,7 +50,7 @@ struct Collectives::Launch {
 
   // Like Work::wait.
   bool wait(int64_t timeout_ns) {
-    const sdk::Deadline deadline(timeout_ns);
+    const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
     const Fate& fate = owner.c_.fate;
     Backoff backoff;
     while (!is_done()) {
@@ -71,7 +71,7 @@ struct Collectives::Launch {
   // Like sdk::Work::wait_on_stream.
   bool wait_on_stream(cudaStream_t after, int64_t timeout_ns) {
     if (ends_on_host) throw sdk::Failure(BP_UNSUPPORTED, "nccl: staged buffers do not end in a stream");
-    const sdk::Deadline deadline(timeout_ns);
+    const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
     Backoff backoff;
     while (state.load() < State::kInStream) {
       if (deadline.passed()) return false;
@@ -188,7 +188,7 @@ Collectives::~Collectives() = default;
 std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   c_.fate.throw_if_decided();
   if (is_empty(op)) return nullptr;
-  const sdk::Deadline deadline(op.timeout_ns);
+  const sdk::Deadline deadline = sdk::Deadline::after(op.timeout_ns);
   await_room(deadline);
   auto launch = std::make_shared<Launch>(*this, op);
   launch->ends_on_host = is_staged(op) && op.kind != BP_BARRIER;

@@ -116,7 +116,8 @@ std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& ap
 
 }  // namespace
 
-Group::Group(const sdk::Context& context, Offer offer) : Group(context, offer, sdk::Deadline(context.timeout_ns)) {}
+Group::Group(const sdk::Context& context, Offer offer)
+    : Group(context, offer, sdk::Deadline::after(context.timeout_ns)) {}
 
 Group::Group(const sdk::Context& context, Offer offer, const sdk::Deadline& deadline)
     : api_(open_api(context.options.text("library"))),
@@ -143,7 +144,7 @@ Group::Group(const sdk::Context& context, Offer offer, const sdk::Deadline& dead
 
 Group::~Group() {
   poller_.stop();
-  const sdk::Deadline deadline(std::chrono::nanoseconds(kFarewell).count());
+  const sdk::Deadline deadline = sdk::Deadline::after(std::chrono::nanoseconds(kFarewell).count());
   if (fate_.decided()) {
     if (!stopped_) stop_device();
   } else {

@@ -17,7 +17,7 @@ class MessageWork final : public sdk::Work {
               std::function<void()> cancel, const Fate& fate)
       : c_(config), is_host_(is_host), done_(std::move(done)), cancel_(std::move(cancel)), fate_(fate) {}
   bool wait(int64_t timeout_ns) override {
-    const sdk::Deadline deadline(timeout_ns);
+    const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
     for (;;) {
       const int64_t left = deadline.left_ns();
       if (done_->wait(left < 0 ? kTurn : std::min(left, kTurn))) return true;
@@ -29,7 +29,7 @@ class MessageWork final : public sdk::Work {
   // Nobody tells when it enters a stream; when it ends, everybody is told.
   bool wait_on_stream(void* stream, int64_t timeout_ns) override {
     if (is_host_) throw sdk::Failure(BP_UNSUPPORTED, "nccl: a message in host memory does not end in a stream");
-    const sdk::Deadline deadline(timeout_ns);
+    const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
     for (;;) {
       if (wait(0)) return true;
       if (const std::shared_ptr<const Event> point = done_->point()) {
@@ -83,6 +83,7 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
 Transfer Messages::transfer(const bp_op& op, const bp_buffer& buffer, std::shared_ptr<MessageEnd> done) {
   const uint64_t bytes = buffer.count * bp_dtype_size(op.dtype);
   Transfer made{buffer.data, bytes, buffer.memory == BP_HOST, {}, std::move(done)};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): of BP_NO_STREAM
   if (!made.is_host && bytes > 0 && op.stream != BP_NO_STREAM) made.after = point_of(op);
   return made;
 }
@@ -373,7 +374,7 @@ void Messages::fail(const sdk::Failure& why) noexcept {
 }
 
 void Messages::close(int64_t timeout_ns) {
-  const sdk::Deadline deadline(timeout_ns);
+  const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
   each_channel([&deadline](int32_t, Channel& channel) { channel.close(deadline.left_ns()); });
 }
 

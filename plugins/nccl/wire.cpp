@@ -95,7 +95,7 @@ void Wire::cut() {
 }
 
 void Wire::flush(int64_t timeout_ns) {
-  const sdk::Deadline deadline(timeout_ns);
+  const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
   for (size_t peer = 0; peer < sockets_.size(); ++peer) {
     while (sockets_[peer] && has_to_write(peer) && !deadline.passed()) {
       pollfd item = {sockets_[peer].get(), POLLOUT, 0};

@@ -374,7 +374,7 @@ void try_segment(int32_t world_size) {
 
 std::unique_ptr<Segment> meet(const sdk::Context& context) {
   require_few(context.world_size);
-  const sdk::Deadline deadline(context.timeout_ns);
+  const sdk::Deadline deadline = sdk::Deadline::after(context.timeout_ns);
   check_abort(context);
   std::unique_ptr<Segment> segment = context.rank == 0 ? host(context, deadline) : join(context, deadline);
   segment->learn(context);

@@ -42,7 +42,7 @@ cp "$work/build/lib/libbackplane.so.1" "$work"/build/lib/backplane/plugins/*.so 
 plugin() {
   local compiler=$1 id=$2 source=$3
   shift 3
-  "$compiler" "${compile[@]}" "$@" -fPIC -shared -fvisibility=hidden -I "$frozen" -I "$root/sdk/include" "$source" \
+  "$compiler" "${compile[@]}" "$@" -fPIC -shared -fvisibility=hidden -I "$frozen" -I "$root/sdk/include" -I "$root/base/include" "$source" \
     -o "$binaries/backplane_$id.so" -pthread -Wl,-z,now "$link" -Wl,--version-script="$root/sdk/cmake/plugin.map"
 }
 # The templates as `backplane new` would fill them in.
@@ -66,7 +66,7 @@ rustc --edition 2021 --crate-type cdylib --crate-name by_rust -C opt-level=s -C 
 program() {
   local compiler=$1 name=$2 source=$3
   shift 3
-  "$compiler" "${compile[@]}" "$@" -I "$frozen" -I "$root/core/include" "$source" -o "$binaries/$name" \
+  "$compiler" "${compile[@]}" "$@" -I "$frozen" -I "$root/core/include" -I "$root/base/include" "$source" -o "$binaries/$name" \
     -pthread "$link" -L "$work/build/lib" -lbackplane
 }
 program gcc hello_c "$root/share/examples/hello.c" -std=c11

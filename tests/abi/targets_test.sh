@@ -8,7 +8,7 @@ if ! [ -d /usr/aarch64-linux-gnu/include/c++ ]; then
   echo "targets_test: no C++ library for aarch64 (Debian: libstdc++-12-dev-arm64-cross)"
   exit 77
 fi
-includes=(-I core/abi/include -I core/include -I sdk/include)
+includes=(-I core/abi/include -I base/include -I core/include -I sdk/include)
 failed=0
 # parse HEADERS ARGUMENT...: all of them in one unit; each by itself is the business of abi_headers_alone.
 parse() {
@@ -20,13 +20,13 @@ parse() {
   fi
 }
 c_headers=$(cd core/abi/include && find backplane -name '*.h' && printf 'backplane/%s.h\n' backplane rpc)
-cpp_headers=$(cd core/include && find backplane -name '*.hpp' && cd ../../sdk/include && ls backplane/sdk/*.hpp)
+cpp_headers=$(cd core/include && find backplane -name '*.hpp' && cd ../../sdk/include && ls backplane/sdk/*.hpp && cd ../../base/include && ls backplane/base/*.hpp)
 for target in aarch64-linux-gnu arm64-apple-macos13 x86_64-apple-macos13; do
   parse "$c_headers" --target=$target -ffreestanding -x c -std=c11
   parse "$c_headers" --target=$target -ffreestanding -nostdinc++ -x c++ -std=c++20
 done
 parse "$cpp_headers" --target=aarch64-linux-gnu -x c++ -std=c++20
-for header in $(grep -rlE --include='*.hpp' '<(sys/(prctl|syscall|eventfd|random)|linux/.*)\.h>' core/include/backplane sdk/include/backplane/sdk); do
+for header in $(grep -rlE --include='*.hpp' '<(sys/(prctl|syscall|eventfd|random)|linux/.*)\.h>' base/include/backplane core/include/backplane sdk/include/backplane/sdk); do
   if ! head -n 30 "$header" | grep -q 'Linux only'; then
     echo "$header uses Linux's own calls and does not say 'Linux only' at its top"
     failed=1

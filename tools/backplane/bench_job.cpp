@@ -72,7 +72,7 @@ std::vector<std::string> viable_backends() {
 class ResultFile {
  public:
   ResultFile() : file_(::memfd_create("backplane-bench", MFD_CLOEXEC)) {
-    if (!file_.open()) fail_system("cannot make a file for the results");
+    if (!file_) fail_system("cannot make a file for the results");
   }
   std::string path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get()); }
   std::string text() const {

@@ -46,9 +46,9 @@ void use_secret_file(const std::string& path) {
 
 Descriptor draw_secret() {
   const Descriptor made(::memfd_create("backplane-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!made.open()) fail_system("cannot keep a secret in memory");
+  if (!made) fail_system("cannot keep a secret in memory");
   Descriptor secret(::fcntl(made.get(), F_DUPFD_CLOEXEC, kLowestDescriptor));
-  if (!secret.open()) fail_system("cannot duplicate a descriptor");
+  if (!secret) fail_system("cannot duplicate a descriptor");
   write_random_text(secret.get());
   if (::fcntl(secret.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     fail_system("cannot seal a secret in memory");

@@ -15,7 +15,7 @@ class LineRelay {
   LineRelay(Descriptor from, Sink& to, int rank);
 
   int fd() const { return from_.get(); }
-  bool open() const { return from_.open(); }
+  bool open() const { return static_cast<bool>(from_); }
   // True if there is room for what read() would bring.
   bool ready() const { return open() && !to_->full(); }
 

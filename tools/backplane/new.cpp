@@ -133,7 +133,7 @@ const Recipe& recipe_for(const NewSettings& settings) {
 fs::path templates() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  const fs::path folder = (program.parent_path() / "../share/backplane/templates").lexically_normal();
+  fs::path folder = (program.parent_path() / "../share/backplane/templates").lexically_normal();
   if (error || !fs::is_directory(folder, error)) {
     throw Failure(kFailed, fmt::format("there are no templates in {}; they are installed together with this command",
                                        folder.string()));

@@ -15,7 +15,7 @@ namespace {
 
 void lift(Descriptor& descriptor) {
   Descriptor high(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, kLowestDescriptor));
-  if (!high.open()) fail_system("cannot duplicate a descriptor");
+  if (!high) fail_system("cannot duplicate a descriptor");
   descriptor = std::move(high);
 }
 
@@ -54,19 +54,6 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
-
-void Descriptor::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) fail_system("cannot make a pipe");
@@ -78,7 +65,7 @@ Pipe make_pipe() {
 
 Descriptor open_null_device() {
   Descriptor null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null.open()) fail_system("cannot open /dev/null");
+  if (!null) fail_system("cannot open /dev/null");
   lift(null);
   return null;
 }

@@ -10,26 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/descriptor.hpp"
+
 namespace backplane::tool {
 
 // Own descriptors begin here, above what a child is given, so that dup2 to 0..3 in a child never overwrites one.
 constexpr int kLowestDescriptor = 10;
 
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor() { reset(); }
-
-  int get() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
+using base::Descriptor;
 
 struct Pipe {
   Descriptor read;

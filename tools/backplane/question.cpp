@@ -36,7 +36,7 @@ class Hearing {
   bool listen(pid_t child, Clock::time_point end) {
     // glibc 2.36 declares pidfd_open for C only.
     const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
-    if (!process.open()) fail_system("cannot watch a child process");
+    if (!process) fail_system("cannot watch a child process");
     for (;;) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
       if (left <= 0) return false;
@@ -57,7 +57,7 @@ class Hearing {
   // True if something came.
   bool read() {
     std::array<char, 16384> buffer;
-    const ssize_t size = pipe_.open() && !complete_ ? ::read(pipe_.get(), buffer.data(), buffer.size()) : 0;
+    const ssize_t size = pipe_ && !complete_ ? ::read(pipe_.get(), buffer.data(), buffer.size()) : 0;
     if (size > 0) {
       const auto* const end = std::find(buffer.data(), buffer.data() + size, '\0');
       text_.append(buffer.data(), static_cast<size_t>(end - buffer.data()));

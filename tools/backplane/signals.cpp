@@ -24,7 +24,7 @@ Signals::Signals() {
   ::signal(SIGPIPE, SIG_IGN);
   ::pthread_sigmask(SIG_BLOCK, &set, &before_);
   descriptor_ = Descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!descriptor_.open()) fail_system("cannot listen to signals");
+  if (!descriptor_) fail_system("cannot listen to signals");
 }
 
 std::vector<int> Signals::take() {

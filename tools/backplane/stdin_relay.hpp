@@ -17,7 +17,7 @@ class StdinRelay {
   StdinRelay();
 
   // What rank 0 is to have as its standard input.
-  int for_rank() const { return pipe_.read.open() ? pipe_.read.get() : 0; }
+  int for_rank() const { return pipe_.read ? pipe_.read.get() : 0; }
   // Once rank 0 has it.
   void handed_over() { pipe_.read.reset(); }
 

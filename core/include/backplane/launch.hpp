@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/descriptor.hpp"
 #include "backplane/distributed.hpp"
 
 namespace backplane {
@@ -60,30 +61,13 @@ namespace detail {
   fail(Status::kResource, std::string("launch: cannot ") + what + ": " + why);
 }
 
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd() { close(); }
-  void close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
+using base::Descriptor;
 
 // {read, write}
-inline std::pair<Fd, Fd> make_pipe() {
+inline std::pair<Descriptor, Descriptor> make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_launch("make a pipe");
-  return {Fd(ends[0]), Fd(ends[1])};
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 inline void write_all(int fd, std::string_view bytes) {
@@ -142,9 +126,10 @@ class Launcher {
   struct Child {
     int rank = -1;
     pid_t pid = -1;
-    Fd process;               // readable when it has ended
-    std::pair<Fd, Fd> start;  // carries the store's port; the parent keeps the reading end open, which avoids SIGPIPE
-    Fd said;
+    Descriptor process;  // readable when it has ended
+    std::pair<Descriptor, Descriptor>
+        start;  // carries the store's port; the parent keeps the reading end open, which avoids SIGPIPE
+    Descriptor said;
     std::string heard = {};
     bool ended = false;
   };
@@ -158,14 +143,14 @@ class Launcher {
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);
-      start.second.close();
+      start.second.reset();
       for (Child& earlier : children_) earlier = Child();
       become(rank, ranks, start.first.get());
       perform(function, said.second.get());
     }
     ++running_;
-    children_.push_back(
-        {rank, pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(start), std::move(said.first)});
+    children_.push_back({rank, pid, Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(start),
+                         std::move(said.first)});
     if (children_.back().process.get() < 0) fail_launch("watch a rank");
   }
 
@@ -244,7 +229,7 @@ class Launcher {
       pollfd there = {child->said.get(), POLLIN, 0};
       if (::poll(&there, 1, 0) <= 0) return;
       const ssize_t got = ::read(child->said.get(), bytes.data(), bytes.size());
-      if (got == 0) child->said.close();
+      if (got == 0) child->said.reset();
       if (got <= 0) return;
       child->heard.append(bytes.data(), static_cast<size_t>(got));
     } while (all);

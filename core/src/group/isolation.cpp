@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "group/isolation.hpp"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <set>
 #include <utility>
 
-#include "backplane/sdk/owned_op.hpp"
+#include "backplane/base/owned_op.hpp"
+#include "backplane/base/signals.hpp"
 #include "error.hpp"
 #include "log.hpp"
 
@@ -45,19 +44,14 @@ void Crew::add(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
   tasks_.push_back(std::move(task));
   if (idle_ >= tasks_.size()) return changed_.notify_one();
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  const base::SignalsBlocked blocked;
   try {
     threads_.emplace_back([this] { work(); });
   } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (!threads_.empty()) return;  // a later one takes it
     tasks_.pop_back();
     throw;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Crew::work() {
@@ -84,7 +78,7 @@ struct Isolation::Work : std::enable_shared_from_this<Isolation::Work> {
 
   // What the backend may look at after the caller has left. Without BP_OP_SYNC: a wait can be left, a submit only with
   // the whole group.
-  sdk::OwnedOp op;
+  base::OwnedOp op;
   bp_result result = {sizeof(bp_result), -1, 0, 0};
   bp_result* const callers_result;
   bp_work* inner = nullptr;

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <condition_variable>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "backplane/base/signals.hpp"
 #include "deadline.hpp"
 #include "error.hpp"
 #include "interrupt.hpp"
@@ -56,25 +56,16 @@ inline Deadline at_least(const Deadline& deadline, int64_t ns) {
 // Starts a thread on which no signal handler of the program ever runs. `name` has at most 15 characters.
 template <typename Body>
 std::thread start_quiet_thread(const char* name, Body&& body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread;
-  int failure = 0;
+  const base::SignalsBlocked blocked;
   try {
-    thread = std::thread(std::forward<Body>(body));
+    std::thread thread(std::forward<Body>(body));
+    pthread_setname_np(thread.native_handle(), name);
+    return thread;
   } catch (const std::system_error& e) {
-    failure = e.code().value();
+    const int code = e.code().value();
+    throw Error(BP_RESOURCE, fmt::format("cannot start the thread {}: {}", name, std::generic_category().message(code)),
+                -1, code);
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (failure != 0) {
-    throw Error(BP_RESOURCE,
-                fmt::format("cannot start the thread {}: {}", name, std::generic_category().message(failure)), -1,
-                failure);
-  }
-  pthread_setname_np(thread.native_handle(), name);
-  return thread;
 }
 
 }  // namespace backplane::core

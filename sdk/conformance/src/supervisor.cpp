@@ -17,6 +17,7 @@
 #include <optional>
 #include <utility>
 
+#include "backplane/base/descriptor.hpp"
 #include "child.hpp"
 #include "network.hpp"
 
@@ -28,23 +29,7 @@ constexpr Nanoseconds kSkipGrace = 5 * kSecond;  // once one has skipped the cas
 constexpr Nanoseconds kStalled = 1 * kSecond;    // a rank that is stopped for ever counts as lost then
 constexpr size_t kOutputKept = 4096;
 
-class Descriptor {
- public:
-  explicit Descriptor(int value = -1) : value_(value) {}
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(value_, other.value_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-  int get() const { return value_; }
-  void close() {
-    if (value_ >= 0) ::close(std::exchange(value_, -1));
-  }
-
- private:
-  int value_;
-};
+using base::Descriptor;
 
 struct Pipe {
   Descriptor read;
@@ -242,7 +227,7 @@ class Supervisor {
     std::array<char, 65536> bytes;
     for (;;) {
       const ssize_t size = ::read(child.channel.get(), bytes.data(), bytes.size());
-      if (size == 0) child.channel.close();
+      if (size == 0) child.channel.reset();
       if (size <= 0) break;
       child.reader.feed({bytes.data(), static_cast<size_t>(size)});
     }
@@ -254,7 +239,7 @@ class Supervisor {
     std::array<char, 65536> bytes;
     for (int turns = 0; turns < 16; ++turns) {  // a plugin that prints without end must not keep us here
       const ssize_t size = ::read(child.output.get(), bytes.data(), bytes.size());
-      if (size == 0) child.output.close();
+      if (size == 0) child.output.reset();
       if (size <= 0) return;
       keep_output({bytes.data(), static_cast<size_t>(size)});
     }

@@ -26,51 +26,14 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/deadline.hpp"
+#include "backplane/base/descriptor.hpp"
 #include "process_group.hpp"
 
 namespace backplane::sdk {
 
-// A file descriptor, closed at the end.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    reset(std::exchange(other.fd_, -1));
-    return *this;
-  }
-  ~Descriptor() { reset(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
-  }
-
- private:
-  int fd_ = -1;
-};
-
-// A point in time; BP_NO_TIMEOUT is never.
-class Deadline {
- public:
-  explicit Deadline(int64_t timeout_ns)
-      : is_never_(timeout_ns < 0 || timeout_ns > kLongest),
-        at_(Clock::now() + std::chrono::nanoseconds(is_never_ ? 0 : timeout_ns)) {}
-  int64_t left_ns() const {  // at least 0, or BP_NO_TIMEOUT
-    if (is_never_) return BP_NO_TIMEOUT;
-    return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(at_ - Clock::now()).count());
-  }
-  bool passed() const { return left_ns() == 0; }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  static constexpr int64_t kLongest = 30'000'000'000'000'000;  // a year; now + INT64_MAX would overflow
-  bool is_never_;
-  Clock::time_point at_;
-};
+using base::Deadline;
+using base::Descriptor;
 
 namespace detail {
 
@@ -226,7 +189,7 @@ inline void accept_above(const Context& context, int listener, const Secret& sec
 // up to context.timeout_ns, ends with BP_CANCELLED on abort. Throws BP_INVALID for a bad address, BP_TIMEOUT naming who
 // did not come, BP_PEER_LOST, BP_RESOURCE.
 inline std::vector<Descriptor> connect_all(const Context& context, const std::string& address) {
-  const Deadline deadline(context.timeout_ns);
+  const Deadline deadline = Deadline::after(context.timeout_ns);
   std::vector<Descriptor> sockets(static_cast<size_t>(context.world_size));
   if (context.world_size == 1) return sockets;
   detail::Endpoint mine{};
@@ -246,7 +209,7 @@ inline std::vector<Descriptor> connect_all(const Context& context, const std::st
 // Ends connections so that what was written arrives: says that no more comes, and reads on until the peer has closed,
 // too (closing with unread data would throw away what is still on its way). Blocks up to timeout_ns; closes all.
 inline void close_gently(std::vector<Descriptor>& sockets, int64_t timeout_ns) {
-  const Deadline deadline(timeout_ns);
+  const Deadline deadline = Deadline::after(timeout_ns);
   for (const Descriptor& fd : sockets) {
     if (fd) ::shutdown(fd.get(), SHUT_WR);
   }

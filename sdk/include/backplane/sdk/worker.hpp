@@ -23,9 +23,6 @@
 // one object of this class: give each peer, and each direction, one of its own.
 #pragma once
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -41,25 +38,12 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/signals.hpp"
 #include "completion.hpp"
 
 namespace backplane::sdk {
 
-// While it lives, threads started by this thread take no signal: those are for the program's own threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
+using base::SignalsBlocked;
 
 // Starts a thread that takes no signals. Throws BP_RESOURCE if there is none to be had.
 template <typename Body>

@@ -15,11 +15,11 @@ class AcmeGroup final : public sdk::ProcessGroup {
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     if (op.kind == BP_SEND || op.kind == BP_RECV) return transport_.messenger().submit(op);
     if ((op.flags & BP_OP_SYNC) != 0) {  // the caller waits anyway: no need for another thread
-      collectives_.run(op, sdk::Deadline(op.timeout_ns), {});
+      collectives_.run(op, sdk::Deadline::after(op.timeout_ns), {});
       return nullptr;
     }
     return workers_.submit([this, op](const std::stop_token& stop) {
-      collectives_.run(op, sdk::Deadline(BP_NO_TIMEOUT), stop);  // the core keeps the time, and cancels
+      collectives_.run(op, sdk::Deadline::after(BP_NO_TIMEOUT), stop);  // the core keeps the time, and cancels
     });
   }
 

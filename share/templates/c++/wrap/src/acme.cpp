@@ -52,7 +52,7 @@ class AcmeGroup final : public sdk::ProcessGroup {
  private:
   // An office of this rank, with a way to every other.
   static AcmePost open(const sdk::Context& context) {
-    const sdk::Deadline deadline(context.timeout_ns);
+    const sdk::Deadline deadline = sdk::Deadline::after(context.timeout_ns);
     char mine[POST_ADDRESS_SIZE] = "";
     AcmePost office(post_open(context.rank, context.world_size, mine), &post_close);
     if (!office) throw sdk::Failure(BP_RESOURCE, "acme-id: cannot open a post office", -1, errno);
