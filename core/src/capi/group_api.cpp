@@ -308,11 +308,9 @@ int32_t bp_request_test(bp_request* request, bp_error* err) {
 int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err) {
   return request_call(request, err, [=] {
     Request& target = *live(request, "request").request;
-    if (InCallback::active() && timeout_ns != 0) {
-      if (!target.test()) InCallback::refuse("wait for an operation that is in flight");
-      return true;
-    }
-    return target.wait(Deadline::after(timeout_ns));
+    const bool is_done = target.wait(Deadline::after(InCallback::active() ? 0 : timeout_ns));
+    if (!is_done && timeout_ns != 0) InCallback::refuse("wait for an operation that is in flight");
+    return is_done;
   });
 }
 int32_t bp_request_wait_any(bp_request* const* requests, uint64_t count, int64_t timeout_ns, uint64_t* index,
@@ -326,7 +324,8 @@ int32_t bp_request_wait_any(bp_request* const* requests, uint64_t count, int64_t
     if (count == 0) fail(BP_INVALID, "wait_any needs at least one request");
     std::vector<std::shared_ptr<Request>> all;
     std::for_each(begin, end, [&all](bp_request* each) { all.push_back(live(each, "request").request); });
-    *index = wait_any(all, Deadline::after(timeout_ns));
+    *index = wait_any(all, Deadline::after(InCallback::active() ? 0 : timeout_ns));
+    if (*index == count && timeout_ns != 0) InCallback::refuse("wait for operations that are in flight");
     if (*index == count) return;
     ended = all[*index];
     is_over = ended->test();
