@@ -41,6 +41,12 @@ class Interruptible {
   static void check() {
     if (interrupted()) refuse();
   }
+  // The same for a loop that looks up more often than that: asks when `look`, at first next_look(), has passed.
+  static void check(Deadline* look) {
+    if (!look->passed()) return;
+    check();
+    *look = next_look(Deadline::never());
+  }
   [[noreturn]] static void refuse();
 
  private:

@@ -33,6 +33,7 @@ bp_message* Group::probe(int32_t peer, uint64_t tag, Deadline deadline, bp_resul
       fail(BP_UNSUPPORTED, "probe: backend {} cannot match any tag; name the tag, or {}", agent->id(), kMatchingHint);
     }
   }
+  Deadline look = Interruptible::next_look(Deadline::never());
   for (int64_t pause_ns = kShortestProbePauseNs;; pause_ns = std::min(2 * pause_ns, kLongestProbePauseNs)) {
     {
       const Pass pass(*this);
@@ -50,7 +51,7 @@ bp_message* Group::probe(int32_t peer, uint64_t tag, Deadline deadline, bp_resul
            config_.name, peer == BP_ANY_SOURCE ? "any rank" : fmt::format("rank {}", peer),
            tag == BP_ANY_TAG ? "any tag" : fmt::format("tag {}", tag));
     }
-    Interruptible::check();
+    Interruptible::check(&look);
     std::this_thread::sleep_for(std::chrono::nanoseconds(pause_ns));
   }
 }

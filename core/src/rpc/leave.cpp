@@ -111,6 +111,7 @@ bool Worker::quiet(uint64_t* begun) const {
 void Worker::settle(Deadline deadline) {
   uint64_t before = 0;
   bool was_quiet = false;
+  Deadline look = Interruptible::next_look(Deadline::never());
   for (;;) {
     uint64_t begun = 0;
     while (!quiet(&begun)) {
@@ -118,7 +119,7 @@ void Worker::settle(Deadline deadline) {
         fail(BP_TIMEOUT, "worker '{}' still had calls under way when the time to shut down was over{}",
              names_[static_cast<size_t>(rank_)], calls_under_way());
       }
-      Interruptible::check();
+      Interruptible::check(&look);
       std::unique_lock lock(mutex_);
       quiet_.wait_for(lock, std::chrono::nanoseconds(kLookNs));
     }
