@@ -33,11 +33,15 @@ class MatchingLayer final : public sdk::Layer {
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     if (op.kind != BP_SEND && op.kind != BP_RECV) return inner().submit(op);
-    if (op.input.memory != BP_HOST || op.output.memory != BP_HOST) {
+    try {
+      if (op.input.memory != BP_HOST || op.output.memory != BP_HOST) {
+        throw sdk::Failure(BP_UNSUPPORTED, "the layer matching sends and receives host memory only");
+      }
+      watch(op.peer);
+    } catch (...) {
       if (op.message != nullptr) messenger_.drop(op.message);
-      throw sdk::Failure(BP_UNSUPPORTED, "the layer matching sends and receives host memory only");
+      throw;
     }
-    watch(op.peer);
     return messenger_.submit(op);
   }
   void abort(const sdk::Failure& why) noexcept override {
