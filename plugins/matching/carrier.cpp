@@ -123,19 +123,23 @@ bool Carrier::receive(Inbox& inbox) {
       inbox.work = inner_.submit(op);
       inbox.posted = true;
     }
-    if (inbox.work && !inbox.work->wait(0)) return false;
+    if (inbox.work && !inbox.work->wait(0)) {
+      inbox.has_failed = false;
+      return false;
+    }
   } catch (const sdk::Failure& failure) {
     inbox.work.reset();
     inbox.posted = false;
-    const int32_t peer = inbox.source == BP_ANY_SOURCE ? failure.peer_rank() : inbox.source;
-    // A receive from anybody goes on without a rank, but not if it fails because of that rank again.
-    inbox.over = inbox.source != BP_ANY_SOURCE || peer < 0 || lost_.contains(peer) || told_.contains(peer);
-    lose(inbox.over ? inbox.source : peer, failure);
+    // A receive from anybody may fail with the rank that was sending to it. Nobody is left when it fails at once again.
+    inbox.over = inbox.source != BP_ANY_SOURCE || std::exchange(inbox.has_failed, true);
+    if (inbox.over) lose(inbox.source, failure);
     return true;
   }
   inbox.work.reset();
-  inbox.posted = false;
+  inbox.posted = inbox.has_failed = false;
   const int32_t source = inbox.result.source;
+  watch(source);
+  if (told_.contains(source)) return true;
   try {
     messenger_.arrived(source, std::span(inbox.buffer.data(), inbox.result.bytes));
   } catch (const sdk::Failure& failure) {
@@ -167,7 +171,8 @@ bool Carrier::carry(int32_t peer) {
   } catch (const sdk::Failure& failure) {
     sending_.erase(peer);
     messenger_.not_carried(peer);
-    lose(peer, failure);
+    if (failure.status() != BP_PEER_LOST) throw;  // a frame is missing: the group cannot go on
+    watch(peer);                                  // what has come from it is received first
   }
   return true;
 }

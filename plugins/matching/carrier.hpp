@@ -34,7 +34,7 @@ class Carrier {
   Carrier(const Carrier&) = delete;
   Carrier& operator=(const Carrier&) = delete;
 
-  // Starts the thread, which ends with the object. `broken` is called once, on the thread, if it finds no memory.
+  // Starts the thread, which ends with the object. `broken` is called once, on the thread, if it cannot go on.
   void start(std::function<void(const sdk::Failure&)> broken);
   // The messenger has a frame for this rank. Any thread.
   void ready(int32_t peer);
@@ -52,7 +52,8 @@ class Carrier {
     bp_result result = {sizeof(bp_result), -1, 0, 0};
     std::unique_ptr<sdk::Work> work;
     bool posted = false;
-    bool over = false;  // nothing comes any more
+    bool has_failed = false;  // when it was looked at last
+    bool over = false;        // nothing comes any more
   };
   // A frame that is being sent.
   struct Sending {

@@ -2,6 +2,7 @@
 //
 // The layer `matching`: tags, any source, any tag and matched probes over a backend that lacks them. See
 // share/doc/layers.md.
+#include <algorithm>
 #include <optional>
 
 #include "backplane/sdk/layer.hpp"
@@ -12,6 +13,14 @@ namespace backplane::matching {
 namespace {
 
 constexpr int64_t kFarewell = INT64_C(2'000'000'000);  // nanoseconds: for what has been sent and has not left
+
+// Of bytes in host memory.
+bool declares(const bp_agent& agent, uint32_t op) {
+  const auto* const end = agent.capabilities + agent.capability_count;
+  return std::any_of(agent.capabilities, end, [op](const bp_capability* each) {
+    return each->op == op && (each->dtypes & BP_BIT(BP_U8)) != 0 && (each->memory & BP_BIT(BP_HOST)) != 0;
+  });
+}
 
 class MatchingLayer final : public sdk::Layer {
  public:
@@ -25,7 +34,8 @@ class MatchingLayer final : public sdk::Layer {
     if (context.inner_backend == nullptr) {
       throw sdk::Failure(BP_UNSUPPORTED, "the layer matching needs a core that tells which backend it wraps");
     }
-    if (context.world_size == 1) return;
+    can_carry_ = declares(inner().agent(), BP_SEND) && declares(inner().agent(), BP_RECV);
+    if (context.world_size == 1 || !can_carry_) return;
     carrier_.emplace(inner(), *context.inner_backend, context.rank, context.world_size, messenger_);
     carrier_->start([this](const sdk::Failure& why) { abort(why); });
   }
@@ -36,6 +46,9 @@ class MatchingLayer final : public sdk::Layer {
     try {
       if (op.input.memory != BP_HOST || op.output.memory != BP_HOST) {
         throw sdk::Failure(BP_UNSUPPORTED, "the layer matching sends and receives host memory only");
+      }
+      if (!can_carry_) {
+        throw sdk::Failure(BP_UNSUPPORTED, "the backend in the layer matching does not send and receive host memory");
       }
       watch(op.peer);
     } catch (...) {
@@ -75,6 +88,7 @@ class MatchingLayer final : public sdk::Layer {
 
   sdk::Messenger messenger_;
   Probe probe_;
+  bool can_carry_ = false;
   std::optional<Carrier> carrier_;  // last: it uses the messenger
 };
 

@@ -131,6 +131,24 @@ TEST_P(MatchingOverTest, ARankThatLeavesIsMissedAfterItsLastMessage) {
   }
 }
 
+// The others go on without it.
+TEST_P(MatchingOverTest, ARankThatLeavesTakesNobodyWithIt) {
+  in_layers("matching", GetParam(), 3, [](ProcessGroup& group) {
+    if (group.rank() == 1) return group.destroy();
+    const int other = 2 - group.rank();
+    int value = 0;
+    EXPECT_EQ(failure_of([&] { group.recv(as_buffer(value), 1, 9); }), Status::kPeerLost);
+    for (int i = 0; i < 20; ++i) {
+      const std::vector<int> out(i % 2 == 0 ? 10 : 100'000, i);
+      Work sent = group.isend(out, other, 1);
+      std::vector<int> in(out.size());
+      EXPECT_EQ(group.recv(in, ProcessGroup::kAnySource, ProcessGroup::kAnyTag).received().source, other);
+      EXPECT_EQ(in, out);
+      sent.wait();
+    }
+  });
+}
+
 TEST(MatchingTest, IsWantedOnAllRanksOrNone) {
   Store store = Store::inproc();
   std::string text;

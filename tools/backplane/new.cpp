@@ -94,15 +94,6 @@ std::string substituted(const std::string& text, const std::vector<Word>& words)
   return result;
 }
 
-bool exists(const std::string& name) {
-  try {
-    backend_type(name);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 void check_name(const std::string& name) {
   const bool fits = !name.empty() && name.size() <= 32 && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
@@ -114,7 +105,7 @@ void check_name(const std::string& name) {
   if (name.front() == '-') {
     throw Failure(kWrongUse, fmt::format("'{}' begins with '-'; begin with a letter or a digit", name));
   }
-  if (name == "auto" || exists(name)) {
+  if (name == "auto" || backend_registered(name)) {
     throw Failure(kWrongUse, fmt::format("'{}' is taken: Backplane has a backend of that name; choose another", name));
   }
 }

@@ -35,6 +35,24 @@ namespace backplane {
 
 namespace detail {
 
+// Waits until ready(), for at most `timeout`. Throws Status::kCancelled if the program interrupts this thread, which is
+// asked every 100 ms.
+template <typename Ready>
+void wait_or_ask(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Timeout timeout,
+                 const Ready& ready) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kLook{100};
+  const auto end =
+      timeout < Timeout(0) ? Clock::time_point::max() : Clock::now() + std::min(timeout, Timeout::max() / 2);
+  for (auto look = Clock::now() + kLook; !changed.wait_until(lock, std::min(end, look), ready); look += kLook) {
+    if (look >= end) return;
+    lock.unlock();
+    const bool is_interrupted = bp_interrupted() != 0;
+    lock.lock();
+    if (is_interrupted && !ready()) fail(Status::kCancelled, "interrupted by the program; the reduction goes on");
+  }
+}
+
 // Gradients of one dtype that are reduced together. One thread fills it, another reduces it, any thread may wait for
 // it.
 class GradientPack {
@@ -70,21 +88,12 @@ class GradientPack {
       fail(Status::kInvalid, "the gradient of '" + parameter +
                                  "' is in a pack that is not full; call flush or finish before waiting for it");
     }
-    const bool forever = timeout < Timeout(0);
-    const auto end = std::chrono::steady_clock::now() + std::min(timeout, Timeout::max() / 2);
-    while (!ended() && (forever || std::chrono::steady_clock::now() < end)) {
-      changed_.wait_for(lock, forever ? kLook : std::min<Timeout>(kLook, end - std::chrono::steady_clock::now()));
-      lock.unlock();
-      const bool is_interrupted = bp_interrupted() != 0;
-      lock.lock();
-      if (is_interrupted) fail(Status::kCancelled, "interrupted by the program; the pack goes on");
-    }
+    wait_or_ask(changed_, lock, timeout, ended);
     if (failure_) throw Error(*failure_);
     return state_ == State::kDone;
   }
 
  private:
-  static constexpr std::chrono::milliseconds kLook{100};  // at the program's interruption hook
   enum class State { kFilling, kUnderWay, kDone, kFailed };
   void set(State state) {
     const std::lock_guard lock(mutex_);
@@ -160,9 +169,9 @@ class GradientReducer {
       changed_.notify_all();
     }
     try {
-      group_.destroy();  // ends what is in flight
-    } catch (const Error&) {
-      // It has ended already.
+      group_.destroy();       // ends what is in flight
+    } catch (const Error&) {  // it has ended already, or this is a callback, which must not wait for the end
+      bp_group_abort(group_.get(), "the reducer was destroyed", nullptr);
     }
     thread_.join();
     give_up(cancelled());
@@ -209,7 +218,7 @@ class GradientReducer {
   void finish() {
     flush();
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return failure_ || (sent_.empty() && !busy_); });
+    detail::wait_or_ask(changed_, lock, kNoTimeout, [this] { return failure_ || (sent_.empty() && !busy_); });
     if (failure_) throw Error(*failure_);
   }
 

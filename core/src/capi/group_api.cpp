@@ -261,6 +261,7 @@ int32_t bp_group_run_list(bp_group* group, const bp_op* op, const bp_buffer* inp
                           bp_request** request, bp_error* err) {
   return group_call(group, err, [=] {
     Group& target = group_of(group);
+    if (request == nullptr) InCallback::refuse("wait for an operation");
     target.check_whole();
     bp_op whole = {};
     take_known(required(op, "op"), sizeof whole, "bp_op", &whole);
@@ -348,7 +349,11 @@ int32_t bp_request_on_done(bp_request* request, void (*ended)(void* ctx, int32_t
   });
 }
 int32_t bp_request_wait_on_stream(bp_request* request, void* stream, bp_error* err) {
-  return api_call(err, [=] { live(request, "request").request->wait_on_stream(stream); });
+  return api_call(err, [=] {
+    Request& target = *live(request, "request").request;
+    if (InCallback::active() && !target.test()) InCallback::refuse("wait for an operation that is in flight");
+    target.wait_on_stream(stream);
+  });
 }
 void bp_request_result(bp_request* request, bp_result* result) {
   if (result == nullptr) return;

@@ -9,12 +9,23 @@
 
 namespace backplane::core {
 
-Agent::Agent(const Chosen& backend, const std::vector<Chosen>& layers, const AgentConfig& config) {
+const bp_backend& matcher_of(const bp_backend& backend, const std::vector<Chosen>& layers) {
+  const auto found = std::find_if(layers.begin(), layers.end(), [](const Chosen& layer) {
+    return (layer.member->backend->flags & BP_BACKEND_TAGS) != 0;
+  });
+  return found == layers.end() ? backend : *found->member->backend;
+}
+
+Agent::Agent(const Chosen& backend, const std::vector<Chosen>& layers, const AgentConfig& config)
+    : matcher_(matcher_of(*backend.member->backend, layers)) {
   stages_.push_back(std::make_unique<Stage>(*backend.member, backend.options, config, nullptr));
   try {
     for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
       AgentConfig its = config;
       its.inner_backend = backend.member->backend;
+      its.parent = nullptr;
+      its.parent_ranks.clear();
+      its.parent_owner.reset();
       its.store = make_prefix_store(config.store, fmt::format("layer{}/", layer - layers.rbegin()));
       stages_.push_back(std::make_unique<Stage>(*layer->member, layer->options, its, &stages_.back()->agent()));
     }
@@ -26,7 +37,6 @@ Agent::Agent(const Chosen& backend, const std::vector<Chosen>& layers, const Age
   api_ = static_cast<const bp_process_group_api*>(outermost.api);
   self_ = outermost.self;
   learn_capabilities(outermost);
-  learn_matcher();
 }
 
 Agent::~Agent() {
@@ -52,14 +62,6 @@ void Agent::learn_capabilities(const bp_agent& agent) {
         if (is_among) dtypes[reduce_op] |= c.dtypes;
       }
     }
-  }
-}
-
-void Agent::learn_matcher() {
-  matcher_ = member().backend;
-  for (size_t i = 1; i < stages_.size(); ++i) {
-    const bp_backend* const layer = stages_[i]->member().backend;
-    if ((layer->flags & BP_BACKEND_TAGS) != 0) matcher_ = layer;
   }
 }
 
@@ -90,12 +92,12 @@ const bp_probe_api* Agent::probe() const {
 }
 
 uint64_t Agent::native_tag(uint64_t tag) const {
-  const uint32_t bits = matcher_->tag_bits;
+  const uint32_t bits = matcher_.tag_bits;
   if (bits == 0 || bits >= 64 || tag == BP_ANY_TAG) return tag;
   const uint64_t internal = BP_BIT(bits - 1);
   if ((tag & BP_TAG_INTERNAL) == 0) {
     if (tag < internal) return tag;
-    fail(BP_UNSUPPORTED, "tag {} is not below 2^{}, which is all that {} can match", tag, bits - 1, matcher_->id);
+    fail(BP_UNSUPPORTED, "tag {} is not below 2^{}, which is all that {} can match", tag, bits - 1, matcher_.id);
   }
   // Tags of the core: 8 bits for the kind and algorithm, and of the number below them what is left.
   constexpr uint32_t kClassBits = 8;

@@ -49,6 +49,9 @@ class Workspace {
 // What to do where a backend cannot match messages as the program wants.
 inline constexpr const char* kMatchingHint = "wrap it in the layer matching (BACKPLANE_LAYERS=matching)";
 
+// Whose flags and tag_bits say how messages are matched: the outermost layer's that does so itself, else the backend's.
+const bp_backend& matcher_of(const bp_backend& backend, const std::vector<Chosen>& layers);
+
 class Agent {
  public:
   // Runs the init handlers: the backend's, then those of the layers, the first of which is the outermost. Throws
@@ -64,7 +67,7 @@ class Agent {
   // What a level above these would wrap.
   const bp_agent& outermost() const { return stages_.back()->agent(); }
   // Can it match messages by BP_BACKEND_TAGS, BP_BACKEND_ANY_SOURCE or BP_BACKEND_ANY_TAG?
-  bool matches_by(uint32_t flag) const { return (matcher_->flags & flag) != 0; }
+  bool matches_by(uint32_t flag) const { return (matcher_.flags & flag) != 0; }
 
   // Does the backend itself perform this operation?
   bool native(uint32_t kind, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool reduces) const {
@@ -105,13 +108,12 @@ class Agent {
 
  private:
   void learn_capabilities(const bp_agent& agent);
-  void learn_matcher();
   const void* extension(const char* id) const { return api_->extension(self_, id); }
 
   std::vector<std::unique_ptr<Stage>> stages_;  // the backend first, the outermost layer last
   const bp_process_group_api* api_ = nullptr;   // of the last
   void* self_ = nullptr;
-  const bp_backend* matcher_ = nullptr;  // whose flags say how messages are matched: the backend, or a layer
+  const bp_backend& matcher_;
   // By kind, memory and reduce operation (0 for what does not reduce): the dtypes; of a barrier anything but none.
   std::array<std::array<std::array<uint64_t, BP_REDUCE_OP_COUNT>, BP_MEMORY_COUNT>, BP_OP_COUNT> native_ = {};
   std::mutex workspace_mutex_;

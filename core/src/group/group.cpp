@@ -261,6 +261,9 @@ void Group::destroy() {
   watchdog_->stop();
   by_memory_ = {};
   exempt_ = {};
+  for (const auto& agent : agents_) {  // one that stays: an init that looks at it was left behind
+    if (agent.use_count() > 1) agent->abort(report(Error(BP_CANCELLED, "the group was destroyed")));
+  }
   agents_.clear();
   reporter_.reset();
   liveness_.reset();

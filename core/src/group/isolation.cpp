@@ -212,6 +212,7 @@ int32_t Isolation::answer(Work& work, bp_error* err) {
   if (!work.decreed && work.callers_result != nullptr) {
     work.callers_result->source = work.result.source;
     work.callers_result->bytes = work.result.bytes;
+    work.callers_result->tag = work.result.tag;
   }
   if (work.status == BP_OK) return BP_OK;
   return bp_error_set(err, work.status, work.error.native_code, work.error.peer_rank, work.error.text);

@@ -73,12 +73,12 @@ void Transport::check_group(const Member& member, const Group& group) {
   if ((member.backend->flags & BP_BACKEND_RPC_OVER_GROUP) == 0) return;
   constexpr uint32_t kNeeded = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE;
   const Member& below = *backend_of(group, member).member;
-  if ((below.backend->flags & kNeeded) == kNeeded) return;
+  if ((matcher_of(*below.backend, group.config().layers).flags & kNeeded) == kNeeded) return;
   fail(
       BP_UNSUPPORTED,
       "{} needs a group whose backend matches tags and receives from anyone, which {} does not; choose another one for "
-      "the group, as zmq, or an agent with connections of its own",
-      member.id, below.id);
+      "the group, as zmq, or an agent with connections of its own, or {}",
+      member.id, below.id, kMatchingHint);
 }
 
 uint64_t Transport::max_message_bytes(const BackendOptions& options) {
@@ -152,7 +152,9 @@ void Transport::check(const Group& group) const {
 void Transport::make_inner(const Group& group, const std::shared_ptr<Store>& store, int64_t timeout_ns) {
   const GroupConfig& config = group.config();
   const ChosenBackend& chosen = backend_of(group, member_);
-  offered_.inner_flags = chosen.member->backend->flags;
+  constexpr uint32_t kMatching = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG;
+  const bp_backend& backend = *chosen.member->backend;
+  offered_.inner_flags = (backend.flags & ~kMatching) | (matcher_of(backend, config.layers).flags & kMatching);
   AgentConfig agent;
   agent.name = config.name + ".rpc";
   agent.rank = config.rank;

@@ -119,8 +119,8 @@ class FutureState {
     }
     const Waiting waiting;
     if (forever && self.wait_briefly()) return true;
-    while (!self.wait_until(std::min(end, Clock::now() + kLook))) {
-      const bool is_interrupted = bp_interrupted() != 0;
+    for (auto look = Clock::now() + kLook; !self.wait_until(std::min(end, look)); look += kLook) {
+      const bool is_interrupted = look < end && bp_interrupted() != 0;
       if (!is_interrupted && Clock::now() < end) continue;
       if (!forget(&self)) {
         self.wait();  // wake follows
