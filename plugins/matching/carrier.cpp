@@ -22,9 +22,8 @@ uint64_t frame_tag(const bp_backend& backend) {
 }
 
 bp_op frame_op(uint32_t kind, int32_t peer, uint64_t tag) {
-  bp_op op = {};
-  op.struct_size = sizeof op;
-  op.kind = kind;
+  bp_op op;
+  bp_op_init(&op, kind);
   op.dtype = BP_U8;
   op.peer = peer;
   op.tag = tag;

@@ -167,7 +167,10 @@ TEST(PluginServices, TheParentOfAnInitThatIsLeftBehindStays) {
   ProcessGroup group = start("lingering", Store::inproc(), 0, 1);
   Notes::Agent* const parent = Notes::agent_of(0);
   EXPECT_EQ(failure_of([&] { group.new_group({0}, "", std::chrono::milliseconds(100)); }), Status::kTimeout);
+  Notes::aborted = BP_OK;
   group.destroy();
+  EXPECT_EQ(Notes::agent_of(0), parent) << "it was destroyed";
+  EXPECT_EQ(Notes::aborted, BP_CANCELLED);
   is_let_go = true;
   EXPECT_TRUE(eventually([parent] { return seen == parent; }));
   const std::lock_guard lock(Notes::mutex);
