@@ -150,7 +150,7 @@ void Drive::advance(Clock::time_point until) {
     if (many && poll(polled.data(), polled.size(), 0) <= 0) return false;
     return pass(many);
   };
-  if (context_->helm().patience_.look(until, something)) return;
+  if (context_->helm().spin_policy_.poll(until, something)) return;
   context_->helm().set_timer(false);  // it would wake gloo's thread all the while
   const timespec left = time_until(until);
   if (left.tv_sec > 0 || left.tv_nsec > 0) ppoll(polled.data(), polled.size(), &left, nullptr);

@@ -14,7 +14,7 @@
 #include <optional>
 #include <vector>
 
-#include "backplane/sdk/patience.hpp"
+#include "backplane/sdk/spin_policy.hpp"
 #include "fault.hpp"
 
 namespace backplane::gloo_backend {
@@ -55,7 +55,7 @@ class Helm final : private ::gloo::transport::tcp::Handler {
   uint64_t drives_seen_ = 0;          // by the timer, on gloo's thread
   std::atomic<uint32_t> visits_ = 0;  // of gloo's thread
   // Of whoever has taken it.
-  sdk::Patience patience_{std::chrono::microseconds(100)};
+  sdk::SpinPolicy spin_policy_{std::chrono::microseconds(100)};
   bool timer_on_ = false;
   std::vector<Pair*> pairs_;
   std::vector<pollfd> polled_;  // of the same connections

@@ -41,7 +41,7 @@ Carrier::Carrier(const sdk::Inner& inner, const bp_backend& backend, int32_t ran
       tag_(frame_tag(backend)),
       takes_any_(has_tags(backend) && (backend.flags & BP_BACKEND_ANY_SOURCE) != 0),
       messenger_(messenger),
-      patience_(kMoment) {
+      spin_policy_(kMoment) {
   if (takes_any_) inboxes_.emplace_back(BP_ANY_SOURCE, tag_, kFrame);
   for (int32_t peer = 0; peer < world_size && !takes_any_; ++peer) {
     if (peer != rank) inboxes_.emplace_back(peer, tag_, kFrame);
@@ -101,8 +101,8 @@ bool Carrier::progress(sdk::Poller::Sleep& sleep) {
   const Clock::time_point now = Clock::now();
   look_at_lifelines(now);
   if (busy) last_busy_ = now;
-  if (busy || now - last_busy_ >= patience_.limit() || !patience_.pays(now)) return busy;
-  patience_.yield(now);  // an answer is often near
+  if (busy || now - last_busy_ >= spin_policy_.limit() || !spin_policy_.pays(now)) return busy;
+  spin_policy_.yield(now);  // an answer is often near
   return true;
 }
 

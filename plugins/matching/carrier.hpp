@@ -19,8 +19,8 @@
 
 #include "backplane/sdk/layer.hpp"
 #include "backplane/sdk/messenger.hpp"
-#include "backplane/sdk/patience.hpp"
 #include "backplane/sdk/poller.hpp"
+#include "backplane/sdk/spin_policy.hpp"
 
 namespace backplane::matching {
 
@@ -88,7 +88,7 @@ class Carrier {
   std::set<int32_t> told_;
   Clock::time_point next_look_;  // at the lifelines
   Clock::time_point last_busy_;
-  sdk::Patience patience_;
+  sdk::SpinPolicy spin_policy_;
   std::mutex mutex_;  // guards what follows
   std::set<int32_t> ready_;
   std::set<int32_t> watched_;

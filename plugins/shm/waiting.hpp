@@ -11,7 +11,7 @@
 #include <mutex>
 #include <optional>
 
-#include "backplane/sdk/patience.hpp"
+#include "backplane/sdk/spin_policy.hpp"
 #include "peers.hpp"
 
 namespace backplane::shm {
@@ -92,7 +92,7 @@ class Waiting {
   bool gives_turns() const noexcept { return spin_ns_ == 0 && yields_.limit().count() > 0; }
   // Yields. False if somebody computes: to sleep is better than another turn of his.
   bool give_turn() {
-    const sdk::Patience::Clock::time_point now = sdk::Patience::Clock::now();
+    const sdk::SpinPolicy::Clock::time_point now = sdk::SpinPolicy::Clock::now();
     return yields_.pays(now) && yields_.pays(yields_.yield(now));
   }
 
@@ -136,7 +136,7 @@ class Waiting {
   Bell& bell_;
   Peers* const peers_;
   const int64_t spin_ns_;
-  sdk::Patience yields_;
+  sdk::SpinPolicy yields_;
   std::atomic<bool> aborted_ = false;
   std::atomic<uint32_t> drivers_ = 0;
   std::atomic<uint64_t> drives_ = 0;
@@ -171,11 +171,11 @@ End Waiting::until(Limit& limit, const Ready& ready) {
     if (limit.passed()) return ready(Look::kFull) ? End::kReady : End::kLate;
   }
   const Driver driver(*this);
-  auto yielding_until = sdk::Patience::Clock::now() + yields_.limit();
+  auto yielding_until = sdk::SpinPolicy::Clock::now() + yields_.limit();
   for (;;) {
     if (aborted()) return ready(Look::kFull) ? End::kReady : End::kAborted;
     if (limit.passed()) return ready(Look::kFull) ? End::kReady : End::kLate;
-    const sdk::Patience::Clock::time_point now = sdk::Patience::Clock::now();
+    const sdk::SpinPolicy::Clock::time_point now = sdk::SpinPolicy::Clock::now();
     // With more ranks than processors a yield is another rank's turn, however long that computes.
     if (now < yielding_until && (!polls() || yields_.pays(now))) {
       yields_.yield(now);
@@ -186,7 +186,7 @@ End Waiting::until(Limit& limit, const Ready& ready) {
     const uint32_t rings = bell_.rings.load();
     if (ready(Look::kFull)) return End::kReady;
     if (aborted()) return End::kAborted;
-    if (nap(rings, limit.left_ns())) yielding_until = sdk::Patience::Clock::now() + yields_.limit();
+    if (nap(rings, limit.left_ns())) yielding_until = sdk::SpinPolicy::Clock::now() + yields_.limit();
     if (ready(Look::kFull)) return End::kReady;
   }
 }

@@ -36,7 +36,7 @@ Driver::Driver(const EventFd& wake, const std::vector<int>& descriptors, std::ch
                Progress progress, Upkeep upkeep)
     : wake_(wake),
       polled_{{wake.get(), POLLIN, 0}},
-      patience_(patience),
+      spin_policy_(patience),
       progress_(std::move(progress)),
       upkeep_(std::move(upkeep)) {
   for (const int descriptor : descriptors) polled_.push_back({descriptor, POLLIN, 0});
@@ -91,7 +91,7 @@ void Driver::sleep(Lock& lock, TimePoint until) {
   const bool impatient = driven_for_ != nullptr;
   lock.unlock();
   // The processor goes above all to libzmq's threads.
-  if (!impatient || !patience_.look(until, [this] { return poll({}); })) poll(until);
+  if (!impatient || !spin_policy_.poll(until, [this] { return poll({}); })) poll(until);
   if (polled_[0].revents != 0) wake_.clear();
   lock.lock();
   sleeping_ = false;

@@ -16,7 +16,7 @@
 #include <mutex>
 #include <vector>
 
-#include "backplane/sdk/patience.hpp"
+#include "backplane/sdk/spin_policy.hpp"
 #include "operation.hpp"
 #include "protocol.hpp"
 
@@ -80,7 +80,7 @@ class Driver {
 
   const EventFd& wake_;
   std::vector<pollfd> polled_;  // wake_ first
-  sdk::Patience patience_;
+  sdk::SpinPolicy spin_policy_;
   const Progress progress_;
   const Upkeep upkeep_;
 

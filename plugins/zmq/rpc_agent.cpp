@@ -192,7 +192,7 @@ void RpcAgent::tell(const News& news) {
 void RpcAgent::sleep(TimePoint until) {
   asleep_ = true;
   if (!called_.exchange(false) && !finished_.any()) {
-    if (!patience_.look(std::min(until, busy_until_), [this] { return poll(TimePoint::min()); })) poll(until);
+    if (!spin_policy_.poll(std::min(until, busy_until_), [this] { return poll(TimePoint::min()); })) poll(until);
   }
   asleep_ = false;
   if (polled_[0].revents != 0) wake_.clear();

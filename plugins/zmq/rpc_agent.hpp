@@ -21,8 +21,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "backplane/sdk/patience.hpp"
 #include "backplane/sdk/rpc.hpp"
+#include "backplane/sdk/spin_policy.hpp"
 #include "driver.hpp"
 #include "place.hpp"
 #include "rpc_wire.hpp"
@@ -136,7 +136,7 @@ class RpcAgent final : public sdk::RpcAgent {
 
   std::vector<pollfd> polled_;  // the thread's; wake_ first
   TimePoint busy_until_;        // the thread's: it looks until then before it sleeps
-  sdk::Patience patience_{settings_.poll};
+  sdk::SpinPolicy spin_policy_{settings_.poll};
   std::thread thread_;
 };
 

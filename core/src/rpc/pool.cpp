@@ -14,7 +14,7 @@ thread_local size_t waits = 0;  // of this thread, one inside the other
 
 // The last wait of this thread.
 struct Wait {
-  base::Patience::Clock::time_point begun;
+  base::SpinPolicy::Clock::time_point begun;
   bool was_brief = false;
 };
 thread_local Wait own_wait;
@@ -88,13 +88,13 @@ Pool::Task Pool::next(Seats::iterator self) {
 // Looks for a moment before it sleeps if its last task came within a moment, as those of calls in a row do: whoever
 // adds one then has no system call to make.
 void Pool::wait(Seat* seat) {
-  const auto begun = base::Patience::Clock::now();
+  const auto begun = base::SpinPolicy::Clock::now();
   const auto woken = [seat] { return sem_trywait(&seat->wake) == 0; };
-  if (!seat->waited_briefly || !patience_.look(base::Patience::Clock::time_point::max(), woken)) {
+  if (!seat->waited_briefly || !spin_policy_.poll(base::SpinPolicy::Clock::time_point::max(), woken)) {
     while (sem_wait(&seat->wake) != 0) {
     }
   }
-  seat->waited_briefly = base::Patience::Clock::now() - begun < patience_.limit();
+  seat->waited_briefly = base::SpinPolicy::Clock::now() - begun < spin_policy_.limit();
 }
 
 Pool::Task Pool::take_first() {
@@ -130,7 +130,7 @@ Pool::Counts Pool::counts() const {
 }
 
 void Pool::wait_begin() {
-  own_wait.begun = base::Patience::Clock::now();
+  own_wait.begun = base::SpinPolicy::Clock::now();
   if (own_pool == nullptr || waits++ > 0) return;
   const std::lock_guard lock(own_pool->mutex_);
   ++own_pool->waiting_;
@@ -138,15 +138,15 @@ void Pool::wait_begin() {
 }
 
 void Pool::wait_end() {
-  own_wait.was_brief = base::Patience::Clock::now() - own_wait.begun < kMoment;
+  own_wait.was_brief = base::SpinPolicy::Clock::now() - own_wait.begun < kMoment;
   if (own_pool == nullptr || --waits > 0) return;
   const std::lock_guard lock(own_pool->mutex_);
   --own_pool->waiting_;
 }
 
 bool Pool::wait_briefly(const std::function<bool()>& ready) {
-  static base::Patience patience(kMoment);  // of all threads that wait for calls of their own
-  return own_wait.was_brief && patience.look(base::Patience::Clock::time_point::max(), ready);
+  static base::SpinPolicy policy(kMoment);  // of all threads that wait for calls of their own
+  return own_wait.was_brief && policy.poll(base::SpinPolicy::Clock::time_point::max(), ready);
 }
 
 }  // namespace backplane::core::rpc

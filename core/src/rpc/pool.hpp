@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "backplane/base/patience.hpp"
+#include "backplane/base/spin_policy.hpp"
 #include "deadline.hpp"
 
 namespace backplane::core::rpc {
@@ -81,7 +81,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   bool is_crowded() const;          // with mutex_ held
 
   const size_t size_;
-  base::Patience patience_{kMoment};
+  base::SpinPolicy spin_policy_{kMoment};
   mutable std::mutex mutex_;
   std::condition_variable ended_;  // a thread has, after stop
   std::deque<Task> tasks_;         // empty while somebody is idle

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a thread that waits should look again and again before it sleeps, and let others have its processor between
-// two looks. To be woken takes longer than most answers do if the processor rests meanwhile. Where somebody computes it
-// is the other way round: whoever yields gets the processor back after the other one's time slice, milliseconds later;
-// whoever sleeps, as soon as there is something. So it is measured: a yield that took long is the last for a while.
+// How long a waiting thread polls before it sleeps, yielding its processor between two polls. Waking a thread on an
+// idle processor often takes longer than the reply that it waits for, so polling pays there. Beside threads that
+// compute it does not: a thread that yields gets its processor back after their time slice, milliseconds later, while a
+// sleeping thread is woken at once. The policy measures its yields and stops yielding for a while after a long one.
 #pragma once
 
 #include <sched.h>
@@ -15,33 +15,33 @@
 namespace backplane::base {
 
 // Any thread, all functions.
-class Patience {
+class SpinPolicy {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `limit`: how long one wait looks; 0: never.
-  explicit Patience(std::chrono::nanoseconds limit) : limit_(limit) {}
+  // `limit`: how long one wait polls; 0: not at all.
+  explicit SpinPolicy(std::chrono::nanoseconds limit) : limit_(limit) {}
 
   std::chrono::nanoseconds limit() const { return limit_; }
-  // Whether it is worth while to yield.
+  // Whether yielding pays at the moment.
   bool pays(Clock::time_point now) const {
     return now.time_since_epoch().count() >= resume_.load(std::memory_order_relaxed);
   }
-  // Lets others have the processor; returns when it has it again.
+  // Yields the processor once. Returns the time afterwards.
   Clock::time_point yield(Clock::time_point now) {
     sched_yield();
     const Clock::time_point then = Clock::now();
     if (then - now > kSlice) {
-      // A process that was stopped meanwhile says nothing of those who compute.
+      // A suspended process (SIGSTOP) would look like one long slice.
       const Clock::duration lost = std::min<Clock::duration>(then - now, kLongest);
       resume_.store((then + kPauses * lost).time_since_epoch().count(), std::memory_order_relaxed);
     }
     return then;
   }
 
-  // Calls ready() until it returns true, then returns true; false when it is time to sleep, or `until` has come.
+  // Polls ready() and returns true once it does. Returns false when the thread should sleep, or at `until`.
   template <typename Ready>
-  bool look(Clock::time_point until, const Ready& ready) {
+  bool poll(Clock::time_point until, const Ready& ready) {
     Clock::time_point now = Clock::now();
     until = std::min(until, now + limit_);
     while (now < until && pays(now)) {
@@ -52,11 +52,11 @@ class Patience {
   }
 
  private:
-  // Longer than threads that move bytes have the processor at a time, shorter than those that compute.
+  // Longer than a thread that moves bytes runs at a time, shorter than one that computes.
   static constexpr std::chrono::microseconds kSlice{300};
-  // Of the longest that is believed: some time slices.
+  // Upper bound of a measured yield: a few time slices.
   static constexpr std::chrono::milliseconds kLongest{20};
-  // Times the time lost, so that it stays below 2%.
+  // The pause after a long yield, in multiples of it: keeps the loss below 2%.
   static constexpr int kPauses = 64;
 
   const std::chrono::nanoseconds limit_;

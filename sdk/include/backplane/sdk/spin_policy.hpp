@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backplane/base/patience.hpp"
+#include "backplane/base/spin_policy.hpp"
 
 namespace backplane::sdk {
 
-using base::Patience;
+using base::SpinPolicy;
 
 }  // namespace backplane::sdk

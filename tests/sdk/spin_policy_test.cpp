@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backplane/sdk/patience.hpp"
+#include "backplane/sdk/spin_policy.hpp"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -11,7 +11,7 @@
 namespace backplane::sdk {
 namespace {
 
-using Clock = Patience::Clock;
+using Clock = SpinPolicy::Clock;
 using std::chrono::hours;
 using std::chrono::microseconds;
 using std::chrono::minutes;
@@ -27,24 +27,24 @@ void share_one_processor() {
   ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
 }
 
-TEST(PatienceTest, LooksUntilReady) {
-  Patience patience{hours(1)};
+TEST(SpinPolicyTest, LooksUntilReady) {
+  SpinPolicy policy{hours(1)};
   int looks = 0;
-  EXPECT_TRUE(patience.look(Clock::time_point::max(), [&looks] { return ++looks == 1; }));
+  EXPECT_TRUE(policy.poll(Clock::time_point::max(), [&looks] { return ++looks == 1; }));
   EXPECT_EQ(looks, 1);
 }
 
-TEST(PatienceTest, LooksNoLongerThanItsLimitOrTheCallers) {
+TEST(SpinPolicyTest, LooksNoLongerThanItsLimitOrTheCallers) {
   const auto never = [] { return false; };
-  EXPECT_FALSE(Patience(std::chrono::nanoseconds(0)).look(Clock::time_point::max(), [] { return true; }));
+  EXPECT_FALSE(SpinPolicy(std::chrono::nanoseconds(0)).poll(Clock::time_point::max(), [] { return true; }));
   const Clock::time_point end = Clock::now() + minutes(1);
-  EXPECT_FALSE(Patience(microseconds(100)).look(end, never));
+  EXPECT_FALSE(SpinPolicy(microseconds(100)).poll(end, never));
   EXPECT_LT(Clock::now(), end) << "it looks for longer than its limit";
-  EXPECT_FALSE(Patience(minutes(1)).look(Clock::now() + microseconds(100), never));
+  EXPECT_FALSE(SpinPolicy(minutes(1)).poll(Clock::now() + microseconds(100), never));
   EXPECT_LT(Clock::now(), end) << "it looks for longer than the caller's limit";
 }
 
-TEST(PatienceTest, GivesUpBesideAThreadThatComputes) {
+TEST(SpinPolicyTest, GivesUpBesideAThreadThatComputes) {
   std::thread([] {
     share_one_processor();
     std::atomic<bool> done = false;
@@ -52,15 +52,15 @@ TEST(PatienceTest, GivesUpBesideAThreadThatComputes) {
       while (!done.load(std::memory_order_relaxed)) {
       }
     });
-    Patience patience{hours(1)};
+    SpinPolicy policy{hours(1)};
     const Clock::time_point end = Clock::now() + seconds(30);
-    EXPECT_FALSE(patience.look(end, [] { return false; }));
+    EXPECT_FALSE(policy.poll(end, [] { return false; }));
     EXPECT_LT(Clock::now(), end) << "each yield came back soon, beside a thread that never gives way";
     done.store(true);
     computing.join();
     const Clock::time_point late = Clock::now() + minutes(1);
-    while (!patience.pays(Clock::now()) && Clock::now() < late) std::this_thread::yield();
-    EXPECT_TRUE(patience.look(Clock::time_point::max(), [] { return true; })) << "it never tries again";
+    while (!policy.pays(Clock::now()) && Clock::now() < late) std::this_thread::yield();
+    EXPECT_TRUE(policy.poll(Clock::time_point::max(), [] { return true; })) << "it never tries again";
   }).join();
 }
 
