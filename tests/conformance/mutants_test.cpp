@@ -49,12 +49,13 @@ Report run(const std::string& path, const std::string& filter, int32_t ranks) {
 }
 
 // The result of one case, with as many ranks as it takes: to run it at all, and to fail it if `hopes_to_fail` (what
-// some bugs do depends on who is faster, and shows more often among more ranks). `trouble`: of the harness itself.
-Result run_case(const std::string& path, const std::string& name, bool hopes_to_fail, std::string& trouble) {
+// some bugs do depends on who is faster, and shows more often among more ranks). `harness_error`: of the harness
+// itself.
+Result run_case(const std::string& path, const std::string& name, bool hopes_to_fail, std::string& harness_error) {
   Result result;
   for (const int32_t ranks : {kFewRanks, kManyRanks}) {
     const Report report = run(path, name, ranks);
-    trouble = report.trouble;
+    harness_error = report.error;
     result = report.results.empty() ? Result() : report.results.back();
     if (result.verdict == Verdict::kFailed || (result.verdict == Verdict::kPassed && !hopes_to_fail)) break;
   }
@@ -85,12 +86,12 @@ std::vector<Candidate> candidates(const std::string& specimen, const fs::path& l
   return all;
 }
 
-void print(const Result& result, const std::string& trouble) {
-  if (!trouble.empty()) std::printf("      trouble: %s\n", trouble.c_str());
+void print(const Result& result, const std::string& harness_error) {
+  if (!harness_error.empty()) std::printf("      harness error: %s\n", harness_error.c_str());
   if (!result.reason.empty()) std::printf("      skipped: %s\n", result.reason.c_str());
   for (const Finding& finding : result.findings) {
     std::printf("      rank %d: expected %s; got %s; while %s\n", finding.rank, finding.expected.c_str(),
-                finding.actual.c_str(), finding.doing.c_str());
+                finding.actual.c_str(), finding.step.c_str());
   }
 }
 
@@ -143,16 +144,16 @@ class Hunt {
       return;
     }
     ::unsetenv("SPECIMEN_MUTANT");
-    std::string trouble;
-    const Result plain = run_case(specimen_, name, false, trouble);
-    if (plain.verdict == Verdict::kSkipped && trouble.empty()) {
+    std::string harness_error;
+    const Result plain = run_case(specimen_, name, false, harness_error);
+    if (plain.verdict == Verdict::kSkipped && harness_error.empty()) {
       std::printf("  %s cannot be run here: %s\n", name.c_str(), plain.reason.c_str());
       not_tried_ += mine.size();
       return;
     }
-    if (plain.verdict != Verdict::kPassed || !trouble.empty()) {
+    if (plain.verdict != Verdict::kPassed || !harness_error.empty()) {
       fail("the plain specimen does not pass " + name);
-      print(plain, trouble);
+      print(plain, harness_error);
     }
     for (const Candidate* each : mine) pursue(name, *each);
     std::fflush(stdout);
@@ -165,9 +166,9 @@ class Hunt {
     } else {
       ::unsetenv("SPECIMEN_MUTANT");
     }
-    std::string trouble;
-    const Result result = run_case(mutant.path, name, true, trouble);
-    const bool caught = trouble.empty() && result.verdict == Verdict::kFailed && !result.findings.empty();
+    std::string harness_error;
+    const Result result = run_case(mutant.path, name, true, harness_error);
+    const bool caught = harness_error.empty() && result.verdict == Verdict::kFailed && !result.findings.empty();
     if (mutant.chosen_by_name && is_unknown(result)) {
       fail("the specimen does not know its mutant " + mutant.name + "; was it built from older sources?");
     } else if (caught) {
@@ -176,7 +177,7 @@ class Hunt {
     } else {
       fail(mutant.name + " (" + mutant.bug + ") was not caught");
     }
-    print(result, trouble);
+    print(result, harness_error);
   }
 
   const std::string specimen_;
@@ -216,9 +217,9 @@ int check_variants(const std::string& path, const std::string& only) {
       const bool knows = each.reason.find("whose world is another one") == std::string::npos;  // Needs::without
       passed = passed && each.verdict != Verdict::kFailed && knows;
     }
-    passed = passed && report.trouble.empty() && skipped < report.results.size();
+    passed = passed && report.error.empty() && skipped < report.results.size();
     std::printf("%s: %zu cases, %zu of them skipped %s\n", variant.name, report.results.size(), skipped,
-                report.trouble.c_str());
+                report.error.c_str());
   }
   return passed ? EXIT_SUCCESS : EXIT_FAILURE;
 }

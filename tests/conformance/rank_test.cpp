@@ -15,7 +15,7 @@ namespace {
 class Held {
  public:
   explicit Held(Rank& rank) : rank_(rank) {}
-  ~Held() { rank_.tell("ended", ""); }
+  ~Held() { rank_.publish("ended", ""); }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
 
@@ -27,7 +27,7 @@ class Held {
 void skip_early(Rank& rank) {
   const Held held(rank);
   if (rank.id() == 0) rank.skip("the test says so");
-  if (rank.id() == 1) rank.meet();
+  if (rank.id() == 1) rank.barrier();
   while (!rank.world().has_left(0) || !rank.world().has_left(1)) std::this_thread::yield();
   std::string word;
   const World::Wait waited = rank.world().get("harness/ended", word, 50 * kMillisecond, [] { return false; });
@@ -47,7 +47,7 @@ TEST(Rank, KeepsWhatItHoldsUntilAllLeaveASkippedCase) {
     const Outcomes outcomes = run_case(skipping, {}, settings);
     EXPECT_EQ(outcomes.skips, std::vector<std::string>{"the test says so"});
     EXPECT_EQ(outcomes.findings.size(), 0);
-    EXPECT_EQ(outcomes.troubles.size(), 0);
+    EXPECT_EQ(outcomes.harness_errors.size(), 0);
   }
 }
 

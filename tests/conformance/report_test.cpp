@@ -93,7 +93,7 @@ TEST(TextReport, MovesNoCursor) {
 
 TEST(TextReport, TellsTrouble) {
   Report report = sample();
-  report.trouble = "no memory";
+  report.error = "no memory";
   EXPECT_TRUE(contains(to_text(report), "The check itself could not be completed: no memory\n"));
   EXPECT_EQ(exit_code(report), 2);
 }
@@ -112,7 +112,7 @@ TEST(TapReport, IsVersion13) {
   EXPECT_TRUE(contains(text, "\n  ...\nok 3 - p2p.left # SKIP needs any-source\n")) << text;
   EXPECT_TRUE(contains(text, "      actual: \"a<b>&\\\"c\\\" \\\\ 'd'\\n")) << text;
   Report report = sample();
-  report.trouble = "no memory";
+  report.error = "no memory";
   EXPECT_TRUE(contains(to_tap(report), "\nBail out! no memory\n"));
 }
 
@@ -150,7 +150,7 @@ TEST(JsonReport, OfNothingIsJson) {
 
 TEST(JunitReport, IsWellFormed) {
   Report report = sample();
-  report.trouble = kNasty;
+  report.error = kNasty;
   const std::filesystem::path file =
       std::filesystem::temp_directory_path() / ("backplane-junit-" + std::to_string(::getpid()) + ".xml");
   std::ofstream(file) << to_junit(report);

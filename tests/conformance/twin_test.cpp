@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory of devices in cases, from backends whose tables are short, or whose memory is.
-#include "twin.hpp"
+#include "device_mirror.hpp"
 
 #include <gtest/gtest.h>
 
@@ -42,14 +42,14 @@ struct Offer {
   }
 };
 
-std::shared_ptr<TwinMemory> memory_of(Offer& offer) {
+std::shared_ptr<MirrorMemory> memory_of(Offer& offer) {
   bp_process_group_api api = {};
   api.struct_size = sizeof api;
   api.extension = Offer::extension;
-  return std::make_shared<TwinMemory>(api, &offer);
+  return std::make_shared<MirrorMemory>(api, &offer);
 }
 
-TEST(TwinMemory, IsOfTablesThatAreWhole) {
+TEST(MirrorMemory, IsOfTablesThatAreWhole) {
   Offer whole;
   EXPECT_TRUE(memory_of(whole)->usable());
   Offer short_memory;
@@ -75,14 +75,14 @@ void use_two_pieces(Rank& rank) {
   bp_op first = send_op(0, 1, &value, sizeof value);
   bp_op second = first;
   bp_op third = first;
-  const auto twin = rank.twin(memory, &first);
-  const auto other = rank.twin(memory, &second);
+  const auto mirror = rank.mirror(memory, &first);
+  const auto other = rank.mirror(memory, &second);
   rank.check(first.input.memory == BP_CUDA && second.input.data != first.input.data, "two stand-ins", "one");
-  rank.twin(memory, &third);
+  rank.mirror(memory, &third);
   rank.check(false, "nothing", "a third stand-in");
 }
 
-TEST(Twin, LeavesTheCaseWithoutMemory) {
+TEST(DeviceMirror, LeavesTheCaseWithoutMemory) {
   Case small{};
   small.loads = false;
   small.body = use_two_pieces;

@@ -84,10 +84,10 @@ uint64_t fit_tag(const bp_backend& backend, uint64_t tag) {
 Pending::Pending(Agent* agent, const bp_op& given) : agent_(agent) {
   bp_op op = given;
   op.tag = fit_tag(agent->backend(), op.tag);
-  if (agent->twins()) twin_ = std::make_unique<Twin>(agent->twins(), &op);
-  if (twin_ && !twin_->ok()) {
+  if (agent->mirrors()) mirror_ = std::make_unique<DeviceMirror>(agent->mirrors(), &op);
+  if (mirror_ && !mirror_->ok()) {
     submitted_.status = bp_error_set(&submitted_.error, BP_RESOURCE, 0, -1, "no memory of the device for the check");
-    twin_.reset();
+    mirror_.reset();
     return;
   }
   submitted_.status = agent->api().submit(agent->self(), &op, &work_, &submitted_.error);
@@ -101,22 +101,22 @@ Pending& Pending::operator=(Pending&& other) noexcept {
   std::swap(agent_, other.agent_);
   std::swap(work_, other.work_);
   std::swap(submitted_, other.submitted_);
-  std::swap(twin_, other.twin_);
+  std::swap(mirror_, other.mirror_);
   return *this;
 }
 
 Pending::~Pending() {
   if (work_ != nullptr && std::uncaught_exceptions() == 0) finish(0);
   // A body that was left, or what does not end: the process ends with everything.
-  if (work_ != nullptr || submitted_.status == BP_AGAIN) static_cast<void>(twin_.release());
+  if (work_ != nullptr || submitted_.status == BP_AGAIN) static_cast<void>(mirror_.release());
 }
 
 Outcome Pending::ended(Outcome outcome) {
-  if (outcome.status == BP_AGAIN || !twin_) return outcome;
-  if (outcome.ok() && !twin_->bring_back()) {
+  if (outcome.status == BP_AGAIN || !mirror_) return outcome;
+  if (outcome.ok() && !mirror_->bring_back()) {
     outcome.status = bp_error_set(&outcome.error, BP_RESOURCE, 0, -1, "the device's copy back failed");
   }
-  twin_.reset();
+  mirror_.reset();
   return outcome;
 }
 
@@ -197,7 +197,7 @@ Agent::Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink 
     api_ = static_cast<const bp_process_group_api*>(agent_.api);
     agent_started();
   } else {
-    world.harm();
+    world.mark_failed();
   }
   if (api_ == nullptr || !plan.on_device || use_twins()) return;
   outcome.status = bp_error_set(&outcome.error, BP_UNSUPPORTED, 0, -1,
@@ -206,9 +206,9 @@ Agent::Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink 
 }
 
 bool Agent::use_twins() {
-  if (!twins_) twins_ = std::make_shared<TwinMemory>(*api_, agent_.self);
-  if (!twins_->usable()) twins_.reset();
-  return twins_ != nullptr;
+  if (!mirrors_) mirrors_ = std::make_shared<MirrorMemory>(*api_, agent_.self);
+  if (!mirrors_->usable()) mirrors_.reset();
+  return mirrors_ != nullptr;
 }
 
 Agent::~Agent() {
@@ -238,7 +238,7 @@ void Agent::abort(int32_t status, int32_t peer_rank, const std::string& text) {
   bp_error why;
   bp_error_init(&why);
   bp_error_set(&why, status, 0, peer_rank, text.c_str());
-  world_.harm();
+  world_.mark_failed();
   host_->request_abort();
   api_->abort(agent_.self, &why);
 }
@@ -251,7 +251,7 @@ void Agent::close() {
     agent_destroyed();
     if (after_close) after_close(*host_);
   }
-  twins_.reset();
+  mirrors_.reset();
   if (options_ != nullptr && backend_.destroy_options != nullptr) {
     backend_.destroy_options(&backend_, std::exchange(options_, nullptr));
   }

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "device_mirror.hpp"
 #include "host.hpp"
-#include "twin.hpp"
 
 namespace backplane::conformance {
 
@@ -85,7 +85,7 @@ class Pending {
   Agent* agent_ = nullptr;
   bp_work* work_ = nullptr;
   Outcome submitted_;
-  std::unique_ptr<Twin> twin_;  // as long as the operation is not terminal
+  std::unique_ptr<DeviceMirror> mirror_;  // as long as the operation is not terminal
 };
 
 class Agent {
@@ -107,7 +107,7 @@ class Agent {
   // From now on operations get memory of the backend's device instead of the host's. False: it hands out none.
   bool use_twins();
   // Null: buffers are what the cases make them.
-  const std::shared_ptr<TwinMemory>& twins() const { return twins_; }
+  const std::shared_ptr<MirrorMemory>& mirrors() const { return mirrors_; }
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
 
@@ -138,7 +138,7 @@ class Agent {
   bp_options* options_ = nullptr;
   bp_agent agent_ = {};
   const bp_process_group_api* api_ = nullptr;
-  std::shared_ptr<TwinMemory> twins_;
+  std::shared_ptr<MirrorMemory> mirrors_;
 };
 
 // The values of a schema with some replaced, as the core would hand them over: durations in nanoseconds, bytes in

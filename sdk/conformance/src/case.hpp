@@ -30,7 +30,7 @@ struct Case {
   void (*body)(Rank& rank) = nullptr;
   Nanoseconds deadline = 20 * kSecond;  // of one run, scaled
   bool loads = true;                    // false: the body loads the plugin itself (Run::plugin is null)
-  int32_t outsiders = 0;                // processes beside the ranks that run the body too
+  int32_t extra_processes = 0;          // processes beside the ranks that run the body too
   bool own_network = false;             // in a network namespace of its own, loopback up; skipped if not permitted
 };
 

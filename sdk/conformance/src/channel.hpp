@@ -13,16 +13,16 @@ namespace backplane::conformance {
 
 struct Record {
   enum Kind : uint32_t {
-    kFinding = 1,  // fields: expected, actual, doing
-    kFatal,        // the same, and the rank leaves the case
-    kSkip,         // reason
-    kCell,         // op, dtype, reduce_op, memory, 1 or 0: seen to be right or wrong
-    kLog,          // level, text: what the plugin logged
-    kDying,        // signal: this rank ends itself with it, by the case's will
-    kFreeze,       // milliseconds: stop this rank's process for that long; -1: for ever
-    kTrouble,      // text: the harness cannot do its work
-    kFacts,        // what describe.hpp encodes
-    kDone          // the body has returned
+    kFinding = 1,   // fields: expected, actual, step
+    kFatal,         // the same, and the rank leaves the case
+    kSkip,          // reason
+    kCell,          // op, dtype, reduce_op, memory, 1 or 0: seen to be right or wrong
+    kLog,           // level, text: what the plugin logged
+    kDying,         // signal: this rank ends itself with it, by the case's will
+    kFreeze,        // milliseconds: stop this rank's process for that long; -1: for ever
+    kHarnessError,  // text: the harness cannot do its work
+    kFacts,         // what describe.hpp encodes
+    kDone           // the body has returned
   };
   Kind kind = kFinding;
   int32_t member = -1;

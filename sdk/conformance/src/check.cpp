@@ -46,11 +46,11 @@ class Suite {
   Report run() {
     const Nanoseconds begin = now();
     if (settings_.ranks < 1 || settings_.ranks > kMostRanks) {
-      report_.trouble = say("the number of ranks must be between 1 and ", kMostRanks);
+      report_.error = say("the number of ranks must be between 1 and ", kMostRanks);
     } else if (subject_.path.empty() == (subject_.entry == nullptr)) {
-      report_.trouble = "name a file or hand over an entry, one of both";
+      report_.error = "name a file or hand over an entry, one of both";
     } else if (const std::string problem = subject_.path.empty() ? "" : file_problem(subject_.path); !problem.empty()) {
-      report_.trouble = say("cannot check ", subject_.path, ": ", problem);
+      report_.error = say("cannot check ", subject_.path, ": ", problem);
     } else {
       describe();
       run_cases();
@@ -74,7 +74,7 @@ class Suite {
       failed.findings = std::move(outcomes.findings);
       failed.output = std::move(outcomes.output);
       report_.results.push_back(std::move(failed));
-      if (!outcomes.troubles.empty()) report_.trouble = outcomes.troubles.front();
+      if (!outcomes.harness_errors.empty()) report_.error = outcomes.harness_errors.front();
       return;
     }
     if (report_.subject.empty()) report_.subject = facts_.vendor;
@@ -102,8 +102,8 @@ class Suite {
     for (const Case& which : all_cases()) {
       if (wanted(which, settings_)) chosen.push_back(&which);
     }
-    if (chosen.empty()) report_.trouble = "no case has such a name";
-    for (size_t i = 0; i < chosen.size() && report_.trouble.empty(); ++i) {
+    if (chosen.empty()) report_.error = "no case has such a name";
+    for (size_t i = 0; i < chosen.size() && report_.error.empty(); ++i) {
       tell({i, chosen.size(), nullptr, std::string(chosen[i]->group) + "." + chosen[i]->name});
       report_.results.push_back(run_one(*chosen[i]));
       tell({i + 1, chosen.size(), &report_.results.back(), ""});
@@ -137,13 +137,13 @@ class Suite {
   void run_world(const Case& which, int32_t world, Result& result) {
     Outcomes outcomes = run_case(which, subject_, run_settings(world));
     for (Finding& finding : outcomes.findings) {
-      if (!which.worlds.empty()) finding.doing += say(" (world size ", world, ")");
+      if (!which.worlds.empty()) finding.step += say(" (world size ", world, ")");
       result.findings.push_back(std::move(finding));
     }
     if (!outcomes.skips.empty()) result.reason = outcomes.skips.front();
     if (!outcomes.findings.empty()) result.output = outcomes.output;
-    if (!outcomes.troubles.empty()) {
-      report_.trouble = say(which.group, ".", which.name, ": ", outcomes.troubles.front());
+    if (!outcomes.harness_errors.empty()) {
+      report_.error = say(which.group, ".", which.name, ": ", outcomes.harness_errors.front());
     }
     for (const Cell& seen : outcomes.cells) count(seen);
   }
@@ -190,13 +190,13 @@ Report check(const Subject& subject, const Settings& settings) {
     return Suite(subject, settings).run();
   } catch (const std::exception& error) {
     Report report;
-    report.trouble = error.what();
+    report.error = error.what();
     return report;
   }
 }
 
 int exit_code(const Report& report) {
-  if (!report.trouble.empty()) return 2;
+  if (!report.error.empty()) return 2;
   const bool failed = std::any_of(report.results.begin(), report.results.end(), [](const Result& result) {
     return result.level == Level::kMust && result.verdict == Verdict::kFailed;
   });

@@ -46,7 +46,7 @@ void reset_signals() {
 }
 
 [[noreturn]] void end(const Run& run, int32_t member, const std::string& expected, const std::string& actual) {
-  run.channel.send({Record::kFatal, member, {expected, actual, run.world->doing(member)}});
+  run.channel.send({Record::kFatal, member, {expected, actual, run.world->step(member)}});
   run.world->break_barriers();
   _exit(0);
 }
@@ -63,7 +63,7 @@ void open_subject(ChildSetup& setup) {
   Run& run = setup.run;
   const int32_t first = setup.members.front();
   if (run.plugin == nullptr) {
-    run.world->set_doing(first, "loading the plugin");
+    run.world->set_step(first, "loading the plugin");
     std::string why;
     run.plugin = load_plugin(run.path, why);
     if (run.plugin == nullptr) end(run, first, "a plugin that can be loaded", why);
@@ -76,11 +76,11 @@ void run_body(const ChildSetup& setup, int32_t member) {
   const Run& run = setup.run;
   try {
     Rank rank(run, member);
-    rank.doing("at the beginning");
+    rank.step("at the beginning");
     setup.which->body(rank);
-  } catch (const Stop&) {
+  } catch (const BodyEnded&) {
   } catch (const std::exception& error) {
-    run.channel.send({Record::kTrouble, member, {std::string("a case threw: ") + error.what()}});
+    run.channel.send({Record::kHarnessError, member, {std::string("a case threw: ") + error.what()}});
     run.world->break_barriers();
   }
   run.world->leave(member);
@@ -120,7 +120,7 @@ void run_child(ChildSetup& setup) {
   reset_signals();
   arrange_descriptors(setup);
   const Case& which = *setup.which;
-  if (setup.outsider) {
+  if (setup.is_extra) {
     setup.run.plugin = nullptr;
   } else if (which.loads) {
     open_subject(setup);
@@ -134,7 +134,7 @@ void run_child(ChildSetup& setup) {
   }
   const Run& run = setup.run;
   if (run.backend != nullptr) {
-    run.world->set_doing(setup.members.front(), "in finalize, after all agents were destroyed");
+    run.world->set_step(setup.members.front(), "in finalize, after all agents were destroyed");
     finalize(*run.backend);
   }
   for (const int32_t member : setup.members) run.channel.send({Record::kDone, member, {}});

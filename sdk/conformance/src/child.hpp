@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The child's side of a case: one process that is one or all of the ranks, or an outsider.
+// The child's side of a case: one process that is one or all of the ranks, or an extra process.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct ChildSetup {
   const Case* which = nullptr;
   Run run;
   std::vector<int32_t> members;  // each runs the body, on a thread of its own if there are several
-  bool outsider = false;
+  bool is_extra = false;
   int output = -1;  // becomes stdout and stderr
 };
 

@@ -14,7 +14,7 @@ uint64_t number(const std::string& text) { return std::strtoull(text.c_str(), nu
 std::string text_of(const char* text) { return text == nullptr ? "" : text; }
 
 void describe(Rank& rank) {
-  rank.doing("reading the descriptor");
+  rank.step("reading the descriptor");
   const bp_backend& backend = rank.backend();
   const Channel& channel = rank.run().channel;
   channel.send({Record::kFacts,

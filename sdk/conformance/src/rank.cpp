@@ -20,7 +20,7 @@ Rank::Rank(const Run& run, int32_t id)
 
 Rank::~Rank() {
   ended_.store(true);
-  if (guardian_.joinable()) guardian_.join();
+  if (monitor_.joinable()) monitor_.join();
 }
 
 const bp_capability* Rank::capability(uint32_t op) const {
@@ -31,7 +31,7 @@ const bp_capability* Rank::capability(uint32_t op) const {
 }
 
 void Rank::record(Record::Kind kind, const std::string& expected, const std::string& actual) {
-  run_.channel.send({kind, id_, {expected, actual, world().doing(id_)}});
+  run_.channel.send({kind, id_, {expected, actual, world().step(id_)}});
 }
 
 bool Rank::check(bool condition, const std::string& expected, const std::string& actual) {
@@ -44,13 +44,13 @@ void Rank::require(bool condition, const std::string& expected, const std::strin
 }
 
 void Rank::leave() {
-  world().harm();
+  world().mark_failed();
   world().break_barriers();
   {
     const std::lock_guard lock(mutex_);
     guarded_.clear();  // the agents may go now
   }
-  throw Stop();
+  throw BodyEnded();
 }
 
 void Rank::fail(const std::string& expected, const std::string& actual) {
@@ -72,8 +72,8 @@ void Rank::leave_together() {
   leave();
 }
 
-void Rank::trouble(const std::string& what) {
-  run_.channel.send({Record::kTrouble, id_, {what}});
+void Rank::harness_error(const std::string& what) {
+  run_.channel.send({Record::kHarnessError, id_, {what}});
   leave();
 }
 
@@ -87,17 +87,17 @@ void Rank::cell(uint32_t op, uint32_t dtype, uint32_t reduce_op, uint32_t memory
                       passed ? "1" : "0"}});
 }
 
-void Rank::meet() {
-  const std::string before = world().doing(id_);
-  doing(before + " (then waiting for the other ranks)");
-  if (!world().meet(scaled(kPatience))) {  // whoever failed to come is blamed by the supervisor
+void Rank::barrier() {
+  const std::string before = world().step(id_);
+  step(before + " (then waiting for the other ranks)");
+  if (!world().barrier(scaled(kPatience))) {  // whoever failed to come is blamed by the supervisor
     if (world().broken()) leave_together();
     leave();
   }
-  doing(before);
+  step(before);
 }
 
-std::string Rank::ask(const std::string& key) {
+std::string Rank::await_value(const std::string& key) {
   std::string value;
   if (world().get("harness/" + key, value, scaled(kPatience), [] { return false; }) != World::Wait::kDone) {
     leave();
@@ -117,10 +117,10 @@ std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool g
     if (logged_.size() < kLogKept) logged_ += std::string(text) + "\n";
     run_.channel.send({Record::kLog, id_, {std::to_string(level), text}});
   };
-  doing(say("in init of ", plan.space, " as rank ", mine.rank));
+  step(say("in init of ", plan.space, " as rank ", mine.rank));
   auto agent = std::make_unique<Agent>(backend(), world(), mine, log, outcome);
   if (!outcome.ok()) return nullptr;
-  doing(say("after init of ", plan.space));
+  step(say("after init of ", plan.space));
   const bp_agent& raw = agent->raw();
   require(raw.api != nullptr && raw.kind == BP_KIND_PROCESS_GROUP, "an agent with a process group table",
           say("kind ", raw.kind, ", api ", raw.api));
@@ -142,8 +142,8 @@ void Rank::expect_no_report(const Host& host) {
   if (reports.empty()) return;
   // What is reported may be seen before the rank that failed has said so.
   const Nanoseconds deadline = now() + scaled(kSecond / 5);
-  while (!world().harmed() && now() < deadline) usleep(5000);
-  if (world().harmed()) return;
+  while (!world().has_failed() && now() < deadline) usleep(5000);
+  if (world().has_failed()) return;
   Outcome report;
   report.error = reports.front();
   report.status = report.error.status;
@@ -157,9 +157,9 @@ std::unique_ptr<Agent> Rank::open(const Plan& plan, bool guarded) {
   return agent;
 }
 
-std::unique_ptr<Twin> Rank::twin(const std::shared_ptr<TwinMemory>& twins, bp_op* op) {
-  if (!twins) return nullptr;
-  auto made = std::make_unique<Twin>(twins, op);
+std::unique_ptr<DeviceMirror> Rank::mirror(const std::shared_ptr<MirrorMemory>& mirrors, bp_op* op) {
+  if (!mirrors) return nullptr;
+  auto made = std::make_unique<DeviceMirror>(mirrors, op);
   require(made->ok(), "memory of the device for an operation", "none");
   return made;
 }
@@ -168,7 +168,7 @@ void Rank::guard(Agent& agent) {
   const std::lock_guard lock(mutex_);
   guarded_.push_back(&agent);
   agent.before_close = [this, &agent] { unguard(agent); };
-  if (!guardian_.joinable()) guardian_ = std::thread([this] { watch(); });
+  if (!monitor_.joinable()) monitor_ = std::thread([this] { watch(); });
 }
 
 void Rank::unguard(Agent& agent) {
@@ -179,10 +179,10 @@ void Rank::unguard(Agent& agent) {
 void Rank::watch() {
   std::vector<const Agent*> told;  // a rank's loss is told to each agent once; abort's first cause stays
   while (!ended_.load()) {
-    const uint32_t seen = world().fates_seen();
+    const uint32_t seen = world().states_version();
     int32_t lost = -1;
     for (int32_t rank = 0; rank < size() && lost < 0; ++rank) {
-      if (rank != id_ && world().fate(rank) == Fate::kLost) lost = rank;
+      if (rank != id_ && world().state(rank) == RankState::kLost) lost = rank;
     }
     if (lost >= 0) {
       const std::lock_guard lock(mutex_);
@@ -192,12 +192,12 @@ void Rank::watch() {
         told.push_back(agent);
       }
     }
-    world().wait_for_fate(seen);
+    world().wait_for_state_change(seen);
   }
 }
 
 void Rank::die(int signal) {
-  world().harm();
+  world().mark_failed();
   run_.channel.send({Record::kDying, id_, {std::to_string(signal)}});
   ::signal(signal, SIG_DFL);
   sigset_t all;
@@ -208,7 +208,7 @@ void Rank::die(int signal) {
 }
 
 void Rank::freeze(Nanoseconds time) {
-  if (time < 0) world().harm();
+  if (time < 0) world().mark_failed();
   const std::string over = say("freeze/", id_, "/", now());
   run_.channel.send({Record::kFreeze, id_, {std::to_string(time < 0 ? -1 : time / kMillisecond), over}});
   std::string word;
@@ -216,7 +216,7 @@ void Rank::freeze(Nanoseconds time) {
 }
 
 void Rank::depart() {
-  world().harm();
+  world().mark_failed();
   run_.channel.send({Record::kDone, id_, {}});
   _exit(0);
 }

@@ -3,8 +3,8 @@
 // What the body of a case sees: one rank, its backend, and the means to say what is wrong.
 //
 // A body runs on every rank. It opens agents, uses them, and states what it expects. `require` and `fail` leave the
-// body at once (by throwing Stop, which nobody but the runner catches); the other ranks are then ended by the
-// supervisor after a short grace, without being blamed. Never swallow Stop, never expect anything from within a
+// body at once (by throwing BodyEnded, which nobody but the runner catches); the other ranks are then ended by the
+// supervisor after a short grace, without being blamed. Never swallow BodyEnded, never expect anything from within a
 // callback of the plugin.
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace backplane::conformance {
 
-struct Stop {};
+struct BodyEnded {};
 
 // What is the same for all ranks of a run.
 struct Run {
@@ -34,7 +34,7 @@ struct Run {
   double patience = 1;
   std::string path;                     // of the plugin; empty if it is linked in
   const bp_plugin* plugin = nullptr;    // null in cases that load it themselves
-  const bp_backend* backend = nullptr;  // the one that is checked; null likewise, and in outsiders
+  const bp_backend* backend = nullptr;  // the one that is checked; null likewise, and in extra_processes
   std::string backend_id;
   std::map<std::string, std::string> options;  // the subject's
   bool on_device = false;                      // as in Settings
@@ -49,8 +49,8 @@ class Rank {
 
   int32_t id() const { return id_; }
   int32_t size() const { return run_.world->ranks(); }
-  // Not a rank but a process beside them (Case::outsiders); ids count on from size().
-  bool outsider() const { return id_ >= size(); }
+  // Not a rank but a process beside them (Case::extra_processes); ids count on from size().
+  bool is_extra() const { return id_ >= size(); }
   int32_t next() const { return (id_ + 1) % size(); }
   int32_t previous() const { return (id_ + size() - 1) % size(); }
 
@@ -74,7 +74,7 @@ class Rank {
   }
 
   // What this rank does from now on; told if it fails, hangs or dies.
-  void doing(const std::string& what) { world().set_doing(id_, what); }
+  void step(const std::string& what) { world().set_step(id_, what); }
 
   // Records a finding; the body goes on. True if the condition holds.
   bool check(bool condition, const std::string& expected, const std::string& actual);
@@ -85,7 +85,7 @@ class Rank {
   // so that none of them takes it for a loss.
   [[noreturn]] void skip(const std::string& reason);
   // The harness cannot do its own work here (no memory, no fork ...).
-  [[noreturn]] void trouble(const std::string& what);
+  [[noreturn]] void harness_error(const std::string& what);
   void require_ok(const Outcome& outcome, const std::string& what) {
     require(outcome.ok(), what + " succeeds", outcome.text());
   }
@@ -93,13 +93,13 @@ class Rank {
   void cell(uint32_t op, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool passed);
 
   // Waits for all ranks, without the plugin. Leaves the body if they do not come within 20 s (scaled).
-  void meet();
+  void barrier();
   // Words between ranks, without the plugin.
-  void tell(const std::string& key, const std::string& value) { world().set("harness/" + key, value); }
+  void publish(const std::string& key, const std::string& value) { world().set("harness/" + key, value); }
   // Waits up to 20 s (scaled) and leaves the body if nobody tells.
-  std::string ask(const std::string& key);
+  std::string await_value(const std::string& key);
 
-  // Starts an agent; with `guarded` this rank's guardian aborts it, as the core would, when a rank is lost. Leaves the
+  // Starts an agent; with `guarded` this rank's monitor aborts it, as the core would, when a rank is lost. Leaves the
   // body if init fails.
   std::unique_ptr<Agent> open(const Plan& plan = {}, bool guarded = false);
   // The same, but says how it went instead: null and the outcome if init failed.
@@ -109,7 +109,7 @@ class Rank {
   void expect_world(int32_t rank, int32_t world_size);
   // The stand-in of an operation for those who call the table themselves; null: it needs none. Leaves the body if there
   // is no memory for it. Keep it until the operation is terminal.
-  std::unique_ptr<Twin> twin(const std::shared_ptr<TwinMemory>& twins, bp_op* op);
+  std::unique_ptr<DeviceMirror> mirror(const std::shared_ptr<MirrorMemory>& mirrors, bp_op* op);
   // From now on, until it is closed, a lost rank aborts the agent (BP_PEER_LOST, naming it).
   void guard(Agent& agent);
 
@@ -140,7 +140,7 @@ class Rank {
   std::vector<Agent*> guarded_;
   std::string logged_;
   std::atomic<bool> ended_ = false;
-  std::thread guardian_;
+  std::thread monitor_;
 };
 
 }  // namespace backplane::conformance

@@ -15,7 +15,7 @@ Json of(const Finding& finding) {
   return {{"rank", finding.rank},
           {"expected", harmless(finding.expected)},
           {"actual", harmless(finding.actual)},
-          {"doing", harmless(finding.doing)}};
+          {"step", harmless(finding.step)}};
 }
 
 Json of(const Result& result) {
@@ -53,7 +53,7 @@ std::string to_json(const Report& report) {
                  {"level", level_name(report.level)},
                  {"seed", report.seed},
                  {"seconds", report.seconds},
-                 {"trouble", harmless(report.trouble)},
+                 {"error", harmless(report.error)},
                  {"passed", passed},
                  {"failed", failed},
                  {"skipped", skipped},

@@ -45,7 +45,7 @@ std::string failure(const Result& result) {
     text += finding.rank < 0 ? std::string("the supervisor") : say("rank ", finding.rank);
     if (!finding.expected.empty()) text += say("\n  expected: ", finding.expected);
     text += say("\n  actual:   ", finding.actual);
-    if (!finding.doing.empty()) text += say("\n  while:    ", finding.doing);
+    if (!finding.step.empty()) text += say("\n  while:    ", finding.step);
     text += "\n";
   }
   text += say("rule: ", result.about, "\nreproduce: ", result.reproduce, "\n");
@@ -88,7 +88,7 @@ std::string to_junit(const Report& report) {
     if (std::find(groups.begin(), groups.end(), result.group) == groups.end()) groups.push_back(result.group);
   }
   const auto [passed, failed, skipped] = count_verdicts(report);
-  const size_t errors = report.trouble.empty() ? 0 : 1;
+  const size_t errors = report.error.empty() ? 0 : 1;
   std::string text =
       say("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"backplane check ",
           escaped(one_line(report.backend)), "\" tests=\"", passed + failed + skipped + errors, "\" failures=\"",
@@ -96,7 +96,7 @@ std::string to_junit(const Report& report) {
   for (const std::string& group : groups) text += suite(group, report);
   if (errors > 0) {
     text += say("  <testsuite name=\"harness\" tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\">\n",
-                "    <testcase classname=\"harness\" name=\"completes\"><error message=\"", escaped(report.trouble),
+                "    <testcase classname=\"harness\" name=\"completes\"><error message=\"", escaped(report.error),
                 "\"/></testcase>\n  </testsuite>\n");
   }
   return text + "</testsuites>\n";

@@ -38,7 +38,7 @@ std::string diagnosis(const Result& result) {
   text += say("  rule: ", quoted(result.about), "\n  level: ", level_name(result.level), "\n  findings:\n");
   for (const Finding& finding : result.findings) {
     text += say("    - rank: ", finding.rank, "\n      expected: ", quoted(finding.expected),
-                "\n      actual: ", quoted(finding.actual), "\n      doing: ", quoted(finding.doing), "\n");
+                "\n      actual: ", quoted(finding.actual), "\n      step: ", quoted(finding.step), "\n");
   }
   if (!result.output.empty()) text += say("  output: ", quoted(result.output), "\n");
   text += say("  seed: ", result.seed, "\n  reproduce: ", quoted(result.reproduce), "\n");
@@ -59,7 +59,7 @@ std::string to_tap(const Report& report) {
     text += "\n";
     if (failed) text += diagnosis(result);
   }
-  if (!report.trouble.empty()) text += say("Bail out! ", one_line(report.trouble), "\n");
+  if (!report.error.empty()) text += say("Bail out! ", one_line(report.error), "\n");
   return text;
 }
 

@@ -40,14 +40,14 @@ class Text {
 
   void summary() {
     const auto [passed, failed, skipped] = count_verdicts(report_);
-    const char* colour = !report_.trouble.empty() || failed > 0 ? "31" : "32";
+    const char* colour = !report_.error.empty() || failed > 0 ? "31" : "32";
     std::string who = report_.backend.empty() ? "?" : one_line(report_.backend);
     if (!report_.version.empty()) who.append(1, ' ').append(one_line(report_.version));
     line(who, " (", one_line(report_.subject), ") at ", report_.ranks, report_.ranks == 1 ? " rank: " : " ranks: ",
          coloured(colour, say(passed, " passed, ", failed, " failed, ", skipped, " skipped")), " in ",
          decimal(report_.seconds, 1), " s (level ", level_name(report_.level), ", seed ", report_.seed, ")");
-    if (!report_.trouble.empty()) {
-      line(coloured("31", "The check itself could not be completed: "), one_line(report_.trouble));
+    if (!report_.error.empty()) {
+      line(coloured("31", "The check itself could not be completed: "), one_line(report_.error));
     }
   }
 
@@ -60,7 +60,7 @@ class Text {
       if (!finding.expected.empty()) line(kIndent, who, ": expected ", one_line(finding.expected));
       line(kIndent, finding.expected.empty() ? who + ": " : std::string(who.size() + 2, ' ') + "got ",
            one_line(finding.actual));
-      if (!finding.doing.empty()) line(kIndent, std::string(who.size() + 2, ' '), "while ", one_line(finding.doing));
+      if (!finding.step.empty()) line(kIndent, std::string(who.size() + 2, ' '), "while ", one_line(finding.step));
     }
     if (!result.output.empty()) {
       line(kIndent, "the ranks' output:");

@@ -107,16 +107,16 @@ class Supervisor {
     } else {
       for (const int32_t rank : ranks) started = started && fork_child({rank}, false);
     }
-    for (int32_t i = 0; i < case_.outsiders; ++i) started = started && fork_child({settings_.ranks + i}, true);
+    for (int32_t i = 0; i < case_.extra_processes; ++i) started = started && fork_child({settings_.ranks + i}, true);
     return started;
   }
 
-  bool fork_child(const std::vector<int32_t>& members, bool outsider) {
+  bool fork_child(const std::vector<int32_t>& members, bool is_extra) {
     std::optional<Pipe> channel = make_pipe();
     std::optional<Pipe> output = make_pipe();
     const pid_t pid = channel && output ? fork() : -1;
     if (pid < 0) {
-      outcomes_.troubles.push_back(say("cannot start a rank: ", std::strerror(errno)));
+      outcomes_.harness_errors.push_back(say("cannot start a rank: ", std::strerror(errno)));
       return false;
     }
     if (pid == 0) {
@@ -124,7 +124,7 @@ class Supervisor {
       ChildSetup setup;
       setup.which = &case_;
       setup.members = members;
-      setup.outsider = outsider;
+      setup.is_extra = is_extra;
       setup.output = output->write.get();
       setup.run.world = world_;
       setup.run.channel = Channel(channel->write.get());
@@ -195,7 +195,7 @@ class Supervisor {
       }
       if (child.lost_at > 0 && now() >= child.lost_at) {
         child.lost_at = 0;
-        set_fates(child, Fate::kLost);
+        set_states(child, RankState::kLost);
         child.done = child.members.size();  // it will not say so itself
         frozen_.push_back(&child - children_.data());
       }
@@ -218,7 +218,7 @@ class Supervisor {
       if (child.reaped || child.done == child.members.size()) continue;
       for (const int32_t member : child.members) {
         outcomes_.findings.push_back({member, say("the case ends within ", scaled(case_.deadline) / kSecond, " s"),
-                                      "it was still running", world_->doing(member)});
+                                      "it was still running", world_->step(member)});
       }
     }
   }
@@ -279,8 +279,8 @@ class Supervisor {
         outcomes_.skips.push_back(field(record, 0));
         begin_grace(kSkipGrace);
         break;
-      case Record::kTrouble:
-        outcomes_.troubles.push_back(field(record, 0));
+      case Record::kHarnessError:
+        outcomes_.harness_errors.push_back(field(record, 0));
         begin_grace();
         break;
       case Record::kCell:
@@ -317,9 +317,9 @@ class Supervisor {
 
   void begin_grace(Nanoseconds grace = kGrace) { grace_until_ = std::min(grace_until_, now() + scaled(grace)); }
 
-  void set_fates(const Child& child, Fate fate) {
+  void set_states(const Child& child, RankState state) {
     for (const int32_t member : child.members) {
-      if (member < settings_.ranks) world_->set_fate(member, fate);
+      if (member < settings_.ranks) world_->set_state(member, state);
     }
   }
 
@@ -335,11 +335,11 @@ class Supervisor {
     if (child.killed) return;
     const bool by_signal = WIFSIGNALED(status);
     if (child.dying != 0 && (child.dying == SIGSEGV || (by_signal && WTERMSIG(status) == child.dying))) {
-      set_fates(child, Fate::kLost);  // a sanitizer may turn a SIGSEGV into an exit
+      set_states(child, RankState::kLost);  // a sanitizer may turn a SIGSEGV into an exit
     } else if (!by_signal && WEXITSTATUS(status) == 0 && child.done == child.members.size()) {
-      set_fates(child, Fate::kDeparted);
+      set_states(child, RankState::kDeparted);
     } else {
-      set_fates(child, Fate::kLost);
+      set_states(child, RankState::kLost);
       if (grace_until_ == INT64_MAX || by_signal) blame_death(child, status);
       world_->break_barriers();
       begin_grace();
@@ -351,7 +351,7 @@ class Supervisor {
                                                 : say("it ended with exit code ", WEXITSTATUS(status));
     const int32_t member = child.members.size() == 1 ? child.members.front() : -1;
     outcomes_.findings.push_back(
-        {member, "the process lives until the case is over", how, world_->doing(child.members.front())});
+        {member, "the process lives until the case is over", how, world_->step(child.members.front())});
   }
 
   void kill_child(Child& child) {

@@ -13,7 +13,7 @@ namespace backplane::conformance {
 struct Outcomes {
   std::vector<Finding> findings;
   std::vector<std::string> skips;
-  std::vector<std::string> troubles;
+  std::vector<std::string> harness_errors;
   std::vector<Cell> cells;
   Facts facts;
   std::string output;  // of all ranks, at most 4 KiB

@@ -176,7 +176,7 @@ bool World::erase(std::string_view key) {
   return entry != nullptr;
 }
 
-bool World::meet(Nanoseconds timeout) {
+bool World::barrier(Nanoseconds timeout) {
   const Nanoseconds deadline = now() + timeout;
   const uint32_t generation = generation_.load();
   if (arrived_.fetch_add(1) + 1 == static_cast<uint32_t>(ranks_)) {
@@ -207,7 +207,7 @@ void World::leave(int32_t member) {
 
 void World::await_leaving(Nanoseconds timeout) {
   const Nanoseconds deadline = now() + timeout;
-  const auto stays = [](const Member& rank) { return !rank.has_left.load() && rank.fate.load() == Fate::kAlive; };
+  const auto stays = [](const Member& rank) { return !rank.has_left.load() && rank.state.load() == RankState::kAlive; };
   for (;;) {
     const uint32_t seen = changes_.load();
     const Nanoseconds left = deadline - now();
@@ -216,16 +216,16 @@ void World::await_leaving(Nanoseconds timeout) {
   }
 }
 
-void World::set_doing(int32_t member, std::string_view text) {
-  auto& doing = members_[static_cast<size_t>(member)].doing;
-  const size_t size = std::min(text.size(), doing.size() - 1);
-  for (size_t i = 0; i < size; ++i) doing[i].store(text[i], std::memory_order_relaxed);
-  doing[size].store('\0', std::memory_order_relaxed);
+void World::set_step(int32_t member, std::string_view text) {
+  auto& step = members_[static_cast<size_t>(member)].step;
+  const size_t size = std::min(text.size(), step.size() - 1);
+  for (size_t i = 0; i < size; ++i) step[i].store(text[i], std::memory_order_relaxed);
+  step[size].store('\0', std::memory_order_relaxed);
 }
 
-std::string World::doing(int32_t member) const {
+std::string World::step(int32_t member) const {
   std::string text;
-  for (const auto& c : members_[static_cast<size_t>(member)].doing) {
+  for (const auto& c : members_[static_cast<size_t>(member)].step) {
     const char character = c.load(std::memory_order_relaxed);
     if (character == '\0') break;
     text += character;
@@ -236,14 +236,14 @@ std::string World::doing(int32_t member) const {
 void World::set_pid(int32_t member, pid_t pid) { members_[static_cast<size_t>(member)].pid.store(pid); }
 pid_t World::pid(int32_t member) const { return members_[static_cast<size_t>(member)].pid.load(); }
 
-void World::set_fate(int32_t rank, Fate fate) {
-  if (fate == Fate::kLost) harm();
-  members_[static_cast<size_t>(rank)].fate.store(fate);
-  futex_wake(fates_);
+void World::set_state(int32_t rank, RankState state) {
+  if (state == RankState::kLost) mark_failed();
+  members_[static_cast<size_t>(rank)].state.store(state);
+  futex_wake(states_);
   changed();
 }
-Fate World::fate(int32_t rank) const { return members_[static_cast<size_t>(rank)].fate.load(); }
-uint32_t World::fates_seen() const { return fates_.load(); }
-void World::wait_for_fate(uint32_t seen) { futex_wait(fates_, seen, 50 * kMillisecond); }
+RankState World::state(int32_t rank) const { return members_[static_cast<size_t>(rank)].state.load(); }
+uint32_t World::states_version() const { return states_.load(); }
+void World::wait_for_state_change(uint32_t seen) { futex_wait(states_, seen, 50 * kMillisecond); }
 
 }  // namespace backplane::conformance

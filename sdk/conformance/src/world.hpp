@@ -29,10 +29,10 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 Nanoseconds now();
 
 constexpr int32_t kMaxRanks = 64;
-constexpr int32_t kMaxMembers = kMaxRanks + 8;  // ranks and outsiders
+constexpr int32_t kMaxMembers = kMaxRanks + 8;  // ranks and extra_processes
 
 // What became of a rank, as a liveness service would tell the others.
-enum class Fate : uint32_t {
+enum class RankState : uint32_t {
   kAlive,
   kLost,     // its process died without leave, or has not moved for too long
   kDeparted  // its process ended in order
@@ -57,14 +57,14 @@ class World {
 
   // Waits until all ranks have come to the same barrier, or one of them has failed or is gone. False: they never will,
   // or the time is over.
-  bool meet(Nanoseconds timeout);
+  bool barrier(Nanoseconds timeout);
   // A member failed: nobody waits for it any longer.
   void break_barriers();
   bool broken() const { return broken_.load() != 0; }
 
   // From now on a group may have failed: a rank died or was stopped, an init failed, an agent was aborted.
-  void harm() { harmed_.store(1); }
-  bool harmed() const { return harmed_.load() != 0; }
+  void mark_failed() { failed_.store(1); }
+  bool has_failed() const { return failed_.load() != 0; }
 
   // The member does nothing more in its body, but for letting go of what it holds.
   void leave(int32_t member);
@@ -72,26 +72,26 @@ class World {
   // Waits until all ranks have left, or are gone.
   void await_leaving(Nanoseconds timeout);
 
-  // What `member` (a rank, or an outsider from ranks() on) is doing; up to 119 bytes are kept.
-  void set_doing(int32_t member, std::string_view text);
-  std::string doing(int32_t member) const;
+  // What `member` (a rank, or an extra process from ranks() on) is doing; up to 119 bytes are kept.
+  void set_step(int32_t member, std::string_view text);
+  std::string step(int32_t member) const;
 
   void set_pid(int32_t member, pid_t pid);
   pid_t pid(int32_t member) const;
 
-  // Written by the supervisor, read by the guardians of the other ranks.
-  void set_fate(int32_t rank, Fate fate);
-  Fate fate(int32_t rank) const;
-  // Changes whenever a fate does; wait_for_fate returns when it is not `seen` any more, or after 50 ms.
-  uint32_t fates_seen() const;
-  void wait_for_fate(uint32_t seen);
+  // Written by the supervisor, read by the monitors of the other ranks.
+  void set_state(int32_t rank, RankState state);
+  RankState state(int32_t rank) const;
+  // Changes whenever a state does; wait_for_state_change returns when it is not `seen` any more, or after 50 ms.
+  uint32_t states_version() const;
+  void wait_for_state_change(uint32_t seen);
 
  private:
   struct Member {
     std::atomic<pid_t> pid;
-    std::atomic<Fate> fate;
+    std::atomic<RankState> state;
     std::atomic<bool> has_left;
-    std::array<std::atomic<char>, 120> doing;
+    std::array<std::atomic<char>, 120> step;
   };
   struct Entry;
 
@@ -105,11 +105,11 @@ class World {
   int32_t ranks_ = 0;
   pthread_mutex_t mutex_;
   std::atomic<uint32_t> changes_;  // a futex: of the store and the barriers
-  std::atomic<uint32_t> fates_;    // a futex
+  std::atomic<uint32_t> states_;   // a futex
   std::atomic<uint32_t> arrived_;
   std::atomic<uint32_t> generation_;
   std::atomic<uint32_t> broken_;
-  std::atomic<uint32_t> harmed_;
+  std::atomic<uint32_t> failed_;
   std::array<Member, kMaxMembers> members_;
   uint64_t used_ = 0;                        // bytes of the arena
   std::array<uint64_t, 4096> buckets_ = {};  // offsets into the arena, 0: none

@@ -193,9 +193,9 @@ struct SpoilsWaiting : Specimen {  // a message that was there before its recv
     Specimen::submit_receive(receive);
     late_ = false;
   }
-  void meet(const OperationPtr& receive, Arrival arrival) override {
+  void match(const OperationPtr& receive, Arrival arrival) override {
     if (late_ && is_message(*receive) && arrival.size == 12) arrival.bytes[11] ^= std::byte{1};
-    Specimen::meet(receive, std::move(arrival));
+    Specimen::match(receive, std::move(arrival));
   }
   bool late_ = false;
 };
@@ -230,9 +230,9 @@ struct ExpectsAllReceived : Specimen {
     if (arrival.channel == kMessages) ++waiting_;
     Specimen::arrive(std::move(arrival));
   }
-  void meet(const OperationPtr& receive, Arrival arrival) override {
+  void match(const OperationPtr& receive, Arrival arrival) override {
     if (arrival.channel == kMessages) --waiting_;
-    Specimen::meet(receive, std::move(arrival));
+    Specimen::match(receive, std::move(arrival));
   }
   void close() noexcept override {
     if (waiting_ > 0) std::abort();

@@ -77,7 +77,7 @@ void Specimen::submit_send(const OperationPtr& send) {
 }
 
 void Specimen::submit_receive(const OperationPtr& receive) {
-  if (std::optional<Arrival> arrival = matcher_.take_arrival(*receive)) return meet(receive, std::move(*arrival));
+  if (std::optional<Arrival> arrival = matcher_.take_arrival(*receive)) return match(receive, std::move(*arrival));
   if (receive->peer == BP_ANY_SOURCE) {
     if (nobody_left()) {
       return fail(*receive, about(*receive, sdk::Failure(BP_PEER_LOST, "all other ranks have left the group")));
@@ -89,12 +89,12 @@ void Specimen::submit_receive(const OperationPtr& receive) {
 }
 
 void Specimen::arrive(Arrival arrival) {
-  if (const OperationPtr receive = matcher_.take_receive(arrival)) return meet(receive, std::move(arrival));
+  if (const OperationPtr receive = matcher_.take_receive(arrival)) return match(receive, std::move(arrival));
   if (!leaving_) matcher_.add_arrival(std::move(arrival));
 }
 
 // A receive and its message have found each other; neither is filed any more.
-void Specimen::meet(const OperationPtr& receive, Arrival arrival) {
+void Specimen::match(const OperationPtr& receive, Arrival arrival) {
   receive->got_tag = arrival.tag;
   if (arrival.eager) {
     credit(arrival.source, arrival.size + kOverhead);
@@ -221,7 +221,7 @@ void Specimen::drop_peer(int32_t rank, const sdk::Failure& why) {
 
 void Specimen::repost(const OperationPtr& receive) {
   if (std::optional<Arrival> arrival = matcher_.take_arrival(*receive)) {
-    meet(receive, std::move(*arrival));
+    match(receive, std::move(*arrival));
   } else {
     matcher_.add_receive(receive);
   }

@@ -35,7 +35,7 @@ Message Specimen::take_probed(const Message* message) {
 void Specimen::submit_probed(const OperationPtr& receive) {
   Message taken = take_probed(receive->message);
   if (taken.lost) return fail(*receive, about(*receive, *taken.lost));
-  meet(receive, std::move(taken.arrival));
+  match(receive, std::move(taken.arrival));
 }
 
 void Specimen::drop(Message* message) {

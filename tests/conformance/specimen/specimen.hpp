@@ -154,7 +154,7 @@ class Specimen {
   virtual void submit_receive(const OperationPtr& receive);
   virtual bool eager(const Operation& send);  // may it be copied and be done at once?
   virtual void arrive(Arrival arrival);
-  virtual void meet(const OperationPtr& receive, Arrival arrival);
+  virtual void match(const OperationPtr& receive, Arrival arrival);
   virtual void deliver(const OperationPtr& receive, int32_t source, const std::byte* data, uint64_t size);
   virtual void truncated(const OperationPtr& receive, int32_t source, uint64_t size);
   virtual void credit(int32_t source, uint64_t size);

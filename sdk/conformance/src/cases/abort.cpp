@@ -33,11 +33,11 @@ void expect_in_time(Rank& rank, Nanoseconds took, const std::string& what) {
 
 // A thread blocks in `op`; abort comes from this one.
 void abort_blocked(Rank& rank, Agent& agent, const bp_op& op, const std::string& what, Blocked::How how) {
-  rank.doing(say(what, " blocks in ", name_of(how)));
+  rank.step(say(what, " blocks in ", name_of(how)));
   const Blocked blocked(agent, op, how);
   if (op.kind == BP_SEND && blocked.ended()) return;  // taken in
   rank.require(!blocked.ended(), what + " waits", blocked.outcome().text());
-  rank.doing(say("aborting while ", what, " blocks in ", name_of(how)));
+  rank.step(say("aborting while ", what, " blocks in ", name_of(how)));
   const Nanoseconds begin = now();
   agent.abort(BP_PEER_LOST, 0, kCause);
   expect_in_time(rank, now() - begin, "abort returns");
@@ -52,9 +52,9 @@ void blocked_recv(Rank& rank) {
   for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
     const auto agent = rank.open(in_space(say("recv ", static_cast<int>(how))));
     std::vector<uint8_t> memory(100);
-    rank.meet();
+    rank.barrier();
     if (aborts(rank)) abort_blocked(rank, *agent, hopeless(*agent, memory.data(), memory.size()), "a recv", how);
-    rank.meet();
+    rank.barrier();
   }
 }
 
@@ -62,10 +62,10 @@ void blocked_any_source(Rank& rank) {
   for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
     const auto agent = rank.open(in_space(say("any source ", static_cast<int>(how))));
     std::vector<uint8_t> memory(100);
-    rank.meet();
+    rank.barrier();
     bp_op op = recv_op(BP_ANY_SOURCE, kSilentTag, memory.data(), memory.size());
     if (aborts(rank)) abort_blocked(rank, *agent, op, "a recv from BP_ANY_SOURCE", how);
-    rank.meet();
+    rank.barrier();
   }
 }
 
@@ -73,10 +73,10 @@ void blocked_send(Rank& rank) {
   for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
     const auto agent = rank.open(in_space(say("send ", static_cast<int>(how))));
     const std::vector<uint8_t> large(kLarge, 1);
-    rank.meet();
+    rank.barrier();
     const bp_op op = send_op(rank.next(), kSilentTag, large.data(), large.size());
     if (aborts(rank)) abort_blocked(rank, *agent, op, "a send", how);
-    rank.meet();
+    rank.barrier();
   }
 }
 
@@ -89,15 +89,15 @@ void blocked_collective(Rank& rank) {
     if (!make_meeting(rank, op, &memory)) rank.skip("no native collective for which all ranks have to come");
     const std::string word = say("first/", static_cast<int>(how));
     if (rank.id() == rank.size() - 1) {
-      rank.meet();
+      rank.barrier();
       abort_blocked(rank, *agent, op, "a collective", how);
-      rank.tell(word, "aborted");
+      rank.publish(word, "aborted");
     } else if (rank.id() != 0) {
-      rank.doing(say("blocking in a collective in ", name_of(how)));
+      rank.step(say("blocking in a collective in ", name_of(how)));
       const Blocked blocked(*agent, op, how);
-      rank.meet();
-      rank.ask(word);
-      rank.doing("aborting after another rank has");
+      rank.barrier();
+      rank.await_value(word);
+      rank.step("aborting after another rank has");
       const Nanoseconds begin = now();
       agent->abort(BP_PEER_LOST, 0, kCause);
       rank.require(blocked.await(rank.scaled(kPlenty)), "abort ends a collective", "it goes on");
@@ -105,9 +105,9 @@ void blocked_collective(Rank& rank) {
       rank.check(blocked.outcome().status != BP_OK && blocked.outcome().status != BP_AGAIN, "a collective that failed",
                  blocked.outcome().text());
     } else {
-      rank.meet();
+      rank.barrier();
     }
-    rank.meet();
+    rank.barrier();
   }
 }
 
@@ -142,13 +142,13 @@ void during_init(Rank& rank) {
     bp_agent agent = {};
     agent.struct_size = sizeof agent;
     Nanoseconds ended = 0;
-    rank.doing("in init without rank 0");
+    rank.step("in init without rank 0");
     const Aside starting([&] {
       outcome.status = rank.backend().init(&rank.backend(), &init, &agent, &outcome.error);
       ended = now();
     });
     starting.await(100 * kMillisecond);
-    rank.doing("in init without rank 0, abort requested");
+    rank.step("in init without rank 0, abort requested");
     const Nanoseconds begin = now();
     host.request_abort();
     rank.require(starting.await(rank.scaled(kPlenty)), "init gives up when abort_requested says so", "it goes on");
@@ -160,7 +160,7 @@ void during_init(Rank& rank) {
       rank.backend().destroy_options(&rank.backend(), options);
     }
   }
-  rank.meet();
+  rank.barrier();
   const auto agent = rank.open(in_space("complete"));
   ring(rank, *agent, "in a group that was made after another init was given up", 1);
 }
@@ -169,7 +169,7 @@ void many_pending(Rank& rank) {
   constexpr uint64_t kCount = 200;
   const auto agent = rank.open();
   std::vector<std::vector<uint8_t>> memory(kCount, std::vector<uint8_t>(64));
-  rank.meet();
+  rank.barrier();
   if (aborts(rank)) {
     std::vector<Pending> all;
     for (uint64_t i = 0; i < kCount; ++i) {
@@ -179,7 +179,7 @@ void many_pending(Rank& rank) {
       all.push_back(agent->submit(op));
       rank.require_ok(all.back().submitted(), say("submit of recv ", i));
     }
-    rank.doing(say("aborting with ", kCount, " operations in flight"));
+    rank.step(say("aborting with ", kCount, " operations in flight"));
     const Nanoseconds begin = now();
     agent->abort(BP_PEER_LOST, 0, kCause);
     for (uint64_t i = 0; i < kCount; ++i) {
@@ -193,19 +193,19 @@ void many_pending(Rank& rank) {
     for (Pending& one : all) one.release();
     close_in_time(rank, *agent, "after an abort with many operations in flight");
   }
-  rank.meet();
+  rank.barrier();
 }
 
 // One thread submits again and again; abort comes at any moment.
 void beside_submits(Rank& rank) {
   const auto agent = rank.open();
-  rank.meet();
+  rank.barrier();
   if (aborts(rank)) {
     std::vector<Pending> all;
     std::vector<std::vector<uint8_t>> memory;
     Outcome refused;
     std::atomic<uint64_t> submitted = 0;
-    rank.doing("aborting while another thread submits");
+    rank.step("aborting while another thread submits");
     {
       const Aside submitting([&] {
         for (uint64_t i = 0; i < 100'000 && refused.ok(); ++i) {
@@ -228,7 +228,7 @@ void beside_submits(Rank& rank) {
       one.release();
     }
   }
-  rank.meet();
+  rank.barrier();
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ std::vector<bp_op> one_of_each(Rank& rank, int32_t* memory, const std::vector<ui
 
 void submit_afterwards(Rank& rank) {
   const auto agent = rank.open();
-  rank.meet();
+  rank.barrier();
   agent->abort(BP_RESOURCE, -1, kFirstCause);
   std::vector<int32_t> memory(16);
   const std::vector<uint64_t> zeros(static_cast<size_t>(rank.size()));
@@ -44,7 +44,7 @@ void submit_afterwards(Rank& rank) {
     for (const uint64_t flags : {uint64_t{0}, uint64_t{BP_OP_SYNC}}) {
       op.flags = flags;
       op.timeout_ns = rank.scaled(kPlenty);
-      rank.doing(say("submitting operation ", op.kind, " after abort"));
+      rank.step(say("submitting operation ", op.kind, " after abort"));
       const Nanoseconds begin = now();
       Pending pending = agent->submit(op);
       rank.check(!pending.in_flight(), "submit after abort fails itself", "it returns a work");
@@ -53,15 +53,15 @@ void submit_afterwards(Rank& rank) {
                  say("it took ", (now() - begin) / kMillisecond, " ms"));
     }
   }
-  rank.meet();
+  rank.barrier();
 }
 
 void twice(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> memory(100);
   Pending pending = agent->submit(recv_op(rank.id(), kSilentTag, memory.data(), memory.size()));
-  rank.meet();
-  rank.doing("aborting twice");
+  rank.barrier();
+  rank.step("aborting twice");
   agent->abort(BP_RESOURCE, -1, kFirstCause);
   agent->abort(BP_TIMEOUT, -1, "the second cause");
   {
@@ -71,7 +71,7 @@ void twice(Rank& rank) {
   expect_first_cause(rank, agent->isend(rank.id(), 1, memory.data(), 1).submitted(), "submit after two aborts");
   pending.release();
   close_in_time(rank, *agent, "after two aborts");
-  rank.meet();
+  rank.barrier();
 }
 
 void new_group_afterwards(Rank& rank) {
@@ -80,7 +80,7 @@ void new_group_afterwards(Rank& rank) {
     std::vector<uint8_t> memory(100);
     std::vector<Pending> pending;
     pending.push_back(agent->submit(hopeless(*agent, memory.data(), memory.size())));
-    rank.meet();
+    rank.barrier();
     agent->abort(BP_RESOURCE, -1, kFirstCause);
     rank.require(pending[0].wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort", "it goes on");
     pending[0].release();
@@ -101,15 +101,15 @@ void leaves_others_alone(Rank& rank) {
   const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), 1000);
   Pending recv = whole->irecv(rank.previous(), 1, got.data(), got.size());
   Pending lost = broken->submit(hopeless(*broken, memory.data(), memory.size()));
-  rank.meet();
-  rank.doing("aborting one of two groups");
+  rank.barrier();
+  rank.step("aborting one of two groups");
   broken->abort(BP_RESOURCE, -1, kFirstCause);
   rank.require(lost.wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort", "it goes on");
   lost.release();
   const Outcome untouched = recv.test();
   rank.require(untouched.ok() || untouched.status == BP_AGAIN, "abort of one group leaves operations of another alone",
                untouched.text());
-  rank.doing("using the other one of two groups");
+  rank.step("using the other one of two groups");
   Pending send = whole->isend(rank.next(), 1, sent.data(), sent.size());
   rank.require_ok(recv.finish(rank.scaled(kPlenty)), "a recv that was in flight in another group during abort");
   rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send in another group than the aborted one");
@@ -126,8 +126,8 @@ void done_stays_done(Rank& rank) {
   Pending send = agent->isend(rank.next(), 1, sent.data(), sent.size());
   rank.require_ok(recv.wait(rank.scaled(kPlenty)), "a recv");
   rank.require_ok(send.wait(rank.scaled(kPlenty)), "a send");
-  rank.meet();
-  rank.doing("aborting after all operations were done");
+  rank.barrier();
+  rank.step("aborting after all operations were done");
   agent->abort(BP_RESOURCE, -1, kFirstCause);
   for (Pending* one : {&recv, &send}) {
     const Outcome outcome = one->wait(0);
@@ -135,7 +135,7 @@ void done_stays_done(Rank& rank) {
     one->release();
   }
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()), "the message");
-  rank.meet();
+  rank.barrier();
 }
 
 // Right after abort, nobody else knowing or helping.
@@ -143,7 +143,7 @@ void destroy_afterwards(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> memory(1000);
   ring(rank, *agent, "before abort", 1);
-  rank.meet();
+  rank.barrier();
   if (rank.id() == rank.size() - 1) {
     std::vector<uint8_t> large(kLarge, 1);
     Pending recv = agent->submit(hopeless(*agent, memory.data(), memory.size()));
@@ -155,7 +155,7 @@ void destroy_afterwards(Rank& rank) {
     }
     close_in_time(rank, *agent, "right after abort");
   }
-  rank.meet();
+  rank.barrier();
   close_in_time(rank, *agent, "after another rank aborted and destroyed");
 }
 

@@ -44,15 +44,15 @@ void test_is_monotonic(Rank& rank) {
   Pending recv = exchange.receive(rank, *agent);
   rank.require_ok(recv.submitted(), "submit of a recv");
   rank.require(recv.in_flight(), "a recv whose message was not sent is in flight", "submit says that it is done");
-  rank.doing("testing a recv before its message was sent");
+  rank.step("testing a recv before its message was sent");
   for (int i = 0; i < 100; ++i) must_be(rank, recv.test(), BP_AGAIN, "work_test before the message was sent");
-  rank.meet();
+  rank.barrier();
   exchange.send(rank, *agent);
-  rank.doing("testing a recv until its message has come");
+  rank.step("testing a recv until its message has come");
   Outcome last;
   poll_until(rank.scaled(kPlenty), [&] { return (last = recv.test()).status != BP_AGAIN; });
   must_be(rank, last, BP_OK, "work_test, asked again and again,");
-  rank.doing("testing a recv that is done");
+  rank.step("testing a recv that is done");
   for (int i = 0; i < 100; ++i) must_be(rank, recv.test(), BP_OK, "work_test of an operation that is done");
   Outcome elsewhere;
   Aside([&] {
@@ -69,9 +69,9 @@ void wait_twice(Rank& rank) {
   Exchange exchange(rank);
   Pending recv = exchange.receive(rank, *agent);
   exchange.send(rank, *agent);
-  rank.doing("waiting for a recv");
+  rank.step("waiting for a recv");
   must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait");
-  rank.doing("waiting for a recv that is done");
+  rank.step("waiting for a recv that is done");
   for (const Nanoseconds timeout : {Nanoseconds{0}, Nanoseconds{1}, kSecond, Nanoseconds{BP_NO_TIMEOUT}}) {
     must_be(rank, recv.wait(timeout), BP_OK, say("work_wait, asked again with a timeout of ", timeout, " ns,"));
     must_be(rank, recv.test(), BP_OK, "work_test after work_wait");
@@ -87,11 +87,11 @@ void wait_after_error(Rank& rank) {
   const std::vector<uint8_t> large(kSize, 7);
   bp_result result = make_result();
   Pending recv = agent->irecv(rank.previous(), 1, small.data(), small.size(), &result);
-  rank.meet();
+  rank.barrier();
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
-  rank.doing("waiting for a recv whose message is too long");
+  rank.step("waiting for a recv whose message is too long");
   must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_INVALID, "work_wait for a recv whose message is too long");
-  rank.doing("waiting for a recv that has failed");
+  rank.step("waiting for a recv that has failed");
   for (int i = 0; i < 20; ++i) {
     must_be(rank, recv.wait(i % 2 == 0 ? 0 : kSecond), BP_INVALID, "work_wait for a recv that has failed");
     must_be(rank, recv.test(), BP_INVALID, "work_test of a recv that has failed");
@@ -107,12 +107,12 @@ void short_waits(Rank& rank) {
   Pending recv = exchange.receive(rank, *agent);
   for (const Nanoseconds timeout :
        {Nanoseconds{0}, Nanoseconds{1}, Nanoseconds{1000}, kMillisecond, 20 * kMillisecond}) {
-    rank.doing(say("waiting ", timeout, " ns for a message that was not sent"));
+    rank.step(say("waiting ", timeout, " ns for a message that was not sent"));
     for (int i = 0; i < 3; ++i) must_be(rank, recv.wait(timeout), BP_AGAIN, say("work_wait with ", timeout, " ns"));
   }
-  rank.meet();
+  rank.barrier();
   exchange.send(rank, *agent);
-  rank.doing("waiting for a recv that short waits have not seen the end of");
+  rank.step("waiting for a recv that short waits have not seen the end of");
   must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait after short waits that saw no end");
   recv.release();
   exchange.check(rank);
@@ -128,8 +128,8 @@ void wait_beside_submit(Rank& rank) {
     waiting.await_asleep();
     for (uint64_t i = 0; i < 10; ++i) ring(rank, *agent, "while another thread waits for a recv", 10 + i, 1);
     rank.require(!waiting.ended(), "work_wait in another thread waits until the message comes", "it has returned");
-    rank.doing("waiting for the others while another thread waits for a recv");
-    rank.meet();
+    rank.step("waiting for the others while another thread waits for a recv");
+    rank.barrier();
     last.send(rank, *agent);
   }
   must_be(rank, seen, BP_OK, "work_wait in a thread beside one that submits");
@@ -140,7 +140,7 @@ void wait_beside_submit(Rank& rank) {
 // The work that has just ended is not released before the next ones are submitted, as in a callback that submits.
 void submit_at_the_end(Rank& rank) {
   const auto agent = rank.open();
-  rank.doing("submitting in the moment in which another operation has ended");
+  rank.step("submitting in the moment in which another operation has ended");
   Outcome failure;
   std::string what;
   Aside([&] {
@@ -189,8 +189,8 @@ void waits_in_several_threads(Rank& rank) {
       threads.push_back(std::make_unique<Aside>([&, i] { seen[i] = recvs[i].wait(rank.scaled(kPlenty) / 2); }));
     }
     for (size_t i = kThreads; i-- > 0;) {
-      rank.doing(say("waiting in ", kThreads, " threads for one recv each; message ", i, " is sent"));
-      rank.meet();
+      rank.step(say("waiting in ", kThreads, " threads for one recv each; message ", i, " is sent"));
+      rank.barrier();
       exchanges[i]->send(rank, *agent);
       rank.require(threads[i]->await(rank.scaled(kPlenty)), "the thread that waits for it is woken", "it is not");
     }
@@ -215,13 +215,13 @@ void autonomous(Rank& rank) {
     Pending send = agent->isend(partner, tag, sent.data(), kLarge);
     const std::string word = say("autonomous/", round, "/", std::min(rank.id(), partner));
     if (rank.id() % 2 == round) {
-      rank.doing("waiting for large messages while the other rank makes no calls");
+      rank.step("waiting for large messages while the other rank makes no calls");
       must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "a recv from a rank that makes no more calls");
       must_be(rank, send.wait(rank.scaled(kPlenty)), BP_OK, "a send to a rank that makes no more calls");
-      rank.tell(word, "done");
+      rank.publish(word, "done");
     } else {
-      rank.doing("making no calls while large messages are to come and to go");
-      rank.ask(word);
+      rank.step("making no calls while large messages are to come and to go");
+      rank.await_value(word);
     }
     rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
     rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
@@ -235,11 +235,11 @@ void progress_of_all(Rank& rank) {
   std::vector<uint8_t> got(kLarge);
   Pending send = agent->isend(rank.next(), 1, sent.data(), kLarge);
   Pending recv = agent->irecv(rank.previous(), 1, got.data(), kLarge);
-  rank.doing("waiting for a large recv while a large send is in flight that nobody waits for");
+  rank.step("waiting for a large recv while a large send is in flight that nobody waits for");
   must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait for the recv alone");
   recv.release();
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()), "the large message");
-  rank.meet();  // now every message has been received, and the sends have nothing left to wait for
+  rank.barrier();  // now every message has been received, and the sends have nothing left to wait for
   must_be(rank, send.wait(rank.scaled(kPlenty)), BP_OK, "work_wait for the send, later,");
   send.release();
 }
@@ -249,7 +249,7 @@ void sync_equals_async(Rank& rank) {
   for (const bool sync : {false, true}) {
     for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{2000}}) {
       const std::string how = sync ? "with BP_OP_SYNC" : "without BP_OP_SYNC";
-      rank.doing(say("receiving ", size, " bytes ", how));
+      rank.step(say("receiving ", size, " bytes ", how));
       const std::vector<uint8_t> sent = bytes_of(size + static_cast<uint64_t>(rank.id()), size);
       std::vector<uint8_t> got(size + 5);
       bp_result result = make_result();
@@ -265,7 +265,7 @@ void sync_equals_async(Rank& rank) {
       require_bytes(rank, got, size + static_cast<uint64_t>(rank.previous()), "a message received " + how);
       rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
 
-      rank.doing(say("sending ", size, " bytes ", how));
+      rank.step(say("sending ", size, " bytes ", how));
       got.resize(size + 5);
       Pending receiving = agent->irecv(rank.previous(), 2, got.data(), got.size());
       bp_op sending = send_op(rank.next(), 2, sent.data(), size);

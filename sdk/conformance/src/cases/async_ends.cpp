@@ -34,9 +34,9 @@ void expect_cancelled_or_message(Rank& rank, Agent& agent, Message& message, Pen
     std::fill(message.got.begin(), message.got.end(), uint8_t{0});
     recv = message.receive(rank, agent);
   }
-  rank.meet();
+  rank.barrier();
   Pending send = message.send(rank, agent);
-  rank.doing("receiving after a cancel");
+  rank.step("receiving after a cancel");
   rank.require_ok(recv.finish(rank.scaled(kPlenty)),
                   after.status == BP_CANCELLED ? "a recv after a cancelled one" : "a recv that could not be cancelled");
   message.check(rank);
@@ -49,7 +49,7 @@ void cancel_recv(Rank& rank) {
   Message message(rank);
   Pending recv = message.receive(rank, *agent);
   rank.require_ok(recv.submitted(), "submit of a recv");
-  rank.doing("cancelling a recv whose message was not sent");
+  rank.step("cancelling a recv whose message was not sent");
   recv.cancel();
   recv.cancel();
   const Outcome after = recv.wait(kSecond / 5);
@@ -64,7 +64,7 @@ void cancel_beside_wait(Rank& rank) {
   {
     const Aside waiting([&] { seen = recv.wait(kSecond / 2); });
     waiting.await_asleep();
-    rank.doing("cancelling a recv for which another thread waits");
+    rank.step("cancelling a recv for which another thread waits");
     const Nanoseconds begin = now();
     recv.cancel();
     const Nanoseconds took = now() - begin;
@@ -79,9 +79,9 @@ void cancel_when_done(Rank& rank) {
   Message message(rank);
   Pending recv = message.receive(rank, *agent);
   Pending send = message.send(rank, *agent);
-  rank.doing("waiting for a message");
+  rank.step("waiting for a message");
   rank.require_ok(recv.wait(rank.scaled(kPlenty)), "a recv");
-  rank.doing("cancelling operations that are done");
+  rank.step("cancelling operations that are done");
   recv.cancel();
   const Outcome after = recv.wait(0);
   rank.require(after.ok(), "a recv that was done stays so when it is cancelled", after.text());
@@ -98,12 +98,12 @@ void cancel_when_done(Rank& rank) {
 // Cancelled sends may be received or not; neither may harm what follows, and their memory is free then.
 void cancel_send(Rank& rank) {
   const auto agent = rank.open();
-  rank.meet();
+  rank.barrier();
   {
     std::vector<uint8_t> large(kLarge, 3);
     std::vector<Pending> sends;
     sends.push_back(agent->isend(rank.next(), kSilentTag, large.data(), large.size()));
-    rank.doing("cancelling a send without a recv");
+    rank.step("cancelling a send without a recv");
     sends[0].cancel();
     const Outcome after = sends[0].wait(rank.scaled(kSecond));
     rank.require(after.ok() || after.status == BP_CANCELLED || after.status == BP_AGAIN,
@@ -126,9 +126,9 @@ void release_in_any_order(Rank& rank) {
   std::vector<Pending> sends;
   for (size_t i = 0; i < kCount; ++i) recvs.push_back(agent->irecv(rank.previous(), 5, got[i].data(), kMessageSize));
   for (size_t i = 0; i < kCount; ++i) sent.push_back(bytes_of(key(rank.id(), i), kMessageSize));
-  rank.meet();
+  rank.barrier();
   for (const size_t begin : {size_t{0}, kCount / 2}) {
-    rank.doing(say("waiting for messages ", begin, " and following, to be released in any order"));
+    rank.step(say("waiting for messages ", begin, " and following, to be released in any order"));
     const size_t end = begin + kCount / 2;
     std::vector<Pending*> ended;
     for (size_t i = begin; i < end; ++i) {
@@ -141,7 +141,7 @@ void release_in_any_order(Rank& rank) {
     }
     std::shuffle(ended.begin(), ended.end(), rank.random());
     for (Pending* one : ended) one->release();
-    rank.meet();  // the other half is sent when everybody has released the first
+    rank.barrier();  // the other half is sent when everybody has released the first
   }
   std::shuffle(sends.begin(), sends.end(), rank.random());
   for (Pending& one : sends) rank.require_ok(one.finish(rank.scaled(kPlenty)), "a send");
@@ -159,7 +159,7 @@ void destroy_beside_peers(Rank& rank) {
       sent.push_back(bytes_of(key_of(to), kMessageSize));
       sends.push_back(agent->isend(to, 1, sent.back().data(), kMessageSize));
     }
-    rank.doing("sending to all others before destroy");
+    rank.step("sending to all others before destroy");
     for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send before destroy");
     close_in_time(rank, *agent, "while the other ranks are busy");
     return;
@@ -167,7 +167,7 @@ void destroy_beside_peers(Rank& rank) {
   std::vector<uint8_t> got(kMessageSize);
   const int32_t others = rank.size() - 1;
   for (int32_t step = 1; step < others; ++step) {
-    rank.doing("exchanging messages while rank 0 leaves");
+    rank.step("exchanging messages while rank 0 leaves");
     const int32_t to = 1 + (rank.id() - 1 + step) % others;
     const int32_t from = 1 + (rank.id() - 1 + others - step) % others;
     const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), kMessageSize);
@@ -177,7 +177,7 @@ void destroy_beside_peers(Rank& rank) {
     rank.require_ok(send.finish(rank.scaled(kPlenty)), say("a send to rank ", to, " while rank 0 leaves"));
     require_bytes(rank, got, static_cast<uint64_t>(from), say("the message of rank ", from));
   }
-  rank.doing("receiving what rank 0 sent before it destroyed its group");
+  rank.step("receiving what rank 0 sent before it destroyed its group");
   rank.require_ok(agent->irecv(0, 1, got.data(), kMessageSize).finish(rank.scaled(kPlenty)),
                   "a recv of what was sent before the sender's destroy");
   require_bytes(rank, got, key_of(rank.id()), "the message that was sent before destroy");
@@ -192,11 +192,11 @@ void destroy_with_pending(Rank& rank) {
     std::vector<Pending> all;
     all.push_back(agent->submit(hopeless(*agent, memory.data(), kMessageSize)));
     if (round == 1) all.push_back(agent->isend(rank.next(), kSilentTag - 1, large.data(), kLarge));
-    rank.meet();
-    rank.doing("cancelling what is in flight before destroy");
+    rank.barrier();
+    rank.step("cancelling what is in flight before destroy");
     for (Pending& one : all) one.cancel();
     for (Pending& one : all) static_cast<void>(one.wait(kSecond / 10));
-    rank.doing("aborting before destroy");
+    rank.step("aborting before destroy");
     const Nanoseconds begin = now();
     agent->abort(BP_CANCELLED, -1, "the group is being destroyed");
     for (Pending& one : all) {

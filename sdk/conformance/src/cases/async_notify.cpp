@@ -64,13 +64,13 @@ void notify_once(Rank& rank) {
     const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()) + 1, size);
     std::vector<uint8_t> got(size);
     std::vector<uint8_t> later(size);
-    rank.doing(say("waiting for the notice of a recv of ", size, " bytes"));
+    rank.step(say("waiting for the notice of a recv of ", size, " bytes"));
     Pending recv = agent->irecv(rank.previous(), 1, got.data(), size);
     Pending second = agent->irecv(rank.previous(), 2, later.data(), size);
     const Notice* const notice = notices.of(recv);
     notices.require_some(notice);
     rank.require(notice->count == 0, "no notice before the message is sent", "one");
-    rank.meet();
+    rank.barrier();
     std::vector<Pending> sends;
     for (const uint64_t tag : {1, 2}) sends.push_back(agent->isend(rank.next(), tag, sent.data(), size));
     for (Pending& send : sends) notices.of(send);
@@ -87,7 +87,7 @@ void notify_once(Rank& rank) {
     second.release();
   }
   ring(rank, *agent, "after notices", 3);
-  rank.meet();
+  rank.barrier();
   agent->close();
   notices.expect_once();
 }
@@ -99,7 +99,7 @@ void notify_failures(Rank& rank) {
   std::vector<char> memory(64);
   const std::vector<char> large(kLarge);
   {
-    rank.doing("cancelling a recv that has a notice");
+    rank.step("cancelling a recv that has a notice");
     Pending recv = agent->submit(hopeless(*agent, memory.data(), 16));
     const Notice* const notice = notices.of(recv);
     notices.require_some(notice);
@@ -112,7 +112,7 @@ void notify_failures(Rank& rank) {
     } else {
       rank.require(notice->count == 0, "no notice while a recv goes on", "one");
     }
-    rank.meet();
+    rank.barrier();
     std::vector<Pending> pending;
     pending.push_back(std::move(recv));
     pending.push_back(agent->submit(hopeless(*agent, memory.data() + 16, 16)));
@@ -122,8 +122,8 @@ void notify_failures(Rank& rank) {
     // The last rank does not come.
     if (rank.id() != rank.size() - 1 && make_meeting(rank, meeting, &one)) pending.push_back(agent->submit(meeting));
     for (size_t i = 1; i < pending.size(); ++i) notices.of(pending[i]);
-    rank.meet();
-    rank.doing("waiting for notices of operations that were aborted");
+    rank.barrier();
+    rank.step("waiting for notices of operations that were aborted");
     agent->abort(BP_CANCELLED, -1, "the case wants it");
     notices.await("operations were aborted");
     for (Pending& each : pending) {
@@ -156,7 +156,7 @@ void notify_progress(Rank& rank) {
   bp_op meeting;
   int32_t one = 1;
   if (make_meeting(rank, meeting, &one)) pending.push_back(agent->submit(meeting));
-  rank.doing("waiting for notices of several operations without a call");
+  rank.step("waiting for notices of several operations without a call");
   const Notice* some = nullptr;
   std::vector<bool> noticed;
   for (Pending& each : pending) {
@@ -174,7 +174,7 @@ void notify_progress(Rank& rank) {
   for (uint64_t i = 0; i < kMessages; ++i) {
     require_bytes(rank, got[i], static_cast<uint64_t>(rank.previous()) * 10 + i, say("message ", i));
   }
-  rank.meet();
+  rank.barrier();
   agent->close();
   notices.expect_once();
 }

@@ -88,7 +88,7 @@ Outcome try_ring(Rank& rank, Agent& agent, uint64_t tag, uint64_t salt, uint64_t
 }
 
 void ring(Rank& rank, Agent& agent, const std::string& when, uint64_t tag, uint64_t salt, uint64_t size) {
-  rank.doing(say("sending to the next rank and receiving from the one before ", when));
+  rank.step(say("sending to the next rank and receiving from the one before ", when));
   rank.require_ok(try_ring(rank, agent, tag, salt, size), say("a message round the ring ", when));
 }
 
@@ -128,13 +128,13 @@ void abandon(Rank& rank, Agent& agent, std::vector<Pending>& pending) {
 }
 
 void close_in_time(Rank& rank, Agent& agent, const std::string& when) {
-  rank.doing("in destroy " + when);
+  rank.step("in destroy " + when);
   const Nanoseconds begin = now();
   agent.close();
   const Nanoseconds took = now() - begin;
   rank.check(took <= rank.scaled(kCloseBound), say("destroy ", when, " returns within a few seconds"),
              say("it took ", took / kMillisecond, " ms"));
-  rank.doing("after destroy " + when);
+  rank.step("after destroy " + when);
 }
 
 Aside::Aside(std::function<void()> body) : state_(std::make_shared<State>()) {

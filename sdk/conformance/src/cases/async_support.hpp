@@ -51,7 +51,8 @@ void abandon(Rank& rank, Agent& agent, std::vector<Pending>& pending);
 // Closes the agent and says so if that took longer than a few seconds.
 void close_in_time(Rank& rank, Agent& agent, const std::string& when);
 
-// A thread of a case's own. Its body must not use what may throw Stop: it keeps what it saw for the rank's own thread.
+// A thread of a case's own. Its body must not use what may throw BodyEnded: it keeps what it saw for the rank's own
+// thread.
 class Aside {
  public:
   explicit Aside(std::function<void()> body);

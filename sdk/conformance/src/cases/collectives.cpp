@@ -71,20 +71,20 @@ void barrier(Rank& rank) {
   for (int32_t round = 0; round < 24; ++round) {
     const std::string came = say("harness/barrier/", round);
     const int32_t last = round % rank.size();
-    rank.doing(say("barrier ", round, ", to which rank ", last, " comes last"));
-    if (rank.id() == last && rank.size() > 1) rank.ask(say("barrier-entered/", round));
+    rank.step(say("barrier ", round, ", to which rank ", last, " comes last"));
+    if (rank.id() == last && rank.size() > 1) rank.await_value(say("barrier-entered/", round));
     rank.world().add(came, 1);
     bp_op op = make_op(BP_BARRIER);
     op.seq = group.next_seq();
     op.timeout_ns = group.enough();
     if (round % 2 == 1) {
       op.flags = BP_OP_SYNC;
-      if (rank.id() == (last + 1) % rank.size()) rank.tell(say("barrier-entered/", round), "soon");
+      if (rank.id() == (last + 1) % rank.size()) rank.publish(say("barrier-entered/", round), "soon");
     }
     Pending pending = group.agent().submit(op);
     if (round % 2 == 0 && rank.id() == (last + 1) % rank.size()) {
       const Outcome early = rank.size() > 1 ? pending.wait(rank.scaled(5 * kMillisecond)) : Outcome();
-      rank.tell(say("barrier-entered/", round), "yes");
+      rank.publish(say("barrier-entered/", round), "yes");
       rank.require(rank.size() == 1 || early.status == BP_AGAIN, say("BP_AGAIN as rank ", last, " has not come"),
                    early.text());
     }

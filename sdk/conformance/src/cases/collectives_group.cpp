@@ -92,7 +92,7 @@ void Collectives::finish(Pending& pending, const Call& call, const Shape& shape)
 }
 
 void Collectives::run(const Shape& shape) {
-  rank_.doing(shape_text(shape));
+  rank_.step(shape_text(shape));
   const Call call(shape, agent_->rank(), agent_->size());
   bp_op op = call.op();
   op.seq = next_seq();

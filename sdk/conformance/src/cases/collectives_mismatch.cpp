@@ -19,7 +19,7 @@ void get_out(Rank& rank, const Shape& mine, const std::string& what) {
   Plan plan;
   plan.space = say("mismatch", ++number);
   Collectives group(rank, plan);
-  rank.doing(say(what, "; on this rank: ", shape_text(mine)));
+  rank.step(say(what, "; on this rank: ", shape_text(mine)));
   const Call call(mine, rank.id(), rank.size());
   bp_op op = call.op();
   op.seq = group.next_seq();
@@ -42,9 +42,9 @@ void get_out(Rank& rank, const Shape& mine, const std::string& what) {
   pending.release();
   const std::string damage = call.guard_error();
   rank.require(damage.empty(), "nothing written outside the buffers", damage);
-  rank.meet();
+  rank.barrier();
   group.agent().close();
-  rank.meet();
+  rank.barrier();
 }
 
 // `vary` makes the odd one's shape of the common one. False: there is no such mismatch in this operation.

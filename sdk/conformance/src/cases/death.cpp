@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that die. The harness plays the core's part: when a rank is lost, the guardians of all others abort, naming it.
+// Ranks that die. The harness plays the core's part: when a rank is lost, the monitors of all others abort, naming it.
 #include <poll.h>
 #include <signal.h>
 
@@ -23,11 +23,11 @@ void by_fault(Rank& rank) { rank.die(SIGSEGV); }
 void by_stop(Rank& rank) { rank.freeze(-1); }
 
 [[noreturn]] void die_when_ready(Rank& rank, Deaths& deaths, End end) {
-  rank.doing("waiting for its end");
+  rank.step("waiting for its end");
   deaths.await_ready();
   deaths.tell_time();
   end(rank);
-  rank.trouble("a rank that should be gone is still there");
+  rank.harness_error("a rank that should be gone is still there");
 }
 
 // Waits for a message that will never come, half of the ranks inside submit.
@@ -43,11 +43,11 @@ void idle(Rank& rank) {
   Deaths deaths(rank, {rank.size() - 1});
   auto agent = rank.open({}, true);
   exchange(rank, *agent, 1, 1000);
-  rank.meet();
+  rank.barrier();
   if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
   deaths.ready();
   deaths.await_loss();
-  rank.doing("receiving from a rank that was killed while nothing went on");
+  rank.step("receiving from a rank that was killed while nothing went on");
   deaths.expect_out(wait_in_vain(rank, *agent, rank.size() - 1, 2), "a recv from the lost rank", true);
   deaths.carry_on(std::move(agent));
 }
@@ -57,17 +57,17 @@ void mid_operation(Rank& rank, const std::vector<int32_t>& victims, End end, Nan
   Deaths deaths(rank, victims, notice);
   auto agent = rank.open({}, true);
   exchange(rank, *agent, 1, 1000);
-  rank.meet();
+  rank.barrier();
   if (deaths.doomed()) die_when_ready(rank, deaths, end);
   std::vector<char> byte(1);
   const std::vector<char> large(kLarge);
   Pending from = agent->irecv(victims.front(), 2, byte.data(), 1);
   Pending to = agent->isend(victims.front(), 3, large.data(), large.size());
-  rank.doing("waiting for a survivor when a rank dies");
+  rank.step("waiting for a survivor when a rank dies");
   deaths.ready();
   const Outcome other = wait_in_vain(rank, *agent, deaths.companion(), 4);
   deaths.expect_out(other, say("a recv from rank ", deaths.companion()), deaths.survivors().size() < 2);
-  rank.doing("waiting for operations with a rank that died");
+  rank.step("waiting for operations with a rank that died");
   deaths.expect_out(from.finish(rank.scaled(5 * kSecond)), "a recv from the lost rank", victims.size() == 1);
   const Outcome sent = to.finish(rank.scaled(5 * kSecond));
   if (!sent.ok()) deaths.expect_out(sent, "a send to the lost rank", false);
@@ -79,10 +79,10 @@ void root(Rank& rank) {
   Deaths deaths(rank, {0});
   auto agent = rank.open({}, true);
   exchange(rank, *agent, 1, 1000);
-  rank.meet();
+  rank.barrier();
   if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
   deaths.ready();
-  rank.doing("waiting for the root when it dies");
+  rank.step("waiting for the root when it dies");
   Outcome outcome;
   const bp_capability* broadcast = rank.capability(BP_BROADCAST);
   if (broadcast != nullptr && (broadcast->dtypes & BP_BIT(BP_U8)) != 0) {
@@ -103,10 +103,10 @@ void non_neighbour(Rank& rank) {
   Deaths deaths(rank, {rank.size() - 1});
   auto agent = rank.open({}, true);
   if (!deaths.doomed()) exchange(rank, *agent, deaths.survivors(), 1, 1000);
-  rank.meet();
+  rank.barrier();
   if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
   deaths.ready();
-  rank.doing("waiting for a survivor when a rank dies that nobody spoke to");
+  rank.step("waiting for a survivor when a rank dies that nobody spoke to");
   deaths.expect_out(wait_in_vain(rank, *agent, deaths.companion(), 2), say("a recv from rank ", deaths.companion()),
                     false);
   deaths.carry_on(std::move(agent));
@@ -133,10 +133,10 @@ void mid_collective(Rank& rank) {
   op.timeout_ns = rank.scaled(6 * kSecond);
   op.input = {in.data(), in.size(), BP_HOST, 0};
   op.output = {out.data(), out.size(), BP_HOST, 0};
-  rank.meet();
+  rank.barrier();
   std::thread killer;
   if (deaths.doomed()) killer = die_soon(rank, deaths, 20);
-  rank.doing("in all_reduce when a rank dies");
+  rank.step("in all_reduce when a rank dies");
   Outcome outcome;
   for (op.seq = 1; outcome.ok(); ++op.seq) {
     op.flags = op.seq % 2 == 0 ? static_cast<uint64_t>(BP_OP_SYNC) : 0;
@@ -152,7 +152,7 @@ void die_in_init(Rank& rank, bool before) {
   Deaths deaths(rank, {1 % rank.size()});
   Plan plan;
   plan.timeout = 2 * kSecond;
-  rank.meet();
+  rank.barrier();
   if (deaths.doomed() && before) {
     deaths.tell_time();
     rank.die(SIGKILL);
@@ -168,15 +168,15 @@ void die_in_init(Rank& rank, bool before) {
              say("it took ", took / kMillisecond, " ms and ended with ", outcome.text()));
   deaths.await_loss();
   if (agent != nullptr) {
-    rank.doing("receiving from a rank that died during init");
+    rank.step("receiving from a rank that died during init");
     const Outcome received = wait_in_vain(rank, *agent, 1 % rank.size(), 2);
     rank.check(received.status == BP_PEER_LOST, "a recv from a rank that died during init ends with BP_PEER_LOST",
                received.text());
-    deaths.meet("out");
+    deaths.barrier("out");
     deaths.carry_on(std::move(agent));
   } else {
     rank.check(outcome.error.text[0] != '\0', "an init that fails says why", "its error has no text");
-    deaths.meet("out");
+    deaths.barrier("out");
     deaths.regroup();
   }
 }
@@ -188,12 +188,12 @@ void short_stop(Rank& rank) {
   for (uint64_t round = 0; round < 12; ++round) {
     const size_t bytes = round % 2 == 0 ? 100 : 300'000;
     if (round == 4) {
-      rank.doing("exchanging messages while one rank stands still for two seconds");
+      rank.step("exchanging messages while one rank stands still for two seconds");
       if (rank.id() == sleeper) rank.freeze(2 * kSecond);
     }
     exchange(rank, *agent, round, bytes);
   }
-  rank.meet();
+  rank.barrier();
   close_quickly(rank, std::move(agent));
 }
 
@@ -205,7 +205,7 @@ void clean_exit(Rank& rank) {
   Deaths deaths(rank, {leaver});
   auto agent = rank.open({}, true);
   exchange(rank, *agent, 1, 1000);
-  rank.meet();
+  rank.barrier();
   if (rank.id() == leaver) {
     deaths.await_ready();
     for (const int32_t peer : deaths.survivors()) {
@@ -214,7 +214,7 @@ void clean_exit(Rank& rank) {
       while (done < kMessages && agent->isend(peer, 2, data.data(), kBytes).finish(rank.scaled(2 * kSecond)).ok()) {
         ++done;
       }
-      rank.tell(say("done/", peer), std::to_string(done));
+      rank.publish(say("done/", peer), std::to_string(done));
     }
     agent->close();
     rank.depart();
@@ -224,9 +224,9 @@ void clean_exit(Rank& rank) {
   for (auto& buffer : received) pending.push_back(agent->irecv(leaver, 2, buffer.data(), kBytes));
   deaths.ready();
   deaths.await_loss();
-  rank.doing("using a group that one rank has left in order");
+  rank.step("using a group that one rank has left in order");
   if (deaths.survivors().size() > 1) exchange(rank, *agent, deaths.survivors(), 3, 1000);
-  const int done = std::atoi(rank.ask(say("done/", rank.id())).c_str());
+  const int done = std::atoi(rank.await_value(say("done/", rank.id())).c_str());
   for (int i = 0; i < done; ++i) {
     rank.require_ok(pending[static_cast<size_t>(i)].finish(rank.scaled(5 * kSecond)),
                     say("receiving message ", i + 1, " of ", done, " that were sent before the sender left"));
@@ -234,7 +234,7 @@ void clean_exit(Rank& rank) {
                  "the bytes that were sent before the sender left", "others");
   }
   pending.clear();
-  rank.doing("waiting for a rank that has left");
+  rank.step("waiting for a rank that has left");
   char byte = 0;
   bp_op op = recv_op(leaver, 4, &byte, 1);
   op.timeout_ns = rank.scaled(kSecond);
@@ -242,7 +242,7 @@ void clean_exit(Rank& rank) {
   const Outcome more = agent->run(op);
   rank.check(more.status == BP_PEER_LOST || more.status == BP_TIMEOUT || more.status == BP_CANCELLED,
              "a recv from a rank that has left ends with BP_PEER_LOST or in time", more.text());
-  deaths.meet("over");
+  deaths.barrier("over");
   close_quickly(rank, std::move(agent));
 }
 

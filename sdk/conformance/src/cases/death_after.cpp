@@ -29,23 +29,23 @@ int32_t Deaths::companion() const {
   return me + 1 == survivors_.end() ? survivors_.front() : *(me + 1);
 }
 
-void Deaths::meet(const std::string& where) {
-  rank_.tell(say("survivors/", where, "/", rank_.id()), "");
-  for (const int32_t other : survivors_) rank_.ask(say("survivors/", where, "/", other));
+void Deaths::barrier(const std::string& where) {
+  rank_.publish(say("survivors/", where, "/", rank_.id()), "");
+  for (const int32_t other : survivors_) rank_.await_value(say("survivors/", where, "/", other));
 }
 
-void Deaths::ready() { rank_.tell(say("ready/", rank_.id()), ""); }
+void Deaths::ready() { rank_.publish(say("ready/", rank_.id()), ""); }
 
 void Deaths::await_ready() {
-  for (const int32_t other : survivors_) rank_.ask(say("ready/", other));
+  for (const int32_t other : survivors_) rank_.await_value(say("ready/", other));
 }
 
-void Deaths::tell_time() { rank_.tell(say("death/", rank_.id()), std::to_string(now())); }
+void Deaths::tell_time() { rank_.publish(say("death/", rank_.id()), std::to_string(now())); }
 
 Nanoseconds Deaths::since() {
   Nanoseconds last = 0;
   for (const int32_t victim : victims_) {
-    last = std::max<Nanoseconds>(last, std::strtoll(rank_.ask(say("death/", victim)).c_str(), nullptr, 10));
+    last = std::max<Nanoseconds>(last, std::strtoll(rank_.await_value(say("death/", victim)).c_str(), nullptr, 10));
   }
   return now() - last - notice_;
 }
@@ -70,21 +70,21 @@ void Deaths::expect_out(const Outcome& outcome, const std::string& what, bool na
 }
 
 void Deaths::await_loss() {
-  rank_.doing("waiting until the harness has noticed the death");
+  rank_.step("waiting until the harness has noticed the death");
   const Nanoseconds deadline = now() + rank_.scaled(10 * kSecond);
   for (const int32_t victim : victims_) {
     for (;;) {
-      const uint32_t seen = rank_.world().fates_seen();
-      if (rank_.world().fate(victim) != Fate::kAlive) break;
-      if (now() > deadline) rank_.trouble("a rank that ended itself is not seen to have ended");
-      rank_.world().wait_for_fate(seen);
+      const uint32_t seen = rank_.world().states_version();
+      if (rank_.world().state(victim) != RankState::kAlive) break;
+      if (now() > deadline) rank_.harness_error("a rank that ended itself is not seen to have ended");
+      rank_.world().wait_for_state_change(seen);
     }
   }
 }
 
 void Deaths::carry_on(std::unique_ptr<Agent> agent) {
   await_loss();
-  rank_.doing("submitting to a group that has lost a rank and was aborted");
+  rank_.step("submitting to a group that has lost a rank and was aborted");
   agent->abort(BP_PEER_LOST, victims_.front(), say("rank ", victims_.front(), " is lost: its process ended"));
   char byte = 0;
   const Outcome after = agent->irecv(companion(), 77, &byte, 1).finish(rank_.scaled(kSecond));
@@ -99,23 +99,23 @@ void Deaths::carry_on(std::unique_ptr<Agent> agent) {
 
 // A process of one world has no other group without its parent.
 void Deaths::regroup() {
-  if (rank_.has_flag(BP_BACKEND_ONE_WORLD)) return meet("closed");
-  rank_.doing("opening a new group of the survivors");
-  meet("closed");
+  if (rank_.has_flag(BP_BACKEND_ONE_WORLD)) return barrier("closed");
+  rank_.step("opening a new group of the survivors");
+  barrier("closed");
   Plan plan;
   plan.space = "after";
   plan.rank = static_cast<int32_t>(std::find(survivors_.begin(), survivors_.end(), rank_.id()) - survivors_.begin());
   plan.world_size = static_cast<int32_t>(survivors_.size());
   plan.global_ranks = survivors_;
   std::unique_ptr<Agent> agent = rank_.open(plan);
-  rank_.doing("using the new group of the survivors");
+  rank_.step("using the new group of the survivors");
   exchange(rank_, *agent, 5, 3000);
-  meet("regrouped");
+  barrier("regrouped");
   agent->close();
 }
 
 void close_quickly(Rank& rank, std::unique_ptr<Agent> agent) {
-  rank.doing("in destroy");
+  rank.step("in destroy");
   const Nanoseconds begin = now();
   agent->close();
   const Nanoseconds took = now() - begin;

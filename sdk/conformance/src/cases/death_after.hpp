@@ -25,7 +25,7 @@ class Deaths {
   int32_t companion() const;
 
   // A barrier of the survivors.
-  void meet(const std::string& where);
+  void barrier(const std::string& where);
   // A victim waits until all survivors have said that they are ready.
   void ready();
   void await_ready();

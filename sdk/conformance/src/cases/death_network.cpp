@@ -19,7 +19,7 @@ constexpr size_t kBeyondBuffers = size_t{8} << 20;
 
 // Both ends see a reset, as if the peer's host had restarted.
 int reset_connections(Rank& rank) {
-  rank.world().harm();
+  rank.world().mark_failed();
   int count = 0;
   for (const int connection : connected_tcp()) {
     sockaddr nobody = {};
@@ -31,40 +31,40 @@ int reset_connections(Rank& rank) {
 }
 
 void end_and_open_again(Rank& rank, std::unique_ptr<Agent> agent) {
-  rank.doing("in abort");
+  rank.step("in abort");
   agent->abort(BP_PEER_LOST, -1, "the network has failed");
-  rank.meet();
+  rank.barrier();
   close_quickly(rank, std::move(agent));
 }
 
 void connection_reset(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
-  rank.tell(say("connections/", rank.id()), std::to_string(connected_tcp().size()));
-  rank.meet();
-  if (rank.ask("connections/0") == "0") rank.skip("rank 0 keeps no TCP connections that could be reset");
+  rank.publish(say("connections/", rank.id()), std::to_string(connected_tcp().size()));
+  rank.barrier();
+  if (rank.await_value("connections/0") == "0") rank.skip("rank 0 keeps no TCP connections that could be reset");
   std::vector<char> in(kBeyondBuffers);
   const std::vector<char> out(kBeyondBuffers);
   const int32_t peer = rank.id() == 0 ? 1 % rank.size() : 0;
   Pending receiving = agent->irecv(peer, 2, in.data(), in.size());
-  rank.meet();
+  rank.barrier();
   if (rank.id() == 0) {
-    rank.doing("resetting its connections");
-    if (reset_connections(rank) == 0) rank.trouble("no connection can be reset");
+    rank.step("resetting its connections");
+    if (reset_connections(rank) == 0) rank.harness_error("no connection can be reset");
   }
-  rank.meet();
-  rank.doing("using a group whose connections were reset");
+  rank.barrier();
+  rank.step("using a group whose connections were reset");
   Pending sending = agent->isend(peer, 3, out.data(), out.size());
   end_somehow(rank, *agent, receiving, rank.scaled(kSecond), "a recv over a connection that was reset");
   end_somehow(rank, *agent, sending, rank.scaled(kSecond), "a send over a connection that was reset");
   end_and_open_again(rank, std::move(agent));
-  rank.meet();
-  rank.doing("using a new group after connections were reset");
+  rank.barrier();
+  rank.step("using a new group after connections were reset");
   Plan plan;
   plan.space = "after";
   auto again = rank.open(plan);
   exchange(rank, *again, 1, 1000);
-  rank.meet();
+  rank.barrier();
 }
 
 // Packets vanish without a word: no connection breaks, nothing arrives.
@@ -74,13 +74,13 @@ void black_hole(Rank& rank) {
   std::vector<char> in(kBeyondBuffers);
   const std::vector<char> out(kBeyondBuffers);
   Pending sending = agent->isend(rank.next(), 2, out.data(), out.size());
-  rank.meet();
-  rank.world().harm();
+  rank.barrier();
+  rank.world().mark_failed();
   if (rank.id() == 0 && !set_loopback(false)) {
-    rank.trouble(say("cannot take loopback down: ", std::strerror(errno)));
+    rank.harness_error(say("cannot take loopback down: ", std::strerror(errno)));
   }
-  rank.meet();
-  rank.doing("receiving while the network swallows everything");
+  rank.barrier();
+  rank.step("receiving while the network swallows everything");
   bp_op op = recv_op(rank.previous(), 2, in.data(), in.size());
   op.timeout_ns = rank.scaled(kSecond);
   op.flags = BP_OP_SYNC;

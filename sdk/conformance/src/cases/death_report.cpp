@@ -15,7 +15,7 @@ void report(Rank& rank) {
   Deaths deaths(rank, {victim});
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
-  rank.meet();
+  rank.barrier();
   if (deaths.doomed()) {
     deaths.await_ready();
     rank.die(SIGKILL);
@@ -23,7 +23,7 @@ void report(Rank& rank) {
   rank.require(agent->host().reports().empty(), "no report_failure before a rank dies", "one");
   deaths.ready();
   deaths.await_loss();
-  rank.doing("looking at what is reported of a rank that was killed");
+  rank.step("looking at what is reported of a rank that was killed");
   const auto reported = [&agent] { return !agent->host().reports().empty(); };
   poll_until(rank.scaled(kSecond / 2), reported);  // none is right, too
   for (const bp_error& each : agent->host().reports()) {
@@ -34,7 +34,7 @@ void report(Rank& rank) {
                say("report_failure says BP_PEER_LOST and names rank ", victim, " or none"), outcome.text());
     if (outcome.status == BP_PEER_LOST) check_report(rank, outcome, "report_failure");
   }
-  deaths.meet("looked");
+  deaths.barrier("looked");
   close_quickly(rank, std::move(agent));
 }
 

@@ -72,13 +72,13 @@ void equal_across_ranks(Rank& rank) {
   uint64_t number = 0;
   for (const Sum& sum : sums(capability)) {
     ++number;
-    rank.doing(say("comparing the bits of ", reduce_op_name(sum.reduce_op), " of ", sum.count, " x ",
-                   dtype_name(sum.dtype), " between the ranks"));
+    rank.step(say("comparing the bits of ", reduce_op_name(sum.reduce_op), " of ", sum.count, " x ",
+                  dtype_name(sum.dtype), " between the ranks"));
     const Guarded output = all_reduce(rank, group, sum, number);
     const uint64_t bytes = output.size();
     const std::string mine = std::to_string(fingerprint(output.data(), bytes));
-    if (rank.id() == 0) rank.tell(say("bits/", number), mine);
-    const std::string first = rank.ask(say("bits/", number));
+    if (rank.id() == 0) rank.publish(say("bits/", number), mine);
+    const std::string first = rank.await_value(say("bits/", number));
     rank.require(mine == first, "the same bits as on rank 0",
                  say("others: element 0 is ", element_text(sum.dtype, output.data(), 0)));
   }
@@ -91,7 +91,7 @@ void equal_on_repeat(Rank& rank) {
   uint64_t number = 0;
   for (const Sum& sum : sums(capability)) {
     ++number;
-    rank.doing(say("repeating ", reduce_op_name(sum.reduce_op), " of ", sum.count, " x ", dtype_name(sum.dtype)));
+    rank.step(say("repeating ", reduce_op_name(sum.reduce_op), " of ", sum.count, " x ", dtype_name(sum.dtype)));
     const Guarded first = all_reduce(rank, group, sum, number);
     for (int32_t turn = 0; turn < 10; ++turn) {
       if ((turn + rank.id()) % 3 == 0) rank.world().look("harness/pause");  // ranks arrive in other orders

@@ -29,7 +29,7 @@ Outcome OnDevice::wait_on_stream(const Pending& pending, Nanoseconds timeout) co
 
 OnDevice open_on_device(Rank& rank) {
   auto agent = rank.open();
-  rank.meet();  // a body may end its group at once
+  rank.barrier();  // a body may end its group at once
   const auto* api = static_cast<const bp_device_api*>(agent->api().extension(agent->self(), BP_EXT_DEVICE));
   if (api == nullptr) rank.skip(say("the backend works in no streams of a device (", BP_EXT_DEVICE, ")"));
   rank.require(BP_HAS(api, copy) && api->wait_on_stream != nullptr && api->copy != nullptr,
@@ -53,9 +53,9 @@ class Meeting {
  public:
   Meeting(Rank& rank, const OnDevice& device) : rank_(rank), device_(device), number_(device.piece(rank, 4)) {
     need(rank, BP_ALL_REDUCE, "all_reduce");
-    rank.doing("in the first all_reduce");
+    rank.step("in the first all_reduce");
     rank.require_ok(start().finish(rank.scaled(kPlenty)), "the first all_reduce");
-    rank.meet();
+    rank.barrier();
   }
   Pending start() {
     const int32_t one = 1;
@@ -90,38 +90,38 @@ class Chain {
         message_(device_.piece(rank, kSize)),
         back_(device_.piece(rank, kSize)),
         tail_(device_.piece(rank, kTail)) {
-    rank.doing("in the first broadcast");
+    rank.step("in the first broadcast");
     rank.require_ok(broadcast().finish(rank.scaled(kPlenty)), "the first broadcast");
-    rank.meet();
+    rank.barrier();
     message_.fill(rank.id() == 0 ? kNew : kOld);
   }
 
   // Rank 1. The sender is told to send once the stream waits, or once it turns out that it only can when that is there.
   void receive() {
     pending_.push_back(device_.agent->submit(device_.recv(0, 9, message_)));
-    rank_.doing("having a stream wait for a recv");
+    rank_.step("having a stream wait for a recv");
     const Outcome early = device_.wait_on_stream(pending_[0], rank_.scaled(kSecond / 10));
     rank_.require(early.ok() || early.status == BP_AGAIN, "wait_on_stream to answer BP_OK or BP_AGAIN", early.text());
     if (!early.ok()) {
-      rank_.tell("send", "now");
+      rank_.publish("send", "now");
       rank_.require_ok(device_.wait_on_stream(pending_[0], rank_.scaled(kPlenty)),
                        "wait_on_stream, the other end being there");
     }
     pending_.push_back(broadcast());
     pending_.push_back(device_.agent->submit(device_.send(0, 10, message_)));
-    if (early.ok()) rank_.tell("send", "now");
+    if (early.ok()) rank_.publish("send", "now");
   }
   // The others.
   void take_part() {
     if (rank_.id() == 0) {
       pending_.push_back(device_.agent->submit(device_.recv(1, 10, back_)));
-      rank_.ask("send");
+      rank_.await_value("send");
       pending_.push_back(device_.agent->submit(device_.send(1, 9, message_)));
     }
     pending_.push_back(broadcast());
   }
   void finish() {
-    rank_.doing("waiting for what was put behind a recv");
+    rank_.step("waiting for what was put behind a recv");
     for (Pending& each : pending_) rank_.require_ok(each.finish(rank_.scaled(kPlenty)), "what was put behind a recv");
     if (rank_.id() == 0) require_kept(rank_, back_, kNew, "in a message that was put behind a recv");
     std::vector<std::byte> tail(kTail);
@@ -129,7 +129,7 @@ class Chain {
     rank_.require(device_.source.copies->copy(tail.data(), from, kTail), "a copy from the device", "a refusal");
     rank_.require(tail.front() == Piece::byte_at(kNew, kSize - kTail),
                   "what was received, in a broadcast put behind a recv", say("byte ", static_cast<int>(tail.front())));
-    rank_.meet();
+    rank_.barrier();
   }
 
  private:
@@ -170,15 +170,15 @@ void wait_on_stream(Rank& rank) {
 void order_early(Rank& rank) {
   const OnDevice device = open_on_device(rank);
   Meeting meeting(rank, device);
-  if (rank.id() != 0) rank.ask("ordered");
+  if (rank.id() != 0) rank.await_value("ordered");
   Pending pending = meeting.start();
   if (rank.id() == 0) {
-    rank.doing("having a stream wait for an all_reduce that the other ranks have not begun");
+    rank.step("having a stream wait for an all_reduce that the other ranks have not begun");
     rank.require_ok(device.wait_on_stream(pending, rank.scaled(kPlenty) / 2),
                     "wait_on_stream, before the other ranks have come");
     rank.require(pending.test().status == BP_AGAIN, "an all_reduce that waits for the other ranks",
                  pending.test().text());
-    rank.tell("ordered", "yes");
+    rank.publish("ordered", "yes");
   }
   meeting.finish(pending);
 }
@@ -186,15 +186,15 @@ void order_early(Rank& rank) {
 void order_beside_wait(Rank& rank) {
   const OnDevice device = open_on_device(rank);
   Meeting meeting(rank, device);
-  if (rank.id() != 0) rank.ask("ordered");
+  if (rank.id() != 0) rank.await_value("ordered");
   Pending pending = meeting.start();
   if (rank.id() == 0) {
     const Aside waiting([&pending] { pending.wait(BP_NO_TIMEOUT); });
     waiting.await_asleep();
-    rank.doing("having a stream wait for an all_reduce beside a thread in work_wait");
+    rank.step("having a stream wait for an all_reduce beside a thread in work_wait");
     const Outcome ordered = device.wait_on_stream(pending, rank.scaled(kPlenty) / 2);
     const bool was_waiting = !waiting.ended();
-    rank.tell("ordered", "yes");
+    rank.publish("ordered", "yes");
     rank.require(waiting.await(rank.scaled(kPlenty)), "work_wait to end with the all_reduce", "it does not");
     rank.require_ok(ordered, "wait_on_stream, beside a thread in work_wait");
     rank.require(was_waiting, "an all_reduce that waits for the other ranks", "one that was over");
@@ -210,7 +210,7 @@ void order_limits(Rank& rank) {
   if (rank.id() == 0) {
     Pending recv = device.agent->submit(device.recv(1, 5, message));
     for (const Nanoseconds timeout : {Nanoseconds{0}, kSecond / 5}) {
-      rank.doing("having a stream wait for a recv that nobody sends to yet");
+      rank.step("having a stream wait for a recv that nobody sends to yet");
       const Nanoseconds begin = now();
       const Outcome ordered = device.wait_on_stream(recv, timeout);
       const Nanoseconds took = now() - begin;
@@ -219,19 +219,19 @@ void order_limits(Rank& rank) {
       rank.require(took < timeout + rank.scaled(kSecond), "wait_on_stream to keep its time",
                    say(took / kMillisecond, " ms"));
     }
-    rank.tell("send", "now");
+    rank.publish("send", "now");
     rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
     require_kept(rank, message, 2, "in the message");
   } else if (rank.id() == 1) {
-    rank.ask("send");
+    rank.await_value("send");
     rank.require_ok(device.agent->run(device.send(0, 5, message)), "the send");
   }
-  rank.meet();
+  rank.barrier();
 }
 
 void order_aborted(Rank& rank) {
   const OnDevice device = open_on_device(rank);
-  if (rank.id() != 0) return rank.meet();
+  if (rank.id() != 0) return rank.barrier();
   const Piece message = device.piece(rank, 1000);
   Pending recv = device.agent->submit(device.recv(rank.next(), kSilentTag, message));
   struct Seen {
@@ -245,7 +245,7 @@ void order_aborted(Rank& rank) {
   });
   ordering.await_asleep();
   const bool ahead = ordering.ended();  // it had nothing to wait for
-  rank.doing("aborting while a thread is in wait_on_stream");
+  rank.step("aborting while a thread is in wait_on_stream");
   const Nanoseconds begin = now();
   device.agent->abort(BP_CANCELLED, -1, "the case wants it");
   rank.require(ordering.await(rank.scaled(kPlenty)), "wait_on_stream to end with an abort", "it does not");
@@ -255,7 +255,7 @@ void order_aborted(Rank& rank) {
                  say((seen->at - begin) / kMillisecond, " ms"));
   }
   recv.finish(rank.scaled(kPlenty));
-  rank.meet();
+  rank.barrier();
 }
 
 void order_ended(Rank& rank) {

@@ -27,7 +27,7 @@ void batches(Rank& rank) {
     out.back().fill(100 * static_cast<uint64_t>(rank.id()) + i);
   }
   for (uint64_t round = 0; round < 3; ++round) {
-    rank.doing(say("in batch ", round));
+    rank.step(say("in batch ", round));
     std::vector<bp_op> ops;
     for (uint64_t i = 0; i < kMessages; ++i) ops.push_back(device.send(rank.next(), tag_of(i), out[i]));
     for (uint64_t i = 0; i < kMessages; ++i) {
@@ -45,7 +45,7 @@ void batches(Rank& rank) {
       require_kept(rank, in[i], 100 * static_cast<uint64_t>(rank.previous()) + i, say("in message ", i, " of a batch"));
       in[i].fill(0);
     }
-    rank.meet();
+    rank.barrier();
   }
 }
 
@@ -60,13 +60,13 @@ void batch_cut_short(Rank& rank) {
   recv.flags = send.flags = BP_OP_MORE;
   recv.seq = 1;
   send.seq = 2;
-  rank.doing("in a batch that nothing more comes of");
+  rank.step("in a batch that nothing more comes of");
   Pending received = device.agent->submit(recv);
   Pending sent = device.agent->submit(send);
   rank.require_ok(received.finish(rank.scaled(kPlenty)), "a recv of a batch that nothing more comes of");
   rank.require_ok(sent.finish(rank.scaled(kPlenty)), "a send of a batch that nothing more comes of");
   require_kept(rank, in, static_cast<uint64_t>(rank.previous()), "in the message");
-  rank.meet();
+  rank.barrier();
 }
 
 // Between the host and the device, and within both.
@@ -117,7 +117,7 @@ void copies(Rank& rank) {
     }
   }
   for (const Log& log : logs) rank.require(log.wrong.empty(), "copies by four threads", log.wrong);
-  rank.meet();
+  rank.barrier();
   device.agent->abort(BP_CANCELLED, -1, "the case wants it");
   const std::string wrong = first_wrong_copy(device, pieces[6], pieces[7], 1);
   rank.require(wrong.empty(), "copies after an abort", wrong);

@@ -39,14 +39,14 @@ void stable(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> small(8);
   const std::vector<uint8_t> large(100, 1);
-  rank.doing("asking a failed operation again and again");
+  rank.step("asking a failed operation again and again");
   Pending too_long = agent->irecv(rank.previous(), 1, small.data(), small.size());
-  rank.meet();
+  rank.barrier();
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
   const Outcome first = too_long.wait(rank.scaled(kPlenty));
   rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
   Pending aborted = agent->submit(recv_op(rank.id(), kSilentTag, small.data(), small.size()));
-  rank.meet();
+  rank.barrier();
   agent->abort(BP_RESOURCE, -1, "the cause of the abort");
   const Outcome second = aborted.wait(rank.scaled(kPlenty));
   const Outcome third = agent->isend(rank.id(), 1, large.data(), 1).submitted();
@@ -61,7 +61,7 @@ void stable(Rank& rank) {
   }
   too_long.release();
   aborted.release();
-  rank.meet();
+  rank.barrier();
 }
 
 void null_report(Rank& rank) {
@@ -69,16 +69,16 @@ void null_report(Rank& rank) {
   const bp_process_group_api& api = agent->api();
   std::vector<uint8_t> small(8);
   const std::vector<uint8_t> large(100, 1);
-  rank.doing("submitting, testing and waiting with err = NULL");
+  rank.step("submitting, testing and waiting with err = NULL");
   bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
   bp_op send = send_op(rank.next(), 1, large.data(), large.size());
-  const auto recv_twin = rank.twin(agent->twins(), &recv);
-  const auto send_twin = rank.twin(agent->twins(), &send);
+  const auto recv_twin = rank.mirror(agent->mirrors(), &recv);
+  const auto send_twin = rank.mirror(agent->mirrors(), &send);
   bp_work* receiving = nullptr;
   bp_work* sending = nullptr;
   rank.require(api.submit(agent->self(), &recv, &receiving, nullptr) == BP_OK, "submit of a recv succeeds",
                "it failed");
-  rank.meet();
+  rank.barrier();
   rank.require(api.submit(agent->self(), &send, &sending, nullptr) == BP_OK, "submit of a send succeeds", "it failed");
   if (receiving != nullptr) {
     const int32_t ended = api.work_wait(agent->self(), receiving, rank.scaled(kPlenty), nullptr);
@@ -93,13 +93,13 @@ void null_report(Rank& rank) {
     rank.require(ended == BP_OK, "work_wait for the send succeeds", status_name(ended));
     api.work_release(agent->self(), sending);
   }
-  rank.meet();
+  rank.barrier();
   agent->abort(BP_RESOURCE, -1, "the cause");
   bp_work* refused = nullptr;
   const int32_t status = api.submit(agent->self(), &send, &refused, nullptr);
   rank.check(status == BP_RESOURCE, "submit after abort fails with BP_RESOURCE, the cause's status",
              status_name(status));
-  rank.meet();
+  rank.barrier();
 }
 
 void cause_is_kept(Rank& rank) {
@@ -110,10 +110,10 @@ void cause_is_kept(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> memory(100);
   Pending pending = agent->submit(recv_op(rank.id(), kSilentTag, memory.data(), memory.size()));
-  rank.meet();
-  rank.doing("asking for the cause of an abort");
+  rank.barrier();
+  rank.step("asking for the cause of an abort");
   agent->host().request_abort();
-  rank.world().harm();
+  rank.world().mark_failed();
   agent->api().abort(agent->self(), &why);
   std::memset(why.text, 'x', sizeof why.text);  // it was valid during the call
   why.text[5] = '\0';
@@ -130,7 +130,7 @@ void cause_is_kept(Rank& rank) {
     rank.check(outcome.error.peer_rank == rank.size() - 1, say(what, " names the rank of the cause, ", rank.size() - 1),
                in_full(outcome));
   }
-  rank.meet();
+  rank.barrier();
 }
 
 // A text that fills the report, of characters of two bytes: whatever a backend puts before it cuts it somewhere.
@@ -141,7 +141,7 @@ void long_cause(Rank& rank) {
     const auto agent = rank.open(in_space(say("long ", odd)));
     std::vector<uint8_t> memory(100);
     Pending pending = agent->submit(recv_op(rank.id(), kSilentTag, memory.data(), memory.size()));
-    rank.meet();
+    rank.barrier();
     agent->abort(BP_INTERNAL, -1, words);
     const Outcome flying = pending.finish(rank.scaled(kPlenty));
     const Outcome later = agent->isend(rank.id(), 1, memory.data(), 1).submitted();
@@ -151,7 +151,7 @@ void long_cause(Rank& rank) {
       rank.check(outcome.text().find(words.substr(0, 500)) != std::string::npos,
                  say(what, " tells at least the first 500 bytes of a long cause"), outcome.text());
     }
-    rank.meet();
+    rank.barrier();
   }
 }
 
@@ -160,8 +160,8 @@ void same_culprit(Rank& rank) {
   const int32_t culprit = static_cast<int32_t>(rank.shared_random()() % static_cast<uint64_t>(rank.size()));
   const auto agent = rank.open();
   ring(rank, *agent, "before abort", 1);
-  rank.meet();
-  rank.doing("aborting on all ranks");
+  rank.barrier();
+  rank.step("aborting on all ranks");
   agent->abort(BP_PEER_LOST, culprit, say("rank ", culprit, " is the culprit"));
   std::vector<uint8_t> memory(100);
   for (int32_t peer = 0; peer < rank.size(); ++peer) {
@@ -175,7 +175,7 @@ void same_culprit(Rank& rank) {
       }
     }
   }
-  rank.meet();
+  rank.barrier();
 }
 
 // The last rank destroys its group while the others wait for it. A backend that cannot see that is not asked.
@@ -185,16 +185,16 @@ void names_the_lost(Rank& rank) {
   std::vector<uint8_t> memory(100);
   ring(rank, *agent, "before one rank leaves", 1);
   if (rank.id() == lost) {
-    rank.meet();
+    rank.barrier();
     close_in_time(rank, *agent, "while others wait for this rank");
-    rank.meet();
+    rank.barrier();
     return;
   }
   Pending recv = agent->irecv(lost, 2, memory.data(), memory.size());
-  rank.meet();
-  rank.doing("waiting for a rank that destroys its group");
+  rank.barrier();
+  rank.step("waiting for a rank that destroys its group");
   Outcome outcome = recv.wait(rank.scaled(3 * kSecond));
-  rank.meet();
+  rank.barrier();
   if (outcome.status == BP_AGAIN) {
     std::vector<Pending> rest;
     rest.push_back(std::move(recv));
@@ -212,7 +212,7 @@ void names_the_lost(Rank& rank) {
 void names_the_operation(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> small(8);
-  rank.doing("letting a recv time out");
+  rank.step("letting a recv time out");
   bp_op op = recv_op(rank.next(), kSilentTag, small.data(), small.size());
   op.flags = BP_OP_SYNC;
   op.timeout_ns = 10 * kMillisecond;
@@ -226,7 +226,7 @@ void names_the_operation(Rank& rank) {
              "the text of a recv that timed out names the operation", text);
   rank.check(text.find(std::to_string(rank.next())) != std::string::npos,
              say("the text of a recv from rank ", rank.next(), " that timed out names that rank"), text);
-  rank.meet();
+  rank.barrier();
 }
 
 }  // namespace

@@ -34,12 +34,12 @@ void untouched(Rank& rank) {
   const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), 100);
   bp_op recv = recv_op(rank.previous(), 1, got.data(), got.size());
   bp_op send = send_op(rank.next(), 1, sent.data(), sent.size());
-  const auto recv_twin = rank.twin(agent->twins(), &recv);
-  const auto send_twin = rank.twin(agent->twins(), &send);
+  const auto recv_twin = rank.mirror(agent->mirrors(), &recv);
+  const auto send_twin = rank.mirror(agent->mirrors(), &send);
   bp_work* receiving = nullptr;
   bp_work* sending = nullptr;
   bp_error error = used_report();
-  rank.doing("calling with a report that holds something already");
+  rank.step("calling with a report that holds something already");
   rank.require(api.submit(agent->self(), &recv, &receiving, &error) == BP_OK, "submit of a recv succeeds", "it failed");
   expect_untouched(rank, error, "submit that says BP_OK");
   if (receiving == nullptr) rank.fail("a recv whose message was not sent is in flight", "submit says that it is done");
@@ -49,7 +49,7 @@ void untouched(Rank& rank) {
   error = used_report();
   status = api.work_wait(agent->self(), receiving, kMillisecond, &error);
   if (status == BP_AGAIN) expect_untouched(rank, error, "work_wait that says BP_AGAIN");
-  rank.meet();
+  rank.barrier();
   error = used_report();
   rank.require(api.submit(agent->self(), &send, &sending, &error) == BP_OK, "submit of a send succeeds", "it failed");
   expect_untouched(rank, error, "submit that says BP_OK");
@@ -98,14 +98,14 @@ void longer(Rank& rank) {
   const bp_process_group_api& api = agent->api();
   std::vector<uint8_t> small(8);
   const std::vector<uint8_t> large(100, 1);
-  rank.doing("failing with a report that is longer than known");
+  rank.step("failing with a report that is longer than known");
   bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
-  const auto recv_twin = rank.twin(agent->twins(), &recv);
+  const auto recv_twin = rank.mirror(agent->mirrors(), &recv);
   bp_work* receiving = nullptr;
   LongReport ok;
   rank.require(api.submit(agent->self(), &recv, &receiving, &ok.error) == BP_OK, "submit of a recv succeeds",
                ok.error.text);
-  rank.meet();
+  rank.barrier();
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
   if (receiving != nullptr) {
     LongReport report;
@@ -118,10 +118,10 @@ void longer(Rank& rank) {
     api.work_release(agent->self(), receiving);
   }
   rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
-  rank.meet();
+  rank.barrier();
   LongReport why;
   bp_error_set(&why.error, BP_RESOURCE, 0, -1, "a cause in a longer report");
-  rank.world().harm();
+  rank.world().mark_failed();
   api.abort(agent->self(), &why.error);
   bp_work* refused = nullptr;
   LongReport report;
@@ -129,7 +129,7 @@ void longer(Rank& rank) {
   rank.check(status == BP_RESOURCE, "submit after abort fails with the cause's status, BP_RESOURCE",
              status_name(status));
   check_long(rank, report, status, "submit");
-  rank.meet();
+  rank.barrier();
 }
 
 }  // namespace

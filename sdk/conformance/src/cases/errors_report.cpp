@@ -77,13 +77,13 @@ std::vector<Failed> provoke(Rank& rank, const std::string& space) {
   std::vector<uint8_t> small(8);
   const std::vector<uint8_t> large(100, 1);
 
-  rank.doing("receiving a message that is too long");
+  rank.step("receiving a message that is too long");
   Pending recv = agent->irecv(rank.previous(), 1, small.data(), small.size());
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
   failed.push_back({"a recv whose message is too long", BP_INVALID, recv.finish(rank.scaled(kPlenty))});
   rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send whose message is too long for its recv");
 
-  rank.doing("letting a recv time out");
+  rank.step("letting a recv time out");
   bp_op op = recv_op(rank.previous(), kSilentTag, small.data(), small.size());
   op.flags = BP_OP_SYNC;
   op.timeout_ns = 5 * kMillisecond;
@@ -92,7 +92,7 @@ std::vector<Failed> provoke(Rank& rank, const std::string& space) {
   recv.cancel();
   if (recv.in_flight()) static_cast<void>(recv.finish(0));
 
-  rank.doing("cancelling a recv");
+  rank.step("cancelling a recv");
   op.flags = 0;
   recv = agent->submit(op);
   recv.cancel();
@@ -101,15 +101,15 @@ std::vector<Failed> provoke(Rank& rank, const std::string& space) {
     failed.push_back({"a cancelled recv", BP_CANCELLED, cancelled});
     recv.release();
   }
-  rank.meet();
+  rank.barrier();
 
-  rank.doing("aborting");
+  rank.step("aborting");
   Pending in_flight = agent->submit(recv_op(rank.id(), kSilentTag - 1, small.data(), small.size()));
   agent->abort(BP_RESOURCE, -1, "the cause of it all");
   failed.push_back({"an aborted recv", BP_RESOURCE, in_flight.finish(rank.scaled(kPlenty))});
   if (recv.in_flight()) static_cast<void>(recv.finish(rank.scaled(kPlenty)));
   failed.push_back({"submit after abort", BP_RESOURCE, agent->isend(rank.id(), 1, large.data(), 1).submitted()});
-  rank.meet();
+  rank.barrier();
   return failed;
 }
 

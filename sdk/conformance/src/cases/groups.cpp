@@ -35,7 +35,7 @@ void collective(Rank& rank, Agent& agent, const std::string& when) {
   int32_t one = 1;
   bp_op op;
   if (!make_meeting(rank, op, &one)) return;
-  rank.doing("in a native collective " + when);
+  rank.step("in a native collective " + when);
   op.timeout_ns = rank.scaled(kPlenty);
   rank.require_ok(agent.run(op), "a native collective " + when);
   rank.require(op.kind == BP_BARRIER || one == agent.size(), say("the sum ", agent.size(), " over the group"),
@@ -61,7 +61,7 @@ void undefined_colour(Rank& rank) {
     ring(rank, *group, "in a group without the last rank", 1, 5);
     collective(rank, *group, "in a group without the last rank");
   }
-  rank.meet();
+  rank.barrier();
   const auto world = rank.open();
   ring(rank, *world, "in the world, with the rank that had no group", 1, 6);
 }
@@ -72,7 +72,7 @@ void key_order(Rank& rank) {
   std::reverse(members.begin(), members.end());
   const auto group = open_of(rank, "reversed", members);
   ring(rank, *group, "in a group whose ranks are renumbered", 1, 7);
-  rank.doing("sending by numbers of a group whose ranks are renumbered");
+  rank.step("sending by numbers of a group whose ranks are renumbered");
   std::vector<Pending> sends;
   std::vector<std::vector<uint8_t>> sent;
   for (int32_t to = 0; to < group->size(); ++to) {
@@ -127,7 +127,7 @@ void nested(Rank& rank) {
     members.erase(members.begin());
     std::rotate(members.begin(), members.begin() + 1, members.end());
   }
-  rank.meet();
+  rank.barrier();
   for (size_t i = 0; i < groups.size(); ++i) {
     ring(rank, *groups[i], say("in a group of level ", i, " beside those inside"), 2, 40 + static_cast<uint64_t>(i));
   }
@@ -155,7 +155,7 @@ void same_tags(Rank& rank) {
   constexpr uint64_t kSize = 700;
   const auto key = [](uint64_t group, int32_t sender) { return group * 1000 + static_cast<uint64_t>(sender); };
   for (uint64_t i = 0; i < 10; ++i) {
-    rank.doing("sending with the same tag in two groups");
+    rank.step("sending with the same tag in two groups");
     const std::vector<uint8_t> sent1 = bytes_of(key(1, rank.id()) + i, kSize);
     const std::vector<uint8_t> sent2 = bytes_of(key(2, rank.id()) + i, kSize);
     std::vector<uint8_t> got1(kSize);

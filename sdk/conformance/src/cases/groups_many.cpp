@@ -12,7 +12,7 @@ void make_and_use(Rank& rank, int32_t count) {
   for (int32_t i = 0; i < count; ++i) {
     const auto group = rank.open(in_space(say("group ", i)));
     ring(rank, *group, say("in group ", i, " of ", count), 1, static_cast<uint64_t>(i), 100);
-    rank.doing(say("in destroy of group ", i, " of ", count));
+    rank.step(say("in destroy of group ", i, " of ", count));
   }
 }
 
@@ -30,7 +30,7 @@ void alive_at_once(Rank& rank) {
   }
   // In an order of this rank's own: nobody waits for anybody.
   std::shuffle(groups.begin(), groups.end(), rank.random());
-  rank.doing("destroying groups in an order that differs between ranks");
+  rank.step("destroying groups in an order that differs between ranks");
   groups.clear();
 }
 
@@ -69,7 +69,7 @@ void overlapping(Rank& rank) {
     groups.push_back(rank.open(in_space(say("pair ", first), {first, first + 1}, rank.id() - first)));
   }
   std::vector<std::string> wrong(groups.size());
-  rank.doing("using overlapping groups from a thread each");
+  rank.step("using overlapping groups from a thread each");
   {
     std::vector<std::unique_ptr<Aside>> threads;
     for (size_t i = 0; i < groups.size(); ++i) {

@@ -34,7 +34,7 @@ void parent(Rank& rank) {
   Pending send;
   if (rank.id() % 2 == 0) send = world->isend(rank.next(), 1, sent.data(), kLarge);
   const int32_t colour = rank.id() % 2;
-  rank.doing("starting a half of a group that has operations in flight");
+  rank.step("starting a half of a group that has operations in flight");
   const auto half = open_from(rank, *world, say("colour ", colour), every(rank.size(), colour, 2));
   std::vector<int32_t> backwards = every(rank.size() - 1, 0, 1);
   std::reverse(backwards.begin(), backwards.end());
@@ -45,7 +45,7 @@ void parent(Rank& rank) {
     ring(rank, *world, "in a parent beside its parts", 2 + i, 30);
   }
   if (rank.id() % 2 != 0) send = world->isend(rank.next(), 1, sent.data(), kLarge);
-  rank.doing("finishing what was in flight when parts of the group were made");
+  rank.step("finishing what was in flight when parts of the group were made");
   rank.require_ok(recv.finish(rank.scaled(kPlenty)), "a recv that was in flight");
   rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send that was in flight");
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "a message that was in flight");
@@ -54,14 +54,14 @@ void parent(Rank& rank) {
 // Other members of the parent take no part, and do not come near the backend meanwhile.
 void parent_members_only(Rank& rank) {
   const auto world = rank.open();
-  rank.meet();
+  rank.barrier();
   const std::vector<int32_t> members = every(rank.size() - 1, 0, 1);
   if (const auto group = open_from(rank, *world, "members", members)) {
     ring(rank, *group, "in a part while the others of its parent do nothing", 1, 5);
     const auto inner = open_from(rank, *group, "part of the part", {0});
     if (inner) ring(rank, *inner, "in a part of a part", 1, 6);
   }
-  rank.meet();
+  rank.barrier();
   ring(rank, *world, "in a parent whose part has ended", 1, 7);
 }
 
@@ -75,16 +75,16 @@ void parent_ends(Rank& rank) {
     ring(rank, *parts[1], "in a copy of its parent", 1, 1);
     if (parent_first) {
       close_in_time(rank, *world, "of a parent whose parts live on");
-      rank.meet();
+      rank.barrier();
       for (uint64_t i = 0; i < 3; ++i) ring(rank, *parts[i], "after the parent was destroyed", 2, i);
     } else {
       for (const auto& part : parts) close_in_time(rank, *part, "of a part whose parent lives on");
-      rank.meet();
+      rank.barrier();
       ring(rank, *world, "in a parent whose parts were destroyed", 2, 9);
       const auto again = open_from(rank, *world, "again", every(rank.size(), 0, 1));
       ring(rank, *again, "in a part that was made after others had ended", 3, 9);
     }
-    rank.meet();
+    rank.barrier();
   }
 }
 

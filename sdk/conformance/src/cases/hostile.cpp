@@ -16,105 +16,105 @@ namespace backplane::conformance {
 namespace {
 
 // Leaves the body if nothing genuine is known of any port.
-void need_genuine(Siege& siege) {
-  for (const Listener& target : siege.targets()) {
-    if (!siege.genuine(target).empty()) return;
+void need_genuine(Attack& attack) {
+  for (const Listener& target : attack.targets()) {
+    if (!attack.genuine(target).empty()) return;
   }
-  siege.rank().tell("siege/over", "0");
-  siege.rank().skip("how the ranks greet each other cannot be overheard here");
+  attack.rank().publish("attack/over", "0");
+  attack.rank().skip("how the ranks greet each other cannot be overheard here");
 }
 
 // Calls it with each genuine opening of each port, over and over until it says that there is no more to do or the time
 // is over; `turn` counts up from 0.
-void vary(Siege& siege, bool (*attempt)(Siege&, const Listener&, const Opening& opening, size_t turn)) {
-  need_genuine(siege);
+void vary(Attack& attack, bool (*attempt)(Attack&, const Listener&, const Opening& opening, size_t turn)) {
+  need_genuine(attack);
   bool more = true;
-  for (size_t turn = 0; more && !siege.time_is_over(); ++turn) {
+  for (size_t turn = 0; more && !attack.time_is_over(); ++turn) {
     more = false;
-    for (const Listener& target : siege.targets()) {
-      for (const Opening& opening : siege.genuine(target)) more = attempt(siege, target, opening, turn) || more;
+    for (const Listener& target : attack.targets()) {
+      for (const Opening& opening : attack.genuine(target)) more = attempt(attack, target, opening, turn) || more;
     }
   }
 }
 
-void connect_and_close(Siege& siege) {
+void connect_and_close(Attack& attack) {
   for (int turn = 0; turn < 60; ++turn) {
-    for (const Listener& target : siege.targets()) {
+    for (const Listener& target : attack.targets()) {
       Stranger stranger(target);
       if (turn % 3 == 1) stranger.reset();
       if (turn % 3 == 2) stranger.await_reaction();
-      if (siege.time_is_over()) return;
+      if (attack.time_is_over()) return;
     }
   }
 }
 
-void one_byte(Siege& siege) {
-  for (int value = 0; value < 256 && !siege.time_is_over(); value += 15) {
-    for (const Listener& target : siege.targets()) siege.say_to(target, std::string(1, static_cast<char>(value)));
+void one_byte(Attack& attack) {
+  for (int value = 0; value < 256 && !attack.time_is_over(); value += 15) {
+    for (const Listener& target : attack.targets()) attack.say_to(target, std::string(1, static_cast<char>(value)));
   }
 }
 
-void http_request(Siege& siege) {
+void http_request(Attack& attack) {
   for (const char* request :
        {"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n",
         "POST /api HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n\r\n{}", "SSH-2.0-OpenSSH_9.2p1\r\n",
         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "PING\r\n"}) {
-    for (const Listener& target : siege.targets()) siege.say_to(target, request);
+    for (const Listener& target : attack.targets()) attack.say_to(target, request);
   }
 }
 
-void random_bytes(Siege& siege) {
-  for (size_t size = 1; size < 300'000 && !siege.time_is_over(); size = size * 2 + 3) {
-    for (const Listener& target : siege.targets()) siege.say_to(target, siege.noise(size));
+void random_bytes(Attack& attack) {
+  for (size_t size = 1; size < 300'000 && !attack.time_is_over(); size = size * 2 + 3) {
+    for (const Listener& target : attack.targets()) attack.say_to(target, attack.noise(size));
   }
 }
 
 // A genuine opening of which one byte is another: in its first eight bytes, or behind them.
-bool change_byte(Siege& siege, const Listener& target, Opening opening, size_t at) {
+bool change_byte(Attack& attack, const Listener& target, Opening opening, size_t at) {
   if (at >= opening.bytes.size()) return false;
   opening.bytes[at] = static_cast<char>(~opening.bytes[at]);
-  siege.say_to(target, opening);
+  attack.say_to(target, opening);
   return true;
 }
 
-void wrong_magic(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
+void wrong_magic(Attack& attack) {
+  vary(attack, [](Attack& of, const Listener& target, const Opening& opening, size_t turn) {
     return turn < 8 && change_byte(of, target, opening, turn);
   });
 }
 
-void wrong_key(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
+void wrong_key(Attack& attack) {
+  vary(attack, [](Attack& of, const Listener& target, const Opening& opening, size_t turn) {
     return change_byte(of, target, opening, 8 + turn);
   });
 }
 
 // One aligned word of a genuine opening replaced, small words first.
-bool change_word(Siege& siege, const Listener& target, Opening opening, size_t turn, uint64_t value) {
+bool change_word(Attack& attack, const Listener& target, Opening opening, size_t turn, uint64_t value) {
   const size_t width = turn % 2 == 0 ? 4 : 8;
   const size_t at = turn / 2 * 4;
   if (at + width > opening.bytes.size()) return false;
   if (width == 4) value >>= 32;
   std::memcpy(opening.bytes.data() + at, &value, width);
-  siege.say_to(target, opening);
+  attack.say_to(target, opening);
   return true;
 }
 
-void huge_length(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
+void huge_length(Attack& attack) {
+  vary(attack, [](Attack& of, const Listener& target, const Opening& opening, size_t turn) {
     return change_word(of, target, opening, turn, UINT64_C(0x7fffffffffffffff));
   });
 }
 
-void negative_count(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
+void negative_count(Attack& attack) {
+  vary(attack, [](Attack& of, const Listener& target, const Opening& opening, size_t turn) {
     return change_word(of, target, opening, turn, UINT64_C(0xffffffffffffffff));
   });
 }
 
 // Every small number of a genuine opening may be the rank: it becomes each other rank in turn.
-void rank_spoofed(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
+void rank_spoofed(Attack& attack) {
+  vary(attack, [](Attack& of, const Listener& target, const Opening& opening, size_t turn) {
     const auto ranks = static_cast<size_t>(of.rank().size());
     const size_t at = turn / (ranks + 2) * 4;
     const auto value = static_cast<uint32_t>(turn % (ranks + 2)) - 1;  // -1 and the world size are tried, too
@@ -129,8 +129,8 @@ void rank_spoofed(Siege& siege) {
   });
 }
 
-void replay(Siege& siege) {
-  vary(siege, [](Siege& of, const Listener& target, const Opening& opening, size_t turn) {
+void replay(Attack& attack) {
+  vary(attack, [](Attack& of, const Listener& target, const Opening& opening, size_t turn) {
     // All of it, and as much as a greeting may be.
     constexpr std::array<size_t, 6> kSizes = {2048, 32, 64, 128, 256, 512};
     of.say_to(target, opening, kSizes[turn % kSizes.size()]);
@@ -139,17 +139,17 @@ void replay(Siege& siege) {
 }
 
 // Many connections that never come to the end of their greeting.
-void slow_loris(Siege& siege) {
+void slow_loris(Attack& attack) {
   constexpr int kPause = 100;  // milliseconds between two bytes: twenty in all
-  siege.take_time();
+  attack.take_time();
   std::vector<std::pair<Stranger, std::string>> held;
-  for (const Listener& target : siege.targets()) {
+  for (const Listener& target : attack.targets()) {
     for (int i = 0; i < 40; ++i) {
-      const std::vector<Opening>& genuine = siege.genuine(target);
-      held.emplace_back(Stranger(target), genuine.empty() || i % 2 == 0 ? siege.noise(2000) : genuine.front().bytes);
+      const std::vector<Opening>& genuine = attack.genuine(target);
+      held.emplace_back(Stranger(target), genuine.empty() || i % 2 == 0 ? attack.noise(2000) : genuine.front().bytes);
     }
   }
-  for (size_t at = 0; !siege.time_is_over(); ++at) {
+  for (size_t at = 0; !attack.time_is_over(); ++at) {
     for (auto& [stranger, words] : held) {
       if (at < words.size()) stranger.send({words.data() + at, 1});
     }
@@ -157,12 +157,12 @@ void slow_loris(Siege& siege) {
   }
 }
 
-void half_frame(Siege& siege) {
-  for (const Listener& target : siege.targets()) {
-    std::vector<Opening> openings = siege.genuine(target);
-    if (openings.empty()) openings.push_back({siege.noise(200), {200}});
+void half_frame(Attack& attack) {
+  for (const Listener& target : attack.targets()) {
+    std::vector<Opening> openings = attack.genuine(target);
+    if (openings.empty()) openings.push_back({attack.noise(200), {200}});
     for (const Opening& opening : openings) {
-      for (size_t size = 1; size < opening.bytes.size() && !siege.time_is_over(); size += 1 + size / 4) {
+      for (size_t size = 1; size < opening.bytes.size() && !attack.time_is_over(); size += 1 + size / 4) {
         Stranger stranger(target);
         stranger.send(std::string_view(opening.bytes).substr(0, size));
         if (size % 2 == 0) stranger.await_reaction();
@@ -172,14 +172,14 @@ void half_frame(Siege& siege) {
   }
 }
 
-void flood(Siege& siege) {
-  for (int wave = 0; wave < 3 && !siege.time_is_over(); ++wave) {
+void flood(Attack& attack) {
+  for (int wave = 0; wave < 3 && !attack.time_is_over(); ++wave) {
     std::vector<Stranger> crowd;
     for (int i = 0; i < 250; ++i) {
-      for (const Listener& target : siege.targets()) {
+      for (const Listener& target : attack.targets()) {
         crowd.emplace_back(target);
         if (wave == 1) crowd.back().send("x");
-        if (siege.time_is_over()) return;
+        if (attack.time_is_over()) return;
       }
     }
     if (wave == 2) {
@@ -189,20 +189,20 @@ void flood(Siege& siege) {
 }
 
 // Says what a rank would say and reads nothing of the answers.
-void slow_reader(Siege& siege) {
+void slow_reader(Attack& attack) {
   constexpr int kSmallest = 2048;
-  siege.take_time();
+  attack.take_time();
   std::vector<Stranger> readers;
-  for (const Listener& target : siege.targets()) {
-    std::vector<Opening> openings = siege.genuine(target);
-    if (openings.empty()) openings.push_back({siege.noise(200), {200}});
+  for (const Listener& target : attack.targets()) {
+    std::vector<Opening> openings = attack.genuine(target);
+    if (openings.empty()) openings.push_back({attack.noise(200), {200}});
     for (int i = 0; i < 4; ++i) {
       readers.emplace_back(target, kSmallest);
       readers.back().send(openings.front().bytes);
     }
   }
-  while (!siege.time_is_over()) {
-    for (Stranger& reader : readers) reader.send(siege.noise(10'000));
+  while (!attack.time_is_over()) {
+    for (Stranger& reader : readers) reader.send(attack.noise(10'000));
     poll(nullptr, 0, 5);
   }
 }
@@ -217,7 +217,7 @@ std::vector<Case> hostile_cases() {
     result.about = about;
     result.body = body;
     result.needs.ranks = 2;
-    result.outsiders = 1;
+    result.extra_processes = 1;
     result.own_network = true;
     result.deadline = 40 * kSecond;
     return result;
@@ -231,43 +231,46 @@ std::vector<Case> hostile_cases() {
   };
   return {
       make("connect-and-close", "strangers that connect and close do not disturb the job",
-           [](Rank& rank) { besiege(rank, connect_and_close); }),
+           [](Rank& rank) { run_attack(rank, connect_and_close); }),
       make("one-byte", "strangers that say one byte do not disturb the job",
-           [](Rank& rank) { besiege(rank, one_byte); }),
+           [](Rank& rank) { run_attack(rank, one_byte); }),
       make("http-request", "strangers that speak another protocol do not disturb the job",
-           [](Rank& rank) { besiege(rank, http_request); }),
+           [](Rank& rank) { run_attack(rank, http_request); }),
       make("random-bytes", "strangers that send noise do not disturb the job",
-           [](Rank& rank) { besiege(rank, random_bytes); }),
-      make("wrong-magic", "a greeting that begins wrongly is refused", [](Rank& rank) { besiege(rank, wrong_magic); }),
+           [](Rank& rank) { run_attack(rank, random_bytes); }),
+      make("wrong-magic", "a greeting that begins wrongly is refused",
+           [](Rank& rank) { run_attack(rank, wrong_magic); }),
       make("wrong-key", "a greeting that is wrong in one byte is refused",
-           [](Rank& rank) { besiege(rank, wrong_key); }),
+           [](Rank& rank) { run_attack(rank, wrong_key); }),
       make("huge-length", "impossible sizes in a greeting cost nothing",
-           [](Rank& rank) { besiege(rank, huge_length); }),
+           [](Rank& rank) { run_attack(rank, huge_length); }),
       make("negative-count", "negative numbers in a greeting cost nothing",
-           [](Rank& rank) { besiege(rank, negative_count); }),
+           [](Rank& rank) { run_attack(rank, negative_count); }),
       make("rank-spoofed", "nobody becomes a rank by saying its number",
-           [](Rank& rank) { besiege(rank, rank_spoofed); }),
-      make("replay", "a genuine greeting is worth nothing the second time", [](Rank& rank) { besiege(rank, replay); }),
+           [](Rank& rank) { run_attack(rank, rank_spoofed); }),
+      make("replay", "a genuine greeting is worth nothing the second time",
+           [](Rank& rank) { run_attack(rank, replay); }),
       make("slow-loris", "connections that never finish their greeting do not hold up the job",
-           [](Rank& rank) { besiege(rank, slow_loris); }),
+           [](Rank& rank) { run_attack(rank, slow_loris); }),
       make("half-frame", "connections that end in the middle of a greeting do not disturb the job",
-           [](Rank& rank) { besiege(rank, half_frame); }),
-      make("flood", "a flood of connections leaves nothing behind", [](Rank& rank) { besiege(rank, flood); }),
-      make("slow-reader", "strangers that read nothing cost nothing", [](Rank& rank) { besiege(rank, slow_reader); }),
+           [](Rank& rank) { run_attack(rank, half_frame); }),
+      make("flood", "a flood of connections leaves nothing behind", [](Rank& rank) { run_attack(rank, flood); }),
+      make("slow-reader", "strangers that read nothing cost nothing",
+           [](Rank& rank) { run_attack(rank, slow_reader); }),
       without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
               of_two_jobs("other-secret", "a rank of a job with another secret is not talked to",
-                          [](Rank& rank) { meet_another_job(rank, true, true); })),
+                          [](Rank& rank) { run_with_other_job(rank, true, true); })),
       without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
               of_two_jobs("no-secret", "in a job with a secret nobody talks to a rank of a job without one",
-                          [](Rank& rank) { meet_another_job(rank, true, false); })),
+                          [](Rank& rank) { run_with_other_job(rank, true, false); })),
       without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
               of_two_jobs("impostor",
                           "a rank of a job with a secret does not talk to a job without one that answers its call",
-                          [](Rank& rank) { meet_another_job(rank, false, true); })),
+                          [](Rank& rank) { run_with_other_job(rank, false, true); })),
       without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
               of_two_jobs("early-stranger",
                           "a rank of a job with a secret that waits for its peers takes nobody else for them",
-                          meet_another_job_early)),
+                          run_with_other_job_early)),
   };
 }
 

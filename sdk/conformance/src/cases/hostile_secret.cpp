@@ -153,22 +153,22 @@ std::unique_ptr<Agent> open(Rank& rank, const Plan& plan) {
   return agent;
 }
 
-void keep_house(Rank& rank, bool secure) {
+void serve_own_job(Rank& rank, bool secure) {
   const auto agent = open(rank, plan_of("ours", rank.id(), secure));
   exchange(rank, *agent, 1, 1000);
-  rank.tell(say("door/", rank.id()), own_door());
-  hold_out(rank, *agent);
+  rank.publish(say("door/", rank.id()), own_door());
+  exchange_until_over(rank, *agent);
   agent->close();
 }
 
 // Says where it listens and is killed. In a backend whose init waits for the others that happens inside init.
 void be_replaced(Rank& rank, int32_t turn, bool secure) {
-  if (turn > 0) rank.ask(say("over/", turn - 1));
-  if (rank.ask(say("door/", turn)).empty()) return;
+  if (turn > 0) rank.await_value(say("over/", turn - 1));
+  if (rank.await_value(say("door/", turn)).empty()) return;
   const std::jthread end([&rank, turn] {
     await_door(rank);
     poll(nullptr, 0, static_cast<int>(rank.scaled(kPublishTime) / kMillisecond));
-    rank.tell(say("place/", turn), own_door());
+    rank.publish(say("place/", turn), own_door());
     rank.die(SIGKILL);
   });
   const auto agent = open(rank, plan_of(their_space(turn), turn, secure));
@@ -176,7 +176,7 @@ void be_replaced(Rank& rank, int32_t turn, bool secure) {
 }
 
 void talk(Rank& rank, Agent& agent, int32_t peer) {
-  rank.doing("talking to a rank of another job");
+  rank.step("talking to a rank of another job");
   constexpr size_t kRoom = 40'000;  // for whatever our job's ranks send each other
   std::vector<std::vector<char>> inbound(kTags, std::vector<char>(kRoom));
   const std::vector<char> word(100, 'x');
@@ -216,48 +216,49 @@ void start_among_strangers(Rank& rank, const Plan& plan) {
 }
 
 void call(Rank& rank, int32_t turn, bool secure) {
-  if (!rank.ask(say("relay/", turn)).empty()) {
+  if (!rank.await_value(say("relay/", turn)).empty()) {
     start_among_strangers(rank, plan_of(their_space(turn), 1 - turn, secure, kCallTime));
   }
-  rank.tell(say("over/", turn), "");
+  rank.publish(say("over/", turn), "");
 }
 
 // Waits for a peer that does not come.
-void wait_in_vain(Rank& rank, bool secure) {
+void wait_for_absent_peer(Rank& rank, bool secure) {
   const int32_t turn = rank.id();
-  if (turn > 0) rank.ask(say("over/", turn - 1));
+  if (turn > 0) rank.await_value(say("over/", turn - 1));
   const std::jthread door([&rank, turn] {
     await_door(rank);
-    rank.tell(say("door/", turn), own_door());
+    rank.publish(say("door/", turn), own_door());
   });
   start_among_strangers(rank, plan_of(say("early/", turn), turn, secure, kWaitTime));
 }
 
 // How many calls were passed on in this turn.
-int lead_astray(Rank& rank, int32_t turn) {
-  const std::string door = rank.ask(say("door/", turn));
-  const std::string place = door.empty() ? "" : rank.ask(say("place/", turn));
+int redirect_caller(Rank& rank, int32_t turn) {
+  const std::string door = rank.await_value(say("door/", turn));
+  const std::string place = door.empty() ? "" : rank.await_value(say("place/", turn));
   Relay relay(listener_at(door));
   if (!place.empty()) {
-    rank.doing("taking the place of a rank that was killed");
+    rank.step("taking the place of a rank that was killed");
     const Nanoseconds deadline = now() + rank.scaled(kListenTime);
     while (!relay.listen(listener_at(place))) {
-      if (now() > deadline) rank.trouble("cannot listen at " + listener_at(place).text() + ", where a killed rank did");
+      if (now() > deadline)
+        rank.harness_error("cannot listen at " + listener_at(place).text() + ", where a killed rank did");
       poll(nullptr, 0, 5);
     }
   }
-  rank.tell(say("relay/", turn), place.empty() ? "" : "there");
-  rank.doing("leading a rank of another job to this one");
+  rank.publish(say("relay/", turn), place.empty() ? "" : "there");
+  rank.step("leading a rank of another job to this one");
   const Nanoseconds deadline = now() + rank.scaled(kListenTime);
   while (!rank.world().look(say("harness/over/", turn)) && now() < deadline) relay.turn();
   return relay.calls();
 }
 
-void meet(Rank& rank, bool ours, bool theirs, void (*live)(Rank& rank, bool secure)) {
-  if (rank.outsider()) {
+void run_two_jobs(Rank& rank, bool ours, bool theirs, void (*live)(Rank& rank, bool secure)) {
+  if (rank.is_extra()) {
     int calls = 0;
-    for (int32_t turn = 0; turn < kJob; ++turn) calls += lead_astray(rank, turn);
-    rank.tell("siege/over", "");
+    for (int32_t turn = 0; turn < kJob; ++turn) calls += redirect_caller(rank, turn);
+    rank.publish("attack/over", "");
     if (calls == 0)
       rank.skip("no rank can be led to strangers: none listens before its peers have come, or none dials");
   } else if (rank.id() < kJob) {
@@ -271,7 +272,7 @@ void meet(Rank& rank, bool ours, bool theirs, void (*live)(Rank& rank, bool secu
 
 }  // namespace
 
-void meet_another_job(Rank& rank, bool ours, bool theirs) { meet(rank, ours, theirs, keep_house); }
-void meet_another_job_early(Rank& rank) { meet(rank, true, true, wait_in_vain); }
+void run_with_other_job(Rank& rank, bool ours, bool theirs) { run_two_jobs(rank, ours, theirs, serve_own_job); }
+void run_with_other_job_early(Rank& rank) { run_two_jobs(rank, true, true, wait_for_absent_peer); }
 
 }  // namespace backplane::conformance

@@ -8,16 +8,16 @@
 namespace backplane::conformance {
 
 // The members of such a case: ranks 0 and 1 are our job, rank 2 is the other job's caller, 3 and 4 are peers that it
-// once had; and one outsider.
+// once had; and one extra process.
 constexpr int32_t kMeetingRanks = 5;
 
 // The whole of such a case, on all members alike. The caller reaches only ranks of our job instead of its peers;
 // nothing that one says may come to the other, each of its calls ends in time, and our job goes on. `ours`, `theirs`:
 // has that job a secret? If both have, they are different ones. Skipped if nobody can be led there, or a job with a
 // secret cannot start.
-void meet_another_job(Rank& rank, bool ours, bool theirs);
+void run_with_other_job(Rank& rank, bool ours, bool theirs);
 // The same while our ranks start, each with a peer that does not come; both jobs have a secret. For backends that
 // listen only then.
-void meet_another_job_early(Rank& rank);
+void run_with_other_job_early(Rank& rank);
 
 }  // namespace backplane::conformance

@@ -21,8 +21,8 @@ namespace {
 constexpr size_t kHeld = 24;  // connections that go on after they have said what they had to say
 constexpr int kPause = 5;     // milliseconds between two packets, if nothing is answered
 constexpr int kMoment = 20;   // milliseconds
-constexpr Nanoseconds kSiege = kSecond;
-constexpr Nanoseconds kStandstill = 7 * kSecond / 5;  // less than a long siege
+constexpr Nanoseconds kAttack = kSecond;
+constexpr Nanoseconds kStandstill = 7 * kSecond / 5;  // less than a long attack
                                                       // the longest that an attack goes on
 constexpr uint64_t kMemory = 64 << 20;                // bytes that strangers may cost a rank
 constexpr uint64_t kMostRounds = 1'000'000;
@@ -92,22 +92,22 @@ void Stranger::reset() {
   if (connected()) close(std::exchange(socket_, -1));
 }
 
-Siege::Siege(Rank& rank, std::vector<Listener> targets, std::unique_ptr<Sniffer> sniffer)
-    : rank_(rank), targets_(std::move(targets)), sniffer_(std::move(sniffer)), end_(now() + rank.scaled(kSiege)) {}
+Attack::Attack(Rank& rank, std::vector<Listener> targets, std::unique_ptr<Sniffer> sniffer)
+    : rank_(rank), targets_(std::move(targets)), sniffer_(std::move(sniffer)), end_(now() + rank.scaled(kAttack)) {}
 
-std::string Siege::noise(size_t bytes) {
+std::string Attack::noise(size_t bytes) {
   std::string text(bytes, '\0');
   for (char& c : text) c = static_cast<char>(rank_.random()());
   return text;
 }
 
-const std::vector<Opening>& Siege::genuine(const Listener& target) {
+const std::vector<Opening>& Attack::genuine(const Listener& target) {
   std::vector<Opening>& heard = heard_[target];
   if (heard.empty() && sniffer_ != nullptr && target.port() != 0) heard = sniffer_->openings(target.port());
   return heard;
 }
 
-void Siege::say_to(const Listener& target, std::string_view bytes) {
+void Attack::say_to(const Listener& target, std::string_view bytes) {
   held_.emplace_back(target);
   held_.back().send(bytes);
   held_.back().await_reaction();
@@ -115,7 +115,7 @@ void Siege::say_to(const Listener& target, std::string_view bytes) {
   if (held_.size() > kHeld) held_.pop_front();
 }
 
-void Siege::say_to(const Listener& target, const Opening& opening, size_t most) {
+void Attack::say_to(const Listener& target, const Opening& opening, size_t most) {
   held_.emplace_back(target);
   size_t begin = 0;
   for (const size_t packet : opening.ends) {
@@ -129,9 +129,9 @@ void Siege::say_to(const Listener& target, const Opening& opening, size_t most) 
   if (held_.size() > kHeld) held_.pop_front();
 }
 
-void Siege::take_time() { end_ += rank_.scaled(kSiege); }
+void Attack::take_time() { end_ += rank_.scaled(kAttack); }
 
-void Siege::linger() {
+void Attack::linger() {
   for (int turn = 0; turn < 10 && !held_.empty(); ++turn) {
     for (Stranger& stranger : held_) stranger.drain();
     poll(nullptr, 0, kMoment);
@@ -139,19 +139,19 @@ void Siege::linger() {
   held_.clear();
 }
 
-void hold_out(Rank& rank, Agent& agent) {
-  rank.doing("exchanging messages while a stranger attacks");
+void exchange_until_over(Rank& rank, Agent& agent) {
+  rank.step("exchanging messages while a stranger attacks");
   uint64_t last = kMostRounds;
   Nanoseconds longest = 0;
   for (uint64_t round = 0; round < last; ++round) {
-    if (rank.id() == 0 && last == kMostRounds && rank.world().look("harness/siege/over")) {
+    if (rank.id() == 0 && last == kMostRounds && rank.world().look("harness/attack/over")) {
       last = round + 3;
-      rank.tell("siege/last", std::to_string(last));
+      rank.publish("attack/last", std::to_string(last));
     }
     const Nanoseconds begin = now();
     exchange(rank, agent, round % 100, 1 + round * 7919 % 40'000);
     longest = std::max(longest, now() - begin);
-    const std::optional<std::string> said = rank.world().look("harness/siege/last");
+    const std::optional<std::string> said = rank.world().look("harness/attack/last");
     if (said) last = std::strtoull(said->c_str(), nullptr, 10);
   }
   rank.check(longest < rank.scaled(kStandstill),
@@ -164,17 +164,17 @@ namespace {
 
 // Leaves the body on all sides if there is nothing to attack.
 void end_without_attack(Rank& rank, const std::string& reason) {
-  rank.tell("siege/over", "0");
+  rank.publish("attack/over", "0");
   rank.skip(reason);
 }
 
-void attack_from_outside(Rank& rank, void (*attack)(Siege&)) {
+void attack_from_outside(Rank& rank, void (*body)(Attack& attack)) {
   std::string why_not;
   std::unique_ptr<Sniffer> sniffer = Sniffer::make(why_not);
-  rank.tell("siege/ears", "open");
-  rank.doing("listening to how the ranks greet each other");
+  rank.publish("attack/ears", "open");
+  rank.step("listening to how the ranks greet each other");
   for (int32_t other = 0; other < rank.size(); ++other) {
-    const std::string key = say("harness/siege/warm/", other);
+    const std::string key = say("harness/attack/warm/", other);
     const Nanoseconds deadline = now() + rank.scaled(20 * kSecond);
     while (!rank.world().look(key)) {
       if (now() > deadline) return;  // the ranks tell what is wrong
@@ -185,24 +185,24 @@ void attack_from_outside(Rank& rank, void (*attack)(Siege&)) {
   if (sniffer != nullptr) sniffer->listen(0);
   const std::set<Listener> found = listeners();
   if (found.empty()) end_without_attack(rank, "this backend accepts no connections once its group has started");
-  Siege siege(rank, {found.begin(), found.end()}, std::move(sniffer));
-  rank.doing(say("attacking ", found.size(), " ports"));
-  attack(siege);
-  siege.linger();
-  rank.tell("siege/over", std::to_string(now()));
+  Attack attack(rank, {found.begin(), found.end()}, std::move(sniffer));
+  rank.step(say("attacking ", found.size(), " ports"));
+  body(attack);
+  attack.linger();
+  rank.publish("attack/over", std::to_string(now()));
 }
 
 void defend(Rank& rank) {
-  rank.ask("siege/ears");
+  rank.await_value("attack/ears");
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
   exchange(rank, *agent, 1, 300'000);
   const Footprint before = Footprint::take();
   const uint64_t memory = resident_bytes();
-  rank.meet();
-  rank.tell(say("siege/warm/", rank.id()), "");
-  hold_out(rank, *agent);
-  rank.doing("looking at what the attack has left");
+  rank.barrier();
+  rank.publish(say("attack/warm/", rank.id()), "");
+  exchange_until_over(rank, *agent);
+  rank.step("looking at what the attack has left");
   const uint64_t after = resident_bytes();
   rank.check(has_sanitizer() || after < memory + kMemory, "strangers cost a rank less than 64 MiB",
              say("resident memory grew by ", (after - std::min(memory, after)) >> 20, " MiB"));
@@ -210,23 +210,23 @@ void defend(Rank& rank) {
   only_descriptors.shared = shared_memory();
   const std::string left = left_behind(only_descriptors, rank.scaled(8 * kSecond));
   rank.check(left.empty(), "the connections of strangers are closed when they go", left);
-  rank.doing("exchanging messages after an attack");
+  rank.step("exchanging messages after an attack");
   exchange(rank, *agent, 1, 300'000);
-  rank.meet();
+  rank.barrier();
   agent->close();
-  rank.meet();
+  rank.barrier();
   Plan plan;
   plan.space = "after";
   auto again = rank.open(plan);
   exchange(rank, *again, 1, 1000);
-  rank.meet();
+  rank.barrier();
 }
 
 }  // namespace
 
-void besiege(Rank& rank, void (*attack)(Siege& siege)) {
-  if (rank.outsider()) {
-    attack_from_outside(rank, attack);
+void run_attack(Rank& rank, void (*body)(Attack& attack)) {
+  if (rank.is_extra()) {
+    attack_from_outside(rank, body);
   } else {
     defend(rank);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process that is no rank and talks to the ranks' ports: a siege, and the weapons for it.
+// A process that is no rank and talks to the ranks' ports: a attack, and the weapons for it.
 #pragma once
 
 #include <deque>
@@ -41,10 +41,10 @@ class Stranger {
   int socket_ = -1;
 };
 
-// What an attack has to work with. It runs on the outsider, while the ranks exchange verified messages.
-class Siege {
+// What an attack has to work with. It runs on the extra process, while the ranks exchange verified messages.
+class Attack {
  public:
-  Siege(Rank& rank, std::vector<Listener> targets, std::unique_ptr<Sniffer> sniffer);
+  Attack(Rank& rank, std::vector<Listener> targets, std::unique_ptr<Sniffer> sniffer);
 
   Rank& rank() { return rank_; }
   const std::vector<Listener>& targets() const { return targets_; }
@@ -70,12 +70,12 @@ class Siege {
   std::deque<Stranger> held_;
 };
 
-// Rounds of verified messages among the ranks of `agent`, under the tags from 0 to 99, until "siege/over" has been
+// Rounds of verified messages among the ranks of `agent`, under the tags from 0 to 99, until "attack/over" has been
 // told. All of them end after the same round: rank 0 sees the end and names one that nobody can have reached, for each
 // needs the messages of the others. No round may take long.
-void hold_out(Rank& rank, Agent& agent);
+void exchange_until_over(Rank& rank, Agent& agent);
 
-// The whole of a hostile case, on ranks and on the outsider alike.
-void besiege(Rank& rank, void (*attack)(Siege& siege));
+// The whole of a hostile case, on ranks and on the extra process alike.
+void run_attack(Rank& rank, void (*body)(Attack& attack));
 
 }  // namespace backplane::conformance

@@ -71,10 +71,10 @@ void live(Rank& rank) {
   op.timeout_ns = 20 * kMillisecond;
   op.flags = BP_OP_SYNC;
   agent->run(op);
-  rank.meet();
+  rank.barrier();
   agent->abort(BP_TIMEOUT, -1, "the harness aborts");
   agent->close();
-  rank.meet();
+  rank.barrier();
   if (rank.has_flag(BP_BACKEND_ONE_WORLD) || rank.has_flag(BP_BACKEND_BLOCKING_INIT)) return;
   Plan plan;
   plan.space = say("missing/", rank.id());
@@ -87,10 +87,10 @@ void live(Rank& rank) {
 
 void quiet(Rank& rank) {
   const bool listens = rank.id() == 0 || !rank.has_flag(BP_BACKEND_ONE_PROCESS);
-  rank.meet();
+  rank.barrier();
   auto ear = listens ? std::make_unique<Ear>() : nullptr;
-  if (ear != nullptr && !ear->works()) rank.trouble("no memory for what a backend prints");
-  rank.meet();
+  if (ear != nullptr && !ear->works()) rank.harness_error("no memory for what a backend prints");
+  rank.barrier();
   const bp_backend& backend = rank.backend();
   if (backend.probe != nullptr) {
     Host host(rank.world(), say("probe/", rank.id()), [](uint32_t, const char*) {});
@@ -99,7 +99,7 @@ void quiet(Rank& rank) {
     backend.probe(&backend, host.table(), &error);
   }
   live(rank);
-  rank.meet();
+  rank.barrier();
   if (ear == nullptr) return;
   const std::string heard = ear->stop();
   rank.check(heard.empty(), "nothing is printed: what is worth telling goes to the host's log", heard);
@@ -112,7 +112,7 @@ struct Public {
 
 // What is in public places and was not before; waits up to two seconds for it to go.
 void expect_nothing_new(Rank& rank, const Public& before) {
-  rank.doing("looking at what killed ranks have left");
+  rank.step("looking at what killed ranks have left");
   const Nanoseconds deadline = now() + rank.scaled(2 * kSecond);
   std::string left;
   do {
@@ -131,38 +131,38 @@ void expect_nothing_new(Rank& rank, const Public& before) {
 void one_killed(Rank& rank) {
   const int32_t victim = rank.size() - 1;
   const Public before;
-  rank.meet();
+  rank.barrier();
   Deaths deaths(rank, {victim});
   auto agent = rank.open({}, true);
   exchange(rank, *agent, 1, 1'000'000);
-  rank.meet();
+  rank.barrier();
   if (rank.id() == victim) rank.die(SIGKILL);
   deaths.await_loss();
   agent->abort(BP_PEER_LOST, victim, "a rank is lost");
   close_quickly(rank, std::move(agent));
-  deaths.meet("closed");
+  deaths.barrier("closed");
   if (rank.id() == deaths.survivors().front()) expect_nothing_new(rank, before);
 }
 
 // Nobody is left who could tidy up.
 void all_killed(Rank& rank) {
-  if (rank.outsider()) {
+  if (rank.is_extra()) {
     const Public before;
-    rank.tell("looked", "");
+    rank.publish("looked", "");
     for (int32_t other = 0; other < rank.size(); ++other) {
       for (;;) {
-        const uint32_t seen = rank.world().fates_seen();
-        if (rank.world().fate(other) != Fate::kAlive) break;
-        rank.world().wait_for_fate(seen);
+        const uint32_t seen = rank.world().states_version();
+        if (rank.world().state(other) != RankState::kAlive) break;
+        rank.world().wait_for_state_change(seen);
       }
     }
     expect_nothing_new(rank, before);
     return;
   }
-  rank.ask("looked");
+  rank.await_value("looked");
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1'000'000);
-  rank.meet();
+  rank.barrier();
   rank.die(SIGKILL);
 }
 
@@ -172,23 +172,23 @@ void finalized(Rank& rank) {
     rank.skip("the backend has no finalize");
   const bool first = rank.id() == 0 || !rank.has_flag(BP_BACKEND_ONE_PROCESS);
   const Footprint before = Footprint::take();
-  rank.meet();
+  rank.barrier();
   auto agent = rank.open();
   exchange(rank, *agent, 1, 50'000);
-  rank.meet();
+  rank.barrier();
   agent->close();
-  rank.meet();
+  rank.barrier();
   if (first) {
-    rank.doing("in finalize");
+    rank.step("in finalize");
     const Nanoseconds begin = now();
     rank.require(finalize(rank.backend()), "finalize after all agents are destroyed", "one is left");
     rank.check(now() - begin <= rank.scaled(5 * kSecond), "finalize takes a few seconds at most",
                say("it took ", (now() - begin) / kMillisecond, " ms"));
     const std::string left = grown_since(before, rank.scaled(kSecond));
     rank.check(left.empty(), "nothing is left after finalize", left);
-    rank.doing("after finalize");
+    rank.step("after finalize");
   }
-  rank.meet();
+  rank.barrier();
 }
 
 }  // namespace
@@ -216,7 +216,7 @@ std::vector<Case> hygiene_cases() {
   all.name = "all-killed-leave-nothing";
   all.about = "a job of which all ranks are killed leaves nothing in /dev/shm and no socket's name";
   all.needs.ranks = 1;
-  all.outsiders = 1;
+  all.extra_processes = 1;
   all.body = all_killed;
 
   std::vector<Case> cases = hygiene_rounds_cases();

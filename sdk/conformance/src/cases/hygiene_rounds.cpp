@@ -24,7 +24,7 @@ using Round = std::function<void(int number)>;
 
 // Does it so often, or as often as the time allows, and compares the process with what it was after the first ones.
 void repeat(Rank& rank, const std::string& what, int rounds, Nanoseconds most, const Round& round) {
-  rank.doing(what + ", again and again");
+  rank.step(what + ", again and again");
   int number = 0;
   while (number < kWarmUp) round(number++);
   const Footprint before = Footprint::take();
@@ -52,7 +52,7 @@ Plan alone(const Rank& rank, int number) {
 
 // One rank is enough: the others have nothing to do with groups of one.
 void init_destroy(Rank& rank, int rounds, Nanoseconds most) {
-  rank.meet();
+  rank.barrier();
   if (rank.id() != 0) return;
   repeat(rank, "init and destroy", rounds, most, [&rank](int number) {
     auto agent = rank.open(alone(rank, number));
@@ -67,10 +67,10 @@ void init_destroy_world(Rank& rank, int rounds) {
     plan.space = say("world/", number);
     auto agent = rank.open(plan);
     exchange(rank, *agent, 1, 5000);
-    rank.meet();
+    rank.barrier();
     agent->close();
   });
-  rank.meet();
+  rank.barrier();
 }
 
 // An init that is told at once to give up; directly, for an Agent's host cannot be reached before init is over.
@@ -111,7 +111,7 @@ int32_t init_while_aborting(Rank& rank, int number) {
 
 // The other rank never comes, or the host says at once that the group is being aborted.
 void failed_init(Rank& rank, int rounds, Nanoseconds most) {
-  rank.meet();
+  rank.barrier();
   if (rank.id() != 0) return;
   repeat(rank, "init that fails", rounds, most, [&rank](int number) {
     if (number % 4 >= 2) {
@@ -129,7 +129,7 @@ void failed_init(Rank& rank, int rounds, Nanoseconds most) {
 }
 
 void abort_rounds(Rank& rank, int rounds, Nanoseconds most) {
-  rank.meet();
+  rank.barrier();
   if (rank.id() != 0) return;
   repeat(rank, "init, abort and destroy", rounds, most, [&rank](int number) {
     auto agent = rank.open(alone(rank, number));
@@ -151,15 +151,15 @@ void abort_world(Rank& rank, int rounds) {
     const std::vector<char> out(100'000);
     Pending receiving = agent->irecv(rank.previous(), 1, in.data(), in.size());
     Pending sending = agent->isend(rank.next(), 2, out.data(), out.size());  // nobody receives it
-    rank.meet();
+    rank.barrier();
     agent->abort(BP_TIMEOUT, -1, "the harness aborts");
     const Outcome outcome = receiving.finish(rank.scaled(kSecond));
     rank.require(!outcome.ok() && outcome.status != BP_AGAIN, "abort ends a recv in flight", outcome.text());
     sending.finish(rank.scaled(kSecond));
     agent->close();
-    rank.meet();
+    rank.barrier();
   });
-  rank.meet();
+  rank.barrier();
 }
 
 void leaks(Rank& rank) {
@@ -169,12 +169,12 @@ void leaks(Rank& rank) {
     plan.space = say("leak/", number);
     auto agent = rank.open(plan);
     exchange(rank, *agent, 1, 100'000);
-    rank.meet();
+    rank.barrier();
     if (number % 2 == 1) agent->abort(BP_TIMEOUT, -1, "the harness aborts");
     agent->close();
     failed_init(rank, 20, -1);
   }
-  rank.doing("looking for memory that nobody can free any more");
+  rank.step("looking for memory that nobody can free any more");
   rank.check(__lsan_do_recoverable_leak_check() == 0, "no memory is leaked", "LeakSanitizer found some");
 }
 

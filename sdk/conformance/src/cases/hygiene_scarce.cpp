@@ -47,7 +47,7 @@ bool starts(Rank& rank, int allowed, const std::string& of_what, const std::func
   plan.timeout = 5 * kSecond;
   Outcome outcome;
   auto agent = rank.try_open(plan, outcome);
-  rank.doing(say("starting a group with ", allowed, " ", of_what, " left"));
+  rank.step(say("starting a group with ", allowed, " ", of_what, " left"));
   const bool started = agent != nullptr;
   if (started) {
     exchange(rank, *agent, 1, 100);
@@ -65,7 +65,7 @@ bool starts(Rank& rank, int allowed, const std::string& of_what, const std::func
 }
 
 void few_descriptors(Rank& rank) {
-  rank.meet();
+  rank.barrier();
   if (rank.id() != 0) return;
   warm_up(rank);
   const Footprint before = Footprint::take();
@@ -89,7 +89,7 @@ void start_together(Rank& rank, const std::string& of_what, const MakeScarce& ma
   const Footprint before = Footprint::take();
   bool worked = false;
   for (int allowed = 0; allowed <= kMost && !worked; allowed = allowed < 4 ? allowed + 1 : allowed * 2) {
-    rank.meet();
+    rank.barrier();
     Plan plan;
     plan.space = say("together/", of_what, "/", allowed);
     plan.timeout = 400 * kMillisecond;
@@ -97,11 +97,11 @@ void start_together(Rank& rank, const std::string& of_what, const MakeScarce& ma
     Outcome outcome;
     auto agent = rank.try_open(plan, outcome);
     lift();
-    rank.doing(say("starting a group of which rank 0 has ", allowed, " ", of_what, " left"));
-    rank.tell(say(plan.space, "/", rank.id()), std::to_string(outcome.status));
+    rank.step(say("starting a group of which rank 0 has ", allowed, " ", of_what, " left"));
+    rank.publish(say(plan.space, "/", rank.id()), std::to_string(outcome.status));
     worked = true;
     for (int32_t other = 0; other < rank.size(); ++other) {
-      worked = rank.ask(say(plan.space, "/", other)) == std::to_string(BP_OK) && worked;
+      worked = rank.await_value(say(plan.space, "/", other)) == std::to_string(BP_OK) && worked;
     }
     if (worked) exchange(rank, *agent, 1, 1000);
     // Whoever cannot accept a connection may not know it: the others are late, or have given up.
@@ -111,9 +111,9 @@ void start_together(Rank& rank, const std::string& of_what, const MakeScarce& ma
                say("with ", allowed, " ", of_what,
                    " on rank 0 init works or fails with BP_RESOURCE, or as it does when a ", "rank is missing"),
                outcome.text());
-    rank.meet();
+    rank.barrier();
     if (agent != nullptr) agent->close();
-    rank.meet();
+    rank.barrier();
     const std::string left = left_behind(before, rank.scaled(2 * kSecond));
     rank.check(left.empty(), say("nothing is left of an init with ", allowed, " ", of_what, " on rank 0"), left);
   }
@@ -132,9 +132,9 @@ void few_threads_together(Rank& rank) {
   std::string why_not;
   if (rank.id() == 0) {
     limit = ThreadLimit::install(why_not);
-    rank.tell("why not", why_not);
+    rank.publish("why not", why_not);
   }
-  if (!rank.ask("why not").empty()) rank.skip(rank.ask("why not"));
+  if (!rank.await_value("why not").empty()) rank.skip(rank.await_value("why not"));
   start_together(rank, "threads", [limit](int allowed) -> std::function<void()> {
     limit->allow(allowed);
     return [limit] { limit->allow(-1); };
@@ -144,31 +144,31 @@ void few_threads_together(Rank& rank) {
 // A rank runs out of descriptors while the group works: nobody crashes or hangs.
 void no_descriptor_in_traffic(Rank& rank) {
   auto agent = rank.open();
-  rank.meet();
+  rank.barrier();
   std::unique_ptr<DescriptorLimit> limit;
   if (rank.id() == 0) limit = std::make_unique<DescriptorLimit>(limit_for(0));
-  rank.doing("sending and receiving when rank 0 has no descriptor left");
+  rank.step("sending and receiving when rank 0 has no descriptor left");
   std::vector<char> in(1000);
   const std::vector<char> out(1000);
   Pending receiving = agent->irecv(rank.previous(), 1, in.data(), in.size());
   Pending sending = agent->isend(rank.next(), 1, out.data(), out.size());
   end_somehow(rank, *agent, receiving, rank.scaled(2 * kSecond), "a recv without descriptors");
   end_somehow(rank, *agent, sending, rank.scaled(2 * kSecond), "a send without descriptors");
-  rank.meet();
+  rank.barrier();
   limit.reset();
   agent->abort(BP_RESOURCE, 0, "the harness aborts");
   close_quickly(rank, std::move(agent));
-  rank.meet();
+  rank.barrier();
   Plan plan;
   plan.space = "after";
-  rank.doing("starting a group when there are descriptors again");
+  rank.step("starting a group when there are descriptors again");
   auto again = rank.open(plan);
   exchange(rank, *again, 1, 1000);
-  rank.meet();
+  rank.barrier();
 }
 
 void few_threads(Rank& rank) {
-  rank.meet();
+  rank.barrier();
   if (rank.id() != 0) return;
   warm_up(rank);
   std::string why_not;
@@ -191,24 +191,24 @@ void no_shared_memory(Rank& rank) {
   const Footprint before = Footprint::take();
   std::string why_not;
   if (!deny_shared_memory(why_not)) rank.skip(why_not);
-  rank.meet();
+  rank.barrier();
   Plan plan;
   plan.timeout = 5 * kSecond;
   Outcome outcome;
   auto agent = rank.try_open(plan, outcome);
-  rank.doing("starting a group when no shared memory can be had");
-  rank.tell(say("status/", rank.id()), std::to_string(outcome.status));
+  rank.step("starting a group when no shared memory can be had");
+  rank.publish(say("status/", rank.id()), std::to_string(outcome.status));
   std::set<std::string> statuses;
-  for (int32_t other = 0; other < rank.size(); ++other) statuses.insert(rank.ask(say("status/", other)));
+  for (int32_t other = 0; other < rank.size(); ++other) statuses.insert(rank.await_value(say("status/", other)));
   if (statuses == std::set<std::string>{std::to_string(BP_OK)}) {
     exchange(rank, *agent, 1, 1'000'000);
   } else {
     rank.check(statuses.count(std::to_string(BP_RESOURCE)) > 0,
                "an init that finds no shared memory works or fails with BP_RESOURCE on some rank", outcome.text());
   }
-  rank.meet();
+  rank.barrier();
   if (agent != nullptr) agent->close();
-  rank.meet();
+  rank.barrier();
   const std::string left = left_behind(before, rank.scaled(2 * kSecond));
   rank.check(left.empty(), "nothing is left of a group that found no shared memory", left);
 }

@@ -117,7 +117,7 @@ Outcome RawInit::run() {
   init_.options = options_;
   outcome.status = backend_.init(&backend_, &init_, &agent_, &outcome.error);
   started_ = outcome.ok();
-  if (!started_) world_.harm();
+  if (!started_) world_.mark_failed();
   return outcome;
 }
 

@@ -13,26 +13,26 @@ void fail_once(Rank& rank, const std::string& space) {
     Outcome outcome;
     const auto agent = rank.try_open(plan_in(space, {}, 7 * kSecond / 10), outcome);
     if (agent != nullptr) {
-      rank.doing("receiving from a rank that has not come");
+      rank.step("receiving from a rank that has not come");
       uint32_t number = 0;
       bp_op op = recv_op(missing, 3, &number, sizeof number);
       op.timeout_ns = kSecond / 5;
       rank.check(!agent->run(op).ok(), "a failure of a recv from a rank that has not come", "success");
-      rank.doing("in destroy");
+      rank.step("in destroy");
       agent->close();
     }
   }
-  rank.meet();
+  rank.barrier();
 }
 
 void retry_after_failure(Rank& rank) {
   for (int round = 0; round < 2; ++round) {
     fail_once(rank, say("fails/", round));
     const auto agent = rank.open(plan_in(say("works/", round)));
-    rank.doing("exchanging after a failed start");
+    rank.step("exchanging after a failed start");
     everybody(rank, *agent, 100);
-    rank.meet();
-    rank.doing("in destroy");
+    rank.barrier();
+    rank.step("in destroy");
     agent->close();
   }
 }
@@ -47,26 +47,26 @@ void stale_session(Rank& rank) {
   std::vector<Pending> talk;
   std::vector<uint32_t> numbers(static_cast<size_t>(rank.size()), kStale);
   if (late) {
-    for (int32_t peer = 0; peer + 1 < rank.size(); ++peer) rank.ask(say("begins/", peer));
+    for (int32_t peer = 0; peer + 1 < rank.size(); ++peer) rank.await_value(say("begins/", peer));
     Outcome outcome;
     old = rank.try_open(plan_in("old", {}, kSecond), outcome);
     for (int32_t peer = 0; old != nullptr && peer + 1 < rank.size(); ++peer) {
       talk.push_back(old->isend(peer, 12, &numbers[static_cast<size_t>(peer)], sizeof(uint32_t)));
     }
   } else {
-    rank.tell(say("begins/", rank.id()), "");
+    rank.publish(say("begins/", rank.id()), "");
   }
   const auto agent = rank.open(plan_in("new"));
-  rank.doing("exchanging beside a rank of an earlier session");
+  rank.step("exchanging beside a rank of an earlier session");
   for (uint32_t round = 0; round < 3; ++round) everybody(rank, *agent, 10 + round);
-  rank.meet();
-  rank.doing("ending the earlier session");
+  rank.barrier();
+  rank.step("ending the earlier session");
   for (Pending& send : talk) send.finish(0);
   if (old != nullptr) old->close();
-  rank.doing("exchanging after the end of the earlier session");
-  rank.meet();
+  rank.step("exchanging after the end of the earlier session");
+  rank.barrier();
   everybody(rank, *agent, 20);
-  rank.meet();
+  rank.barrier();
 }
 
 // The same ranks in two groups, the second in reverse order, with the same tags.
@@ -76,7 +76,7 @@ void two_worlds_at_once(Rank& rank) {
   reversed.rank = rank.size() - 1 - rank.id();
   for (int32_t i = rank.size(); i > 0; --i) reversed.global_ranks.push_back(i - 1);
   const auto second = rank.open(reversed);
-  rank.doing("exchanging in two groups at once");
+  rank.step("exchanging in two groups at once");
   const auto size = static_cast<size_t>(rank.size());
   std::vector<uint32_t> received(2 * size);
   const uint32_t sent[2] = {1000 + static_cast<uint32_t>(first->rank()), 2000 + static_cast<uint32_t>(second->rank())};
@@ -94,7 +94,7 @@ void two_worlds_at_once(Rank& rank) {
     rank.check(received[size + i] == 2000 + i, say("the number ", 2000 + i, " in the second group"),
                say(received[size + i]));
   }
-  rank.meet();
+  rank.barrier();
 }
 
 // Two groups end in either order, and the one that is left does not notice.
@@ -104,14 +104,14 @@ void destroy_twice(Rank& rank) {
     auto second = rank.open(plan_in(say("second/", round)));
     everybody(rank, *first, 1);
     everybody(rank, *second, 2);
-    rank.meet();
+    rank.barrier();
     if (round % 2 == 1) std::swap(first, second);
-    rank.doing(say("in destroy of the ", round % 2 == 0 ? "first" : "second", " of two groups"));
+    rank.step(say("in destroy of the ", round % 2 == 0 ? "first" : "second", " of two groups"));
     first->close();
-    rank.doing("exchanging in the group that is left");
+    rank.step("exchanging in the group that is left");
     everybody(rank, *second, 3);
-    rank.meet();
-    rank.doing("in destroy of the group that is left");
+    rank.barrier();
+    rank.step("in destroy of the group that is left");
     second->close();
   }
 }

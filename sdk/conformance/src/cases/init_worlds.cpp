@@ -19,18 +19,18 @@ std::unique_ptr<Agent> open_if_served(Rank& rank) {
 
 void world_1(Rank& rank) {
   const std::unique_ptr<Agent> agent = open_if_served(rank);
-  rank.doing("sending to itself");
+  rank.step("sending to itself");
   for (uint32_t round = 0; round < 10; ++round) ring(rank, *agent, 100 * round);
-  rank.doing("in destroy");
+  rank.step("in destroy");
   agent->close();
 }
 
 void each_world(Rank& rank) {
   const std::unique_ptr<Agent> agent = open_if_served(rank);
-  rank.doing("exchanging with every rank");
+  rank.step("exchanging with every rank");
   for (uint32_t round = 0; round < 3; ++round) everybody(rank, *agent, 1000 * round);
-  rank.meet();
-  rank.doing("in destroy");
+  rank.barrier();
+  rank.step("in destroy");
   agent->close();
 }
 
@@ -38,25 +38,25 @@ void each_world(Rank& rank) {
 void late_joiner(Rank& rank) {
   const int32_t late = rank.size() - 1;
   if (rank.id() == late) {
-    for (int32_t peer = 0; peer < late; ++peer) rank.ask(say("begins/", peer));
+    for (int32_t peer = 0; peer < late; ++peer) rank.await_value(say("begins/", peer));
     const timespec pause = {0, 400'000'000};  // the delay that the case is about
     clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
   } else {
-    rank.tell(say("begins/", rank.id()), "");
+    rank.publish(say("begins/", rank.id()), "");
   }
   const std::unique_ptr<Agent> agent = rank.open();
-  rank.doing("exchanging with every rank");
+  rank.step("exchanging with every rank");
   everybody(rank, *agent, 500);
-  rank.meet();
+  rank.barrier();
 }
 
 // A rank sends and is gone; what it sent still arrives.
 void gone_before_others(Rank& rank) {
   constexpr uint32_t kMessages = 20;
   const std::unique_ptr<Agent> agent = rank.open();
-  rank.meet();
+  rank.barrier();
   if (rank.id() == 0) {
-    rank.doing("sending, to end at once");
+    rank.step("sending, to end at once");
     std::vector<uint32_t> numbers(kMessages);
     std::vector<Pending> sends;
     for (uint32_t i = 0; i < kMessages; ++i) {
@@ -66,16 +66,16 @@ void gone_before_others(Rank& rank) {
       }
     }
     for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(15 * kSecond)), "a send");
-    rank.doing("in destroy, at once after the sends are done");
+    rank.step("in destroy, at once after the sends are done");
     agent->close();
-    rank.tell("gone", "");
+    rank.publish("gone", "");
     return;
   }
   // A backend may let the sends wait for their recvs; then rank 0 is not gone before somebody receives.
-  rank.doing("waiting for rank 0 to be gone");
+  rank.step("waiting for rank 0 to be gone");
   std::string word;
   rank.world().get("harness/gone", word, kSecond / 2, [] { return false; });
-  rank.doing("receiving from rank 0, which is gone or about to go");
+  rank.step("receiving from rank 0, which is gone or about to go");
   for (uint32_t i = 0; i < kMessages; ++i) {
     uint32_t number = 0;
     rank.require_ok(agent->recv(0, 5, &number, sizeof number), say("the recv of message ", i, " of rank 0"));

@@ -97,7 +97,7 @@ void BareAgent::require(int32_t status, const Shaped<bp_error>& error, const std
 
 void BareAgent::construct(const Papers& papers) {
   if (backend_.construct_options == nullptr) return;
-  rank_.doing("in construct_options");
+  rank_.step("in construct_options");
   const Shaped<bp_options_request> request(
       shape_, {sizeof(bp_options_request), papers.value_count(), papers.values(), 60 * kSecond, "env://"});
   const Shaped<bp_error> error(shape_, fresh_error());
@@ -105,7 +105,7 @@ void BareAgent::construct(const Papers& papers) {
 }
 
 void BareAgent::start(const Papers& papers) {
-  rank_.doing("in init");
+  rank_.step("in init");
   bp_init init = {};
   init.rank = own_;
   init.world_size = size_;
@@ -126,8 +126,8 @@ void BareAgent::start(const Papers& papers) {
   api_ = static_cast<const bp_process_group_api*>(agent_->api);
   rank_.require(api_ != nullptr, "an agent with a table", "api is NULL");
   if (rank_.run().on_device) {
-    twins_ = std::make_shared<TwinMemory>(*api_, agent_->self);
-    rank_.require(twins_->usable(), "an agent that hands out memory of its device", "none");
+    mirrors_ = std::make_shared<MirrorMemory>(*api_, agent_->self);
+    rank_.require(mirrors_->usable(), "an agent that hands out memory of its device", "none");
   }
   if (options_ != nullptr && backend_.destroy_options != nullptr) {
     backend_.destroy_options(&backend_, std::exchange(options_, nullptr));
@@ -144,7 +144,7 @@ void BareAgent::finish(bp_work* work, int32_t status, const Shaped<bp_error>& er
 }
 
 void BareAgent::exchange(uint64_t flags) {
-  rank_.doing(flags == 0 ? "sending around the ring" : "sending around the ring, with BP_OP_SYNC");
+  rank_.step(flags == 0 ? "sending around the ring" : "sending around the ring, with BP_OP_SYNC");
   const int32_t next = (own_ + 1) % size_;
   const int32_t previous = (own_ + size_ - 1) % size_;
   const uint32_t sent = 0x5eed0000U + static_cast<uint32_t>(own_);
@@ -154,8 +154,8 @@ void BareAgent::exchange(uint64_t flags) {
   const Shaped<bp_error> recv_error(shape_, fresh_error());
   bp_op plain_send = send_op(next, 7, &sent, sizeof sent);
   bp_op plain_recv = recv_op(previous, 7, &received, sizeof received, result.get());
-  const auto send_twin = rank_.twin(twins_, &plain_send);
-  const auto recv_twin = rank_.twin(twins_, &plain_recv);
+  const auto send_twin = rank_.mirror(mirrors_, &plain_send);
+  const auto recv_twin = rank_.mirror(mirrors_, &plain_recv);
   const Shaped<bp_op> send(shape_, plain_send);
   const Shaped<bp_op> recv(shape_, plain_recv);
   recv->flags = flags;
@@ -177,7 +177,7 @@ void BareAgent::exchange(uint64_t flags) {
 }
 
 void BareAgent::barrier() {
-  rank_.doing("in a barrier");
+  rank_.step("in a barrier");
   const Shaped<bp_error> error(shape_, fresh_error());
   const Shaped<bp_op> op(shape_, make_op(BP_BARRIER));
   op->seq = 1;
@@ -196,10 +196,10 @@ void BareAgent::talk() {
 
 void BareAgent::close() {
   if (api_ == nullptr) return;
-  rank_.doing("in destroy");
+  rank_.step("in destroy");
   host_.request_abort();
   std::exchange(api_, nullptr)->destroy(agent_->self);
-  twins_.reset();
+  mirrors_.reset();
 }
 
 }  // namespace backplane::conformance::load

@@ -136,7 +136,7 @@ class BareAgent {
   bp_options* options_ = nullptr;
   Shaped<bp_agent> agent_;
   const bp_process_group_api* api_ = nullptr;
-  std::shared_ptr<TwinMemory> twins_;  // null: buffers are in memory of the host
+  std::shared_ptr<MirrorMemory> mirrors_;  // null: buffers are in memory of the host
 };
 
 }  // namespace backplane::conformance::load

@@ -30,14 +30,14 @@ void require_table(Rank& rank, const T* const* table, uint32_t count, const std:
 // The plugin, safe to be walked through as far as its structs say.
 const bp_plugin& walkable(Rank& rank) {
   const bp_plugin& plugin = *open_plugin(rank).plugin;
-  rank.doing("reading the descriptor");
+  rank.step("reading the descriptor");
   rank.require(BP_HAS(&plugin, backend_count), "a bp_plugin of minor 0 at least",
                say("struct_size ", plugin.struct_size));
   rank.require(plugin.backend_count > 0, "at least one backend", "none");
   require_table(rank, plugin.backends, plugin.backend_count, "backends");
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
     const bp_backend& backend = *plugin.backends[i];
-    rank.doing(say("reading the descriptor of backend ", i));
+    rank.step(say("reading the descriptor of backend ", i));
     rank.require(BP_HAS(&backend, finalize), say("a bp_backend ", i, " of minor 0 at least"),
                  say("struct_size ", backend.struct_size));
     require_table(rank, backend.capabilities, backend.capability_count, say("capabilities of backend ", i));
@@ -52,7 +52,7 @@ std::string name_of(const bp_backend& backend) {
 
 void magic_and_version(Rank& rank) {
   const bp_plugin& plugin = *open_plugin(rank).plugin;
-  rank.doing("reading the descriptor");
+  rank.step("reading the descriptor");
   rank.require(plugin.magic == BP_MAGIC, say("the magic number 0x", std::hex, BP_MAGIC),
                say("0x", std::hex, plugin.magic));
   rank.check(BP_HAS(&plugin, backend_count), "a bp_plugin of minor 0 at least",

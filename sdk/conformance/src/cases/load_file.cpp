@@ -15,7 +15,7 @@ namespace {
 
 // The file's structure; leaves the body if it has none.
 ElfFile structure(Rank& rank) {
-  rank.doing("reading the file's structure");
+  rank.step("reading the file's structure");
   ElfFile file = read_elf(rank.run().path);
   rank.require(file.problem.empty(), "a shared object for this machine", rank.run().path + " " + file.problem);
   return file;

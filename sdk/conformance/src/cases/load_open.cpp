@@ -78,9 +78,9 @@ std::string copy_of(const std::string& path, std::string& why) {
   return "/proc/self/fd/" + std::to_string(to);
 }
 
-const bp_plugin* open_copy(const std::string& path, std::string& trouble, std::string& why) {
-  const std::string copy = copy_of(path, trouble);
-  if (!trouble.empty()) return nullptr;
+const bp_plugin* open_copy(const std::string& path, std::string& harness_error, std::string& why) {
+  const std::string copy = copy_of(path, harness_error);
+  if (!harness_error.empty()) return nullptr;
   void* handle = open_library(copy, why);
   return handle == nullptr ? nullptr : entry_of(handle, why);
 }
@@ -98,32 +98,32 @@ int sequence_size(unsigned char lead) {
 Opened open_plugin(Rank& rank) {
   const std::string& path = rank.run().path;
   if (path.empty()) return {nullptr, rank.run().plugin};
-  rank.doing("reading the file's structure");
+  rank.step("reading the file's structure");
   const std::string problem = read_elf(path).problem;
   rank.require(problem.empty(), "a shared object for this machine", path + " " + problem);
-  rank.doing("opening the plugin");
+  rank.step("opening the plugin");
   std::string why;
   Opened opened;
   opened.handle = open_library(path, why);
   rank.require(opened.handle != nullptr, "a file that opens with all its symbols resolved at once", why);
   opened.plugin = entry_of(opened.handle, why);
   rank.require(opened.plugin != nullptr, "the entry " BP_PLUGIN_SYMBOL ", a bp_plugin", why);
-  rank.doing("after opening the plugin");
+  rank.step("after opening the plugin");
   return opened;
 }
 
 const bp_plugin& second_copy(Rank& rank) {
   struct Copy {
-    std::string trouble;
+    std::string harness_error;
     std::string why;
     const bp_plugin* plugin;
   };
   static const Copy copy = [&rank] {
     Copy made;
-    made.plugin = open_copy(rank.run().path, made.trouble, made.why);
+    made.plugin = open_copy(rank.run().path, made.harness_error, made.why);
     return made;
   }();
-  if (!copy.trouble.empty()) rank.trouble("cannot copy " + rank.run().path + ": " + copy.trouble);
+  if (!copy.harness_error.empty()) rank.harness_error("cannot copy " + rank.run().path + ": " + copy.harness_error);
   rank.require(copy.plugin != nullptr, "a copy of the file that opens beside the first", copy.why);
   return *copy.plugin;
 }

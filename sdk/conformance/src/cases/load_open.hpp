@@ -29,10 +29,10 @@ bool valid_utf8(std::string_view text);
 bool printable(const char* text);
 
 // What a process has: its directory, descriptors, threads, signal handlers ... by name.
-using Surroundings = std::map<std::string, std::string>;
-Surroundings look_around();
+using ProcessState = std::map<std::string, std::string>;
+ProcessState process_state();
 // Records a finding for each thing that is not as before. `who` did it: "loading the plugin".
-void compare_surroundings(Rank& rank, const Surroundings& before, const std::string& who);
+void compare_process_state(Rank& rank, const ProcessState& before, const std::string& who);
 
 // While it lives, what this process writes to stdout and stderr is kept here. One at a time.
 class Capture {

@@ -11,7 +11,7 @@ namespace {
 void drive(Rank& rank, Shape host_shape, uint32_t host_minor, Shape shape) {
   const bp_backend& backend = rank.backend();
   if (backend.probe != nullptr) {
-    rank.doing("in probe");
+    rank.step("in probe");
     const Host host(rank.world(), "probe", [](uint32_t, const char*) {});
     const Shaped<bp_host> table(host_shape, *host.table());
     table->abi_minor = host_minor;
@@ -26,8 +26,8 @@ void drive(Rank& rank, Shape host_shape, uint32_t host_minor, Shape shape) {
   }
   BareAgent together(rank, backend, "together", rank.id(), rank.size(), host_shape, host_minor, shape);
   together.talk();
-  rank.doing("waiting for the other ranks before the end");
-  rank.meet();
+  rank.step("waiting for the other ranks before the end");
+  rank.barrier();
   together.close();
 }
 

@@ -17,7 +17,7 @@ Source memory_of(Rank& rank, Agent& agent) {
   if (api == nullptr) rank.skip(say("the backend hands out no memory (", BP_EXT_MEMORY, ")"));
   rank.require(BP_HAS(api, release) && api->allocate != nullptr && api->release != nullptr,
                say("a table of ", BP_EXT_MEMORY, " with allocate and release"), "one without");
-  if (agent.twins()) return {*api, BP_CUDA, agent.twins()->device(), agent.twins()};
+  if (agent.mirrors()) return {*api, BP_CUDA, agent.mirrors()->device(), agent.mirrors()};
   const Piece piece({*api}, 1);
   if (piece.outcome().status == BP_UNSUPPORTED) rank.skip(say("no host memory here: ", piece.outcome().text()));
   return {*api};
@@ -123,12 +123,12 @@ void local(Rank& rank) {
   const Source api = memory_of(rank, *agent);
   std::vector<uint8_t> bytes = bytes_of(1, 1000);
   if (rank.id() == 1) {
-    rank.ask("rank 0 has its memory");
+    rank.await_value("rank 0 has its memory");
     rank.require_ok(agent->send(0, 3, bytes.data(), bytes.size()), "a send");
   } else if (rank.id() == 0) {
     std::vector<uint8_t> got(1000);
     Pending recv = agent->irecv(1, 3, got.data(), got.size());
-    rank.doing("allocating while a recv is pending and no other rank allocates");
+    rank.step("allocating while a recv is pending and no other rank allocates");
     const Nanoseconds begin = now();
     {
       const Piece first(rank, api, 100'000);
@@ -137,10 +137,10 @@ void local(Rank& rank) {
     const Nanoseconds took = now() - begin;
     rank.require(took < rank.scaled(kSecond), "memory without waiting for operations or other ranks",
                  say("a wait of ", static_cast<double>(took) / 1e9, " s"));
-    rank.tell("rank 0 has its memory", "yes");
+    rank.publish("rank 0 has its memory", "yes");
     rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
   }
-  rank.meet();
+  rank.barrier();
 }
 
 void outlives_the_group(Rank& rank) {
@@ -150,12 +150,12 @@ void outlives_the_group(Rank& rank) {
   Piece late(rank, api, 300'000);
   early.fill(1);
   late.fill(2);
-  rank.meet();
+  rank.barrier();
   early.release();
   close_in_time(rank, *agent, "whose memory is still in use");
   agent.reset();
-  rank.meet();  // the others have gone, too
-  rank.doing("using memory of a group that is destroyed");
+  rank.barrier();  // the others have gone, too
+  rank.step("using memory of a group that is destroyed");
   if (!rank.run().on_device) {  // of which there is nobody left to copy
     require_kept(rank, late, 2, "after the group was destroyed");
     late.fill(3);
@@ -172,10 +172,10 @@ void after_abort(Rank& rank) {
   const Source api = memory_of(rank, *agent);
   const Piece before(rank, api, 100'000);
   before.fill(1);
-  rank.meet();
+  rank.barrier();
   agent->abort(BP_CANCELLED, -1, "the case wants it");
   require_kept(rank, before, 1, "after an abort");
-  rank.doing("allocating after an abort");
+  rank.step("allocating after an abort");
   const Piece after(rank, api, 100'000);
   after.fill(2);
   require_kept(rank, before, 1, "after an abort");

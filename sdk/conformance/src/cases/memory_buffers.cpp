@@ -109,7 +109,7 @@ struct Round {
     if (kind != like && many_out && gets) op.out_counts = counts.data(), op.out_displs = displs.data();
     const std::string what = say(op_name(kind), " of ", count, " x i32, input in ", own_input ? "the backend's" : "any",
                                  " memory, output in ", own_output ? "the backend's" : "any");
-    rank.doing(what);
+    rank.step(what);
     rank.require_ok(group.agent().run(op), what);
     require_all(
         rank, out.part(), [this, like](uint64_t i) { return result(like, i); }, what + ", output");
@@ -178,7 +178,7 @@ void in_messages(Rank& rank) {
       std::byte* const from = ((mix & 1) != 0 ? sent.data() : plain_sent.data()) + 3;
       std::byte* const to = ((mix & 2) != 0 ? got.data() : plain_got.data()) + 3;
       for (uint64_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 7 + static_cast<uint64_t>(rank.id()));
-      rank.doing(say("sending and receiving ", bytes, " bytes in the backend's memory"));
+      rank.step(say("sending and receiving ", bytes, " bytes in the backend's memory"));
       Pending recv = agent->irecv(rank.previous(), 1, to, bytes);
       rank.require_ok(agent->isend(rank.next(), 1, from, bytes).finish(rank.scaled(kPlenty)), "a send");
       rank.require_ok(recv.finish(rank.scaled(kPlenty)), "a recv");

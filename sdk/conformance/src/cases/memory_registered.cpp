@@ -54,7 +54,7 @@ class Use {
 
   void run(std::byte* from, std::byte* to, uint64_t bytes, const std::string& where) {
     ++round_;
-    rank_.doing(say("in operations on ", bytes, " bytes ", where));
+    rank_.step(say("in operations on ", bytes, " bytes ", where));
     message(from, to, bytes, where);
     reduction(from, to, bytes / 4, where);
   }

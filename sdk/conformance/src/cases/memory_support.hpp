@@ -16,7 +16,7 @@ struct Source {
   const bp_memory_api& api;
   uint32_t memory = BP_HOST;
   int32_t device = 0;
-  std::shared_ptr<TwinMemory> copies = nullptr;  // of a device: what copies there and back, until the agent is closed
+  std::shared_ptr<MirrorMemory> copies = nullptr;  // of a device: what copies there and back, until the agent is closed
 };
 
 // Leaves the body, as a skip, if there is no table or no such memory, and as a failure if the table is not whole.
@@ -50,7 +50,7 @@ class Piece {
   bp_allocation* allocation_ = nullptr;
   void* data_ = nullptr;
   uint64_t size_ = 0;
-  std::shared_ptr<TwinMemory> copies_;
+  std::shared_ptr<MirrorMemory> copies_;
   Outcome outcome_;
 };
 

@@ -38,7 +38,7 @@ std::vector<std::string> split(const std::string& text) {
 void unknown_names_nearest_key(Rank& rank) {
   for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
     const bp_option& option = *rank.backend().options[i];
-    rank.doing(say("reading option ", i));
+    rank.step(say("reading option ", i));
     const std::string key = load::printable(option.key) ? option.key : "";
     const bool good = !key.empty() && key.size() <= 64 && key.front() >= 'a' && key.front() <= 'z' &&
                       key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string::npos;
@@ -116,7 +116,7 @@ void check_default(Rank& rank, const bp_option& option) {
 void bad_value_names_range(Rank& rank) {
   for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
     const bp_option& option = *rank.backend().options[i];
-    rank.doing("reading " + name_of(option));
+    rank.step("reading " + name_of(option));
     check_type(rank, option);
     check_choices(rank, option);
     check_bounds(rank, option);

@@ -30,7 +30,7 @@ class Attempts {
     Outcome outcome;
     const Plan plan = init::plan_in(say("attempt/", number_++), values, 2 * kSecond);
     if (const auto agent = rank_.try_open(plan, outcome)) {
-      rank_.doing("in destroy");
+      rank_.step("in destroy");
       agent->close();
     }
     return outcome;
@@ -45,11 +45,11 @@ class Attempts {
     rank_.check(std::memchr(outcome.error.text, '\0', sizeof outcome.error.text) != nullptr, "an error text that ends",
                 "it has no NUL");
     // Where only some can have what all ask for (a port), the others just wait in vain.
-    rank_.tell(say("attempt/", number_, "/", rank_.id()), outcome.ok() ? "" : outcome.text());
+    rank_.publish(say("attempt/", number_, "/", rank_.id()), outcome.ok() ? "" : outcome.text());
     bool refused = false;
     bool named = false;
     for (int32_t peer = 0; peer < rank_.size(); ++peer) {
-      const std::string text = rank_.ask(say("attempt/", number_, "/", peer));
+      const std::string text = rank_.await_value(say("attempt/", number_, "/", peer));
       refused = refused || !text.empty();
       named = named || text.find(key) != std::string::npos;
     }
@@ -153,17 +153,17 @@ void order_independent(Rank& rank) {
   Attempts attempts(rank);
   bp_options* made[3] = {};
   for (bp_options*& each : made) {
-    rank.doing("in construct_options");
+    rank.step("in construct_options");
     Outcome outcome;
     outcome.status = backend.construct_options(&backend, &request, &each, &outcome.error);
     rank.require_ok(outcome, "construct_options");
   }
   rank.require(made[0] == nullptr || (made[0] != made[1] && made[1] != made[2] && made[0] != made[2]),
                "an object for each construct_options", "the same one again");
-  rank.doing("in destroy_options");
+  rank.step("in destroy_options");
   backend.destroy_options(&backend, made[1]);
   rank.require_ok(attempts.start({}), "init while other options exist");
-  rank.doing("in destroy_options");
+  rank.step("in destroy_options");
   backend.destroy_options(&backend, made[0]);
   rank.require_ok(attempts.start({}), "init while other options exist");
   backend.destroy_options(&backend, made[2]);
@@ -174,8 +174,8 @@ void destroyed_first(Rank& rank) {
   load::BareAgent agent(rank, rank.backend(), "main", rank.id(), rank.size(), load::Shape::kUsual, BP_ABI_MINOR,
                         load::Shape::kUsual);
   agent.talk();
-  rank.doing("waiting for the other ranks before the end");
-  rank.meet();
+  rank.step("waiting for the other ranks before the end");
+  rank.barrier();
   agent.close();
 }
 

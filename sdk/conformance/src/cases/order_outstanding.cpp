@@ -21,7 +21,7 @@ void waits_out_of_order(Rank& rank) {
   Collectives group(rank);
   const std::vector<uint32_t> ops = collectives_or_none(group);
   for (uint64_t round = 0; round < 5; ++round) {
-    rank.doing(say("waiting for 30 operations in a random order, round ", round));
+    rank.step(say("waiting for 30 operations in a random order, round ", round));
     std::deque<Step> steps;
     for (uint64_t i = 0; i < 30; ++i) {
       steps.emplace_back(group, ops, round * 30 + i);
@@ -34,7 +34,7 @@ void waits_out_of_order(Rank& rank) {
 void messages_out_of_order(Rank& rank) {
   Talk talk(rank);
   constexpr size_t kMessages = 200;
-  rank.doing("waiting for 200 sends and recvs in a random order");
+  rank.step("waiting for 200 sends and recvs in a random order");
   std::vector<uint64_t> outputs(kMessages);
   std::vector<uint64_t> inputs(kMessages);
   std::vector<Pending> pending;
@@ -84,18 +84,18 @@ void outstanding(Rank& rank) {
   recvs.reserve(kMessages);
   sends.reserve(kMessages);
   talk.round(9);  // connections are made by now
-  rank.meet();
+  rank.barrier();
   const Holdings before;
-  rank.doing("submitting 5000 recvs");
+  rank.step("submitting 5000 recvs");
   for (size_t i = 0; i < kMessages; ++i) recvs.push_back(talk.recv(rank.previous(), 4, &inputs[i], 8));
-  rank.meet();
-  rank.doing("submitting 5000 sends");
+  rank.barrier();
+  rank.step("submitting 5000 sends");
   for (size_t i = 0; i < kMessages; ++i) {
     outputs[i] = message_name(rank.id(), rank.next(), 4, i);
     sends.push_back(talk.send(rank.next(), 4, &outputs[i], 8));
   }
   expect_bounded(rank, before, 2 * kMessages, 4096);
-  rank.doing("waiting for 5000 sends and recvs");
+  rank.step("waiting for 5000 sends and recvs");
   talk.finish_all(recvs, "recv");
   talk.finish_all(sends, "send");
   for (size_t i = 0; i < kMessages; ++i) {
@@ -108,14 +108,14 @@ void collectives_outstanding(Rank& rank) {
   Collectives group(rank);
   const std::vector<uint32_t> ops = group.native_ops();
   const Holdings before;
-  rank.doing("submitting 300 collectives without waiting");
+  rank.step("submitting 300 collectives without waiting");
   std::deque<Step> steps;
   for (uint64_t i = 0; i < 300; ++i) {
     steps.emplace_back(group, ops, i, 20);
     steps.back().submit();
   }
   expect_bounded(rank, before, 300, 16 * 1024);
-  rank.doing("waiting for 300 collectives");
+  rank.step("waiting for 300 collectives");
   for (Step& step : steps) step.finish();
 }
 
@@ -129,7 +129,7 @@ void many_tags(Rank& rank) {
   talk.round(1);
   const Holdings before;
   for (uint64_t round = 0; round < kRounds; ++round) {
-    rank.doing(say("using ", kTags, " tags that were not used before, round ", round));
+    rank.step(say("using ", kTags, " tags that were not used before, round ", round));
     const auto tag = [round](size_t i) { return 1000 + (round * kTags + i) * 7919; };
     std::vector<Pending> sends;
     std::vector<Pending> recvs;

@@ -10,7 +10,7 @@ void back_to_back(Rank& rank) {
   Collectives group(rank);
   const std::vector<uint32_t> ops = collectives_or_none(group);
   for (uint64_t number = 0; number < 1000; ++number) {
-    if (number % 100 == 0) rank.doing(say("in operations ", number, " and following of 1000, one after the other"));
+    if (number % 100 == 0) rank.step(say("in operations ", number, " and following of 1000, one after the other"));
     Step step(group, ops, number, 1 + number % 40);
     step.submit();
     step.finish();
@@ -28,7 +28,7 @@ void two_groups(Rank& rank) {
   Collectives second(rank, second_plan);
   const std::vector<uint32_t> ops = collectives_or_none(first);
   for (uint64_t number = 0; number < 60; ++number) {
-    rank.doing(say("in operation ", number, " of two groups at the same time"));
+    rank.step(say("in operation ", number, " of two groups at the same time"));
     Step in_first(first, ops, number);
     Step in_second(second, ops, number + 7);
     const bool swap = rank.id() % 2 == 1;
@@ -52,7 +52,7 @@ void p2p_beside_collectives(Rank& rank) {
   const std::vector<uint32_t> ops = group.native_ops();
   Agent& agent = group.agent();
   for (uint64_t number = 0; number < 40; ++number) {
-    rank.doing(say("sending messages while collective ", number, " runs"));
+    rank.step(say("sending messages while collective ", number, " runs"));
     const uint64_t tag = number / 2 % 4;
     const uint64_t size = number % 3 == 0 ? 150'000 : 40;
     Guarded output(size);
@@ -86,14 +86,14 @@ void skewed_arrival(Rank& rank) {
   for (uint64_t round = 0; round < 8; ++round) {
     const auto ranks = static_cast<uint64_t>(rank.size());
     const uint64_t place = (static_cast<uint64_t>(rank.id()) + round) % ranks;
-    rank.doing(say("submitting ", kAhead, " operations as number ", place, " of the ranks, round ", round));
-    if (place > 0) rank.ask(say("skewed/", round, "/", place - 1));
+    rank.step(say("submitting ", kAhead, " operations as number ", place, " of the ranks, round ", round));
+    if (place > 0) rank.await_value(say("skewed/", round, "/", place - 1));
     std::deque<Step> steps;
     for (uint64_t i = 0; i < kAhead; ++i) {
       steps.emplace_back(group, ops, round * kAhead + i, round % 2 == 0 ? 50 : 9000);
       steps.back().submit();
     }
-    rank.tell(say("skewed/", round, "/", place), "submitted");
+    rank.publish(say("skewed/", round, "/", place), "submitted");
     for (Step& step : steps) step.finish();
   }
 }

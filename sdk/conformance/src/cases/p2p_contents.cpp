@@ -21,7 +21,7 @@ const std::vector<uint64_t>& message_sizes() {
 void sizes(Rank& rank) {
   Talk talk(rank);
   for (const uint64_t size : message_sizes()) {
-    rank.doing(say("sending ", size, " bytes to the next rank and receiving as many from the previous one"));
+    rank.step(say("sending ", size, " bytes to the next rank and receiving as many from the previous one"));
     Guarded output(size);
     Guarded input(size);
     fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 1, size));
@@ -35,7 +35,7 @@ void sizes(Rank& rank) {
 void zero_bytes(Rank& rank) {
   Talk talk(rank);
   for (uint64_t number = 0; number < 20; ++number) {
-    rank.doing(say("sending an empty message between others, round ", number));
+    rank.step(say("sending an empty message between others, round ", number));
     const uint64_t size = number % 2 == 0 ? 0 : 24;
     Guarded output(size);
     Guarded input(24);
@@ -57,7 +57,7 @@ void to_self(Rank& rank) {
   uint64_t number = 0;
   for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{1009}, 64 * uint64_t{1024} + 1, kMiB}) {
     for (const bool send_first : {true, false}) {
-      rank.doing(say("sending ", size, " bytes to itself, the ", send_first ? "send" : "recv", " first"));
+      rank.step(say("sending ", size, " bytes to itself, the ", send_first ? "send" : "recv", " first"));
       Guarded output(size);
       Guarded input(size);
       fill_pattern(output.data(), size, message_name(rank.id(), rank.id(), 2, ++number));
@@ -79,7 +79,7 @@ void guard_bytes(Rank& rank) {
   uint64_t number = 0;
   for (const uint64_t size : {0, 1, 5, 63, 64, 1021, 65'535, 65'537, 300'001}) {
     const uint64_t skew = ++number * 3;
-    rank.doing(say("receiving ", size, " bytes into a guarded buffer, ", skew % 64, " bytes off alignment"));
+    rank.step(say("receiving ", size, " bytes into a guarded buffer, ", skew % 64, " bytes off alignment"));
     const Guarded output(size, skew + 1);
     Guarded input(size, skew);
     fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 3, number));
@@ -93,7 +93,7 @@ void guard_bytes(Rank& rank) {
 void input_unmodified(Rank& rank) {
   Talk talk(rank);
   for (const uint64_t size : {uint64_t{1}, uint64_t{77}, uint64_t{65'536}, kMiB + 1}) {
-    rank.doing(say("sending ", size, " bytes"));
+    rank.step(say("sending ", size, " bytes"));
     const uint64_t name = message_name(rank.id(), rank.next(), 4, size);
     Guarded output(size);
     Guarded input(size);
@@ -108,7 +108,7 @@ void buffer_free_after_send(Rank& rank) {
   Talk talk(rank);
   const int32_t other = rank.next();
   for (const uint64_t size : {uint64_t{9}, uint64_t{4096}, uint64_t{200'000}}) {
-    rank.doing(say("sending ", size, " bytes and overwriting them as soon as the send is done"));
+    rank.step(say("sending ", size, " bytes and overwriting them as soon as the send is done"));
     Guarded output(size);
     Guarded input(size);
     fill_pattern(output.data(), size, message_name(rank.id(), other, 6, size));
@@ -118,7 +118,7 @@ void buffer_free_after_send(Rank& rank) {
       talk.finish(sending, "a send");
       fill_pattern(output.data(), size, 12345);
     }
-    rank.meet();
+    rank.barrier();
     Pending receiving = talk.recv(rank.previous(), 6, input.data(), size);
     if (!eager) {
       talk.finish(sending, "a send");
@@ -138,7 +138,7 @@ void dtype_differs(Rank& rank) {
   for (uint32_t from = 0; from < BP_DTYPE_COUNT; ++from) {
     const uint32_t to = (from * 5 + 3) % BP_DTYPE_COUNT;
     if ((sends & BP_BIT(from)) == 0 || (receives & BP_BIT(to)) == 0) continue;
-    rank.doing(say("sending elements of dtype ", from, " that are received as dtype ", to));
+    rank.step(say("sending elements of dtype ", from, " that are received as dtype ", to));
     Guarded output(kBytes);
     Guarded input(kBytes);
     fill_pattern(output.data(), kBytes, message_name(rank.id(), rank.next(), 7, ++number));
@@ -170,7 +170,7 @@ void both_directions_large(Rank& rank) {
   Guarded from_next(size);
   fill_pattern(up.data(), size, message_name(rank.id(), rank.next(), kUp, 0));
   fill_pattern(down.data(), size, message_name(rank.id(), rank.previous(), kDown, 0));
-  rank.doing("sending 6 MiB to both neighbours while receiving as much from both");
+  rank.step("sending 6 MiB to both neighbours while receiving as much from both");
   std::vector<Pending> pending;
   pending.push_back(talk.send(rank.next(), kUp, up.data(), size));
   pending.push_back(talk.recv(rank.previous(), kUp, from_previous.data(), size));
@@ -187,13 +187,14 @@ void both_directions_large(Rank& rank) {
 void over_2gib(Rank& rank) {
   if (rank.id() > 1) return;
   const uint64_t size = (uint64_t{1} << 31) + 17;
-  if (rank.id() == 0) rank.tell("room", available_bytes() > 5 * size ? "yes" : "no");
-  if (rank.ask("room") == "no") rank.skip("the machine has not the memory for two messages of 2 GiB and their copies");
+  if (rank.id() == 0) rank.publish("room", available_bytes() > 5 * size ? "yes" : "no");
+  if (rank.await_value("room") == "no")
+    rank.skip("the machine has not the memory for two messages of 2 GiB and their copies");
   Plan plan;
   plan.world_size = 2;
   Talk talk(rank, plan);
   Guarded buffer(size);
-  rank.doing("moving a message of more than 2 GiB from rank 0 to rank 1");
+  rank.step("moving a message of more than 2 GiB from rank 0 to rank 1");
   bp_result result = make_result();
   if (rank.id() == 0) fill_pattern(buffer.data(), size, 99);
   Pending moving =

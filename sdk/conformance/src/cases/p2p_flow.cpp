@@ -38,12 +38,12 @@ void flood_unexpected(Rank& rank) {
   }
   std::vector<Pending> sends;
   sends.reserve(kMessages);
-  rank.meet();
+  rank.barrier();
   const uint64_t before = resident_bytes();
-  rank.doing(say("sending ", kMessages, " messages that nobody receives yet"));
+  rank.step(say("sending ", kMessages, " messages that nobody receives yet"));
   for (uint64_t i = 0; i < kMessages; ++i) sends.push_back(talk.send(rank.next(), 1, &outputs[i * kSize], kSize));
-  rank.meet();
-  rank.doing(say("receiving ", kMessages, " messages that came early"));
+  rank.barrier();
+  rank.step(say("receiving ", kMessages, " messages that came early"));
   Guarded input(kSize);
   for (uint64_t i = 0; i < kMessages; ++i) {
     bp_result result = make_result();
@@ -65,12 +65,12 @@ void flood_unexpected(Rank& rank) {
 void late_receiver(Rank& rank) {
   Talk talk(rank);
   for (const uint64_t size : {uint64_t{12}, uint64_t{60'000}, 3 * kMiB}) {
-    rank.doing(say("sending ", size, " bytes to a rank that receives only after others have begun to talk"));
+    rank.step(say("sending ", size, " bytes to a rank that receives only after others have begun to talk"));
     Guarded output(size);
     Guarded input(size);
     fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 2, size));
     Pending sending = talk.send(rank.next(), 2, output.data(), size);
-    rank.meet();
+    rank.barrier();
     // Other traffic passes a message that waits; without tags it would have to wait behind it.
     if (rank.has_flag(BP_BACKEND_TAGS)) talk.round(3);
     bp_result result = make_result();
@@ -86,16 +86,16 @@ void late_receiver(Rank& rank) {
 void early_receiver(Rank& rank) {
   Talk talk(rank);
   for (const uint64_t size : {uint64_t{12}, uint64_t{60'000}, 3 * kMiB}) {
-    rank.doing(say("receiving ", size, " bytes that are sent only after others have talked"));
+    rank.step(say("receiving ", size, " bytes that are sent only after others have talked"));
     Guarded output(size);
     Guarded input(size);
     fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 4, size));
     Pending receiving = talk.recv(rank.previous(), 4, input.data(), size);
     if (rank.has_flag(BP_BACKEND_TAGS)) talk.round(5);
-    rank.meet();
+    rank.barrier();
     const Outcome early = receiving.test();
     rank.require(early.status == BP_AGAIN, "BP_AGAIN while nothing has been sent", early.text());
-    rank.meet();
+    rank.barrier();
     Pending sending = talk.send(rank.next(), 4, output.data(), size);
     talk.finish(receiving, "an early recv");
     talk.finish(sending, "a send");
@@ -112,8 +112,8 @@ void sync_and_not(Rank& rank) {
     for (const uint64_t mode : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{3}}) {
       const uint64_t send_flags = (mode & 1) != 0 ? BP_OP_SYNC : 0;
       const uint64_t recv_flags = (mode & 2) != 0 ? BP_OP_SYNC : 0;
-      rank.doing(say("sending ", size, " bytes ", send_flags != 0 ? "with" : "without", " BP_OP_SYNC and receiving ",
-                     recv_flags != 0 ? "with" : "without"));
+      rank.step(say("sending ", size, " bytes ", send_flags != 0 ? "with" : "without", " BP_OP_SYNC and receiving ",
+                    recv_flags != 0 ? "with" : "without"));
       Guarded output(size);
       Guarded input(size);
       fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 6, size + mode));
@@ -137,7 +137,7 @@ void sync_and_not(Rank& rank) {
 void ping_pong(Rank& rank) {
   Talk talk(rank);
   const int32_t other = rank.id() ^ 1;
-  rank.doing("passing a number to and fro 300 times");
+  rank.step("passing a number to and fro 300 times");
   if (other >= rank.size()) return;
   uint64_t number = 0;
   const uint64_t flags = BP_OP_SYNC;
@@ -154,7 +154,7 @@ void ping_pong(Rank& rank) {
 // What nobody receives is dropped at the end, and does not keep the group.
 void unreceived(Rank& rank) {
   for (const uint64_t size : {uint64_t{10}, uint64_t{2'000'000}}) {
-    rank.doing(say("sending ", size, " bytes that nobody receives, and leaving"));
+    rank.step(say("sending ", size, " bytes that nobody receives, and leaving"));
     Plan plan;
     plan.space = say("unreceived", size);
     Talk talk(rank, plan);
@@ -162,12 +162,12 @@ void unreceived(Rank& rank) {
     Pending sending = talk.send(rank.next(), 8, output.data(), size);
     talk.round(9);
     sending.finish(0);
-    rank.meet();
+    rank.barrier();
     const Nanoseconds start = now();
     talk.agent().close();
     rank.require(now() - start < rank.scaled(10 * kSecond), "destroy takes a few seconds at most",
                  say((now() - start) / kMillisecond, " ms"));
-    rank.meet();
+    rank.barrier();
   }
 }
 

@@ -17,8 +17,8 @@ constexpr TooLong kTooLong[] = {{2, 1}, {100, 99}, {100, 0}, {70'000, 10}, {300'
 void truncation_round(Rank& rank, Talk& talk, bool early) {
   uint64_t number = 0;
   for (const TooLong& which : kTooLong) {
-    rank.doing(say("sending ", which.message, " bytes to a recv of ", which.room, " that was submitted ",
-                   early ? "before" : "after"));
+    rank.step(say("sending ", which.message, " bytes to a recv of ", which.room, " that was submitted ",
+                  early ? "before" : "after"));
     ++number;
     const Guarded output(which.message);
     const Guarded after(50);
@@ -32,12 +32,12 @@ void truncation_round(Rank& rank, Talk& talk, bool early) {
     const auto send = [&] {
       sends.push_back(talk.send(rank.next(), 1, output.data(), which.message));
       sends.push_back(talk.send(rank.next(), 1, after.data(), 50));
-      rank.meet();
+      rank.barrier();
     };
     if (!early) send();
     Pending cut = talk.recv(rank.previous(), 1, which.room == 0 ? nullptr : input.data(), which.room, &result);
     Pending whole = talk.recv(rank.previous(), 1, second.data(), 50, &second_result);
-    if (early) rank.meet();
+    if (early) rank.barrier();
     if (early) send();
     const Outcome outcome = talk.end(cut, "a recv of a message that is too long");
     rank.require(outcome.status == BP_INVALID,
@@ -61,7 +61,7 @@ void truncation(Rank& rank) {
 void truncation_group_usable(Rank& rank) {
   Talk talk(rank);
   for (uint64_t number = 0; number < 30; ++number) {
-    rank.doing(say("sending a message that is too long and then more, round ", number));
+    rank.step(say("sending a message that is too long and then more, round ", number));
     const uint64_t size = number % 3 == 0 ? 200'000 : 200;
     const Guarded output(size);
     Guarded small(20);
@@ -82,7 +82,7 @@ void truncation_group_usable(Rank& rank) {
 void shorter_tells_size(Rank& rank) {
   Talk talk(rank);
   for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{999}, uint64_t{70'001}, uint64_t{1'000'000}}) {
-    rank.doing(say("sending ", size, " bytes to a recv with more room"));
+    rank.step(say("sending ", size, " bytes to a recv with more room"));
     const uint64_t room = size * 2 + 100;
     const Guarded output(size);
     Guarded input(room);
@@ -97,7 +97,7 @@ void shorter_tells_size(Rank& rank) {
     const auto* hit = std::find_if(rest, end, [](std::byte byte) { return byte != std::byte{0x3C}; });
     rank.require(hit == end, "the buffer behind a shorter message is left as it was",
                  say("byte ", hit - input.data(), " has changed, the message has ", size));
-    rank.doing("the same without a bp_result");
+    rank.step("the same without a bp_result");
     talk.exchange(rank.next(), output, rank.previous(), input, 4);
     talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 4, size));
   }

@@ -31,8 +31,8 @@ void tag_match(Rank& rank) {
     std::vector<uint64_t> inputs(tags.size());
     std::vector<Pending> sends;
     std::vector<Pending> recvs;
-    rank.doing(say("receiving ", tags.size(), " tags in another order than they are sent, the ",
-                   early ? "recvs" : "sends", " first"));
+    rank.step(say("receiving ", tags.size(), " tags in another order than they are sent, the ",
+                  early ? "recvs" : "sends", " first"));
     const auto send = [&] {
       for (size_t i = 0; i < tags.size(); ++i) {
         outputs[i] = message_name(rank.id(), rank.next(), tags[i], 0);
@@ -40,9 +40,9 @@ void tag_match(Rank& rank) {
       }
     };
     if (!early) send();
-    rank.meet();
+    rank.barrier();
     for (size_t i = tags.size(); i-- > 0;) recvs.push_back(talk.recv(rank.previous(), tags[i], &inputs[i], 8));
-    rank.meet();
+    rank.barrier();
     if (early) send();
     talk.finish_all(recvs, "recv");
     talk.finish_all(sends, "send");
@@ -65,7 +65,7 @@ void order_kept(Rank& rank) {
   Talk talk(rank);
   constexpr uint64_t kMessages = 150;
   for (const bool early : {true, false}) {
-    rank.doing(say("sending ", kMessages, " messages with one tag, the ", early ? "recvs" : "sends", " first"));
+    rank.step(say("sending ", kMessages, " messages with one tag, the ", early ? "recvs" : "sends", " first"));
     std::vector<Guarded> outputs;
     std::vector<Guarded> inputs;
     std::vector<bp_result> results(kMessages, make_result());
@@ -80,11 +80,11 @@ void order_kept(Rank& rank) {
       for (const Guarded& output : outputs) sends.push_back(talk.send(rank.next(), 6, output.data(), output.size()));
     };
     if (!early) send();
-    rank.meet();
+    rank.barrier();
     for (uint64_t i = 0; i < kMessages; ++i) {
       recvs.push_back(talk.recv(rank.previous(), 6, inputs[i].data(), inputs[i].size(), &results[i]));
     }
-    rank.meet();
+    rank.barrier();
     if (early) send();
     for (uint64_t i = 0; i < kMessages; ++i) {
       const std::string what = say("message ", i, " of ", kMessages, " with one tag from one peer");
@@ -100,7 +100,7 @@ void tags_interleaved(Rank& rank) {
   Talk talk(rank);
   constexpr uint64_t kTags = 8;
   constexpr uint64_t kEach = 25;
-  rank.doing("sending messages of 8 tags in turn, which are received in a random order of the tags");
+  rank.step("sending messages of 8 tags in turn, which are received in a random order of the tags");
   std::vector<Guarded> outputs;
   std::vector<Pending> sends;
   for (uint64_t i = 0; i < kTags * kEach; ++i) {
@@ -143,7 +143,7 @@ void any_source(Rank& rank, uint32_t each, bool large) {
   Plan plan;
   plan.space = large ? "large" : "small";
   Talk talk(rank, plan);
-  rank.doing(say("receiving ", each, large ? " large" : " small", " messages of each rank from any source"));
+  rank.step(say("receiving ", each, large ? " large" : " small", " messages of each rank from any source"));
   const auto ranks = static_cast<size_t>(rank.size());
   const uint64_t size = large ? 90'000 : sizeof(Letter);
   std::vector<Guarded> outputs;
@@ -191,14 +191,14 @@ void mixed_recvs(Rank& rank, Talk& talk, uint64_t round) {
   std::vector<Guarded> inputs;
   std::vector<Pending> sends;
   std::vector<Pending> recvs;
-  rank.doing(say("receiving ", kMessages, " messages of one peer from a named and from any source at random"));
+  rank.step(say("receiving ", kMessages, " messages of one peer from a named and from any source at random"));
   for (size_t i = 0; i < kMessages; ++i) {
     const bool named = rank.random()() % 2 == 0;
     inputs.emplace_back(100'000);
     outputs.emplace_back(varied_size(i + round));
     fill_pattern(outputs[i].data(), outputs[i].size(), message_name(rank.id(), rank.next(), tag, i));
     recvs.push_back(talk.recv(named ? rank.previous() : BP_ANY_SOURCE, tag, inputs[i].data(), inputs[i].size()));
-    if (i == kMessages / 2) rank.meet();
+    if (i == kMessages / 2) rank.barrier();
     if (i < kMessages / 2) continue;
     for (size_t next = sends.size(); next <= i; ++next) {
       sends.push_back(talk.send(rank.next(), tag, outputs[next].data(), outputs[next].size()));
@@ -218,13 +218,13 @@ void any_source_oldest_recv(Rank& rank) {
   constexpr uint64_t kTag = 11;
   constexpr uint64_t kOther = 12;
   for (uint32_t number = 0; number < 20; ++number) {
-    rank.doing(say("receiving from a named and from any source by turns, round ", number));
+    rank.step(say("receiving from a named and from any source by turns, round ", number));
     const bool any_first = number % 2 == 0;
     Letter inputs[3] = {};
     Pending other = talk.recv(BP_ANY_SOURCE, kOther, &inputs[2], sizeof(Letter));
     Pending first = talk.recv(any_first ? BP_ANY_SOURCE : rank.previous(), kTag, &inputs[0], sizeof(Letter));
     Pending second = talk.recv(any_first ? rank.previous() : BP_ANY_SOURCE, kTag, &inputs[1], sizeof(Letter));
-    rank.meet();
+    rank.barrier();
     Letter outputs[3];
     std::vector<Pending> sends;
     for (uint32_t i = 0; i < 3; ++i) {
@@ -241,7 +241,7 @@ void any_source_oldest_recv(Rank& rank) {
                    say("message ", inputs[i].number - number * 3));
     }
     talk.finish_all(sends, "send");
-    rank.meet();
+    rank.barrier();
   }
   for (uint64_t round = 0; round < 20; ++round) mixed_recvs(rank, talk, round);
 }
@@ -250,7 +250,7 @@ void any_source_oldest_recv(Rank& rank) {
 void everybody_at_once(Rank& rank) {
   Talk talk(rank);
   for (const uint64_t size : {uint64_t{8}, uint64_t{5'000}, uint64_t{150'000}}) {
-    rank.doing(say("sending ", size, " bytes to every rank and receiving as much from each"));
+    rank.step(say("sending ", size, " bytes to every rank and receiving as much from each"));
     std::vector<Guarded> outputs;
     std::vector<Guarded> inputs;
     std::vector<Pending> sends;

@@ -64,19 +64,19 @@ void result_tag(Rank& rank) {
   Talk talk(rank);
   for (const bool early : {true, false}) {
     for (const uint64_t flags : {uint64_t{0}, uint64_t{BP_OP_SYNC}}) {
-      rank.doing(say("receiving by tag, the ", early ? "recvs" : "sends", " first", flags != 0 ? ", BP_OP_SYNC" : ""));
+      rank.step(say("receiving by tag, the ", early ? "recvs" : "sends", " first", flags != 0 ? ", BP_OP_SYNC" : ""));
       if (early && flags != 0) continue;
       Series series(talk);
       std::vector<Guarded> inputs;
       std::vector<bp_result> results(kCount, make_result());
       std::vector<Pending> recvs;
       if (!early) series.send();
-      rank.meet();
+      rank.barrier();
       for (uint64_t i = 0; i < kCount; ++i) {
         inputs.emplace_back(size_of(i));
         recvs.push_back(talk.recv(rank.previous(), kTags[i], inputs[i].data(), inputs[i].size(), &results[i], flags));
       }
-      rank.meet();
+      rank.barrier();
       if (early) series.send();
       for (uint64_t i = 0; i < kCount; ++i) {
         const std::string what = say("a recv of tag ", kTags[i]);
@@ -98,18 +98,18 @@ void result_tag(Rank& rank) {
 void any_tag(Rank& rank) {
   Talk talk(rank);
   for (const bool early : {true, false}) {
-    rank.doing(say("receiving any tag, the ", early ? "recvs" : "sends", " first"));
+    rank.step(say("receiving any tag, the ", early ? "recvs" : "sends", " first"));
     Series series(talk);
     std::vector<Guarded> inputs;
     std::vector<bp_result> results(kCount, make_result());
     std::vector<Pending> recvs;
     if (!early) series.send();
-    rank.meet();
+    rank.barrier();
     for (uint64_t i = 0; i < kCount; ++i) {
       inputs.emplace_back(200'000);
       recvs.push_back(talk.recv(rank.previous(), BP_ANY_TAG, inputs[i].data(), inputs[i].size(), &results[i]));
     }
-    rank.meet();
+    rank.barrier();
     if (early) series.send();
     for (uint64_t i = 0; i < kCount; ++i) {
       const std::string what = say("recv ", i, " of any tag");
@@ -124,7 +124,7 @@ void any_tag(Rank& rank) {
 void any_tag_any_source(Rank& rank) {
   Talk talk(rank);
   const auto ranks = static_cast<size_t>(rank.size());
-  rank.doing("receiving any tag from any source");
+  rank.step("receiving any tag from any source");
   std::vector<Guarded> outputs;
   std::vector<Pending> sends;
   for (uint64_t i = 0; i < kCount; ++i) {
@@ -155,7 +155,7 @@ void any_tag_any_source(Rank& rank) {
 void any_tag_oldest_recv(Rank& rank) {
   Talk talk(rank);
   for (uint64_t round = 0; round < 20; ++round) {
-    rank.doing(say("posting recvs of a tag and of any tag by turns, round ", round));
+    rank.step(say("posting recvs of a tag and of any tag by turns, round ", round));
     const bool any_first = round % 2 == 0;
     uint64_t got[3] = {};
     bp_result results[3] = {make_result(), make_result(), make_result()};
@@ -165,7 +165,7 @@ void any_tag_oldest_recv(Rank& rank) {
       const size_t i = recvs.size();
       recvs.push_back(talk.recv(rank.previous(), any ? BP_ANY_TAG : 6, &got[i], 8, &results[i]));
     }
-    rank.meet();
+    rank.barrier();
     std::vector<Pending> sends;
     const uint64_t tags[3] = {6, 6, 11};
     for (size_t i = 0; i < 3; ++i) sends.push_back(talk.send(rank.next(), tags[i], &sent[i], 8));
@@ -175,7 +175,7 @@ void any_tag_oldest_recv(Rank& rank) {
       rank.require(got[i] == sent[i], say("recv ", i, " gets message ", i), say("message ", got[i] - round * 10 - 1));
       expect_tag(rank, say("recv ", i), results[i], tags[i]);
     }
-    rank.meet();
+    rank.barrier();
   }
 }
 

@@ -85,7 +85,7 @@ uint64_t message_name(int32_t source, int32_t destination, uint64_t tag, uint64_
 
 std::unique_ptr<Agent> open_together(Rank& rank, const Plan& plan) {
   std::unique_ptr<Agent> agent = rank.open(plan);
-  if (plan.world_size < 0) rank.meet();
+  if (plan.world_size < 0) rank.barrier();
   return agent;
 }
 

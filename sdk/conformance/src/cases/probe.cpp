@@ -15,12 +15,12 @@ bool any_tag(const Rank& rank) { return rank.has_flag(BP_BACKEND_TAGS) && rank.h
 void none(Rank& rank) {
   Talk talk(rank);
   const Prober prober(rank, talk.agent());
-  rank.doing("probing where no message is");
+  rank.step("probing where no message is");
   const std::string nothing = "before anything was sent";
   prober.expect_none(rank.previous(), 1, nothing);
   if (rank.has_flag(BP_BACKEND_ANY_SOURCE)) prober.expect_none(BP_ANY_SOURCE, 1, nothing);
   if (any_tag(rank)) prober.expect_none(rank.previous(), BP_ANY_TAG, nothing);
-  rank.meet();
+  rank.barrier();
   const uint64_t words[2] = {1, 2};
   std::vector<Pending> sends;
   sends.push_back(talk.send(rank.next(), kInternal, &words[0], 8));
@@ -39,7 +39,7 @@ void none(Rank& rank) {
   }
   talk.finish_all(sends, "send");
   prober.expect_none(rank.previous(), 3, "after all was received");
-  rank.meet();
+  rank.barrier();
 }
 
 // Two tags by turns. What is taken is kept for a while, and plain recvs get the messages after it.
@@ -48,7 +48,7 @@ void oldest(Rank& rank) {
   const Prober prober(rank, talk.agent());
   const int32_t from = rank.has_flag(BP_BACKEND_ANY_SOURCE) ? BP_ANY_SOURCE : rank.previous();
   for (uint64_t round = 0; round < 10; ++round) {
-    rank.doing(say("taking the oldest of several messages, round ", round));
+    rank.step(say("taking the oldest of several messages, round ", round));
     const uint64_t sent[4] = {100 + round, 200 + round, 300 + round, 400 + round};
     const uint64_t tags[4] = {5, 6, 5, 6};
     std::vector<Pending> sends;
@@ -70,7 +70,7 @@ void oldest(Rank& rank) {
                    say("message ", got[i]));
     }
     talk.finish_all(sends, "send");
-    rank.meet();
+    rank.barrier();
   }
 }
 
@@ -78,12 +78,12 @@ void posted_first(Rank& rank) {
   Talk talk(rank);
   const Prober prober(rank, talk.agent());
   for (uint64_t round = 0; round < 10; ++round) {
-    rank.doing(say("probing beside posted recvs, round ", round));
+    rank.step(say("probing beside posted recvs, round ", round));
     const uint64_t sent[3] = {round * 3, round * 3 + 1, round * 3 + 2};
     uint64_t got[2] = {~uint64_t{0}, ~uint64_t{0}};
     std::vector<Pending> recvs;
     for (uint64_t& each : got) recvs.push_back(talk.recv(rank.previous(), 7, &each, 8));
-    rank.meet();
+    rank.barrier();
     std::vector<Pending> sends;
     for (const uint64_t& each : sent) sends.push_back(talk.send(rank.next(), 7, &each, 8));
     const Taken taken = prober.take(rank.previous(), 7, "a message beyond those that recvs wait for");
@@ -92,7 +92,7 @@ void posted_first(Rank& rank) {
     talk.finish_all(sends, "send");
     rank.require(got[0] == sent[0] && got[1] == sent[1], "the first messages in the recvs that were posted before",
                  say("messages ", got[0], " and ", got[1]));
-    rank.meet();
+    rank.barrier();
   }
 }
 
@@ -104,7 +104,7 @@ void sizes(Rank& rank) {
     for (const bool own : {false, true}) {
       const int32_t to = own ? rank.id() : rank.next();
       const int32_t from = own ? rank.id() : rank.previous();
-      rank.doing(say("taking a message of ", size, " bytes", own ? " from itself" : ""));
+      rank.step(say("taking a message of ", size, " bytes", own ? " from itself" : ""));
       const Guarded output(size);
       fill_pattern(output.data(), size, message_name(rank.id(), to, 2, size));
       Pending send = talk.send(to, 2, output.data(), size);
@@ -127,7 +127,7 @@ void too_small(Rank& rank) {
   Talk talk(rank);
   const Prober prober(rank, talk.agent());
   for (const uint64_t size : {UINT64_C(100), kRendezvous}) {
-    rank.doing(say("receiving a message of ", size, " bytes that was taken into less"));
+    rank.step(say("receiving a message of ", size, " bytes that was taken into less"));
     const Guarded output(size);
     Pending send = talk.send(rank.next(), 3, output.data(), size);
     const Taken taken = prober.take(rank.previous(), 3, "the message");
@@ -147,7 +147,7 @@ void dropped(Rank& rank) {
   Talk talk(rank);
   const Prober prober(rank, talk.agent());
   for (const uint64_t size : {UINT64_C(0), UINT64_C(100), kRendezvous}) {
-    rank.doing(say("dropping a message of ", size, " bytes"));
+    rank.step(say("dropping a message of ", size, " bytes"));
     const Guarded output(size);
     const uint64_t word = size + 1;
     Pending send = talk.send(rank.next(), 3, output.data(), size);

@@ -29,7 +29,7 @@ void taken_once(Rank& rank) {
   };
   std::array<Log, 3> logs;
   std::atomic<uint64_t> count = 0;
-  rank.doing("probing from three threads at once");
+  rank.step("probing from three threads at once");
   const Nanoseconds deadline = now() + rank.scaled(kEnough);
   {
     std::vector<std::unique_ptr<Aside>> threads;
@@ -57,13 +57,13 @@ void taken_once(Rank& rank) {
     rank.require(seen[i] == 1, say("message ", i, " is taken once"), say(seen[i], " times"));
   }
   talk.finish_all(sends, "send");
-  rank.meet();
+  rank.barrier();
 }
 
 // The abort comes while a thread probes and while messages are taken.
 void aborted(Rank& rank) {
   auto agent = rank.open();
-  rank.meet();
+  rank.barrier();
   const Prober prober(rank, *agent);
   const std::vector<char> large(kRendezvous);
   std::vector<Pending> sends;
@@ -71,7 +71,7 @@ void aborted(Rank& rank) {
   sends.push_back(agent->isend(rank.next(), 2, large.data(), large.size()));
   const Taken small = prober.take(rank.previous(), 1, "a small message");
   const Taken big = prober.take(rank.previous(), 2, "a large message");
-  rank.meet();
+  rank.barrier();
   Outcome last;
   Nanoseconds ended = 0;
   {
@@ -81,7 +81,7 @@ void aborted(Rank& rank) {
                  [&] { return (last = prober.look(rank.previous(), 3, taken)).status != BP_AGAIN; });
       ended = now();
     });
-    rank.doing("aborting while a thread probes");
+    rank.step("aborting while a thread probes");
     const Nanoseconds begin = now();
     agent->abort(BP_CANCELLED, -1, "the case wants it");
     rank.require(prying.await(rank.scaled(kPlenty)) && ended - begin < rank.scaled(kAbortBound),
@@ -90,7 +90,7 @@ void aborted(Rank& rank) {
   rank.require(last.status == BP_CANCELLED || last.status == BP_PEER_LOST,
                "a probe after an abort fails with its status, BP_CANCELLED (or names a rank that was aborted before)",
                last.text());
-  rank.doing("dropping messages after an abort");
+  rank.step("dropping messages after an abort");
   prober.drop(small);
   prober.drop(big);
   for (Pending& send : sends) {
@@ -105,7 +105,7 @@ void after_death(Rank& rank) {
   const int32_t victim = rank.size() - 1;
   Deaths deaths(rank, {victim});
   auto agent = rank.open();
-  rank.meet();
+  rank.barrier();
   const Prober prober(rank, *agent);
   constexpr uint64_t kSize = 100;
   if (deaths.doomed()) {
@@ -115,7 +115,7 @@ void after_death(Rank& rank) {
       Pending send = agent->isend(0, tag, bytes.data(), kSize);
       all = send.wait(rank.scaled(kSecond / 5)).ok() && all;
     }
-    rank.tell("sent", all ? "all" : "not all");
+    rank.publish("sent", all ? "all" : "not all");
     deaths.await_ready();
     deaths.tell_time();
     rank.die(SIGKILL);
@@ -123,16 +123,16 @@ void after_death(Rank& rank) {
   if (rank.id() != 0) {
     deaths.ready();
     deaths.await_loss();
-    deaths.meet("over");
+    deaths.barrier("over");
     return;
   }
   const Taken first = prober.take(victim, 1, "the first message");
-  const bool all = rank.ask("sent") == "all";
+  const bool all = rank.await_value("sent") == "all";
   if (!all) {
     prober.drop(first);
     deaths.ready();
     deaths.await_loss();
-    deaths.meet("over");
+    deaths.barrier("over");
     rank.skip("sends to a rank that does not receive are not done, however small");
   }
   const bool tagged = rank.has_flag(BP_BACKEND_TAGS);
@@ -141,13 +141,13 @@ void after_death(Rank& rank) {
   const Taken third = prober.take(victim, 3, "the last message");
   deaths.ready();
   deaths.await_loss();
-  rank.doing("probing until the backend, too, has noticed the death");
+  rank.step("probing until the backend, too, has noticed the death");
   Taken none;
   Outcome lost;
   poll_until(rank.scaled(kSecond), [&] { return (lost = prober.look(victim, 4, none)).status != BP_AGAIN; });
   rank.require(lost.status == BP_AGAIN || lost.status == BP_PEER_LOST, "BP_PEER_LOST for what cannot come",
                lost.text());
-  rank.doing("receiving what had arrived from a rank that is dead");
+  rank.step("receiving what had arrived from a rank that is dead");
   std::vector<uint8_t> got(kSize);
   rank.require_ok(prober.receive(first, got.data(), kSize).finish(rank.scaled(kPlenty)), "a recv of a taken message");
   require_bytes(rank, got, 1, "a message whose sender died");
@@ -155,7 +155,7 @@ void after_death(Rank& rank) {
   rank.require_ok(prober.receive(second, got.data(), kSize).finish(rank.scaled(kPlenty)), "its recv");
   require_bytes(rank, got, 1, "a message whose sender died");
   prober.drop(third);
-  deaths.meet("over");
+  deaths.barrier("over");
 }
 
 }  // namespace

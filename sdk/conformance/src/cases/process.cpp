@@ -29,13 +29,13 @@ void on_threads(int count, const std::function<void(int)>& run) {
     threads.emplace_back([&run, &stopped, i] {
       try {
         run(i);
-      } catch (const Stop&) {
+      } catch (const BodyEnded&) {
         stopped.store(true);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  if (stopped.load()) throw Stop();
+  if (stopped.load()) throw BodyEnded();
 }
 
 Plan numbered(const char* name, int i) {
@@ -46,27 +46,27 @@ Plan numbered(const char* name, int i) {
 
 // Several groups start at once in every process, in no particular order.
 void concurrent_init(Rank& rank) {
-  rank.doing("starting four groups at once from four threads");
+  rank.step("starting four groups at once from four threads");
   for (int round = 0; round < 3; ++round) {
     on_threads(kThreads, [&rank, round](int i) {
       auto agent = rank.open(numbered("at-once", round * kThreads + i));
       exchange(rank, *agent, static_cast<uint64_t>(i), 2000);
       agent->close();
     });
-    rank.meet();
+    rank.barrier();
   }
 }
 
 void concurrent_groups(Rank& rank) {
   std::vector<std::unique_ptr<Agent>> agents;
   for (int i = 0; i < 3; ++i) agents.push_back(rank.open(numbered("beside", i)));
-  rank.doing("using three groups at once from three threads");
+  rank.step("using three groups at once from three threads");
   on_threads(3, [&rank, &agents](int i) {
     for (uint64_t round = 0; round < 20; ++round) {
       pass_round(rank, *agents[static_cast<size_t>(i)], round % 3, 100 + 20'000 * (round % 4));
     }
   });
-  rank.meet();
+  rank.barrier();
   for (auto& agent : agents) agent->close();
 }
 
@@ -74,13 +74,13 @@ void concurrent_groups(Rank& rank) {
 void one_group_many_threads(Rank& rank) {
   if (!rank.has_flag(BP_BACKEND_TAGS)) rank.skip("without tags the messages of several threads cannot be told apart");
   auto agent = rank.open();
-  rank.doing("using one group from four threads");
+  rank.step("using one group from four threads");
   on_threads(kThreads, [&rank, &agent](int i) {
     for (int round = 0; round < 20; ++round) {
       pass_round(rank, *agent, static_cast<uint64_t>(100 + i), 1 + static_cast<size_t>(round) * 700);
     }
   });
-  rank.meet();
+  rank.barrier();
   agent->close();
 }
 
@@ -89,7 +89,7 @@ void any_thread_calls(Rank& rank) {
   std::unique_ptr<Agent> agent;
   const auto elsewhere = [](const std::function<void()>& run) { on_threads(1, [&run](int) { run(); }); };
   elsewhere([&] { agent = rank.open(); });
-  rank.doing("submitting on one thread and waiting on another");
+  rank.step("submitting on one thread and waiting on another");
   for (uint64_t round = 0; round < 10; ++round) {
     const size_t bytes = round % 2 == 0 ? 10 : 200'000;
     std::vector<char> in(bytes);
@@ -105,7 +105,7 @@ void any_thread_calls(Rank& rank) {
     rank.require_ok(sending.finish(rank.scaled(10 * kSecond)), "a send that another thread has submitted");
     rank.require(in == payload(rank.previous(), rank.id(), round, bytes), "the bytes that were sent", "others");
   }
-  rank.meet();
+  rank.barrier();
   elsewhere([&] { agent->close(); });
 }
 
@@ -115,9 +115,9 @@ void fork_child(Rank& rank) {
   exchange(rank, *agent, 1, 10'000);
   std::vector<char> in(100'000);
   Pending receiving = agent->irecv(rank.previous(), 2, in.data(), in.size());
-  rank.doing("forking a child that does nothing");
+  rank.step("forking a child that does nothing");
   int ends[2] = {-1, -1};
-  if (pipe2(ends, O_CLOEXEC) != 0) rank.trouble("no pipe");
+  if (pipe2(ends, O_CLOEXEC) != 0) rank.harness_error("no pipe");
   const pid_t child = fork();
   if (child == 0) {
     char byte = 0;
@@ -126,33 +126,33 @@ void fork_child(Rank& rank) {
     }
     _exit(0);
   }
-  if (child < 0) rank.trouble("no process");
+  if (child < 0) rank.harness_error("no process");
   close(ends[0]);
-  rank.doing("using a group while a forked child lives");
+  rank.step("using a group while a forked child lives");
   const std::vector<char> out = payload(rank.id(), rank.next(), 2, in.size());
   rank.require_ok(agent->send(rank.next(), 2, out.data(), out.size()), "a send beside a forked child");
   rank.require_ok(receiving.finish(rank.scaled(10 * kSecond)), "a recv that was submitted before the fork");
   rank.check(in == payload(rank.previous(), rank.id(), 2, in.size()), "the bytes that were sent", "others");
   exchange(rank, *agent, 3, 10'000);
   // A word and not the pipe's end: where ranks are threads, the children of the others hold this pipe open, too.
-  if (write(ends[1], "", 1) != 1) rank.trouble("cannot write to a pipe");
+  if (write(ends[1], "", 1) != 1) rank.harness_error("cannot write to a pipe");
   close(ends[1]);
-  rank.doing("waiting for a forked child that ends");
+  rank.step("waiting for a forked child that ends");
   int status = 0;
   const Nanoseconds deadline = now() + rank.scaled(5 * kSecond);
   while (waitpid(child, &status, WNOHANG) == 0 && now() < deadline) poll(nullptr, 0, 2);
   rank.check(now() < deadline && WIFEXITED(status) && WEXITSTATUS(status) == 0,
              "a forked child that calls _exit(0) ends so", say("wait status ", status));
-  rank.doing("using a group after a forked child has ended");
+  rank.step("using a group after a forked child has ended");
   exchange(rank, *agent, 4, 10'000);
-  rank.meet();
+  rank.barrier();
   agent->close();
-  rank.meet();
+  rank.barrier();
   Plan plan;
   plan.space = "after";
   auto again = rank.open(plan);
   exchange(rank, *again, 1, 1000);
-  rank.meet();
+  rank.barrier();
 }
 
 // The child outlives the agent. The peers may not see its end then (the child has the connections, too), but destroy
@@ -160,15 +160,15 @@ void fork_child(Rank& rank) {
 void fork_outlived(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
-  rank.meet();
+  rank.barrier();
   if (rank.id() != 0) {
     char byte = 0;
-    rank.doing("waiting for a rank that destroys its group while a forked child lives");
+    rank.step("waiting for a rank that destroys its group while a forked child lives");
     bp_op op = recv_op(0, 2, &byte, 1);
     op.timeout_ns = rank.scaled(2 * kSecond);
     const Outcome outcome = agent->run(op);
     rank.check(outcome.status != BP_AGAIN && !outcome.ok(), "a recv from a rank that has left fails", outcome.text());
-    rank.meet();
+    rank.barrier();
     close_quickly(rank, std::move(agent));
     return;
   }
@@ -176,26 +176,26 @@ void fork_outlived(Rank& rank) {
   if (child == 0) {
     for (;;) pause();
   }
-  if (child < 0) rank.trouble("no process");
+  if (child < 0) rank.harness_error("no process");
   close_quickly(rank, std::move(agent));
-  rank.meet();
+  rank.barrier();
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
 }
 
 void close_on_exec(Rank& rank) {
   const std::map<int, Descriptor> before = descriptors();
-  rank.meet();
+  rank.barrier();
   auto agent = rank.open();
   exchange(rank, *agent, 1, 300'000);
-  rank.doing("looking at the descriptors that the backend has opened");
+  rank.step("looking at the descriptors that the backend has opened");
   for (const auto& [number, descriptor] : descriptors()) {
     const auto earlier = before.find(number);
     if (earlier != before.end() && earlier->second.target == descriptor.target) continue;
     rank.check(descriptor.close_on_exec, "each descriptor that the backend opens is close-on-exec",
                say("descriptor ", number, " (", descriptor.target, ") is not"));
   }
-  rank.meet();
+  rank.barrier();
   agent->close();
 }
 
@@ -218,7 +218,7 @@ void native_handle(Rank& rank) {
     rank.require(again != nullptr && again->handle == handle && again->type == type, "the same handle until destroy",
                  "another one after messages");
   }
-  rank.meet();
+  rank.barrier();
   agent->close();
 }
 

@@ -62,19 +62,19 @@ class Storm {
 
 // Signals come while the caller starts, waits, polls and ends.
 void eintr_storm(Rank& rank) {
-  rank.meet();
+  rank.barrier();
   {
     const Storm storm;
     auto agent = rank.open();
     for (uint64_t round = 0; round < 400; ++round) {  // rank 0 says when it is enough
-      rank.doing(say("sending and receiving while signals interrupt every call, round ", round));
+      rank.step(say("sending and receiving while signals interrupt every call, round ", round));
       pass_round(rank, *agent, round, round % 3 == 0 ? 400'000 : 100);
       const std::string key = say("storm/", round);
-      if (rank.id() == 0) rank.tell(key, round >= 19 && storm.count() >= 200 ? "enough" : "more");
-      if (rank.ask(key) == "enough") break;
+      if (rank.id() == 0) rank.publish(key, round >= 19 && storm.count() >= 200 ? "enough" : "more");
+      if (rank.await_value(key) == "enough") break;
     }
     char byte = 0;
-    rank.doing("waiting for a deadline while signals interrupt every call");
+    rank.step("waiting for a deadline while signals interrupt every call");
     bp_op op = recv_op(rank.previous(), 9, &byte, 1);
     op.timeout_ns = rank.scaled(200 * kMillisecond);
     op.flags = BP_OP_SYNC;
@@ -85,10 +85,10 @@ void eintr_storm(Rank& rank) {
                "a recv without a sender times out, whatever interrupts it", outcome.text());
     rank.check(took >= rank.scaled(190 * kMillisecond), "an interrupted wait does not end before its time",
                say("it took ", took / kMillisecond, " ms instead of ", rank.scaled(200), " ms"));
-    rank.meet();
+    rank.barrier();
     agent->close();
   }
-  rank.meet();
+  rank.barrier();
 }
 
 // A rank dies while others send to it, with SIGPIPE as deadly as it is by default.
@@ -98,9 +98,9 @@ void sigpipe(Rank& rank) {
   signal(SIGPIPE, SIG_DFL);
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
-  rank.meet();
+  rank.barrier();
   if (rank.id() == victim) rank.die(SIGKILL);
-  rank.doing("sending to a rank that has died");
+  rank.step("sending to a rank that has died");
   const std::vector<char> data(200'000);
   Outcome outcome;
   for (int i = 0; i < 30 && outcome.ok(); ++i) {
@@ -124,12 +124,12 @@ void signals_blocked(Rank& rank) {
   uint64_t wanted = (UINT64_C(1) << 31) - 1;
   for (const int signal : kOwnFault) wanted &= ~(UINT64_C(1) << (signal - 1));
   const std::set<pid_t> before = threads();
-  rank.meet();
+  rank.barrier();
   auto agent = rank.open();
   exchange(rank, *agent, 1, 300'000);
   char byte = 0;
   Pending pending = agent->irecv(rank.previous(), 2, &byte, 1);
-  rank.doing("looking at the threads that the backend has started");
+  rank.step("looking at the threads that the backend has started");
   for (const pid_t thread : threads()) {
     if (before.count(thread) > 0) continue;
     // A thread that has just been started may still be about to block them.
@@ -141,18 +141,18 @@ void signals_blocked(Rank& rank) {
     rank.check(open == 0, "the backend's threads block all signals",
                say("thread ", thread, " does not block ", strsignal(first + 1)));
   }
-  rank.meet();
+  rank.barrier();
   agent->send(rank.next(), 2, "", 1);
   pending.finish(rank.scaled(5 * kSecond));
-  rank.meet();
+  rank.barrier();
   agent->close();
 }
 
 // What belongs to the program.
-struct Surroundings {
+struct ProcessState {
   std::vector<std::string> values;
 
-  Surroundings() {
+  ProcessState() {
     for (int number = 1; number < NSIG; ++number) {
       struct sigaction action = {};
       if (sigaction(number, nullptr, &action) != 0) continue;
@@ -184,15 +184,15 @@ struct Surroundings {
 
 void manners(Rank& rank) {
   // In one process the ranks must not look while others are at work.
-  rank.meet();
-  const Surroundings before;
-  rank.meet();
+  rank.barrier();
+  const ProcessState before;
+  rank.barrier();
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
-  rank.meet();
-  rank.doing("comparing the process with what it was before init");
+  rank.barrier();
+  rank.step("comparing the process with what it was before init");
   const auto compare = [&rank, &before](const char* when) {
-    const Surroundings after;
+    const ProcessState after;
     for (size_t i = 0; i < before.values.size(); ++i) {
       rank.check(after.values[i] == before.values[i],
                  say("what belongs to the program is left alone ", when, " (", before.values[i].substr(0, 200), ")"),
@@ -200,11 +200,11 @@ void manners(Rank& rank) {
     }
   };
   compare("by init and messages");
-  rank.meet();
+  rank.barrier();
   agent->close();
-  rank.meet();
+  rank.barrier();
   compare("by destroy");
-  rank.meet();
+  rank.barrier();
 }
 
 // Everything at once; a data race is reported on stderr, which the supervisor reads.
@@ -212,23 +212,23 @@ void tsan_clean(Rank& rank) {
   if (__tsan_init == nullptr) rank.skip("not built with ThreadSanitizer");
   auto agent = rank.open();
   const bool tags = rank.has_flag(BP_BACKEND_TAGS);
-  rank.doing("using one group from several threads under ThreadSanitizer");
+  rank.step("using one group from several threads under ThreadSanitizer");
   std::atomic<bool> stopped = false;
   std::vector<std::thread> users;
   for (uint64_t i = 0; i < (tags ? 3U : 1U); ++i) {
     users.emplace_back([&rank, &agent, &stopped, i] {
       try {
         for (size_t round = 0; round < 30; ++round) pass_round(rank, *agent, 10 + i, 1 + round * 5000);
-      } catch (const Stop&) {
+      } catch (const BodyEnded&) {
         stopped.store(true);
       }
     });
   }
   for (std::thread& user : users) user.join();
-  if (stopped.load()) throw Stop();
+  if (stopped.load()) throw BodyEnded();
   char byte = 0;
   Pending pending = agent->irecv(rank.previous(), 99, &byte, 1);
-  rank.meet();
+  rank.barrier();
   std::thread aborter([&agent] { agent->abort(BP_TIMEOUT, -1, "the harness aborts"); });
   const Outcome outcome = pending.finish(rank.scaled(5 * kSecond));
   aborter.join();

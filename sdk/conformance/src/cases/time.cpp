@@ -45,7 +45,7 @@ Timed timed_sync(Agent& agent, bp_op op, Nanoseconds timeout) {
 // Runs `attempt` until it took no longer than is allowed, and no shorter than the timeout.
 void in_time(Rank& rank, Nanoseconds timeout, int32_t status, const std::string& what,
              const std::function<Timed()>& attempt) {
-  rank.doing(say(what, " with a timeout of ", timeout, " ns"));
+  rank.step(say(what, " with a timeout of ", timeout, " ns"));
   Timed last;
   for (int i = 0; i < kAttempts; ++i) {
     last = attempt();
@@ -66,7 +66,7 @@ void zero_and_tiny(Rank& rank) {
     in_time(rank, timeout, BP_TIMEOUT, "a recv with BP_OP_SYNC without a sender",
             [&] { return timed_sync(*agent, hopeless(*agent, memory.data(), memory.size()), timeout); });
   }
-  rank.meet();
+  rank.barrier();
   ring(rank, *agent, "after recvs that timed out at once", 1);
 }
 
@@ -76,7 +76,7 @@ void zero_takes_what_is_there(Rank& rank) {
   std::vector<uint8_t> got(100);
   const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), 100);
   Pending send = agent->isend(rank.next(), 1, sent.data(), sent.size());
-  rank.doing("receiving with a timeout of 0 again and again until the message is there");
+  rank.step("receiving with a timeout of 0 again and again until the message is there");
   Timed last;
   poll_until(rank.scaled(kPlenty), [&] {
     last = timed_sync(*agent, recv_op(rank.previous(), 1, got.data(), got.size()), 0);
@@ -104,7 +104,7 @@ void per_call(Rank& rank) {
     rest.push_back(std::move(recv));
     abandon(rank, *agent, rest);
   }
-  rank.meet();  // a rank that ends before is noticed by those who still wait for it
+  rank.barrier();  // a rank that ends before is noticed by those who still wait for it
 }
 
 // A wait whose end comes is over then, not at its timeout.
@@ -126,13 +126,14 @@ void ends_with_the_message(Rank& rank) {
           ended = now();
         });
         receiving.await_asleep();
-        rank.doing("sending to a rank that waits");
-        rank.meet();
-        rank.tell(say("sent at/", sync, i, "/", rank.id()), std::to_string(now()));
+        rank.step("sending to a rank that waits");
+        rank.barrier();
+        rank.publish(say("sent at/", sync, i, "/", rank.id()), std::to_string(now()));
         rank.require_ok(agent->send(rank.next(), 1, sent.data(), sent.size()), "a send to a rank that waits");
       }
       rank.require_ok(outcome, "a recv");
-      best = std::min<Nanoseconds>(best, ended - std::stoll(rank.ask(say("sent at/", sync, i, "/", rank.previous()))));
+      best = std::min<Nanoseconds>(
+          best, ended - std::stoll(rank.await_value(say("sent at/", sync, i, "/", rank.previous()))));
     }
     rank.check(best <= rank.scaled(kSecond / 4), "a recv ends when its message comes",
                say("it ended ", best / kMillisecond, " ms after the message was sent"));
@@ -162,13 +163,13 @@ void huge(Rank& rank) {
                      say(sync ? "submit (BP_OP_SYNC)" : "work_wait", " with a timeout of ", timeout,
                          " ns waits for the message"),
                      outcome.text());
-        rank.doing(say("sending to a rank that waits up to ", timeout, " ns"));
-        rank.meet();
+        rank.step(say("sending to a rank that waits up to ", timeout, " ns"));
+        rank.barrier();
         rank.require_ok(agent->send(rank.next(), 1, sent.data(), sent.size()), "a send to a rank that waits");
         rank.require(receiving.await(rank.scaled(kPlenty)), "the recv ends", "it does not");
       }
       rank.require_ok(outcome, say("a recv with a timeout of ", timeout, " ns"));
-      rank.meet();
+      rank.barrier();
     }
   }
 }
@@ -178,10 +179,10 @@ void infinite_but_abortable(Rank& rank) {
     const auto agent = rank.open(in_space(say("infinite ", static_cast<int>(how))));
     std::vector<uint8_t> memory(100);
     const Blocked blocked(*agent, hopeless(*agent, memory.data(), memory.size()), how);
-    rank.doing(say("waiting without a timeout in ", name_of(how)));
+    rank.step(say("waiting without a timeout in ", name_of(how)));
     rank.require(!blocked.await(300 * kMillisecond),
                  say("BP_NO_TIMEOUT in ", name_of(how), " waits until done or aborted"), "it has returned");
-    rank.meet();  // a rank that ends before would be noticed by others
+    rank.barrier();  // a rank that ends before would be noticed by others
     const Nanoseconds begin = now();
     agent->abort(BP_CANCELLED, -1, "the case is over");
     rank.require(blocked.await(rank.scaled(kPlenty)), say("abort ends a wait without a timeout in ", name_of(how)),
@@ -197,7 +198,7 @@ void infinite_but_abortable(Rank& rank) {
 void sends_too(Rank& rank) {
   const auto agent = rank.open();
   const std::vector<uint8_t> large(kLarge, 1);
-  rank.doing("sending without a recv with a timeout of 200 ms");
+  rank.step("sending without a recv with a timeout of 200 ms");
   constexpr Nanoseconds kTimeout = 200 * kMillisecond;
   Timed last;
   for (int i = 0; i < kAttempts; ++i) {
@@ -209,20 +210,20 @@ void sends_too(Rank& rank) {
   rank.check(last.took <= allowed(rank, kTimeout),
              say("a send with a timeout of 200 ms takes at most ", allowed(rank, kTimeout) / kMillisecond, " ms"),
              say("it took ", last.took / kMillisecond, " ms, and about as long ", kAttempts, " times in a row"));
-  rank.meet();
+  rank.barrier();
 }
 
 // process_group.h: usable where the backend can. Then right; else it says so by itself, and never hangs.
 void usable_after_timeout(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> memory(1000);
-  rank.doing("letting a recv time out");
+  rank.step("letting a recv time out");
   bp_op op = recv_op(rank.previous(), 1, memory.data(), memory.size());
   const Timed timed = timed_sync(*agent, op, 50 * kMillisecond);
   rank.require(timed.outcome.status == BP_TIMEOUT, "a recv without a sender times out", timed.outcome.text());
-  rank.meet();
+  rank.barrier();
   for (uint64_t i = 0; i < 3; ++i) {
-    rank.doing("receiving after a recv of the same tag timed out");
+    rank.step("receiving after a recv of the same tag timed out");
     const Nanoseconds begin = now();
     const Outcome outcome = try_ring(rank, *agent, 1, i);
     const bool by_itself = now() - begin < rank.scaled(kPlenty);
@@ -239,7 +240,7 @@ void collective_in_time(Rank& rank) {
   bp_op op;
   if (!make_meeting(rank, op, &memory)) rank.skip("no native collective for which all ranks have to come");
   constexpr Nanoseconds kTimeout = 300 * kMillisecond;
-  rank.doing("in a collective for which rank 0 does not come");
+  rank.step("in a collective for which rank 0 does not come");
   if (rank.id() != 0) {
     const Nanoseconds begin = now();
     op.flags = BP_OP_SYNC;
@@ -256,7 +257,7 @@ void collective_in_time(Rank& rank) {
     rank.require(pending.wait(rank.scaled(kPlenty)).status != BP_AGAIN, "it ends by abort", "it goes on");
     pending.release();
   }
-  rank.meet();
+  rank.barrier();
   close_in_time(rank, *agent, "after a collective timed out");
 }
 

@@ -54,7 +54,7 @@ void wall_clock_jump(Rank& rank) {
   std::vector<uint8_t> memory(100);
   for (const bool sync : {false, true}) {
     const std::string where = sync ? "submit (BP_OP_SYNC)" : "work_wait";
-    rank.doing("waiting in " + where);
+    rank.step("waiting in " + where);
     constexpr Nanoseconds kTimeout = 400 * kMillisecond;
     bp_op op = hopeless(*agent, memory.data(), memory.size());
     op.timeout_ns = kTimeout;
@@ -77,7 +77,7 @@ void wall_clock_jump(Rank& rank) {
         static_cast<void>(waiting.await(5 * kMillisecond));
       }
     }
-    rank.meet();
+    rank.barrier();
     std::vector<Pending> rest;
     rest.push_back(std::move(pending));
     abandon(rank, *agent, rest);

@@ -45,7 +45,7 @@ struct Finding {
   int32_t rank = -1;     // -1: the supervisor saw it
   std::string expected;  // may be empty
   std::string actual;
-  std::string doing;  // what the rank was doing then
+  std::string step;  // what the rank was doing then
 };
 
 struct Result {
@@ -81,7 +81,7 @@ struct Report {
   uint64_t seed = 0;
   std::vector<Result> results;  // in the order of cases()
   std::vector<Cell> matrix;
-  std::string trouble;  // why the check could not be done (no such file, ranks out of range, no process); else empty
+  std::string error;  // why the check could not be done (no such file, ranks out of range, no process); else empty
   double seconds = 0;
 };
 
@@ -109,7 +109,7 @@ struct Settings {
 std::vector<Result> cases();
 
 // Runs the cases, one after the other. Blocks (about a minute at 4 ranks). The caller should have no other threads:
-// children are forked. Never throws for what the plugin does; Report::trouble tells of the harness's own trouble.
+// children are forked. Never throws for what the plugin does; Report::error tells of the harness's own harness_error.
 Report check(const Subject& subject, const Settings& settings);
 
 std::string to_text(const Report& report, bool colour = false);
@@ -118,7 +118,7 @@ std::string to_junit(const Report& report);  // JUnit XML
 std::string to_json(const Report& report);
 std::string progress_line(const Progress& progress);  // "[ 12/110] p2p.tag-match"
 
-// 0: everything of the MUST level that ran has passed; 1: not; 2: Report::trouble, nothing can be said.
+// 0: everything of the MUST level that ran has passed; 1: not; 2: Report::error, nothing can be said.
 int exit_code(const Report& report);
 
 }  // namespace backplane::conformance

@@ -37,7 +37,7 @@ void rank_out_of_range(Rank& rank) {
                                {INT32_MIN, 2}, {0, 0},  {0, -1}, {0, INT32_MIN}};
   for (const Place& place : kPlaces) {
     const std::string what = say("init as rank ", place.rank, " of ", place.world_size);
-    rank.doing(what);
+    rank.step(what);
     RawInit raw(rank, what, place.rank, place.world_size, rank.scaled(kSecond));
     const Outcome outcome = raw.run();
     rank.check(outcome.status == BP_INVALID, what + " answers BP_INVALID", outcome.text());
@@ -57,7 +57,7 @@ void take_part_in_nonsense(Rank& rank, int32_t as_rank, int32_t world_size) {
   const std::unique_ptr<Agent> agent = rank.try_open(plan, outcome);
   check_in_time(rank, begin, timeout, "init");
   if (agent != nullptr) {
-    rank.doing("sending in a group that cannot be right");
+    rank.step("sending in a group that cannot be right");
     uint32_t number = 1;
     begin = now();
     const Nanoseconds moment = rank.scaled(kSecond / 2);
@@ -68,12 +68,12 @@ void take_part_in_nonsense(Rank& rank, int32_t as_rank, int32_t world_size) {
     send.timeout_ns = moment;
     agent->run(send);
     check_in_time(rank, begin, 2 * moment, "a recv and a send");
-    rank.doing("in destroy of a group that cannot be right");
+    rank.step("in destroy of a group that cannot be right");
     agent->close();
   } else {
     rank.check(outcome.error.text[0] != '\0', "a failed init says why", "no text");
   }
-  rank.meet();
+  rank.barrier();
 }
 
 void duplicate_rank(Rank& rank) {
@@ -110,7 +110,7 @@ void wait_for_missing(Rank& rank, int32_t missing) {
                outcome.text());
     return;
   }
-  rank.doing(say("receiving from rank ", missing, ", which has never come"));
+  rank.step(say("receiving from rank ", missing, ", which has never come"));
   begin = now();
   uint32_t number = 0;
   bp_op op = recv_op(missing, 9, &number, sizeof number);
@@ -119,7 +119,7 @@ void wait_for_missing(Rank& rank, int32_t missing) {
   check_in_time(rank, begin, op.timeout_ns, "a recv");
   rank.check(!outcome.ok() && outcome.status != BP_AGAIN, say("a failure of a recv from rank ", missing),
              outcome.text());
-  rank.doing("in destroy");
+  rank.step("in destroy");
   agent->close();
 }
 
@@ -132,7 +132,7 @@ void abort_alone(Rank& rank, const std::string& space) {
   RawInit raw(rank, space, rank.id(), rank.size(), rank.scaled(15 * kSecond));
   std::atomic<bool> returned = false;
   Outcome outcome;
-  rank.doing("in init, to be aborted");
+  rank.step("in init, to be aborted");
   std::thread starter([&raw, &returned, &outcome] {
     outcome = raw.run();
     returned.store(true);
@@ -150,14 +150,14 @@ void abort_alone(Rank& rank, const std::string& space) {
              say("it took ", took / kMillisecond, " ms"));
   rank.check(outcome.ok() || outcome.status == BP_CANCELLED, "BP_CANCELLED, or success if init was done already",
              outcome.text());
-  rank.doing("in destroy");
+  rank.step("in destroy");
   raw.close();
 }
 
 void abort_during_init(Rank& rank) {
   for (int32_t waiting = 0; waiting < rank.size(); ++waiting) {
     if (rank.id() == waiting) abort_alone(rank, say("waits/", waiting));
-    rank.meet();
+    rank.barrier();
   }
 }
 
@@ -171,7 +171,7 @@ class TakenPort {
     socklen_t size = sizeof address;
     if (socket_ < 0 || ::bind(socket_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(socket_, 1) != 0 ||
         ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-      rank.trouble(std::string("cannot listen on loopback: ") + std::strerror(errno));
+      rank.harness_error(std::string("cannot listen on loopback: ") + std::strerror(errno));
     }
     port_ = ntohs(address.sin_port);
   }

@@ -15,11 +15,11 @@ namespace {
 
 void quiet_constructor(Rank& rank) {
   // Opening it in earnest comes with checks of the harness's own, which load what they need: nothing, by then.
-  look_around();
+  process_state();
   Capture capture;
-  const Surroundings before = look_around();
+  const ProcessState before = process_state();
   open_plugin(rank);
-  compare_surroundings(rank, before, "loading the plugin");
+  compare_process_state(rank, before, "loading the plugin");
   const std::string output = capture.text();
   rank.check(output.empty(), "loading the plugin prints nothing", output.substr(0, 1000));
 }
@@ -31,14 +31,14 @@ void probe_harmless(Rank& rank) {
   // Libraries that are loaded or started once for a process may stay; what is asked of the second time is nothing.
   for (int round = 0; round < 2; ++round) {
     Capture capture;
-    const Surroundings before = look_around();
-    rank.doing(say("in probe, round ", round));
+    const ProcessState before = process_state();
+    rank.step(say("in probe, round ", round));
     Outcome outcome;
     outcome.status = backend.probe(&backend, host.table(), &outcome.error);
     rank.check(outcome.ok() || outcome.status == BP_UNSUPPORTED, "probe answers BP_OK or BP_UNSUPPORTED",
                outcome.text());
     rank.check(outcome.ok() || outcome.error.text[0] != '\0', "a reason why the backend is not viable", "no text");
-    compare_surroundings(rank, before, "probe");
+    compare_process_state(rank, before, "probe");
     const std::string output = capture.text();
     rank.check(output.empty(), "probe prints nothing", output.substr(0, 1000));
   }
@@ -48,7 +48,7 @@ void unknown_extension_null(Rank& rank) {
   const std::unique_ptr<Agent> agent = rank.open();
   const std::string endless(2000, 'x');
   for (const char* id : {"nobody.knows/1", "", "backplane", "backplane.reduce/999", "\xc3\xa4/1", endless.c_str()}) {
-    rank.doing("asking for an extension that does not exist");
+    rank.step("asking for an extension that does not exist");
     rank.check(agent->api().extension(agent->self(), id) == nullptr,
                "NULL for the unknown extension '" + std::string(id).substr(0, 40) + "'", "a pointer");
   }
@@ -73,13 +73,13 @@ const bp_backend* same_backend(const bp_plugin& plugin, const char* id) {
 }
 
 void two_copies(Rank& rank) {
-  rank.doing("opening a copy of the plugin");
+  rank.step("opening a copy of the plugin");
   const bp_plugin& copy = second_copy(rank);
   rank.require(&copy != &rank.plugin(), "a copy with an entry of its own", "the first one's");
   const bp_backend* backend = same_backend(copy, rank.backend().id);
   rank.require(backend != nullptr && backend != &rank.backend(), "a copy with a backend of its own", "the first one's");
   const std::unique_ptr<Agent> first = rank.open(init::plan_in("first"));
-  rank.doing("in init of the copy");
+  rank.step("in init of the copy");
   Plan plan = init::plan_in("second", rank.run().options, rank.scaled(20 * kSecond));
   plan.rank = rank.id();
   plan.on_device = rank.run().on_device;
@@ -87,15 +87,15 @@ void two_copies(Rank& rank) {
   Agent second(
       *backend, rank.world(), plan, [](uint32_t, const char*) {}, outcome);
   rank.require_ok(outcome, "init of the copy");
-  rank.doing("sending in both copies");
+  rank.step("sending in both copies");
   for (int round = 0; round < 3; ++round) {
     ring(rank, *first, 1000);
     ring(rank, second, 2000);
   }
-  rank.meet();
+  rank.barrier();
   first->close();
-  rank.doing("sending in the copy after the first has ended");
-  rank.meet();
+  rank.step("sending in the copy after the first has ended");
+  rank.barrier();
   ring(rank, second, 3000);
 }
 
@@ -110,12 +110,12 @@ void start_and_end(Rank& rank, int count, Nanoseconds budget) {
   for (; done < count && (budget == 0 || done <= 2 * warm_up || now() - begin < budget); ++done) {
     rank.open(init::plan_in(say("again/", done)))->close();
     if (done != warm_up) continue;
-    rank.meet();  // ranks may be threads of one process, which see each other's groups
+    rank.barrier();  // ranks may be threads of one process, which see each other's groups
     before = Footprint::take();
     memory = resident_bytes();
-    rank.meet();
+    rank.barrier();
   }
-  rank.meet();
+  rank.barrier();
   constexpr size_t kRoom = size_t{8} << 20;  // bytes; what an allocator may still be settling
   const std::string when = say(" after ", done, " groups than after ", warm_up);
   const std::string left = grown_since(before, rank.scaled(2 * kSecond));

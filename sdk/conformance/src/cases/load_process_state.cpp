@@ -115,7 +115,7 @@ std::string handlers_of_cpp() {
 
 }  // namespace
 
-Surroundings look_around() {
+ProcessState process_state() {
   return {{"children", children()},
           {"descriptors", descriptors()},
           {"environment", environment()},
@@ -131,8 +131,8 @@ Surroundings look_around() {
           {"working directory", std::filesystem::current_path().string()}};
 }
 
-void compare_surroundings(Rank& rank, const Surroundings& before, const std::string& who) {
-  for (const auto& [name, value] : look_around()) {
+void compare_process_state(Rank& rank, const ProcessState& before, const std::string& who) {
+  for (const auto& [name, value] : process_state()) {
     const std::string& old = before.at(name);
     if (value == old) continue;
     // Long texts differ somewhere in the middle: show the place.

@@ -18,13 +18,13 @@ namespace backplane::conformance {
 
 // What an agent has for them. Memory is used again and again and given back at the end, for to give it back may wait
 // until the device is done with everything. Any thread.
-class TwinMemory {
+class MirrorMemory {
  public:
   // Not usable() if the agent hands out no memory of a device, or does not copy to and from it.
-  TwinMemory(const bp_process_group_api& api, void* self);
-  ~TwinMemory();
-  TwinMemory(const TwinMemory&) = delete;
-  TwinMemory& operator=(const TwinMemory&) = delete;
+  MirrorMemory(const bp_process_group_api& api, void* self);
+  ~MirrorMemory();
+  MirrorMemory(const MirrorMemory&) = delete;
+  MirrorMemory& operator=(const MirrorMemory&) = delete;
 
   bool usable() const { return device_ >= 0; }
   int32_t device() const { return device_; }
@@ -45,14 +45,14 @@ class TwinMemory {
 };
 
 // The stand-ins of one operation.
-class Twin {
+class DeviceMirror {
  public:
   // Replaces the buffers of *op. Not ok() if there was no memory for them.
-  Twin(std::shared_ptr<TwinMemory> memory, bp_op* op);
+  DeviceMirror(std::shared_ptr<MirrorMemory> memory, bp_op* op);
   // When the operation is terminal.
-  ~Twin();
-  Twin(const Twin&) = delete;
-  Twin& operator=(const Twin&) = delete;
+  ~DeviceMirror();
+  DeviceMirror(const DeviceMirror&) = delete;
+  DeviceMirror& operator=(const DeviceMirror&) = delete;
 
   bool ok() const { return ok_; }
   // When it is done: its output, to where the case looks for it. False: the device refused.
@@ -63,12 +63,12 @@ class Twin {
   struct Span {
     std::byte* begin;
     uint64_t bytes;
-    std::byte* twin;
+    std::byte* mirror;
   };
   void add(std::byte* begin, uint64_t bytes);
   void move(bp_buffer* buffer) const;
 
-  const std::shared_ptr<TwinMemory> memory_;
+  const std::shared_ptr<MirrorMemory> memory_;
   std::vector<Span> spans_;
   std::byte* output_ = nullptr;
   std::byte* output_twin_ = nullptr;

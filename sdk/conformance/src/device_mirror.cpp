@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "twin.hpp"
+#include "device_mirror.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -15,7 +15,7 @@ uint64_t rounded(uint64_t bytes) { return std::bit_ceil(std::max(bytes, kLeast))
 
 }  // namespace
 
-TwinMemory::TwinMemory(const bp_process_group_api& api, void* self)
+MirrorMemory::MirrorMemory(const bp_process_group_api& api, void* self)
     : memory_(static_cast<const bp_memory_api*>(api.extension(self, BP_EXT_MEMORY))),
       copies_(static_cast<const bp_device_api*>(api.extension(self, BP_EXT_DEVICE))) {
   if (memory_ == nullptr || !BP_HAS(memory_, release) || memory_->allocate == nullptr || memory_->release == nullptr)
@@ -31,11 +31,11 @@ TwinMemory::TwinMemory(const bp_process_group_api& api, void* self)
   }
 }
 
-TwinMemory::~TwinMemory() {
+MirrorMemory::~MirrorMemory() {
   for (bp_allocation* const allocation : allocations_) release_(allocation);
 }
 
-std::byte* TwinMemory::allocate(uint64_t bytes, int32_t device) {
+std::byte* MirrorMemory::allocate(uint64_t bytes, int32_t device) {
   bp_error err;
   bp_error_init(&err);
   bp_allocation* allocation = nullptr;
@@ -45,24 +45,24 @@ std::byte* TwinMemory::allocate(uint64_t bytes, int32_t device) {
   return static_cast<std::byte*>(data);
 }
 
-std::byte* TwinMemory::take(uint64_t bytes) {
+std::byte* MirrorMemory::take(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = idle_.find(rounded(bytes));
   return found != idle_.end() ? idle_.extract(found).mapped() : allocate(rounded(bytes), device_);
 }
 
-void TwinMemory::give(std::byte* data, uint64_t bytes) {
+void MirrorMemory::give(std::byte* data, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   idle_.emplace(rounded(bytes), data);
 }
 
-bool TwinMemory::copy(void* to, const void* from, uint64_t bytes) const {
+bool MirrorMemory::copy(void* to, const void* from, uint64_t bytes) const {
   bp_error err;
   bp_error_init(&err);
   return copies_->copy(copies_->ctx, to, from, bytes, &err) == BP_OK;
 }
 
-Twin::Twin(std::shared_ptr<TwinMemory> memory, bp_op* op) : memory_(std::move(memory)) {
+DeviceMirror::DeviceMirror(std::shared_ptr<MirrorMemory> memory, bp_op* op) : memory_(std::move(memory)) {
   const uint64_t width = bp_dtype_size(op->dtype);
   const auto bytes = [width](const bp_buffer& buffer) { return buffer.memory == BP_HOST ? buffer.count * width : 0; };
   auto* const in = static_cast<std::byte*>(op->input.data);
@@ -84,26 +84,28 @@ Twin::Twin(std::shared_ptr<TwinMemory> memory, bp_op* op) : memory_(std::move(me
   output_twin_ = static_cast<std::byte*>(op->output.data);
 }
 
-Twin::~Twin() {
-  for (const Span& span : spans_) memory_->give(span.twin, span.bytes);
+DeviceMirror::~DeviceMirror() {
+  for (const Span& span : spans_) memory_->give(span.mirror, span.bytes);
 }
 
-void Twin::add(std::byte* begin, uint64_t bytes) {
+void DeviceMirror::add(std::byte* begin, uint64_t bytes) {
   if (bytes == 0 || !ok_) return;
-  std::byte* const twin = memory_->take(bytes);
-  if (twin != nullptr) spans_.push_back({begin, bytes, twin});
-  ok_ = twin != nullptr && memory_->copy(twin, begin, bytes);
+  std::byte* const mirror = memory_->take(bytes);
+  if (mirror != nullptr) spans_.push_back({begin, bytes, mirror});
+  ok_ = mirror != nullptr && memory_->copy(mirror, begin, bytes);
 }
 
-void Twin::move(bp_buffer* buffer) const {
+void DeviceMirror::move(bp_buffer* buffer) const {
   auto* const data = static_cast<std::byte*>(buffer->data);
   for (const Span& span : spans_) {
     if (data < span.begin || data >= span.begin + span.bytes) continue;
-    *buffer = {span.twin + (data - span.begin), buffer->count, BP_CUDA, memory_->device()};
+    *buffer = {span.mirror + (data - span.begin), buffer->count, BP_CUDA, memory_->device()};
     return;
   }
 }
 
-bool Twin::bring_back() const { return output_bytes_ == 0 || memory_->copy(output_, output_twin_, output_bytes_); }
+bool DeviceMirror::bring_back() const {
+  return output_bytes_ == 0 || memory_->copy(output_, output_twin_, output_bytes_);
+}
 
 }  // namespace backplane::conformance
