@@ -107,7 +107,7 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 
 Pending::~Pending() {
   if (work_ != nullptr && std::uncaught_exceptions() == 0) finish(0);
-  // A body that was left, or what does not end: the process ends with everything.
+  // Leaks on purpose: after a failed case the process ends.
   if (work_ != nullptr || submitted_.status == BP_AGAIN) static_cast<void>(mirror_.release());
 }
 

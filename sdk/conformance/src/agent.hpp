@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend's agent as the cases use it: the table of abi/process_group.h with C++ types, and nothing hidden.
+// A backend's agent as the cases use it: the table of abi/process_group.h with C++ types, one function for each.
 #pragma once
 
 #include <functional>
@@ -30,10 +30,10 @@ const char* status_name(int32_t status);
 
 class Agent;
 
-// How an agent is to be started; what a case leaves out is the usual.
+// The arguments of an init. The defaults make an agent of the case's world.
 struct Plan {
-  std::string space = "main";  // agents of one group name the same one; reuse only when all agents of it are gone
-  int32_t rank = -1;           // -1: the rank of whoever opens it
+  std::string space = "main";  // store prefix of the group; reuse it only after all agents of the group are destroyed
+  int32_t rank = -1;           // -1: the calling rank
   int32_t world_size = -1;     // -1: the world of the case
   std::vector<int32_t> global_ranks = {};           // empty: 0, 1, ...
   const Agent* parent = nullptr;                    // the agent of the group that this one is made from
@@ -50,12 +50,12 @@ bp_op send_op(int32_t peer, uint64_t tag, const void* data, uint64_t bytes);
 bp_op recv_op(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result = nullptr);
 bp_result make_result();
 
-// The tag as the core hands it to a backend that matches fewer than 64 bits (bp_backend.tag_bits). submit does so with
-// the tags of all operations.
+// The tag as the core passes it to a backend that matches fewer than 64 bits (bp_backend.tag_bits). submit maps the tag
+// of each operation with it.
 uint64_t fit_tag(const bp_backend& backend, uint64_t tag);
 
-// An operation in flight, or already over. Movable. Destroyed before it is terminal, it is cancelled and waited for;
-// what does not end within five seconds then is left behind with its memory (the child process ends soon).
+// An operation in flight or terminal. Movable. The destructor cancels an operation that is not terminal and waits up to
+// five seconds for it; then it leaks the work and its memory (the child process ends soon).
 class Pending {
  public:
   Pending() = default;
@@ -64,7 +64,7 @@ class Pending {
   Pending& operator=(Pending&& other) noexcept;
   ~Pending();
 
-  // What submit itself said; BP_OK with in_flight() false: done inline.
+  // The outcome of submit. BP_OK with in_flight() false: the operation finished inside submit.
   const Outcome& submitted() const { return submitted_; }
   bool in_flight() const { return work_ != nullptr; }
   bp_work* work() const { return work_; }
@@ -72,8 +72,8 @@ class Pending {
   Outcome test();
   Outcome wait(Nanoseconds timeout);
   void cancel();
-  // Waits up to `timeout`; if it is not over then, cancels and waits for the end (at most five seconds more, then the
-  // status is BP_AGAIN). Releases it.
+  // Waits up to `timeout`, then cancels and waits up to five seconds more; BP_AGAIN if the operation is still not
+  // terminal. Releases it.
   Outcome finish(Nanoseconds timeout);
   // work_release; only when terminal.
   void release();
@@ -90,8 +90,8 @@ class Pending {
 
 class Agent {
  public:
-  // Calls the backend's construct_options and init. `outcome` says how it went; an agent that did not start may only be
-  // destroyed. `log` gets what the backend logs.
+  // Calls the backend's construct_options and init and stores the result in `outcome`. An agent that did not start may
+  // only be destroyed. `log` receives the backend's log lines.
   Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink log, Outcome& outcome);
   // Like close, unless an exception is on its way: then the agent is left behind, for its works may be in use.
   ~Agent();
@@ -104,7 +104,7 @@ class Agent {
   const bp_agent& raw() const { return agent_; }
   const bp_backend& backend() const { return backend_; }
   Host& host() { return *host_; }
-  // From now on operations get memory of the backend's device instead of the host's. False: it hands out none.
+  // Makes later operations use memory of the backend's device. False: the backend allocates none.
   bool use_twins();
   // Null: buffers are what the cases make them.
   const std::shared_ptr<MirrorMemory>& mirrors() const { return mirrors_; }
@@ -121,9 +121,9 @@ class Agent {
   Pending isend(int32_t peer, uint64_t tag, const void* data, uint64_t bytes);
   Pending irecv(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result = nullptr);
 
-  // As the core does it: first the host's flag, then the table's function.
+  // Aborts as the core does: sets the host's flag, then calls the table's abort.
   void abort(int32_t status, int32_t peer_rank, const std::string& text);
-  // Requests abort from the host and destroys. Further calls do nothing.
+  // Sets the host's abort flag and destroys the agent. Further calls do nothing.
   void close();
   // Called at the beginning of close, and at its end if there was a group.
   std::function<void()> before_close;
@@ -141,8 +141,8 @@ class Agent {
   std::shared_ptr<MirrorMemory> mirrors_;
 };
 
-// The values of a schema with some replaced, as the core would hand them over: durations in nanoseconds, bytes in
-// bytes, bools as true or false. The strings belong to the object.
+// A schema's defaults with some values replaced, in the form that the core passes: durations in nanoseconds, sizes in
+// bytes, bools as true or false. Owns the strings.
 class OptionValues {
  public:
   OptionValues(const bp_backend& backend, const std::map<std::string, std::string>& replaced);

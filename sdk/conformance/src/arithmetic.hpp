@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What reductions ought to give, written for clarity and not for speed: the reference of the collectives' cases, and
-// the "backplane.reduce/1" of the harness's host.
+// Reference implementation of reductions, written for clarity rather than speed. The collectives' cases compare with
+// it, and the harness's host offers it as "backplane.reduce/1".
 #pragma once
 
 #include <cstdint>
 
 namespace backplane::conformance {
 
-// True if types.h allows this reduction of this dtype.
+// Whether types.h allows this reduction of this dtype.
 bool goes_together(uint32_t dtype, uint32_t reduce_op);
 
 // out[i] = left[i] op right[i], as ext/reduce.h says. avg and premul_sum combine like sum.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A case: a rule, and a body that tries whether a backend keeps it.
+// A case: one rule of the ABI, and a body that checks whether a backend keeps it.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace backplane::conformance {
 
-// What a backend must declare, and a run must offer, for the case to mean something; else it is skipped by name.
+// The conditions under which a case applies. Otherwise it is skipped, and the report names the unmet condition.
 struct Needs {
   uint64_t ops = BP_BIT(BP_SEND) | BP_BIT(BP_RECV);  // native operations, all of them
   uint32_t flags = 0;                                // BP_BACKEND_..., all of them
@@ -30,7 +30,7 @@ struct Case {
   void (*body)(Rank& rank) = nullptr;
   Nanoseconds deadline = 20 * kSecond;  // of one run, scaled
   bool loads = true;                    // false: the body loads the plugin itself (Run::plugin is null)
-  int32_t extra_processes = 0;          // processes beside the ranks that run the body too
+  int32_t extra_processes = 0;          // they run the body as well, but are no ranks
   bool own_network = false;             // in a network namespace of its own, loopback up; skipped if not permitted
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pipe from a child to the supervisor. Records are written whole (at most PIPE_BUF bytes), so that the threads of a
-// child and even a child that is killed never leave half of one.
+// The pipe from a child to the supervisor. Each record is one write of at most PIPE_BUF bytes, which the kernel makes
+// atomic: neither threads of a child nor a killed child leave a partial record.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Record {
   std::vector<std::string> fields;
 };
 
-// Writes to a pipe; from any thread. A pipe that nobody reads any more is no error: the supervisor has ended the case.
+// Writes records to a pipe; any thread. A pipe without a reader is no error: the supervisor has ended the case.
 class Channel {
  public:
   explicit Channel(int descriptor) : descriptor_(descriptor) {}
@@ -45,7 +45,7 @@ class Channel {
 class RecordReader {
  public:
   void feed(std::string_view bytes) { buffer_ += bytes; }
-  // False: no complete record is there. What makes no sense (a plugin may write anywhere) is dropped.
+  // False: there is no complete record. Malformed records are dropped: a plugin may write to any descriptor.
   bool next(Record& record);
 
  private:

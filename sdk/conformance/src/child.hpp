@@ -10,7 +10,7 @@
 
 namespace backplane::conformance {
 
-// How a child is to run. Everything in it was made before the fork.
+// What a child needs to run. Built before the fork.
 struct ChildSetup {
   const Case* which = nullptr;
   Run run;
@@ -22,8 +22,8 @@ struct ChildSetup {
 // Closes what it does not need, loads the plugin, runs the body and ends the process.
 [[noreturn]] void run_child(ChildSetup& setup);
 
-// Why there is nothing to load at this path: no such file, a directory, a FIFO, a device (to open one may wait for
-// ever). Empty if it is a regular file. Opens nothing.
+// Why the path cannot be loaded: no such file, a directory, a FIFO, a device. Empty for a regular file. Does not open
+// it, since opening a FIFO can block.
 std::string file_problem(const std::string& path);
 
 // Opens a plugin file (RTLD_NOW | RTLD_LOCAL) and returns its entry; null, and why, if it cannot.

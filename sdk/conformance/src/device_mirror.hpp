@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of a device that stands in for the host buffers of operations, so that a backend of devices goes through the
-// same cases with them: what an operation reads is copied there before it starts, and its output back when it is done.
+// Mirrors the host buffers of operations in device memory, so that cases written for host memory run on a device:
+// inputs are copied to the mirror before an operation starts, outputs back after it has ended.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace backplane::conformance {
 
-// What an agent has for them. Memory is used again and again and given back at the end, for to give it back may wait
-// until the device is done with everything. Any thread.
+// An agent's device memory for mirrors. Blocks are reused and released at the end, since a release may wait until the
+// device is idle. Any thread.
 class MirrorMemory {
  public:
   // Not usable() if the agent hands out no memory of a device, or does not copy to and from it.
@@ -44,7 +44,7 @@ class MirrorMemory {
   std::vector<bp_allocation*> allocations_;
 };
 
-// The stand-ins of one operation.
+// The mirrors of one operation's buffers.
 class DeviceMirror {
  public:
   // Replaces the buffers of *op. Not ok() if there was no memory for them.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the supervisor knows of a backend without ever opening its plugin: what a child has read from the descriptor.
+// What a child has read from a backend's descriptor. The supervisor itself never opens the plugin.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ const Case& describing();
 // Why the case cannot be run on such a backend with so many ranks; empty if it can.
 std::string inapplicable(const Case& which, const Facts& facts, int32_t ranks, bool from_file);
 
-// The world sizes to run the case at, where the user asked for `ranks`: its own, or else that one. Asked for one rank,
-// nothing is said about worlds of several; empty if the case has no other.
+// The world sizes to run the case at: the case's own, else `ranks`, which the user asked for. With `ranks` 1 only those
+// of one rank; empty if the case has none.
 std::vector<int32_t> worlds(const Case& which, int32_t ranks);
 
 }  // namespace backplane::conformance

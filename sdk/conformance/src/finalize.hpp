@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of the library below a backend: what the core does when a process ends (bp_backend.finalize).
+// Finalizes the library below a backend, as the core does when a process ends (bp_backend.finalize).
 #pragma once
 
 #include "backplane/abi/abi.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host table that one agent gets: its store is a part of the world's, its log goes to the supervisor.
+// The host table of one agent. Its store is a prefix of the world's; its log goes to the supervisor.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace backplane::conformance {
 
 using LogSink = std::function<void(uint32_t level, const char* text)>;
 
-// Does the environment name a secret? Then the whole check is one of a job that has it.
+// Whether the environment names a secret, which makes the checked job a secure one.
 bool named_secret();
 
 // Keeps its address; must outlive the agent.
@@ -30,7 +30,7 @@ class Host {
   Host& operator=(const Host&) = delete;
 
   const bp_host* table() const { return &table_; }
-  // For cases about hosts of other minors: what the plugin sees may be changed before it is handed out.
+  // Lets cases about hosts of other minor versions change the table before the plugin gets it.
   bp_host& mutable_table() { return table_; }
 
   void request_abort() { abort_.store(true); }

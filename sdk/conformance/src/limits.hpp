@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A machine that has run out of something, for the calling thread and the threads that it starts from then on.
+// Simulates exhausted resources for the calling thread and the threads that it starts afterwards.
 #pragma once
 
 #include <atomic>
@@ -22,12 +22,12 @@ class DescriptorLimit {
   unsigned long before_ = 0;
 };
 
-// From now on, and for good, nothing grows in memory that is shared: ftruncate, fallocate and memfd_create answer
-// ENOSPC. False, and why, if the machine does not permit it.
+// Makes ftruncate, fallocate and memfd_create fail with ENOSPC for the rest of the process. False, with the reason, if
+// the machine does not permit it.
 bool deny_shared_memory(std::string& why_not);
 
-// Refuses threads (EAGAIN) once this process has so many. Made once in a process, before the
-// threads in question; stays till the end of the process.
+// Makes thread creation fail with EAGAIN above a number of threads. Made once in a process, before those threads; lasts
+// until the process ends.
 class ThreadLimit {
  public:
   // Null, and why, if the machine does not permit it.

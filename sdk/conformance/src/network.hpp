@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A network of its own for the processes of one case: a network namespace with nothing in it but loopback, and a
-// /dev/shm of its own. So that a case may listen to all packets, take the network down, and count sockets and shared
-// memory without seeing those of others.
+// A private network for the processes of one case: a network namespace with only loopback, and a private /dev/shm. A
+// case can capture all packets, take the network down, and count sockets and shared memory without interference.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +11,7 @@
 
 namespace backplane::conformance {
 
-// Owns a process that does nothing but keep the namespaces; it ends with this object, or with its maker.
+// Owns an idle process that keeps the namespaces alive. The process ends with this object or with its parent.
 class NetworkHolder {
  public:
   // Blocks for some milliseconds. Without a value where the machine does not permit it; `why_not` then says why. The
@@ -25,8 +24,8 @@ class NetworkHolder {
 
   pid_t pid() const { return pid_; }
 
-  // Moves the calling thread in, and those that it starts from then on: before there are others. The working directory
-  // stays. False: it could not, errno says why.
+  // Moves the calling thread, and the threads that it starts later, into the namespaces. Call it before there are other
+  // threads. The working directory stays. False: failed, see errno.
   bool join() const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernel says of the calling process: descriptors, threads, memory, children, sockets. All from /proc.
+// Reads the state of the calling process from /proc: descriptors, threads, memory, children, sockets.
 #pragma once
 
 #include <sys/types.h>
@@ -28,7 +28,7 @@ std::set<pid_t> child_processes();
 // Names in /dev/shm.
 std::set<std::string> shared_memory();
 uint64_t resident_bytes();
-// Is a sanitizer in the process? It keeps freed memory, so that resident memory says nothing.
+// Whether a sanitizer is active. It keeps freed memory, so resident memory is meaningless.
 bool has_sanitizer();
 // The signals that a thread of this process blocks: bit n-1 for signal n. All of them if it has ended.
 uint64_t blocked_signals(pid_t thread);
@@ -49,13 +49,13 @@ struct Footprint {
   static Footprint take();
 };
 
-// What is there now and was not before: "descriptor 9 (socket:[1234])"; empty: nothing. Waits up to `patience` for it
-// to go, for the kernel may take a moment after a thread has been joined.
+// What has been added since `before`: "descriptor 9 (socket:[1234])"; empty: nothing. Waits up to `patience` for it to
+// disappear: the kernel releases some resources shortly after a thread was joined.
 std::string grown_since(const Footprint& before, Nanoseconds patience);
 // The same, and no descriptor may be gone, either.
 std::string left_behind(const Footprint& before, Nanoseconds patience);
 
-// An address that somebody in this network namespace listens on.
+// A listening address in this network namespace.
 struct Listener {
   int family = 0;       // AF_INET, AF_INET6, AF_UNIX
   std::string address;  // the sockaddr's bytes, ready for connect

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Listens to what goes over loopback of the caller's network namespace, and keeps how each TCP connection began.
+// Captures packets on loopback of the caller's network namespace, and keeps the beginning of each TCP connection.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@
 
 namespace backplane::conformance {
 
-// How a client began: at most 2 KiB of what it sent, and where each of its packets ended.
+// The first bytes that a client sent, at most 2 KiB, and the end of each of its packets.
 struct Opening {
   std::string bytes;
   std::vector<size_t> ends;  // rising; the last one is bytes.size()

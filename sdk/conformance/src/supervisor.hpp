@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs one case once: forks its ranks, listens to them, keeps the deadline, and ends whatever is left. Single-threaded.
+// Runs one case once: forks its ranks, reads their records, enforces the deadline, and kills what remains.
+// Single-threaded.
 #pragma once
 
 #include <functional>
@@ -9,7 +10,7 @@
 
 namespace backplane::conformance {
 
-// What came out of one run.
+// The results of one run.
 struct Outcomes {
   std::vector<Finding> findings;
   std::vector<std::string> skips;

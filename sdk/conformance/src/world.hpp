@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the processes of one case share: memory that the supervisor maps before it forks them. It holds the store behind
-// every host table, a barrier of the harness's own, and for each rank what it is doing and whether it lives. Because
-// it is memory, a rank that is killed at any point has still said what it was doing.
+// Memory that the processes of one case share; the supervisor maps it before it forks. It holds the store behind every
+// host table, a barrier, and the step and state of each rank. A rank that is killed leaves its last step there.
 #pragma once
 
 #include <pthread.h>
@@ -31,11 +30,11 @@ Nanoseconds now();
 constexpr int32_t kMaxRanks = 64;
 constexpr int32_t kMaxMembers = kMaxRanks + 8;  // ranks and extra_processes
 
-// What became of a rank, as a liveness service would tell the others.
+// The state of a rank, as a failure detector would report it.
 enum class RankState : uint32_t {
   kAlive,
-  kLost,     // its process died without leave, or has not moved for too long
-  kDeparted  // its process ended in order
+  kLost,     // its process died without leaving, or was stopped for too long
+  kDeparted  // its process ended in an orderly way
 };
 
 class World {
@@ -55,24 +54,23 @@ class World {
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   bool erase(std::string_view key);
 
-  // Waits until all ranks have come to the same barrier, or one of them has failed or is gone. False: they never will,
-  // or the time is over.
+  // A barrier of all ranks. False: a rank failed or ended, or the timeout passed.
   bool barrier(Nanoseconds timeout);
-  // A member failed: nobody waits for it any longer.
+  // Releases all barriers: a member failed.
   void break_barriers();
   bool broken() const { return broken_.load() != 0; }
 
-  // From now on a group may have failed: a rank died or was stopped, an init failed, an agent was aborted.
+  // Records that a group may have failed: a rank died or was stopped, an init failed, an agent was aborted.
   void mark_failed() { failed_.store(1); }
   bool has_failed() const { return failed_.load() != 0; }
 
-  // The member does nothing more in its body, but for letting go of what it holds.
+  // Marks the end of the member's body; only its destructors still run.
   void leave(int32_t member);
   bool has_left(int32_t member) const { return members_[static_cast<size_t>(member)].has_left.load(); }
-  // Waits until all ranks have left, or are gone.
+  // Waits until all ranks have left or ended.
   void await_leaving(Nanoseconds timeout);
 
-  // What `member` (a rank, or an extra process from ranks() on) is doing; up to 119 bytes are kept.
+  // The step of `member`, a rank or (from ranks() on) an extra process; at most 119 bytes.
   void set_step(int32_t member, std::string_view text);
   std::string step(int32_t member) const;
 
@@ -82,7 +80,7 @@ class World {
   // Written by the supervisor, read by the monitors of the other ranks.
   void set_state(int32_t rank, RankState state);
   RankState state(int32_t rank) const;
-  // Changes whenever a state does; wait_for_state_change returns when it is not `seen` any more, or after 50 ms.
+  // A counter of state changes. wait_for_state_change returns once it differs from `seen`, or after 50 ms.
   uint32_t states_version() const;
   void wait_for_state_change(uint32_t seen);
 

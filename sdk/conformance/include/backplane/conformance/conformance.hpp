@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Does a backend keep the rules of the plugin ABI? This library runs the cases and says where it does not.
+// The conformance harness: runs cases that check whether a backend keeps the rules of the plugin ABI.
 //
 //     backplane::conformance::Subject subject;
 //     subject.path = "backplane_acme.so";                      // or subject.entry = &bp_plugin_v1;
@@ -8,10 +8,10 @@
 //     std::cout << to_text(report);
 //     return exit_code(report);
 //
-// It drives the backend through the bare ABI with a host table and a store of its own: no core takes part. Each case
-// runs its ranks as fresh child processes (backends whose ranks share one process: as threads of one child) under a
-// supervisor with a deadline, so a plugin that crashes, hangs or exits costs its own case and no more. The supervisor
-// itself never opens the plugin. What the core adds over every backend is the business of the core's own tests.
+// The harness drives the backend through the bare ABI, with its own host table and store; libbackplane takes no part.
+// Each case runs its ranks as new child processes under a supervisor with a deadline, so that a plugin that crashes,
+// hangs or exits fails only its own case. Backends whose ranks share one process run as threads of one child. The
+// supervisor never opens the plugin. What the core adds over a backend is tested by the core's tests.
 #pragma once
 
 #include <cstdint>
@@ -24,42 +24,41 @@
 
 namespace backplane::conformance {
 
-// What is checked. A path is loaded afresh in each child; an entry is a plugin that is linked into this program.
+// The plugin to check: either `path`, which each child loads, or `entry`, a plugin linked into this program.
 struct Subject {
   std::string path;
   const bp_plugin* entry = nullptr;
-  std::string backend;  // id; empty: the plugin's first
-  // What a harness has to know about one backend to run it at all. Nothing here can excuse a failure.
-  std::map<std::string, std::string> options = {};  // values that replace defaults of the schema
+  std::string backend;                              // id; empty: the plugin's first
+  std::map<std::string, std::string> options = {};  // backend options; they replace the schema's defaults
 };
 
 enum class Level {
   kMust,  // every backend
-  kFull   // also what is slow, large or a matter of quality
+  kFull   // adds slow and large cases, and cases about quality
 };
 
 enum class Verdict { kPassed, kFailed, kSkipped };
 
-// What one rank saw that it should not have seen.
+// One violation of a rule, as one rank observed it.
 struct Finding {
-  int32_t rank = -1;     // -1: the supervisor saw it
+  int32_t rank = -1;     // -1: observed by the supervisor
   std::string expected;  // may be empty
   std::string actual;
-  std::string step;  // what the rank was doing then
+  std::string step;  // the step of the case that the rank was in
 };
 
 struct Result {
   std::string group;  // "p2p"
   std::string name;   // "tag-match"
-  std::string about;  // one line: the rule that is checked
+  std::string about;  // the rule that the case checks, in one line
   Level level = Level::kMust;
   Verdict verdict = Verdict::kSkipped;
   std::string reason;  // why it was skipped
   std::vector<Finding> findings;
-  std::string output;  // what the ranks printed or logged, if it failed (at most 4 KiB)
+  std::string output;  // of the ranks and their logs, if the case failed; at most 4 KiB
   double seconds = 0;
   uint64_t seed = 0;
-  std::string reproduce;  // a command
+  std::string reproduce;  // the command that runs this case with this seed
 };
 
 // One native combination of the capability matrix.
@@ -68,8 +67,8 @@ struct Cell {
   uint32_t dtype = 0;
   uint32_t reduce_op = 0;  // 0 for operations that reduce nothing
   uint32_t memory = 0;     // BP_HOST ...
-  uint64_t passed = 0;     // how often it was seen to be right ...
-  uint64_t failed = 0;     // ... and wrong; neither: declared, not tried
+  uint64_t passed = 0;     // number of correct results
+  uint64_t failed = 0;     // number of wrong results; both 0: declared but not tried
 };
 
 struct Report {
@@ -81,35 +80,35 @@ struct Report {
   uint64_t seed = 0;
   std::vector<Result> results;  // in the order of cases()
   std::vector<Cell> matrix;
-  std::string error;  // why the check could not be done (no such file, ranks out of range, no process); else empty
+  std::string error;  // why the check could not be run (no such file, ranks out of range, no process); else empty
   double seconds = 0;
 };
 
 struct Progress {
-  size_t done = 0;  // cases that have ended
+  size_t done = 0;  // number of cases that have ended
   size_t total = 0;
-  const Result* last = nullptr;  // the one that has just ended; null when `running` begins
+  const Result* last = nullptr;  // of the case that has just ended; null when `running` begins
   std::string running;           // "p2p.tag-match"
 };
 
 struct Settings {
   int32_t ranks = 4;  // 1 .. 64
   Level level = Level::kMust;
-  std::vector<std::string> filters = {};    // "p2p", "p2p.tag-match", or with * and ?; empty: all
-  uint64_t seed = 0;                        // 0: drawn
-  bool on_device = false;                   // operations get memory of the backend's device in place of the host's
+  std::vector<std::string> filters = {};    // "p2p", "p2p.tag-match", or patterns with * and ?; empty: all cases
+  uint64_t seed = 0;                        // 0: a random seed
+  bool on_device = false;                   // operations use memory of the backend's device instead of host memory
   double patience = 1;                      // factor on all deadlines, for slow machines and instrumented builds
-  std::string command = "backplane check";  // how `reproduce` begins
+  std::string command = "backplane check";  // the beginning of Result::reproduce
   std::function<void(const Progress&)> on_progress = {};
-  // Called in each child process before it does anything else, with the (lowest) rank that it plays.
+  // Called first in each child process, with its rank, or the lowest of its ranks.
   std::function<void(int32_t rank)> in_child = {};
 };
 
-// The cases there are, with their level and meaning; verdict kSkipped.
+// Lists all cases, each with its rule and level and the verdict kSkipped. Runs none.
 std::vector<Result> cases();
 
-// Runs the cases, one after the other. Blocks (about a minute at 4 ranks). The caller should have no other threads:
-// children are forked. Never throws for what the plugin does; Report::error tells of the harness's own harness_error.
+// Runs the cases one after the other. Blocks, about a minute with 4 ranks. Forks: the caller should have no other
+// threads. Nothing that the plugin does makes it throw; Report::error reports failures of the harness itself.
 Report check(const Subject& subject, const Settings& settings);
 
 std::string to_text(const Report& report, bool colour = false);
@@ -118,7 +117,7 @@ std::string to_junit(const Report& report);  // JUnit XML
 std::string to_json(const Report& report);
 std::string progress_line(const Progress& progress);  // "[ 12/110] p2p.tag-match"
 
-// 0: everything of the MUST level that ran has passed; 1: not; 2: Report::error, nothing can be said.
+// 0: every case of level MUST that ran has passed; 1: one has failed; 2: Report::error is set, there is no verdict.
 int exit_code(const Report& report);
 
 }  // namespace backplane::conformance
