@@ -68,7 +68,7 @@ struct CudaTable {
   cudaError_t (*event_destroy)(cudaEvent_t) = nullptr;
   cudaError_t (*event_record)(cudaEvent_t, cudaStream_t) = nullptr;
   cudaError_t (*event_query)(cudaEvent_t) = nullptr;
-  // Of tools/launch_cost alone. Null where the library's runtime lacks them.
+  // Of tools/gpu/nccl_launch_cost.cpp alone. Null where the library's runtime lacks them.
   cudaError_t (*launch_host_func)(cudaStream_t, cudaHostFn_t, void*) = nullptr;
   cudaError_t (*mem_get_info)(size_t*, size_t*) = nullptr;
 };

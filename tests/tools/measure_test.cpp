@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How times are taken and what is made of them, over subjects that take none.
-#include "bench/measure.hpp"
+#include "measure/measure.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "backplane/bench_report.hpp"
-#include "bench/buffers.hpp"
+#include "bench/report.hpp"
+#include "measure/buffers.hpp"
 #include "support/environment.hpp"
 
 namespace backplane::bench {

@@ -10,8 +10,8 @@
 
 #include "backplane/process_group.hpp"
 #include "commands.hpp"
-#include "failure.hpp"
-#include "job.hpp"
+#include "common/failure.hpp"
+#include "run/job.hpp"
 
 namespace backplane::tool {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "backplane/backplane.h"
 #include "commands.hpp"
-#include "failure.hpp"
-#include "question.hpp"
-#include "table.hpp"
+#include "common/failure.hpp"
+#include "common/question.hpp"
+#include "common/table.hpp"
 
 namespace backplane::tool {
 namespace {

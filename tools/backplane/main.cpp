@@ -9,8 +9,8 @@
 
 #include "backplane/backplane.h"
 #include "commands.hpp"
-#include "failure.hpp"
-#include "process.hpp"
+#include "common/failure.hpp"
+#include "common/process.hpp"
 
 namespace backplane::tool {
 namespace {

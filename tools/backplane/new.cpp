@@ -19,8 +19,8 @@
 #include "backplane/abi/version.h"
 #include "backplane/registry.hpp"
 #include "commands.hpp"
-#include "failure.hpp"
-#include "table.hpp"
+#include "common/failure.hpp"
+#include "common/table.hpp"
 
 namespace backplane::tool {
 namespace {

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/peers.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+
+#include "common/failure.hpp"
+#include "common/process.hpp"
+#include "common/program.hpp"
+#include "common/table.hpp"
+
+namespace backplane::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOpenMpi = "openmpi";
+constexpr const char* kMpich = "mpich";
+constexpr const char* kGloo = "raw-gloo";
+constexpr const char* kTorch = "torch";
+constexpr std::chrono::seconds kImportTime{60};  // of torch, from a slow disk
+
+// Drivers lie beside the command: bin/backplane, libexec/backplane/bench_openmpi.
+std::string driver(const std::string& peer, const std::string& file, const std::string& needs) {
+  std::error_code error;
+  const fs::path command = fs::read_symlink("/proc/self/exe", error);
+  const fs::path path = command.parent_path().parent_path() / "libexec" / "backplane" / file;
+  if (fs::exists(path, error)) return path.string();
+  throw Failure(kNotFound, fmt::format("{} has no driver at {}; build Backplane where {} is installed", peer,
+                                       path.string(), needs));
+}
+
+std::string installed(const std::string& program, const std::string& package) {
+  try {
+    return find_program(program);
+  } catch (const Failure&) {
+    throw Failure(kNotFound, fmt::format("{} is not installed (Debian: {})", program, package));
+  }
+}
+
+int cores() {
+  cpu_set_t allowed;
+  return ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+}
+
+void require_module(const std::string& python) {
+  const Descriptor null = open_null_device();
+  Child child;
+  child.path = python;
+  child.arguments = {python, "-c", "import torch.distributed as d; raise SystemExit(not d.is_gloo_available())"};
+  for (char** entry = environ; *entry != nullptr; ++entry) child.environment.emplace_back(*entry);
+  child.input = child.output = child.error = null.get();
+  const Started started = start(child);
+  int status = -1;
+  if (started.pid > 0) {
+    const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, started.pid, 0)));
+    pollfd ended = {process.get(), POLLIN, 0};
+    const bool in_time = ::poll(&ended, 1, std::chrono::milliseconds(kImportTime).count()) > 0;
+    status = in_time ? reap(started.pid) : kill_and_reap(started.pid);
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    throw Failure(kNotFound, fmt::format("{} has no module torch with gloo (Debian: python3-torch)", python));
+  }
+}
+
+Contestant mpi(const std::string& name, int ranks) {
+  Contestant made;
+  made.launches_itself = true;
+  if (name == kMpich) {
+    made.command = {installed("mpirun.mpich", "mpich"), "-np", std::to_string(ranks)};
+  } else {
+    made.command = {installed("mpirun.openmpi", "openmpi-bin"), "-np", std::to_string(ranks), "--bind-to", "none"};
+    if (ranks > cores()) made.command.emplace_back("--oversubscribe");
+    if (::geteuid() == 0) made.command.emplace_back("--allow-run-as-root");
+  }
+  made.command.push_back(driver(name, "bench_" + name, name == kMpich ? "libmpich-dev" : "libopenmpi-dev"));
+  return made;
+}
+
+Contestant gloo() {
+  Contestant made;
+  made.wants_directory = true;
+  made.command = {driver(kGloo, "bench_gloo", "libgloo-dev")};
+  return made;
+}
+
+Contestant torch() {
+  Contestant made;
+  made.wants_directory = true;
+  const std::string python = installed("python3", "python3");
+  require_module(python);
+  made.command = {python, driver(kTorch, "bench_torch.py", "python3-torch")};
+  return made;
+}
+
+std::vector<std::string> settings(const std::string& written) {
+  std::vector<std::string> result;
+  size_t begin = written.find('?');
+  while (begin != std::string::npos) {
+    const size_t end = written.find('&', begin + 1);
+    const std::string one = written.substr(begin + 1, end == std::string::npos ? end : end - begin - 1);
+    if (one.find('=') == std::string::npos || one.front() == '=' || one.front() == '-') {
+      throw Failure(kWrongUse, fmt::format("--peer {}: expected VARIABLE=VALUE after '?' and '&'", printable(written)));
+    }
+    result.push_back(one);
+    begin = end;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::string> peer_names() { return {kOpenMpi, kMpich, kGloo, kTorch}; }
+
+Contestant find_peer(const std::string& written, int ranks) {
+  const std::string name = written.substr(0, written.find('?'));
+  const std::vector<std::string> names = peer_names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    throw Failure(kWrongUse,
+                  fmt::format("there is no peer {}; these are known: {}, all", printable(name), join(names)));
+  }
+  const std::vector<std::string> variables = settings(written);
+  Contestant made = name == kGloo ? gloo() : name == kTorch ? torch() : mpi(name, ranks);
+  if (!variables.empty()) {
+    std::vector<std::string> command = {find_program("env")};
+    command.insert(command.end(), variables.begin(), variables.end());
+    command.insert(command.end(), made.command.begin(), made.command.end());
+    made.command = std::move(command);
+  }
+  made.subjects = {fmt::format("peer {}", written)};
+  made.is_peer = true;
+  return made;
+}
+
+}  // namespace backplane::tool

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// backplane check: does a backend keep the rules of the plugin ABI?
+#include <fmt/format.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "check/filters.hpp"
+#include "check/subject.hpp"
+#include "commands.hpp"
+#include "common/aside.hpp"
+#include "common/failure.hpp"
+#include "common/table.hpp"
+#include "run/rank_environment.hpp"
+
+namespace backplane::tool {
+namespace {
+
+using conformance::Level;
+using conformance::Report;
+
+struct CheckSettings {
+  std::string subject;
+  std::string backend;
+  int32_t ranks = 4;
+  std::string level = "must";
+  std::vector<std::string> filters;
+  std::string format = "text";
+  std::string output;
+  uint64_t seed = 0;
+  double patience = 1;
+  std::vector<std::string> options;
+  std::string buffers = "host";
+  bool list = false;
+};
+
+std::map<std::string, std::string> key_values(const std::vector<std::string>& words) {
+  std::map<std::string, std::string> result;
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw Failure(kWrongUse, fmt::format("--option wants KEY=VALUE, not {}", printable(word)));
+    }
+    if (!result.emplace(word.substr(0, equals), word.substr(equals + 1)).second) {
+      throw Failure(kWrongUse, fmt::format("--option {} is given twice", printable(word.substr(0, equals))));
+    }
+  }
+  return result;
+}
+
+// How the command to reproduce a failure begins; the library adds the subject and the case.
+std::string reproduction(const CheckSettings& settings) {
+  std::string command = "backplane check";
+  if (!settings.backend.empty()) command += " --backend " + shell_quoted(settings.backend);
+  for (const std::string& option : settings.options) command += " --option " + shell_quoted(option);
+  if (settings.buffers != "host") command += " --buffers " + settings.buffers;
+  if (settings.patience != 1) command += fmt::format(" --patience {:g}", settings.patience);
+  return command;
+}
+
+std::string formatted(const Report& report, const std::string& format, bool colour) {
+  if (format == "tap") return conformance::to_tap(report);
+  if (format == "junit") return conformance::to_junit(report);
+  if (format == "json") return conformance::to_json(report);
+  return conformance::to_text(report, colour);
+}
+
+bool on_terminal(FILE* stream) { return ::isatty(::fileno(stream)) != 0; }
+
+bool wants_colour() {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return on_terminal(stdout) && (no_colour == nullptr || *no_colour == '\0');
+}
+
+// One line that is written over and over; nothing unless somebody watches.
+class ProgressLine {
+ public:
+  void show(const std::string& text) {
+    if (!watched_) return;
+    fmt::print(stderr, "\r{}\x1b[K", printable(text));
+    std::fflush(stderr);
+    shown_ = true;
+  }
+  void clear() {
+    if (!shown_) return;
+    fmt::print(stderr, "\r\x1b[K");
+    std::fflush(stderr);
+    shown_ = false;
+  }
+
+ private:
+  const bool watched_ = on_terminal(stderr);
+  bool shown_ = false;
+};
+
+void write_report(const std::string& path, const std::string& text) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "we"), std::fclose);
+  if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() || std::fflush(file.get()) != 0) {
+    throw Failure(kFailed, fmt::format("cannot write the report to {}: {}", printable(path), errno_text(errno)));
+  }
+}
+
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw Failure(kFailed, fmt::format("cannot print the report: {}", errno_text(errno)));
+  }
+}
+
+// Of a plugin that the core refuses, no more than the loading is worth a look.
+std::vector<std::string> loading_only(const std::vector<std::string>& names) {
+  std::vector<std::string> result;
+  for (const std::string& name : names) {
+    if (name.starts_with("load.")) result.push_back(name);
+  }
+  return result;
+}
+
+struct Suite {
+  int exit_code;
+  std::string report;
+};
+
+// In a process of its own, whatever the plugin does to it. Throws Failure if that process did not live to the end.
+Suite run_suite(const conformance::Subject& subject, conformance::Settings settings,
+                const std::function<std::string(const Report&)>& write) {
+  constexpr std::chrono::minutes kSilence(10);  // longer than any case may take
+  const auto body = [&subject, &settings, &write](const Say& say) {
+    settings.on_progress = [&say](const conformance::Progress& progress) {
+      if (progress.last == nullptr) say(conformance::progress_line(progress));
+    };
+    const Report report = conformance::check(subject, settings);
+    return std::to_string(conformance::exit_code(report)) + " " + write(report);
+  };
+  ProgressLine progress;
+  std::string running = "before the first case";
+  const auto show = [&progress, &running](const std::string& line) {
+    running = "during " + line.substr(line.rfind(' ') + 1);
+    progress.show(line);
+  };
+  const std::chrono::duration<double> silence = kSilence * std::max(1.0, settings.patience);
+  const Aside aside = run_aside(body, show, std::chrono::duration_cast<std::chrono::nanoseconds>(silence));
+  progress.clear();
+  if (!aside.complete) {
+    throw Failure(kFailed, fmt::format("the check {} {}; if nobody else did that, it was the plugin, which must leave "
+                                       "other processes alone",
+                                       aside.trouble, running));
+  }
+  return {std::atoi(aside.result.c_str()), aside.result.substr(aside.result.find(' ') + 1)};
+}
+
+int check(const CheckSettings& settings) {
+  const Level level = settings.level == "full" ? Level::kFull : Level::kMust;
+  conformance::Settings suite;
+  suite.ranks = settings.ranks;
+  suite.level = level;
+  suite.seed = settings.seed;
+  suite.patience = settings.patience;
+  suite.on_device = settings.buffers == "device";
+  suite.command = reproduction(settings);
+  suite.filters = chosen_cases(settings.filters, level);
+  suite.in_child = [](int32_t rank) {
+    for (const auto& [name, value] : extra_variables(rank)) ::setenv(name.c_str(), value.c_str(), 1);
+  };
+  const FoundSubject found =
+      find_subject(settings.subject, settings.backend, key_values(settings.options), settings.patience);
+  if (!settings.output.empty()) write_report(settings.output, "");  // rather now than after a minute's work
+  if (!found.refusal.empty()) {
+    const std::string verdict = fmt::format("Backplane refuses this plugin: {}\n", printable(found.refusal));
+    // Other formats than text have no place for it.
+    if (settings.format == "text" && settings.output.empty()) {
+      print(verdict);
+    } else {
+      fmt::print(stderr, "{}", verdict);
+    }
+    suite.filters = loading_only(suite.filters);
+    if (suite.filters.empty()) return kFailed;
+  }
+  const bool colour = settings.output.empty() && wants_colour();
+  const Suite done = run_suite(found.subject, suite, [&settings, colour](const Report& report) {
+    return formatted(report, settings.format, colour);
+  });
+  if (settings.output.empty()) {
+    print(done.report);
+  } else {
+    write_report(settings.output, done.report);
+  }
+  return found.refusal.empty() ? done.exit_code : std::max(done.exit_code, kFailed);
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, int& exit_code) {
+  auto settings = std::make_shared<CheckSettings>();
+  CLI::App* command = app.add_subcommand("check", "Try whether a backend keeps the rules of the plugin ABI");
+  command->footer("Exit codes: 0 all rules hold, 1 they do not, 2 wrong use, or the check itself could not be done.");
+  command->add_option("subject", settings->subject, "A plugin file, or a backend as 'backplane list' names it")
+      ->option_text("FILE|NAME");
+  command->add_option("-n,--ranks", settings->ranks, "How many ranks take part, 1 to 64 (4)")
+      ->option_text("RANKS")
+      ->check(CLI::Range(1, 64));
+  command
+      ->add_option("--level", settings->level, "must: the rules; full: also what is slow, large or a matter of quality")
+      ->option_text("LEVEL")
+      ->check(CLI::IsMember({"must", "full"}));
+  command
+      ->add_option("--filter", settings->filters, "Only these: a group, a case, or a pattern with * and ?; repeatable")
+      ->option_text("GROUP[.CASE]")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--format", settings->format, "text, tap, junit or json")
+      ->option_text("FORMAT")
+      ->check(CLI::IsMember({"text", "tap", "junit", "json"}));
+  command->add_option("--output", settings->output, "Write the report to this file")->option_text("FILE");
+  command->add_option("--seed", settings->seed, "Seed of the random numbers; 0: drawn")->option_text("NUMBER");
+  command->add_option("--patience", settings->patience, "Factor on all deadlines, for slow machines (1)")
+      ->option_text("FACTOR")
+      ->check(CLI::Range(0.1, 1000.0));
+  command->add_option("--option", settings->options, "An option of the backend, KEY=VALUE; repeatable")
+      ->option_text("KEY=VALUE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      ->add_option("--buffers", settings->buffers,
+                   "host; device: operations get memory of the backend's device, to and from which the check copies")
+      ->option_text("WHERE")
+      ->check(CLI::IsMember({"host", "device"}));
+  command->add_option("--backend", settings->backend, "Which one, of a file with several")->option_text("ID");
+  command->add_flag("--list", settings->list, "Show the cases and check nothing");
+  command->callback([settings, &exit_code] {
+    if (settings->list) {
+      fmt::print("{}", case_table());
+      exit_code = 0;
+      return;
+    }
+    if (settings->subject.empty()) {
+      throw Failure(kWrongUse, "name a plugin file or a backend to check ('backplane check --help' says more)");
+    }
+    exit_code = check(*settings);
+  });
+}
+
+}  // namespace backplane::tool

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run/job.hpp"
+
+#include <fmt/format.h>
+
+#include <random>
+
+#include "run/job_store.hpp"
+
+namespace backplane::tool {
+
+std::string random_job_id() {
+  std::random_device entropy;
+  return fmt::format("{:08x}{:08x}", entropy() & 0xFFFFFFFFU, entropy() & 0xFFFFFFFFU);
+}
+
+int run_job(Job& job, const Plan& plan, Signals& signals, Guard& guard) {
+  JobStore store(job);
+  const int code = Launch(job, plan, signals, guard).run();
+  const std::string complaint = store.close([&signals, code] { return code != 0 || signals.asked_to_end(); });
+  if (!complaint.empty()) fmt::print(stderr, "backplane: {}\n", complaint);
+  return code;
+}
+
+}  // namespace backplane::tool

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run/job_secret.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "common/failure.hpp"
+
+namespace backplane::tool {
+namespace {
+
+constexpr const char* kFileVariable = "BACKPLANE_SECRET_FILE";
+constexpr const char* kDescriptorVariable = "BACKPLANE_SECRET_FD";
+constexpr size_t kRandomBytes = 32;
+
+// Random bytes as text, so that whoever prints them by accident at least prints no control characters.
+void write_random_text(int fd) {
+  std::array<unsigned char, kRandomBytes> random{};
+  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
+    fail_system("cannot draw a secret");
+  }
+  std::array<char, 2 * kRandomBytes> text{};
+  for (size_t i = 0; i < random.size(); ++i) {
+    text[2 * i] = "0123456789abcdef"[random[i] >> 4];
+    text[2 * i + 1] = "0123456789abcdef"[random[i] & 15];
+  }
+  const ssize_t written = ::write(fd, text.data(), text.size());
+  ::explicit_bzero(random.data(), random.size());
+  ::explicit_bzero(text.data(), text.size());
+  if (written != static_cast<ssize_t>(text.size())) fail_system("cannot keep a secret in memory");
+}
+
+}  // namespace
+
+void use_secret_file(const std::string& path) {
+  ::setenv(kFileVariable, path.c_str(), 1);
+  ::unsetenv(kDescriptorVariable);
+}
+
+Descriptor draw_secret() {
+  const Descriptor made(::memfd_create("backplane-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!made) fail_system("cannot keep a secret in memory");
+  Descriptor secret(::fcntl(made.get(), F_DUPFD_CLOEXEC, kLowestDescriptor));
+  if (!secret) fail_system("cannot duplicate a descriptor");
+  write_random_text(secret.get());
+  if (::fcntl(secret.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
+    fail_system("cannot seal a secret in memory");
+  }
+  ::setenv(kDescriptorVariable, std::to_string(secret.get()).c_str(), 1);
+  ::unsetenv(kFileVariable);
+  return secret;
+}
+
+}  // namespace backplane::tool

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run/job_store.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "common/failure.hpp"
+
+namespace backplane::tool {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kTell = 2 * kSecond;       // for a farewell to a node 0 that may be gone
+constexpr int64_t kSlice = kSecond / 10;     // between looks at signals
+constexpr std::chrono::seconds kLinger{30};  // how long node 0 outlasts its own ranks
+
+struct ReleaseStore {
+  void operator()(bp_store* store) const { bp_store_release(store); }
+};
+using StorePointer = std::unique_ptr<bp_store, ReleaseStore>;
+
+StorePointer connect(const Job& job) {
+  bp_store* store = nullptr;
+  bp_store_connect(job.master_addr.c_str(), job.master_port, job.job_id.c_str(), kTell, &store, nullptr);
+  return StorePointer(store);
+}
+
+std::string ended_key(int node) { return fmt::format("backplane-run/ended/{}", node); }
+
+}  // namespace
+
+JobStore::JobStore(Job& job) : job_(&job) {
+  if (job.node_rank != 0) return;
+  bp_error err;
+  bp_error_init(&err);
+  bp_store_server* server = nullptr;
+  if (bp_store_server_start(job.master_addr.c_str(), job.master_port, job.job_id.c_str(), &server, &err) != BP_OK) {
+    throw Failure(kFailed, fmt::format("cannot serve the job's store: {}", err.text));
+  }
+  server_.reset(server);
+  job.master_port = bp_store_server_port(server);
+}
+
+std::string JobStore::close(const std::function<bool()>& interrupted) {
+  if (job_->nodes == 1) return {};
+  if (server_ != nullptr) return wait_for_others(interrupted);
+  tell();
+  return {};
+}
+
+void JobStore::tell() const {
+  const StorePointer store = connect(*job_);
+  if (store != nullptr) bp_store_set(store.get(), ended_key(job_->node_rank).c_str(), "1", 1, kTell, nullptr);
+}
+
+std::string JobStore::wait_for_others(const std::function<bool()>& interrupted) const {
+  const StorePointer store = connect(*job_);
+  if (store == nullptr) return {};
+  const auto end = std::chrono::steady_clock::now() + kLinger;
+  for (int node = 1; node < job_->nodes; ++node) {
+    const std::string key = ended_key(node);
+    const char* const name = key.c_str();
+    while (bp_store_wait(store.get(), &name, 1, kSlice, nullptr) != BP_OK) {
+      if (interrupted()) return {};
+      if (std::chrono::steady_clock::now() < end) continue;
+      return fmt::format("node {} has not ended {} s after this one; the job's store is closed now", node,
+                         kLinger.count());
+    }
+  }
+  return {};
+}
+
+}  // namespace backplane::tool

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "measure/buffers.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <initializer_list>
+#include <new>
+#include <sstream>
+
+#include "measure/measure.hpp"
+
+namespace backplane::bench {
+namespace {
+
+std::shared_ptr<float> allocate(uint64_t count, Subject& subject) {
+  constexpr uint64_t kPage = 4096;
+  const uint64_t bytes = (std::max<uint64_t>(count, 1) * sizeof(float) + kPage - 1) / kPage * kPage;
+  if (subject.brings_memory()) return std::static_pointer_cast<float>(subject.allocate(bytes));
+  auto* memory = static_cast<float*>(std::aligned_alloc(kPage, bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  return {memory, [](float* given) { std::free(given); }};
+}
+
+uint64_t blocks(const Row& row, int size, std::initializer_list<Test> many) {
+  if (row.test == Test::kBandwidth) return window_of(row.bytes);
+  return std::find(many.begin(), many.end(), row.test) != many.end() ? static_cast<uint64_t>(size) : 1;
+}
+
+// What rank `rank` puts into place i. Sums of a thousand ranks are exact.
+float given(int rank, uint64_t i) { return static_cast<float>(rank * 3) + static_cast<float>(i % 11); }
+
+float sum_of_given(int size, uint64_t i) {
+  float sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += given(rank, i);
+  return sum;
+}
+
+struct Check {
+  Subject& subject;
+  const Row& row;
+  Buffers& buffers;
+  const uint64_t count = row.bytes / sizeof(float);
+
+  float expected(int root, uint64_t i) const {
+    const auto rank = static_cast<uint64_t>(subject.rank());
+    switch (row.test) {
+      case Test::kBroadcast:
+        return given(root, i);
+      case Test::kReduce:
+      case Test::kAllReduce:
+      case Test::kOverlap:
+        return sum_of_given(subject.size(), i);
+      case Test::kReduceScatter:
+        return sum_of_given(subject.size(), rank * count + i);
+      case Test::kScatter:
+        return given(root, rank * count + i);
+      case Test::kGather:
+      case Test::kAllGather:
+        return given(static_cast<int>(i / count), i % count);
+      case Test::kAllToAll:
+        return given(static_cast<int>(i / count), rank * count + i % count);
+      default:
+        return given(subject.rank() ^ 1, i);
+    }
+  }
+
+  // How many places of which buffer hold a result on this rank.
+  const float* result(int root, uint64_t* places) const {
+    const bool at_root = subject.rank() == root;
+    *places = count;
+    switch (row.test) {
+      case Test::kBroadcast:
+      case Test::kAllReduce:
+      case Test::kOverlap:
+        return buffers.in();
+      case Test::kReduce:
+        *places = at_root ? count : 0;
+        break;
+      case Test::kGather:
+        *places = at_root ? count * static_cast<uint64_t>(subject.size()) : 0;
+        break;
+      case Test::kAllGather:
+      case Test::kAllToAll:
+        *places = count * static_cast<uint64_t>(subject.size());
+        break;
+      case Test::kBandwidth:
+        *places = count * window_of(row.bytes);
+        break;
+      default:
+        break;
+    }
+    return buffers.out();
+  }
+
+  void perform(int root) const {
+    const int peer = subject.rank() ^ 1;
+    Step step{static_cast<Op>(row.test), buffers.in(), buffers.out(), count, root, peer};
+    if (row.test == Test::kOverlap) {
+      step.op = Op::kAllReduce;
+      subject.start(step);
+      return subject.finish();
+    }
+    if (row.test != Test::kSendRecv && row.test != Test::kBandwidth) return subject.run(step);
+    const bool even = subject.rank() % 2 == 0;
+    for (const bool sends : {even, !even}) {
+      step.op = sends ? Op::kSend : Op::kRecv;
+      if (row.test == Test::kSendRecv) {
+        subject.run(step);
+      } else {
+        stream(step);
+      }
+    }
+  }
+
+  // A window of messages, each from and to a place of its own.
+  void stream(Step step) const {
+    for (uint64_t i = window_of(row.bytes); i > 0; --i) {
+      subject.start(step);
+      step.in += count;
+      step.out += count;
+    }
+    subject.finish();
+  }
+
+  std::string once(int root) const {
+    for (uint64_t i = 0; i < buffers.in_count(); ++i) buffers.in()[i] = given(subject.rank(), i);
+    std::fill_n(buffers.out(), buffers.out_count(), -1.0F);
+    perform(root);
+    uint64_t places = 0;
+    const float* got = result(root, &places);
+    for (uint64_t i = 0; i < places; ++i) {
+      const float wanted = expected(root, i);
+      if (got[i] == wanted) continue;
+      std::ostringstream sentence;
+      sentence << "rank " << subject.rank() << " of " << subject.size() << " got " << got[i] << " as element " << i
+               << " of " << places << " and should have got " << wanted;
+      return sentence.str();
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+Buffers::Buffers(const Row& row, Subject& subject)
+    : is_host_(subject.has_host_memory()),
+      in_count_(row.bytes / sizeof(float) *
+                blocks(row, subject.size(), {Test::kScatter, Test::kReduceScatter, Test::kAllToAll})),
+      out_count_(row.bytes / sizeof(float) *
+                 blocks(row, subject.size(), {Test::kGather, Test::kAllGather, Test::kAllToAll})),
+      in_(allocate(in_count_, subject)),
+      out_(allocate(out_count_, subject)) {
+  clear();
+}
+
+void Buffers::clear() {
+  if (!is_host_) return;
+  std::fill_n(in_.get(), in_count_, 0.0F);
+  std::fill_n(out_.get(), out_count_, 0.0F);
+}
+
+std::string check_results(Subject& subject, const Row& row, Buffers& buffers) {
+  if (row.test == Test::kBarrier) return {};  // has no result
+  const Check check{subject, row, buffers};
+  const bool messages = row.test == Test::kSendRecv || row.test == Test::kBandwidth;
+  if (messages && (subject.rank() ^ 1) >= subject.size()) return {};
+  const bool rooted = row.test == Test::kBroadcast || row.test == Test::kReduce || row.test == Test::kGather ||
+                      row.test == Test::kScatter;
+  std::string wrong;
+  for (int root = 0; root < (rooted ? subject.size() : 1); ++root) {
+    const std::string found = check.once(root);
+    if (wrong.empty()) wrong = found;  // the others need this rank in what follows, whatever it has found
+  }
+  return wrong;
+}
+
+}  // namespace backplane::bench

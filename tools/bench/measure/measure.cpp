@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "measure/measure.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "measure/buffers.hpp"
+#include "measure/results.hpp"
+
+namespace backplane::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kBlockUs = 200;
+constexpr uint64_t kMostOperations = 1 << 16;  // of a block; a float can tell it
+constexpr size_t kFewestBlocks = 5;
+constexpr size_t kMostBlocks = 4000;
+
+double microseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+// Work for a processor that needs no memory: about a microsecond per unit.
+void compute(uint64_t units) {
+  volatile float sink = 0;
+  float x = 1;
+  for (uint64_t i = 0; i < units * 256; ++i) x = x * 0.999F + 0.001F;
+  sink = x;
+  static_cast<void>(sink);
+}
+
+// One subject in one row.
+class Contest {
+ public:
+  Contest(Subject& subject, const Row& row, Buffers& buffers) : subject_(subject), row_(row), buffers_(buffers) {
+    subject_.prepare(row_, buffers_.in(), buffers_.in_count(), buffers_.out(), buffers_.out_count());
+  }
+
+  // How many operations make a block; warms up on the way.
+  void calibrate() {
+    repeat(2);
+    // The shortest of several, so that a block which was disturbed does not pass for a long one.
+    for (operations_ = 1; operations_ < kMostOperations; operations_ *= 2) {
+      double shortest = kBlockUs;
+      for (int i = 0; i < 3; ++i) {
+        const Clock::time_point begin = Clock::now();
+        repeat(operations_);
+        shortest = std::min(shortest, microseconds_since(begin));
+      }
+      if (agree(shortest < kBlockUs ? 1 : 0) == 0) break;
+    }
+    if (row_.test != Test::kOverlap) return;
+    const Clock::time_point begin = Clock::now();
+    repeat(operations_);
+    const double own = microseconds_since(begin) / static_cast<double>(operations_);
+    constexpr uint64_t kProbe = 200;
+    const Clock::time_point computing = Clock::now();
+    compute(kProbe);
+    const double unit = microseconds_since(computing) / kProbe;
+    units_ = agree(std::clamp(std::round(own / unit), 1.0, 1e7));
+  }
+
+  void block(bool takes_turns) {
+    if (takes_turns) once();  // caches hold what others have left
+    const Clock::time_point before = begin();
+    if (row_.test != Test::kOverlap) return end(before, [this] { once(); });
+    end(before, [this] {
+      subject_.start(step(Op::kAllReduce));
+      compute(units_);
+      subject_.finish();
+    });
+    end(begin(), [this] { once(); });
+    end(begin(), [this] { compute(units_); });
+  }
+
+  // Rank 0's number on all ranks; a float must be able to tell it.
+  uint64_t agree(double number) {
+    float value = static_cast<float>(number);
+    subject_.run({Op::kBroadcast, &value, nullptr, 1, 0, 0, true});
+    return static_cast<uint64_t>(value);
+  }
+
+  // The samples of the slowest rank each, on all ranks.
+  std::vector<float> slowest() {
+    const size_t count = samples_.size();
+    std::vector<float> all(count * static_cast<size_t>(subject_.size()));
+    subject_.run({Op::kAllGather, samples_.data(), all.data(), count, 0, 0, true});
+    for (size_t i = 0; i < all.size(); ++i) samples_[i % count] = std::max(samples_[i % count], all[i]);
+    return samples_;
+  }
+
+  uint64_t operations() const { return operations_; }
+
+ private:
+  Step step(Op op) {
+    return {op, buffers_.in(), buffers_.out(), row_.bytes / sizeof(float), 0, subject_.rank() ^ 1, false};
+  }
+  bool paired() const { return (subject_.rank() ^ 1) < subject_.size(); }
+  bool even() const { return subject_.rank() % 2 == 0; }
+
+  void once() {
+    switch (row_.test) {
+      case Test::kSendRecv:
+        return bounce();
+      case Test::kBandwidth:
+        return stream();
+      case Test::kOverlap:
+        subject_.start(step(Op::kAllReduce));
+        return subject_.finish();
+      default: {
+        Step next = step(static_cast<Op>(row_.test));
+        next.root = root_;
+        if (++root_ == subject_.size()) root_ = 0;
+        return subject_.run(next);
+      }
+    }
+  }
+
+  void bounce() {
+    if (!paired()) return;
+    subject_.run(step(even() ? Op::kSend : Op::kRecv));
+    subject_.run(step(even() ? Op::kRecv : Op::kSend));
+  }
+
+  void stream() {
+    if (!paired()) return;
+    const uint64_t window = window_of(row_.bytes);
+    for (uint64_t i = 0; i < window; ++i) {
+      Step one = step(even() ? Op::kSend : Op::kRecv);
+      one.in += i * one.count;
+      one.out += i * one.count;
+      subject_.start(one);
+    }
+    subject_.finish();
+    Step answer = step(even() ? Op::kRecv : Op::kSend);
+    answer.count = 1;
+    subject_.run(answer);
+  }
+
+  void repeat(uint64_t times) {
+    for (uint64_t i = 0; i < times; ++i) once();
+  }
+
+  Clock::time_point begin() {
+    subject_.run(step(Op::kBarrier));
+    return Clock::now();
+  }
+  template <typename Body>
+  void end(Clock::time_point begin, const Body& body) {
+    for (uint64_t i = 0; i < operations_; ++i) body();
+    double each = microseconds_since(begin) / static_cast<double>(operations_);
+    if (row_.test == Test::kSendRecv) each /= 2;
+    if (row_.test == Test::kBandwidth) each /= static_cast<double>(window_of(row_.bytes));
+    samples_.push_back(static_cast<float>(each));
+  }
+
+  Subject& subject_;
+  const Row row_;
+  Buffers& buffers_;
+  uint64_t operations_ = 1;
+  uint64_t units_ = 1;
+  int root_ = 0;
+  std::vector<float> samples_;
+};
+
+void measure_row(const Task& task, const Row& row, const std::vector<Subject*>& subjects, Results& results) {
+  std::unique_ptr<Buffers> shared;              // by those that bring no memory
+  std::vector<std::unique_ptr<Buffers>> owned;  // by those that do
+  std::vector<std::pair<size_t, std::unique_ptr<Contest>>> contests;
+  for (size_t i = 0; i < subjects.size(); ++i) {
+    if (!subjects[i]->offers(row.test)) continue;
+    std::unique_ptr<Buffers>& place = subjects[i]->brings_memory() ? owned.emplace_back() : shared;
+    if (!place) place = std::make_unique<Buffers>(row, *subjects[i]);
+    Buffers& buffers = *place;
+    contests.emplace_back(i, std::make_unique<Contest>(*subjects[i], row, buffers));
+    if (task.check) results.wrong(i, row, check_results(*subjects[i], row, buffers));
+    buffers.clear();
+    contests.back().second->calibrate();
+  }
+  if (contests.empty()) return;
+  const Clock::time_point begin = Clock::now();
+  const double limit = task.seconds * 1e6 * static_cast<double>(contests.size());
+  for (size_t round = 0; round < kMostBlocks; ++round) {
+    const bool more = round < kFewestBlocks || microseconds_since(begin) < limit;
+    if (contests.front().second->agree(more ? 1 : 0) == 0) break;
+    for (const auto& [index, contest] : contests) contest->block(contests.size() > 1);
+    std::reverse(contests.begin(), contests.end());
+  }
+  for (const auto& [index, contest] : contests) {
+    const std::vector<float> samples = contest->slowest();
+    if (subjects.front()->rank() == 0) results.samples(index, row, contest->operations(), samples);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<void> Subject::allocate(uint64_t /*bytes*/) { return nullptr; }
+
+void Subject::prepare(const Row& /*row*/, float* /*in*/, uint64_t /*in_count*/, float* /*out*/,
+                      uint64_t /*out_count*/) {}
+
+void measure(const Task& task, const std::vector<Subject*>& subjects, const std::function<void(size_t)>& progress) {
+  Results results(task.results);
+  size_t done = 0;
+  for (const Row& row : task.rows) {
+    if (progress && subjects.front()->rank() == 0) progress(done++);
+    measure_row(task, row, subjects, results);
+  }
+  if (progress && subjects.front()->rank() == 0) progress(done);
+}
+
+std::function<void(size_t)> progress_line(const Task& task, const std::string& who) {
+  if (!task.progress || ::isatty(2) == 0) return {};
+  return [rows = task.rows, who](size_t done) {
+    if (done < rows.size()) {
+      std::fprintf(stderr, "\r%s of %llu B: %s (%zu of %zu)\x1b[K", name_of(rows[done].test),
+                   static_cast<unsigned long long>(rows[done].bytes), who.c_str(), done + 1, rows.size());
+    } else {
+      std::fputs("\r\x1b[K", stderr);
+    }
+  };
+}
+
+}  // namespace backplane::bench

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The file through which programs that measure tell what they have found; measure.hpp describes its lines.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "measure/task.hpp"
+
+namespace backplane::bench {
+
+class Results {
+ public:
+  // Appends to the file, which may be a descriptor of another process (/proc/PID/fd/N). Each line is written at once,
+  // so lines of several processes do not mix. Throws std::runtime_error.
+  explicit Results(const std::string& path);
+
+  void samples(size_t subject, const Row& row, uint64_t operations, const std::vector<float>& us);
+  void wrong(size_t subject, const Row& row, const std::string& sentence);  // nothing if it is empty
+
+ private:
+  void write(const std::string& line);
+
+  const std::string path_;
+};
+
+// One line of such a file.
+struct Finding {
+  size_t subject = 0;
+  Row row;
+  std::string wrong;  // if this is empty, the rest counts
+  uint64_t operations = 0;
+  std::vector<double> us;       // samples
+  std::vector<double> alone;    // of overlap: the operation by itself,
+  std::vector<double> compute;  // and the computing
+};
+
+// Throws std::invalid_argument with the line that nobody understands.
+std::vector<Finding> read_findings(const std::string& text);
+
+}  // namespace backplane::bench

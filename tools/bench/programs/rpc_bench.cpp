@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls against bare TensorPipe that sends the same there and back: "null" is a function without arguments, "short" the
+// same registered as a short one, "echo" returns the array that it is given (which stays as it is: the answer has
+// memory of its own on both sides). --options names the agent: "tensorpipe" (the default, both over shm),
+// "tensorpipe?transports=uv" (both over uv), "process_group" (over the backend shm; TensorPipe over uv, whose threads
+// sleep while it has nothing to do).
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backplane/rpc.hpp"
+#include "programs/bare_tensorpipe.hpp"
+#include "programs/contest.hpp"
+#include "programs/two_ranks.hpp"
+
+namespace backplane::bench {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+// Both sides, each made anew for each of its turns.
+class Sides {
+ public:
+  Sides(int rank, const Store& store, std::string agent)
+      : rank_(rank),
+        store_(store),
+        agent_(std::move(agent)),
+        transport_(agent_.starts_with("tensorpipe") && agent_.find("=uv") == std::string::npos ? "shm" : "uv") {}
+
+  std::shared_ptr<BareTensorPipe> bare() {
+    Store store = next_place();
+    return std::make_shared<BareTensorPipe>(rank_, store, transport_);
+  }
+  std::shared_ptr<rpc::Worker> worker() {
+    rpc::RpcOptions options;
+    options.backend = agent_;
+    options.group = "shm";
+    options.store = next_place();
+    options.rank = rank_;
+    options.world_size = 2;
+    return {new rpc::Worker(rpc::Worker::join("worker" + std::to_string(rank_), options)), [](rpc::Worker* worker) {
+              worker->shutdown();
+              delete worker;
+            }};
+  }
+
+ private:
+  Store next_place() { return store_.with_prefix("turn" + std::to_string(++turns_)); }
+
+  const int rank_;
+  const Store store_;
+  const std::string agent_;
+  const std::string transport_;
+  int turns_ = 0;
+};
+
+// What was sent is what comes back.
+void check(const rpc::Worker& worker, BareTensorPipe* bare, uint64_t bytes) {
+  Bytes data(bytes);
+  std::iota(data.begin(), data.end(), uint8_t{1});
+  const Bytes expected = data;
+  Bytes back(bytes);
+  bare->round_trip(&data, &back);
+  if (back != expected || data != expected) throw std::runtime_error("wrong bytes from TensorPipe");
+  const auto answer = worker.rpc_sync<rpc::Array<uint8_t>>(1, "echo", rpc::Array<uint8_t>(data.data(), data.size()));
+  if (!std::equal(answer.begin(), answer.end(), expected.begin(), expected.end())) {
+    throw std::runtime_error("wrong bytes from a call");
+  }
+}
+
+void body(int rank, const std::filesystem::path& directory, const Arguments& arguments) {
+  Store store = Store::file((directory / "store").string());
+  rpc::register_function("null", [] {});
+  rpc::register_inline_function("short", [] {});
+  rpc::register_function("echo", [](const rpc::Array<uint8_t>& data) { return data; });
+  GroupOptions options;
+  options.backend = "shm";
+  options.store = store.with_prefix("group");
+  options.rank = rank;
+  options.world_size = 2;
+  ProcessGroup group = ProcessGroup::create(options);
+  Sides sides(rank, store, arguments.options.empty() ? "tensorpipe" : arguments.options);
+  std::vector<Outcome> outcomes;
+  std::vector<Subject> subjects = {{"null", 0, 20, 1}, {"short", 0, 20, 1}};
+  for (const uint64_t bytes : {4 << 10, 1 << 20, 64 << 20}) {
+    subjects.push_back({"echo", bytes, bytes > (1 << 16) ? 1 : 20, 1});
+  }
+  for (const Subject& subject : subjects) {
+    Bytes data(subject.bytes);
+    Bytes back(subject.bytes);
+    const rpc::Array<uint8_t> array(data.data(), data.size());
+    if (subject.bytes > 0) {
+      const auto bare = sides.bare();
+      const auto worker = sides.worker();
+      if (rank == 0) check(*worker, bare.get(), subject.bytes);
+      group.barrier();
+    }
+    const Making bare = [&sides, &data, &back]() -> Action {
+      const auto side = sides.bare();
+      return [side, &data, &back] { side->round_trip(&data, &back); };
+    };
+    const Making ours = [&sides, &array, &subject]() -> Action {
+      const auto side = sides.worker();
+      return [side, &array, &subject] {
+        if (subject.bytes == 0) return side->rpc_sync(1, subject.what);
+        side->rpc_sync<rpc::Array<uint8_t>>(1, "echo", array);
+      };
+    };
+    outcomes.push_back(contest_apart(subject, arguments, group, bare, ours));
+  }
+  if (rank == 0) print("tensorpipe", outcomes, arguments.json);
+}
+
+}  // namespace
+}  // namespace backplane::bench
+
+int main(int argc, char** argv) {
+  using namespace backplane::bench;  // NOLINT: this is its main
+  const Arguments arguments = parse(argc, argv);
+  return on_two_ranks(arguments.pin, [&arguments](int rank, const std::filesystem::path& directory) {
+    body(rank, directory, arguments);
+  });
+}
