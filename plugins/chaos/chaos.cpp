@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layer `chaos`: faults by rule, the same ones for the same seed. See share/doc/layers.md.
+// The layer `chaos`: deterministic fault injection by rules. See share/doc/layers.md.
 #include <signal.h>
 #include <unistd.h>
 
@@ -51,20 +51,20 @@ class ChaosLayer final : public sdk::Layer {
         rank_(context.global_ranks[static_cast<size_t>(context.rank)]),
         faults_(rules_of(context.options), static_cast<uint64_t>(context.options.integer("seed")), rank_, context.name),
         dispatcher_(inner(), context.world_size) {
-    host_.log(BP_LOG_INFO, "this group meets faults on purpose; seed " + context.options.text("seed"));
+    host_.log(BP_LOG_INFO, "fault injection is on; seed" + context.options.text("seed"));
   }
 
   ~ChaosLayer() override {
-    if (const uint64_t passed = dispatcher_.passed()) {
-      host_.log(BP_LOG_INFO, std::to_string(passed) + " messages of rank " + std::to_string(rank_) +
-                                 " were passed by later ones to the same rank");
+    if (const uint64_t overtaken = dispatcher_.overtaken()) {
+      host_.log(BP_LOG_INFO, std::to_string(overtaken) + " messages of rank " + std::to_string(rank_) +
+                                 " were overtaken by later ones to the same rank");
     }
   }
   ChaosLayer(const ChaosLayer&) = delete;
   ChaosLayer& operator=(const ChaosLayer&) = delete;
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
-    const std::optional<Fault> fault = faults_.judge(op);
+    const std::optional<Fault> fault = faults_.match(op);
     if (!fault) return dispatcher_.submit(op, 0);
     const Rule& rule = *fault->rule;
     report(op, rule);
@@ -72,7 +72,7 @@ class ChaosLayer final : public sdk::Layer {
       case Action::kDelay:
         return dispatcher_.submit(op, fault->duration_ns);
       case Action::kReorder:
-        return dispatcher_.let_pass(op, fault->duration_ns);
+        return dispatcher_.submit_reordered(op, fault->duration_ns);
       case Action::kStall:
         dispatcher_.stall(fault->duration_ns);
         return dispatcher_.submit(op, 0);
@@ -80,7 +80,7 @@ class ChaosLayer final : public sdk::Layer {
         return dispatcher_.drop(op);
       case Action::kError:
         inner().drop(op);
-        throw sdk::Failure(rule.status, "chaos: " + tell(op, rule),
+        throw sdk::Failure(rule.status, "chaos: " + describe(op, rule),
                            op.kind == BP_SEND || op.kind == BP_RECV ? op.peer : -1);
       case Action::kCrash:
         break;
@@ -94,17 +94,17 @@ class ChaosLayer final : public sdk::Layer {
   }
 
  private:
-  // Each fault as a warning until they are many; the one that ends the process always.
+  // Logs the first faults as warnings and later ones at debug level. A crash is always a warning.
   void report(const bp_op& op, const Rule& rule) {
     constexpr uint64_t kMostWarnings = 100;
     const bool rare =
         rule.action != Action::kDelay && rule.action != Action::kReorder && warnings_.fetch_add(1) < kMostWarnings;
-    host_.log(rare || rule.action == Action::kCrash ? BP_LOG_WARN : BP_LOG_DEBUG, tell(op, rule));
+    host_.log(rare || rule.action == Action::kCrash ? BP_LOG_WARN : BP_LOG_DEBUG, describe(op, rule));
   }
 
-  std::string tell(const bp_op& op, const Rule& rule) const {
+  std::string describe(const bp_op& op, const Rule& rule) const {
     return std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq) + " of rank " + std::to_string(rank_) +
-           " meets rule " + std::to_string(rule.number) + " (" + rule.text + ")";
+           " triggers rule" + std::to_string(rule.number) + " (" + rule.text + ")";
   }
 
   const sdk::Host host_;
@@ -116,7 +116,7 @@ class ChaosLayer final : public sdk::Layer {
 
 struct Chaos {
   static constexpr const char* id = "chaos";
-  static constexpr const char* version = "1.0.0";
+  static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary =
       "layer: delays, reorders, drops, errors, crashes and stalls by rule, to test programs";
   static constexpr uint32_t kinds = BP_KIND_LAYER;
@@ -124,11 +124,11 @@ struct Chaos {
   static constexpr std::array options = {
       sdk::option(
           {.key = "rules", .help = "conditions: action; ... as in rank 1 send after 10: drop; chance 0.01: delay 5ms"}),
-      sdk::option({.key = "file", .help = "a file with the rules, one a line"}),
+      sdk::option({.key = "file", .help = "file with the rules, one per line"}),
       sdk::option({.type = BP_OPTION_INT,
                    .key = "seed",
                    .default_value = "0",
-                   .help = "the same seed brings the same faults",
+                   .help = "seed of the random choices: the same seed gives the same faults",
                    .min = 0,
                    .max = 9e18}),
   };

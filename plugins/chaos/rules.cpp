@@ -23,7 +23,7 @@ constexpr const char* kActions =
 
 struct Word {
   std::string_view text;
-  size_t at;  // in the whole text
+  size_t at;  // offset in the whole text
 };
 
 bool separates(char c) { return c == ' ' || c == '\t' || c == '\r' || c == ',' || c == '+'; }
@@ -76,18 +76,18 @@ class Parser {
     const size_t colon = std::min(text_.find(':', begin), end);
     words_ = words(begin, colon);
     if (colon == end) {
-      if (words_.empty()) return;  // nothing between two separators
+      if (words_.empty()) return;  // empty rule
       fail(words_.front().at,
-           "this rule has no action; put ':' and one behind its conditions: " + std::string(kActions));
+           "this rule has no action; add ':' and an action after its conditions:" + std::string(kActions));
     }
     rule_ = Rule();
     rule_.number = rules_.size() + 1;
     for (next_ = 0; next_ < words_.size();) condition();
     words_ = words(colon + 1, end);
-    if (words_.empty()) fail(colon, "an action is missing behind ':'; use " + std::string(kActions));
+    if (words_.empty()) fail(colon, "no action after ':'; use" + std::string(kActions));
     next_ = 0;
     action();
-    if (next_ < words_.size()) fail(words_[next_].at, quoted(words_[next_]) + " is more than the action needs");
+    if (next_ < words_.size()) fail(words_[next_].at, quoted(words_[next_]) + " is unexpected after the action");
     const size_t first = text_.find_first_not_of(" \t\r", begin);
     const size_t last = text_.find_last_not_of(" \t\r", end - 1);
     rule_.text = std::string(text_.substr(first, last - first + 1));
@@ -122,7 +122,7 @@ class Parser {
 
   template <typename T>
   void once(const Word& word, std::optional<T>* field, T value) const {
-    if (field->has_value()) fail(word.at, quoted(word) + " says again what an earlier word of this rule says");
+    if (field->has_value()) fail(word.at, quoted(word) + " repeats a condition of this rule");
     *field = value;
   }
 
@@ -194,7 +194,7 @@ class Parser {
       rule_.action = Action::kDelay;
       durations(argument(word, "a duration such as 5ms"));
     } else if (word.text == "reorder") {
-      if (rule_.kinds != BP_BIT(BP_SEND)) fail(word.at, "'reorder' is for messages; begin the rule with send");
+      if (rule_.kinds != BP_BIT(BP_SEND)) fail(word.at, "'reorder' applies to sends only; begin the rule with send");
       rule_.action = Action::kReorder;
       durations(argument(word, "a duration such as 5ms"));
     } else if (word.text == "stall") {
@@ -222,7 +222,7 @@ class Parser {
     rule_.least_ns = rule_.most_ns = duration(word, word.text.substr(0, dots));
     if (dots == word.text.size()) return;
     rule_.most_ns = duration(word, word.text.substr(dots + 2));
-    if (rule_.most_ns < rule_.least_ns) fail(word.at, quoted(word) + " ends before it begins");
+    if (rule_.most_ns < rule_.least_ns) fail(word.at, quoted(word) + " has an end before its beginning");
   }
 
   int64_t duration(const Word& word, std::string_view text) const {
@@ -242,7 +242,7 @@ class Parser {
   const std::string_view text_;
   const std::string& source_;
   std::vector<Rule> rules_;
-  Rule rule_;  // being read
+  Rule rule_;  // being parsed
   std::vector<Word> words_;
   size_t next_ = 0;
 };
@@ -273,15 +273,15 @@ double Faults::draw(const Rule& rule, uint64_t count, uint64_t purpose) const {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-bool Faults::strikes(Counted* counted, uint64_t count) const {
+bool Faults::triggers(Counted* counted, uint64_t count) const {
   const Rule& rule = counted->rule;
   const uint64_t after = rule.after.value_or(0);
   if (count <= after || (count - after) % rule.every.value_or(1) != 0) return false;
   if (rule.chance && draw(rule, count, 1) >= *rule.chance) return false;
-  return !rule.times || counted->struck.fetch_add(1) < *rule.times;
+  return !rule.times || counted->triggered.fetch_add(1) < *rule.times;
 }
 
-std::optional<Fault> Faults::judge(const bp_op& op) {
+std::optional<Fault> Faults::match(const bp_op& op) {
   const bool message = (BP_BIT(op.kind) & kMessages) != 0;
   std::optional<Fault> fault;
   for (const auto& counted : rules_) {
@@ -289,8 +289,8 @@ std::optional<Fault> Faults::judge(const bp_op& op) {
     if (rule.kinds != 0 && (rule.kinds & BP_BIT(op.kind)) == 0) continue;
     if (rule.peer && (!message || op.peer != *rule.peer)) continue;
     if (rule.tag && (!message || op.tag != *rule.tag)) continue;
-    const uint64_t count = counted->fitted.fetch_add(1) + 1;
-    if (fault || !strikes(counted.get(), count)) continue;
+    const uint64_t count = counted->matched.fetch_add(1) + 1;
+    if (fault || !triggers(counted.get(), count)) continue;
     const double range = static_cast<double>(rule.most_ns - rule.least_ns);
     fault = Fault{&rule, rule.least_ns + static_cast<int64_t>(draw(rule, count, 2) * range)};
   }

@@ -19,7 +19,7 @@
 #include <optional>
 #include <vector>
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 struct Candidate {
@@ -235,4 +235,4 @@ Address choose_address(const sdk::Context& context, Clock::time_point deadline) 
   return result;
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

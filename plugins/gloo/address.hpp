@@ -9,7 +9,7 @@
 
 #include "fault.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 struct Address {
   ::gloo::transport::tcp::attr attr;  // ready for gloo's device; port 0
@@ -20,4 +20,4 @@ struct Address {
 // sdk::Failure; `deadline` is for that question.
 Address choose_address(const sdk::Context& context, Clock::time_point deadline);
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -7,7 +7,7 @@
 
 #include "drive.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 thread_local Clock::time_point scope_deadline = Clock::time_point::max();
@@ -109,4 +109,4 @@ void Buffer::keep(std::unique_ptr<char[]> bytes) {
   kept_ = std::move(bytes);
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

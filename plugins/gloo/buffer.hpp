@@ -14,7 +14,7 @@
 
 #include "fault.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 // All that gloo's thread did with a buffer happens before its memory is used for something else: gloo's destructor
 // waits until that thread has let go of the buffer, and this base, which is destroyed after it, orders what both did.
@@ -127,4 +127,4 @@ class DeadlineScope {
   const Clock::time_point outer_;
 };
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -20,7 +20,7 @@
 #include "layout.hpp"
 #include "reductions.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 // Up to here the one step of the direct exchange beats all others, though it moves W/2 times as much between W ranks.
@@ -291,4 +291,4 @@ void run_alone(const bp_op& op) {
   if (bytes > 0 && from != to) std::memmove(to, from, bytes);
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

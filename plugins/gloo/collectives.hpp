@@ -7,7 +7,7 @@
 
 #include "context.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 // Which all_reduce. gloo's two compute each element on one rank and hand it round; directly, every rank sends all it
 // has to every other, and all reduce in the order of the ranks. So all ranks have the same bits.
@@ -46,4 +46,4 @@ bool is_empty(const bp_op& op, int world_size);
 // What a collective comes to in a group of one rank.
 void run_alone(const bp_op& op);
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -8,7 +8,7 @@
 #include "device.hpp"
 #include "pair.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 constexpr std::chrono::seconds kFlushTime{1};
@@ -172,10 +172,10 @@ void Context::exchange_any(uint64_t slot, int source, Posted& posted) {
   posted = from_any;
 }
 
-Mesh::Mesh(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<gloo_backend::Context> transport)
+Mesh::Mesh(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<gloo::Context> transport)
     : ::gloo::Context(transport->rank, transport->size) {
   device_ = std::move(device);
   transportContext_ = std::move(transport);
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

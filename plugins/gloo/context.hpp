@@ -15,7 +15,7 @@
 #include "buffer.hpp"
 #include "drive.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 class Pair;
 
@@ -77,7 +77,7 @@ class Context final : public ::gloo::transport::tcp::Context {
 // What gloo's algorithms call the context: our transport inside gloo's wrapper.
 class Mesh final : public ::gloo::Context {
  public:
-  Mesh(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<gloo_backend::Context> transport);
+  Mesh(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<gloo::Context> transport);
 };
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

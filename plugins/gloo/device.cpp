@@ -10,7 +10,7 @@
 
 #include "backplane/sdk/sdk.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 using ::gloo::transport::tcp::Device;
@@ -58,4 +58,4 @@ int epoll_descriptor(const Device& device) {
   return loop.*reveal(DescriptorOfLoop());
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 // Starts gloo's thread; call it with signals blocked. Throws Failure(BP_RESOURCE) if there is no thread or descriptor
 // left, what gloo throws for an address that it cannot listen on.
@@ -21,4 +21,4 @@ int epoll_descriptor(const ::gloo::transport::tcp::Device& device);
 // Whether gloo's text tells of descriptors that have run out; it has no other way to say so.
 bool is_out_of_descriptors(const std::string& text);
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

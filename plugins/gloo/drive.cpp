@@ -12,7 +12,7 @@
 #include "context.hpp"
 #include "pair.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 // After this much time without a drive connections go back to gloo's thread: long enough for operations one after the
@@ -174,4 +174,4 @@ bool Drive::pass(bool only_ready) {
   return moved;
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

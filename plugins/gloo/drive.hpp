@@ -17,7 +17,7 @@
 #include "backplane/sdk/spin_policy.hpp"
 #include "fault.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 class Context;
 class Pair;
@@ -106,4 +106,4 @@ class Drive {
   bool ended_ = false;
 };
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

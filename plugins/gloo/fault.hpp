@@ -10,7 +10,7 @@
 
 #include "backplane/sdk/sdk.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 using Clock = std::chrono::steady_clock;
 
@@ -78,4 +78,4 @@ struct Watch {
   Fault fault;
 };
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -3,14 +3,14 @@
 // The backends `gloo` and `tcp`: one implementation over the system's libgloo and its TCP transport, under two names.
 #include "group.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 constexpr uint32_t kReduceOps = BP_BIT(BP_SUM) | BP_BIT(BP_PROD) | BP_BIT(BP_MIN) | BP_BIT(BP_MAX) | BP_BIT(BP_BAND) |
                                 BP_BIT(BP_BOR) | BP_BIT(BP_BXOR);
 
 struct Common {
-  static constexpr const char* version = "1.0.0";
+  static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   static constexpr uint32_t flags =
       BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
@@ -59,6 +59,6 @@ struct Tcp : Common {
 };
 
 }  // namespace
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo
 
-BACKPLANE_PLUGIN("Backplane", backplane::gloo_backend::Gloo, backplane::gloo_backend::Tcp)
+BACKPLANE_PLUGIN("Backplane", backplane::gloo::Gloo, backplane::gloo::Tcp)

@@ -10,7 +10,7 @@
 #include "device.hpp"
 #include "drive.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 std::string title(const bp_op& op) {
@@ -135,4 +135,4 @@ void Group::abort(const sdk::Failure& why) noexcept {
   if (transport_) transport_->hang_up();
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

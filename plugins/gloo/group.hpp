@@ -10,7 +10,7 @@
 #include "collectives.hpp"
 #include "messages.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 class Group final : public sdk::ProcessGroup {
  public:
@@ -38,4 +38,4 @@ class Group final : public sdk::ProcessGroup {
   sdk::Workers workers_;  // last: its threads use all of the above
 };
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 class Blocks {
  public:
@@ -71,4 +71,4 @@ class Packed {
   std::unique_ptr<char[]> copy_;
 };
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

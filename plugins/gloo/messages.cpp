@@ -7,7 +7,7 @@
 
 #include "pair.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 [[noreturn]] void throw_lost(const Lane& lane, int peer, const char* what) {
@@ -324,4 +324,4 @@ std::unique_ptr<sdk::Work> message_work(Lane& lane, const bp_op& op) {
   return std::make_unique<MessageWork>(std::move(message), std::move(bystander), lane.watch);
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -14,7 +14,7 @@
 #include "context.hpp"
 #include "drive.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 // Tags are slots as they are. gloo's collectives use slots with 1 to 8 in the highest byte: tags of users are below
 // 2^32, and those of the core have bit 63 set.
@@ -85,4 +85,4 @@ std::unique_ptr<Message> start_message(Lane& lane, const bp_op& op);
 // The same as a Work; null: it is done.
 std::unique_ptr<sdk::Work> message_work(Lane& lane, const bp_op& op);
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -12,7 +12,7 @@
 #include <thread>
 #include <tuple>
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 using ::gloo::transport::tcp::UnboundBuffer;
@@ -299,4 +299,4 @@ void Pair::wait_closed() {
   cv_.wait_for(lock, 2 * kWatchInterval, [this] { return state_ == CLOSED; });
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -26,7 +26,7 @@
 #include "context.hpp"
 #include "drive.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 // What gloo's thread uses of a pair. A base class of its own, because gloo's constructor already hands the pair to that
 // thread.
@@ -149,4 +149,4 @@ class Pair final : private PairState, public ::gloo::transport::tcp::Pair {
   Held detach(const Pending& buffer, size_t offset, size_t bytes);
 };
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

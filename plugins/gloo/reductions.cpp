@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 using Function = void (*)(void*, const void*, const void*, size_t);
@@ -145,4 +145,4 @@ Reduction reduction(const sdk::Host& host, uint32_t dtype, uint32_t reduce_op) {
   };
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -9,7 +9,7 @@
 
 #include "backplane/sdk/sdk.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 
 using Reduction = std::function<void(void* out, const void* left, const void* right, size_t count)>;
 
@@ -17,4 +17,4 @@ using Reduction = std::function<void(void* out, const void* left, const void* ri
 // (host extension backplane.reduce/1). `host` must outlive the result.
 Reduction reduction(const sdk::Host& host, uint32_t dtype, uint32_t reduce_op);
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

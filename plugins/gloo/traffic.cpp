@@ -13,7 +13,7 @@
 #include "device.hpp"
 #include "pair.hpp"
 
-namespace backplane::gloo_backend {
+namespace backplane::gloo {
 namespace {
 
 constexpr uint32_t kIn = EPOLLIN;
@@ -215,4 +215,4 @@ size_t Pair::receive(void* to, size_t bytes) {
   }
 }
 
-}  // namespace backplane::gloo_backend
+}  // namespace backplane::gloo

@@ -94,7 +94,7 @@ class MatchingLayer final : public sdk::Layer {
 
 struct Matching {
   static constexpr const char* id = "matching";
-  static constexpr const char* version = "1.0.0";
+  static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary = "layer: tags, any source, any tag and probes over a backend that lacks them";
   static constexpr uint32_t kinds = BP_KIND_LAYER;
   static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG | BP_BACKEND_BOUNDED;

@@ -47,7 +47,7 @@ std::span<const bp_capability* const> offer(bool stages, bool reduces_f8) {
 
 struct Nccl {
   static constexpr const char* id = "nccl";
-  static constexpr const char* version = "1.0.0";
+  static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary = "NVIDIA GPUs, through NCCL";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |

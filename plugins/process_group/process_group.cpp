@@ -11,7 +11,7 @@ namespace {
 
 struct ProcessGroupRpc {
   static constexpr const char* id = "process_group";
-  static constexpr const char* version = "1.0.0";
+  static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary = "RPC over the messages of any process group";
   static constexpr uint32_t kinds = BP_KIND_RPC;
   // The group's backend answers for its peers, and is asked itself.

@@ -20,7 +20,7 @@ int32_t planned_ranks(const sdk::Host& host) {
 
 struct Shm {
   static constexpr const char* id = "shm";
-  static constexpr const char* version = "1.0.0";
+  static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary = "processes of one host, through shared memory";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |

@@ -17,7 +17,7 @@
 #include "backplane/sdk/failure.hpp"
 #include "backplane/sdk/sockets.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 constexpr int kUvDescriptorsPerPipe = 4;
@@ -128,4 +128,4 @@ void require_way(const std::string& url, int32_t peer) {
 
 bool has_room_for_express() { return try_descriptors((kShmDescriptorsPerPeer + kExpressDescriptorsPerPeer) / 2) == 0; }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

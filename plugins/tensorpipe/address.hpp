@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 // The address, an IPv4 or IPv6 one of this host and no wildcard, as it stands in a URL: "10.0.0.1", "[fd00::1]". Throws
 // sdk::Failure: BP_INVALID if it is not, BP_RESOURCE if nothing can listen there now.
@@ -31,4 +31,4 @@ bool has_room_for_express();
 inline constexpr int64_t kShmDescriptorsPerPeer = 56;
 inline constexpr int64_t kExpressDescriptorsPerPeer = 14;
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -15,7 +15,7 @@
 #include "backplane/sdk/worker.hpp"
 #include "fault.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 constexpr int64_t kStoreTimeoutNs = 10'000'000'000;  // for a card that is known to be there
@@ -65,7 +65,7 @@ Agent::Agent(const sdk::Context& context)
 
 Agent::~Agent() { abort(sdk::Failure(BP_CANCELLED, "this worker has left")); }
 
-void Agent::tell(const tensorpipe::Listener& listener) {
+void Agent::tell(const ::tensorpipe::Listener& listener) {
   for (const std::string& transport : endpoint_.transports) {
     (transport == "uv" ? card_.uv : card_.shm) = listener.url(transport);
   }
@@ -102,7 +102,7 @@ void Agent::connect(int32_t to) {
     const Card card = parse_card(host_.store_get(card_key(to), kStoreTimeoutNs), to);  // it may listen elsewhere by now
     const std::string& url = way_to(card_, card, to);
     require_way(url, to);
-    pipe = endpoint_.context->connect(url, tensorpipe::PipeOptions().remoteName(std::to_string(to)));
+    pipe = endpoint_.context->connect(url, ::tensorpipe::PipeOptions().remoteName(std::to_string(to)));
     there.emplace(card);
   } catch (const sdk::Failure& e) {
     const bool ours = e.status() == BP_RESOURCE || e.status() == BP_INVALID;
@@ -188,7 +188,7 @@ void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
     if (peer.pipe == pipe) before = peer.sent;
   }
   if (express) return write_express(to, express, message, before);
-  tensorpipe::Message out;
+  ::tensorpipe::Message out;
   try {
     out = to_tensorpipe(message->message, token, rank_, message->staged.get(), before);
   } catch (const sdk::Failure& failure) {
@@ -199,7 +199,7 @@ void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
     Peer& peer = peers_[static_cast<size_t>(to)];
     if (peer.pipe == pipe) peer.unread.push_back(message);  // else it was forgotten, and gives no receipts
   }
-  pipe->write(std::move(out), [this, to, message, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error) {
+  pipe->write(std::move(out), [this, to, message, weak = std::weak_ptr(pipe)](const ::tensorpipe::Error& error) {
     if (!error) return;
     if (const Pipe broken = weak.lock()) forget(to, broken);
     if (!over_) core_.failed(to, message->message.id(), failure_of(error, to));
@@ -209,18 +209,18 @@ void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
 // A pipe that this worker has made is read for receipts and for its end. That a message was written says only that the
 // kernel has it: if the pipe breaks, any call that has not been answered may have been lost with it.
 void Agent::watch(int32_t to, const Pipe& pipe) {
-  pipe->readDescriptor(
-      [this, to, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error, const tensorpipe::Descriptor& descriptor) {
-        const Pipe same = weak.lock();
-        if (!same) return;
-        if (!error && descriptor.metadata.empty() && descriptor.payloads.empty() && descriptor.tensors.empty()) {
-          take_receipt(to);
-          same->read({}, [](const tensorpipe::Error&) {});
-          return watch(to, same);
-        }
-        if (!forget(to, same) || over_) return;
-        core_.lost(to, error ? failure_of(error, to) : sdk::Failure(BP_INTERNAL, "it sends what is no receipt", to));
-      });
+  pipe->readDescriptor([this, to, weak = std::weak_ptr(pipe)](const ::tensorpipe::Error& error,
+                                                              const ::tensorpipe::Descriptor& descriptor) {
+    const Pipe same = weak.lock();
+    if (!same) return;
+    if (!error && descriptor.metadata.empty() && descriptor.payloads.empty() && descriptor.tensors.empty()) {
+      take_receipt(to);
+      same->read({}, [](const ::tensorpipe::Error&) {});
+      return watch(to, same);
+    }
+    if (!forget(to, same) || over_) return;
+    core_.lost(to, error ? failure_of(error, to) : sdk::Failure(BP_INTERNAL, "it sends what is no receipt", to));
+  });
 }
 
 void Agent::take_receipt(int32_t to) {
@@ -251,11 +251,11 @@ bool Agent::forget(int32_t to, const Pipe& pipe) {
 }
 
 // Whoever connects waits until it is accepted.
-std::shared_ptr<tensorpipe::Listener> Agent::listen() {
+std::shared_ptr<::tensorpipe::Listener> Agent::listen() {
   std::vector<std::string> urls;
   for (const auto& url : endpoint_.urls) urls.push_back(url());
-  std::shared_ptr<tensorpipe::Listener> listener = endpoint_.context->listen(urls);
-  std::shared_ptr<tensorpipe::Listener> last;
+  std::shared_ptr<::tensorpipe::Listener> listener = endpoint_.context->listen(urls);
+  std::shared_ptr<::tensorpipe::Listener> last;
   {
     const std::lock_guard lock(mutex_);
     if (over_) return listener;
@@ -309,9 +309,9 @@ void Agent::tend() {
   }
 }
 
-void Agent::accept(const std::shared_ptr<tensorpipe::Listener>& listener) {
+void Agent::accept(const std::shared_ptr<::tensorpipe::Listener>& listener) {
   // Weak, because a listener keeps its callbacks.
-  listener->accept([this, weak = std::weak_ptr(listener)](const tensorpipe::Error& error, const Pipe& pipe) {
+  listener->accept([this, weak = std::weak_ptr(listener)](const ::tensorpipe::Error& error, const Pipe& pipe) {
     const auto same = weak.lock();
     if (!same || over_) return;
     if (error) {  // somebody went away in the middle of a handshake, and nobody could connect any more
@@ -347,8 +347,8 @@ void Agent::abort(const sdk::Failure&) noexcept {
   std::vector<Early> early;
   std::set<Pipe> pipes;
   std::set<Express> connections;
-  std::shared_ptr<tensorpipe::Listener> listener;
-  std::shared_ptr<tensorpipe::transport::Listener> express_listener;
+  std::shared_ptr<::tensorpipe::Listener> listener;
+  std::shared_ptr<::tensorpipe::transport::Listener> express_listener;
   const std::lock_guard lock(mutex_);
   for (Peer& peer : peers_) {
     std::move(peer.backlog.begin(), peer.backlog.end(), std::back_inserter(unsent));
@@ -366,4 +366,4 @@ void Agent::abort(const sdk::Failure&) noexcept {
   express_listener.swap(express_listener_);
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -33,7 +33,7 @@
 #include "message.hpp"
 #include "staging.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 class Agent final : public sdk::RpcAgent {
  public:
@@ -44,8 +44,8 @@ class Agent final : public sdk::RpcAgent {
   void abort(const sdk::Failure& why) noexcept override;
 
  private:
-  using Pipe = std::shared_ptr<tensorpipe::Pipe>;
-  using Express = std::shared_ptr<tensorpipe::transport::Connection>;
+  using Pipe = std::shared_ptr<::tensorpipe::Pipe>;
+  using Express = std::shared_ptr<::tensorpipe::transport::Connection>;
 
   using Kept = std::shared_ptr<Outgoing>;
 
@@ -79,7 +79,7 @@ class Agent final : public sdk::RpcAgent {
     std::atomic<int> placing = 0;   // those of them that are placed on devices, or behind such
     uint64_t express = 0;           // beside which its sender has it
   };
-  void tell(const tensorpipe::Listener& listener);
+  void tell(const ::tensorpipe::Listener& listener);
   void tend();
   void connect(int32_t to);
   void write_backlog(int32_t to);
@@ -88,9 +88,9 @@ class Agent final : public sdk::RpcAgent {
   void watch(int32_t to, const Pipe& pipe);
   bool forget(int32_t to, const Pipe& pipe);
   void take_receipt(int32_t to);
-  std::shared_ptr<tensorpipe::Listener> listen();
+  std::shared_ptr<::tensorpipe::Listener> listen();
   bool listen_again();
-  void accept(const std::shared_ptr<tensorpipe::Listener>& listener);
+  void accept(const std::shared_ptr<::tensorpipe::Listener>& listener);
   void read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming);
   void take(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, std::unique_ptr<Arrival> arrival);
   void place(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, std::unique_ptr<Arrival> arrival);
@@ -105,7 +105,7 @@ class Agent final : public sdk::RpcAgent {
   void watch_express(int32_t to, const Express& express);
   bool open_express(int32_t to, const Express& express);
   bool forget_express(int32_t to, const Express& express);
-  void accept_express(const std::shared_ptr<tensorpipe::transport::Listener>& listener);
+  void accept_express(const std::shared_ptr<::tensorpipe::transport::Listener>& listener);
   void read_express(const Express& express, const std::shared_ptr<Incoming>& incoming);
   void drop_express(const Express& express, const Incoming& incoming, const sdk::Failure& why);
   void count_express(int32_t from, uint64_t express, bool all = false);
@@ -125,9 +125,9 @@ class Agent final : public sdk::RpcAgent {
   std::mutex mutex_;
   std::vector<Peer> peers_;
   std::deque<int32_t> wanted_;  // to whom pipes are to be made, or backlogs written
-  std::shared_ptr<tensorpipe::Listener> listener_;
+  std::shared_ptr<::tensorpipe::Listener> listener_;
   std::set<Pipe> incoming_;
-  std::shared_ptr<tensorpipe::transport::Listener> express_listener_;
+  std::shared_ptr<::tensorpipe::transport::Listener> express_listener_;
   std::set<Express> incoming_express_;
   std::condition_variable changed_;
   bool deaf_ = false;               // the listener has failed
@@ -137,4 +137,4 @@ class Agent final : public sdk::RpcAgent {
   std::thread thread_;
 };
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

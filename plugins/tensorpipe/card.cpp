@@ -7,7 +7,7 @@
 #include "address.hpp"
 #include "backplane/sdk/failure.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 std::string transports_of(const Card& card) {
@@ -88,4 +88,4 @@ const std::string& way_to(const Card& mine, const Card& other, int32_t rank) {
   return other.uv;
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -9,7 +9,7 @@
 
 #include "device_maps.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 // What proves to a worker that it is meant, and by whom: it has put the token into the job's store.
 using Token = std::array<char, 16>;
@@ -43,4 +43,4 @@ void require_same_wire(const Card& mine, const Card& other, int32_t rank);
 // loopback address, which there means somebody else; it says which option helps.
 const std::string& way_to(const Card& mine, const Card& other, int32_t rank);
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -15,13 +15,13 @@
 #include "backplane/sdk/worker.hpp"
 #include "card.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 struct Transport {
   const char* name;
   int64_t priority;
-  std::function<std::shared_ptr<tensorpipe::transport::Context>()> make;
+  std::function<std::shared_ptr<::tensorpipe::transport::Context>()> make;
   std::function<std::string(const std::string& address)> listen;
 };
 // Basic always: two workers that have no other channel in common end their processes over the first large buffer.
@@ -30,28 +30,28 @@ struct Channel {
   const char* name;
   int64_t priority;
   Use use;
-  std::function<std::shared_ptr<tensorpipe::channel::Context>(const std::string& address)> make;
+  std::function<std::shared_ptr<::tensorpipe::channel::Context>(const std::string& address)> make;
 };
 
 // Several uv connections beside each other.
-std::shared_ptr<tensorpipe::channel::Context> make_mpt(const std::string& address) {
+std::shared_ptr<::tensorpipe::channel::Context> make_mpt(const std::string& address) {
   constexpr int kLanes = 4;
-  std::vector<std::shared_ptr<tensorpipe::transport::Context>> contexts;
-  std::vector<std::shared_ptr<tensorpipe::transport::Listener>> listeners;
+  std::vector<std::shared_ptr<::tensorpipe::transport::Context>> contexts;
+  std::vector<std::shared_ptr<::tensorpipe::transport::Listener>> listeners;
   for (int i = 0; i < kLanes; ++i) {
-    contexts.push_back(tensorpipe::transport::uv::create());
+    contexts.push_back(::tensorpipe::transport::uv::create());
     if (!contexts.back()->isViable()) return nullptr;
     listeners.push_back(contexts.back()->listen(address + ":0"));
   }
-  return tensorpipe::channel::mpt::create(std::move(contexts), std::move(listeners));
+  return ::tensorpipe::channel::mpt::create(std::move(contexts), std::move(listeners));
 }
 
 const std::vector<Transport>& all_transports() {
   static const auto* const all = new std::vector<Transport> {
-    {"uv", 0, [] { return tensorpipe::transport::uv::create(); },
+    {"uv", 0, [] { return ::tensorpipe::transport::uv::create(); },
      [](const std::string& address) { return "uv://" + address + ":0"; }},
 #if TENSORPIPE_HAS_SHM_TRANSPORT
-        {"shm", 200, [] { return tensorpipe::transport::shm::create(); },
+        {"shm", 200, [] { return ::tensorpipe::transport::shm::create(); },
          [](const std::string&) { return "shm://" + unique_name(); }},
 #endif
   };
@@ -60,11 +60,11 @@ const std::vector<Transport>& all_transports() {
 
 const std::vector<Channel>& all_channels() {
   static const auto* const all = new std::vector<Channel> {
-    {"basic", 1000, Use::kAlways, [](const std::string&) { return tensorpipe::channel::basic::create(); }},
+    {"basic", 1000, Use::kAlways, [](const std::string&) { return ::tensorpipe::channel::basic::create(); }},
         {"mpt", 1100, Use::kIfNamed, make_mpt},
 #if TENSORPIPE_HAS_CMA_CHANNEL
         {"cma", 1200, Use::kUnlessOthersAreNamed,
-         [](const std::string&) { return tensorpipe::channel::cma::create(); }},
+         [](const std::string&) { return ::tensorpipe::channel::cma::create(); }},
 #endif
   };
   return *all;
@@ -193,10 +193,10 @@ Endpoint make_endpoint(const sdk::Context& context) {
   const std::string& named = context.options.text("address");
   const std::string address = named.empty() ? "127.0.0.1" : checked_address(named);
   Endpoint endpoint;
-  endpoint.context = std::make_shared<tensorpipe::Context>(tensorpipe::ContextOptions().name(context.name));
+  endpoint.context = std::make_shared<::tensorpipe::Context>(::tensorpipe::ContextOptions().name(context.name));
   add_transports(context, address, &endpoint);
   add_channels(context, address, &endpoint);
   return endpoint;
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -13,15 +13,15 @@
 
 #include "backplane/sdk/backend.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 struct Endpoint {
-  std::shared_ptr<tensorpipe::Context> context;
+  std::shared_ptr<::tensorpipe::Context> context;
   std::vector<std::string> transports;
   std::vector<std::function<std::string()>> urls;  // where to listen, by transport; elsewhere each time
   // The transport shm itself, for express connections, which ends with the context. NULL: there is none, or there are
   // too few descriptors for them.
-  std::shared_ptr<tensorpipe::transport::Context> express;
+  std::shared_ptr<::tensorpipe::transport::Context> express;
 };
 
 // For shm, which meets in the abstract namespace of sockets, in which names are nobody's: another one each time.
@@ -33,4 +33,4 @@ std::string unique_name();
 // viable, BP_RESOURCE if it takes more descriptors than there are.
 Endpoint make_endpoint(const sdk::Context& context);
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

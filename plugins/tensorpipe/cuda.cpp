@@ -8,7 +8,7 @@
 
 #include "backplane/sdk/failure.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 // As cuda.h has them.
@@ -214,4 +214,4 @@ std::shared_ptr<CudaDevice> CudaDevices::get(int ordinal) {
   return devices_[at];
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 // How many devices the driver counts. If none, *why (may be NULL) says what is missing.
 int count_cuda_devices(std::string* why = nullptr);
@@ -56,4 +56,4 @@ class CudaDevices {
   std::vector<std::shared_ptr<CudaDevice>> devices_;
 };
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -7,7 +7,7 @@
 
 #include "backplane/sdk/failure.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 [[noreturn]] void refuse_map(const std::string& text) { throw sdk::Failure(BP_INVALID, text); }
@@ -123,4 +123,4 @@ DeviceMap device_map_between(const WorkerDevices& from, const WorkerDevices& to)
   return map;
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

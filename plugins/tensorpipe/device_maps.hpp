@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 using DeviceMap = std::map<int, int>;                 // device here to device there
 using DeviceMaps = std::map<std::string, DeviceMap>;  // by the other worker's name
@@ -42,4 +42,4 @@ DeviceMaps reverse_device_maps(const std::vector<WorkerDevices>& workers, const 
 // the reverse of the other's, so that results travel back. Messages do not tell calls from results.
 DeviceMap device_map_between(const WorkerDevices& from, const WorkerDevices& to);
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -9,7 +9,7 @@
 #include "agent.hpp"
 #include "fault.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 constexpr char kGreeting = '!';
@@ -46,7 +46,7 @@ void Agent::connect_express(int32_t to, const Card& card) {
 
 // Nothing comes back along one but a greeting, and its end.
 void Agent::watch_express(int32_t to, const Express& express) {
-  express->read([this, to, weak = std::weak_ptr(express)](const tensorpipe::Error& error, const void*, size_t) {
+  express->read([this, to, weak = std::weak_ptr(express)](const ::tensorpipe::Error& error, const void*, size_t) {
     const Express same = weak.lock();
     if (!same || over_) return;
     if (!error && open_express(to, same)) return watch_express(to, same);
@@ -69,7 +69,7 @@ void Agent::write_express(int32_t to, const Express& express, const Kept& messag
     const auto bytes = std::make_shared<const std::string>(
         to_tensorpipe(message->message, peers_[static_cast<size_t>(to)].token, rank_, nullptr, before).metadata);
     // Who reads it hears of its end, too, and forgets it.
-    express->write(bytes->data(), bytes->size(), [this, to, id, bytes](const tensorpipe::Error& error) {
+    express->write(bytes->data(), bytes->size(), [this, to, id, bytes](const ::tensorpipe::Error& error) {
       if (error && !over_) core_.failed(to, id, failure_of(error, to));
     });
   } catch (const std::exception& e) {  // no memory; its receiver would wait for it
@@ -96,8 +96,8 @@ bool Agent::forget_express(int32_t to, const Express& express) {
   return false;
 }
 
-void Agent::accept_express(const std::shared_ptr<tensorpipe::transport::Listener>& listener) {
-  listener->accept([this, weak = std::weak_ptr(listener)](const tensorpipe::Error& error, const Express& express) {
+void Agent::accept_express(const std::shared_ptr<::tensorpipe::transport::Listener>& listener) {
+  listener->accept([this, weak = std::weak_ptr(listener)](const ::tensorpipe::Error& error, const Express& express) {
     const auto same = weak.lock();
     if (!same || over_) return;
     if (error) {  // whoever comes later sends all along its pipe
@@ -109,20 +109,20 @@ void Agent::accept_express(const std::shared_ptr<tensorpipe::transport::Listener
       if (!over_) incoming_express_.insert(express);
     }
     accept_express(same);
-    express->write(&kGreeting, sizeof(kGreeting), [](const tensorpipe::Error&) {});
+    express->write(&kGreeting, sizeof(kGreeting), [](const ::tensorpipe::Error&) {});
     read_express(express, std::make_shared<Incoming>());
   });
 }
 
 void Agent::read_express(const Express& express, const std::shared_ptr<Incoming>& incoming) {
-  express->read([this, incoming, weak = std::weak_ptr(express)](const tensorpipe::Error& error, const void* data,
+  express->read([this, incoming, weak = std::weak_ptr(express)](const ::tensorpipe::Error& error, const void* data,
                                                                 size_t size) {
     const Express same = weak.lock();
     if (!same) return;
     const int32_t from = incoming->from;
     if (error) return drop_express(same, *incoming, failure_of(error, from));
     try {
-      tensorpipe::Descriptor descriptor;
+      ::tensorpipe::Descriptor descriptor;
       descriptor.metadata.assign(static_cast<const char*>(data), size);
       auto arrival = std::make_unique<Arrival>(
           std::move(descriptor), card_.token, static_cast<int32_t>(peers_.size()), core_.max_message_bytes(),
@@ -204,4 +204,4 @@ bool Agent::is_early(const Pipe& pipe, std::unique_ptr<Arrival>* arrival) {
   return true;
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

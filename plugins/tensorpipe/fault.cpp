@@ -7,7 +7,7 @@
 #include <array>
 #include <cctype>
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 bool says_end_of_peer(const std::string& text) {
   std::string lower = text;
@@ -19,12 +19,12 @@ bool says_end_of_peer(const std::string& text) {
                      [&lower](const char* words) { return lower.find(words) != std::string::npos; });
 }
 
-bool is_end_of_peer(const tensorpipe::Error& error) {
-  return error.isOfType<tensorpipe::EOFError>() || error.isOfType<tensorpipe::PipeClosedError>() ||
-         error.isOfType<tensorpipe::transport::ConnectionClosedError>() || says_end_of_peer(error.what());
+bool is_end_of_peer(const ::tensorpipe::Error& error) {
+  return error.isOfType<::tensorpipe::EOFError>() || error.isOfType<::tensorpipe::PipeClosedError>() ||
+         error.isOfType<::tensorpipe::transport::ConnectionClosedError>() || says_end_of_peer(error.what());
 }
 
-sdk::Failure failure_of(const tensorpipe::Error& error, int peer) {
+sdk::Failure failure_of(const ::tensorpipe::Error& error, int peer) {
   if (is_end_of_peer(error)) {
     return sdk::Failure(BP_PEER_LOST,
                         "the connection to rank " + std::to_string(peer) + " broke (" + error.what() + ")", peer);
@@ -32,4 +32,4 @@ sdk::Failure failure_of(const tensorpipe::Error& error, int peer) {
   return sdk::Failure(BP_INTERNAL, "the pipe to rank " + std::to_string(peer) + " failed: " + error.what(), peer);
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -10,7 +10,7 @@
 
 #include "backplane/sdk/worker.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 // A thread that does one thing after the other.
 class Lane {
@@ -62,4 +62,4 @@ class Lane {
   std::thread thread_;  // last: it uses all of the above
 };
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

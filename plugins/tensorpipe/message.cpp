@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 // In front of the buffers' sizes, in the message's metadata. Behind these are the devices, of 4 bytes each, if some
@@ -36,14 +36,14 @@ size_t aligned(size_t offset) { return (offset + kAlignment - 1) / kAlignment * 
 
 }  // namespace
 
-tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from,
-                                  const Staged* staged, const Before& before) {
+::tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from,
+                                    const Staged* staged, const Before& before) {
   const auto& buffers = staged == nullptr ? message.buffers() : staged->buffers;
   if (buffers.size() > kMostBuffers) {
     throw sdk::Failure(BP_INVALID,
                        "a message has " + std::to_string(buffers.size()) + " buffers; pack them into fewer");
   }
-  tensorpipe::Message out;
+  ::tensorpipe::Message out;
   const std::string_view payload = message.payload();
   const bool whole = staged == nullptr && is_small(message);
   const bool inside = payload.size() <= kInsideSize;
@@ -69,7 +69,7 @@ tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& r
     out.metadata.append(reinterpret_cast<const char*>(&buffer.count), sizeof(buffer.count));
     if (whole) continue;  // they stand behind all sizes
     if (is_tensor(buffer.count)) {
-      out.tensors.push_back({tensorpipe::CpuBuffer{buffer.data}, static_cast<size_t>(buffer.count), {}, ""});
+      out.tensors.push_back({::tensorpipe::CpuBuffer{buffer.data}, static_cast<size_t>(buffer.count), {}, ""});
     } else if (buffer.count > 0) {
       out.payloads.push_back({buffer.data, static_cast<size_t>(buffer.count), ""});
     }
@@ -95,7 +95,7 @@ bool is_small(const sdk::RpcMessage& message) {
   return true;
 }
 
-Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t world_size, uint64_t most,
+Arrival::Arrival(::tensorpipe::Descriptor descriptor, const Token& own, int32_t world_size, uint64_t most,
                  sdk::BlockPool* pool, const OpenTo& open_to)
     : metadata_(std::move(descriptor.metadata)) {
   Head head;
@@ -129,7 +129,7 @@ Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t wo
   }
   for (const auto& tensor : descriptor.tensors) {
     add(tensor.length);
-    allocation_.tensors.push_back({tensorpipe::CpuBuffer{allocate(tensor.length)}});
+    allocation_.tensors.push_back({::tensorpipe::CpuBuffer{allocate(tensor.length)}});
   }
   if (whole) {
     if (!inside || !memory_.empty() || devices_at < head_size) refuse("its description makes no sense", from_);
@@ -146,7 +146,7 @@ Arrival::Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t wo
 }
 
 // `sizes`: of 8 bytes each. `payload`: the first one that is a buffer.
-void Arrival::read_buffers(const tensorpipe::Descriptor& descriptor, std::string_view sizes, size_t payload) {
+void Arrival::read_buffers(const ::tensorpipe::Descriptor& descriptor, std::string_view sizes, size_t payload) {
   size_t tensor = 0;
   for (; !sizes.empty(); sizes.remove_prefix(sizeof(uint64_t))) {
     uint64_t bytes = 0;
@@ -156,7 +156,7 @@ void Arrival::read_buffers(const tensorpipe::Descriptor& descriptor, std::string
       if (tensor >= descriptor.tensors.size() || descriptor.tensors[tensor].length != bytes) {
         refuse("its sizes disagree", from_);
       }
-      data = allocation_.tensors[tensor++].buffer.unwrap<tensorpipe::CpuBuffer>().ptr;
+      data = allocation_.tensors[tensor++].buffer.unwrap<::tensorpipe::CpuBuffer>().ptr;
     } else if (bytes > 0) {
       if (payload >= descriptor.payloads.size() || descriptor.payloads[payload].length != bytes) {
         refuse("its sizes disagree", from_);
@@ -215,4 +215,4 @@ void Arrival::place(const ToDevice& to_device) {
   for_devices_.clear();
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -21,7 +21,7 @@
 #include "card.hpp"
 #include "device_maps.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 inline constexpr uint64_t kTensorSize = 32 << 10;  // the smallest tensor
 inline constexpr uint64_t kInsideSize = 8 << 10;   // the largest payload, or message, in a descriptor
@@ -56,8 +56,8 @@ struct Outgoing {
 // same pipe, with an empty message, so that the sender does not close it before they were read: TensorPipe gives up
 // what has arrived with what has not.
 // `staged`: instead of the message's own buffers; NULL: they are on the host. Throws sdk::Failure.
-tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from,
-                                  const Staged* staged = nullptr, const Before& before = {});
+::tensorpipe::Message to_tensorpipe(const sdk::RpcMessage& message, const Token& receiver, int32_t from,
+                                    const Staged* staged = nullptr, const Before& before = {});
 
 // Whether all of a message lies in its descriptor. Not if that is on a device.
 bool is_small(const sdk::RpcMessage& message);
@@ -72,8 +72,8 @@ class Arrival {
 
   // Throws sdk::Failure (BP_INVALID) if it is none of ours, or larger than `most` bytes; its peer_rank is the sender,
   // if that is proven.
-  Arrival(tensorpipe::Descriptor descriptor, const Token& own, int32_t world_size, uint64_t most, sdk::BlockPool* pool,
-          const OpenTo& open_to);
+  Arrival(::tensorpipe::Descriptor descriptor, const Token& own, int32_t world_size, uint64_t most,
+          sdk::BlockPool* pool, const OpenTo& open_to);
 
   int32_t from() const { return from_; }
   bool wants_receipt() const { return wants_receipt_; }
@@ -82,12 +82,12 @@ class Arrival {
   bool has_devices() const { return !for_devices_.empty(); }  // some of its buffers are still to be placed there
   // Once all is there, with has_devices(). What `to_device` throws ends it.
   void place(const ToDevice& to_device);
-  const tensorpipe::Allocation& allocation() const { return allocation_; }
+  const ::tensorpipe::Allocation& allocation() const { return allocation_; }
   std::string_view payload() const { return payload_; }
   const std::vector<bp_buffer>& buffers() const { return buffers_; }
 
  private:
-  void read_buffers(const tensorpipe::Descriptor& descriptor, std::string_view sizes, size_t payload);
+  void read_buffers(const ::tensorpipe::Descriptor& descriptor, std::string_view sizes, size_t payload);
   void read_inside(std::string_view sizes, size_t at);
   void read_devices(std::string_view devices, const DeviceSet& open);
 
@@ -96,10 +96,10 @@ class Arrival {
   Before before_;
   std::vector<std::shared_ptr<void>> memory_;
   std::string metadata_;  // of the descriptor, with what of the message is in there
-  tensorpipe::Allocation allocation_;
+  ::tensorpipe::Allocation allocation_;
   std::string_view payload_;
   std::vector<bp_buffer> buffers_;
   std::vector<size_t> for_devices_;  // which of them are still on the host
 };
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -7,7 +7,7 @@
 #include "agent.hpp"
 #include "fault.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 // With a pipe from a worker that is known go the answers that were on it.
 void Agent::drop(const Pipe& pipe, int32_t from, uint64_t express, const sdk::Failure& why) {
@@ -36,8 +36,8 @@ void Agent::lose(int32_t from, uint64_t express, const sdk::Failure& why) {
 
 void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
   // Weak, because a pipe keeps its callbacks.
-  pipe->readDescriptor([this, incoming, weak = std::weak_ptr(pipe)](const tensorpipe::Error& error,
-                                                                    tensorpipe::Descriptor descriptor) {
+  pipe->readDescriptor([this, incoming, weak = std::weak_ptr(pipe)](const ::tensorpipe::Error& error,
+                                                                    ::tensorpipe::Descriptor descriptor) {
     const Pipe same = weak.lock();
     if (!same) return;
     const int32_t from = incoming->from;
@@ -67,15 +67,15 @@ void Agent::read(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming) {
 void Agent::take(const Pipe& pipe, const std::shared_ptr<Incoming>& incoming, std::unique_ptr<Arrival> arrival) {
   if (arrival->is_whole() && incoming->arriving == 0) {
     deliver(pipe, std::move(arrival));
-    pipe->read({}, [](const tensorpipe::Error&) {});
+    pipe->read({}, [](const ::tensorpipe::Error&) {});
     return;
   }
   ++incoming->arriving;
-  const tensorpipe::Allocation allocation = arrival->allocation();
+  const ::tensorpipe::Allocation allocation = arrival->allocation();
   // Copies of a callback share what it has.
   auto rest = std::make_shared<std::unique_ptr<Arrival>>(std::move(arrival));
   pipe->read(allocation,
-             [this, incoming, rest = std::move(rest), weak = std::weak_ptr(pipe)](const tensorpipe::Error& failed) {
+             [this, incoming, rest = std::move(rest), weak = std::weak_ptr(pipe)](const ::tensorpipe::Error& failed) {
                const Pipe same = weak.lock();
                if (failed) {
                  --incoming->arriving;
@@ -116,7 +116,7 @@ void Agent::hand_over(const Pipe& pipe, std::unique_ptr<Arrival> arrival) {
   const Arrival& it = *arrival;
   const bool wants_receipt = it.wants_receipt();
   core_.received(it.from(), it.payload(), it.buffers(), std::move(arrival));
-  if (wants_receipt && pipe) pipe->write({}, [](const tensorpipe::Error&) {});
+  if (wants_receipt && pipe) pipe->write({}, [](const ::tensorpipe::Error&) {});
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -7,7 +7,7 @@
 
 #include "backplane/sdk/failure.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 // Runs `body`, then next(why it failed).
@@ -99,4 +99,4 @@ void Staging::stop() {
   lanes_->in.stop();
 }
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -20,7 +20,7 @@
 #include "lane.hpp"
 #include "message.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 
 class Staging {
  public:
@@ -63,4 +63,4 @@ class Staging {
   std::optional<Lanes> lanes_;  // last: their threads use all of the above
 };
 
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -8,12 +8,12 @@
 #include "backplane/sdk/rpc.hpp"
 #include "backplane/sdk/sdk.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 struct TensorPipe {
   static constexpr const char* id = "tensorpipe";
-  static constexpr const char* version = "1.0.0";
+  static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary = "RPC over TensorPipe: TCP and shared memory";
   static constexpr uint32_t kinds = BP_KIND_RPC;
   static constexpr uint32_t flags = 0;
@@ -38,6 +38,6 @@ struct TensorPipe {
 };
 
 }  // namespace
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe
 
-BACKPLANE_PLUGIN("Backplane", backplane::tensorpipe_plugin::TensorPipe)
+BACKPLANE_PLUGIN("Backplane", backplane::tensorpipe::TensorPipe)

@@ -34,46 +34,46 @@ std::string microseconds(int64_t ns) {
   return text;
 }
 
-// A lane number per event such that no two events of one lane overlap. `events` are sorted by their begin.
-std::vector<size_t> lanes_of(const std::vector<Event>& events) {
-  using Busy = std::pair<int64_t, size_t>;  // until when, which lane
+// Assigns a track number to each event such that events of one track do not overlap. `events` are sorted by begin.
+std::vector<size_t> tracks_of(const std::vector<Event>& events) {
+  using Busy = std::pair<int64_t, size_t>;  // end time, track
   std::priority_queue<Busy, std::vector<Busy>, std::greater<>> busy;
   std::priority_queue<size_t, std::vector<size_t>, std::greater<>> free;
-  std::vector<size_t> lanes;
+  std::vector<size_t> tracks;
   size_t made = 0;
   for (const Event& event : events) {
     for (; !busy.empty() && busy.top().first <= event.begin_ns; busy.pop()) free.push(busy.top().second);
     if (free.empty()) free.push(made++);
-    lanes.push_back(free.top());
+    tracks.push_back(free.top());
     free.pop();
-    busy.emplace(event.end_ns, lanes.back());
+    busy.emplace(event.end_ns, tracks.back());
   }
-  return lanes;
+  return tracks;
 }
 
-// Lanes of different groups have different numbers, so that their files can be put together.
-uint32_t first_lane(const std::string& group) {
+// Track numbers differ between groups, so that files of several groups can be merged.
+uint32_t first_track(const std::string& group) {
   uint32_t hash = 2166136261u;  // FNV-1a
   for (const char c : group) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
   return hash % 20000 * 100000 + 1;
 }
 
-std::string metadata(const char* what, int32_t rank, uint64_t lane, const std::string& name) {
+std::string metadata(const char* what, int32_t rank, uint64_t track, const std::string& name) {
   return std::string("{\"ph\":\"M\",\"name\":\"") + what + "\",\"pid\":" + std::to_string(rank) +
-         ",\"tid\":" + std::to_string(lane) + ",\"args\":{\"name\":" + quoted(name) + "}}";
+         ",\"tid\":" + std::to_string(track) + ",\"args\":{\"name\":" + quoted(name) + "}}";
 }
 
-// Up to what stands inside "args".
-std::string head_of(const std::string& name, const char* category, const Event& event, uint64_t lane, int32_t rank,
-                    int64_t offset_ns) {
+// An event up to the contents of "args".
+std::string event_head(const std::string& name, const char* category, const Event& event, uint64_t track, int32_t rank,
+                       int64_t offset_ns) {
   return "{\"ph\":\"X\",\"name\":" + quoted(name) + ",\"cat\":\"" + category + "\",\"pid\":" + std::to_string(rank) +
-         ",\"tid\":" + std::to_string(lane) + ",\"ts\":" + microseconds(event.begin_ns + offset_ns) +
+         ",\"tid\":" + std::to_string(track) + ",\"ts\":" + microseconds(event.begin_ns + offset_ns) +
          ",\"dur\":" + microseconds(std::max<int64_t>(0, event.end_ns - event.begin_ns)) + ",\"args\":{";
 }
 
-std::string line_of_call(const Event& call, const std::string& function, uint64_t lane, int32_t rank,
-                         int64_t offset_ns) {
-  return head_of(function, "call", call, lane, rank, offset_ns)
+std::string call_event(const Event& call, const std::string& function, uint64_t track, int32_t rank,
+                       int64_t offset_ns) {
+  return event_head(function, "call", call, track, rank, offset_ns)
       .append("\"number\":")
       .append(std::to_string(call.seq))
       .append(",\"direction\":")
@@ -89,10 +89,10 @@ std::string line_of_call(const Event& call, const std::string& function, uint64_
       .append("}}");
 }
 
-std::string line_of(const Event& event, uint64_t lane, int32_t rank, int64_t offset_ns) {
+std::string line_of(const Event& event, uint64_t track, int32_t rank, int64_t offset_ns) {
   const bool message = event.kind == BP_SEND || event.kind == BP_RECV;
   std::string text =
-      head_of(sdk::op_name(event.kind), message ? "message" : "collective", event, lane, rank, offset_ns) +
+      event_head(sdk::op_name(event.kind), message ? "message" : "collective", event, track, rank, offset_ns) +
       "\"seq\":" + std::to_string(event.seq) + ",\"bytes\":" + std::to_string(event.bytes);
   if (event.kind != BP_BARRIER) text += std::string(",\"dtype\":\"") + sdk::dtype_name(event.dtype) + "\"";
   if (event.other >= 0) text += std::string(message ? ",\"peer\":" : ",\"root\":") + std::to_string(event.other);
@@ -115,23 +115,23 @@ std::string chrome_trace(const Events& events, const Functions& functions, const
   uint64_t forgotten = 0;
   std::vector<Event> all = events.all(&forgotten);
   std::stable_sort(all.begin(), all.end(), [](const Event& a, const Event& b) { return a.begin_ns < b.begin_ns; });
-  const std::vector<size_t> lanes = lanes_of(all);
-  const uint64_t first = first_lane(group);
-  const size_t lane_count = lanes.empty() ? 0 : *std::max_element(lanes.begin(), lanes.end()) + 1;
+  const std::vector<size_t> tracks = tracks_of(all);
+  const uint64_t first = first_track(group);
+  const size_t track_count = tracks.empty() ? 0 : *std::max_element(tracks.begin(), tracks.end()) + 1;
   std::string text = "{\"otherData\":{\"forgotten\":" + std::to_string(forgotten);
   if (!worker.all.empty()) text += line_of(worker);
   text += "},\"traceEvents\":[\n";
   text += metadata("process_name", rank, first, "rank " + std::to_string(rank));
-  for (size_t lane = 0; lane < lane_count; ++lane) {
-    text += ",\n" + metadata("thread_name", rank, first + lane, group + " " + std::to_string(lane));
+  for (size_t track = 0; track < track_count; ++track) {
+    text += ",\n" + metadata("thread_name", rank, first + track, group + " " + std::to_string(track));
   }
   std::vector<std::string> names;
   functions.for_each([&names](const Function& function) { names.push_back(function.name); });
   for (size_t i = 0; i < all.size(); ++i) {
-    const uint64_t lane = first + lanes[i];
+    const uint64_t track = first + tracks[i];
     text += ",\n";
-    text += all[i].kind < BP_OP_COUNT ? line_of(all[i], lane, rank, realtime_offset_ns)
-                                      : line_of_call(all[i], names[all[i].dtype], lane, rank, realtime_offset_ns);
+    text += all[i].kind < BP_OP_COUNT ? line_of(all[i], track, rank, realtime_offset_ns)
+                                      : call_event(all[i], names[all[i].dtype], track, rank, realtime_offset_ns);
   }
   return text + "\n]}\n";
 }

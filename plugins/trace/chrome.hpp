@@ -12,9 +12,9 @@
 
 namespace backplane::trace {
 
-// One complete event ("ph":"X") per operation, pid = `rank`, the rank in the job. Operations that overlap are put into
-// lanes (tid), so that they are drawn side by side. Times are microseconds since 1970: begin_ns + `realtime_offset_ns`.
-// The files of several ranks can be concatenated as arrays are. What the worker counts goes into "otherData".
+// Returns one complete event ("ph":"X") per operation, with pid = `rank`, the rank in the job. Overlapping operations
+// get different tracks (tid). Times are microseconds since 1970: begin_ns + `realtime_offset_ns`. The event arrays of
+// several ranks can be concatenated. The worker's metrics go into "otherData".
 std::string chrome_trace(const Events& events, const Functions& functions, const WorkerMetrics& worker,
                          const std::string& group, int32_t rank, int64_t realtime_offset_ns);
 

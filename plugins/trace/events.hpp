@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last operations of a group, and calls of its workers, for a trace. Bounded: the oldest are forgotten.
+// A bounded ring of the latest operations of a group and calls of its worker. The oldest are dropped.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,19 @@ namespace backplane::trace {
 struct Event {
   int64_t begin_ns = 0;  // CLOCK_MONOTONIC
   int64_t end_ns = 0;
-  uint64_t seq = 0;           // of a call: its number
-  uint64_t bytes = 0;         // of a call: the request's
-  uint64_t answer_bytes = 0;  // of a call
-  uint32_t kind = 0;          // that of the operation, or of statistics.hpp
-  uint32_t dtype = 0;         // of a call: its function's number
+  uint64_t seq = 0;           // calls: the call number
+  uint64_t bytes = 0;         // calls: size of the request
+  uint64_t answer_bytes = 0;  // calls only
+  uint32_t kind = 0;          // of the operation, or kCall, kServedCall
+  uint32_t dtype = 0;         // calls: number of the function
   int32_t other = -1;         // root or peer
   int32_t status = 0;
 };
 
-// Any thread.
+// Thread-safe.
 class Events {
  public:
-  // Memory is taken as events come, up to `limit` of them (56 bytes each).
+  // Allocates memory as events are added, up to `limit` events of 56 bytes.
   explicit Events(size_t limit) : limit_(limit) {}
 
   void add(const Event& event) {
@@ -39,7 +39,7 @@ class Events {
     }
   }
 
-  // In the order in which they ended, and how many are no longer there.
+  // Returns the events in the order in which they ended. Sets *forgotten to the number of dropped events.
   std::vector<Event> all(uint64_t* forgotten) const {
     const std::lock_guard lock(mutex_);
     const auto oldest = ring_.begin() + static_cast<std::ptrdiff_t>(next_);
@@ -53,7 +53,7 @@ class Events {
   const size_t limit_;  // at least 1
   mutable std::mutex mutex_;
   std::vector<Event> ring_;
-  size_t next_ = 0;  // the oldest, once the ring is full
+  size_t next_ = 0;  // index of the oldest once the ring is full
   uint64_t forgotten_ = 0;
 };
 

@@ -17,13 +17,14 @@ namespace backplane::trace {
 namespace {
 
 // The paths that groups of this process write to.
-struct Taken {
+struct UsedPaths {
   std::mutex mutex;
   std::set<std::string> paths;
 };
 
-Taken& taken() {
-  static Taken* const instance = new Taken;  // other threads may use it while the process ends
+UsedPaths& used_paths() {
+  static UsedPaths* const instance =
+      new UsedPaths;  // never destroyed: other threads may use it while the process exits
   return *instance;
 }
 
@@ -77,19 +78,19 @@ bool write_all(int descriptor, std::string_view content) {
 
 }  // namespace
 
-OwnPath::OwnPath(std::string_view pattern, int32_t rank, int32_t world_size, std::string_view group) {
+OutputPath::OutputPath(std::string_view pattern, int32_t rank, int32_t world_size, std::string_view group) {
   const std::string path = expand(pattern, rank, world_size, group);
-  const std::lock_guard lock(taken().mutex);
+  const std::lock_guard lock(used_paths().mutex);
   text_ = path;
-  for (int number = 2; !taken().paths.insert(text_).second; ++number) text_ = path + "." + std::to_string(number);
+  for (int number = 2; !used_paths().paths.insert(text_).second; ++number) text_ = path + "." + std::to_string(number);
 }
 
-OwnPath::~OwnPath() {
-  const std::lock_guard lock(taken().mutex);
-  taken().paths.erase(text_);
+OutputPath::~OutputPath() {
+  const std::lock_guard lock(used_paths().mutex);
+  used_paths().paths.erase(text_);
 }
 
-void OwnPath::write(std::string_view content) const {
+void OutputPath::write(std::string_view content) const {
   const std::string temporary = text_ + ".tmp" + std::to_string(getpid());
   const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (descriptor < 0) cannot_write(text_, errno);

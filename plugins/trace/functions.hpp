@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions that workers call, by number, and what is counted of each.
+// Call statistics per function.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@
 namespace backplane::trace {
 
 struct Function {
-  std::string name;  // UTF-8; unlike those of the others
-  Counts made;       // calls as the callers see them
-  Counts served;     // and as those see them who run the function
+  std::string name;  // UTF-8, unique
+  Counts made;       // measured by callers
+  Counts served;     // measured by callees
 };
 
-// Any thread. What is handed out stays where it is.
+// Thread-safe. References stay valid for the life of this object.
 class Functions {
  public:
-  // Peers may call what they like: names are cut, and of the functions beyond kMost only what they come to together is
-  // known.
+  // Returns the number of a function name. Peers choose the names, so names are truncated to kLongestName bytes, and
+  // all functions after the first kMost are counted together as "(others)".
   uint32_t number(std::string_view called) {
     called = called.substr(0, kLongestName);
     const std::lock_guard lock(mutex_);
@@ -51,7 +51,7 @@ class Functions {
   static constexpr size_t kLongestName = 200;
   static constexpr size_t kMost = 1000;
 
-  // Names that differ only in what is no UTF-8 share a number. With mutex_ held.
+  // Names that differ only in invalid UTF-8 share a number. Requires mutex_.
   uint32_t number_of(const std::string& name) {
     const auto [at, is_new] = by_name_.emplace(name, static_cast<uint32_t>(functions_.size()));
     if (is_new) functions_.emplace_back().name = name;
@@ -60,7 +60,7 @@ class Functions {
 
   mutable std::mutex mutex_;
   std::deque<Function> functions_;
-  std::map<std::string, uint32_t, std::less<>> numbers_;  // as they were called
+  std::map<std::string, uint32_t, std::less<>> numbers_;  // by the name as sent, truncated
   std::map<std::string, uint32_t> by_name_;
 };
 

@@ -102,7 +102,7 @@ void durations(const std::vector<Row>& rows, Text* text) {
   for (const Row& row : rows) text->value(row.labels, seconds(row.at.max_ns));
 }
 
-// Powers of two, so that they are the buckets' own: from a microsecond to a minute, less a nanosecond each.
+// Bounds are powers of two minus one nanosecond, as in Buckets, from 1 us to 1 min.
 void latencies(const std::vector<Row>& rows, const std::string& name, const char* help, Text* text) {
   constexpr int kFirst = 10;
   constexpr int kLast = 36;
@@ -129,7 +129,7 @@ void failures(const std::vector<Row>& rows, const std::string& name, const char*
   }
 }
 
-// The name as Prometheus allows it.
+// The metric's name with characters that Prometheus does not allow replaced.
 std::string metric_name(const WorkerMetric& metric) {
   std::string name = "rpc_" + metric.name;
   for (char& c : name) {
@@ -140,7 +140,7 @@ std::string metric_name(const WorkerMetric& metric) {
 }
 
 void worker_metrics(WorkerMetrics worker, const std::string& whose, Text* text) {
-  // All of a name together.
+  // The format wants all lines of one metric together.
   std::stable_sort(worker.all.begin(), worker.all.end(),
                    [](const WorkerMetric& a, const WorkerMetric& b) { return a.name < b.name; });
   const std::string labels = whose + ",worker=\"" + escaped(worker.worker) + "\"";
@@ -167,7 +167,7 @@ std::string prometheus_text(const Statistics& statistics, const Functions& funct
               "Bytes of the larger of input and output; of what arrived, for recv; of request and answer, for calls.");
   for (const Row& row : rows) text.value(row.labels, std::to_string(row.at.bytes));
   failures(rows, "operation_failures_total", "Operations that failed, by status.", &text);
-  text.metric("operations_in_flight", "gauge", "Operations that were started and whose end nobody has seen yet.");
+  text.metric("operations_in_flight", "gauge", "Operations that have started and whose end has not been observed.");
   for (const Row& row : rows) text.value(row.labels, std::to_string(row.at.in_flight));
   durations(rows, &text);
   latencies(rows, "operation_latency_seconds", "The same times as operation_seconds.", &text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Statistics in the text format of Prometheus (exposition format 0.0.4), for its node exporter's textfile collector.
+// Statistics in the Prometheus text format (exposition format 0.0.4), for the textfile collector of the node exporter.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace backplane::trace {
 
-// What never occurred is left out. `rank` is the rank in the job.
+// Omits operations that never occurred. `rank` is the rank in the job.
 std::string prometheus_text(const Statistics& statistics, const Functions& functions, const WorkerMetrics& worker,
                             const std::string& group, int32_t rank);
 

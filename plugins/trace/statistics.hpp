@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is counted of each kind of operation. Written by any thread without a lock and read while it is written: a
-// snapshot may be some operations apart in its fields, never torn in one of them.
+// Lock-free counters per kind of operation. Any thread writes, any thread reads. The fields of one snapshot may differ
+// by a few operations; no field is torn.
 #pragma once
 
 #include <algorithm>
@@ -17,16 +17,16 @@
 
 namespace backplane::trace {
 
-// What is counted: kinds of operations, and calls between workers as both sides see them.
+// Kinds that are counted: the operations, and calls between workers as caller and as callee.
 inline constexpr uint32_t kCall = BP_OP_COUNT;
 inline constexpr uint32_t kServedCall = BP_OP_COUNT + 1;
 inline constexpr uint32_t kKinds = BP_OP_COUNT + 2;
 
-// An operation of a later version of the ABI is counted with the last kind.
+// Operations of later ABI versions are counted under the last kind.
 constexpr uint32_t known_kind(const bp_op& op) { return std::min<uint32_t>(op.kind, BP_OP_COUNT - 1); }
 
-// Buckets of durations in nanoseconds: eight per power of two, so that a quantile read from them is at most 1/8 too
-// large. The last takes everything from 2^42 ns (73 minutes) on.
+// Histogram buckets of durations in nanoseconds, eight per power of two: a quantile read from them is at most 1/8 too
+// large. The last bucket holds everything from 2^42 ns (73 minutes) on.
 struct Buckets {
   static constexpr size_t kCount = 8 * 41;
 
@@ -35,16 +35,16 @@ struct Buckets {
     const auto exponent = static_cast<size_t>(std::bit_width(ns)) - 1;
     return std::min((exponent - 2) * 8 + (ns >> (exponent - 3) & 7), kCount - 1);
   }
-  // The longest duration of a bucket.
+  // The longest duration of a bucket, inclusive.
   static constexpr uint64_t upper(size_t index) {
     if (index < 8) return index;
     return ((UINT64_C(9) + index % 8) << (index / 8 - 1)) - 1;
   }
 };
 
-// One kind of operation at one moment.
+// The counters of one kind at one moment.
 struct Snapshot {
-  uint64_t count = 0;  // operations that ended, well or not
+  uint64_t count = 0;  // operations that ended, successfully or not
   uint64_t bytes = 0;
   uint64_t sum_ns = 0;
   uint64_t min_ns = 0;
@@ -53,7 +53,8 @@ struct Snapshot {
   std::array<uint64_t, BP_INTERNAL + 1> failures = {};  // by status
   std::array<uint64_t, Buckets::kCount> buckets = {};
 
-  // The duration that a share of the operations did not exceed, 0 < share <= 1. 0 if there are none.
+  // The duration that a fraction `share` of the operations did not exceed, 0 < share <= 1. 0 if there are no
+  // operations.
   uint64_t quantile_ns(double share) const {
     const auto wanted = std::max<uint64_t>(1, static_cast<uint64_t>(share * static_cast<double>(count) + 0.999999));
     uint64_t seen = 0;
@@ -63,14 +64,14 @@ struct Snapshot {
     }
     return max_ns;
   }
-  // How many took no longer than that: exact for the longest duration of a bucket.
+  // The number of operations that took `ns` or less. Exact if `ns` is the upper bound of a bucket.
   uint64_t count_up_to(uint64_t ns) const {
     return std::accumulate(buckets.begin(), buckets.begin() + static_cast<std::ptrdiff_t>(Buckets::index(ns) + 1),
                            uint64_t{0});
   }
 };
 
-// What is counted of one kind of operation. Cost of one start and end: a few atomic additions, no allocation.
+// The counters of one kind. Start and end of an operation cost a few atomic additions and no allocation.
 class Counts {
  public:
   void start() { started_.fetch_add(1, std::memory_order_relaxed); }

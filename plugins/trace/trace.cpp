@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layer `trace`: how long operations and calls take, as a text file for Prometheus and as a trace for Perfetto. See
-// share/doc/layers.md.
+// The layer `trace`: measures the duration of operations and calls. Writes a Prometheus text file and a Perfetto trace.
+// See share/doc/layers.md.
 #include <time.h>
 
 #include <algorithm>
@@ -26,9 +26,9 @@ int64_t now_ns(clockid_t clock) {
   return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-// What is remembered of an operation until its end.
-struct Started {
-  explicit Started(const bp_op& op)
+// The data of an operation in flight.
+struct OperationStart {
+  explicit OperationStart(const bp_op& op)
       : kind(known_kind(op)),
         dtype(op.dtype),
         other(op.kind == BP_SEND || op.kind == BP_RECV ? op.peer
@@ -62,7 +62,7 @@ class TraceLayer final : public sdk::Layer {
         rank_(context.global_ranks[static_cast<size_t>(context.rank)]),
         interval_ns_(context.options.integer("interval")),
         realtime_offset_ns_(now_ns(CLOCK_REALTIME) - now_ns(CLOCK_MONOTONIC)) {
-    // A subgroup of one rank may have others beside it in the job; that of rank 0 alone keeps the plain path.
+    // A subgroup of one rank that is not rank 0 of the job needs a path of its own.
     const int32_t world_size = rank_ == 0 ? context.world_size : std::max(context.world_size, 2);
     const std::string& file = context.options.text("file");
     const std::string& chrome = context.options.text("chrome");
@@ -71,8 +71,8 @@ class TraceLayer final : public sdk::Layer {
       chrome_path_.emplace(chrome, rank_, world_size, group_);
       events_.emplace(static_cast<size_t>(context.options.integer("events")));
     }
-    write();  // now, so that a path that cannot be written to is known at once
-    if (metrics_path_ && interval_ns_ > 0) writer_ = sdk::start_thread([this] { write_often(); });
+    write();  // reports a path that cannot be written at once
+    if (metrics_path_ && interval_ns_ > 0) writer_ = sdk::start_thread([this] { write_periodically(); });
   }
 
   ~TraceLayer() override {
@@ -86,7 +86,7 @@ class TraceLayer final : public sdk::Layer {
   }
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
-    const Started started(op);
+    const OperationStart started(op);
     statistics_[started.kind].start();
     std::unique_ptr<sdk::Work> work;
     try {
@@ -107,7 +107,7 @@ class TraceLayer final : public sdk::Layer {
 
   const void* extension(std::string_view id) override { return id == BP_EXT_CALLS ? &calls_ : Layer::extension(id); }
 
-  // What was measured until here is written soon: the program may not live to destroy the group.
+  // Has the files written soon, because the program may never destroy the group.
   void abort(const sdk::Failure& why) noexcept override {
     inner().abort(why);
     {
@@ -131,7 +131,7 @@ class TraceLayer final : public sdk::Layer {
                   call.peer, call.status});
   }
 
-  void end(const Started& started, int32_t status) {
+  void end(const OperationStart& started, int32_t status) {
     const int64_t end_ns = now_ns(CLOCK_MONOTONIC);
     const bool arrived = started.result != nullptr && status == BP_OK;
     const uint64_t bytes = arrived ? started.result->bytes : started.bytes;
@@ -142,21 +142,21 @@ class TraceLayer final : public sdk::Layer {
     }
   }
 
-  void write_often() {
+  void write_periodically() {
     std::unique_lock lock(mutex_);
-    bool told = false;  // of an abort
+    bool is_abort_handled = false;  // the abort has been handled
     while (!ending_) {
       changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_),
-                        [this, told] { return ending_ || (aborted_ && !told); });
+                        [this, is_abort_handled] { return ending_ || (aborted_ && !is_abort_handled); });
       if (ending_) return;
-      const bool whole = std::exchange(told, aborted_) != aborted_;
+      const bool with_events_too = std::exchange(is_abort_handled, aborted_) != aborted_;
       lock.unlock();
-      try_to_write(whole);
+      try_to_write(with_events_too);
       lock.lock();
     }
   }
 
-  // The trace may be long: it is written at the end and after an abort only.
+  // The trace may be long, so it is written only at the end and after an abort.
   void write(bool with_events = true) {
     const WorkerMetrics worker = read(worker_.load());
     if (metrics_path_) metrics_path_->write(prometheus_text(statistics_, functions_, worker, group_, rank_));
@@ -165,7 +165,7 @@ class TraceLayer final : public sdk::Layer {
     }
   }
 
-  // Measuring must not end what is measured: a disk that is full is told once.
+  // A write that fails must not end the program. It is logged once.
   void try_to_write(bool with_events = true) noexcept {
     bp_error err;
     bp_error_init(&err);
@@ -173,7 +173,7 @@ class TraceLayer final : public sdk::Layer {
       write(with_events);
       return BP_OK;
     });
-    if (status != BP_OK && !std::exchange(complained_, true)) host_.get()->log(host_.get()->ctx, BP_LOG_WARN, err.text);
+    if (status != BP_OK && !std::exchange(has_warned_, true)) host_.get()->log(host_.get()->ctx, BP_LOG_WARN, err.text);
   }
 
   static void report_ended(void* ctx, const bp_call* call) {
@@ -198,9 +198,9 @@ class TraceLayer final : public sdk::Layer {
   Functions functions_;
   std::atomic<const bp_metrics_api*> worker_ = nullptr;
   std::optional<Events> events_;
-  std::optional<OwnPath> metrics_path_;
-  std::optional<OwnPath> chrome_path_;
-  bool complained_ = false;  // the writer's, then the destructor's
+  std::optional<OutputPath> metrics_path_;
+  std::optional<OutputPath> chrome_path_;
+  bool has_warned_ = false;  // used by the writer, then by the destructor
   std::mutex mutex_;
   std::condition_variable changed_;
   bool ending_ = false;
@@ -210,7 +210,7 @@ class TraceLayer final : public sdk::Layer {
 
 struct Trace {
   static constexpr const char* id = "trace";
-  static constexpr const char* version = "1.0.0";
+  static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary = "layer: how long operations take, for Prometheus and Perfetto";
   static constexpr uint32_t kinds = BP_KIND_LAYER;
   static constexpr uint32_t flags = BP_BACKEND_BOUNDED;
@@ -227,7 +227,7 @@ struct Trace {
       sdk::option({.type = BP_OPTION_INT,
                    .key = "events",
                    .default_value = "100000",
-                   .help = "operations kept for chrome, 56 bytes each; the oldest are forgotten",
+                   .help = "operations kept for chrome, 56 bytes each; the oldest are dropped",
                    .min = 1,
                    .max = 10000000}),
   };

@@ -6,13 +6,13 @@
 namespace backplane::trace {
 namespace {
 
-// The bytes of the character of UTF-8 with which `text` begins (Unicode 15, table 3-7); 0: it begins with none.
+// The length in bytes of the UTF-8 character at the start of `text` (Unicode 15, table 3-7). 0: invalid.
 size_t character(std::string_view text) {
   const auto byte = [text](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
   const unsigned first = byte(0);
   if (first < 0x80) return 1;
   const size_t length = first < 0xc2 || first > 0xf4 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  // The second tells longer forms than needed, surrogates, and what lies beyond Unicode.
+  // The range of the second byte excludes overlong forms, surrogates and code points beyond Unicode.
   const unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   const unsigned most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
   if (byte(1) < least || byte(1) > most) return 0;

@@ -6,7 +6,8 @@
 
 namespace backplane::trace {
 
-// What is no UTF-8 becomes U+FFFD, byte by byte: names of functions come from peers, and are cut where they are long.
+// Replaces each byte that is not part of valid UTF-8 by U+FFFD. Function names come from peers and may be truncated
+// inside a character.
 std::string valid(std::string_view text);
 
 }  // namespace backplane::trace

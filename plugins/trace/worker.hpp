@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The numbers of the worker that has met others in the group (ext/calls.h), as they are at one moment.
+// A snapshot of the metrics of the worker that uses this group (ext/calls.h).
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace backplane::trace {
 
 struct WorkerMetric {
   std::string name;
-  std::string peer;  // empty: the worker's own
+  std::string peer;  // empty for metrics of the worker itself
   bool is_counter = false;
   uint64_t value = 0;
 };
@@ -23,7 +23,7 @@ struct WorkerMetrics {
   std::vector<WorkerMetric> all;
 };
 
-// None if `source` is NULL.
+// Returns no metrics if `source` is NULL.
 inline WorkerMetrics read(const bp_metrics_api* source) {
   WorkerMetrics metrics;
   if (source == nullptr) return metrics;

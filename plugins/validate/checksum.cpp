@@ -9,8 +9,8 @@
 namespace backplane::validate {
 namespace {
 
-// Four independent lanes, so that the multiplications overlap. Each step is a bijection of its lane, so that a change
-// of one word always changes the lane.
+// Four independent lanes let the multiplications overlap. Each step is a bijection of its lane, so a change of one word
+// always changes the lane.
 uint64_t sum_of(const std::byte* bytes, size_t left) {
   constexpr uint64_t kOdd = UINT64_C(0x9E3779B97F4A7C15);
   uint64_t lanes[4] = {1, 2, 3, 4};
@@ -37,10 +37,10 @@ Fingerprint::Fingerprint(std::vector<Region> regions) : regions_(std::move(regio
   }
 }
 
-std::optional<Region> Fingerprint::changed(bool careful) const {
+std::optional<Region> Fingerprint::changed(bool may_be_freed) const {
   std::optional<Region> found;
   for (const Region& region : regions_) {
-    read_chunks(region, careful, [this, &found](const std::byte* bytes, const Region& chunk) {
+    read_chunks(region, may_be_freed, [this, &found](const std::byte* bytes, const Region& chunk) {
       if (sum_of(bytes, chunk.end - chunk.begin) != sums_.at({chunk.begin, chunk.end})) found = chunk;
       return !found;
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Did memory change? Not made to resist anyone: a 64-bit multiplicative hash per chunk of 64 KiB.
+// Detects changes of memory with a 64-bit multiplicative hash per chunk of 64 KiB. Not cryptographic.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace backplane::validate {
 
-// The content of regions at one moment.
+// Checksums of memory regions at one moment.
 class Fingerprint {
  public:
-  // Reads the regions. A null object, which never finds a change, is made of none.
+  // Reads the regions. Without regions it never reports a change.
   explicit Fingerprint(std::vector<Region> regions);
 
-  // The first chunk that is no longer as it was. `careful` as in read_chunks.
-  std::optional<Region> changed(bool careful) const;
+  // Returns the first chunk that has changed. `may_be_freed` as in read_chunks.
+  std::optional<Region> changed(bool may_be_freed) const;
 
  private:
   std::vector<Region> regions_;
-  std::map<std::pair<uintptr_t, uintptr_t>, uint64_t> sums_;  // of each chunk, by its ends; blocks may overlap
+  std::map<std::pair<uintptr_t, uintptr_t>, uint64_t> sums_;  // by begin and end of the chunk; blocks may overlap
 };
 
 }  // namespace backplane::validate

@@ -9,7 +9,7 @@
 namespace backplane::validate {
 namespace {
 
-// The words of one floating-point format: what is not finite has all bits of kExponent set.
+// Bit masks of a floating-point format. All exponent bits are set in NaN and infinities.
 template <typename Word>
 struct Format {
   Word exponent;
@@ -26,17 +26,17 @@ NotFinite find(const Format<Word>& format, const void* data, uint64_t count, uin
   };
   NotFinite result;
   for (uint64_t i = 0; i < count; ++i) {
-    bool odd = false;
+    bool is_not_finite = false;
     for (uint64_t part = 0; part < parts; ++part) {
       const Word word = word_at(i * parts + part);
       if ((word & format.exponent) != format.exponent) continue;
-      if (!odd && result.count == 0) {
+      if (!is_not_finite && result.count == 0) {
         result.first = i;
         result.first_is_nan = (word & format.mantissa) != 0;
       }
-      odd = true;
+      is_not_finite = true;
     }
-    if (odd) ++result.count;
+    if (is_not_finite) ++result.count;
   }
   return result;
 }

@@ -24,8 +24,8 @@ std::vector<Region> regions_of(const bp_buffer& buffer, uint64_t element, const 
   return result;
 }
 
-// What is left of `from` without `without`.
-std::vector<Region> minus(std::vector<Region> from, const std::vector<Region>& without) {
+// The parts of `from` that are not in `without`.
+std::vector<Region> subtract(std::vector<Region> from, const std::vector<Region>& without) {
   for (const Region& hole : without) {
     std::vector<Region> rest;
     for (const Region& region : from) {
@@ -48,10 +48,10 @@ Footprint::Footprint(const bp_op& op, int32_t world_size) {
   const uint64_t element = bp_dtype_size(op.dtype);
   const bool root_of_broadcast = op.kind == BP_BROADCAST && op.input.count > 0;
   if (!root_of_broadcast) writes = regions_of(op.output, element, op.out_counts, op.out_displs, world_size);
-  reads = minus(regions_of(op.input, element, op.in_counts, op.in_displs, world_size), writes);
+  reads = subtract(regions_of(op.input, element, op.in_counts, op.in_displs, world_size), writes);
 }
 
-std::string BusyRegions::take(uint64_t id, const Footprint& footprint, const std::string& name, bool insist) {
+std::string BusyRegions::take(uint64_t id, const Footprint& footprint, const std::string& name, bool force) {
   const std::lock_guard lock(mutex_);
   std::string problem;
   for (const Region& region : footprint.writes) {
@@ -60,13 +60,13 @@ std::string BusyRegions::take(uint64_t id, const Footprint& footprint, const std
   for (const Region& region : footprint.reads) {
     if (problem.empty()) problem = conflict_text(region, false);
   }
-  if (!problem.empty() && !insist) return problem;
-  Taker& taker = takers_[id];
-  taker.name = name;
+  if (!problem.empty() && !force) return problem;
+  Owner& owner = owners_[id];
+  owner.name = name;
   for (const bool writes : {true, false}) {
     for (const Region& region : writes ? footprint.writes : footprint.reads) {
       uses_.emplace(region.begin, Use{region.end, writes, id});
-      taker.begins.push_back(region.begin);
+      owner.begins.push_back(region.begin);
       longest_ = std::max(longest_, region.end - region.begin);
     }
   }
@@ -75,14 +75,14 @@ std::string BusyRegions::take(uint64_t id, const Footprint& footprint, const std
 
 void BusyRegions::release(uint64_t id) {
   const std::lock_guard lock(mutex_);
-  const auto taker = takers_.find(id);
-  if (taker == takers_.end()) return;
-  for (const uintptr_t begin : taker->second.begins) {
+  const auto owner = owners_.find(id);
+  if (owner == owners_.end()) return;
+  for (const uintptr_t begin : owner->second.begins) {
     auto [use, end] = uses_.equal_range(begin);
     while (use != end && use->second.id != id) ++use;
     if (use != end) uses_.erase(use);
   }
-  takers_.erase(taker);
+  owners_.erase(owner);
   if (uses_.empty()) longest_ = 0;
 }
 
@@ -97,7 +97,7 @@ const BusyRegions::Use* BusyRegions::conflict(const Region& region, bool writes)
 std::string BusyRegions::conflict_text(const Region& region, bool writes) const {
   const Use* use = conflict(region, writes);
   if (use == nullptr) return {};
-  return std::string("the ") + (writes ? "output" : "input") + " buffer is busy: " + takers_.at(use->id).name +
+  return std::string("the ") + (writes ? "output" : "input") + " buffer is busy: " + owners_.at(use->id).name +
          (use->writes ? " still writes to it" : " still reads from it") + "; wait for that operation first";
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory that an operation reads and writes, and which of it is in use by operations in flight. Only host memory.
+// The host memory that operations in flight read and write.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@
 
 namespace backplane::validate {
 
-// What an operation reads and does not write, and what it writes. The gaps between the blocks of v-variants are not in
-// use. The root of a broadcast only reads.
+// The regions that an operation only reads, and those that it writes. Gaps between the blocks of v-variants are
+// excluded. The root of a broadcast only reads.
 struct Footprint {
   Footprint(const bp_op& op, int32_t world_size);
   std::vector<Region> reads;
   std::vector<Region> writes;
 };
 
-// The regions of operations in flight. Any number may read a region, or one may write it. Any thread.
+// The regions of all operations in flight. A region has any number of readers or one writer. Thread-safe.
 class BusyRegions {
  public:
-  // Takes the regions for an operation that `name` names, as number `id`, which is used once. If they are free, or
-  // `insist`, they are taken; the answer is then empty, or says what was in the way.
-  std::string take(uint64_t id, const Footprint& footprint, const std::string& name, bool insist);
-  // Gives back what `id` took. Twice is fine.
+  // Acquires the regions for operation `name` with the unique number `id`. On a conflict returns a description of it,
+  // and acquires the regions only if `force` is set. Returns an empty string if there is no conflict.
+  std::string take(uint64_t id, const Footprint& footprint, const std::string& name, bool force);
+  // Releases the regions of `id`. Idempotent.
   void release(uint64_t id);
 
  private:
@@ -37,7 +37,7 @@ class BusyRegions {
     bool writes;
     uint64_t id;
   };
-  struct Taker {
+  struct Owner {
     std::string name;
     std::vector<uintptr_t> begins;
   };
@@ -47,8 +47,8 @@ class BusyRegions {
 
   std::mutex mutex_;
   std::multimap<uintptr_t, Use> uses_;  // by their begin
-  uintptr_t longest_ = 0;               // no region that was ever taken is longer: bounds the search
-  std::map<uint64_t, Taker> takers_;
+  uintptr_t longest_ = 0;               // upper bound of the length of all regions in use: limits the search
+  std::map<uint64_t, Owner> owners_;
 };
 
 }  // namespace backplane::validate

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layer `validate`: finds programs that touch buffers while they are in use, and numbers that are not finite. See
+// The layer `validate`: detects buffers that are accessed while in use, and values that are not finite. See
 // share/doc/layers.md.
 #include <algorithm>
 #include <atomic>
@@ -15,13 +15,13 @@
 namespace backplane::validate {
 namespace {
 
-enum class Response { kOff, kWarn, kError };
+enum class Policy { kOff, kWarn, kError };
 
-Response response_of(const std::string& text) {
-  return text == "off" ? Response::kOff : text == "warn" ? Response::kWarn : Response::kError;
+Policy policy_of(const std::string& text) {
+  return text == "off" ? Policy::kOff : text == "warn" ? Policy::kWarn : Policy::kError;
 }
 
-// "all_reduce #5", "send #7 to rank 1"; a message of a collective that the core performs bears the collective's number.
+// "all_reduce #5", "send #7 to rank 1". A message that the core sends for a collective has the collective's number.
 std::string name_of(const bp_op& op) {
   std::string name = std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq);
   if (op.kind != BP_SEND && op.kind != BP_RECV) return name;
@@ -40,59 +40,59 @@ class ValidateLayer final : public sdk::Layer {
         host_(context.host),
         group_(context.name),
         world_size_(context.world_size),
-        input_(response_of(context.options.text("input"))),
-        busy_(response_of(context.options.text("busy"))),
-        nan_(response_of(context.options.text("nan"))) {}
+        input_(policy_of(context.options.text("input"))),
+        busy_(policy_of(context.options.text("busy"))),
+        nan_(policy_of(context.options.text("nan"))) {}
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
-    std::unique_ptr<Watch> watch;
+    std::unique_ptr<CheckedWork> checked;
     try {
-      watch = std::make_unique<Watch>(*this, op);
-      watch->begin(op);
+      checked = std::make_unique<CheckedWork>(*this, op);
+      checked->begin(op);
     } catch (...) {
       inner().drop(op);
       throw;
     }
-    bp_op watched = sdk::known_part(op);
-    if (op.kind == BP_RECV && op.result == nullptr) watched.result = &watch->result;
-    watch->work = inner().submit(watched);
-    if (watch->work != nullptr) return watch;
-    watch->end(false);
+    bp_op forwarded = sdk::known_part(op);
+    if (op.kind == BP_RECV && op.result == nullptr) forwarded.result = &checked->result;
+    checked->inner_work = inner().submit(forwarded);
+    if (checked->inner_work != nullptr) return checked;
+    checked->end(false);
     return nullptr;
   }
 
  private:
-  // One operation, and its Work.
-  class Watch final : public sdk::Work {
+  // An operation that is being checked, and its Work.
+  class CheckedWork final : public sdk::Work {
    public:
-    Watch(ValidateLayer& layer, const bp_op& op)
+    CheckedWork(ValidateLayer& layer, const bp_op& op)
         : layer_(layer), op_(sdk::known_part(op)), id_(layer.next_id_.fetch_add(1)) {
       if (op.result == nullptr) op_.result = &result;
       op_.in_counts = op_.in_displs = op_.out_counts = op_.out_displs = nullptr;  // the caller's, until submit returns
       op_.scalar = nullptr;                                                       // likewise
     }
-    ~Watch() override { layer_.regions_.release(id_); }
-    Watch(const Watch&) = delete;
-    Watch& operator=(const Watch&) = delete;
+    ~CheckedWork() override { layer_.regions_.release(id_); }
+    CheckedWork(const CheckedWork&) = delete;
+    CheckedWork& operator=(const CheckedWork&) = delete;
 
-    // Takes the buffers and looks at them. Throws if they are in use.
+    // Acquires and checksums the buffers. Throws if they are in use.
     void begin(const bp_op& op) {
       Footprint footprint(op, layer_.world_size_);
-      if (layer_.busy_ != Response::kOff) {
-        const bool insist = layer_.busy_ == Response::kWarn;
-        const std::string problem = layer_.regions_.take(id_, footprint, name_of(op), insist);
-        if (!problem.empty()) layer_.respond(layer_.busy_, op_, problem);
+      if (layer_.busy_ != Policy::kOff) {
+        const bool force = layer_.busy_ == Policy::kWarn;
+        const std::string problem = layer_.regions_.take(id_, footprint, name_of(op), force);
+        if (!problem.empty()) layer_.report(layer_.busy_, op_, problem);
       }
-      if (layer_.nan_ != Response::kOff && is_floating(op.dtype)) outputs_ = footprint.writes;
-      if (layer_.input_ != Response::kOff) inputs_.emplace(std::move(footprint.reads));
+      if (layer_.nan_ != Policy::kOff && is_floating(op.dtype)) outputs_ = footprint.writes;
+      if (layer_.input_ != Policy::kOff) inputs_.emplace(std::move(footprint.reads));
     }
 
     bool wait(int64_t timeout_ns) override {
       if (failure_) throw sdk::Failure(*failure_);
       if (ended_) return true;
       try {
-        if (!work->wait(timeout_ns)) return false;
-      } catch (const sdk::Failure& failure) {  // nothing more to be said about buffers
+        if (!inner_work->wait(timeout_ns)) return false;
+      } catch (const sdk::Failure& failure) {  // a failed operation says nothing about its buffers
         failure_.emplace(failure);
         layer_.regions_.release(id_);
         throw;
@@ -100,46 +100,48 @@ class ValidateLayer final : public sdk::Layer {
       end(true);
       return true;
     }
-    void cancel() noexcept override { work->cancel(); }
-    bool on_end(sdk::Notice notice) override { return work->on_end(notice); }
-    bool wait_on_stream(void* stream, int64_t timeout_ns) override { return work->wait_on_stream(stream, timeout_ns); }
+    void cancel() noexcept override { inner_work->cancel(); }
+    bool on_end(sdk::Notice notice) override { return inner_work->on_end(notice); }
+    bool wait_on_stream(void* stream, int64_t timeout_ns) override {
+      return inner_work->wait_on_stream(stream, timeout_ns);
+    }
 
-    // The operation is done: looks at its buffers, which may be gone if it was not done by submit. Throws what it
-    // finds.
-    void end(bool careful) {
+    // Checks the buffers of an operation that is done. They may be freed by now if it was not done within submit.
+    // Throws what it finds.
+    void end(bool may_be_freed) {
       ended_ = true;
       layer_.regions_.release(id_);
       try {
-        look_at_inputs(careful);
-        look_at_outputs(careful);
+        check_inputs(may_be_freed);
+        check_outputs(may_be_freed);
       } catch (const sdk::Failure& failure) {
         failure_.emplace(failure);
         throw;
       }
     }
 
-    std::unique_ptr<sdk::Work> work;
-    bp_result result = {sizeof(bp_result), -1, 0, 0};  // for a recv whose caller wants none
+    std::unique_ptr<sdk::Work> inner_work;
+    bp_result result = {sizeof(bp_result), -1, 0, 0};  // for a recv whose caller passed none
 
    private:
-    void look_at_inputs(bool careful) const {
-      const std::optional<Region> changed = inputs_ ? inputs_->changed(careful) : std::nullopt;
+    void check_inputs(bool may_be_freed) const {
+      const std::optional<Region> changed = inputs_ ? inputs_->changed(may_be_freed) : std::nullopt;
       if (!changed) return;
       const uintptr_t data = reinterpret_cast<uintptr_t>(op_.input.data);
-      layer_.respond(layer_.input_, op_,
-                     "the input was changed while in use, in its bytes " + std::to_string(changed->begin - data) +
-                         " to " + std::to_string(changed->end - 1 - data) +
-                         "; the program may write to it again when the operation has been waited for");
+      layer_.report(layer_.input_, op_,
+                    "the input was changed while in use, in its bytes " + std::to_string(changed->begin - data) +
+                        " to " + std::to_string(changed->end - 1 - data) +
+                        "; the program may write to it again when the operation has been waited for");
     }
 
-    void look_at_outputs(bool careful) const {
+    void check_outputs(bool may_be_freed) const {
       const uint64_t element = bp_dtype_size(op_.dtype);
       const uintptr_t data = reinterpret_cast<uintptr_t>(op_.output.data);
       NotFinite all;
       for (Region region : outputs_) {
         if (op_.kind == BP_RECV) region.end = std::min(region.end, region.begin + op_.result->bytes);
         if (region.begin >= region.end) continue;
-        read_chunks(region, careful, [this, &all, element, data](const std::byte* bytes, const Region& chunk) {
+        read_chunks(region, may_be_freed, [this, &all, element, data](const std::byte* bytes, const Region& chunk) {
           const NotFinite found = find_not_finite(op_.dtype, bytes, (chunk.end - chunk.begin) / element);
           if (found.count > 0 && all.count == 0) {
             all.first = found.first + (chunk.begin - data) / element;
@@ -150,25 +152,24 @@ class ValidateLayer final : public sdk::Layer {
         });
       }
       if (all.count == 0) return;
-      layer_.respond(
-          layer_.nan_, op_,
-          std::string("the output (") + sdk::dtype_name(op_.dtype) + ") has " +
-              (all.first_is_nan ? "NaN" : "an infinity") + " at element " + std::to_string(all.first) +
-              (all.count == 1 ? "" : ", the first of " + std::to_string(all.count) + " that are not finite"));
+      layer_.report(layer_.nan_, op_,
+                    std::string("the output (") + sdk::dtype_name(op_.dtype) + ") has " +
+                        (all.first_is_nan ? "NaN" : "an infinity") + " at element " + std::to_string(all.first) +
+                        (all.count == 1 ? "" : ", the first of " + std::to_string(all.count) + " that are not finite"));
     }
 
     ValidateLayer& layer_;
     bp_op op_;  // without its counts and its scalar
     const uint64_t id_;
     std::optional<Fingerprint> inputs_;
-    std::vector<Region> outputs_;  // those to look at
+    std::vector<Region> outputs_;  // to be checked
     bool ended_ = false;
     std::optional<sdk::Failure> failure_;
   };
 
-  void respond(Response response, const bp_op& op, const std::string& problem) {
+  void report(Policy policy, const bp_op& op, const std::string& problem) {
     const std::string text = name_of(op) + ": " + problem;
-    if (response == Response::kError) throw sdk::Failure(BP_INVALID, "validate: " + text);
+    if (policy == Policy::kError) throw sdk::Failure(BP_INVALID, "validate: " + text);
     constexpr uint64_t kMostWarnings = 100;
     const uint64_t number = warnings_.fetch_add(1) + 1;
     if (number <= kMostWarnings) host_.log(BP_LOG_WARN, "group '" + group_ + "': " + text);
@@ -178,9 +179,9 @@ class ValidateLayer final : public sdk::Layer {
   const sdk::Host host_;
   const std::string group_;
   const int32_t world_size_;
-  const Response input_;
-  const Response busy_;
-  const Response nan_;
+  const Policy input_;
+  const Policy busy_;
+  const Policy nan_;
   BusyRegions regions_;
   std::atomic<uint64_t> next_id_ = 0;
   std::atomic<uint64_t> warnings_ = 0;
@@ -188,27 +189,27 @@ class ValidateLayer final : public sdk::Layer {
 
 struct Validate {
   static constexpr const char* id = "validate";
-  static constexpr const char* version = "1.0.0";
+  static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary = "layer: finds buffers touched while in use, and NaN";
   static constexpr uint32_t kinds = BP_KIND_LAYER;
   static constexpr uint32_t flags = BP_BACKEND_BOUNDED;
-  static constexpr const char* kResponses = "error|warn|off";
+  static constexpr const char* kPolicies = "error|warn|off";
   static constexpr std::array options = {
       sdk::option({.type = BP_OPTION_ENUM,
                    .key = "input",
                    .default_value = "error",
                    .help = "an input that changes while in use: the operation fails, or a line in the log",
-                   .choices = kResponses}),
+                   .choices = kPolicies}),
       sdk::option({.type = BP_OPTION_ENUM,
                    .key = "busy",
                    .default_value = "error",
                    .help = "a buffer that an operation in flight still uses",
-                   .choices = kResponses}),
+                   .choices = kPolicies}),
       sdk::option({.type = BP_OPTION_ENUM,
                    .key = "nan",
                    .default_value = "warn",
                    .help = "NaN or infinity in a floating-point output",
-                   .choices = kResponses}),
+                   .choices = kPolicies}),
   };
   static constexpr std::array<bp_capability, 0> capabilities = {};
   static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {

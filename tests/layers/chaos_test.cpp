@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layer `chaos`: its rules, and that each fault is what it says.
+// The layer `chaos`: parsing of rules, and the effect of each fault.
 #include <csignal>
 
 #include "layers/support.hpp"
@@ -10,12 +10,12 @@ namespace {
 
 constexpr CallOptions kSoon = {.timeout = std::chrono::milliseconds(20)};
 
-TEST(ChaosTest, WrongRulesAreToldWithTheirPlace) {
+TEST(ChaosTest, ReportsThePositionOfAnInvalidRule) {
   const std::pair<const char*, const char*> cases[] = {
       {"chaos", "give either rules or file"},
       {"chaos?rules=; ;", "rules has no rule"},
       {"chaos?rules=send", "line 1, column 1: this rule has no action"},
-      {"chaos?rules=send:", "column 5: an action is missing behind ':'"},
+      {"chaos?rules=send:", "column 5: no action after ':'"},
       {"chaos?rules=send: drop; sendd: drop", "column 13: 'sendd' is not a condition; use any,"},
       {"chaos?rules=send|all: drop", "column 6: 'all' is not a condition"},
       {"chaos?rules=rank: drop", "column 1: 'rank' needs a rank"},
@@ -24,15 +24,15 @@ TEST(ChaosTest, WrongRulesAreToldWithTheirPlace) {
       {"chaos?rules=every 0: drop", "column 7: '0' is not a number from 1"},
       {"chaos?rules=chance 2: drop", "column 8: '2' is not a number from 0 to 1"},
       {"chaos?rules=101%25: drop", "column 1: '101%' is not a number from 0 to 100"},
-      {"chaos?rules=after 1 after 2: drop", "column 9: 'after' says again"},
+      {"chaos?rules=after 1 after 2: drop", "column 9: 'after' repeats a condition"},
       {"chaos?rules=any: explode", "column 6: 'explode' is not an action; use delay"},
       {"chaos?rules=any: delay", "column 6: 'delay' needs a duration"},
       {"chaos?rules=any: delay 5", "column 12: '5' is not a duration"},
-      {"chaos?rules=any: delay 5ms..1ms", "column 12: '5ms..1ms' ends before it begins"},
-      {"chaos?rules=message: reorder 5ms", "column 10: 'reorder' is for messages; begin the rule with send"},
+      {"chaos?rules=any: delay 5ms..1ms", "column 12: '5ms..1ms' has an end before its beginning"},
+      {"chaos?rules=message: reorder 5ms", "column 10: 'reorder' applies to sends only; begin the rule with send"},
       {"chaos?rules=send tag: drop", "column 6: 'tag' needs a tag"},
       {"chaos?rules=any: error ok", "column 12: 'ok' is not a status; use timeout"},
-      {"chaos?rules=any: drop it", "column 11: 'it' is more than the action needs"},
+      {"chaos?rules=any: drop it", "column 11: 'it' is unexpected after the action"},
       {"chaos?file=/nonexistent", "cannot read the rules in /nonexistent: No such file"},
       {"chaos?rules=any:drop&seed=-1", "seed"},
   };
@@ -42,7 +42,7 @@ TEST(ChaosTest, WrongRulesAreToldWithTheirPlace) {
   }
 }
 
-TEST(ChaosTest, RulesComeFromAFileToo) {
+TEST(ChaosTest, ReadsRulesFromAFile) {
   const ScopedDirectory directory;
   const std::string path = (directory.path() / "rules").string();
   std::ofstream(path) << "# the second send\nrank 0, send, after 1, once: error resource  # and no other\n\n";
@@ -51,7 +51,8 @@ TEST(ChaosTest, RulesComeFromAFileToo) {
     group.send(as_buffer(value), 0);
     std::string text;
     EXPECT_EQ(failure_of([&] { group.send(as_buffer(value), 0); }, &text), Status::kResource);
-    EXPECT_TRUE(contains(text, "chaos: send #2 of rank 0 meets rule 1 (rank 0, send, after 1, once: error resource)"))
+    EXPECT_TRUE(
+        contains(text, "chaos: send #2 of rank 0 triggers rule 1 (rank 0, send, after 1, once: error resource)"))
         << text;
     group.send(as_buffer(value), 0);
   });
@@ -59,7 +60,7 @@ TEST(ChaosTest, RulesComeFromAFileToo) {
   EXPECT_TRUE(contains(refusal("chaos?file=" + path), path + ", line 2, column 8: 'dropp' is not an action"));
 }
 
-// Which of 300 sends fail.
+// Tells which of 300 sends fail.
 std::vector<bool> failures(const std::string& rules) {
   std::vector<bool> failed;
   in_layers("chaos?rules=" + rules, "self", 1, [&failed](ProcessGroup& group) {
@@ -77,7 +78,7 @@ std::vector<bool> failures(const std::string& rules) {
   return failed;
 }
 
-TEST(ChaosTest, TheSameSeedBringsTheSameFaults) {
+TEST(ChaosTest, SameSeedGivesSameFaults) {
   const auto first = failures("chance 0.3: error timeout&seed=7");
   EXPECT_EQ(failures("chance+0.3:error+timeout&seed=7"), first);
   EXPECT_EQ(failures("30%25 send: error timeout&seed=7"), first);
@@ -95,7 +96,7 @@ TEST(ChaosTest, TheSameSeedBringsTheSameFaults) {
 class ChaosFaultTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, ChaosFaultTest, testing::ValuesIn(built_backends()));
 
-TEST_P(ChaosFaultTest, WhatIsDroppedNeverEnds) {
+TEST_P(ChaosFaultTest, DroppedOperationsNeverComplete) {
   in_layers("chaos?rules=rank 0 send times 3: drop", GetParam(), 2, [](ProcessGroup& group) {
     int value = 1;
     if (group.rank() == 0) {
@@ -116,32 +117,32 @@ TEST_P(ChaosFaultTest, WhatIsDroppedNeverEnds) {
   });
 }
 
-// An hour: nothing of this waits for it.
-TEST_P(ChaosFaultTest, DelaysDoNotBlockAndEndByCancelAbortAndDestroy) {
+// The delay of an hour must hold up nothing.
+TEST_P(ChaosFaultTest, DelaysDoNotBlockAndEndOnCancelAbortAndDestroy) {
   for (const std::string action : {"delay 1h", "stall 1h", "drop"}) {
     ScopedLog log;
     in_layers("chaos?rules=rank 0 recv after 8: " + action, GetParam(), 2, [](ProcessGroup& group) {
       for (int i = 0; i < 8; ++i) group.barrier();
       if (group.rank() != 0) return;
-      // Until the rule strikes: over a backend of messages the barriers have received before.
+      // Enough receives to trigger the rule: over a backend of messages the barriers have received some before.
       std::vector<int> values(12);
       std::vector<Work> works;
       for (int& value : values) works.push_back(group.irecv(as_buffer(value), 0, 5));
       works.back().cancel();
       EXPECT_EQ(failure_of([&] { works.back().wait(); }), Status::kCancelled);
       std::string text;
-      group.abort("enough of it");
+      group.abort("aborted by the test");
       EXPECT_EQ(failure_of([&] { works[10].wait(); }, &text), Status::kCancelled);
-      EXPECT_TRUE(contains(text, "enough of it")) << text;
+      EXPECT_TRUE(contains(text, "aborted by the test")) << text;
     });
-    EXPECT_TRUE(contains(log.text(), "meets rule 1 (rank 0 recv after 8: " + action + ")")) << log.text();
+    EXPECT_TRUE(contains(log.text(), "triggers rule 1 (rank 0 recv after 8: " + action + ")")) << log.text();
     in_layers("chaos?rules=recv: " + action, "self", 1, [](ProcessGroup& group) {
       int value = 0;
       Work pending = group.irecv(as_buffer(value), 0);
       group.destroy();
       EXPECT_EQ(failure_of([&] { pending.wait(); }), Status::kCancelled);
     });
-    EXPECT_TRUE(contains(log.text(), "meets rule 1 (recv: " + action + ")")) << log.text();
+    EXPECT_TRUE(contains(log.text(), "triggers rule 1 (recv: " + action + ")")) << log.text();
   }
 }
 
@@ -169,8 +170,8 @@ TEST_P(ChaosFaultTest, DelayedMessagesKeepTheirOrder) {
     EXPECT_EQ(all, (std::vector<int>{0, 1, 2}));
     group.barrier();
   });
-  EXPECT_TRUE(contains(log.text(), "meets rule 1 (chance 0.4: delay 0ms..2ms)")) << "nothing was delayed";
-  EXPECT_TRUE(contains(log.text(), "meets rule 2 (every 50: stall 3ms)")) << "nothing was held up";
+  EXPECT_TRUE(contains(log.text(), "triggers rule 1 (chance 0.4: delay 0ms..2ms)")) << "nothing was delayed";
+  EXPECT_TRUE(contains(log.text(), "triggers rule 2 (every 50: stall 3ms)")) << "nothing was held up";
 }
 
 TEST(ChaosDeathTest, CrashKillsTheProcess) {
@@ -181,7 +182,7 @@ TEST(ChaosDeathTest, CrashKillsTheProcess) {
                           group.send(as_buffer(value), 0);
                           group.send(as_buffer(value), 0);
                         }),
-              testing::KilledBySignal(SIGKILL), "meets rule 1 \\(rank 0 send after 1: crash\\)");
+              testing::KilledBySignal(SIGKILL), "triggers rule 1 \\(rank 0 send after 1: crash\\)");
 }
 
 }  // namespace

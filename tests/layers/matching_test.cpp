@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layer `matching` around backends that match less than it does. What it does itself, and around every backend, is
-// tested by InsideMatching (CMakeLists.txt).
+// The layer `matching` over backends without tags, any-source and any-tag. Its behaviour over every backend is tested
+// by InsideMatching (CMakeLists.txt).
 #include "backplane/registry.hpp"
 #include "layers/support.hpp"
 #include "support/eventually.hpp"
@@ -9,7 +9,7 @@
 namespace backplane::test {
 namespace {
 
-// A built backend that says it can match nothing, under the name `plain`, and whose operations are looked at.
+// Registers an existing backend as `plain` without its matching flags, and checks the operations that it gets.
 class Plain {
  public:
   static void add() {
@@ -22,18 +22,18 @@ class Plain {
     detail::call(bp_register_backend, static_cast<bp_registry*>(nullptr), static_cast<const bp_backend*>(&backend),
                  static_cast<const bp_backend_type**>(nullptr));
   }
-  // Messages must be such as it can match.
-  static inline std::atomic<bool> is_looked_at = false;
+  // Operations must have tag 0, a source and no probed message.
+  static inline std::atomic<bool> checks_operations = false;
 
  private:
   static int32_t init(const bp_backend* self, const bp_init* request, bp_agent* agent, bp_error* err) {
     const int32_t status = real_(self, request, agent, err);
     if (status != BP_OK) return status;
-    static const bp_process_group_api looked_at = look_at(static_cast<const bp_process_group_api*>(agent->api));
-    agent->api = &looked_at;
+    static const bp_process_group_api checking = checked(static_cast<const bp_process_group_api*>(agent->api));
+    agent->api = &checking;
     return BP_OK;
   }
-  static bp_process_group_api look_at(const bp_process_group_api* api) {
+  static bp_process_group_api checked(const bp_process_group_api* api) {
     submit_ = api->submit;
     bp_process_group_api result = *api;
     result.submit = submit;
@@ -41,7 +41,7 @@ class Plain {
   }
   static int32_t submit(void* self, const bp_op* op, bp_work** work, bp_error* err) {
     const bool is_message = op->kind == BP_SEND || op->kind == BP_RECV;
-    if (is_looked_at && is_message) {
+    if (checks_operations && is_message) {
       EXPECT_EQ(op->tag, 0U);
       EXPECT_GE(op->peer, 0);
       EXPECT_EQ(op->message, nullptr);
@@ -52,7 +52,7 @@ class Plain {
   static inline decltype(bp_process_group_api::submit) submit_ = nullptr;
 };
 
-TEST(MatchingTest, IsWhatTheRefusalRecommends) {
+TEST(MatchingTest, IsRecommendedByTheError) {
   Plain::add();
   in_group("plain", 2, [](ProcessGroup& group) {
     int value = 0;
@@ -68,9 +68,9 @@ TEST(MatchingTest, IsWhatTheRefusalRecommends) {
   });
 }
 
-TEST(MatchingTest, GivesABackendWithoutTagsAllOfIt) {
+TEST(MatchingTest, AddsTagsAnySourceAndProbes) {
   Plain::add();
-  Plain::is_looked_at = true;
+  Plain::checks_operations = true;
   in_layers("matching", "plain", 3, [](ProcessGroup& group) {
     const int rank = group.rank();
     const int next = (rank + 1) % 3, previous = (rank + 2) % 3;
@@ -92,7 +92,7 @@ TEST(MatchingTest, GivesABackendWithoutTagsAllOfIt) {
       EXPECT_EQ(in, std::vector<int>(in.size(), previous));
     }
     for (Work& send : sends) send.wait();
-    std::vector<float> sums(50'000, 1.0F);  // of sends and receives, by the core
+    std::vector<float> sums(50'000, 1.0F);  // by the core, from sends and receives
     group.all_reduce(sums);
     EXPECT_EQ(sums, std::vector<float>(sums.size(), 3.0F));
     std::vector<int> ranks(3);
@@ -100,15 +100,15 @@ TEST(MatchingTest, GivesABackendWithoutTagsAllOfIt) {
     EXPECT_EQ(ranks, (std::vector<int>{0, 1, 2}));
     group.barrier();
   });
-  Plain::is_looked_at = false;
+  Plain::checks_operations = false;
 }
 
 class MatchingOverTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, MatchingOverTest, testing::ValuesIn(built_backends()),
                          [](const auto& info) { return info.param; });
 
-// What a rank has sent before it left is received, and then whoever waits for it is told.
-TEST_P(MatchingOverTest, ARankThatLeavesIsMissedAfterItsLastMessage) {
+// Messages sent before a rank left are received. Operations that wait for it afterwards fail.
+TEST_P(MatchingOverTest, DeliversAllMessagesOfARankThatLeft) {
   for (int round = 0; round < 3; ++round) {
     in_layers("matching", GetParam(), 2, [](ProcessGroup& group) {
       constexpr int kMessages = 50;
@@ -118,21 +118,20 @@ TEST_P(MatchingOverTest, ARankThatLeavesIsMissedAfterItsLastMessage) {
         return;
       }
       int value = 0, never = 0;
-      Work in_vain = group.irecv(as_buffer(never), 1, 2);
+      Work unmatched = group.irecv(as_buffer(never), 1, 2);
       for (int i = 0; i < kMessages; ++i) {
         group.recv(as_buffer(value), i % 2 == 0 ? 1 : ProcessGroup::kAnySource, ProcessGroup::kAnyTag);
         EXPECT_EQ(value, i);
       }
       std::string text;
-      EXPECT_EQ(failure_of([&] { in_vain.wait(); }, &text), Status::kPeerLost) << text;
+      EXPECT_EQ(failure_of([&] { unmatched.wait(); }, &text), Status::kPeerLost) << text;
       EXPECT_EQ(failure_of([&] { group.recv(as_buffer(value), ProcessGroup::kAnySource, 3); }), Status::kPeerLost);
       EXPECT_EQ(failure_of([&] { group.probe(1, 3); }), Status::kPeerLost);
     });
   }
 }
 
-// The others go on without it.
-TEST_P(MatchingOverTest, ARankThatLeavesTakesNobodyWithIt) {
+TEST_P(MatchingOverTest, OtherRanksContinueWhenOneLeaves) {
   in_layers("matching", GetParam(), 3, [](ProcessGroup& group) {
     if (group.rank() == 1) return group.destroy();
     const int other = 2 - group.rank();
@@ -149,7 +148,7 @@ TEST_P(MatchingOverTest, ARankThatLeavesTakesNobodyWithIt) {
   });
 }
 
-TEST(MatchingTest, IsWantedOnAllRanksOrNone) {
+TEST(MatchingTest, MustBeSetOnAllRanks) {
   Store store = Store::inproc();
   std::string text;
   const auto start = [&store, &text](int rank) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layers of the project around a group of the test's own: what they do with messages that were probed, and with
-// notices.
+// Probed messages and completion notices through trace, chaos and validate, over a group implemented by the test.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -14,7 +13,7 @@
 namespace backplane::test {
 namespace {
 
-// Rank 0 of two, the other one of which the test plays.
+// Rank 0 of two. The test plays the other rank.
 class Innermost final : public sdk::ProcessGroup {
  public:
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
@@ -34,7 +33,7 @@ class Innermost final : public sdk::ProcessGroup {
   sdk::MailboxProbe probe_{mailbox};
 };
 
-// A layer around that.
+// A layer around Innermost.
 class Layered {
  public:
   Layered(const char* file, const char* id, std::vector<bp_key_value> values) {
@@ -65,7 +64,7 @@ class Layered {
   const Table& extension(const char* id) const {
     return *static_cast<const Table*>(api().extension(agent_.self, id));
   }
-  // A message that waits at its sender until it is received or dropped; probed.
+  // Probes a message that waits at its sender until it is received or dropped.
   bp_message* probed(uint64_t tag = 5) {
     sent = group.mailbox.put(1, tag, large_.data(), large_.size());
     bp_result result = {sizeof result, -1, 0, 0};
@@ -132,7 +131,7 @@ std::unique_ptr<Layered> in_trace() {
       std::vector<bp_key_value>{{"file", ""}, {"interval", "0"}, {"chrome", ""}, {"events", "10"}});
 }
 
-TEST(ProbedInLayers, AreReceivedThroughThem) {
+TEST(ProbedInLayers, AreReceivedThroughEachLayer) {
   for (const auto& layer : {in_chaos("send: drop"), in_chaos("recv: delay 1ms"), in_validate(), in_trace()}) {
     EXPECT_EQ(layer->recv(layer->probed(), layer->buffer), BP_OK);
     EXPECT_EQ(layer->end(), BP_OK);
@@ -141,7 +140,7 @@ TEST(ProbedInLayers, AreReceivedThroughThem) {
   }
 }
 
-TEST(ProbedInLayers, AreDroppedWhereChaosDoesNotHandTheirReceiveOn) {
+TEST(ProbedInLayers, AreDroppedWhenChaosDoesNotForwardTheRecv) {
   auto layer = in_chaos("recv: error timeout");
   EXPECT_EQ(layer->recv(layer->probed(), layer->buffer), BP_TIMEOUT);
   EXPECT_TRUE(layer->sent->wait(0));
@@ -160,7 +159,7 @@ TEST(ProbedInLayers, AreDroppedWhereChaosDoesNotHandTheirReceiveOn) {
   EXPECT_EQ(layer->recv(late, layer->buffer), BP_RESOURCE);
 }
 
-TEST(ProbedInLayers, AreDroppedWhereValidateRefusesTheBuffer) {
+TEST(ProbedInLayers, AreDroppedWhenValidateRejectsTheBuffer) {
   const auto layer = in_validate();
   std::vector<char> busy(100);
   EXPECT_EQ(layer->recv(nullptr, busy), BP_OK);
@@ -172,7 +171,7 @@ TEST(ProbedInLayers, AreDroppedWhereValidateRefusesTheBuffer) {
   EXPECT_EQ(layer->end(), BP_CANCELLED);
 }
 
-TEST(NoticesInLayers, AreThoseOfTheWrappedGroup) {
+TEST(NoticesInLayers, ComeFromTheWrappedGroup) {
   for (const auto& layer : {in_chaos("send: drop"), in_validate(), in_trace()}) {
     std::atomic<int> told = 0, told_of_abort = 0;
     EXPECT_EQ(layer->recv(nullptr, layer->buffer), BP_OK);
@@ -190,7 +189,7 @@ TEST(NoticesInLayers, AreThoseOfTheWrappedGroup) {
   }
 }
 
-TEST(NoticesInLayers, WhatChaosHoldsBackHasNone) {
+TEST(NoticesInLayers, AreUnsupportedForDelayedOperations) {
   const auto layer = in_chaos("recv: delay 1ms");
   std::atomic<int> told = 0;
   EXPECT_EQ(layer->recv(nullptr, layer->buffer), BP_OK);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A strict reader of Prometheus's text format 0.0.4 (prometheus.io/docs/instrumenting/exposition_formats).
+// A strict parser of the Prometheus text format 0.0.4 (prometheus.io/docs/instrumenting/exposition_formats).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,10 +17,10 @@
 
 namespace backplane::test {
 
-// Each line's value by its name and labels, as they stand there: metrics["up{rank=\"0\"}"].
+// The value of each line by its name and labels as written: metrics["up{rank=\"0\"}"].
 class Exposition {
  public:
-  // Fails the test for whatever the format does not allow.
+  // Fails the test on any violation of the format.
   explicit Exposition(const std::string& text) : text_(text) {
     EXPECT_NO_THROW(nlohmann::json(text).dump()) << "not UTF-8";
     EXPECT_TRUE(!text.empty() && text.back() == '\n');
@@ -37,12 +37,12 @@ class Exposition {
     check_buckets();
   }
 
-  // -1: there is none.
+  // -1 if absent.
   double operator[](const std::string& line) const {
     const auto found = values_.find(line);
     return found == values_.end() ? -1 : found->second;
   }
-  // The type of a metric, empty if there is none.
+  // The type of a metric; empty if absent.
   std::string type(const std::string& name) const {
     const auto found = types_.find(name);
     return found == types_.end() ? "" : found->second;
@@ -50,7 +50,7 @@ class Exposition {
   const std::string& text() const { return text_; }
 
  private:
-  // The buckets of a histogram, or the quantiles of a summary, of one set of other labels.
+  // The buckets of a histogram or the quantiles of a summary, per set of the other labels.
   struct Steps {
     double last_bound = -std::numeric_limits<double>::infinity();
     double last_value = 0;
@@ -97,7 +97,7 @@ class Exposition {
     read_labels(line.substr(open + 1, close - open - 1), suffix, type, value);
   }
 
-  // All but the one that makes the steps name whose steps they are.
+  // All labels but `le` or `quantile` identify the series.
   void read_labels(std::string rest, const std::string& suffix, const std::string& type, double value) {
     static const std::regex kLabel(R"re(([a-zA-Z_][a-zA-Z0-9_]*)="(([^\\"]|\\\\|\\"|\\n)*)"(,|$))re");
     std::string whose;
@@ -146,7 +146,7 @@ class Exposition {
   }
 
   const std::string text_;
-  std::string metric_;  // whose lines these are
+  std::string metric_;  // of the lines being read
   std::set<std::string> helped_;
   std::map<std::string, std::string> types_;
   std::map<std::string, double> values_;

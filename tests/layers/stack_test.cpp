@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers around every backend, in every order: programs behave as without them.
+// Layers around every backend, in every order: programs behave as without layers.
 #include <latch>
 #include <tuple>
 
@@ -9,7 +9,7 @@
 namespace backplane::test {
 namespace {
 
-TEST(LayersTest, LayersAndBackendsAreToldApart) {
+TEST(LayersTest, DistinguishesLayersFromBackends) {
   std::string text;
   EXPECT_EQ(failure_of([] { ProcessGroup::create(group_options("trace", Store::inproc(), 0, 1)); }, &text),
             Status::kInvalid);
@@ -21,11 +21,11 @@ TEST(LayersTest, LayersAndBackendsAreToldApart) {
   EXPECT_TRUE(contains(refusal("trace?file"), "expected key=value"));
 }
 
-// What is written wrongly on one rank must not keep it waiting for the others first.
-TEST(LayersTest, AreCheckedBeforeAnybodyIsWaitedFor) {
-  const ScopedDirectory meeting_place;
+// A misconfigured rank must fail at once instead of waiting for the others.
+TEST(LayersTest, AreCheckedBeforeWaitingForOtherRanks) {
+  const ScopedDirectory directory;
   GroupOptions options;
-  options.init_method = "file://" + (meeting_place.path() / "store").string();
+  options.init_method = "file://" + (directory.path() / "store").string();
   options.rank = 1;
   options.world_size = 2;
   options.timeout = std::chrono::seconds(60);
@@ -43,7 +43,7 @@ TEST(LayersTest, AreCheckedBeforeAnybodyIsWaitedFor) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
-TEST(LayersTest, TheListShowsThemAsLayers) {
+TEST(LayersTest, AreListedAsLayers) {
   char* text = nullptr;
   ASSERT_EQ(bp_registry_list(nullptr, &text, nullptr), BP_OK);
   std::string list(text);
@@ -107,17 +107,17 @@ TEST_P(StackTest, OperationsAndFailures) {
 }
 
 TEST_P(StackTest, AbortAndDestroyWithPending) {
-  std::latch out_of_the_barrier(2);  // an abort may overtake what was sent before it
-  in_stack(2, [&out_of_the_barrier](ProcessGroup& group) {
+  std::latch both_after_barrier(2);  // an abort may overtake what was sent before it
+  in_stack(2, [&both_after_barrier](ProcessGroup& group) {
     int values[2] = {};
     Work pending = group.irecv(as_buffer(values[0]), group.rank(), 1);
     group.barrier();
-    out_of_the_barrier.arrive_and_wait();
+    both_after_barrier.arrive_and_wait();
     if (group.rank() == 0) {
-      group.abort("the test says so");
+      group.abort("aborted by the test");
       std::string text;
       EXPECT_EQ(failure_of([&] { pending.wait(); }, &text), Status::kCancelled);
-      EXPECT_TRUE(contains(text, "the test says so")) << text;
+      EXPECT_TRUE(contains(text, "aborted by the test")) << text;
       EXPECT_EQ(failure_of([&] { group.send(as_buffer(values[1]), 0); }, &text), Status::kCancelled);
     } else {
       group.destroy();
@@ -126,7 +126,7 @@ TEST_P(StackTest, AbortAndDestroyWithPending) {
   });
 }
 
-TEST_P(StackTest, NothingIsLeftBehind) {
+TEST_P(StackTest, LeavesNoDescriptorOrThread) {
   const auto entries = [](const char* directory) {
     const std::filesystem::directory_iterator begin(directory);
     return std::distance(begin, std::filesystem::directory_iterator());

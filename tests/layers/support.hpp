@@ -23,7 +23,7 @@ inline void in_layers(const std::string& layers, const std::string& backend, int
   });
 }
 
-// The text that a group of one rank with these layers fails to start with.
+// The error text of a group of one rank that fails to start with these layers.
 inline std::string refusal(const std::string& layers, const std::string& backend = "self") {
   const ScopedVariable variable("BACKPLANE_LAYERS", layers);
   std::string text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layer `trace`: its counters and its files.
+// The layer `trace`: counters and files.
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The value of a metric of one operation; -1 if it is not there.
+// The value of a metric of one operation; -1 if it is absent.
 double metric(const std::string& text, const std::string& name, const std::string& labels) {
   const std::string key = "\nbackplane_" + name + "{" + labels + "} ";
   const size_t at = text.find(key);
@@ -75,23 +75,23 @@ TEST_P(LayerTraceTest, CountsOperationsAndFailures) {
   const std::string latencies = "backplane_operation_latency_seconds_";
   const double all = read[latencies + "count{" + labels_of(1, "recv") + "}"];
   EXPECT_EQ(all, metric(receiver, "operation_seconds_count", labels_of(1, "recv")));
-  // One took ten milliseconds.
+  // One operation took ten milliseconds.
   EXPECT_LE(read[latencies + "bucket{" + labels_of(1, "recv", ",le=\"0.008388607\"") + "}"], all - 1);
   EXPECT_EQ(read[latencies + "bucket{" + labels_of(1, "recv", ",le=\"+Inf\"") + "}"], all);
 }
 
-// Events of one lane may not overlap: Perfetto would draw them one inside the other.
+// Perfetto would nest overlapping events of one track.
 void expect_drawable(const nlohmann::json& events) {
   std::map<int64_t, double> lane_end;
   for (const auto& event : events) {
     if (event["ph"] != "X") continue;
     double& end = lane_end[event["tid"]];
-    EXPECT_GE(event["ts"].get<double>(), end - 1) << event;  // a double of microseconds since 1970 is that coarse
+    EXPECT_GE(event["ts"].get<double>(), end - 1) << event;  // precision of a double of microseconds since 1970
     end = event["ts"].get<double>() + event["dur"].get<double>();
   }
 }
 
-TEST_P(LayerTraceTest, WritesATraceForPerfetto) {
+TEST_P(LayerTraceTest, WritesAPerfettoTrace) {
   const ScopedDirectory directory;
   in_layers("trace?chrome=" + directory.path().string() + "/%g-%r.json", GetParam(), 2, [](ProcessGroup& group) {
     std::vector<Work> works;
@@ -117,11 +117,11 @@ TEST_P(LayerTraceTest, WritesATraceForPerfetto) {
   }
 }
 
-TEST(LayerTraceTest, TheTraceIsBounded) {
+TEST(LayerTraceTest, TraceIsBounded) {
   const ScopedDirectory directory;
   in_layers("trace?events=5&chrome=" + directory.path().string() + "/t", "inproc", 2,
             [](ProcessGroup& group) { exchange(group, 30); });
-  // Without %r the ranks get files of their own all the same.
+  // Without %r each rank still gets a file of its own.
   const auto trace = nlohmann::json::parse(content(directory.path() / "t.0"));
   const auto& events = trace["traceEvents"];
   EXPECT_EQ(std::count_if(events.begin(), events.end(), [](const auto& event) { return event["ph"] == "X"; }), 5);
@@ -130,7 +130,7 @@ TEST(LayerTraceTest, TheTraceIsBounded) {
   EXPECT_TRUE(fs::exists(directory.path() / "t.1"));
 }
 
-TEST(LayerTraceTest, GroupsOfOneProcessKeepTheirFilesApart) {
+TEST(LayerTraceTest, GroupsOfOneProcessWriteSeparateFiles) {
   const ScopedDirectory directory;
   const std::string base = directory.path().string();
   in_layers("trace?file=" + base + "/same&chrome=" + base + "/%g", "self", 1, [](ProcessGroup& group) {
@@ -161,7 +161,7 @@ TEST(LayerTraceTest, MetricsAreWrittenWhileTheProgramRuns) {
   });
 }
 
-TEST(LayerTraceTest, PathsThatCannotBeWrittenAreToldAtTheStart) {
+TEST(LayerTraceTest, UnwritablePathFailsInit) {
   const ScopedVariable variable("BACKPLANE_LAYERS", "trace?file=/nonexistent/m");
   std::string text;
   EXPECT_EQ(failure_of([] { ProcessGroup::create(group_options("self", Store::inproc(), 0, 1)); }, &text),

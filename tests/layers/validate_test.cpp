@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layer `validate`: buffers that are touched while in use, and numbers that are not finite.
+// The layer `validate`: buffers accessed while in use, and values that are not finite.
 #include <sys/mman.h>
 
 #include <cmath>
@@ -11,14 +11,14 @@
 namespace backplane::test {
 namespace {
 
-// Keeps sends in flight until they have been waited for, so that there is time for the test's mischief.
-const std::string kHeld = ",chaos?rules=send: delay 30ms";
+// Keeps sends in flight until they are waited for.
+const std::string kDelaySends = ",chaos?rules=send: delay 30ms";
 
 class ValidateTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, ValidateTest, testing::ValuesIn(built_backends()));
 
-TEST_P(ValidateTest, AnInputThatChangesWhileInUse) {
-  in_layers("validate" + kHeld, GetParam(), 2, [](ProcessGroup& group) {
+TEST_P(ValidateTest, DetectsAChangedInput) {
+  in_layers("validate" + kDelaySends, GetParam(), 2, [](ProcessGroup& group) {
     std::vector<char> data(200000);
     if (group.rank() == 0) {
       Work work = group.isend(data, 1);
@@ -29,10 +29,10 @@ TEST_P(ValidateTest, AnInputThatChangesWhileInUse) {
                            "validate: send #1 to rank 1: the input was changed while in use, in its "
                            "bytes 65536 to 131071"))
           << text;
-      EXPECT_EQ(failure_of([&] { work.wait(); }), Status::kInvalid);  // and again the same
+      EXPECT_EQ(failure_of([&] { work.wait(); }), Status::kInvalid);  // and fails the same way again
       work = group.isend(data, 1);
       work.wait();
-      data[70000] = 2;  // now it is free
+      data[70000] = 2;  // no longer in use
     } else {
       group.recv(data, 0);
       group.recv(data, 0);
@@ -42,7 +42,7 @@ TEST_P(ValidateTest, AnInputThatChangesWhileInUse) {
   });
 }
 
-TEST_P(ValidateTest, BuffersThatAreBusy) {
+TEST_P(ValidateTest, DetectsBusyBuffers) {
   in_layers("validate", GetParam(), 2, [](ProcessGroup& group) {
     std::vector<int> data(100);
     if (group.rank() == 0) {
@@ -69,8 +69,8 @@ TEST_P(ValidateTest, BuffersThatAreBusy) {
   });
 }
 
-TEST(ValidateTest, AnyNumberMayReadABuffer) {
-  in_layers("validate" + kHeld, "inproc", 2, [](ProcessGroup& group) {
+TEST(ValidateTest, AllowsConcurrentReaders) {
+  in_layers("validate" + kDelaySends, "inproc", 2, [](ProcessGroup& group) {
     std::vector<int> data(100);
     if (group.rank() == 0) {
       Work first = group.isend(data, 1, 1);
@@ -89,23 +89,23 @@ TEST(ValidateTest, AnyNumberMayReadABuffer) {
   });
 }
 
-TEST(ValidateTest, WarningsGoToTheLogAndOffIsOff) {
+TEST(ValidateTest, WarnsOrIgnoresByOption) {
   for (const bool warn : {true, false}) {
     ScopedLog log;
-    in_layers(
-        std::string(warn ? "validate?busy=warn&input=warn&nan=warn" : "validate?busy=off&input=off&nan=off") + kHeld,
-        "self", 1, [](ProcessGroup& group) {
-          std::vector<float> data(20);
-          Work first = group.isend(data, 0);
-          data[17] = NAN;
-          std::vector<float> in(20);
-          group.recv(in, 0);
-          first.wait();
-          Work left = group.irecv(in, 0);
-          Work right = group.irecv(as_buffer(in[19]), 0);
-          left.cancel();
-          right.cancel();
-        });
+    in_layers(std::string(warn ? "validate?busy=warn&input=warn&nan=warn" : "validate?busy=off&input=off&nan=off") +
+                  kDelaySends,
+              "self", 1, [](ProcessGroup& group) {
+                std::vector<float> data(20);
+                Work first = group.isend(data, 0);
+                data[17] = NAN;
+                std::vector<float> in(20);
+                group.recv(in, 0);
+                first.wait();
+                Work left = group.irecv(in, 0);
+                Work right = group.irecv(as_buffer(in[19]), 0);
+                left.cancel();
+                right.cancel();
+              });
     for (const char* part : {"group 'test': send #1 to rank 0: the input was changed while in use",
                              "recv #2 from rank 0: the output (f32) has NaN at element 17\n",
                              "recv #4 from rank 0: the output buffer is busy: recv #3"}) {
@@ -129,14 +129,14 @@ void expect_found(T value, const char* words) {
     odd.wait();
     EXPECT_TRUE(contains(text, std::string(" has ") + words + " at element 39000, the first of 2 that are not finite"))
         << text;
-    // Only what arrived is looked at.
+    // Only the bytes that arrived are checked.
     Work little = group.isend(as_buffer(data[0]), 0);
     group.recv(in, 0);
     little.wait();
   });
 }
 
-TEST(ValidateTest, NumbersThatAreNotFinite) {
+TEST(ValidateTest, DetectsNanAndInfinity) {
   expect_found(std::numeric_limits<float>::quiet_NaN(), "NaN");
   expect_found(-std::numeric_limits<float>::infinity(), "an infinity");
   expect_found(std::numeric_limits<double>::infinity(), "an infinity");
@@ -144,7 +144,7 @@ TEST(ValidateTest, NumbersThatAreNotFinite) {
 }
 
 #ifdef BACKPLANE_TEST_gloo
-TEST(ValidateTest, NativeCollectivesAreSeenWhole) {
+TEST(ValidateTest, ChecksNativeCollectives) {
   in_layers("validate?nan=error", "gloo", 2, [](ProcessGroup& group) {
     std::vector<double> data(10, 1);
     group.all_reduce(data);
@@ -156,9 +156,9 @@ TEST(ValidateTest, NativeCollectivesAreSeenWhole) {
 }
 #endif
 
-// A program that drops its handle may unmap the buffer as soon as it knows by other means that the operation is done.
-TEST(ValidateTest, MemoryThatIsGoneIsNotTouched) {
-  in_layers("validate" + kHeld, "inproc", 2, [](ProcessGroup& group) {
+// A program that drops its handle may unmap the buffer once it knows by other means that the operation is done.
+TEST(ValidateTest, SkipsUnmappedMemory) {
+  in_layers("validate" + kDelaySends, "inproc", 2, [](ProcessGroup& group) {
     constexpr size_t kSize = size_t{1} << 20;
     if (group.rank() == 0) {
       void* memory = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -176,7 +176,7 @@ TEST(ValidateTest, MemoryThatIsGoneIsNotTouched) {
   });
 }
 
-TEST(ValidateTest, OptionsAreChecked) {
+TEST(ValidateTest, RejectsUnknownOptions) {
   EXPECT_TRUE(contains(refusal("validate?nan=maybe"), "'maybe' is not one of error|warn|off"));
   EXPECT_TRUE(contains(refusal("validate?nann=off"), "Did you mean 'nan'?"));
 }

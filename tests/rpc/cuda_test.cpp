@@ -18,7 +18,7 @@
 #include "support/eventually.hpp"
 #include "support/failures.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -112,4 +112,4 @@ TEST(LaneTest, TasksThatAreNotBegunGo) {
 }
 
 }  // namespace
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

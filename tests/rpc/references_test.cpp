@@ -231,7 +231,7 @@ TEST(RpcReferencesTest, LostMessagesLeaveNoReferences) {
     EXPECT_EQ(worker.shutdown(true, seconds(60)), std::vector<std::string>());
   });
   EXPECT_EQ(Counted::alive, 0);
-  EXPECT_NE(log.text().find("meets rule 1 (" + rule + ")"), std::string::npos) << "no message was lost";
+  EXPECT_NE(log.text().find("triggers rule 1 (" + rule + ")"), std::string::npos) << "no message was lost";
 }
 #endif
 

@@ -8,7 +8,7 @@
 
 #include "backplane/sdk/failure.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 template <typename Body>
@@ -65,4 +65,4 @@ TEST(TensorPipeAddressTest, SoAreMissingDescriptors) {
 }
 
 }  // namespace
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

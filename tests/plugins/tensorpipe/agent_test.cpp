@@ -136,13 +136,13 @@ TEST_P(TensorPipeBacklogTest, WhatIsSentWhileItConnectsComesInThatOrder) {
 // The core tells the other one, as it tells all of whoever cannot start.
 TEST(TensorPipeAgentTest, AnOlderWorkerIsNamed) {
   const auto store = core::make_inproc_store();
-  tensorpipe_plugin::Card old;
+  tensorpipe::Card old;
   old.host = "elsewhere";
   old.shm = "shm://nowhere";
   old.devices.name = "grandfather";
   old.wire = 1;
   store->set("place/1", "elsewhere", soon());
-  store->set("worker/1", tensorpipe_plugin::format_card(old), soon());
+  store->set("worker/1", tensorpipe::format_card(old), soon());
   std::string text;
   try {
     Side(agent(), store, 0);

@@ -6,7 +6,7 @@
 #include "backplane/sdk/failure.hpp"
 #include "support/failures.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 Card card(const std::string& name, const std::string& host, const std::string& uv, const std::string& shm) {
@@ -92,4 +92,4 @@ TEST(TensorPipeCardTest, WorkersWithoutAWayAreToldWhatHelps) {
 }
 
 }  // namespace
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -5,7 +5,7 @@
 
 #include "backplane/sdk/failure.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 // The sentence that it is refused with.
@@ -81,4 +81,4 @@ TEST(DeviceMapsTest, LeadByTheOwnMapElseByTheReverse) {
 }
 
 }  // namespace
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

@@ -17,7 +17,7 @@
 namespace backplane::test {
 namespace {
 
-using namespace tensorpipe_plugin;  // NOLINT: its parts are what is tested
+using namespace tensorpipe;  // NOLINT: its parts are what is tested
 
 const core::KeyValues kOverShm = {{"transports", "shm"}};
 
@@ -105,7 +105,7 @@ class Forger {
  public:
   explicit Forger(const Card& card) : card_(card) {
     context_->registerTransport(0, "shm", transport_);
-    context_->registerChannel(0, "basic", tensorpipe::channel::basic::create());
+    context_->registerChannel(0, "basic", ::tensorpipe::channel::basic::create());
   }
   ~Forger() {
     context_->close();
@@ -114,32 +114,32 @@ class Forger {
   Forger(const Forger&) = delete;
   Forger& operator=(const Forger&) = delete;
 
-  std::shared_ptr<tensorpipe::Pipe> pipe() const { return context_->connect(card_.shm); }
-  std::shared_ptr<tensorpipe::transport::Connection> express() const { return transport_->connect(card_.express); }
+  std::shared_ptr<::tensorpipe::Pipe> pipe() const { return context_->connect(card_.shm); }
+  std::shared_ptr<::tensorpipe::transport::Connection> express() const { return transport_->connect(card_.express); }
 
   // A message with this payload; a goodbye if it has none.
-  tensorpipe::Message message(const std::string& payload, const Before& before) const {
+  ::tensorpipe::Message message(const std::string& payload, const Before& before) const {
     const bp_rpc_message plain = {
         sizeof(plain), 0, payload.empty() ? 0U : 1U, payload.data(), payload.size(), nullptr, nullptr, nullptr};
     return to_tensorpipe(sdk::RpcMessage(plain), card_.token, 0, nullptr, before);
   }
-  void write(tensorpipe::transport::Connection* express, std::string bytes) const {
+  void write(::tensorpipe::transport::Connection* express, std::string bytes) const {
     const auto kept = std::make_shared<std::string>(std::move(bytes));
-    express->write(kept->data(), kept->size(), [kept](const tensorpipe::Error&) {});
+    express->write(kept->data(), kept->size(), [kept](const ::tensorpipe::Error&) {});
   }
 
  private:
   const Card card_;
-  const std::shared_ptr<tensorpipe::transport::Context> transport_ = tensorpipe::transport::shm::create();
-  const std::shared_ptr<tensorpipe::Context> context_ = std::make_shared<tensorpipe::Context>();
+  const std::shared_ptr<::tensorpipe::transport::Context> transport_ = ::tensorpipe::transport::shm::create();
+  const std::shared_ptr<::tensorpipe::Context> context_ = std::make_shared<::tensorpipe::Context>();
 };
 
 // A goodbye that says that two messages went along an express connection before it.
 class EarlyGoodbyeTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    pipe_->write(forger_.message("", {7, 2}), [](const tensorpipe::Error&) {});
-    pipe_->write(forger_.message("behind", {7, 2}), [](const tensorpipe::Error&) {});
+    pipe_->write(forger_.message("", {7, 2}), [](const ::tensorpipe::Error&) {});
+    pipe_->write(forger_.message("behind", {7, 2}), [](const ::tensorpipe::Error&) {});
     ASSERT_TRUE(sides_.one->has_received(1));  // so the goodbye has come before it, and waits
     EXPECT_EQ(sides_.one->received_payloads(), std::vector<uint64_t>({6}));
     forger_.write(express_.get(), forger_.message("x", {7, 1}).metadata);
@@ -149,8 +149,8 @@ class EarlyGoodbyeTest : public ::testing::Test {
 
   Sides sides_{agent(), kOverShm};
   const Forger forger_{card_of(sides_, 1)};
-  const std::shared_ptr<tensorpipe::Pipe> pipe_ = forger_.pipe();
-  const std::shared_ptr<tensorpipe::transport::Connection> express_ = forger_.express();
+  const std::shared_ptr<::tensorpipe::Pipe> pipe_ = forger_.pipe();
+  const std::shared_ptr<::tensorpipe::transport::Connection> express_ = forger_.express();
 };
 
 TEST_F(EarlyGoodbyeTest, WaitsForWhatWasSentBeforeIt) {
@@ -185,20 +185,20 @@ TEST_F(EarlyGoodbyeTest, IsLostOnceWithBoth) {
   EXPECT_TRUE(sides_.one->hears_of_the_loss_of(0));
   EXPECT_TRUE(sides_.one->has_received(3));
   std::promise<bool> ended;
-  pipe_->readDescriptor([&](const tensorpipe::Error&, const tensorpipe::Descriptor&) {  // the goodbye's receipt
-    pipe_->read({}, [](const tensorpipe::Error&) {});
+  pipe_->readDescriptor([&](const ::tensorpipe::Error&, const ::tensorpipe::Descriptor&) {  // the goodbye's receipt
+    pipe_->read({}, [](const ::tensorpipe::Error&) {});
     pipe_->readDescriptor(
-        [&](const tensorpipe::Error& error, const tensorpipe::Descriptor&) { ended.set_value(bool(error)); });
+        [&](const ::tensorpipe::Error& error, const ::tensorpipe::Descriptor&) { ended.set_value(bool(error)); });
   });
-  tensorpipe::Message nonsense = forger_.message("x", {7, 2});
+  ::tensorpipe::Message nonsense = forger_.message("x", {7, 2});
   nonsense.metadata.resize(sizeof(Token) + 4);
-  pipe_->write(std::move(nonsense), [](const tensorpipe::Error&) {});
+  pipe_->write(std::move(nonsense), [](const ::tensorpipe::Error&) {});
   std::future<bool> end = ended.get_future();
   ASSERT_EQ(end.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_TRUE(end.get());
   // What comes along another pipe is read once all of that is done.
   const auto other = forger_.pipe();
-  other->write(forger_.message("later", {}), [](const tensorpipe::Error&) {});
+  other->write(forger_.message("later", {}), [](const ::tensorpipe::Error&) {});
   EXPECT_TRUE(sides_.one->has_received(4));
   EXPECT_EQ(sides_.one->losses_of(0), 1U);
 }
@@ -210,8 +210,8 @@ TEST(TensorPipeExpressTest, WhatMakesNoSenseEndsItAlone) {
   const auto ends = [&forger](std::string bytes) {
     const auto express = forger.express();
     std::promise<bool> ended;
-    express->read([](const tensorpipe::Error&, const void*, size_t) {});  // a greeting
-    express->read([&ended](const tensorpipe::Error& error, const void*, size_t) { ended.set_value(bool(error)); });
+    express->read([](const ::tensorpipe::Error&, const void*, size_t) {});  // a greeting
+    express->read([&ended](const ::tensorpipe::Error& error, const void*, size_t) { ended.set_value(bool(error)); });
     forger.write(express.get(), std::move(bytes));
     std::future<bool> end = ended.get_future();
     return end.wait_for(std::chrono::seconds(20)) == std::future_status::ready && end.get();

@@ -10,7 +10,7 @@
 
 #include "support/failures.hpp"
 
-namespace backplane::tensorpipe_plugin {
+namespace backplane::tensorpipe {
 namespace {
 
 constexpr Token kToken = {'t', 'o', 'k', 'e', 'n'};
@@ -47,7 +47,7 @@ class Given {
 };
 
 Arrival arrive(const std::string& metadata) {
-  tensorpipe::Descriptor descriptor;
+  ::tensorpipe::Descriptor descriptor;
   descriptor.metadata = metadata;
   static sdk::BlockPool pool(0);
   static const DeviceSet none;
@@ -60,7 +60,7 @@ TEST(TensorPipeMessageTest, LiesInItsDescriptorIfItIsSmall) {
     for (const char* payload : {"", "hello"}) {
       const Given given(payload, sizes);
       EXPECT_TRUE(is_small(*given));
-      const tensorpipe::Message out = to_tensorpipe(*given, kToken, 2, nullptr, {7, 9});
+      const ::tensorpipe::Message out = to_tensorpipe(*given, kToken, 2, nullptr, {7, 9});
       EXPECT_TRUE(out.payloads.empty() && out.tensors.empty());
       const Arrival arrival = arrive(out.metadata);
       EXPECT_TRUE(arrival.is_whole());
@@ -127,4 +127,4 @@ TEST(TensorPipeMessageTest, SmallOnesThatMakeNoSenseAreRefused) {
 }
 
 }  // namespace
-}  // namespace backplane::tensorpipe_plugin
+}  // namespace backplane::tensorpipe

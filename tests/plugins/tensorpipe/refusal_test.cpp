@@ -16,7 +16,7 @@
 namespace backplane::test {
 namespace {
 
-using namespace tensorpipe_plugin;  // NOLINT: its parts are what is tested
+using namespace tensorpipe;  // NOLINT: its parts are what is tested
 
 const core::KeyValues kOverUv = {{"transports", "uv"}};
 
@@ -32,15 +32,15 @@ TEST(TensorPipeRefusalTest, WhatIsTooLargeEndsThePipeAndIsReported) {
 }
 
 // Sends one message to the worker that has left this card, and waits until the pipe ends.
-bool ends_the_pipe(const Card& card, tensorpipe::Message message) {
-  const auto context = std::make_shared<tensorpipe::Context>();
-  context->registerTransport(0, "uv", tensorpipe::transport::uv::create());
-  context->registerChannel(0, "basic", tensorpipe::channel::basic::create());
+bool ends_the_pipe(const Card& card, ::tensorpipe::Message message) {
+  const auto context = std::make_shared<::tensorpipe::Context>();
+  context->registerTransport(0, "uv", ::tensorpipe::transport::uv::create());
+  context->registerChannel(0, "basic", ::tensorpipe::channel::basic::create());
   const auto pipe = context->connect(card.uv);
   std::promise<bool> ended;
   pipe->readDescriptor(
-      [&ended](const tensorpipe::Error& error, const tensorpipe::Descriptor&) { ended.set_value(bool(error)); });
-  pipe->write(std::move(message), [](const tensorpipe::Error&) {});
+      [&ended](const ::tensorpipe::Error& error, const ::tensorpipe::Descriptor&) { ended.set_value(bool(error)); });
+  pipe->write(std::move(message), [](const ::tensorpipe::Error&) {});
   std::future<bool> end = ended.get_future();
   const bool in_time = end.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
   context->close();
@@ -70,7 +70,7 @@ class Forgery {
   void put(size_t offset, Number number) {
     std::memcpy(bytes.metadata.data() + offset, &number, sizeof(number));
   }
-  tensorpipe::Message bytes;
+  ::tensorpipe::Message bytes;
 
  private:
   std::vector<std::byte> memory_;
