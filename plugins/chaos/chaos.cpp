@@ -51,7 +51,7 @@ class ChaosLayer final : public sdk::Layer {
         rank_(context.global_ranks[static_cast<size_t>(context.rank)]),
         faults_(rules_of(context.options), static_cast<uint64_t>(context.options.integer("seed")), rank_, context.name),
         dispatcher_(inner(), context.world_size) {
-    host_.log(BP_LOG_INFO, "fault injection is on; seed" + context.options.text("seed"));
+    host_.log(BP_LOG_INFO, "fault injection is on; seed " + context.options.text("seed"));
   }
 
   ~ChaosLayer() override {
@@ -104,7 +104,7 @@ class ChaosLayer final : public sdk::Layer {
 
   std::string describe(const bp_op& op, const Rule& rule) const {
     return std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq) + " of rank " + std::to_string(rank_) +
-           " triggers rule" + std::to_string(rule.number) + " (" + rule.text + ")";
+           " triggers rule " + std::to_string(rule.number) + " (" + rule.text + ")";
   }
 
   const sdk::Host host_;

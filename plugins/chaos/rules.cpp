@@ -78,13 +78,13 @@ class Parser {
     if (colon == end) {
       if (words_.empty()) return;  // empty rule
       fail(words_.front().at,
-           "this rule has no action; add ':' and an action after its conditions:" + std::string(kActions));
+           "this rule has no action; add ':' and an action after its conditions: " + std::string(kActions));
     }
     rule_ = Rule();
     rule_.number = rules_.size() + 1;
     for (next_ = 0; next_ < words_.size();) condition();
     words_ = words(colon + 1, end);
-    if (words_.empty()) fail(colon, "no action after ':'; use" + std::string(kActions));
+    if (words_.empty()) fail(colon, "no action after ':'; use " + std::string(kActions));
     next_ = 0;
     action();
     if (next_ < words_.size()) fail(words_[next_].at, quoted(words_[next_]) + " is unexpected after the action");

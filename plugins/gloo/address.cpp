@@ -44,12 +44,12 @@ std::string text_of(const sockaddr* address) {
 bool is_usable(const ifaddrs& entry) {
   if (entry.ifa_addr == nullptr || (entry.ifa_flags & IFF_UP) == 0) return false;
   if (entry.ifa_addr->sa_family == AF_INET) return true;
-  // Link-local addresses mean something on their own link only.
+  // Link-local addresses are valid only on their own link.
   return entry.ifa_addr->sa_family == AF_INET6 &&
          !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr)->sin6_addr);
 }
 
-// The addresses of this machine's interfaces that are up: IPv4 first, then as the kernel lists them.
+// Returns the addresses of all interfaces that are up: IPv4 first, otherwise in the kernel's order.
 std::vector<Candidate> local_addresses() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) {
@@ -83,11 +83,12 @@ Candidate by_interface(const std::vector<Candidate>& candidates, const std::stri
   for (const Candidate& candidate : candidates) {
     if (candidate.iface == name) return candidate;
   }
-  throw sdk::Failure(BP_INVALID, from + " names the network interface '" + name +
-                                     "', which does not exist here or has no address; there are " + listed(candidates));
+  throw sdk::Failure(BP_INVALID,
+                     from + " names the network interface '" + name +
+                         "', which does not exist on this host or has no address; available: " + listed(candidates));
 }
 
-// The addresses that a host name or the text of an address stands for.
+// Resolves a host name or the text of an address.
 std::vector<std::string> resolved(const std::string& name) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -114,8 +115,8 @@ Candidate by_address(const std::vector<Candidate>& candidates, const std::string
   const std::vector<std::string> addresses = resolved(name);
   if (const Candidate* found = match(candidates, addresses)) return *found;
   const std::string is =
-      addresses.empty() ? "cannot be resolved" : "is " + addresses[0] + ", which is not of this host";
-  throw sdk::Failure(BP_INVALID, "the option address=" + name + " " + is + "; there are " + listed(candidates));
+      addresses.empty() ? "cannot be resolved" : "is " + addresses[0] + ", which is not an address of this host";
+  throw sdk::Failure(BP_INVALID, "the option address=" + name + " " + is + "; available: " + listed(candidates));
 }
 
 // Two processes with the same text reach each other over loopback: same boot of a kernel, same network namespace.
@@ -134,47 +135,48 @@ bool has_voted(const sdk::Context& context, int32_t rank) {
     context.host.store_get(vote_key(rank), 0);
     return true;
   } catch (const sdk::Failure& e) {
-    return e.status() != BP_TIMEOUT;  // else nobody knows
+    return e.status() != BP_TIMEOUT;  // a store that fails leaves this open
   }
 }
 
-// store_get, but a timeout names the first rank that has not come.
-std::string get_or_name_missing(const sdk::Context& context, const std::string& key, Clock::time_point deadline) {
+// Like store_get, but a timeout names the first rank that has not joined.
+std::string get_or_name_absent_rank(const sdk::Context& context, const std::string& key,
+                                    const base::Deadline& deadline) {
   try {
-    return context.host.store_get(key, remaining_ns(deadline));
+    return context.host.store_get(key, deadline.left_ns());
   } catch (const sdk::Failure& e) {
     if (e.status() != BP_TIMEOUT) throw;
     int32_t missing = 0;
     while (missing < context.world_size && has_voted(context, missing)) ++missing;
     if (missing == context.world_size) throw;
-    throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(missing) + " has not come to the group: " + e.what(),
+    throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(missing) + " has not joined the group: " + e.what(),
                        missing);
   }
 }
 
-// A vote through the store, four operations per rank: rank 0 says where it is, every rank adds to a counter whether it
-// is there too, and the last one to come publishes the outcome. That a rank has come stands in a key of its own, for
-// those who would wait for it in vain.
-bool all_on_one_host(const sdk::Context& context, Clock::time_point deadline) {
+// Finds out whether all ranks are on one host, in four store operations per rank. Rank 0 publishes its host identity.
+// Each rank adds its match or mismatch to a counter, and the last rank publishes the result. A key per rank tells who
+// has joined, for the error of ranks that wait in vain.
+bool all_on_one_host(const sdk::Context& context, const base::Deadline& deadline) {
   constexpr int64_t kElsewhere = INT64_C(1) << 32;
   const std::string here = host_identity();
   context.host.store_set(vote_key(context.rank), "1");
   if (context.rank == 0) context.host.store_set("gloo/host", here);
-  const std::string there = context.rank == 0 ? here : get_or_name_missing(context, "gloo/host", deadline);
+  const std::string there = context.rank == 0 ? here : get_or_name_absent_rank(context, "gloo/host", deadline);
   const int64_t votes = context.host.store_add("gloo/votes", there == here ? 1 : kElsewhere);
   if (votes / kElsewhere + votes % kElsewhere == context.world_size) {
     context.host.store_set("gloo/one_host", votes < kElsewhere ? "yes" : "no");
   }
-  return get_or_name_missing(context, "gloo/one_host", deadline) == "yes";
+  return get_or_name_absent_rank(context, "gloo/one_host", deadline) == "yes";
 }
 
-struct Choice {
+struct Selection {
   Candidate candidate;
   std::string why;
   uint32_t level = BP_LOG_INFO;
 };
 
-Choice among_hosts(std::vector<Candidate> candidates) {
+Selection among_hosts(std::vector<Candidate> candidates) {
   std::array<char, HOST_NAME_MAX + 1> host_name = {};
   gethostname(host_name.data(), host_name.size() - 1);
   std::erase_if(candidates, [](const Candidate& candidate) { return candidate.loopback; });
@@ -183,7 +185,8 @@ Choice among_hosts(std::vector<Candidate> candidates) {
   }
   if (candidates.empty()) {
     throw sdk::Failure(BP_RESOURCE,
-                       "the ranks are on several hosts, and this one has no network interface but loopback");
+                       "the ranks are on several hosts, and this one has no network interface but loopback; add one, "
+                       "or set the option address");
   }
   if (candidates.size() == 1) return {candidates[0], "it is the only address that is not loopback"};
   return {candidates[0],
@@ -191,24 +194,24 @@ Choice among_hosts(std::vector<Candidate> candidates) {
           BP_LOG_WARN};
 }
 
-// What the options or the environment ask for.
-std::optional<Choice> chosen_by_user(const sdk::Context& context, const std::vector<Candidate>& candidates) {
+// The address that the options or the environment select.
+std::optional<Selection> selected_by_option(const sdk::Context& context, const std::vector<Candidate>& candidates) {
   const std::string& iface = context.options.text("iface");
   const std::string& address = context.options.text("address");
   if (!iface.empty() && !address.empty()) {
     throw sdk::Failure(BP_INVALID, "the options iface and address exclude each other; give one of them");
   }
   if (!iface.empty())
-    return Choice{by_interface(candidates, iface, "the option iface"), "the option iface asks for it"};
-  if (!address.empty()) return Choice{by_address(candidates, address), "the option address asks for it"};
+    return Selection{by_interface(candidates, iface, "the option iface"), "the option iface selects it"};
+  if (!address.empty()) return Selection{by_address(candidates, address), "the option address selects it"};
   if (const char* variable = std::getenv("GLOO_SOCKET_IFNAME"); variable != nullptr && *variable != '\0') {
     const std::string name(variable, std::strcspn(variable, ","));
-    return Choice{by_interface(candidates, name, "GLOO_SOCKET_IFNAME"), "GLOO_SOCKET_IFNAME asks for it"};
+    return Selection{by_interface(candidates, name, "GLOO_SOCKET_IFNAME"), "GLOO_SOCKET_IFNAME selects it"};
   }
   return std::nullopt;
 }
 
-Choice chosen_by_rule(const sdk::Context& context, const std::vector<Candidate>& candidates, bool one_host) {
+Selection selected_by_rule(const sdk::Context& context, const std::vector<Candidate>& candidates, bool one_host) {
   const auto loopback = std::find_if(candidates.begin(), candidates.end(), std::mem_fn(&Candidate::loopback));
   if (one_host && loopback != candidates.end()) {
     return {*loopback, "all " + std::to_string(context.world_size) + " ranks are on this host"};
@@ -218,20 +221,20 @@ Choice chosen_by_rule(const sdk::Context& context, const std::vector<Candidate>&
 
 }  // namespace
 
-Address choose_address(const sdk::Context& context, Clock::time_point deadline) {
+Address choose_address(const sdk::Context& context, const base::Deadline& deadline) {
   const std::vector<Candidate> candidates = local_addresses();
-  const std::optional<Choice> wish = chosen_by_user(context, candidates);
+  const std::optional<Selection> requested = selected_by_option(context, candidates);
   const bool one_host = all_on_one_host(context, deadline);
-  const Choice choice = wish ? *wish : chosen_by_rule(context, candidates, one_host);
-  context.host.log(choice.level, "gloo: rank " + std::to_string(context.rank) + " listens on " +
-                                     choice.candidate.text() + ": " + choice.why);
+  const Selection selection = requested ? *requested : selected_by_rule(context, candidates, one_host);
+  context.host.log(selection.level, "gloo: rank " + std::to_string(context.rank) + " listens on " +
+                                        selection.candidate.text() + ": " + selection.why);
   Address result;
-  result.attr.ai_family = choice.candidate.bytes.ss_family;
+  result.attr.ai_family = selection.candidate.bytes.ss_family;
   result.attr.ai_socktype = SOCK_STREAM;
   result.attr.ai_protocol = 0;
-  result.attr.ai_addr = choice.candidate.bytes;
-  result.attr.ai_addrlen = static_cast<int>(choice.candidate.size);
-  result.text = choice.candidate.text();
+  result.attr.ai_addr = selection.candidate.bytes;
+  result.attr.ai_addrlen = static_cast<int>(selection.candidate.size);
+  result.text = selection.candidate.text();
   return result;
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The address at which a rank listens. Never a silent guess: README.md has the rules, the log says what was chosen.
+// Selection of the address at which a rank listens, by the rules in README.md. The choice and its reason are logged.
 #pragma once
 
 #include <gloo/transport/tcp/attr.h>
 
 #include <string>
 
-#include "fault.hpp"
+#include "health.hpp"
 
 namespace backplane::gloo {
 
@@ -16,8 +16,8 @@ struct Address {
   std::string text;                   // "10.0.0.1 (eth0)"
 };
 
-// Asks the other ranks through the store whether all are on one host, so every rank has to call it. Throws
-// sdk::Failure; `deadline` is for that question.
-Address choose_address(const sdk::Context& context, Clock::time_point deadline);
+// Compares hosts with all other ranks through the store, so every rank must call it. Throws sdk::Failure. `deadline`
+// limits the comparison.
+Address choose_address(const sdk::Context& context, const base::Deadline& deadline);
 
 }  // namespace backplane::gloo

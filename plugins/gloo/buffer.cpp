@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "drive.hpp"
+#include "progress.hpp"
 
 namespace backplane::gloo {
 namespace {
@@ -18,21 +18,22 @@ DeadlineScope::DeadlineScope(Clock::time_point deadline) : outer_(scope_deadline
 DeadlineScope::~DeadlineScope() { scope_deadline = outer_; }
 Clock::time_point DeadlineScope::current() { return scope_deadline; }
 
-Buffer::Buffer(const std::shared_ptr<::gloo::transport::tcp::Context>& context, std::shared_ptr<const Watch> watch,
+Buffer::Buffer(const std::shared_ptr<::gloo::transport::tcp::Context>& context, std::shared_ptr<const Health> health,
                void* data, size_t size, Lengths lengths, Clock::time_point deadline)
-    : UnboundBuffer(context, data, size), watch_(std::move(watch)), lengths_(lengths), deadline_(deadline) {}
+    : UnboundBuffer(context, data, size), health_(std::move(health)), lengths_(lengths), deadline_(deadline) {}
 
 bool Buffer::wait(const int& completions, std::condition_variable& changed, Clock::time_point until) {
   std::unique_lock lock(m_);
   while (completions == 0) {
     throwIfException();
-    watch_->fault.check();  // first, for those who come to wait when the group has been aborted
+    health_->failure.check();  // first, because the group may have been aborted before the wait
     const Clock::time_point now = Clock::now();
     const bool late = now >= until;
-    const Clock::time_point slice = std::min(until, now + kWatchInterval);
-    if (Drive* const drive = Drive::here()) {  // also without time to wait: nobody else moves anything
+    const Clock::time_point slice = std::min(until, now + kCheckInterval);
+    if (ProgressScope* const progress_scope =
+            ProgressScope::current()) {  // even at the deadline: no other thread moves the bytes
       lock.unlock();
-      drive->advance(slice);
+      progress_scope->advance(slice);
       lock.lock();
     } else if (!late) {
       changed.wait_until(lock, slice);  // NOLINT(bugprone-spuriously-wake-up-functions): in the loop above
@@ -56,7 +57,7 @@ bool Buffer::has_sent() {
 }
 
 bool Buffer::waitRecv(int* rank, std::chrono::milliseconds) {
-  if (!received(deadline_)) throw sdk::Failure(BP_TIMEOUT, "a message from another rank is missing");
+  if (!received(deadline_)) throw sdk::Failure(BP_TIMEOUT, "a message from another rank has not arrived");
   const std::lock_guard lock(m_);
   if (mismatched_rank_ >= 0) {
     throw sdk::Failure(BP_INVALID,
@@ -71,14 +72,14 @@ bool Buffer::waitRecv(int* rank, std::chrono::milliseconds) {
 }
 
 bool Buffer::waitSend(int* rank, std::chrono::milliseconds) {
-  if (!sent(deadline_)) throw sdk::Failure(BP_TIMEOUT, "another rank has not taken its message");
+  if (!sent(deadline_)) throw sdk::Failure(BP_TIMEOUT, "another rank has not received a message");
   const std::lock_guard lock(m_);
   --sendCompletions_;
   if (rank != nullptr) *rank = sendRank_;
   return true;
 }
 
-void Buffer::announce(uint64_t length, uint64_t room, int rank) {
+void Buffer::begin_message(uint64_t length, uint64_t room, int rank) {
   const std::lock_guard lock(m_);
   if (lengths_ == Lengths::kExact) {
     if (length == room || mismatched_rank_ >= 0) return;
@@ -100,7 +101,7 @@ int Buffer::source() {
 
 void Buffer::deliver(const void* data, uint64_t bytes, int rank) {
   if (bytes > 0 && bytes <= size) std::memcpy(ptr, data, bytes);
-  announce(bytes, size, rank);
+  begin_message(bytes, size, rank);
   handleRecvCompletion(rank);
 }
 

@@ -17,20 +17,21 @@
 #include <cstring>
 #include <vector>
 
-#include "layout.hpp"
+#include "blocks.hpp"
 #include "reductions.hpp"
 
 namespace backplane::gloo {
 namespace {
 
-// Up to here the one step of the direct exchange beats all others, though it moves W/2 times as much between W ranks.
-constexpr uint64_t kDirectLimit = uint64_t{128} * 1024;  // bytes that a rank sends
+// Up to this size the single step of the direct exchange is the fastest, although it moves W/2 times as many bytes
+// among W ranks.
+constexpr uint64_t kDirectLimit = uint64_t{128} * 1024;  // bytes sent per rank
 
-// Up to here bcube's 2*log2(W) steps beat the ring's 2*(W-1), which move as much. Above, among 2 and 4 ranks, they tie,
-// or the ring's smaller pieces win (share/doc/performance.md).
+// Up to this size bcube's 2*log2(W) steps beat the ring's 2*(W-1) steps with the same volume. Above it, among 2 and 4
+// ranks, they tie or the ring wins (share/doc/performance.md).
 constexpr uint64_t kBcubeLimit = uint64_t{1} << 20;  // bytes
 
-// gloo takes the size of an element from a type.
+// gloo derives the element size from a type.
 template <size_t Size>
 struct Element {
   char bytes[Size];
@@ -58,11 +59,11 @@ void set_buffers(Options& options, uint32_t dtype, void* input, void* output, si
   }
 }
 
-// Ranks agree on `seq`; gloo's tags have 32 bits, enough to tell apart what is in flight.
+// All ranks have the same `seq`. gloo's tags have 32 bits, enough to distinguish operations in flight.
 uint32_t tag_of(const bp_op& op) { return static_cast<uint32_t>(op.seq); }
 
-// Those of one algorithm never match another's: ranks with unequal counts may have chosen differently, and would take
-// each other's blocks for sums.
+// Tags differ between algorithms: ranks with unequal counts may select different ones, and must not match each other's
+// messages.
 uint32_t tag_of(const bp_op& op, Algorithm algorithm) {
   return static_cast<uint32_t>(op.seq << 2 | static_cast<uint64_t>(algorithm));
 }
@@ -117,7 +118,7 @@ void Collectives::broadcast(const bp_op& op) {
   ::gloo::broadcast(options);
 }
 
-// gloo's ring works in the output of every rank.
+// gloo's ring uses the output buffer of every rank.
 void Collectives::reduce(const bp_op& op) {
   std::unique_ptr<char[]> scratch;
   void* output = op.output.data;
@@ -133,7 +134,7 @@ void Collectives::reduce(const bp_op& op) {
   ::gloo::reduce(options);
 }
 
-// By what all ranks know.
+// Depends only on values that are equal on all ranks.
 Algorithm Collectives::choose(uint64_t bytes) const {
   if (algorithm_ != Algorithm::kAuto) return algorithm_;
   if (bytes * static_cast<unsigned>(mesh_->size - 1) <= kDirectLimit) return Algorithm::kDirect;
@@ -159,7 +160,7 @@ void Collectives::all_reduce_directly(const bp_op& op) {
   const auto world = static_cast<uint64_t>(mesh_->size);
   const auto rank = static_cast<uint64_t>(mesh_->rank);
   const uint64_t slot = ::gloo::Slot::build(::gloo::kAllreduceSlotPrefix, tag_of(op, Algorithm::kDirect));
-  const std::unique_ptr<char[]> blocks(new char[bytes * world]);  // what each rank has
+  const std::unique_ptr<char[]> blocks(new char[bytes * world]);  // the input of each rank
   const auto mine = mesh_->createUnboundBuffer(op.input.data, bytes);
   const auto all = mesh_->createUnboundBuffer(blocks.get(), bytes * world);
   for (uint64_t step = 1; step < world; ++step) {
@@ -216,7 +217,7 @@ void Collectives::all_gather(const bp_op& op) {
 
 void Collectives::all_gatherv(const bp_op& op) {
   const Blocks blocks(op.out_counts, op.out_displs, mesh_->size, bp_dtype_size(op.dtype));
-  Packed packed(blocks, op.output.data);
+  ContiguousBlocks packed(blocks, op.output.data);
   const auto rank = static_cast<size_t>(mesh_->rank);
   const bool in_place = packed.is_direct() && bytes_at(op.input) == bytes_at(op.output) + blocks.offset(rank);
   ::gloo::AllgathervOptions options(mesh_);
@@ -227,7 +228,7 @@ void Collectives::all_gatherv(const bp_op& op) {
   packed.unpack();
 }
 
-// In place gloo would receive into blocks that it has yet to send.
+// gloo would receive into blocks that it has not sent yet, so an operation in place needs a copy.
 void Collectives::all_to_all(const bp_op& op) {
   const uint64_t bytes = bytes_of(op, op.input);
   std::unique_ptr<char[]> copy;
@@ -248,8 +249,8 @@ void Collectives::all_to_allv(const bp_op& op) {
   const uint64_t element = bp_dtype_size(op.dtype);
   const Blocks in(op.in_counts, op.in_displs, mesh_->size, element);
   const Blocks out(op.out_counts, op.out_displs, mesh_->size, element);
-  Packed input(in, op.input.data, op.output.data == op.input.data);
-  Packed output(out, op.output.data);
+  ContiguousBlocks input(in, op.input.data, op.output.data == op.input.data);
+  ContiguousBlocks output(out, op.output.data);
   input.pack();
   ::gloo::AlltoallvOptions options(mesh_);
   options.setInput(input.data(), in.sizes<int64_t>());
@@ -262,7 +263,7 @@ void Collectives::all_to_allv(const bp_op& op) {
 bool is_empty(const bp_op& op, int world_size) {
   switch (op.kind) {
     case BP_BARRIER:
-    case BP_ALL_TO_ALLV:  // this rank cannot know what the others exchange
+    case BP_ALL_TO_ALLV:  // counts of other ranks are unknown here
       return false;
     case BP_ALL_GATHERV:
       for (int rank = 0; rank < world_size; ++rank) {

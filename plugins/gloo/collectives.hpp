@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The collectives, as blocking calls of gloo's algorithms.
+// Collectives as blocking calls of gloo's algorithms.
 #pragma once
 
 #include <memory>
@@ -9,16 +9,16 @@
 
 namespace backplane::gloo {
 
-// Which all_reduce. gloo's two compute each element on one rank and hand it round; directly, every rank sends all it
-// has to every other, and all reduce in the order of the ranks. So all ranks have the same bits.
+// The all_reduce algorithm. kRing and kBcube are gloo's: each element is reduced on one rank and distributed. kDirect
+// sends all data to all ranks, and all reduce in rank order. With each of them all ranks get identical bits.
 enum class Algorithm { kAuto, kRing, kBcube, kDirect };
 
 class Collectives {
  public:
   Collectives(std::shared_ptr<::gloo::Context> mesh, const sdk::Host& host, Algorithm algorithm);
 
-  // Blocks until it is done, the current DeadlineScope ends or a connection does. `op` is a collective that this
-  // backend declares. Throws sdk::Failure and gloo's exceptions.
+  // Blocks until the operation is done, the current DeadlineScope expires or a connection ends. `op` must be a
+  // collective that the backend declares. Throws sdk::Failure and gloo's exceptions.
   void run(const bp_op& op);
 
  private:
@@ -40,10 +40,10 @@ class Collectives {
   const Algorithm algorithm_;
 };
 
-// True if the operation moves nothing on any rank, and all ranks can see that by themselves.
+// True if the operation moves no data on any rank, as far as every rank can tell by itself.
 bool is_empty(const bp_op& op, int world_size);
 
-// What a collective comes to in a group of one rank.
+// Performs a collective in a group of one rank.
 void run_alone(const bp_op& op);
 
 }  // namespace backplane::gloo

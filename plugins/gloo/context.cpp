@@ -12,50 +12,51 @@ namespace backplane::gloo {
 namespace {
 
 constexpr std::chrono::seconds kFlushTime{1};
-constexpr std::chrono::microseconds kFlushPoll{200};  // no event tells that a socket's send queue is empty
+constexpr std::chrono::microseconds kFlushPoll{200};  // no event reports an empty send queue
 
 std::string store_key(int rank) { return "gloo/" + std::to_string(rank); }
 
 }  // namespace
 
-uint64_t age_of(const Held& receive) {
-  const Visit buffer(receive);
+uint64_t age_of(const WeakBuffer& receive) {
+  const BufferRef buffer(receive);
   return buffer ? buffer->age() : Buffer::kYoungest;
 }
 
-Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<const Watch> watch, int rank,
+Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<const Health> health, int rank,
                  int size)
-    : ::gloo::transport::tcp::Context(std::move(device), rank, size), watch_(std::move(watch)) {
+    : ::gloo::transport::tcp::Context(std::move(device), rank, size), health_(std::move(health)) {
   setTimeout(std::chrono::milliseconds::zero());
-  helm_ = std::make_unique<Helm>(*device_);
+  engine_ = std::make_unique<ProgressEngine>(*device_);
 }
 
-// All connections at once: gloo closes one per turn of its loop, 10 ms each. The helm waits for a turn: after it gloo's
-// thread has left the pairs that are closed. Those that are not wait for one themselves.
+// Shuts down all connections at once, because gloo closes one per turn of its loop, 10 ms each. Destroying the engine
+// waits for one turn, after which gloo's thread no longer uses the closed pairs. Pairs that are still open wait for a
+// turn themselves.
 Context::~Context() {
-  helm_->add_bystander();
-  hang_up();
+  engine_->add_passive_waiter();
+  shut_down();
   for (const auto& pair : pairs_) {
     if (pair) static_cast<Pair*>(pair.get())->wait_closed();
   }
-  helm_.reset();
+  engine_.reset();
   pairs_.clear();
 }
 
 std::unique_ptr<::gloo::transport::Pair>& Context::createPair(int peer) {
-  pairs_[static_cast<size_t>(peer)] = std::make_unique<Pair>(*this, device_.get(), watch_, peer);
+  pairs_[static_cast<size_t>(peer)] = std::make_unique<Pair>(*this, device_.get(), health_, peer);
   return pairs_[static_cast<size_t>(peer)];
 }
 
 std::unique_ptr<::gloo::transport::UnboundBuffer> Context::createUnboundBuffer(void* data, size_t size) {
-  return std::make_unique<Buffer>(shared_from_this(), watch_, data, size, Buffer::Lengths::kExact,
+  return std::make_unique<Buffer>(shared_from_this(), health_, data, size, Buffer::Lengths::kExact,
                                   DeadlineScope::current());
 }
 
 Pair& Context::pair(int peer) { return *static_cast<Pair*>(pairs_[static_cast<size_t>(peer)].get()); }
 
-// One key per rank: the addresses of its pairs, without one for itself.
-void Context::connect(Clock::time_point deadline) {
+// One key per rank with the addresses of its pairs, excluding itself.
+void Context::connect(const base::Deadline& deadline) {
   std::string addresses;
   size_t address_size = 0;
   for (int peer = 0; peer < size; ++peer) {
@@ -64,24 +65,24 @@ void Context::connect(Clock::time_point deadline) {
     address_size = address.size();
     addresses.append(address.begin(), address.end());
   }
-  watch_->host.store_set(store_key(rank), addresses);
+  health_->host.store_set(store_key(rank), addresses);
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     try {
-      const std::string theirs = watch_->host.store_get(store_key(peer), remaining_ns(deadline));
+      const std::string theirs = health_->host.store_get(store_key(peer), deadline.left_ns());
       const size_t at = address_size * static_cast<size_t>(rank > peer ? rank - 1 : rank);
       if (theirs.size() != addresses.size()) {
-        throw sdk::Failure(BP_INVALID, "rank " + std::to_string(peer) + " has another world size or version of gloo",
-                           peer);
+        throw sdk::Failure(
+            BP_INVALID, "rank " + std::to_string(peer) + " uses another world size or another version of gloo", peer);
       }
-      pair(peer).set_connect_deadline(deadline);
+      pair(peer).set_connect_deadline(deadline.at());
       pair(peer).connect(std::vector<char>(theirs.begin() + static_cast<ptrdiff_t>(at),
                                            theirs.begin() + static_cast<ptrdiff_t>(at + address_size)));
     } catch (const sdk::Failure& e) {
       if (e.status() != BP_TIMEOUT || e.peer_rank() >= 0) throw;
-      throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(peer) + " has not come to the group: " + e.what(), peer);
+      throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(peer) + " has not joined the group: " + e.what(), peer);
     } catch (const ::gloo::Exception& e) {
-      if (pair(peer).was_connected()) continue;  // and has left since: operations will tell
+      if (pair(peer).was_connected()) continue;  // it has left since; operations will report that
       if (is_out_of_descriptors(e.what())) {
         throw sdk::Failure(BP_RESOURCE, "gloo: no descriptor left for the connection to rank " + std::to_string(peer) +
                                             "; raise this process's limit (ulimit -n)");
@@ -100,32 +101,32 @@ void Context::flush() {
   }
 }
 
-void Context::hang_up() noexcept {
+void Context::shut_down() noexcept {
   for (const auto& pair : pairs_) {
-    if (pair) static_cast<Pair*>(pair.get())->hang_up();
+    if (pair) static_cast<Pair*>(pair.get())->shut_down();
   }
 }
 
 int Context::first_lost() {
   for (const auto& pair : pairs_) {
-    if (pair) static_cast<Pair*>(pair.get())->settle();
+    if (pair) static_cast<Pair*>(pair.get())->await_recorded();
   }
   return first_lost_.load(std::memory_order_acquire);
 }
 
-void Context::lose(int peer) noexcept {
+void Context::record_loss(int peer) noexcept {
   int none = -1;
   first_lost_.compare_exchange_strong(none, peer);
   lost_.fetch_add(1);
 }
 
-bool Context::withdraw_any(const Buffer& buffer, uint64_t slot) {
+bool Context::withdraw_any_source(const Buffer& buffer, uint64_t slot) {
   const std::lock_guard lock(mutex_);
   const auto pending = pendingRecv_.find(slot);
   if (pending == pendingRecv_.end()) return false;
   auto& queue = pending->second;
   const auto found = std::find_if(queue.begin(), queue.end(), [&buffer](const pendingRecvTuple& entry) {
-    const Visit target(std::get<0>(entry));
+    const BufferRef target(std::get<0>(entry));
     return target && target.get() == &buffer;
   });
   if (found == queue.end()) return false;
@@ -134,13 +135,13 @@ bool Context::withdraw_any(const Buffer& buffer, uint64_t slot) {
   return true;
 }
 
-bool Context::offer_any(uint64_t slot, int source, const char* data, uint64_t bytes) {
+bool Context::offer_to_any_source(uint64_t slot, int source, const char* data, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  Held receiver;
+  WeakBuffer receiver;
   size_t offset = 0;
   size_t room = 0;
   while (findRecvFromAny(slot, source, &receiver, &offset, &room)) {
-    const Visit buffer(receiver);
+    const BufferRef buffer(receiver);
     if (!buffer) continue;
     buffer->deliver(data, bytes, source);
     return true;
@@ -148,7 +149,7 @@ bool Context::offer_any(uint64_t slot, int source, const char* data, uint64_t by
   return false;
 }
 
-void Context::exchange_any(uint64_t slot, int source, Posted& posted) {
+void Context::swap_with_any_source(uint64_t slot, int source, Posted& posted) {
   const std::lock_guard lock(mutex_);
   const auto pending = pendingRecv_.find(slot);
   if (pending == pendingRecv_.end()) return;
@@ -164,10 +165,10 @@ void Context::exchange_any(uint64_t slot, int source, Posted& posted) {
   queue.insert(std::find_if(queue.begin(), queue.end(),
                             [age](const pendingRecvTuple& entry) { return age_of(std::get<0>(entry)) > age; }),
                named);
-  const Visit buffer(std::get<0>(named));
+  const BufferRef buffer(std::get<0>(named));
   if (buffer && !buffer->is_displaced()) {
     buffer->displace();
-    expect_disorder();
+    begin_reordering();
   }
   posted = from_any;
 }

@@ -16,26 +16,26 @@ namespace {
 using ::gloo::transport::tcp::Device;
 using ::gloo::transport::tcp::Loop;
 
-// An explicit instantiation may name private members: gloo gives no other way to its epoll descriptor.
+// Explicit instantiation may name private members: the only access to gloo's epoll descriptor.
 template <typename Tag, auto Member>
-struct Reveal {
-  friend constexpr auto reveal(Tag) { return Member; }
+struct ExposeMember {
+  friend constexpr auto member_of(Tag) { return Member; }
 };
 struct LoopOfDevice {
-  friend constexpr auto reveal(LoopOfDevice);
+  friend constexpr auto member_of(LoopOfDevice);
 };
 struct DescriptorOfLoop {
-  friend constexpr auto reveal(DescriptorOfLoop);
+  friend constexpr auto member_of(DescriptorOfLoop);
 };
-template struct Reveal<LoopOfDevice, &Device::loop_>;
-template struct Reveal<DescriptorOfLoop, &Loop::fd_>;
+template struct ExposeMember<LoopOfDevice, &Device::loop_>;
+template struct ExposeMember<DescriptorOfLoop, &Loop::fd_>;
 
-// When gloo's loop cannot start its thread it leaves its descriptor behind: so somebody else finds out before.
+// gloo leaks its epoll descriptor if it cannot start its thread, so a thread is tried first.
 void require_thread() {
   try {
     std::thread([] {}).join();
   } catch (const std::system_error& e) {
-    throw sdk::Failure(BP_RESOURCE, "gloo: this process can start no more threads; raise its limit of threads", -1,
+    throw sdk::Failure(BP_RESOURCE, "gloo: cannot start a thread; raise this process's limit (ulimit -u)", -1,
                        e.code().value());
   }
 }
@@ -54,8 +54,8 @@ std::shared_ptr<Device> make_device(const ::gloo::transport::tcp::attr& attr) {
 }
 
 int epoll_descriptor(const Device& device) {
-  const Loop& loop = *(device.*reveal(LoopOfDevice()));
-  return loop.*reveal(DescriptorOfLoop());
+  const Loop& loop = *(device.*member_of(LoopOfDevice()));
+  return loop.*member_of(DescriptorOfLoop());
 }
 
 }  // namespace backplane::gloo

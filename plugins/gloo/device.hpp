@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gloo's TCP device, mended: its epoll descriptor is close-on-exec, and a machine that has run out of threads or
-// descriptors is an error of its own.
+// gloo's TCP device with a close-on-exec epoll descriptor, and distinct errors for exhausted threads and descriptors.
 #pragma once
 
 #include <gloo/transport/tcp/device.h>
@@ -11,14 +10,14 @@
 
 namespace backplane::gloo {
 
-// Starts gloo's thread; call it with signals blocked. Throws Failure(BP_RESOURCE) if there is no thread or descriptor
-// left, what gloo throws for an address that it cannot listen on.
+// Starts gloo's thread; call with signals blocked. Throws Failure(BP_RESOURCE) if threads or descriptors are exhausted,
+// and gloo's exception for an address that it cannot listen on.
 std::shared_ptr<::gloo::transport::tcp::Device> make_device(const ::gloo::transport::tcp::attr& attr);
 
-// gloo's epoll descriptor. What waits there for something calls a Pair on gloo's thread.
+// gloo's epoll descriptor. Handlers registered there run on gloo's thread.
 int epoll_descriptor(const ::gloo::transport::tcp::Device& device);
 
-// Whether gloo's text tells of descriptors that have run out; it has no other way to say so.
+// Whether an error text of gloo reports exhausted descriptors. gloo gives no code.
 bool is_out_of_descriptors(const std::string& text);
 
 }  // namespace backplane::gloo

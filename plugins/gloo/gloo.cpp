@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The backends `gloo` and `tcp`: one implementation over the system's libgloo and its TCP transport, under two names.
+// The backends `gloo` and `tcp`: one implementation over the system's libgloo and its TCP transport.
 #include "group.hpp"
 
 namespace backplane::gloo {
@@ -16,18 +16,19 @@ struct Common {
       BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
   static constexpr std::array options = {
       sdk::option(
-          {.key = "iface", .help = "network interface to listen on; else GLOO_SOCKET_IFNAME, else a logged rule"}),
+          {.key = "iface",
+           .help = "network interface to listen on; empty: GLOO_SOCKET_IFNAME, else chosen by rule and logged"}),
       sdk::option({.key = "address", .help = "address or name of this host to listen on, instead of iface"}),
       sdk::option({.type = BP_OPTION_INT,
                    .key = "threads",
                    .default_value = "2",
-                   .help = "asynchronous collectives that run at the same time",
+                   .help = "number of asynchronous collectives that run concurrently",
                    .min = 1,
                    .max = 64}),
       sdk::option({.type = BP_OPTION_ENUM,
                    .key = "algorithm",
                    .default_value = "auto",
-                   .help = "of all_reduce; auto chooses by size and number of ranks",
+                   .help = "algorithm of all_reduce; auto selects by size and number of ranks",
                    .choices = "auto|ring|bcube|direct",
                    .flags = BP_OPTION_SAME_ON_ALL}),
   };
@@ -50,12 +51,12 @@ struct Common {
 
 struct Gloo : Common {
   static constexpr const char* id = "gloo";
-  static constexpr const char* summary = "Gloo's collectives over TCP";
+  static constexpr const char* summary = "collectives of libgloo over TCP";
 };
 
 struct Tcp : Common {
   static constexpr const char* id = "tcp";
-  static constexpr const char* summary = "the name of torch.distributed's first backend; the same as gloo";
+  static constexpr const char* summary = "alias of gloo, named after torch.distributed's first backend";
 };
 
 }  // namespace

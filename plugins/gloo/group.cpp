@@ -8,12 +8,12 @@
 #include "address.hpp"
 #include "backplane/sdk/owned_op.hpp"
 #include "device.hpp"
-#include "drive.hpp"
+#include "progress.hpp"
 
 namespace backplane::gloo {
 namespace {
 
-std::string title(const bp_op& op) {
+std::string describe(const bp_op& op) {
   if (op.kind != BP_SEND && op.kind != BP_RECV) {
     return std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq);
   }
@@ -21,7 +21,7 @@ std::string title(const bp_op& op) {
   return std::string(op.kind == BP_SEND ? "send to " : "recv from ") + peer + " with tag " + std::to_string(op.tag);
 }
 
-std::string allowed(const bp_op& op) { return std::to_string(op.timeout_ns / 1'000'000) + " ms"; }
+std::string timeout_text(const bp_op& op) { return std::to_string(op.timeout_ns / 1'000'000) + " ms"; }
 
 Algorithm algorithm_of(const std::string& text) {
   if (text == "ring") return Algorithm::kRing;
@@ -32,27 +32,27 @@ Algorithm algorithm_of(const std::string& text) {
 }  // namespace
 
 struct Group::Connected {
-  std::shared_ptr<Watch> watch;
+  std::shared_ptr<Health> health;
   std::shared_ptr<Context> transport;
   std::shared_ptr<Mesh> mesh;
 };
 
 Group::Group(const sdk::Context& context, const Connected& connected)
-    : watch_(connected.watch),
+    : health_(connected.health),
       transport_(connected.transport),
-      lane_{watch_, transport_, context.rank, context.world_size, Loopback(context.rank)},
+      shared_{health_, transport_, context.rank, context.world_size, Loopback(context.rank)},
       collectives_(connected.mesh, context.host, algorithm_of(context.options.text("algorithm"))),
       workers_(static_cast<size_t>(context.options.integer("threads"))) {}
 
 std::unique_ptr<Group> Group::start(const sdk::Context& context) {
-  Connected connected{std::make_shared<Watch>(context.host), nullptr, nullptr};
+  Connected connected{std::make_shared<Health>(context.host), nullptr, nullptr};
   if (context.world_size > 1) {
-    const Clock::time_point deadline = deadline_after(context.timeout_ns);
+    const auto deadline = base::Deadline::after(context.timeout_ns);
     const Address address = choose_address(context, deadline);
     try {
       const sdk::SignalsBlocked for_gloos_thread;
       auto device = make_device(address.attr);
-      connected.transport = std::make_shared<Context>(device, connected.watch, context.rank, context.world_size);
+      connected.transport = std::make_shared<Context>(device, connected.health, context.rank, context.world_size);
       connected.mesh = std::make_shared<Mesh>(device, connected.transport);
       connected.transport->connect(deadline);
     } catch (const sdk::Failure&) {
@@ -65,25 +65,25 @@ std::unique_ptr<Group> Group::start(const sdk::Context& context) {
 }
 
 Group::~Group() {
-  if (transport_ && !watch_->fault.raised()) transport_->flush();
+  if (transport_ && !health_->failure.raised()) transport_->flush();
   abort(sdk::Failure(BP_CANCELLED, "the group was destroyed"));
 }
 
 std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
-  watch_->fault.check();
+  health_->failure.check();
   return op.kind == BP_SEND || op.kind == BP_RECV ? submit_message(op) : submit_collective(op);
 }
 
 std::unique_ptr<sdk::Work> Group::submit_message(const bp_op& op) {
   const bool sync = (op.flags & BP_OP_SYNC) != 0;
-  if (!sync) return message_work(lane_, op);
-  const bool of_a_peer = op.peer != BP_ANY_SOURCE && op.peer != lane_.rank;
-  const Clock::time_point deadline = deadline_after(op.timeout_ns);
-  const Drive drive(of_a_peer ? transport_.get() : nullptr);
-  const std::unique_ptr<Message> message = start_message(lane_, op);
+  if (!sync) return start_async_message(shared_, op);
+  const bool of_a_peer = op.peer != BP_ANY_SOURCE && op.peer != shared_.rank;
+  const Clock::time_point deadline = base::Deadline::after(op.timeout_ns).at();
+  const ProgressScope progress_scope(of_a_peer ? transport_.get() : nullptr);
+  const std::unique_ptr<Message> message = start_message(shared_, op);
   if (!message) return nullptr;
-  if (!message->wait(deadline) && message->give_up()) {
-    throw sdk::Failure(BP_TIMEOUT, title(op) + " met no counterpart within " + allowed(op), op.peer);
+  if (!message->wait(deadline) && message->try_cancel()) {
+    throw sdk::Failure(BP_TIMEOUT, describe(op) + " found no matching operation within " + timeout_text(op), op.peer);
   }
   return nullptr;
 }
@@ -93,46 +93,48 @@ std::unique_ptr<sdk::Work> Group::submit_collective(const bp_op& op) {
     run_alone(op);
     return nullptr;
   }
-  if (is_empty(op, lane_.world_size)) return nullptr;
-  const Clock::time_point deadline = deadline_after(op.timeout_ns);
+  if (is_empty(op, shared_.world_size)) return nullptr;
+  const Clock::time_point deadline = base::Deadline::after(op.timeout_ns).at();
   if ((op.flags & BP_OP_SYNC) != 0) {
     run(op, deadline);
     return nullptr;
   }
-  const auto owned = std::make_shared<const sdk::OwnedOp>(op, lane_.world_size);
+  const auto owned = std::make_shared<const sdk::OwnedOp>(op, shared_.world_size);
   return workers_.submit([this, owned, deadline] { run(owned->get(), deadline); });
 }
 
-// A collective that failed half-way leaves messages behind that a later one would take for its own.
+// A failed collective leaves messages behind that a later one would match, so a failure ends the group.
 void Group::run(const bp_op& op, Clock::time_point deadline) {
-  watch_->fault.check();
+  health_->failure.check();
   try {
     const DeadlineScope scope(deadline);
-    const Drive drive(transport_.get());
+    const ProgressScope progress_scope(transport_.get());
     collectives_.run(op);
     return;
   } catch (const sdk::Failure& e) {
-    const std::string within = e.status() == BP_TIMEOUT ? " did not end within " + allowed(op) : " failed";
-    watch_->fault.raise(sdk::Failure(e.status(),
-                                     title(op) + within + ": " + e.what() + ". The group cannot be used any more",
-                                     e.peer_rank(), e.native_code()));
+    const std::string within = e.status() == BP_TIMEOUT ? " did not end within " + timeout_text(op) : " failed";
+    health_->failure.raise(sdk::Failure(e.status(),
+                                        describe(op) + within + ": " + e.what() + ". The group can no longer be used",
+                                        e.peer_rank(), e.native_code()));
   } catch (const std::bad_alloc&) {
-    watch_->fault.raise(sdk::Failure(BP_RESOURCE, title(op) + " ran out of memory. The group cannot be used any more"));
+    health_->failure.raise(
+        sdk::Failure(BP_RESOURCE, describe(op) + " ran out of memory. The group can no longer be used"));
   } catch (const std::exception& e) {
     const int lost = transport_->first_lost();
-    watch_->fault.raise(lost < 0 ? sdk::Failure(BP_INTERNAL, title(op) + " failed in gloo: " + e.what())
-                                 : sdk::Failure(BP_PEER_LOST,
-                                                title(op) + " failed: the connection to rank " + std::to_string(lost) +
-                                                    " has ended. The group cannot be used any more",
-                                                lost));
+    health_->failure.raise(lost < 0
+                               ? sdk::Failure(BP_INTERNAL, describe(op) + " failed in gloo: " + e.what())
+                               : sdk::Failure(BP_PEER_LOST,
+                                              describe(op) + " failed: the connection to rank " + std::to_string(lost) +
+                                                  " has ended. The group can no longer be used",
+                                              lost));
   }
-  watch_->fault.check();
+  health_->failure.check();
 }
 
 void Group::abort(const sdk::Failure& why) noexcept {
-  watch_->fault.overrule(why);
+  health_->failure.set_host_cause(why);
   workers_.abort(why);
-  if (transport_) transport_->hang_up();
+  if (transport_) transport_->shut_down();
 }
 
 }  // namespace backplane::gloo

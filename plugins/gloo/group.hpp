@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The process group: collectives run inline (BP_OP_SYNC) or on worker threads, messages on gloo's thread.
+// The process group. Collectives run on the caller's thread (BP_OP_SYNC) or on workers; messages are moved by gloo's
+// thread.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ class Group final : public sdk::ProcessGroup {
   void abort(const sdk::Failure& why) noexcept override;
 
  private:
-  struct Connected;  // what start() has when it is done
+  struct Connected;  // the result of start()
 
   Group(const sdk::Context& context, const Connected& connected);
 
@@ -31,9 +32,9 @@ class Group final : public sdk::ProcessGroup {
   std::unique_ptr<sdk::Work> submit_collective(const bp_op& op);
   void run(const bp_op& op, Clock::time_point deadline);
 
-  const std::shared_ptr<Watch> watch_;
+  const std::shared_ptr<Health> health_;
   const std::shared_ptr<Context> transport_;  // null in a group of one
-  Lane lane_;
+  MessageContext shared_;
   Collectives collectives_;
   sdk::Workers workers_;  // last: its threads use all of the above
 };

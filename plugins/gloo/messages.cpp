@@ -10,45 +10,45 @@
 namespace backplane::gloo {
 namespace {
 
-[[noreturn]] void throw_lost(const Lane& lane, int peer, const char* what) {
-  lane.watch->fault.check();
+[[noreturn]] void throw_lost(const MessageContext& shared, int peer, const char* what) {
+  shared.health->failure.check();
   throw sdk::Failure(BP_PEER_LOST,
-                     "the connection to rank " + std::to_string(peer) + " has ended (" + std::string(what) +
-                         "): its process has gone or has left the group",
+                     "the connection to rank " + std::to_string(peer) + " has closed (" + std::string(what) +
+                         "): its process has exited or has left the group",
                      peer);
 }
 
 class Send final : public Message {
  public:
-  Send(Lane& lane, const bp_op& op)
-      : lane_(lane),
+  Send(MessageContext& shared, const bp_op& op)
+      : shared_(shared),
         peer_(op.peer),
         slot_(op.tag),
-        buffer_(lane.transport, lane.watch, op.input.data, op.input.count * bp_dtype_size(op.dtype),
+        buffer_(shared.transport, shared.health, op.input.data, op.input.count * bp_dtype_size(op.dtype),
                 Buffer::Lengths::kUpToSize, Clock::time_point::max()) {
     try {
       buffer_.send(peer_, slot_, 0, buffer_.size);
     } catch (const ::gloo::Exception& e) {
-      throw_lost(lane_, peer_, e.what());
+      throw_lost(shared_, peer_, e.what());
     }
   }
   ~Send() override {
-    if (!done_) lane_.transport->pair(peer_).detach_send(buffer_, slot_);
+    if (!done_) shared_.transport->pair(peer_).detach_send(buffer_, slot_);
   }
 
   bool wait(Clock::time_point until) override {
-    const Drive drive(lane_.transport.get());
-    Drive::join(lane_.transport->pair(peer_));
+    const ProgressScope progress_scope(shared_.transport.get());
+    ProgressScope::attach(shared_.transport->pair(peer_));
     try {
       done_ = buffer_.sent(until);
     } catch (const ::gloo::Exception& e) {
-      throw_lost(lane_, peer_, e.what());
+      throw_lost(shared_, peer_, e.what());
     }
     return done_;
   }
 
  private:
-  Lane& lane_;
+  MessageContext& shared_;
   const int peer_;
   const uint64_t slot_;
   Buffer buffer_;
@@ -57,51 +57,52 @@ class Send final : public Message {
 
 class Receive final : public Message {
  public:
-  Receive(Lane& lane, const bp_op& op)
-      : lane_(lane),
+  Receive(MessageContext& shared, const bp_op& op)
+      : shared_(shared),
         peer_(op.peer),
         slot_(op.tag),
         result_(op.result),
-        buffer_(lane.transport, lane.watch, op.output.data, op.output.count * bp_dtype_size(op.dtype),
+        buffer_(shared.transport, shared.health, op.output.data, op.output.count * bp_dtype_size(op.dtype),
                 Buffer::Lengths::kUpToSize, Clock::time_point::max()) {
-    buffer_.set_age(lane_.receives.fetch_add(1));
+    buffer_.set_age(shared_.receives.fetch_add(1));
     if (peer_ == BP_ANY_SOURCE) {
-      bystander_.emplace(lane_.transport.get());
-      if (lane_.transport) lane_.transport->expect_disorder();
-      lane_.loopback.receive(slot_, buffer_, true, [this] { post_any(); });
-    } else if (peer_ == lane_.rank) {
-      lane_.loopback.receive(slot_, buffer_, false, [] {});
+      passive_waiter_.emplace(shared_.transport.get());
+      if (shared_.transport) shared_.transport->begin_reordering();
+      shared_.loopback.receive(slot_, buffer_, true, [this] { post_any(); });
+    } else if (peer_ == shared_.rank) {
+      shared_.loopback.receive(slot_, buffer_, false, [] {});
     } else {
-      post(lane_.transport->pair(peer_));
+      post(shared_.transport->pair(peer_));
     }
   }
   ~Receive() override {
-    lane_.loopback.forget(buffer_);  // where one from any source waits, too, though its message came from elsewhere
+    shared_.loopback.forget(
+        buffer_);  // a receive from any source may be queued there although another source matched it
     if (!done_ && !withdrawn_) withdraw();
-    if (lane_.transport && (peer_ == BP_ANY_SOURCE || buffer_.is_displaced())) lane_.transport->expect_order();
+    if (shared_.transport && (peer_ == BP_ANY_SOURCE || buffer_.is_displaced())) shared_.transport->end_reordering();
   }
 
-  // What has come since the last look must not get lost.
-  bool give_up() override {
+  // A message that arrived since the last test must not be lost.
+  bool try_cancel() override {
     withdrawn_ = withdraw();
     return withdrawn_ || !wait_slice(Clock::time_point::min());
   }
 
   bool wait(Clock::time_point until) override {
-    if (peer_ == lane_.rank || !lane_.transport) return wait_slice(until);
-    const Drive drive(peer_ == BP_ANY_SOURCE ? nullptr : lane_.transport.get());
-    if (peer_ != BP_ANY_SOURCE) Drive::join(lane_.transport->pair(peer_));
-    // No connection tells a receive from any source, or one that such a receive has displaced, that it has ended.
+    if (peer_ == shared_.rank || !shared_.transport) return wait_slice(until);
+    const ProgressScope progress_scope(peer_ == BP_ANY_SOURCE ? nullptr : shared_.transport.get());
+    if (peer_ != BP_ANY_SOURCE) ProgressScope::attach(shared_.transport->pair(peer_));
+    // Such a receive is not completed by the end of a connection, so the wait checks for that.
     for (;;) {
-      const Clock::time_point slice = std::min(until, Clock::now() + kWatchInterval);
+      const Clock::time_point slice = std::min(until, Clock::now() + kCheckInterval);
       if (wait_slice(slice)) return true;
-      if (peer_ != BP_ANY_SOURCE && buffer_.is_displaced() && !lane_.transport->pair(peer_).is_open() &&
+      if (peer_ != BP_ANY_SOURCE && buffer_.is_displaced() && !shared_.transport->pair(peer_).is_open() &&
           !buffer_.has_received()) {
-        throw_lost(lane_, peer_, "its message was still to be sent");
+        throw_lost(shared_, peer_, "it had not sent its message");
       }
-      if (peer_ == BP_ANY_SOURCE && lane_.transport->all_lost()) {
-        if (wait_slice(Clock::time_point::min())) return true;  // what came before the last one left
-        throw_lost(lane_, lane_.transport->first_lost(), "and nobody else is left");
+      if (peer_ == BP_ANY_SOURCE && shared_.transport->all_lost()) {
+        if (wait_slice(Clock::time_point::min())) return true;  // messages that arrived before the last peer left
+        throw_lost(shared_, shared_.transport->first_lost(), "no other rank is left");
       }
       if (slice == until) return false;
     }
@@ -117,7 +118,7 @@ class Receive final : public Message {
       }
       done_ = buffer_.received(until);
     } catch (const ::gloo::Exception& e) {
-      throw_lost(lane_, peer_ == BP_ANY_SOURCE ? lane_.transport->first_lost() : peer_, e.what());
+      throw_lost(shared_, peer_ == BP_ANY_SOURCE ? shared_.transport->first_lost() : peer_, e.what());
     }
     if (done_) report();
     return done_;
@@ -130,37 +131,37 @@ class Receive final : public Message {
     try {
       buffer_.recv(peer_, slot_, 0, buffer_.size);
     } catch (const ::gloo::Exception& e) {
-      throw_lost(lane_, peer_, e.what());
+      throw_lost(shared_, peer_, e.what());
     }
   }
 
   void post_any() {
-    if (!lane_.transport) return;
+    if (!shared_.transport) return;
     do {
       orphan_ = take_filled_orphan();
       if (orphan_ || !post_to_peers()) return;
-      // A message that came to an orphan between the look and the post has found nobody waiting.
-    } while (has_filled_orphan() && lane_.transport->withdraw_any(buffer_, slot_));
+      // A message that reached an orphan between the test and the post has found no receive.
+    } while (has_filled_orphan() && shared_.transport->withdraw_any_source(buffer_, slot_));
   }
 
   std::unique_ptr<Buffer> take_filled_orphan() {
-    for (int rank = 0; rank < lane_.world_size; ++rank) {
-      if (rank == lane_.rank) continue;
-      if (auto orphan = lane_.transport->pair(rank).take_filled_orphan(slot_)) return orphan;
+    for (int rank = 0; rank < shared_.world_size; ++rank) {
+      if (rank == shared_.rank) continue;
+      if (auto orphan = shared_.transport->pair(rank).take_filled_orphan(slot_)) return orphan;
     }
     return nullptr;
   }
 
   bool has_filled_orphan() {
-    for (int rank = 0; rank < lane_.world_size; ++rank) {
-      if (rank != lane_.rank && lane_.transport->pair(rank).has_filled_orphan(slot_)) return true;
+    for (int rank = 0; rank < shared_.world_size; ++rank) {
+      if (rank != shared_.rank && shared_.transport->pair(rank).has_filled_orphan(slot_)) return true;
     }
     return false;
   }
 
-  // False: nobody is there; wait() tells.
+  // Returns false if no peer is connected; wait() reports that.
   bool post_to_peers() {
-    // gloo refuses as a whole when a rank that has announced a message is gone: then again without it.
+    // gloo fails as a whole if a peer that has announced a message is gone: retry without it.
     for (;;) {
       std::vector<int> others = open_peers();
       if (others.empty()) return false;
@@ -174,26 +175,27 @@ class Receive final : public Message {
 
   std::vector<int> open_peers() {
     std::vector<int> peers;
-    for (int rank = 0; rank < lane_.world_size; ++rank) {
-      if (rank != lane_.rank && lane_.transport->pair(rank).is_open()) peers.push_back(rank);
+    for (int rank = 0; rank < shared_.world_size; ++rank) {
+      if (rank != shared_.rank && shared_.transport->pair(rank).is_open()) peers.push_back(rank);
     }
     return peers;
   }
 
-  // False: the message has come, or is coming, into the buffer.
+  // Returns false if the message has arrived, or is arriving, in the buffer.
   bool withdraw() {
-    const bool waited_here = lane_.loopback.forget(buffer_);
-    if (!lane_.transport || peer_ == lane_.rank) return waited_here;
+    const bool waited_here = shared_.loopback.forget(buffer_);
+    if (!shared_.transport || peer_ == shared_.rank) return waited_here;
     if (peer_ != BP_ANY_SOURCE) {
-      Pair& pair = lane_.transport->pair(peer_);
+      Pair& pair = shared_.transport->pair(peer_);
       if (pair.withdraw_receive(buffer_, slot_)) return true;
       if (!buffer_.is_displaced()) return false;
-      if (lane_.transport->withdraw_any(buffer_, slot_)) return true;
-      return pair.withdraw_receive(buffer_, slot_);  // a message that was announced just now has taken it back there
+      if (shared_.transport->withdraw_any_source(buffer_, slot_)) return true;
+      return pair.withdraw_receive(buffer_,
+                                   slot_);  // a message announced meanwhile has moved the receive back to this pair
     }
-    if (lane_.transport->withdraw_any(buffer_, slot_)) return true;
-    for (int rank = 0; rank < lane_.world_size; ++rank) {
-      if (rank != lane_.rank && lane_.transport->pair(rank).withdraw_receive(buffer_, slot_)) return true;
+    if (shared_.transport->withdraw_any_source(buffer_, slot_)) return true;
+    for (int rank = 0; rank < shared_.world_size; ++rank) {
+      if (rank != shared_.rank && shared_.transport->pair(rank).withdraw_receive(buffer_, slot_)) return true;
     }
     return false;
   }
@@ -213,34 +215,34 @@ class Receive final : public Message {
                        source);
   }
 
-  Lane& lane_;
+  MessageContext& shared_;
   const int peer_;
   const uint64_t slot_;
   bp_result* const result_;
-  std::optional<Bystander> bystander_;  // of one from any source
+  std::optional<PassiveWaiter> passive_waiter_;  // of a receive from any source
   Buffer buffer_;
-  std::unique_ptr<Buffer> orphan_;  // has, or is getting, the message in place of buffer_
+  std::unique_ptr<Buffer> orphan_;  // receives the message instead of buffer_
   bool done_ = false;
   bool withdrawn_ = false;
 };
 
-// The destructor of the message runs before the work is terminal, so that nothing touches the user's memory later.
+// The message is destroyed before the work becomes terminal: nothing touches the user's memory afterwards.
 class MessageWork final : public sdk::Work {
  public:
-  MessageWork(std::unique_ptr<Message> message, std::unique_ptr<Bystander> bystander,
-              std::shared_ptr<const Watch> watch)
-      : bystander_(std::move(bystander)), message_(std::move(message)), watch_(std::move(watch)) {}
+  MessageWork(std::unique_ptr<Message> message, std::unique_ptr<PassiveWaiter> passive_waiter,
+              std::shared_ptr<const Health> health)
+      : passive_waiter_(std::move(passive_waiter)), message_(std::move(message)), health_(std::move(health)) {}
 
   bool wait(int64_t timeout_ns) override {
     if (failure_) throw sdk::Failure(*failure_);
     if (!message_) return true;
     try {
-      if (!wait_until(deadline_after(timeout_ns))) return false;
+      if (!wait_until(base::Deadline::after(timeout_ns).at())) return false;
     } catch (const sdk::Failure& e) {
       failure_.emplace(e);
     }
     message_.reset();
-    bystander_.reset();
+    passive_waiter_.reset();
     if (failure_) throw sdk::Failure(*failure_);
     return true;
   }
@@ -248,23 +250,23 @@ class MessageWork final : public sdk::Work {
   void cancel() noexcept override { cancelled_.store(true); }
 
  private:
-  // A cancel can come from another thread while this one waits.
+  // Cancel may come from another thread during the wait.
   bool wait_until(Clock::time_point deadline) {
     for (;;) {
-      const Clock::time_point slice = std::min(deadline, Clock::now() + kWatchInterval);
+      const Clock::time_point slice = std::min(deadline, Clock::now() + kCheckInterval);
       if (message_->wait(slice)) return true;
-      watch_->fault.check();
+      health_->failure.check();
       if (cancelled_) {
-        if (!message_->give_up()) return true;
+        if (!message_->try_cancel()) return true;
         throw sdk::Failure(BP_CANCELLED, "cancelled by this rank");
       }
       if (slice == deadline) return false;
     }
   }
 
-  std::unique_ptr<Bystander> bystander_;  // it gets on without being waited for
+  std::unique_ptr<PassiveWaiter> passive_waiter_;  // the operation progresses without a waiting thread
   std::unique_ptr<Message> message_;
-  const std::shared_ptr<const Watch> watch_;
+  const std::shared_ptr<const Health> health_;
   std::optional<sdk::Failure> failure_;
   std::atomic<bool> cancelled_ = false;
 };
@@ -274,7 +276,7 @@ class MessageWork final : public sdk::Work {
 void check_tag(uint64_t tag) {
   const uint64_t prefix = tag >> 56;
   if (prefix == 0 || prefix >= 0x80) return;
-  throw sdk::Failure(BP_INVALID, "tag " + std::to_string(tag) + " is none of a user (below 2^32) and none of the core");
+  throw sdk::Failure(BP_INVALID, "tag " + std::to_string(tag) + " is reserved for gloo; use a tag below 2^32");
 }
 
 void Loopback::send(uint64_t tag, const void* data, uint64_t bytes, Context* transport) {
@@ -285,9 +287,9 @@ void Loopback::send(uint64_t tag, const void* data, uint64_t bytes, Context* tra
       continue;
     }
     Buffer& buffer = *waiting->buffer;
-    const bool free = !waiting->from_any || transport == nullptr || transport->withdraw_any(buffer, tag);
+    const bool free = !waiting->from_any || transport == nullptr || transport->withdraw_any_source(buffer, tag);
     waiting = waiting_.erase(waiting);
-    if (!free) continue;  // a message of another rank was faster
+    if (!free) continue;  // another rank's message has matched it first
     buffer.deliver(data, bytes, rank_);
     return;
   }
@@ -309,19 +311,19 @@ bool Loopback::forget(const Buffer& buffer) {
   return waiting_.remove_if([&buffer](const Waiting& waiting) { return waiting.buffer == &buffer; }) > 0;
 }
 
-std::unique_ptr<Message> start_message(Lane& lane, const bp_op& op) {
+std::unique_ptr<Message> start_message(MessageContext& shared, const bp_op& op) {
   check_tag(op.tag);
-  if (op.kind == BP_RECV) return std::make_unique<Receive>(lane, op);
-  if (op.peer != lane.rank) return std::make_unique<Send>(lane, op);
-  lane.loopback.send(op.tag, op.input.data, op.input.count * bp_dtype_size(op.dtype), lane.transport.get());
+  if (op.kind == BP_RECV) return std::make_unique<Receive>(shared, op);
+  if (op.peer != shared.rank) return std::make_unique<Send>(shared, op);
+  shared.loopback.send(op.tag, op.input.data, op.input.count * bp_dtype_size(op.dtype), shared.transport.get());
   return nullptr;
 }
 
-std::unique_ptr<sdk::Work> message_work(Lane& lane, const bp_op& op) {
-  auto bystander = std::make_unique<Bystander>(lane.transport.get());
-  std::unique_ptr<Message> message = start_message(lane, op);
+std::unique_ptr<sdk::Work> start_async_message(MessageContext& shared, const bp_op& op) {
+  auto passive_waiter = std::make_unique<PassiveWaiter>(shared.transport.get());
+  std::unique_ptr<Message> message = start_message(shared, op);
   if (!message) return nullptr;
-  return std::make_unique<MessageWork>(std::move(message), std::move(bystander), lane.watch);
+  return std::make_unique<MessageWork>(std::move(message), std::move(passive_waiter), shared.health);
 }
 
 }  // namespace backplane::gloo

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// send and recv. A message is one message of gloo, in the slot that is its tag; what a rank sends to itself stays in
-// the process. Nothing here has a thread: operations are posted at once and gloo's thread gets on with them.
+// send and recv. A message is one gloo message without a header; its tag is gloo's slot. Messages to self stay in the
+// process. Operations are posted at once and progress without a thread of their own.
 #pragma once
 
 #include <atomic>
@@ -12,24 +12,23 @@
 #include <vector>
 
 #include "context.hpp"
-#include "drive.hpp"
+#include "progress.hpp"
 
 namespace backplane::gloo {
 
-// Tags are slots as they are. gloo's collectives use slots with 1 to 8 in the highest byte: tags of users are below
-// 2^32, and those of the core have bit 63 set.
+// Throws BP_INVALID if the tag is one of gloo's slots. gloo's collectives use slots with 1 to 8 in the highest byte.
+// User tags are below 2^32, tags of the core have bit 63 set.
 void check_tag(uint64_t tag);
 
-// The messages of a rank to itself. They are copied when they are sent, so that sending before receiving is no
-// deadlock.
+// Messages of a rank to itself. They are copied when sent, so that sending before receiving cannot deadlock.
 class Loopback {
  public:
   explicit Loopback(int rank) : rank_(rank) {}
 
   // `transport` may be null (a group of one).
   void send(uint64_t tag, const void* data, uint64_t bytes, Context* transport);
-  // Delivers the oldest message of that tag, or else makes the buffer wait for one and calls `post` (under the lock, so
-  // that no message slips through between).
+  // Delivers the oldest message with this tag. If there is none, queues the buffer and calls `post` under the lock, so
+  // that no message is missed.
   template <typename Post>
   void receive(uint64_t tag, Buffer& buffer, bool from_any, Post post) {
     const std::lock_guard lock(mutex_);
@@ -37,7 +36,7 @@ class Loopback {
     waiting_.push_back({tag, &buffer, from_any});
     post();
   }
-  // Did it still wait?
+  // Returns whether the buffer was still queued.
   bool forget(const Buffer& buffer);
 
  private:
@@ -48,7 +47,7 @@ class Loopback {
   struct Waiting {
     uint64_t tag;
     Buffer* buffer;
-    bool from_any;  // gloo may fill it, too
+    bool from_any;  // gloo may also complete it
   };
 
   bool take(uint64_t tag, Buffer& buffer);
@@ -59,30 +58,30 @@ class Loopback {
   std::list<Waiting> waiting_;
 };
 
-// What the messages of one group share.
-struct Lane {
-  std::shared_ptr<Watch> watch;
+// State shared by the messages of one group.
+struct MessageContext {
+  std::shared_ptr<Health> health;
   std::shared_ptr<Context> transport;  // null in a group of one
   int rank;
   int world_size;
   Loopback loopback;
-  std::atomic<uint64_t> receives = 0;  // submitted so far
+  std::atomic<uint64_t> receives = 0;  // receives submitted so far
 };
 
-// A send or a recv in flight. Destroying it gives it up.
+// A send or recv in flight. Destroying it cancels it.
 class Message {
  public:
   virtual ~Message() = default;
-  // True once it is done, false if `until` came first. Throws sdk::Failure.
+  // Returns true once done, false at `until`. Throws sdk::Failure.
   virtual bool wait(Clock::time_point until) = 0;
-  // Takes it back; afterwards only to be destroyed. False: too late, it has been done. Throws as wait does.
-  virtual bool give_up() { return true; }
+  // Cancels the operation, which then must only be destroyed. Returns false if it is already done. Throws like wait.
+  virtual bool try_cancel() { return true; }
 };
 
-// Posts the operation. Null: it is done.
-std::unique_ptr<Message> start_message(Lane& lane, const bp_op& op);
+// Posts the operation. Returns null if it is done.
+std::unique_ptr<Message> start_message(MessageContext& shared, const bp_op& op);
 
-// The same as a Work; null: it is done.
-std::unique_ptr<sdk::Work> message_work(Lane& lane, const bp_op& op);
+// Like start_message, as a Work.
+std::unique_ptr<sdk::Work> start_async_message(MessageContext& shared, const bp_op& op);
 
 }  // namespace backplane::gloo

@@ -19,73 +19,72 @@ using ::gloo::transport::tcp::UnboundBuffer;
 
 template <typename Entry>
 bool is_for(const Entry& entry, const UnboundBuffer* buffer) {
-  const Visit target(std::get<0>(entry));
+  const BufferRef target(std::get<0>(entry));
   return target && target.get() == buffer;
 }
 
-// gloo opens its sockets without it.
+// gloo opens its sockets without close-on-exec.
 void close_on_exec(int fd) {
   if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-constexpr std::chrono::milliseconds kGloosOwnTimeout{0};  // none: the deadlines are ours
+constexpr std::chrono::milliseconds kGloosOwnTimeout{0};  // none: deadlines are checked by this plugin
 
 }  // namespace
 
-Pair::Pair(Context& context, ::gloo::transport::tcp::Device* device, std::shared_ptr<const Watch> watch, int peer)
-    : PairState(context, std::move(watch)), ::gloo::transport::tcp::Pair(&context, device, peer, kGloosOwnTimeout) {
+Pair::Pair(Context& context, ::gloo::transport::tcp::Device* device, std::shared_ptr<const Health> health, int peer)
+    : PairState(context, std::move(health)), ::gloo::transport::tcp::Pair(&context, device, peer, kGloosOwnTimeout) {
   close_on_exec(fd_);
 }
 
-// Before this is no longer a Pair: gloo's thread may be in one of the functions of this class.
+// Closes before this is no longer a Pair, because gloo's thread may be inside a function of this class.
 Pair::~Pair() {
   const std::lock_guard lock(m_);
   if (state_ == CLOSED) return;
-  if (state_ != INITIALIZING && fd_ >= 0) be_registered();
+  if (state_ != INITIALIZING && fd_ >= 0) ensure_registered();
   ::gloo::transport::tcp::Pair::changeState(CLOSED);
 }
 
 void Pair::handleEvents(int events) {
-  // The thread that holds the lock may be waiting for this very core. Gloo would try again and again until the
-  // scheduler's next tick.
+  // The thread that holds the lock may be waiting for this core. gloo would spin until the scheduler's next tick.
   if (!m_.try_lock()) return std::this_thread::yield();
   m_.unlock();
   try {
     ::gloo::transport::tcp::Pair::handleEvents(events);
-  } catch (const std::exception& e) {                   // while it connects
-    const std::unique_lock lock(m_, std::try_to_lock);  // who has it may be waiting for this thread
+  } catch (const std::exception& e) {                   // while connecting
+    const std::unique_lock lock(m_, std::try_to_lock);  // the holder may be waiting for this thread
     if (lock && state_ != CLOSED) signalException(e.what());
   }
 }
 
 void Pair::send(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) {
-  Drive::join(*this);
+  ProgressScope::attach(*this);
   ::gloo::transport::tcp::Pair::send(buffer, slot, offset, bytes);
 }
 
 void Pair::recv(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) {
-  Drive::join(*this);
+  ProgressScope::attach(*this);
   ::gloo::transport::tcp::Pair::recv(buffer, slot, offset, bytes);
 }
 
-// Sees to it that the payload has a buffer that is there and large enough.
+// Ensures that the payload has a live buffer of sufficient size.
 void Pair::prepare_payload() {
   if (rx_.ubuf) {
-    if (!Visit(rx_.ubuf)) divert({}, false);
+    if (!BufferRef(rx_.ubuf)) redirect_to_spill({}, false);
     return;
   }
   const auto pending = localPendingRecv_.find(rx_.preamble.slot);
-  if (pending == localPendingRecv_.end()) return;  // gloo refuses it
-  if (owner_.is_disorderly()) put_oldest_first(rx_.preamble.slot, pending->second);
+  if (pending == localPendingRecv_.end()) return;  // gloo reports the error
+  if (owner_.may_reorder()) put_oldest_first(rx_.preamble.slot, pending->second);
   const auto& [receiver, offset, room] = pending->second.front();
-  const Visit buffer(receiver);
+  const BufferRef buffer(receiver);
   const bool orphaned = buffer && is_orphan(buffer.get(), rx_.preamble.slot);
-  if (buffer) buffer->announce(rx_.preamble.length, room, rank_);
+  if (buffer) buffer->begin_message(rx_.preamble.length, room, rank_);
   if (!buffer || orphaned || rx_.preamble.length > room) {
-    const Held told = receiver;
+    const WeakBuffer told = receiver;
     pending->second.pop_front();
     if (pending->second.empty()) localPendingRecv_.erase(pending);
-    divert(told, orphaned);
+    redirect_to_spill(told, orphaned);
     return;
   }
   std::tie(rx_.ubuf, rx_.offset, rx_.nbytes) = pending->second.front();
@@ -93,7 +92,8 @@ void Pair::prepare_payload() {
   if (pending->second.empty()) localPendingRecv_.erase(pending);
 }
 
-// One from any source is behind those that named this peer before the message was announced, or not here at all.
+// A receive from any source is behind those that named this peer before the message was announced, or not in this
+// queue.
 void Pair::put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives) {
   const auto oldest = std::min_element(receives.begin(), receives.end(), [](const auto& left, const auto& right) {
     return age_of(std::get<0>(left)) < age_of(std::get<0>(right));
@@ -101,10 +101,10 @@ void Pair::put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives
   const UnboundBufferOp first = *oldest;
   receives.erase(oldest);
   receives.push_front(first);
-  owner_.exchange_any(slot, rank_, receives.front());
+  owner_.swap_with_any_source(slot, rank_, receives.front());
 }
 
-void Pair::divert(Held receiver, bool orphaned) {
+void Pair::redirect_to_spill(WeakBuffer receiver, bool orphaned) {
   const uint64_t length = rx_.preamble.length;
   auto spill = std::make_unique<Spill>();
   spill->slot = rx_.preamble.slot;
@@ -121,7 +121,7 @@ void Pair::divert(Held receiver, bool orphaned) {
 
 void Pair::finish_spill() {
   const std::unique_ptr<Spill> arrived = std::move(spill_);
-  const Visit receiver(arrived->receiver);
+  const BufferRef receiver(arrived->receiver);
   if (!receiver) return;
   if (arrived->orphaned) {
     keep_for_later(*arrived, *receiver.get());
@@ -131,13 +131,14 @@ void Pair::finish_spill() {
 }
 
 void Pair::keep_for_later(Spill& arrived, Buffer& orphan) {
-  // Adopted meanwhile, it is some receive's source; else a receive from any source may be waiting.
-  if (is_orphan(&orphan, arrived.slot) && owner_.offer_any(arrived.slot, rank_, arrived.bytes.get(), arrived.length)) {
-    // The caller still points to it, so it must not die here: it stays, as one that was never used.
+  // An adopted orphan belongs to a receive. Otherwise a receive from any source may be waiting.
+  if (is_orphan(&orphan, arrived.slot) &&
+      owner_.offer_to_any_source(arrived.slot, rank_, arrived.bytes.get(), arrived.length)) {
+    // The caller still refers to the orphan, so it is kept until the next adoption.
     auto& queue = orphans_[arrived.slot];
     const auto found =
         std::find_if(queue.begin(), queue.end(), [&orphan](const auto& entry) { return entry.get() == &orphan; });
-    spent_.push_back(std::move(*found));
+    used_orphans_.push_back(std::move(*found));
     queue.erase(found);
     if (queue.empty()) orphans_.erase(arrived.slot);
     return;
@@ -153,7 +154,7 @@ bool Pair::is_orphan(const UnboundBuffer* buffer, uint64_t slot) const {
 }
 
 std::unique_ptr<Buffer> Pair::make_buffer(void* data, size_t size) const {
-  return std::make_unique<Buffer>(nullptr, watch_, data, size, Buffer::Lengths::kUpToSize, Clock::time_point::max());
+  return std::make_unique<Buffer>(nullptr, health_, data, size, Buffer::Lengths::kUpToSize, Clock::time_point::max());
 }
 
 bool Pair::withdraw_receive(const Buffer& buffer, uint64_t slot) {
@@ -165,7 +166,7 @@ bool Pair::withdraw_receive(const Buffer& buffer, uint64_t slot) {
       std::find_if(queue.begin(), queue.end(), [&buffer](const auto& entry) { return is_for(entry, &buffer); });
   if (found == queue.end()) return false;
   queue.erase(found);
-  // Behind those that still wait, so that they get the older messages.
+  // Behind the receives that still wait, which get the older messages.
   std::unique_ptr<Buffer> orphan = make_buffer(nullptr, 0);
   queue.emplace_back(orphan->weak(), 0, 0);
   orphans_[slot].push_back(std::move(orphan));
@@ -174,7 +175,7 @@ bool Pair::withdraw_receive(const Buffer& buffer, uint64_t slot) {
 
 Pair::Adopted Pair::adopt(Buffer& buffer, uint64_t slot) {
   const std::lock_guard lock(m_);
-  spent_.clear();
+  used_orphans_.clear();
   const auto orphans = orphans_.find(slot);
   if (orphans == orphans_.end()) return {};
   std::unique_ptr<Buffer> orphan = std::move(orphans->second.front());
@@ -208,7 +209,7 @@ std::unique_ptr<Buffer> Pair::take_filled_orphan(uint64_t slot) {
   return orphan;
 }
 
-Held Pair::detach(const Pending& buffer, size_t offset, size_t bytes) {
+WeakBuffer Pair::detach(const Pending& buffer, size_t offset, size_t bytes) {
   Detached copy;
   copy.bytes.reset(new char[bytes]);
   if (bytes > 0) std::memcpy(copy.bytes.get(), static_cast<const char*>(buffer.ptr) + offset, bytes);
@@ -231,26 +232,26 @@ void Pair::detach_send(const Buffer& buffer, uint64_t slot) {
     }
   }
   for (Op& op : tx_) {
-    if (const Visit target(op.ubuf); !target || target.get() != &buffer) continue;
+    if (const BufferRef target(op.ubuf); !target || target.get() != &buffer) continue;
     op.ubuf = detach(buffer, op.offset, op.nbytes);
     op.offset = 0;
   }
 }
 
-// Every end of a connection passes here, under the lock; gloo tells the operations that have not begun, and this tells
-// the others.
+// Every end of a connection passes here, under the lock. gloo fails the operations that have not begun, this function
+// fails the others.
 void Pair::changeState(state next) noexcept {
   const bool ends = next == CLOSED && state_ != CLOSED;
-  if (ends && state_ != INITIALIZING && fd_ >= 0) be_registered();
+  if (ends && state_ != INITIALIZING && fd_ >= 0) ensure_registered();
   ::gloo::transport::tcp::Pair::changeState(next);
   if (next == CONNECTED || next == CONNECTING) close_on_exec(fd_);
   was_connected_ = was_connected_ || next == CONNECTED;
   if (!ends) return;
-  owner_.lose(rank_);
+  owner_.record_loss(rank_);
   const std::exception_ptr error =
       ex_ ? ex_ : std::make_exception_ptr(::gloo::IoException("this rank closed the connection"));
-  const auto tell = [&error](const Held& target) {
-    const Visit buffer(target);
+  const auto tell = [&error](const WeakBuffer& target) {
+    const BufferRef buffer(target);
     if (buffer) buffer->fail(error);
   };
   tell(rx_.ubuf);
@@ -262,18 +263,18 @@ void Pair::waitUntilConnected(std::unique_lock<std::mutex>& lock, bool) {
   for (;;) {
     throwIfException();
     if (state_ >= CONNECTED) return;
-    watch_->check();
+    health_->check();
     const Clock::time_point now = Clock::now();
     if (now >= connect_deadline_) {
       throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(rank_) + " (" + peer_.str() + ") did not connect in time",
                          rank_);
     }
-    cv_.wait_until(lock, std::min(connect_deadline_, now + kWatchInterval));
+    cv_.wait_until(lock, std::min(connect_deadline_, now + kCheckInterval));
   }
 }
 
-// Reading ends, gloo's thread sees that as the end of the connection, and the rest is as if the peer had closed it.
-void Pair::hang_up() noexcept {
+// Shutting down the reading side makes gloo's thread see the end of the connection, as if the peer had closed it.
+void Pair::shut_down() noexcept {
   const std::lock_guard lock(m_);
   if (state_ == CONNECTED && fd_ >= 0) ::shutdown(fd_, SHUT_RD);
 }
@@ -291,12 +292,13 @@ bool Pair::was_connected() {
 bool Pair::is_flushed() {
   const std::lock_guard lock(m_);
   int unsent = 0;
-  return state_ != CONNECTED || (tx_.empty() && held_.empty() && (ioctl(fd_, SIOCOUTQ, &unsent) != 0 || unsent == 0));
+  return state_ != CONNECTED ||
+         (tx_.empty() && pending_notifications_.empty() && (ioctl(fd_, SIOCOUTQ, &unsent) != 0 || unsent == 0));
 }
 
 void Pair::wait_closed() {
   std::unique_lock lock(m_);
-  cv_.wait_for(lock, 2 * kWatchInterval, [this] { return state_ == CLOSED; });
+  cv_.wait_for(lock, 2 * kCheckInterval, [this] { return state_ == CLOSED; });
 }
 
 }  // namespace backplane::gloo

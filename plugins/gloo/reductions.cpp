@@ -16,7 +16,7 @@ void combine(void* out, const void* left, const void* right, size_t count) {
   for (size_t i = 0; i < count; ++i) result[i] = Op{}(a[i], b[i]);
 }
 
-// Sums and products wrap; 64 bits are enough to hold the product of two narrower integers, before it is cut.
+// Sums and products wrap: 64 bits hold the product of two narrower integers before truncation.
 template <typename T>
 using Wide = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
 
@@ -32,7 +32,7 @@ struct Product {
     return static_cast<T>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b));
   }
 };
-// NaN if either side is: only a NaN differs from itself.
+// NaN if either operand is NaN.
 struct Min {
   template <typename T>
   T operator()(T a, T b) const {

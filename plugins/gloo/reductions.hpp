@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element-wise reductions in the form that gloo's algorithms call: out[i] = left[i] op right[i].
+// Element-wise reductions with the signature of gloo's algorithms: out[i] = left[i] op right[i].
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace backplane::gloo {
 
 using Reduction = std::function<void(void* out, const void* left, const void* right, size_t count)>;
 
-// By the rules of abi/types.h. Integers, f32, f64 and bool are compiled here; the other dtypes are combined by the core
-// (host extension backplane.reduce/1). `host` must outlive the result.
+// Follows abi/types.h. Integers, f32, f64 and bool are compiled here; the core combines the other dtypes (host
+// extension backplane.reduce/1). `host` must outlive the result.
 Reduction reduction(const sdk::Host& host, uint32_t dtype, uint32_t reduce_op);
 
 }  // namespace backplane::gloo

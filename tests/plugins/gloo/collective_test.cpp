@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives of the plugin gloo in what it decides by itself: the algorithm of all_reduce, by size and number of
-// ranks, and tags. The conformance cases check the results of every collective; tests/group/operations_test.cpp checks
-// them in groups of 1 to 5 ranks.
+// Collectives of the plugin gloo: the algorithm of all_reduce by size and number of ranks, and tags. The conformance
+// cases check the results of every collective; tests/group/operations_test.cpp checks them in groups of 1 to 5 ranks.
 #include <cstring>
 
 #include "gloo_test.hpp"
@@ -12,15 +11,16 @@ namespace backplane::test {
 namespace {
 
 // The limits of `auto` (README.md), in bytes.
-constexpr uint64_t kSentDirectly = 128 << 10;  // by one rank, to all others together
+constexpr uint64_t kSentDirectly = 128 << 10;  // by one rank to all others
 constexpr uint64_t kReducedByBcube = 1 << 20;
 
-#ifdef __SANITIZE_THREAD__  // an event for each element
+#ifdef __SANITIZE_THREAD__  // it records an event per element
 constexpr uint64_t kCounts[] = {1, 7, 1023, 20'011};
 #else
 constexpr uint64_t kCounts[] = {1, 7, 1023, 65537};
 #endif
-constexpr uint64_t kSegments = 300'001;  // times the ranks: floats of which gloo sends each rank's part in two segments
+constexpr uint64_t kSegments =
+    300'001;  // times the number of ranks: floats for which gloo sends each rank's part in two segments
 
 template <typename T>
 bp_op collective(uint32_t kind, uint64_t& seq) {
@@ -79,27 +79,27 @@ void check_broadcast(Agent& agent, int32_t rank, int32_t root, uint64_t count, u
 
 std::string ranks_name(const testing::TestParamInfo<int32_t>& info) { return "ranks_" + std::to_string(info.param); }
 
-// bcube is for powers of two, and takes another step from each to the next.
+// bcube is for powers of two. Each world size adds a step.
 class Reducing : public testing::TestWithParam<int32_t> {
  protected:
   int32_t world() const { return GetParam(); }
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, Reducing, testing::Values(2, 3, 4, 5, 8), ranks_name);
 
-TEST_P(Reducing, IsRightWithEachAlgorithm) {
+TEST_P(Reducing, IsCorrectWithEachAlgorithm) {
   for (const std::string algorithm : {"ring", "bcube", "direct"}) {
     const auto body = [this, &algorithm](Agent& agent, int32_t rank) {
       uint64_t seq = 0;
       for (const uint64_t count : kCounts) check_all_reduce<uint64_t>(agent, rank, world(), count, seq);
-      if (algorithm == "direct") return;  // which sends all of it in one message
+      if (algorithm == "direct") return;  // sends everything in one message
       check_all_reduce<float>(agent, rank, world(), kSegments * static_cast<uint64_t>(world()), seq);
     };
     on_group(world(), body, {{"algorithm", algorithm}});
   }
 }
 
-// As much as each algorithm is for, and one element more.
-TEST_P(Reducing, IsRightWhereAutoChangesTheAlgorithm) {
+// The largest size of each algorithm, and one element more.
+TEST_P(Reducing, IsCorrectAtTheLimitsOfAuto) {
   on_group(world(), [this](Agent& agent, int32_t rank) {
     uint64_t seq = 0;
     const uint64_t direct = kSentDirectly / static_cast<uint64_t>(world() - 1);
@@ -110,7 +110,7 @@ TEST_P(Reducing, IsRightWhereAutoChangesTheAlgorithm) {
   });
 }
 
-TEST_P(Reducing, ToOneRankInMoreThanOneSegment) {
+TEST_P(Reducing, ReduceInSeveralSegments) {
   on_group(world(), [this](Agent& agent, int32_t rank) {
     uint64_t seq = 0;
     for (const int32_t root : {0, world() - 1}) {
@@ -119,12 +119,12 @@ TEST_P(Reducing, ToOneRankInMoreThanOneSegment) {
   });
 }
 
-// Two summands are the same in either order.
+// The order does not matter with two summands.
 class Rounding : public Reducing {};
 INSTANTIATE_TEST_SUITE_P(Worlds, Rounding, testing::Values(3, 4, 5, 8), ranks_name);
 
-// Sums of floats depend on the order; all ranks must have used the same one.
-TEST_P(Rounding, GivesTheSameBitsEverywhereWithEachAlgorithm) {
+// Sums of floats depend on the order, which must be the same on all ranks.
+TEST_P(Rounding, IsIdenticalOnAllRanksWithEachAlgorithm) {
   for (const char* algorithm : {"ring", "bcube", "direct"}) {
     for (const uint64_t count : {uint64_t{1}, uint64_t{1000}, uint64_t{70000}}) {
       std::vector<std::vector<float>> results(static_cast<size_t>(world()));
@@ -147,14 +147,14 @@ TEST_P(Rounding, GivesTheSameBitsEverywhereWithEachAlgorithm) {
 }
 
 // gloo's tags have 32 bits, two of which name the algorithm of an all_reduce.
-TEST(Collective, GoesOnWhereTheNumbersExceedTheBitsOfTags) {
+TEST(Collective, SurvivesWraparoundOfTags) {
   constexpr int32_t kRanks = 3;
   on_group(kRanks, [](Agent& agent, int32_t rank) {
     for (const uint64_t last : {UINT64_C(0x3fffffff), UINT64_C(0xffffffff)}) {
       for (uint64_t seq = last - 5; seq <= last + 5;) {
-        check_all_reduce<uint64_t>(agent, rank, kRanks, 7, seq);  // directly
+        check_all_reduce<uint64_t>(agent, rank, kRanks, 7, seq);  // kDirect
         check_broadcast<uint64_t>(agent, rank, 2, 7, seq);
-        check_all_reduce<uint64_t>(agent, rank, kRanks, 20'011, seq);  // around the ring
+        check_all_reduce<uint64_t>(agent, rank, kRanks, 20'011, seq);  // kRing
         check_reduce<uint64_t>(agent, rank, kRanks, 1, 7, seq);
       }
     }

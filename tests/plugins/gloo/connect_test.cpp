@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How groups of the plugin gloo begin and end: names, addresses, missing ranks, nothing left behind.
+// Start and end of groups of the plugin gloo: names, addresses, missing ranks, leaks.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@
 namespace backplane::test {
 namespace {
 
-// The text with which init fails, empty if it does not.
+// The error text of init; empty if it succeeds.
 std::string init_error(MemoryHost& host, int32_t world_size, const std::map<std::string, std::string>& options,
                        int64_t timeout_ns = INT64_C(20'000'000'000)) {
   try {
@@ -37,7 +37,7 @@ size_t entries(const char* directory) {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-TEST(Connect, ServesTheNameOfRowC) {
+TEST(Connect, ProvidesTheBackendTcp) {
   MemoryHost host;
   const bp_backend& tcp = open_backend(BACKPLANE_GLOO_PLUGIN, "tcp");
   on_ranks(2, [&host, &tcp](int32_t rank) {
@@ -46,39 +46,39 @@ TEST(Connect, ServesTheNameOfRowC) {
   });
 }
 
-TEST(Connect, SaysWhichAddressItTookAndWhy) {
+TEST(Connect, LogsTheSelectedAddressAndTheReason) {
   MemoryHost host;
   on_ranks(2, [&host](int32_t rank) { const Agent agent(gloo(), host.table(), rank, 2); });
   EXPECT_NE(host.logged().find("rank 1 listens on 127.0.0.1 (lo): all 2 ranks are on this host"), std::string::npos)
       << host.logged();
 }
 
-// Loopback is what it would have taken, too, but for another reason.
-TEST(Connect, TakesAnInterfaceOrAnAddress) {
+// Loopback is also the default here; the logged reason tells them apart.
+TEST(Connect, AcceptsAnInterfaceOrAnAddress) {
   for (const auto& [option, value] : {std::pair("iface", "lo"), std::pair("address", "127.0.0.1")}) {
     MemoryHost host;
     on_ranks(2, [&host, &options = option, &to = value](int32_t rank) {
       Agent agent(gloo(), host.table(), rank, 2, {{options, to}});
       expect_done(agent, make_op(BP_BARRIER));
     });
-    const std::string words = std::string("listens on 127.0.0.1 (lo): the option ") + option + " asks for it";
+    const std::string words = std::string("listens on 127.0.0.1 (lo): the option ") + option + " selects it";
     EXPECT_NE(host.logged().find(words), std::string::npos) << host.logged();
   }
 }
 
-TEST(Connect, ListsTheInterfacesIfOneIsWrong) {
+TEST(Connect, UnknownInterfaceListsTheAvailableOnes) {
   const std::string text = init_error(2, {{"iface", "warp0"}});
   EXPECT_NE(text.find("'warp0'"), std::string::npos) << text;
   EXPECT_NE(text.find("127.0.0.1 (lo)"), std::string::npos) << text;
 }
 
-TEST(Connect, RefusesAnAddressOfAnotherHost) {
+TEST(Connect, RejectsAnAddressOfAnotherHost) {
   const std::string text = init_error(2, {{"address", "192.0.2.1"}});
-  EXPECT_NE(text.find("192.0.2.1, which is not of this host"), std::string::npos) << text;
+  EXPECT_NE(text.find("192.0.2.1, which is not an address of this host"), std::string::npos) << text;
   EXPECT_NE(init_error(2, {{"address", "127.0.0.1"}, {"iface", "lo"}}).find("exclude"), std::string::npos);
 }
 
-// What init fails with if others are missing, soon after its time is over.
+// The error text of init without the other ranks, which must end soon after its timeout.
 std::string init_error_in_time(MemoryHost& host, int32_t world_size, int64_t timeout_ns) {
   std::string text;
   const auto start = [&] { text = init_error(host, world_size, {}, timeout_ns); };
@@ -86,13 +86,13 @@ std::string init_error_in_time(MemoryHost& host, int32_t world_size, int64_t tim
   return text;
 }
 
-TEST(Connect, EndsInTimeIfRanksAreMissing) {
+TEST(Connect, TimesOutIfRanksAreMissing) {
   MemoryHost host;
   const std::string text = init_error_in_time(host, 2, 50'000'000);
-  EXPECT_NE(text.find("rank 1 has not come to the group"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 1 has not joined the group"), std::string::npos) << text;
 }
 
-// The addresses that this rank has published, one for each peer.
+// The addresses that a rank has published, one per peer.
 std::vector<sockaddr_storage> addresses_of(MemoryHost& host, int32_t rank, int32_t world_size) {
   std::vector<char> bytes(1 << 20);
   uint64_t size = 0;
@@ -109,27 +109,28 @@ std::vector<sockaddr_storage> addresses_of(MemoryHost& host, int32_t rank, int32
 }
 
 // Connects and resets the connection at once.
-void knock_and_run(const sockaddr_storage& address) {
-  const int stranger = ::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+void connect_and_reset(const sockaddr_storage& address) {
+  const int socket = ::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const linger now = {1, 0};
-  ::setsockopt(stranger, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-  EXPECT_EQ(::connect(stranger, reinterpret_cast<const sockaddr*>(&address), sizeof(sockaddr_in)), 0);
-  ::close(stranger);
+  ::setsockopt(socket, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+  EXPECT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(sockaddr_in)), 0);
+  ::close(socket);
 }
 
-TEST(Connect, EndsInTimeThoughStrangersKnockAndRun) {
+TEST(Connect, TimesOutThoughOthersConnectAndReset) {
   constexpr int32_t kWorld = 65;
   MemoryHost host;
-  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);  // the votes of the missing ranks
-  std::thread strangers([&host] {
-    for (const sockaddr_storage& address : addresses_of(host, 0, kWorld)) knock_and_run(address);
+  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3,
+                          nullptr);  // the result of the host comparison, in place of the missing ranks
+  std::thread resetter([&host] {
+    for (const sockaddr_storage& address : addresses_of(host, 0, kWorld)) connect_and_reset(address);
   });
   const std::string text = init_error_in_time(host, kWorld, 500'000'000);
-  EXPECT_NE(text.find("rank 1 has not come to the group"), std::string::npos) << text;
-  strangers.join();
+  EXPECT_NE(text.find("rank 1 has not joined the group"), std::string::npos) << text;
+  resetter.join();
 }
 
-TEST(Destroy, LeavesNothingBehind) {
+TEST(Destroy, LeavesNoDescriptorOrThread) {
   const auto cycle = [] {
     on_group(3, [](Agent& agent, int32_t) {
       expect_done(agent, make_op(BP_BARRIER));
@@ -138,7 +139,7 @@ TEST(Destroy, LeavesNothingBehind) {
       EXPECT_EQ(finished(agent, started(agent, op)), BP_OK);
     });
   };
-  cycle();  // whatever the process opens once
+  cycle();  // opens what the process opens once
   const size_t descriptors = entries("/proc/self/fd");
   const size_t threads = entries("/proc/self/task");
   for (int i = 0; i < 100; ++i) cycle();

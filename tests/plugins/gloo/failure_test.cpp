@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How operations of the plugin gloo end when they cannot succeed.
+// Failing operations of the plugin gloo: abort, timeout, lost peers, mismatch, cancel.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,11 +16,11 @@ constexpr std::chrono::milliseconds kPromptly{500};
 
 bp_error why_error() {
   bp_error why = fresh_error();
-  bp_error_set(&why, BP_PEER_LOST, 0, 7, "rank 7 was hit by a meteorite");
+  bp_error_set(&why, BP_PEER_LOST, 0, 7, "rank 7 crashed");
   return why;
 }
 
-// Rank 0 blocks in `op`, which nobody answers, and is aborted by another thread.
+// Rank 0 blocks in `op`, which has no counterpart, and another thread aborts.
 void expect_abort_ends(bp_op op) {
   std::latch aborted(1);
   on_group(2, [&aborted, op](Agent& agent, int32_t rank) {
@@ -40,8 +40,8 @@ void expect_abort_ends(bp_op op) {
     aborter.join();
     EXPECT_LT(end - begin, kPromptly);
     EXPECT_EQ(err.peer_rank, 7);
-    EXPECT_NE(std::string(err.text).find("meteorite"), std::string::npos) << err.text;
-    EXPECT_EQ(agent.run(op, &err), BP_PEER_LOST);  // the first cause, at once
+    EXPECT_NE(std::string(err.text).find("rank 7 crashed"), std::string::npos) << err.text;
+    EXPECT_EQ(agent.run(op, &err), BP_PEER_LOST);  // fails at once with the first cause
     aborted.count_down();
   });
 }
@@ -72,10 +72,10 @@ TEST(Abort, EndsACollective) {
   }
 }
 
-TEST(Abort, EndsWhatIsQueued) {
-  std::latch over(1);
-  on_group(2, [&over](Agent& agent, int32_t rank) {
-    if (rank == 1) return over.wait();
+TEST(Abort, EndsQueuedCollectives) {
+  std::latch done(1);
+  on_group(2, [&done](Agent& agent, int32_t rank) {
+    if (rank == 1) return done.wait();
     std::vector<bp_work*> works;
     for (uint64_t i = 0; i < 10; ++i) {
       bp_op op = make_op(BP_BARRIER);
@@ -89,14 +89,14 @@ TEST(Abort, EndsWhatIsQueued) {
       EXPECT_EQ(finished(agent, work, &err), BP_PEER_LOST);
       EXPECT_EQ(err.peer_rank, 7) << err.text;
     }
-    over.count_down();
+    done.count_down();
   });
 }
 
 TEST(Timeout, OfAMessageNamesThePeer) {
-  std::latch over(1);
-  on_group(2, [&over](Agent& agent, int32_t rank) {
-    if (rank == 1) return over.wait();
+  std::latch done(1);
+  on_group(2, [&done](Agent& agent, int32_t rank) {
+    if (rank == 1) return done.wait();
     std::vector<char> data(1'000'000);
     for (bp_op op : {recv_op(1, 5, data.data(), 1), recv_op(0, 5, data.data(), 1),
                      recv_op(BP_ANY_SOURCE, 5, data.data(), 1), send_op(1, 5, data.data(), data.size())}) {
@@ -105,31 +105,31 @@ TEST(Timeout, OfAMessageNamesThePeer) {
       EXPECT_EQ(agent.run(op, &err), BP_TIMEOUT);
       EXPECT_EQ(err.peer_rank, op.peer) << err.text;  // BP_ANY_SOURCE is also "unknown"
     }
-    over.count_down();
+    done.count_down();
   });
 }
 
-// While the rank that aborts is still there.
-TEST(Abort, TellsThePeers) {
-  std::latch over(1);
-  on_group(2, [&over](Agent& agent, int32_t rank) {
+// The rank that aborts stays in the group.
+TEST(Abort, IsSeenByPeers) {
+  std::latch done(1);
+  on_group(2, [&done](Agent& agent, int32_t rank) {
     char byte = 0;
     if (rank == 1) {
       const bp_error why = why_error();
       agent.api().abort(agent.self(), &why);
-      return over.wait();
+      return done.wait();
     }
     bp_error err = fresh_error();
     EXPECT_EQ(agent.run(recv_op(1, 5, &byte, 1), &err), BP_PEER_LOST);
     EXPECT_EQ(err.peer_rank, 1) << err.text;
-    over.count_down();
+    done.count_down();
   });
 }
 
 TEST(Timeout, OfACollectiveEndsTheGroup) {
-  std::latch over(1);
-  on_group(2, [&over](Agent& agent, int32_t rank) {
-    if (rank == 1) return over.wait();
+  std::latch done(1);
+  on_group(2, [&done](Agent& agent, int32_t rank) {
+    if (rank == 1) return done.wait();
     for (const char* what : {"first", "later"}) {
       bp_op op = make_op(BP_BARRIER);
       op.seq = 41;
@@ -139,24 +139,24 @@ TEST(Timeout, OfACollectiveEndsTheGroup) {
       EXPECT_EQ(agent.run(op, &err), BP_TIMEOUT) << what;
       EXPECT_NE(std::string(err.text).find("barrier #41 did not end within 20 ms"), std::string::npos) << err.text;
     }
-    over.count_down();
+    done.count_down();
   });
 }
 
-// bcube ignores gloo's timeouts; ours hold.
-TEST(Timeout, HoldsWithEachAlgorithm) {
+// bcube ignores gloo's timeouts.
+TEST(Timeout, AppliesToEachAlgorithm) {
   for (const char* algorithm : {"ring", "bcube", "direct"}) {
-    std::latch over(1);
+    std::latch done(1);
     on_group(2,
-             [&over](Agent& agent, int32_t rank) {
-               if (rank == 1) return over.wait();
+             [&done](Agent& agent, int32_t rank) {
+               if (rank == 1) return done.wait();
                int32_t data = 1;
                bp_op op = make_op(BP_ALL_REDUCE, BP_I32);
                op.flags = BP_OP_SYNC;
                op.input = op.output = span(&data, 1);
                op.timeout_ns = 20'000'000;
                EXPECT_EQ(agent.run(op), BP_TIMEOUT);
-               over.count_down();
+               done.count_down();
              },
              {{"algorithm", algorithm}});
   }
@@ -170,7 +170,7 @@ TEST(PeerLost, IsNamed) {
     EXPECT_EQ(agent.run(recv_op(2, 1, &byte, 1), &err), BP_PEER_LOST);
     EXPECT_EQ(err.peer_rank, 2);
     EXPECT_NE(std::string(err.text).find("rank 2"), std::string::npos) << err.text;
-    // The others still talk to each other.
+    // The remaining ranks can still communicate.
     if (rank == 0) expect_done(agent, send_op(1, 1, &byte, 1));
     if (rank == 1) expect_done(agent, recv_op(0, 1, &byte, 1));
   });
@@ -187,8 +187,8 @@ TEST(PeerLost, EndsACollectiveThatNeedsIt) {
   });
 }
 
-// The connection that ended first was not that of the rank that the core knows to be lost.
-TEST(PeerLost, IsWhomTheAbortNames) {
+// The first connection to end may not be that of the rank that the core knows to be lost.
+TEST(PeerLost, NamesTheCulpritOfTheAbort) {
   on_group(2, [](Agent& agent, int32_t rank) {
     if (rank == 1) return;
     bp_op op = make_op(BP_BARRIER);
@@ -203,7 +203,7 @@ TEST(PeerLost, IsWhomTheAbortNames) {
   });
 }
 
-TEST(PeerLost, EndsAReceiveFromAnyOnceNobodyIsLeft) {
+TEST(PeerLost, EndsAnAnySourceReceiveWhenAllOthersLeft) {
   on_group(3, [](Agent& agent, int32_t rank) {
     if (rank != 0) return;
     char byte = 0;
@@ -211,7 +211,7 @@ TEST(PeerLost, EndsAReceiveFromAnyOnceNobodyIsLeft) {
   });
 }
 
-// gloo alone would end the process.
+// gloo alone would exit the process.
 TEST(Mismatch, OfCountsIsReported) {
   on_group(2, [](Agent& agent, int32_t rank) {
     std::vector<float> data(rank == 0 ? 1000 : 400);
@@ -228,11 +228,11 @@ TEST(Mismatch, OfCountsIsReported) {
   });
 }
 
-TEST(Cancel, OfAQueuedCollectiveTakesItOut) {
-  std::latch over(1);
+TEST(Cancel, RemovesAQueuedCollective) {
+  std::latch done(1);
   on_group(2,
-           [&over](Agent& agent, int32_t rank) {
-             if (rank == 1) return over.wait();
+           [&done](Agent& agent, int32_t rank) {
+             if (rank == 1) return done.wait();
              bp_op op = make_op(BP_BARRIER);
              bp_work* const running = started(agent, op);
              op.seq = 1;
@@ -242,7 +242,7 @@ TEST(Cancel, OfAQueuedCollectiveTakesItOut) {
              const bp_error why = why_error();
              agent.api().abort(agent.self(), &why);
              EXPECT_EQ(finished(agent, running), BP_PEER_LOST);
-             over.count_down();
+             done.count_down();
            },
            {{"threads", "1"}});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of the plugin gloo share: groups of agents on threads, operations in short form.
+// Helpers for tests of the plugin gloo: groups of agents on threads, operations in short form.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -61,13 +61,13 @@ inline bp_error fresh_error() {
   return err;
 }
 
-// Runs and expects success, with the error's text if not.
+// Runs the operation and expects success.
 inline void expect_done(Agent& agent, const bp_op& op) {
   bp_error err = fresh_error();
   EXPECT_EQ(agent.run(op, &err), BP_OK) << err.text;
 }
 
-// Submits without BP_OP_SYNC and expects that; null if done at once.
+// Submits without BP_OP_SYNC and expects success. Returns null if done at once.
 inline bp_work* started(Agent& agent, bp_op op) {
   op.flags = 0;
   bp_work* work = nullptr;

@@ -11,7 +11,7 @@
 namespace backplane::test {
 namespace {
 
-constexpr int64_t kSoon = 50'000'000;  // ns: long enough for a message, short enough to wait out
+constexpr int64_t kShortTimeout = 50'000'000;  // ns: long enough for a message, short enough to wait out
 
 std::vector<char> pattern(uint64_t size, int seed) {
   std::vector<char> data(size);
@@ -28,7 +28,7 @@ void expect_received(Agent& agent, int32_t peer, uint64_t tag, const std::vector
   EXPECT_EQ(result.bytes, expected.size());
 }
 
-TEST(Message, ArrivesWhole) {
+TEST(Message, ArrivesAtEachSize) {
   on_group(2, [](Agent& agent, int32_t rank) {
     for (const uint64_t size : {0UL, 1UL, 47UL, 4096UL, 65537UL, 5'000'000UL}) {
       std::vector<char> data = pattern(size, 1);
@@ -38,7 +38,7 @@ TEST(Message, ArrivesWhole) {
   });
 }
 
-TEST(Message, KeepsItsOrderPerTag) {
+TEST(Message, IsOrderedPerTag) {
   on_group(2, [](Agent& agent, int32_t rank) {
     std::vector<std::vector<char>> data;
     for (int i = 0; i < 6; ++i) data.push_back(pattern(100, i));
@@ -52,7 +52,7 @@ TEST(Message, KeepsItsOrderPerTag) {
   });
 }
 
-TEST(Message, MatchesAllBitsOfATag) {
+TEST(Message, MatchesAll64BitsOfATag) {
   on_group(2, [](Agent& agent, int32_t rank) {
     const uint64_t tags[] = {0, UINT64_C(0xffffffff), BP_TAG_INTERNAL, BP_TAG_INTERNAL | UINT64_C(0x0300000000000001),
                              UINT64_C(0xffffffffffffffff)};
@@ -92,13 +92,13 @@ TEST(Message, ComesFromAnySource) {
   });
 }
 
-TEST(Message, GoesToItself) {
+TEST(Message, IsDeliveredToSelf) {
   for (const int32_t world : {1, 2}) {
     on_group(world, [](Agent& agent, int32_t rank) {
       std::vector<char> data = pattern(1000, 5);
       expect_done(agent, send_op(rank, 1, data.data(), data.size()));
       expect_received(agent, rank, 1, data, rank);
-      // The receive first, and from anyone.
+      // The receive is posted first.
       for (const int32_t from : {rank, BP_ANY_SOURCE}) {
         std::vector<char> got(1000);
         bp_result result = fresh_result();
@@ -109,7 +109,7 @@ TEST(Message, GoesToItself) {
         EXPECT_EQ(got, data);
         EXPECT_EQ(result.source, rank);
       }
-      // A receive from anyone ends when all others have left, so they stay until here.
+      // A receive from any source fails when all others have left, so they stay until here.
       expect_done(agent, make_op(BP_BARRIER));
     });
   }
@@ -134,7 +134,7 @@ TEST(Message, MayBeShorterThanItsBuffer) {
   });
 }
 
-TEST(Message, TooLongIsAnErrorAndTheGroupStaysUsable) {
+TEST(Message, TooLongFailsAndTheGroupStaysUsable) {
   on_group(2, [](Agent& agent, int32_t rank) {
     for (const int32_t peer : {1 - rank, rank, BP_ANY_SOURCE}) {
       std::vector<char> data = pattern(3'000'000, 3);
@@ -155,7 +155,7 @@ TEST(Message, TooLongIsAnErrorAndTheGroupStaysUsable) {
   });
 }
 
-TEST(Message, GoesBothWaysAtOnce) {
+TEST(Message, TravelsBothWaysConcurrently) {
   on_group(2, [](Agent& agent, int32_t rank) {
     std::vector<char> out = pattern(20'000'000, rank);
     bp_work* const sending = started(agent, send_op(1 - rank, 1, out.data(), out.size()));
@@ -164,7 +164,7 @@ TEST(Message, GoesBothWaysAtOnce) {
   });
 }
 
-TEST(Message, ManyReceivesWaitWithoutStarvingACollective) {
+TEST(Message, PendingReceivesDoNotBlockACollective) {
   on_group(2, [](Agent& agent, int32_t rank) {
     constexpr uint64_t kMany = 64;
     std::vector<char> data(kMany);
@@ -183,9 +183,8 @@ TEST(Message, ManyReceivesWaitWithoutStarvingACollective) {
   });
 }
 
-// What a receive that was given up has asked for is not lost: the next receive gets it.
-// One thread moves the bytes for all: the one whose message comes last, while the other's have long been there.
-TEST(Message, GetsOnWhileAnotherThreadDrives) {
+// One thread moves the bytes for all threads, including those of a receive that completes last.
+TEST(Message, ProgressesWhileAnotherThreadDrives) {
   on_group(2, [](Agent& agent, int32_t rank) {
     std::vector<char> data = pattern(200'000, 4);
     if (rank == 0) {
@@ -215,7 +214,7 @@ TEST(Message, SurvivesACancelledReceive) {
         agent.api().work_cancel(agent.self(), work);
         EXPECT_EQ(finished(agent, work), BP_CANCELLED);
         bp_op timed = recv_op(from_any ? BP_ANY_SOURCE : 0, 6, got.data(), got.size());
-        timed.timeout_ns = kSoon;
+        timed.timeout_ns = kShortTimeout;
         EXPECT_EQ(agent.run(timed), BP_TIMEOUT);
       }
       bp_op barrier = make_op(BP_BARRIER);
@@ -229,8 +228,8 @@ TEST(Message, SurvivesACancelledReceive) {
   });
 }
 
-// Between the last look at a receive and its end a message may come.
-TEST(Message, IsNotLostToAReceiveWhoseTimeIsJustOver) {
+// A message may arrive between the last test of a receive and its end.
+TEST(Message, IsNotLostToAReceiveThatTimesOut) {
   constexpr int kMessages = 300;
   on_group(2, [](Agent& agent, int32_t rank) {
     std::vector<char> data = pattern(100, 3);
@@ -255,11 +254,11 @@ TEST(Message, MayArriveAfterItsSendTimedOut) {
     if (rank == 0) {
       std::vector<char> data = pattern(700, 4);
       bp_op op = send_op(1, 2, data.data(), data.size());
-      op.timeout_ns = kSoon;
+      op.timeout_ns = kShortTimeout;
       bp_error err = fresh_error();
       EXPECT_EQ(agent.run(op, &err), BP_TIMEOUT);
       EXPECT_NE(std::string(err.text).find("send to rank 1 with tag 2"), std::string::npos) << err.text;
-      std::fill(data.begin(), data.end(), 'z');  // the buffer is the user's again
+      std::fill(data.begin(), data.end(), 'z');  // the buffer belongs to the user again
       expect_done(agent, barrier);
       data = pattern(10, 5);
       expect_done(agent, send_op(1, 2, data.data(), data.size()));
@@ -271,7 +270,7 @@ TEST(Message, MayArriveAfterItsSendTimedOut) {
   });
 }
 
-TEST(Message, ReachesItsReceiverThoughTheSenderLeaves) {
+TEST(Message, ArrivesAfterItsSenderLeft) {
   on_group(2, [](Agent& agent, int32_t rank) {
     std::vector<char> data = pattern(30'000'000, 6);
     if (rank == 0) expect_done(agent, send_op(1, 1, data.data(), data.size()));

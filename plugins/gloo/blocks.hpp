@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The blocks of a v-variant. The ABI places them anywhere (displs); gloo wants them one after the other.
+// Blocks of v-variants. The ABI allows any displacements; gloo wants contiguous blocks.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,10 @@ class Blocks {
   bool contiguous_ = true;
 };
 
-// The user's memory itself if its blocks are contiguous, else a copy in which they are. `blocks` must outlive it.
-class Packed {
+// The user's memory if its blocks are contiguous, else a contiguous copy. `blocks` must outlive this object.
+class ContiguousBlocks {
  public:
-  Packed(const Blocks& blocks, void* user, bool always_copy = false)
+  ContiguousBlocks(const Blocks& blocks, void* user, bool always_copy = false)
       : blocks_(blocks), user_(static_cast<char*>(user)) {
     if (always_copy || !blocks.contiguous()) copy_.reset(new char[blocks.total()]);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a pair reads and writes, on gloo's thread or on its driver's.
+// Reading and writing of a pair, on gloo's thread or on the driver's.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint32_t kIn = EPOLLIN;
 constexpr uint32_t kOut = EPOLLOUT;
-constexpr uint32_t kNone = EPOLLET;  // that a connection has broken down is told once, not again and again
+constexpr uint32_t kNone = EPOLLET;  // edge-triggered: a broken connection is reported once
 constexpr int kReadsAtOnce = 64;
 
 }  // namespace
@@ -33,7 +33,7 @@ int Pair::take() {
 
 void Pair::give_back() {
   const std::lock_guard lock(m_);
-  ended_ = false;
+  has_ended_ = false;
   if (state_ == CONNECTED) {
     const bool written = write_queued();
     expect_events(written ? kIn : kIn | kOut);
@@ -52,17 +52,17 @@ Pair::Progress Pair::advance() {
   const bool written = state_ == CONNECTED && write_queued();
   bool moved = tx_.size() < queued;
   try {
-    // Not for ever: whoever drives has a deadline of its own.
-    for (int reads = 0; reads < kReadsAtOnce && !ended_ && read(); ++reads) moved = true;
+    // Bounded, because the driver has a deadline.
+    for (int reads = 0; reads < kReadsAtOnce && !has_ended_ && read(); ++reads) moved = true;
   } catch (const std::exception&) {
-    ended_ = true;  // gloo's thread meets the same
+    has_ended_ = true;  // gloo's thread will see the same error
   }
-  if (ended_ || state_ != CONNECTED) return Progress::kEnded;
+  if (has_ended_ || state_ != CONNECTED) return Progress::kEnded;
   if (moved) return Progress::kMoved;
   return written ? Progress::kIdle : Progress::kBlocked;
 }
 
-// What gloo's thread is to be woken for. It always is when a connection breaks down.
+// Sets the events that wake gloo's thread. A broken connection always does.
 void Pair::expect_events(uint32_t events, int change) {
   epoll_event event = {};
   event.events = events;
@@ -70,11 +70,11 @@ void Pair::expect_events(uint32_t events, int change) {
   epoll_ctl(epoll_descriptor(*device_), change, fd_, &event);
 }
 
-// gloo takes its descriptor out of its loop when it closes, and ends the process if it is not in there: as when the
-// connection that it has just accepted is gone again.
-void Pair::be_registered() { expect_events(kNone, EPOLL_CTL_ADD); }
+// gloo removes its descriptor from its loop on close and aborts if it is not registered, as with a connection that ends
+// right after accept.
+void Pair::ensure_registered() { expect_events(kNone, EPOLL_CTL_ADD); }
 
-// What gloo throws ends the connection here, under the lock: once that is free the pair may be.
+// Exceptions end the connection here, under the lock: the pair may be destroyed once it is released.
 void Pair::handleReadWrite(int events) {
   struct OnLoop {
     explicit OnLoop(bool& set) : flag(set) { flag = true; }
@@ -90,7 +90,7 @@ void Pair::handleReadWrite(int events) {
 
 void Pair::move(int events) {
   if (driven_) {
-    // Only for what a thread that does not drive could not write at once.
+    // Data that a thread without the driver role could not write at once.
     const bool written = write_queued();
     if (state_ == CLOSED) return;
     if (!written) {
@@ -111,12 +111,12 @@ void Pair::move(int events) {
   }
 }
 
-// True: all of it.
+// Returns true if nothing is left.
 bool Pair::write_queued() {
-  while (!held_.empty()) {
-    const ssize_t written = ::send(fd_, held_.data(), held_.size(), MSG_NOSIGNAL);
+  while (!pending_notifications_.empty()) {
+    const ssize_t written = ::send(fd_, pending_notifications_.data(), pending_notifications_.size(), MSG_NOSIGNAL);
     if (written >= 0) {
-      held_.erase(0, static_cast<size_t>(written));
+      pending_notifications_.erase(0, static_cast<size_t>(written));
     } else if (errno != EINTR) {
       if (errno != EAGAIN && on_loop_) signalException(std::string("cannot send: ") + std::strerror(errno));
       return false;
@@ -126,23 +126,24 @@ bool Pair::write_queued() {
   return tx_.empty();
 }
 
-// Like the overridden one but for SIGPIPE, errors and drivers. On a thread of the user an error is left to gloo's
-// thread, which meets it at once: closing waits for that thread, which may wait for a lock that this one holds.
+// Like the overridden function except for SIGPIPE, errors and drivers. On a user's thread errors are left to gloo's
+// thread, which sees them at once: closing waits for that thread, which may wait for a lock of the caller.
 bool Pair::write(Op& op) {
   if (state_ == CLOSED) return false;
-  const bool queued = !tx_.empty();  // then it is the first of those; gloo writes a new one at once only if none waits
-  Visit buffer(op.ubuf);
+  const bool queued = !tx_.empty();  // a queued operation is the first in the queue; gloo writes a new one directly
+                                     // only if the queue is empty
+  BufferRef buffer(op.ubuf);
   if (op.getOpcode() == Op::SEND_UNBOUND_BUFFER && !buffer) {
     if (on_loop_) signalException("a message was given up while it was being sent");
     return false;
   }
   if (op.getOpcode() != Op::SEND_UNBOUND_BUFFER && !queued && is_driver()) {
-    held_.append(reinterpret_cast<const char*>(&op.preamble), sizeof(op.preamble));
+    pending_notifications_.append(reinterpret_cast<const char*>(&op.preamble), sizeof(op.preamble));
     return true;
   }
   while (op.nwritten < op.preamble.nbytes) {
     std::array<iovec, 3> pieces;
-    pieces[0] = {held_.data(), held_.size()};
+    pieces[0] = {pending_notifications_.data(), pending_notifications_.size()};
     int count = 0;
     prepareWrite(op, buffer.for_gloo(), &pieces[1], count);
     msghdr message = {};
@@ -150,13 +151,13 @@ bool Pair::write(Op& op) {
     message.msg_iovlen = static_cast<size_t>(count) + 1;
     const ssize_t written = sendmsg(fd_, &message, MSG_NOSIGNAL);
     if (written >= 0) {
-      const size_t of_held = std::min(static_cast<size_t>(written), held_.size());
-      held_.erase(0, of_held);
-      op.nwritten += static_cast<size_t>(written) - of_held;
+      const size_t of_pending = std::min(static_cast<size_t>(written), pending_notifications_.size());
+      pending_notifications_.erase(0, of_pending);
+      op.nwritten += static_cast<size_t>(written) - of_pending;
     } else if (errno != EINTR) {
       if (errno != EAGAIN && on_loop_) signalException(std::string("cannot send: ") + std::strerror(errno));
       if (queued || !is_driver()) return false;
-      tx_.push_back(std::move(op));  // here, because gloo would wake its own thread for it
+      tx_.push_back(std::move(op));  // here, because gloo would wake its own thread
       return true;
     }
   }
@@ -170,12 +171,12 @@ bool Pair::read() {
     prepare_payload();
     if (rx_.ubuf && !read_payload()) return false;
   }
-  if (const Visit visit(rx_.ubuf); !::gloo::transport::tcp::Pair::read()) return false;
+  if (const BufferRef visit(rx_.ubuf); !::gloo::transport::tcp::Pair::read()) return false;
   if (spill_) finish_spill();
   return true;
 }
 
-// False: not all of it has come yet, or the connection has ended.
+// Returns false if it is incomplete or the connection has ended.
 bool Pair::read_preamble() {
   while (rx_.nread < sizeof(rx_.preamble)) {
     const size_t got = receive(reinterpret_cast<char*>(&rx_.preamble) + rx_.nread, sizeof(rx_.preamble) - rx_.nread);
@@ -185,9 +186,9 @@ bool Pair::read_preamble() {
   return true;
 }
 
-// The same.
+// Returns false if it is incomplete or the connection has ended.
 bool Pair::read_payload() {
-  const Visit buffer(rx_.ubuf);
+  const BufferRef buffer(rx_.ubuf);
   if (!buffer) return false;
   const size_t end = sizeof(rx_.preamble) + rx_.preamble.length;
   while (rx_.nread < end) {
@@ -199,14 +200,14 @@ bool Pair::read_payload() {
   return true;
 }
 
-// 0: nothing is there, or the connection has ended.
+// Returns 0 if there are no data or the connection has ended.
 size_t Pair::receive(void* to, size_t bytes) {
   for (;;) {
     const ssize_t got = ::recv(fd_, to, bytes, 0);
     if (got > 0) return static_cast<size_t>(got);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return 0;
-    ended_ = true;
+    has_ended_ = true;
     if (on_loop_) {
       signalException(got == 0 ? std::string("the connection was closed")
                                : std::string("cannot receive: ") + std::strerror(errno));
