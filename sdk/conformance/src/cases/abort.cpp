@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Abort gets everybody out. It concerns one rank, and peers may notice; so in most cases one rank aborts, and the
-// others have nothing in flight then.
+// Abort ends all operations of a rank. Peers may notice, so in most cases one rank aborts while the others have nothing
+// in flight.
 #include <algorithm>
 
 #include "async_support.hpp"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kCause = "rank 77 of the cause was lost";
 
-// Who aborts in this run; the same on all ranks.
+// The rank that aborts in this run; the same on all ranks.
 bool aborts(Rank& rank) {
   return static_cast<int32_t>(rank.shared_random()() % static_cast<uint64_t>(rank.size())) == rank.id();
 }
@@ -196,7 +196,7 @@ void many_pending(Rank& rank) {
   rank.barrier();
 }
 
-// One thread submits again and again; abort comes at any moment.
+// One thread submits continuously; abort comes at a random moment.
 void beside_submits(Rank& rank) {
   const auto agent = rank.open();
   rank.barrier();

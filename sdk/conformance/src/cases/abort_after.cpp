@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What holds after an abort: for the group, for other groups, and for what had ended before.
+// Guarantees after an abort: for the group, for other groups, and for operations that had ended before.
 #include "async_support.hpp"
 
 namespace backplane::conformance {
@@ -14,7 +14,7 @@ void expect_first_cause(Rank& rank, const Outcome& outcome, const std::string& w
              outcome.text());
 }
 
-// Every kind of operation that the backend has, as small as it can be.
+// One operation of each native kind, of the smallest size.
 std::vector<bp_op> one_of_each(Rank& rank, int32_t* memory, const std::vector<uint64_t>& zeros) {
   std::vector<bp_op> ops;
   for (uint32_t kind = 0; kind < BP_OP_COUNT; ++kind) {
@@ -138,7 +138,7 @@ void done_stays_done(Rank& rank) {
   rank.barrier();
 }
 
-// Right after abort, nobody else knowing or helping.
+// Destroy right after an abort that no other rank knows of.
 void destroy_afterwards(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> memory(1000);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations in flight: what work_test and work_wait say, to whom, and for how long. The ABI has no callbacks; what
-// users of other libraries do in them is here a thread that waits, and submits when it has seen the end.
+// Operations in flight: the results of work_test and work_wait. The ABI has no callbacks; a thread that waits and then
+// submits takes their place.
 #include "async_support.hpp"
 
 namespace backplane::conformance {
@@ -80,7 +80,7 @@ void wait_twice(Rank& rank) {
   exchange.check(rank);
 }
 
-// A message that is too long is the one failure that every backend with recv must be able to have.
+// Truncation is the one failure that every backend with recv must report.
 void wait_after_error(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> small(8);
@@ -202,7 +202,7 @@ void waits_in_several_threads(Rank& rank) {
   }
 }
 
-// Pairs of ranks: one makes no call after submit, and the other one's operations end all the same.
+// Pairs of ranks: one makes no call after submit; the operations of the other must still complete.
 void autonomous(Rank& rank) {
   const auto agent = rank.open();
   const int32_t partner = rank.id() ^ 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How operations in flight are given up, and how a group ends beside them.
+// Cancellation of operations in flight, and the end of a group that has some.
 #include <algorithm>
 
 #include "async_support.hpp"
@@ -24,8 +24,8 @@ struct Message {
   std::vector<uint8_t> got;
 };
 
-// What follows a cancel: the recv ended with BP_CANCELLED, and the message goes to the next one; or the cancel did
-// nothing, and the message still comes.
+// After a cancel: either the recv ended with BP_CANCELLED and the message goes to the next recv, or the cancel had no
+// effect and the recv gets the message.
 void expect_cancelled_or_message(Rank& rank, Agent& agent, Message& message, Pending& recv, const Outcome& after) {
   rank.require(after.status == BP_CANCELLED || after.status == BP_AGAIN,
                "a cancelled recv ends with BP_CANCELLED, or goes on", after.text());
@@ -95,7 +95,7 @@ void cancel_when_done(Rank& rank) {
   ring(rank, *agent, "after cancels that came too late", 2);
 }
 
-// Cancelled sends may be received or not; neither may harm what follows, and their memory is free then.
+// A cancelled send may be received or not. Later operations must be unaffected, and its buffer is the caller's again.
 void cancel_send(Rank& rank) {
   const auto agent = rank.open();
   rank.barrier();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Notices of the end of operations ("backplane.notify/1").
+// Completion notices ("backplane.notify/1").
 #include <algorithm>
 #include <deque>
 
@@ -46,7 +46,7 @@ class Notices {
   void expect_once() const {
     for (const Notice& each : notices_) rank_.require(each.count <= 1, "one notice of an end", say(each.count.load()));
   }
-  // What has no notice leaves nothing to be seen.
+  // A work without a notice must not change the notice's memory.
   void require_some(const Notice* notice) const {
     if (notice == nullptr) rank_.skip("operations of this kind have no notice here");
   }
@@ -92,7 +92,7 @@ void notify_once(Rank& rank) {
   notices.expect_once();
 }
 
-// What ends without success: cancelled, and aborted.
+// Operations that end without success: cancelled and aborted.
 void notify_failures(Rank& rank) {
   const auto agent = rank.open();
   Notices notices(rank, *agent);
@@ -136,7 +136,7 @@ void notify_failures(Rank& rank) {
   notices.expect_once();
 }
 
-// Operations of several kinds and sizes get on without a call of any of them.
+// Operations of several kinds and sizes progress without calls by the program.
 void notify_progress(Rank& rank) {
   const auto agent = rank.open();
   Notices notices(rank, *agent);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the cases of async, groups, time, abort and errors have in common.
+// Shared by the cases of async, groups, time, abort and errors.
 #pragma once
 
 #include <atomic>
@@ -14,18 +14,18 @@
 
 namespace backplane::conformance {
 
-constexpr uint64_t kSilentTag = 4'000'000'007;    // nobody ever sends with it
+constexpr uint64_t kSilentTag = 4'000'000'007;    // no message has this tag
 constexpr Nanoseconds kAbortBound = kSecond / 2;  // process_group.h, ABORT; to be scaled
 constexpr Nanoseconds kCloseBound = 5 * kSecond;  // "at most a few seconds"; to be scaled
-constexpr Nanoseconds kPlenty = 10 * kSecond;     // for what ought to end at once; to be scaled
-constexpr uint64_t kLarge = UINT64_C(8) << 20;    // more than kernels and eager protocols take in at one go
+constexpr Nanoseconds kPlenty = 10 * kSecond;     // for operations that should end at once; to be scaled
+constexpr uint64_t kLarge = UINT64_C(8) << 20;    // larger than socket buffers and eager limits
 
-// The usual agent, in a part of the store of its own.
+// An agent of the world, with its own store prefix.
 Plan in_space(const std::string& space);
 // The same for a group of some ranks of the world, in this order, of which the caller is the `place`th.
 Plan in_space(const std::string& space, const std::vector<int32_t>& members, int32_t place);
 
-// Bytes that follow from the key, and the first index at which some differ from them (-1: none does).
+// A pattern derived from the key, and the first index at which bytes differ from it (-1: none).
 std::vector<uint8_t> bytes_of(uint64_t key, uint64_t size);
 int64_t first_wrong(const std::vector<uint8_t>& bytes, uint64_t key);
 
@@ -33,22 +33,22 @@ int64_t first_wrong(const std::vector<uint8_t>& bytes, uint64_t key);
 void require_bytes(Rank& rank, const std::vector<uint8_t>& bytes, uint64_t key, const std::string& what);
 
 // A ring over the agent's group: each of its ranks sends to the next one and receives from the one before. Wrong bytes
-// leave the body; how the operations ended is returned. `salt` sets apart what would otherwise look alike.
+// leave the body; returns how the operations ended. `salt` makes the patterns of different calls differ.
 Outcome try_ring(Rank& rank, Agent& agent, uint64_t tag, uint64_t salt = 0, uint64_t size = 1000);
 // The same, and leaves the body unless it worked. `when` completes "a message ... ".
 void ring(Rank& rank, Agent& agent, const std::string& when, uint64_t tag, uint64_t salt = 0, uint64_t size = 1000);
 
-// One operation of the backend's own for which every rank has to come: all_reduce of one i32 or barrier. False: it has
-// none. `memory` is what all_reduce works on and must outlive it.
+// A native operation that needs every rank: all_reduce of one i32, or barrier. False: the backend has neither. `memory`
+// is the buffer of all_reduce and must outlive it.
 bool make_meeting(const Rank& rank, bp_op& op, int32_t* memory);
 
-// A recv from the next rank for which nothing will come.
+// A recv from the next rank that no message matches.
 bp_op hopeless(Agent& agent, void* memory, uint64_t size);
 
-// Drops every operation of which nothing more is to be learnt: cancels, waits up to a second, else aborts the agent.
+// Ends all operations: cancels, waits up to a second, then aborts the agent.
 void abandon(Rank& rank, Agent& agent, std::vector<Pending>& pending);
 
-// Closes the agent and says so if that took longer than a few seconds.
+// Closes the agent; a finding if that takes longer than a few seconds.
 void close_in_time(Rank& rank, Agent& agent, const std::string& when);
 
 // A thread of a case's own. Its body must not use what may throw BodyEnded: it keeps what it saw for the rank's own

@@ -64,7 +64,7 @@ void operation(Rank& rank) {
   try_counts(rank, group, capability);
 }
 
-// Nobody leaves before everybody has come, whoever is last.
+// No rank leaves a barrier before the last one has entered, whichever that is.
 void barrier(Rank& rank) {
   Collectives group(rank);
   group.require_native(BP_BARRIER);

@@ -41,7 +41,7 @@ void in_place(Rank& rank) {
   for_each(rank, group, may_be_in_place, vary, "no native collective may be in place");
 }
 
-// Each on its element's natural alignment and no better.
+// Buffers aligned to their element's size and no more.
 void misaligned(Rank& rank) {
   Collectives group(rank);
   const auto vary = [&group](Shape shape, const bp_capability& capability) {
@@ -89,7 +89,7 @@ void uneven_counts(Rank& rank) {
   for_each(rank, group, has_counts, vary, "no v-variant is native");
 }
 
-// Nothing at all, with NULL for data, between operations that have something.
+// Empty operations with NULL data between operations with data.
 void zero_counts(Rank& rank) {
   Collectives group(rank);
   const auto vary = [&group](Shape shape, const bp_capability& /*capability*/) {

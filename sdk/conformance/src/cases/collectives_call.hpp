@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One collective on one rank: its buffers, the bp_op, and the proof that it did what it should. Built from a Shape that
-// is the same on all ranks, which therefore know what everybody puts in.
+// One collective on one rank: its buffers, the bp_op, and the check of the result. Built from a Shape that is the same
+// on all ranks, so that each rank knows all inputs.
 #pragma once
 
 #include <functional>
@@ -42,10 +42,10 @@ bool may_be_in_place(uint32_t op);
 
 class Call {
  public:
-  // Fills the input and, where it is to be left alone, remembers it.
+  // Fills the input and keeps a copy of it if the operation must not change it.
   Call(const Shape& shape, int32_t rank, int32_t ranks);
 
-  // Points into this object, which must stay where it is until the operation is over.
+  // Points into this object, which must not move until the operation is terminal.
   bp_op op() const;
 
   // After it has succeeded. "" if the output is right, nothing else of it and nothing around it was written to, and the
@@ -95,13 +95,14 @@ class Collectives {
 
   Rank& rank() { return rank_; }
   Agent& agent() { return *agent_; }
-  // As the agent itself tells it, else the backend; null if the operation is not native for this check's memory.
+  // The capability that the agent declares, else the backend's; null if the operation is not native for the memory in
+  // use.
   const bp_capability* native(uint32_t op) const;
   // Leaves the body, as a skip, if it is not.
   const bp_capability& require_native(uint32_t op);
   std::vector<uint32_t> native_ops() const;  // without send and recv; leaves the body, as a skip, if there are none
 
-  // Runs it on this rank and leaves the body unless all is right. Says so in the matrix.
+  // Runs the collective on this rank, records the result in the matrix, and leaves the body if it is wrong.
   void run(const Shape& shape);
   // Submits it without BP_OP_SYNC; the call must outlive it. `seq` is the next number.
   Pending submit(const Call& call);

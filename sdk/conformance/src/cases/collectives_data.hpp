@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What goes into a collective, and what must come out of it. All ranks can compute every rank's data, for it follows
-// from numbers.
+// Inputs and expected results of collectives. They are computed from numbers, so that each rank knows every rank's
+// data.
 #pragma once
 
 #include <complex>
@@ -20,10 +20,10 @@ bool is_small_float(uint32_t dtype);
 // The alignment that a C compiler gives to such elements, in bytes.
 uint64_t natural_alignment(uint32_t dtype);
 
-// Any bits (bool: 0 or 1): for what is moved and not reduced.
+// Arbitrary bits (bool: 0 or 1), for operations that move data.
 void fill_bits(uint32_t dtype, void* data, uint64_t count, uint64_t name);
 
-// What one of `ranks` ranks puts into a reduction. Integers take any value and wrap, but for avg, whose sum does not.
+// The operands of one of `ranks` ranks in a reduction. Integers take any value and wrap, except with avg.
 // Small floats are chosen so that the reduction is exact in every order; no float overflows.
 void fill_operands(uint32_t dtype, uint32_t reduce_op, void* data, uint64_t count, uint64_t name, int32_t rank,
                    int32_t ranks);
@@ -31,7 +31,7 @@ void fill_operands(uint32_t dtype, uint32_t reduce_op, void* data, uint64_t coun
 // A rank's factor for premul_sum: one element.
 void fill_factor(uint32_t dtype, void* factor, int32_t rank);
 
-// A reduction as it should come out, whatever the order of its operations.
+// The expected result of a reduction, independent of the order of its additions.
 class Reduction {
  public:
   Reduction(uint32_t dtype, uint32_t reduce_op, uint64_t count, int32_t ranks);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that do not agree about a collective. To name who is wrong is the core's business. A backend owes that nobody
-// crashes, that nobody writes outside its buffers, and that everybody gets out: by an error, by a result that makes no
-// sense, or by abort.
+// Ranks that disagree about a collective. The core finds the culprit. A backend must not crash, must not write outside
+// the buffers, and must let every rank return: with an error, with an arbitrary result, or by abort.
 #include "../names.hpp"
 #include "collectives.hpp"
 #include "collectives_call.hpp"
@@ -13,7 +12,7 @@ namespace {
 constexpr Nanoseconds kPatience = 120 * kMillisecond;  // for what may well come to an end; scaled
 constexpr Nanoseconds kAbort = 500 * kMillisecond;     // process_group.hpp, ABORT
 
-// Runs `mine` in a group of its own, with BP_OP_SYNC or not, and gets out of it.
+// Runs `mine` in a separate group, with or without BP_OP_SYNC, and closes the group.
 void get_out(Rank& rank, const Shape& mine, const std::string& what) {
   static thread_local uint64_t number = 0;
   Plan plan;
@@ -47,7 +46,7 @@ void get_out(Rank& rank, const Shape& mine, const std::string& what) {
   rank.barrier();
 }
 
-// `vary` makes the odd one's shape of the common one. False: there is no such mismatch in this operation.
+// `vary` derives the deviating rank's shape from the common one. False: the operation has no such mismatch.
 template <typename Vary>
 void mismatch(Rank& rank, const char* of, const Vary& vary, const char* none) {
   std::vector<Shape> shapes;

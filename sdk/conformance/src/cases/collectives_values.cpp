@@ -37,7 +37,7 @@ const double kNan = std::nan("");
 
 constexpr uint64_t kScenes = 10;
 
-// What a rank puts into element i: scenes in which every order of operations gives the same.
+// The operand of a rank at element i: values whose reduction does not depend on the order.
 double special(uint64_t i, int32_t rank, int32_t ranks) {
   const bool first = rank == static_cast<int32_t>(i / kScenes % static_cast<uint64_t>(ranks));
   const bool second = rank == static_cast<int32_t>((i / kScenes + 1) % static_cast<uint64_t>(ranks));
@@ -191,7 +191,7 @@ void booleans(Rank& rank) {
       rank, [](uint32_t dtype, uint32_t) { return dtype == BP_BOOL; }, "no reduction of bool is native");
 }
 
-// What is moved is bits: NaNs keep theirs, zeros their sign.
+// Moving keeps all bits: payloads of NaNs and signs of zeros.
 void bits_kept(Rank& rank) {
   Collectives group(rank);
   uint64_t number = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that die. The harness plays the core's part: when a rank is lost, the monitors of all others abort, naming it.
+// Ranks that die. As the core would, the monitors of all other ranks abort with the name of the lost rank.
 #include <poll.h>
 #include <signal.h>
 
@@ -14,7 +14,7 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr size_t kLarge = size_t{4} << 20;  // more than any backend sends before it is asked to
+constexpr size_t kLarge = size_t{4} << 20;  // larger than any eager limit
 
 using End = void (*)(Rank& rank);
 
@@ -74,7 +74,7 @@ void mid_operation(Rank& rank, const std::vector<int32_t>& victims, End end, Nan
   deaths.carry_on(std::move(agent));
 }
 
-// Everybody waits for rank 0: who is often special (it draws keys, accepts connections, is the root).
+// All ranks wait for rank 0, which often has special duties (makes keys, accepts connections, is the root).
 void root(Rank& rank) {
   Deaths deaths(rank, {0});
   auto agent = rank.open({}, true);
@@ -98,7 +98,7 @@ void root(Rank& rank) {
   deaths.carry_on(std::move(agent));
 }
 
-// Nobody ever spoke to the rank that dies; the others wait for each other.
+// The victim has never communicated; the others wait for each other.
 void non_neighbour(Rank& rank) {
   Deaths deaths(rank, {rank.size() - 1});
   auto agent = rank.open({}, true);
@@ -112,7 +112,7 @@ void non_neighbour(Rank& rank) {
   deaths.carry_on(std::move(agent));
 }
 
-// Dies at a moment of chance while the caller goes on.
+// Dies at a random moment while the caller continues.
 std::thread die_soon(Rank& rank, Deaths& deaths, int most_milliseconds) {
   const int delay = static_cast<int>(rank.random()() % static_cast<uint64_t>(most_milliseconds + 1));
   return std::thread([&rank, &deaths, delay] {
@@ -181,7 +181,7 @@ void die_in_init(Rank& rank, bool before) {
   }
 }
 
-// A process that stands still for two seconds has not died.
+// A process that is stopped for two seconds has not died.
 void short_stop(Rank& rank) {
   auto agent = rank.open();
   const int32_t sleeper = 1 % rank.size();
@@ -197,7 +197,7 @@ void short_stop(Rank& rank) {
   close_quickly(rank, std::move(agent));
 }
 
-// A rank that leaves in order: what it has sent arrives, and it disturbs only those who wait for it.
+// A rank that leaves in an orderly way: its messages arrive, and only operations that need it fail.
 void clean_exit(Rank& rank) {
   constexpr int kMessages = 3;
   constexpr size_t kBytes = 500;

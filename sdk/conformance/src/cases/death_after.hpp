@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the survivors of a death do, whatever the death was.
+// Checks that survivors of a death make, independent of how the rank died.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace backplane::conformance {
 
-// The ranks that are to die in a case, and what the others must see of it.
+// The ranks that die in a case, and what the survivors must observe.
 class Deaths {
  public:
   // `notice`: how long it takes until a death counts as one (a stopped process), scaled by the caller.
@@ -29,10 +29,10 @@ class Deaths {
   // A victim waits until all survivors have said that they are ready.
   void ready();
   void await_ready();
-  // The last words of a victim: from now on the time counts.
+  // Called by a victim just before it dies; starts the clock.
   void tell_time();
 
-  // The time since the deaths; the limit within which everybody must be out is 2 s (scaled).
+  // The time since the deaths. Survivors must return within 2 s (scaled).
   Nanoseconds since();
   // An operation that could not succeed has ended in time, with BP_PEER_LOST. If `named`, the error tells who.
   void expect_out(const Outcome& outcome, const std::string& what, bool named);

@@ -67,7 +67,7 @@ void connection_reset(Rank& rank) {
   rank.barrier();
 }
 
-// Packets vanish without a word: no connection breaks, nothing arrives.
+// Packets are dropped silently: no connection breaks, nothing arrives.
 void black_hole(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);

@@ -9,7 +9,7 @@
 namespace backplane::conformance {
 namespace {
 
-// Nobody aborts, so that all that the survivors can report is the death itself.
+// No rank aborts, so the survivors can report only the death.
 void report(Rank& rank) {
   const int32_t victim = rank.size() - 1;
   Deaths deaths(rank, {victim});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// all_reduce gives the same bits on every rank: programs keep copies of one model in step by it.
+// all_reduce gives the same bits on every rank, which keeps replicas of a model identical.
 #include <cmath>
 
 #include "../arithmetic.hpp"
@@ -94,7 +94,7 @@ void equal_on_repeat(Rank& rank) {
     rank.step(say("repeating ", reduce_op_name(sum.reduce_op), " of ", sum.count, " x ", dtype_name(sum.dtype)));
     const Guarded first = all_reduce(rank, group, sum, number);
     for (int32_t turn = 0; turn < 10; ++turn) {
-      if ((turn + rank.id()) % 3 == 0) rank.world().look("harness/pause");  // ranks arrive in other orders
+      if ((turn + rank.id()) % 3 == 0) rank.world().look("harness/pause");  // changes the order of arrival
       const Guarded again = all_reduce(rank, group, sum, number);
       const int64_t wrong = first_difference(sum.dtype, first.data(), again.data(), sum.count);
       rank.require(wrong < 0, "the same bits each time", say("element ", wrong, " differs at repetition ", turn));

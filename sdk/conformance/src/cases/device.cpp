@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations in streams of a device (abi/ext/device.h): what follows them there.
+// Operations in streams of a device (abi/ext/device.h), and the order of later work in the stream.
 #include <utility>
 
 #include "async_support.hpp"
@@ -202,7 +202,7 @@ void order_beside_wait(Rank& rank) {
   meeting.finish(pending);
 }
 
-// A backend that orders ahead of the other end has nothing to wait for.
+// A backend that enqueues before its peer is ready does not wait.
 void order_limits(Rank& rank) {
   const OnDevice device = open_on_device(rank);
   const Piece message = device.piece(rank, 1000);

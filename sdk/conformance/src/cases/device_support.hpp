@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the cases of device have in common: "backplane.device/1" with C++ types. They work in the device's default
-// stream, the only one that can be named without knowing the device.
+// Shared by the cases of device: "backplane.device/1" with C++ types. They use the device's default stream, the only
+// one that a program can name without the device's own API.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ struct OnDevice {
   bp_buffer buffer(const Piece& piece) const { return buffer(piece, 0, piece.size()); }
   bp_op send(int32_t peer, uint64_t tag, const Piece& piece) const;
   bp_op recv(int32_t peer, uint64_t tag, const Piece& piece) const;
-  // Has the default stream wait for it.
+  // Makes the default stream wait for it.
   Outcome wait_on_stream(const Pending& pending, Nanoseconds timeout) const;
 };
 

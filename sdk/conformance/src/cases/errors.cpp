@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a backend says when something fails: status, peer, native code and a sentence.
+// The content of error reports: status, peer, native code and text.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -155,7 +155,7 @@ void long_cause(Rank& rank) {
   }
 }
 
-// All ranks abort for the same reason, as the core makes them; whoever is asked later names the same rank.
+// All ranks abort with the same cause, as in the core; later errors must name the same rank.
 void same_culprit(Rank& rank) {
   const int32_t culprit = static_cast<int32_t>(rank.shared_random()() % static_cast<uint64_t>(rank.size()));
   const auto agent = rank.open();
@@ -208,7 +208,7 @@ void names_the_lost(Rank& rank) {
   recv.release();
 }
 
-// A matter of quality: who reads it has nothing else.
+// Level full: a matter of quality.
 void names_the_operation(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> small(8);

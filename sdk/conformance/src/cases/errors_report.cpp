@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What status.h demands of every report, whatever it is about.
+// The rules of status.h for every error report.
 #include <algorithm>
 #include <cstring>
 

@@ -8,7 +8,7 @@
 
 namespace backplane::conformance {
 
-// A failure that was brought about, and the status that it ought to have.
+// A provoked failure and its expected status.
 struct Failed {
   std::string what;
   int32_t status;

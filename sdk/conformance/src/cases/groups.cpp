@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Subgroups. For a plugin a subgroup is an init like any other, with a part of the store, a world size and global ranks
-// of its own: what "split" computes and what a rank is told that is no member is the core's affair and not seen here.
+// Subgroups. For a plugin a subgroup is an init like any other, with its own store prefix, world size and global ranks.
+// The computation of "split" and the handling of non-members belong to the core.
 #include <algorithm>
 #include <numeric>
 
@@ -66,7 +66,7 @@ void undefined_colour(Rank& rank) {
   ring(rank, *world, "in the world, with the rank that had no group", 1, 6);
 }
 
-// Ranks in the opposite order: everything that a group says and takes is in its own numbers.
+// Ranks in reverse order: all ranks in arguments and results are the group's own.
 void key_order(Rank& rank) {
   std::vector<int32_t> members = everybody(rank);
   std::reverse(members.begin(), members.end());

@@ -28,13 +28,13 @@ void alive_at_once(Rank& rank) {
       ring(rank, *groups[i], say("in group ", i, " of ", kCount, " that are alive"), round, i, 100);
     }
   }
-  // In an order of this rank's own: nobody waits for anybody.
+  // In a rank-specific order that needs no synchronisation.
   std::shuffle(groups.begin(), groups.end(), rank.random());
   rank.step("destroying groups in an order that differs between ranks");
   groups.clear();
 }
 
-// What a thread does with its group: a ring over and over. Empty: all was right.
+// Runs the ring repeatedly in a thread. Returns an empty string if all results were right.
 std::string drive(Agent& agent, uint64_t salt, Nanoseconds patience) {
   constexpr uint64_t kSize = 2000;
   const int32_t next = (agent.rank() + 1) % agent.size();

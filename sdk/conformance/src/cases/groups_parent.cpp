@@ -51,7 +51,7 @@ void parent(Rank& rank) {
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "a message that was in flight");
 }
 
-// Other members of the parent take no part, and do not come near the backend meanwhile.
+// Members of the parent that are not in the subgroup do not call the backend meanwhile.
 void parent_members_only(Rank& rank) {
   const auto world = rank.open();
   rank.barrier();

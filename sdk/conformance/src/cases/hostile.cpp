@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Strangers at the ports of the ranks. The job goes on, its bytes are right, and nothing of the strangers stays. What
-// is close to a genuine greeting is made from genuine ones, overheard on loopback of the case's own network.
+// Attackers at the ports of the ranks. The job must continue with correct data and release what the attack used.
+// Attacks that imitate a genuine opening modify openings captured on loopback of the case's private network.
 #include <poll.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace backplane::conformance {
 namespace {
 
-// Leaves the body if nothing genuine is known of any port.
+// Leaves the body if no genuine opening was captured.
 void need_genuine(Attack& attack) {
   for (const Listener& target : attack.targets()) {
     if (!attack.genuine(target).empty()) return;
@@ -138,7 +138,7 @@ void replay(Attack& attack) {
   });
 }
 
-// Many connections that never come to the end of their greeting.
+// Many connections that never complete their opening.
 void slow_loris(Attack& attack) {
   constexpr int kPause = 100;  // milliseconds between two bytes: twenty in all
   attack.take_time();
@@ -188,7 +188,7 @@ void flood(Attack& attack) {
   }
 }
 
-// Says what a rank would say and reads nothing of the answers.
+// Sends a genuine opening and never reads.
 void slow_reader(Attack& attack) {
   constexpr int kSmallest = 2048;
   attack.take_time();

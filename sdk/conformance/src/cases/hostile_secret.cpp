@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plugin is not told the secret: all that its group may know of itself comes from the store, which only ranks of the
-// job read and write (abi/ext/security.h). So another secret means another store, and a rank of another job comes here
-// only if somebody leads it: one of its peers says in their store where it listens, and is killed; a relay takes the
-// place and connects whoever dials it to a rank of our job. Each of the two peers is replaced in turn, for a backend
-// may dial lower ranks or higher ones.
+// A plugin does not get the secret. Its group's data comes from the store, which only ranks of the job can use
+// (abi/ext/security.h), so jobs with different secrets have different stores. To bring a rank of another job here, one
+// of its peers publishes its address in their store and is killed; a relay listens at that address and forwards to a
+// rank of this job. Each of the two peers is replaced in turn, since a backend may connect to lower or to higher ranks.
 #include "hostile_secret.hpp"
 
 #include <poll.h>
@@ -42,7 +41,7 @@ constexpr Nanoseconds kPublishTime = 300 * kMillisecond;  // for a rank that lis
 constexpr Nanoseconds kListenTime = 10 * kSecond;         // until a rank listens, or has given up its port
 constexpr uint64_t kTags = 10;
 
-// Listens in the place of another process, and connects whoever dials it to `behind`.
+// Listens at the address of a killed process and forwards connections to `behind`.
 class Relay {
  public:
   explicit Relay(Listener behind) : behind_(std::move(behind)) {}
@@ -52,7 +51,7 @@ class Relay {
     if (listener_ >= 0) ::close(listener_);
   }
 
-  // False: the place is still taken.
+  // False: the address is still in use.
   bool listen(const Listener& place) {
     const int fd = ::socket(place.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     const int on = 1;
@@ -67,7 +66,7 @@ class Relay {
     return false;
   }
 
-  // Accepts, and passes on what there is; waits a moment for something to do.
+  // Accepts connections and forwards data; waits briefly if there is none.
   void turn() {
     std::vector<pollfd> polled = {{listener_, POLLIN, 0}};
     for (const Line& line : lines_) {
@@ -119,7 +118,7 @@ Listener listener_at(const std::string& address) {
   return {any.sa_family, address};
 }
 
-// Where this process listens, as the members tell each other; empty: nowhere.
+// The address that this process listens on, as text; empty: none.
 std::string own_door() {
   const std::set<Listener> doors = own_listeners();
   return doors.empty() ? "" : doors.begin()->address;
@@ -177,7 +176,7 @@ void be_replaced(Rank& rank, int32_t turn, bool secure) {
 
 void talk(Rank& rank, Agent& agent, int32_t peer) {
   rank.step("talking to a rank of another job");
-  constexpr size_t kRoom = 40'000;  // for whatever our job's ranks send each other
+  constexpr size_t kRoom = 40'000;  // for messages between ranks of this job
   std::vector<std::vector<char>> inbound(kTags, std::vector<char>(kRoom));
   const std::vector<char> word(100, 'x');
   std::vector<Pending> receives;
@@ -202,7 +201,7 @@ void talk(Rank& rank, Agent& agent, int32_t peer) {
   }
 }
 
-// Starts as a rank whose peer is out of reach while somebody of another job is not.
+// Starts a rank whose peer's address leads to a rank of another job.
 void start_among_strangers(Rank& rank, const Plan& plan) {
   const Nanoseconds begin = now();
   Outcome outcome;
@@ -222,7 +221,7 @@ void call(Rank& rank, int32_t turn, bool secure) {
   rank.publish(say("over/", turn), "");
 }
 
-// Waits for a peer that does not come.
+// Starts with a peer that never comes.
 void wait_for_absent_peer(Rank& rank, bool secure) {
   const int32_t turn = rank.id();
   if (turn > 0) rank.await_value(say("over/", turn - 1));
@@ -233,7 +232,7 @@ void wait_for_absent_peer(Rank& rank, bool secure) {
   start_among_strangers(rank, plan_of(say("early/", turn), turn, secure, kWaitTime));
 }
 
-// How many calls were passed on in this turn.
+// Returns the number of connections that were forwarded in this turn.
 int redirect_caller(Rank& rank, int32_t turn) {
   const std::string door = rank.await_value(say("door/", turn));
   const std::string place = door.empty() ? "" : rank.await_value(say("place/", turn));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank of another job that dials the ranks of this one.
+// A rank of another job connects to the ranks of this one.
 #pragma once
 
 #include "rank.hpp"
 
 namespace backplane::conformance {
 
-// The members of such a case: ranks 0 and 1 are our job, rank 2 is the other job's caller, 3 and 4 are peers that it
-// once had; and one extra process.
+// The members of such a case: ranks 0 and 1 are this job, rank 2 is the caller of the other job, 3 and 4 are its former
+// peers; and one extra process, the relay.
 constexpr int32_t kMeetingRanks = 5;
 
 // The whole of such a case, on all members alike. The caller reaches only ranks of our job instead of its peers;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process that is no rank and talks to the ranks' ports: a attack, and the weapons for it.
+// Attacks on the ranks' ports by a process that is no rank.
 #pragma once
 
 #include <deque>
@@ -16,11 +16,11 @@
 
 namespace backplane::conformance {
 
-// A connection of a stranger. All calls return soon, whatever the other side does.
+// A connection of the attacker. No call blocks for long, whatever the other side does.
 class Stranger {
  public:
   explicit Stranger(const Listener& target, int receive_buffer = 0);
-  // One that has been accepted; takes the socket over.
+  // An accepted connection; owns the socket.
   explicit Stranger(int socket) : socket_(socket) {}
   Stranger(Stranger&& other) noexcept;
   Stranger& operator=(Stranger&& other) noexcept;
@@ -41,7 +41,7 @@ class Stranger {
   int socket_ = -1;
 };
 
-// What an attack has to work with. It runs on the extra process, while the ranks exchange verified messages.
+// The attacker's tools. It runs in the extra process while the ranks exchange verified messages.
 class Attack {
  public:
   Attack(Rank& rank, std::vector<Listener> targets, std::unique_ptr<Sniffer> sniffer);
@@ -49,15 +49,15 @@ class Attack {
   Rank& rank() { return rank_; }
   const std::vector<Listener>& targets() const { return targets_; }
   std::string noise(size_t bytes);
-  // How the connections to this target began that were made so far; leaves the body if nothing could be overheard.
+  // The openings of all genuine connections to this target so far; leaves the body if the capture failed.
   const std::vector<Opening>& genuine(const Listener& target);
   // Connects, says it, and waits for a reaction. Closes the connection some attempts later.
   void say_to(const Listener& target, std::string_view bytes);
-  // The same, packet for packet as it was overheard, up to `most` bytes: some protocols expect an answer in between.
+  // Replays a captured opening packet by packet, up to `most` bytes: some protocols expect a reply in between.
   void say_to(const Listener& target, const Opening& opening, size_t most = SIZE_MAX);
   // Keeps the last connections for a moment longer, then closes them.
   void linger();
-  // About a second is what an attack has; twice as much for one that lives on its length.
+  // An attack has about a second; twice as much if its effect depends on its duration.
   void take_time();
   bool time_is_over() const { return now() > end_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a backend leaves behind, and what it prints.
+// Resources that a backend leaks, and output that it prints.
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -18,7 +18,7 @@
 namespace backplane::conformance {
 namespace {
 
-// Everything that this process prints goes into a file of memory while the object lives.
+// Captures the output of this process in a memory file during its lifetime.
 class Ear {
  public:
   Ear() : file_(memfd_create("output", MFD_CLOEXEC)) {
@@ -62,7 +62,7 @@ class Ear {
   int before_[3] = {-1, -1, -1};
 };
 
-// A life with all its troubles: messages, a timeout, an abort, an init that fails.
+// A lifetime with failures: messages, a timeout, an abort, an init that fails.
 void live(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 50'000);
@@ -110,7 +110,7 @@ struct Public {
   std::set<std::string> sockets = unix_names();
 };
 
-// What is in public places and was not before; waits up to two seconds for it to go.
+// New entries in shared places such as /dev/shm; waits up to two seconds for them to disappear.
 void expect_nothing_new(Rank& rank, const Public& before) {
   rank.step("looking at what killed ranks have left");
   const Nanoseconds deadline = now() + rank.scaled(2 * kSecond);
@@ -144,7 +144,7 @@ void one_killed(Rank& rank) {
   if (rank.id() == deaths.survivors().front()) expect_nothing_new(rank, before);
 }
 
-// Nobody is left who could tidy up.
+// All ranks are killed; none can clean up.
 void all_killed(Rank& rank) {
   if (rank.is_extra()) {
     const Public before;

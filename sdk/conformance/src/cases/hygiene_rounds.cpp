@@ -22,7 +22,7 @@ constexpr uint64_t kPerRound = 4096;  // bytes of resident memory that a round m
 
 using Round = std::function<void(int number)>;
 
-// Does it so often, or as often as the time allows, and compares the process with what it was after the first ones.
+// Repeats a round `rounds` times or as long as time permits, and compares the process with its state after the warm-up.
 void repeat(Rank& rank, const std::string& what, int rounds, Nanoseconds most, const Round& round) {
   rank.step(what + ", again and again");
   int number = 0;
@@ -73,7 +73,7 @@ void init_destroy_world(Rank& rank, int rounds) {
   rank.barrier();
 }
 
-// An init that is told at once to give up; directly, for an Agent's host cannot be reached before init is over.
+// An init that is aborted at once. Calls init directly, since an Agent's host is not accessible before init returns.
 int32_t init_while_aborting(Rank& rank, int number) {
   Host host(rank.world(), space_of(rank, number), [](uint32_t, const char*) {});
   host.request_abort();

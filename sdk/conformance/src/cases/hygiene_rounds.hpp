@@ -5,9 +5,9 @@
 
 namespace backplane::conformance {
 
-// Whether agents that come and go, or fail to, leave anything behind.
+// Checks that agents that start and end, or fail to start, leak nothing.
 std::vector<Case> hygiene_rounds_cases();
-// What happens when descriptors, memory or threads run out.
+// Exhausted descriptors, memory or threads.
 std::vector<Case> hygiene_scarce_cases();
 
 }  // namespace backplane::conformance

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMost = 64;  // descriptors or threads for a group of one rank
 
-// The number from which on descriptors are refused if `free` are to be had.
+// The descriptor limit that leaves `free` descriptors.
 int limit_for(int free) {
   const std::map<int, Descriptor> open = descriptors();
   int limit = 0;
@@ -25,7 +25,7 @@ int limit_for(int free) {
   return limit;
 }
 
-// What comes with the first group and stays (a sanitizer's thread, a library's pool) is no leak.
+// Resources that the first group creates for the process (a sanitizer's thread, a library's pool) are no leak.
 void warm_up(Rank& rank) {
   Plan plan;
   plan.space = say("warm/", rank.id());
@@ -37,7 +37,7 @@ void warm_up(Rank& rank) {
   std::thread([] {}).join();  // a sanitizer's runtime starts a thread of its own beside the first of the process
 }
 
-// An init that fails for want of something says so, and leaves nothing behind; one that works, works.
+// An init that fails for lack of a resource reports it and leaks nothing; one that succeeds yields a working group.
 bool starts(Rank& rank, int allowed, const std::string& of_what, const std::function<void()>& lift,
             const Footprint& before) {
   Plan plan;
@@ -104,7 +104,7 @@ void start_together(Rank& rank, const std::string& of_what, const MakeScarce& ma
       worked = rank.await_value(say(plan.space, "/", other)) == std::to_string(BP_OK) && worked;
     }
     if (worked) exchange(rank, *agent, 1, 1000);
-    // Whoever cannot accept a connection may not know it: the others are late, or have given up.
+    // A rank that cannot accept a connection may not notice: it may report a timeout or a lost peer instead.
     const bool sensible = agent != nullptr || outcome.status == BP_RESOURCE || outcome.status == BP_TIMEOUT ||
                           outcome.status == BP_PEER_LOST;
     rank.check(sensible,
@@ -141,7 +141,7 @@ void few_threads_together(Rank& rank) {
   });
 }
 
-// A rank runs out of descriptors while the group works: nobody crashes or hangs.
+// A rank runs out of descriptors while the group works: no rank crashes or hangs.
 void no_descriptor_in_traffic(Rank& rank) {
   auto agent = rank.open();
   rank.barrier();

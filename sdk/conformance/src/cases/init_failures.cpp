@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `init`: ranks that are wrong or missing, and a port that is taken. Whatever happens, everybody comes back.
+// Group `init`: invalid or missing ranks, and a port in use. Every init must return.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -161,7 +161,7 @@ void abort_during_init(Rank& rank) {
   }
 }
 
-// Somebody listens there.
+// The port is in use.
 class TakenPort {
  public:
   explicit TakenPort(Rank& rank) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

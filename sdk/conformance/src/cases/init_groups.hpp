@@ -10,7 +10,7 @@
 
 namespace backplane::conformance::init {
 
-std::vector<Case> world_cases();    // groups that come together as they should
+std::vector<Case> world_cases();    // groups that start as expected
 std::vector<Case> trouble_cases();  // ranks that are wrong, late or missing
 std::vector<Case> session_cases();  // one group after, beside and before another
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// init as the ABI has it, for calls that no sane caller makes and for looking at a call while it runs.
+// Direct calls of init, for invalid arguments and for observing a call while it runs.
 #pragma once
 
 #include <atomic>

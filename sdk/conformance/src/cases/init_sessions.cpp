@@ -6,7 +6,7 @@
 namespace backplane::conformance::init {
 namespace {
 
-// Starts a group that the last rank does not come to, and gives it up.
+// Starts a group that the last rank does not join, and aborts it.
 void fail_once(Rank& rank, const std::string& space) {
   const int32_t missing = rank.size() - 1;
   if (rank.id() != missing) {
@@ -97,7 +97,7 @@ void two_worlds_at_once(Rank& rank) {
   rank.barrier();
 }
 
-// Two groups end in either order, and the one that is left does not notice.
+// Two groups end in either order; the remaining one is unaffected.
 void destroy_twice(Rank& rank) {
   for (int round = 0; round < 4; ++round) {
     auto first = rank.open(plan_in(say("first/", round)));

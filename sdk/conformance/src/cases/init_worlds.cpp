@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `init`: groups of every size that come together as they should.
+// Group `init`: groups of every size that start as expected.
 #include <time.h>
 
 #include "init_groups.hpp"
@@ -8,7 +8,7 @@
 namespace backplane::conformance::init {
 namespace {
 
-// An agent, unless the backend says that it serves no world of this size: which is its right.
+// An agent, or null if the backend declares that it does not serve this world size.
 std::unique_ptr<Agent> open_if_served(Rank& rank) {
   Outcome outcome;
   std::unique_ptr<Agent> agent = rank.try_open({}, outcome);
@@ -50,7 +50,7 @@ void late_joiner(Rank& rank) {
   rank.barrier();
 }
 
-// A rank sends and is gone; what it sent still arrives.
+// A rank sends and leaves; its messages still arrive.
 void gone_before_others(Rank& rank) {
   constexpr uint32_t kMessages = 20;
   const std::unique_ptr<Agent> agent = rank.open();

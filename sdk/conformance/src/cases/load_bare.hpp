@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An agent driven with structs of other sizes than today's: as an older or a newer core would.
+// Drives an agent with structs of other sizes, as an older or a newer core would.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class GuardedMemory {
   size_t offset_;
 };
 
-// All that a bp_init points to, in memory that is gone with the object: who reads it later crashes.
+// The arguments that a bp_init points to, in memory that is unmapped by the destructor: a later read crashes.
 class Papers {
  public:
   Papers(const std::string& name, int32_t world_size, const OptionValues& values);
@@ -82,7 +82,7 @@ class Shaped {
   }
   T* get() const { return static_cast<T*>(memory_.data()); }
   T* operator->() const { return get(); }
-  // Nobody has written behind what these headers know, or changed the size.
+  // Whether the bytes behind the known fields and the size are unchanged.
   bool untouched() const {
     const auto* bytes = static_cast<const unsigned char*>(memory_.data());
     for (size_t i = sizeof(T); i < size_; ++i) {

@@ -27,7 +27,7 @@ void require_table(Rank& rank, const T* const* table, uint32_t count, const std:
   }
 }
 
-// The plugin, safe to be walked through as far as its structs say.
+// The plugin, after a check that all its structs can be read.
 const bp_plugin& walkable(Rank& rank) {
   const bp_plugin& plugin = *open_plugin(rank).plugin;
   rank.step("reading the descriptor");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plugin file, read without running any of it. The file may be anything.
+// Reads a plugin file without running its code. The file may have any content.
 #pragma once
 
 #include <cstdint>

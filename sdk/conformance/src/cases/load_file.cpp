@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `load`: the rules that a file keeps before any of its code has a say.
+// Group `load`: rules about the file that hold before any of its code runs.
 #include <dlfcn.h>
 #include <elf.h>
 
@@ -21,7 +21,7 @@ ElfFile structure(Rank& rank) {
   return file;
 }
 
-// What a compiler's instrumentation adds is not the author's doing.
+// Symbols added by a compiler's instrumentation do not count.
 bool instrumentation(const std::string& name) {
   for (const char* prefix : {"__asan_", "__odr_asan", "__tsan_", "__ubsan_", "__lsan_", "__msan_", "__hwasan_",
                              "__sanitizer_", "__sancov_", "__gcov_", "__llvm_"}) {

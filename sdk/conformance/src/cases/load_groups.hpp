@@ -11,7 +11,7 @@ namespace backplane::conformance::load {
 
 std::vector<Case> file_cases();      // what can be read from the file
 std::vector<Case> contract_cases();  // the descriptor and its note
-std::vector<Case> manners_cases();   // what loading and starting do to the process
+std::vector<Case> manners_cases();   // side effects of loading and starting on the process
 std::vector<Case> structs_cases();   // cores of other minors
 
 }  // namespace backplane::conformance::load

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opening a plugin with suspicion, and looking at what it did to the process.
+// Opens a plugin and records its side effects on the process.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ bool valid_utf8(std::string_view text);
 // The same without control characters, in at most 4 KiB; false for null.
 bool printable(const char* text);
 
-// What a process has: its directory, descriptors, threads, signal handlers ... by name.
+// The state of a process by name: directory, descriptors, threads, signal handlers, ...
 using ProcessState = std::map<std::string, std::string>;
 ProcessState process_state();
 // Records a finding for each thing that is not as before. `who` did it: "loading the plugin".

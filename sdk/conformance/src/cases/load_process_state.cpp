@@ -57,7 +57,7 @@ std::string signal_handlers() {
   return text.str();
 }
 
-// Names, and a number for each value: values are nobody's business.
+// Names, and a hash of each value: values may be confidential.
 std::string environment() {
   std::ostringstream text;
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {

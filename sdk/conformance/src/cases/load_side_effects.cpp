@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `load`: what loading, probing and starting do to the process they happen in.
+// Group `load`: side effects of loading, probing and starting on the process.
 #include <dlfcn.h>
 
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `load`: structs grow at their end, and neither side may mind the other's minor.
+// Group `load`: structs grow at their end; both sides accept structs of other minor versions.
 #include "load_bare.hpp"
 #include "load_groups.hpp"
 

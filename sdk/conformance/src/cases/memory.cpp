@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that a backend hands out (abi/ext/memory.h), by itself: what it is, how long it is there, who may ask for it.
+// Allocations of a backend (abi/ext/memory.h): their properties, lifetime and threading.
 #include "memory_support.hpp"
 
 #include <algorithm>
@@ -97,7 +97,7 @@ void aligned_and_apart(Rank& rank) {
   }
 }
 
-// What there is none of is refused with the status that tells why, and nothing else is the worse for it.
+// Unsatisfiable requests fail with the documented status and have no other effect.
 void refusals(Rank& rank) {
   const auto agent = rank.open();
   const Source api = memory_of(rank, *agent);

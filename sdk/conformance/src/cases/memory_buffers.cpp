@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations on memory that the backend has handed out, and on any other: the same results, whoever has which.
+// Operations on the backend's allocations and on ordinary memory, in any combination, give the same results.
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -21,7 +21,7 @@ Source host_memory_of(Rank& rank, Agent& agent) {
   return memory_of(rank, agent);
 }
 
-// Elements in memory of the backend's or in ordinary memory, amid some that nobody may touch.
+// Elements in the backend's or in ordinary memory, between guard elements.
 class Place {
  public:
   Place(Rank& rank, const Source& api, uint64_t count, bool own) : plain_(own ? 0 : count + 2 * kEdge) {
@@ -192,7 +192,7 @@ void in_messages(Rank& rank) {
   }
 }
 
-// A buffer belongs to the caller again as soon as its operation is terminal: nobody reads or writes it any more.
+// Once an operation is terminal no rank reads or writes its buffer.
 void mine_again(Rank& rank) {
   Collectives group(rank);
   const Source api = host_memory_of(rank, group.agent());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the cases of memory have in common: "backplane.memory/1" with C++ types.
+// Shared by the cases of memory: "backplane.memory/1" with C++ types.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct Source {
 // Leaves the body, as a skip, if there is no table or no such memory, and as a failure if the table is not whole.
 Source memory_of(Rank& rank, Agent& agent);
 
-// Memory of an agent's. Given back when it is destroyed, in a body that is being left, too.
+// An allocation of an agent. The destructor releases it.
 class Piece {
  public:
   Piece() = default;

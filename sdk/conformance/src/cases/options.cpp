@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `options`. The core reads what users write, by the backend's schema; so the schema has to be such that it can,
-// and the backend has to bear every value that the schema lets through.
+// Group `options`. The core parses the user's text by the backend's schema: the schema must be well formed, and the
+// backend must accept or refuse by name every value that the schema admits.
 #include "options_groups.hpp"
 
 namespace backplane::conformance {

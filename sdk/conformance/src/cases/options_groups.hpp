@@ -10,6 +10,6 @@
 namespace backplane::conformance::options {
 
 std::vector<Case> schema_cases();  // what the backend declares
-std::vector<Case> values_cases();  // what it does with values
+std::vector<Case> values_cases();  // the effect of values
 
 }  // namespace backplane::conformance::options

@@ -25,7 +25,7 @@ class Attempts {
  public:
   explicit Attempts(Rank& rank) : rank_(rank) {}
 
-  // How it went on this rank.
+  // The outcome on this rank.
   Outcome start(const std::map<std::string, std::string>& values) {
     Outcome outcome;
     const Plan plan = init::plan_in(say("attempt/", number_++), values, 2 * kSecond);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of group order, and what they share: steps that any backend can take together.
+// The parts of group order, and the step that they share.
 #pragma once
 
 #include <memory>

@@ -52,7 +52,7 @@ void messages_out_of_order(Rank& rank) {
   }
 }
 
-// What this process holds; the ranks that share it divide it among them.
+// The limit of this process, divided by the ranks in it.
 struct Holdings {
   uint64_t memory = resident_bytes();
   size_t open = descriptors().size();

@@ -34,7 +34,7 @@ void two_groups(Rank& rank) {
     const bool swap = rank.id() % 2 == 1;
     (swap ? in_second : in_first).submit();
     (swap ? in_first : in_second).submit();
-    // A group need get on only while it is called, so both are.
+    // Both groups are called, since a group may progress only inside calls.
     const Nanoseconds end = now() + first.enough();
     for (bool over = false; !over;) {
       const bool first_over = in_first.poll(kMillisecond);

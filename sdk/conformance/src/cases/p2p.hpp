@@ -13,6 +13,6 @@ std::vector<Case> p2p_contents_cases();  // what arrives is what was sent, and n
 std::vector<Case> p2p_lengths_cases();   // messages longer and shorter than their recv
 std::vector<Case> p2p_matching_cases();  // which message goes to which recv
 std::vector<Case> p2p_tags_cases();      // the tags that a recv reports and takes
-std::vector<Case> p2p_flow_cases();      // who waits for whom, and how much is kept meanwhile
+std::vector<Case> p2p_flow_cases();      // blocking, buffering and memory
 
 }  // namespace backplane::conformance

@@ -5,7 +5,7 @@
 namespace backplane::conformance {
 namespace {
 
-// Around the sizes at which transports change their ways.
+// Sizes around the protocol thresholds of common transports.
 const std::vector<uint64_t>& message_sizes() {
   static const std::vector<uint64_t> sizes = [] {
     std::vector<uint64_t> all = {0, 1, 2, 3, 7, 13, 31, 33, 997, 100'003};

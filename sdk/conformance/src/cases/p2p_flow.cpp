@@ -24,8 +24,8 @@ class Thread {
   std::thread thread_;
 };
 
-// Thousands of messages that nobody has asked for yet: a send may wait for its recv, but what is taken must not cost
-// much more than its size, and all of it arrives in order.
+// Thousands of unexpected messages: a send may wait for its recv, but buffered messages must not cost much more than
+// their size, and all arrive in order.
 void flood_unexpected(Rank& rank) {
   Talk talk(rank);
   constexpr uint64_t kMessages = 4000;
@@ -151,7 +151,7 @@ void ping_pong(Rank& rank) {
   }
 }
 
-// What nobody receives is dropped at the end, and does not keep the group.
+// Unreceived messages are dropped at the end and do not delay destroy.
 void unreceived(Rank& rank) {
   for (const uint64_t size : {uint64_t{10}, uint64_t{2'000'000}}) {
     rank.step(say("sending ", size, " bytes that nobody receives, and leaving"));

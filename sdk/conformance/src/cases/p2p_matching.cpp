@@ -128,7 +128,7 @@ void tags_interleaved(Rank& rank) {
   talk.finish_all(sends, "send");
 }
 
-// A message for whoever listens to all: who sent it, which of its, and some bytes that prove it.
+// A message for recvs from any source: its sender, its number, and a pattern.
 struct Letter {
   int32_t sender;
   uint32_t number;
@@ -246,7 +246,7 @@ void any_source_oldest_recv(Rank& rank) {
   for (uint64_t round = 0; round < 20; ++round) mixed_recvs(rank, talk, round);
 }
 
-// Every pair at the same time, and recvs that name their source take nobody else's message.
+// All pairs at once; a recv that names its source takes no other rank's message.
 void everybody_at_once(Rank& rank) {
   Talk talk(rank);
   for (const uint64_t size : {uint64_t{8}, uint64_t{5'000}, uint64_t{150'000}}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the cases on messages share: buffers with guards, contents that name their message, and an agent whose
+// Shared by the cases on messages: buffers with guards, contents that identify their message, and an agent whose
 // operations have a deadline well before that of the case.
 #pragma once
 

@@ -10,7 +10,7 @@
 
 namespace backplane::conformance {
 
-constexpr uint64_t kRendezvous = UINT64_C(2) << 20;  // more than backends send before they are asked to
+constexpr uint64_t kRendezvous = UINT64_C(2) << 20;  // larger than eager limits
 
 struct Taken {
   bp_message* message = nullptr;
@@ -70,7 +70,7 @@ class Prober {
   const bp_probe_api* const api_;
 };
 
-// A word from the rank before, received by a taken message.
+// A message from the previous rank, received through the probed message.
 inline void expect_word(Rank& rank, Talk& talk, const Prober& prober, const Taken& taken, uint64_t word) {
   uint64_t got = 0;
   Pending recv = prober.receive(taken, &got, sizeof got);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend inside a process that has threads, forks, signals and settings of its own.
+// A backend in a process with its own threads, forks, signals and settings.
 #include "process_signals.hpp"
 
 #include <fcntl.h>

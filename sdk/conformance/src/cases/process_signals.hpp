@@ -5,7 +5,7 @@
 
 namespace backplane::conformance {
 
-// Signals, and whatever else belongs to the process and not to the backend.
+// Signals and other state that belongs to the process, not to the backend.
 std::vector<Case> process_signal_cases();
 
 }  // namespace backplane::conformance

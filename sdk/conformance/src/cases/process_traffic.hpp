@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Traffic whose every byte is known, for the cases that do something else beside it.
+// Verified background traffic for cases that do something else meanwhile.
 #pragma once
 
 #include <cstdint>

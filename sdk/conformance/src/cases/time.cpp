@@ -140,7 +140,7 @@ void ends_with_the_message(Rank& rank) {
   }
 }
 
-// Longer than any machine will run: an overflow makes a short wait of it.
+// Very long timeouts, which an overflow would make short.
 void huge(Rank& rank) {
   const auto agent = rank.open();
   for (const Nanoseconds timeout : {INT64_MAX, INT64_MAX - kSecond, INT64_MAX / 2}) {
@@ -213,7 +213,7 @@ void sends_too(Rank& rank) {
   rank.barrier();
 }
 
-// process_group.h: usable where the backend can. Then right; else it says so by itself, and never hangs.
+// process_group.h: either the group stays usable and correct, or it reports an error; it never hangs.
 void usable_after_timeout(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> memory(1000);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A jump of the wall clock must not change a wait. To set the clock for a test would harm the machine, so the waits are
-// looked at from outside: /proc tells in which system call a thread sleeps, and with which arguments. A sleep until a
-// time of CLOCK_REALTIME is what a jump would change.
+// A jump of the wall clock must not change a wait. Instead of setting the clock, the case reads from /proc in which
+// system call a thread sleeps, and with which arguments: a sleep until a time of CLOCK_REALTIME would change.
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
