@@ -185,16 +185,16 @@ std::vector<Case> async_notify_cases() {
   return {
       {.group = "async",
        .name = "notify-once",
-       .about = "the notice of an end comes once, not before the end, and at once if that is over",
+       .about = "each end is notified once, not before the end, and at once if the operation is terminal",
        .body = notify_once},
       {.group = "async",
        .name = "notify-failures",
-       .about = "what is cancelled or aborted has its notice",
+       .about = "cancelled and aborted operations are notified",
        .needs = {.ranks = 2},
        .body = notify_failures},
       {.group = "async",
        .name = "notify-progress",
-       .about = "operations with notices get on while nobody calls",
+       .about = "operations with notices progress without calls",
        .body = notify_progress},
   };
 }

@@ -114,7 +114,7 @@ std::vector<Case> collectives_operation_cases() {
   return {
       {.group = "collectives",
        .name = "barrier",
-       .about = "nobody leaves a barrier before everybody has come",
+       .about = "no rank leaves a barrier before all have entered",
        .needs = {.ops = BP_BIT(BP_BARRIER)},
        .body = barrier},
       operation_case<BP_BROADCAST>("broadcast", "every rank gets the root's elements, bit for bit"),

@@ -137,12 +137,13 @@ Case mismatch_case(const char* name, const char* about, void (*body)(Rank&)) {
 
 std::vector<Case> collectives_mismatch_cases() {
   return {
-      mismatch_case("mismatch-op", "ranks that run different operations get out unharmed", of_op),
-      mismatch_case("mismatch-dtype", "ranks that name different dtypes get out unharmed", of_dtype),
-      mismatch_case("mismatch-count", "ranks of which one has more elements get out unharmed", of_larger_count),
-      mismatch_case("mismatch-count-smaller", "ranks of which one has fewer elements get out unharmed",
-                    of_smaller_count),
-      mismatch_case("mismatch-root", "ranks that name different roots get out unharmed", of_root),
+      mismatch_case("mismatch-op", "ranks in different operations return without a crash or stray write", of_op),
+      mismatch_case("mismatch-dtype", "ranks with different dtypes return without a crash or stray write", of_dtype),
+      mismatch_case("mismatch-count", "ranks of which one has more elements return without a crash or stray write",
+                    of_larger_count),
+      mismatch_case("mismatch-count-smaller",
+                    "ranks of which one has fewer elements return without a crash or stray write", of_smaller_count),
+      mismatch_case("mismatch-root", "ranks with different roots return without a crash or stray write", of_root),
   };
 }
 

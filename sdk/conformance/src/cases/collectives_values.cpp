@@ -221,7 +221,7 @@ Case value_case(const char* name, const char* about, void (*body)(Rank&)) {
 
 std::vector<Case> collectives_value_cases() {
   return {
-      value_case("special-values", "NaN and infinities propagate as IEEE 754 and types.h say, and -0 keeps its sign",
+      value_case("special-values", "NaN and infinities propagate by IEEE 754 and types.h, and -0 keeps its sign",
                  special_values),
       value_case("integer-overflow", "sums and products of integers wrap", integer_overflow),
       value_case("rounding", "sums of small floats err by no more than the rounding of their additions", rounding),

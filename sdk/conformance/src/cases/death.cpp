@@ -260,29 +260,30 @@ std::vector<Case> death_cases() {
     return result;
   };
   std::vector<Case> cases = {
-      make("sigkill-idle", "a rank that is killed while nothing goes on is reported by the next operation", 2, idle),
-      make("sigkill-mid-operation", "whatever is in flight ends within 2 s when a rank is killed", 2,
+      make("sigkill-idle", "the next operation reports a rank that was killed while the group was idle", 2, idle),
+      make("sigkill-mid-operation", "all operations in flight end within 2 s when a rank is killed", 2,
            [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_kill); }),
       make("sigkill-mid-collective", "a native collective ends within 2 s when a rank is killed in it", 2,
            mid_collective),
-      make("sigkill-root", "the death of rank 0 is survived like that of any other", 2, root),
-      make("sigkill-non-neighbour", "ranks that wait for each other get out when a third one is killed", 3,
+      make("sigkill-root", "the others survive the death of rank 0", 2, root),
+      make("sigkill-non-neighbour", "ranks that wait for each other return when a third one is killed", 3,
            non_neighbour),
       make("sigkill-during-init", "init ends in time when another rank is killed in it", 2,
            [](Rank& rank) { die_in_init(rank, false); }),
       make("sigkill-before-init", "init ends in time when another rank never comes because it was killed", 2,
            [](Rank& rank) { die_in_init(rank, true); }),
-      make("sigkill-two-at-once", "two ranks that are killed at once are survived", 3,
+      make("sigkill-two-at-once", "the others survive two ranks that are killed at once", 3,
            [](Rank& rank) {
              mid_operation(rank, {rank.size() - 1, rank.size() - 2}, by_kill);
            }),
-      make("sigstop", "abort gets the others out when a rank stands still for ever", 2,
+      make("sigstop", "abort ends the others' operations when a rank is stopped for ever", 2,
            [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_stop, rank.scaled(kSecond)); }),
-      make("short-stop", "a rank that stands still for two seconds is no dead one", 2, short_stop),
-      make("segfault", "a rank that crashes is survived like one that is killed", 2,
+      make("short-stop", "a rank that is stopped for two seconds does not count as dead", 2, short_stop),
+      make("segfault", "the others survive a rank that crashes", 2,
            [](Rank& rank) { mid_operation(rank, {rank.size() - 1}, by_fault); }),
-      make("clean-exit-told-apart", "a rank that leaves in order costs no message and disturbs only who waits for it",
-           2, clean_exit),
+      make("clean-exit-told-apart",
+           "a rank that leaves in an orderly way loses no message and affects only operations that need it", 2,
+           clean_exit),
   };
   for (Case& one : cases) {
     one.deadline = 30 * kSecond;

@@ -101,13 +101,13 @@ std::vector<Case> death_network_cases() {
   Case reset;
   reset.group = "death";
   reset.name = "connection-reset";
-  reset.about = "connections that are reset end operations, not processes";
+  reset.about = "a connection reset ends operations, not processes";
   reset.needs.processes = true;
   reset.needs.ranks = 2;
   reset.body = connection_reset;
   Case hole = reset;
   hole.name = "black-hole";
-  hole.about = "deadlines, abort and destroy hold when the network swallows everything";
+  hole.about = "deadlines, abort and destroy hold when the network drops all packets";
   hole.own_network = true;
   hole.body = black_hole;
   return {reset, hole};

@@ -44,7 +44,7 @@ std::vector<Case> death_report_cases() {
   Case result;
   result.group = "death";
   result.name = "report";
-  result.about = "what is reported to the host of a rank that is killed names no other rank";
+  result.about = "reports to the host about a killed rank name no other rank";
   result.needs.processes = true;
   result.needs.ranks = 2;
   result.body = report;

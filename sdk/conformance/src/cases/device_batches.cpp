@@ -129,7 +129,7 @@ std::vector<Case> device_batch_cases() {
   return {
       {.group = "device",
        .name = "batch",
-       .about = "messages of a batch arrive as those do that are submitted one by one",
+       .about = "messages of a batch arrive like single messages",
        .needs = {.ranks = 2},
        .body = batches},
       {.group = "device",
@@ -139,7 +139,7 @@ std::vector<Case> device_batch_cases() {
        .body = batch_cut_short},
       {.group = "device",
        .name = "copies",
-       .about = "copies go between host and device and within both, by any thread, also after an abort",
+       .about = "copies between and within host and device work in any thread, also after an abort",
        .body = copies},
   };
 }

@@ -142,7 +142,7 @@ std::vector<Case> error_memory_cases() {
        .body = untouched},
       {.group = "errors",
        .name = "longer-report",
-       .about = "a bp_error that is longer than known is filled in and not overrun",
+       .about = "a longer bp_error is filled in up to the known fields",
        .body = longer},
   };
 }

@@ -95,17 +95,17 @@ std::vector<Case> group_parent_cases() {
   return {
       {.group = "groups",
        .name = "parent",
-       .about = "parts are made from a group that has operations in flight, in ranks of their own",
+       .about = "subgroups with their own rank numbers are made from a group with operations in flight",
        .needs = two,
        .body = parent},
       {.group = "groups",
        .name = "parent-members-only",
-       .about = "a part is made by its members alone, also from a part",
+       .about = "a subgroup is made by its members only, also from a subgroup",
        .needs = two,
        .body = parent_members_only},
       {.group = "groups",
        .name = "parent-ends",
-       .about = "a parent and its parts end in any order",
+       .about = "a parent and its subgroups end in any order",
        .body = parent_ends},
   };
 }

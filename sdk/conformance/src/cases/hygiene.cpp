@@ -202,7 +202,7 @@ std::vector<Case> hygiene_cases() {
   Case end;
   end.group = "hygiene";
   end.name = "finalize";
-  end.about = "after finalize nothing is left of the library below";
+  end.about = "after finalize the library below holds no resource";
   end.body = finalized;
   Case one;
   one.group = "hygiene";

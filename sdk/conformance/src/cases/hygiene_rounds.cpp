@@ -193,27 +193,25 @@ std::vector<Case> hygiene_rounds_cases() {
   };
   return {
       without(BP_BACKEND_ONE_WORLD,
-              make("init-destroy", "groups of one rank leave no descriptor, thread, process, file or memory behind",
+              make("init-destroy", "groups of one rank leak no descriptor, thread, process, file or memory",
                    [](Rank& rank) { init_destroy(rank, 1000, 2 * kSecond); })),
-      make("init-destroy-world", "groups of all ranks leave nothing behind",
-           [](Rank& rank) { init_destroy_world(rank, 40); }),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              make("failed-init", "an init that fails leaves nothing behind",
-                   [](Rank& rank) { failed_init(rank, 1000, 2 * kSecond); })),
-      without(BP_BACKEND_ONE_WORLD, make("abort", "an aborted group leaves nothing behind",
+      make("init-destroy-world", "groups of all ranks leak nothing", [](Rank& rank) { init_destroy_world(rank, 40); }),
+      without(
+          BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
+          make("failed-init", "a failed init leaks nothing", [](Rank& rank) { failed_init(rank, 1000, 2 * kSecond); })),
+      without(BP_BACKEND_ONE_WORLD, make("abort", "an aborted group leaks nothing",
                                          [](Rank& rank) { abort_rounds(rank, 200, 2 * kSecond); })),
-      make("abort-world", "a group that all ranks abort leaves nothing behind",
-           [](Rank& rank) { abort_world(rank, 30); }),
+      make("abort-world", "a group that all ranks abort leaks nothing", [](Rank& rank) { abort_world(rank, 30); }),
       make("leaks", "LeakSanitizer finds nothing", leaks),
       without(BP_BACKEND_ONE_WORLD, make(
-                                        "init-destroy-1000", "a thousand groups leave nothing behind",
+                                        "init-destroy-1000", "a thousand groups leak nothing",
                                         [](Rank& rank) { init_destroy(rank, 1000, -1); }, Level::kFull)),
       without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
               make(
-                  "failed-init-1000", "a thousand failed inits leave nothing behind",
+                  "failed-init-1000", "a thousand failed inits leak nothing",
                   [](Rank& rank) { failed_init(rank, 1000, -1); }, Level::kFull)),
       without(BP_BACKEND_ONE_WORLD, make(
-                                        "abort-1000", "a thousand aborts leave nothing behind",
+                                        "abort-1000", "a thousand aborts leak nothing",
                                         [](Rank& rank) { abort_rounds(rank, 1000, -1); }, Level::kFull)),
   };
 }

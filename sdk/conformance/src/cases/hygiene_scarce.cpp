@@ -230,9 +230,9 @@ std::vector<Case> hygiene_scarce_cases() {
   traffic.needs.ranks = 2;
   traffic.needs.processes = true;
   std::vector<Case> together = {
-      make("emfile-together", "a rank with too few descriptors says so; the others wait no longer than they may",
+      make("emfile-together", "a rank with too few descriptors reports it; the others keep their deadlines",
            few_descriptors_together),
-      make("thread-limit-together", "a rank with too few threads says so; the others wait no longer than they may",
+      make("thread-limit-together", "a rank with too few threads reports it; the others keep their deadlines",
            few_threads_together)};
   for (Case& one : together) {
     one.needs.ranks = 2;
@@ -242,15 +242,14 @@ std::vector<Case> hygiene_scarce_cases() {
   return {
       together[0],
       together[1],
-      without(BP_BACKEND_ONE_WORLD,
-              make("emfile", "init with too few descriptors fails with BP_RESOURCE and leaves nothing behind",
-                   few_descriptors)),
+      without(
+          BP_BACKEND_ONE_WORLD,
+          make("emfile", "init with too few descriptors fails with BP_RESOURCE and leaks nothing", few_descriptors)),
       traffic,
       without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
               make("enospc", "init without shared memory works or fails with BP_RESOURCE", no_shared_memory)),
       without(BP_BACKEND_ONE_WORLD,
-              make("thread-limit", "init with too few threads fails with BP_RESOURCE and leaves nothing behind",
-                   few_threads)),
+              make("thread-limit", "init with too few threads fails with BP_RESOURCE and leaks nothing", few_threads)),
   };
 }
 

@@ -226,21 +226,21 @@ std::vector<Case> trouble_cases() {
       without(BP_BACKEND_ONE_WORLD,
               trouble_case("rank-out-of-range", "a rank outside of its world is BP_INVALID", rank_out_of_range, {1})),
       without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              trouble_case("duplicate-rank", "nobody hangs if two ranks say that they are the same one", duplicate_rank,
-                           {3})),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              trouble_case("size-mismatch", "nobody hangs if ranks disagree about the size of the world", size_mismatch,
-                           {3})),
+              trouble_case("duplicate-rank", "two processes with the same rank cause no hang", duplicate_rank, {3})),
+      without(
+          BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
+          trouble_case("size-mismatch", "ranks that disagree about the world size do not hang", size_mismatch, {3})),
       without(BP_BACKEND_BLOCKING_INIT,
-              trouble_case("missing-rank-named", "who waits for a rank that does not come ends in time and names it",
+              trouble_case("missing-rank-named", "an init that waits for a missing rank ends in time and names it",
                            missing_rank_named, {2})),
-      without(BP_BACKEND_BLOCKING_INIT,
-              trouble_case("missing-first-rank-named", "the same if it is rank 0 that does not come",
-                           missing_first_rank_named, {2})),
+      without(
+          BP_BACKEND_BLOCKING_INIT,
+          trouble_case("missing-first-rank-named", "an init that waits for a missing rank 0 ends in time and names it",
+                       missing_first_rank_named, {2})),
       without(BP_BACKEND_BLOCKING_INIT,
               trouble_case("abort-during-init", "an init that waits ends within 500 ms of the host's request",
                            abort_during_init, {2})),
-      trouble_case("port-busy", "a port that is taken is an error that names it, and harmless", port_busy, {1}),
+      trouble_case("port-busy", "a port in use is an error that names it, and has no other effect", port_busy, {1}),
   };
 }
 

@@ -134,11 +134,11 @@ std::vector<Case> session_cases() {
       without(BP_BACKEND_ONE_WORLD,
               session_case("two-worlds-at-once", "two groups of the same ranks keep their messages apart",
                            two_worlds_at_once, 1)),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              session_case("retry-after-failure", "after a start that failed the next one succeeds",
-                           retry_after_failure, 2)),
+      without(
+          BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
+          session_case("retry-after-failure", "after a failed start the next one succeeds", retry_after_failure, 2)),
       without(BP_BACKEND_ONE_WORLD,
-              session_case("destroy-twice", "groups end in either order, again and again", destroy_twice, 1)),
+              session_case("destroy-twice", "groups end in either order, repeatedly", destroy_twice, 1)),
   };
 }
 

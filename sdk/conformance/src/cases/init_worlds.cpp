@@ -97,9 +97,9 @@ std::vector<Case> world_cases() {
   Case each = world_case("each-world", "groups of 2 to 8 start, every rank reaches every other, and end", each_world);
   each.worlds = {2, 3, 4, 5, 6, 7, 8};
   each.needs.ranks = 2;
-  Case late = world_case("late-joiner", "a rank that comes late is waited for", late_joiner);
+  Case late = world_case("late-joiner", "init waits for a rank that comes late", late_joiner);
   late.needs.ranks = 2;
-  Case gone = world_case("gone-before-others", "what a rank sent before its destroy arrives", gone_before_others);
+  Case gone = world_case("gone-before-others", "messages sent before destroy arrive", gone_before_others);
   gone.needs.ranks = 2;
   return {one, each, late, gone};
 }

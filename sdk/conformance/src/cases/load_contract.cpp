@@ -259,7 +259,7 @@ std::vector<Case> contract_cases() {
                     masks_in_range),
       contract_case("no-duplicate-capability", "no row of capabilities repeats another one", no_duplicate_capability),
       contract_case("reserved-zero", "reserved fields are zero", reserved_zero),
-      contract_case("note-agrees-with-struct", "the note says what the descriptor says", note_agrees_with_struct, true),
+      contract_case("note-agrees-with-struct", "the note agrees with the descriptor", note_agrees_with_struct, true),
   };
 }
 

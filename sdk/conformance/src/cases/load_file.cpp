@@ -109,12 +109,12 @@ Case file_case(const char* name, const char* about, void (*body)(Rank&)) {
 
 std::vector<Case> file_cases() {
   return {
-      file_case("opens", "dlopen takes the file, and neither ends, throws nor hangs", opens),
+      file_case("opens", "dlopen loads the file without ending the process, throwing or hanging", opens),
       file_case("well-formed", "the file is a shared object for this machine, complete and consistent", well_formed),
       file_case("resolve-now", "every symbol is resolved at load, none by the program", resolve_now),
       file_case("only-one-export", "the one symbol exported is " BP_PLUGIN_SYMBOL ", and it is data", only_one_export),
       file_case("no-unique-symbols", "no symbol is shared between copies of the file", no_unique_symbols),
-      file_case("no-needed-of-ours", "nothing of Backplane is linked to it", no_needed_of_ours),
+      file_case("no-needed-of-ours", "the file links no library of Backplane", no_needed_of_ours),
       file_case("one-note", "there is exactly one note", one_note),
   };
 }

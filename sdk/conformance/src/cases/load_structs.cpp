@@ -70,15 +70,18 @@ Case structs_case(const char* name, const char* about, void (*body)(Rank&)) {
 }  // namespace
 
 std::vector<Case> structs_cases() {
-  Case table = structs_case("agent-table", "the table that init hands out is complete", agent_table);
+  Case table = structs_case("agent-table", "the table that init returns is complete", agent_table);
   table.needs.ops = 0;
   table.worlds = {1};
   return {
       table,
-      structs_case("host-older", "a core of minor 0 is enough, and nothing behind its structs is read", host_older),
-      structs_case("host-newer", "a host table of a later minor is as good", host_newer),
-      structs_case("struct-long", "longer structs of a later core are as good, and nothing is written behind them",
-                   struct_long),
+      structs_case("host-older", "the backend works with a core of minor 0, and reads nothing behind its structs",
+                   host_older),
+      structs_case("host-newer", "the backend works with a host table of a later minor", host_newer),
+      structs_case(
+          "struct-long",
+          "the backend works with longer structs of a later core, and writes nothing behind the fields it knows",
+          struct_long),
   };
 }
 

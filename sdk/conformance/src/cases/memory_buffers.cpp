@@ -228,13 +228,17 @@ std::vector<Case> memory_buffer_cases() {
   return {
       {.group = "memory",
        .name = "any-buffer",
-       .about = "collectives give the same in this memory, in any other, at any place in it, whoever has which",
+       .about = "collectives give the same results in the backend's and in other memory, at any offset, in any "
+                "combination of ranks",
        .body = any_buffer,
        .deadline = 60 * kSecond},
-      {.group = "memory", .name = "in-messages", .about = "messages come from it and go into it", .body = in_messages},
+      {.group = "memory",
+       .name = "in-messages",
+       .about = "messages are sent from and received into the backend's memory",
+       .body = in_messages},
       {.group = "memory",
        .name = "mine-again",
-       .about = "when an operation is terminal nobody reads or writes its buffers any more",
+       .about = "no rank reads or writes the buffers of a terminal operation",
        .body = mine_again,
        .deadline = 60 * kSecond},
   };

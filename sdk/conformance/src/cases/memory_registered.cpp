@@ -159,11 +159,11 @@ std::vector<Case> memory_registered_cases() {
   return {
       {.group = "memory",
        .name = "registered",
-       .about = "operations give the same in registered memory, in parts of it and across its borders",
+       .about = "operations give the same results in registered memory, in parts of it and across its borders",
        .body = registered},
       {.group = "memory",
        .name = "registered-again",
-       .about = "operations give the same after memory is deregistered, and where registrations overlap",
+       .about = "operations give the same results after memory is deregistered, and where registrations overlap",
        .body = registered_again},
   };
 }

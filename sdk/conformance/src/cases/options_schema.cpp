@@ -137,11 +137,13 @@ Case schema_case(const char* name, const char* about, void (*body)(Rank&)) {
 
 std::vector<Case> schema_cases() {
   return {
-      schema_case("unknown-names-nearest-key", "keys are well-formed and explained, so that the nearest can be named",
+      schema_case("unknown-names-nearest-key",
+                  "keys are well-formed and documented, so that errors can name the nearest",
                   unknown_names_nearest_key),
-      schema_case("bad-value-names-range", "types, bounds, choices and defaults are sound, so that they can be named",
+      schema_case("bad-value-names-range",
+                  "types, bounds, choices and defaults are consistent, so that errors can name them",
                   bad_value_names_range),
-      schema_case("duplicate", "no key is there twice", duplicate),
+      schema_case("duplicate", "no key occurs twice", duplicate),
   };
 }
 

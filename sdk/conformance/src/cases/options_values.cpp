@@ -247,19 +247,20 @@ std::vector<Case> values_cases() {
     made.worlds = {1, 2};
     return made;
   };
-  Case destroyed =
-      values_case("destroyed-first", "options, values and bp_init may go before the agent does", destroyed_first);
+  Case destroyed = values_case(
+      "destroyed-first", "options, values and bp_init may be freed before the agent is destroyed", destroyed_first);
   destroyed.needs = {};
   destroyed.worlds = {};
   return {
-      both("empty", "an empty text is taken, or refused by the option's name", empty),
-      both("one-mib", "so is a text of 1 MiB", one_mib),
+      both("empty", "an empty text is accepted, or refused with the option's name", empty),
+      both("one-mib", "a text of 1 MiB is accepted, or refused with the option's name", one_mib),
       both("non-utf-8", "no error text or log line is cut within a character of a value", non_utf8),
-      values_case("order-independent", "options objects have nothing to do with one another", order_independent),
+      values_case("order-independent", "options objects are independent of each other", order_independent),
       without(BP_BACKEND_BLOCKING_INIT,
-              both("readback", "each bound and each choice is taken, or refused by the option's name", readback)),
+              both("readback", "each bound and each choice is accepted, or refused with the option's name", readback)),
       without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              values_case("secret-redacted", "a secret is in no error text, log line or output", secret_redacted)),
+              values_case("secret-redacted", "a secret option value appears in no error text, log line or output",
+                          secret_redacted)),
       destroyed,
   };
 }

@@ -156,11 +156,11 @@ std::vector<Case> order_outstanding_cases() {
   return {
       {.group = "order",
        .name = "waits-out-of-order",
-       .about = "operations may be waited for in any order, another on each rank",
+       .about = "operations may be waited for in any order, different on each rank",
        .body = waits_out_of_order},
       {.group = "order",
        .name = "messages-out-of-order",
-       .about = "sends and recvs may be waited for in any order, and keep their own",
+       .about = "sends and recvs may be waited for in any order without changing the matching",
        .body = messages_out_of_order},
       {.group = "order",
        .name = "outstanding",

@@ -213,7 +213,7 @@ std::vector<Case> p2p_contents_cases() {
   return {
       {.group = "p2p",
        .name = "sizes",
-       .about = "messages of 0, 1, odd and 2^k +- 1 bytes arrive whole, and bp_result tells source and size",
+       .about = "messages of 0, 1, odd and 2^k +- 1 bytes arrive whole, and bp_result holds source and size",
        .body = sizes},
       {.group = "p2p",
        .name = "zero-bytes",
@@ -230,7 +230,7 @@ std::vector<Case> p2p_contents_cases() {
        .body = input_unmodified},
       {.group = "p2p",
        .name = "buffer-free-after-send",
-       .about = "a send is done when its buffer may be used again, received or not",
+       .about = "a send is done once its buffer may be reused, whether or not the message was received",
        .body = buffer_free_after_send},
       {.group = "p2p",
        .name = "dtype-differs",

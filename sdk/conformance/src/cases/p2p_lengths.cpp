@@ -109,15 +109,15 @@ std::vector<Case> p2p_lengths_cases() {
   return {
       {.group = "p2p",
        .name = "truncation",
-       .about = "a message longer than its recv ends it with BP_INVALID, source and full size, and is consumed",
+       .about = "a message longer than its recv is consumed, and the recv ends with BP_INVALID, source and full size",
        .body = truncation},
       {.group = "p2p",
        .name = "truncation-group-usable",
-       .about = "the group stays usable after a message that was too long",
+       .about = "the group stays usable after a truncated message",
        .body = truncation_group_usable},
       {.group = "p2p",
        .name = "shorter-tells-size",
-       .about = "a message shorter than its recv is fine, and bp_result says how long it is",
+       .about = "a recv accepts a shorter message, and bp_result holds its size",
        .body = shorter_tells_size},
   };
 }

@@ -285,7 +285,7 @@ std::vector<Case> p2p_matching_cases() {
   return {
       {.group = "p2p",
        .name = "tag-match",
-       .about = "all bits of a tag that are declared are matched, those of the core's own tags too",
+       .about = "all declared bits of a tag are matched, including those of the core's tags",
        .needs = {.flags = BP_BACKEND_TAGS},
        .body = tag_match},
       {.group = "p2p",
@@ -299,7 +299,7 @@ std::vector<Case> p2p_matching_cases() {
        .body = tags_interleaved},
       {.group = "p2p",
        .name = "any-source-names-sender",
-       .about = "a recv from any source reports who sent",
+       .about = "a recv from any source reports the sender",
        .needs = {.flags = BP_BACKEND_ANY_SOURCE},
        .body = any_source_names_sender},
       {.group = "p2p",

@@ -168,11 +168,11 @@ Case probe_case(const char* name, const char* about, void (*body)(Rank&)) {
 std::vector<Case> probe_cases() {
   std::vector<Case> cases = {
       probe_case("none", "BP_AGAIN while there is no message of that peer and tag", none),
-      probe_case("oldest", "a probe takes the oldest message, which no recv gets any more", oldest),
-      probe_case("posted-first", "recvs that were posted before get their messages first", posted_first),
+      probe_case("oldest", "a probe takes the oldest message, which no other recv gets", oldest),
+      probe_case("posted-first", "recvs posted before the probe get their messages first", posted_first),
       probe_case("sizes", "messages of all sizes are received into buffers of their size", sizes),
-      probe_case("too-small", "a message that was taken and is too long is BP_INVALID, as of any recv", too_small),
-      probe_case("dropped", "the sender of a message that is dropped is done", dropped),
+      probe_case("too-small", "a probed message longer than its buffer is BP_INVALID, like any truncation", too_small),
+      probe_case("dropped", "dropping a message completes its send", dropped),
   };
   for (Case& one : probe_end_cases()) cases.push_back(one);
   return cases;

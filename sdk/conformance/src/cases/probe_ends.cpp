@@ -162,18 +162,15 @@ void after_death(Rank& rank) {
 
 std::vector<Case> probe_end_cases() {
   return {
-      {.group = "probe",
-       .name = "taken-once",
-       .about = "threads that probe at the same time take each message once",
-       .body = taken_once},
+      {.group = "probe", .name = "taken-once", .about = "concurrent probes take each message once", .body = taken_once},
       {.group = "probe",
        .name = "aborted",
-       .about = "probes fail after an abort, and what they took can be dropped",
+       .about = "probes fail after an abort, and probed messages can be dropped",
        .needs = {.ranks = 2},
        .body = aborted},
       {.group = "probe",
        .name = "after-death",
-       .about = "a message that has arrived is received although its sender is dead",
+       .about = "a message that has arrived can be received although its sender is dead",
        .needs = {.ranks = 2, .processes = true},
        .body = after_death},
   };

@@ -233,7 +233,7 @@ std::vector<Case> process_cases() {
     result.body = body;
     return result;
   };
-  Case outlived = make("fork-outlived", "a group can be destroyed while a forked child lives on", fork_outlived);
+  Case outlived = make("fork-outlived", "a group can be destroyed while a forked child lives", fork_outlived);
   outlived.needs.ranks = 2;
   outlived.needs.processes = true;
   std::vector<Case> cases = {
@@ -243,10 +243,10 @@ std::vector<Case> process_cases() {
               make("concurrent-groups", "several threads may use groups of their own at once", concurrent_groups)),
       make("concurrent-threads", "several threads may use one group at once", one_group_many_threads),
       make("any-thread", "calls may come from any thread", any_thread_calls),
-      make("fork-child", "a forked child that does nothing and ends costs its parent nothing", fork_child),
+      make("fork-child", "a forked child that ends at once does not affect its parent", fork_child),
       outlived,
       make("cloexec", "descriptors are close-on-exec", close_on_exec),
-      make("native-handle", "the handle of the library below is there and stays the same", native_handle),
+      make("native-handle", "the native handle exists and does not change", native_handle),
   };
   for (Case& one : process_signal_cases()) cases.push_back(one);
   return cases;

@@ -247,10 +247,11 @@ std::vector<Case> process_signal_cases() {
     result.body = body;
     return result;
   };
-  Case pipe = make("sigpipe", "a peer that dies costs the sender no SIGPIPE", sigpipe);
+  Case pipe = make("sigpipe", "a peer's death raises no SIGPIPE", sigpipe);
   pipe.needs.ranks = 2;
   pipe.needs.processes = true;
-  Case storm = make("eintr-storm", "signals that interrupt calls cost no message and no deadline", eintr_storm);
+  Case storm =
+      make("eintr-storm", "signals that interrupt system calls lose no message and break no deadline", eintr_storm);
   storm.needs.processes = true;  // the handler is the process's
   Case blocked = make("signals-blocked", "the backend's threads block all signals", signals_blocked);
   blocked.needs.processes = true;  // other ranks' threads are not the backend's
@@ -258,7 +259,7 @@ std::vector<Case> process_signal_cases() {
       storm,
       pipe,
       blocked,
-      make("manners", "signal handlers, umask, directory, environment, locale and limits are left alone", manners),
+      make("manners", "signal handlers, umask, directory, environment, locale and limits are unchanged", manners),
       make("tsan-clean", "ThreadSanitizer finds nothing", tsan_clean),
   };
 }

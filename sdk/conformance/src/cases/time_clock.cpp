@@ -90,10 +90,7 @@ void wall_clock_jump(Rank& rank) {
 
 std::vector<Case> time_clock_cases() {
   return {
-      {.group = "time",
-       .name = "wall-clock-jump",
-       .about = "waits are on a clock that does not jump",
-       .body = wall_clock_jump},
+      {.group = "time", .name = "wall-clock-jump", .about = "waits use a monotonic clock", .body = wall_clock_jump},
   };
 }
 
