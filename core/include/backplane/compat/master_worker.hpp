@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "backplane/detail/master_worker_commands.hpp"
+#include "backplane/compat/detail/master_worker_commands.hpp"
 #include "backplane/distributed.hpp"
 #include "backplane/rpc.hpp"
 
