@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -27,7 +28,7 @@ Words bench(const Words& more) {
 Json results_of(const std::string& path) {
   const Json json = Json::parse(read_file(path), nullptr, false);
   EXPECT_TRUE(json.is_object()) << read_file(path);
-  return json.is_object() ? json["results"] : Json::array();
+  return json.is_object() ? json["rows"] : Json::array();
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -111,6 +112,50 @@ TEST(Bench, WritesCsvAndADrawing) {
   EXPECT_FALSE(contains(svg, "href")) << "it must need no other file";
 }
 
+TEST(Bench, RecordsMachineDateAndCommand) {
+  const Workplace place;
+  const Outcome outcome = run(bench({"--backend", "inproc", "--sizes", "4", "--json", place.file("json")}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(read_file(place.file("json")));
+  EXPECT_EQ(json["format"], "backplane-bench/2");
+  EXPECT_EQ(json["date"].get<std::string>().size(), std::string("2026-11-26T07:05:00Z").size());
+  EXPECT_EQ(json["command"], "backplane bench --seconds 0.001 --backend inproc --sizes 4 --json " + place.file("json"));
+  for (const char* const key : {"host", "system", "cpu", "cores", "memory_gib"}) {
+    EXPECT_TRUE(json["machine"].contains(key)) << key;
+  }
+  EXPECT_TRUE(json["libraries"].contains("backplane") && json["libraries"].contains("inproc")) << json["libraries"];
+}
+
+TEST(Bench, DrawsSavedResults) {
+  const Workplace place;
+  const auto save = [&place](const std::string& name, const std::string& backend) {
+    std::ofstream(place.file(name)) << R"({"format": "backplane-bench/2", "rows": [{"backend": ")" << backend
+                                    << R"(", "ranks": 2, "operation": "all_reduce", "bytes": 4, "p50_us": 3.5}]})";
+  };
+  save("monday.json", "gloo");
+  save("friday.json", "peer <x>");
+  const auto draw = [&place](const std::string& files) {
+    return run({"bench", "--from", files, "--plot", place.file("svg"), "--title", "Two days"});
+  };
+  const std::string monday = place.file("monday.json");
+  ASSERT_EQ(draw(monday + "," + place.file("friday.json")).code, 0);
+  const std::string svg = read_file(place.file("svg"));
+  for (const char* const part : {">Two days<", "all_reduce, 2 ranks", ">gloo<", ">peer &lt;x><"}) {
+    EXPECT_TRUE(contains(svg, part)) << part << svg;
+  }
+  save("friday.json", "gloo");
+  const Outcome both = draw(monday + "," + place.file("friday.json"));
+  ASSERT_EQ(both.code, 0) << both.err;
+  EXPECT_TRUE(contains(both.out, "gloo (monday)") && contains(both.out, "gloo (friday)")) << both.out;
+  std::ofstream(monday) << R"({"format": "backplane-bench/1"})";
+  EXPECT_TRUE(contains(draw(monday).err, "monday.json: the format is \"backplane-bench/1\", expected"))
+      << draw(monday).err;
+  std::ofstream(monday) << R"({"format": "backplane-bench/2", "rows": [{}]})";
+  EXPECT_TRUE(contains(draw(monday).err, "not a results file of 'backplane bench --json'")) << draw(monday).err;
+  EXPECT_EQ(draw("/nowhere.json").code, 1);
+  EXPECT_EQ(run({"bench", "--from", monday, "--check"}).code, 2);
+}
+
 #ifdef BACKPLANE_TEST_zmq
 TEST(Bench, TunesAuto) {
   const Workplace place;
@@ -179,7 +224,7 @@ TEST(Bench, FindsAWrongResult) {
   EXPECT_EQ(outcome.code, 1) << outcome.err;
   EXPECT_TRUE(contains(outcome.out, "as element 16383 of 16384")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "WRONG")) << outcome.out;
-  EXPECT_TRUE(contains(outcome.out, "right")) << "4 bytes are\n" << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "ok")) << "4 bytes are\n" << outcome.out;
 }
 
 TEST(Bench, FindsAWrongResultOfEachCollective) {
@@ -203,9 +248,9 @@ TEST(Bench, LeavesOutPeersThatAreNotInstalled) {
       run(bench({"--backend", "inproc", "--peer", "openmpi", "--sizes", "4", "--json", place.file("json")}),
           {{{"PATH", "/nowhere"}}});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_TRUE(contains(outcome.out, "left out: peer openmpi: mpirun.openmpi is not installed (Debian: openmpi-bin)"))
+  EXPECT_TRUE(contains(outcome.out, "skipped: peer openmpi: mpirun.openmpi is not installed (Debian: openmpi-bin)"))
       << outcome.out;
-  EXPECT_EQ(Json::parse(read_file(place.file("json")))["left_out"].size(), 1U);
+  EXPECT_EQ(Json::parse(read_file(place.file("json")))["skipped"].size(), 1U);
 }
 
 TEST(Bench, MeasuresThePeersThatAre) {
@@ -216,13 +261,13 @@ TEST(Bench, MeasuresThePeersThatAre) {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const Json whole = Json::parse(read_file(place.file("json")));
     std::set<std::string> subjects;
-    for (const Json& row : whole["results"]) {
+    for (const Json& row : whole["rows"]) {
       subjects.insert(row["backend"]);
       EXPECT_TRUE(row["wrong"].empty()) << row;
     }
-    EXPECT_EQ(subjects.size() + whole["left_out"].size(), 2U) << whole;
+    EXPECT_EQ(subjects.size() + whole["skipped"].size(), 2U) << whole;
 #ifdef BACKPLANE_TEST_gloo
-    EXPECT_TRUE(peer != std::string("raw-gloo") || whole["left_out"].empty()) << whole;  // its driver is built here
+    EXPECT_TRUE(peer != std::string("raw-gloo") || whole["skipped"].empty()) << whole;  // its driver is built here
 #endif
   }
 }
@@ -235,10 +280,10 @@ TEST(Bench, RefusesWhatMakesNoSense) {
       {{"--sizes", "4:64:1"}, "the factor must be 2 or more"},
       {{"--sizes", "4:64:2x"}, "the factor must be 2 or more"},
       {{"--sizes", "64M:4"}, "--sizes 64M:4: the range is empty"},
-      {{"--operation", "all_reduse"}, "all_reduse is no operation that can be measured; these are: barrier, "},
-      {{"--peer", "mpi"}, "there is no peer mpi; these are known: openmpi, "},
+      {{"--operation", "all_reduse"}, "--operation: unknown operation 'all_reduse'; the operations are barrier, "},
+      {{"--peer", "mpi"}, "--peer: unknown peer 'mpi'; the peers are openmpi, "},
       {{"--peer", "openmpi?x"}, "expected VARIABLE=VALUE"},
-      {{"--pin", "-n", "4096"}, "--pin gives each rank a core, but there are"},
+      {{"--pin", "-n", "4096"}, "--pin needs a core per rank, but there are"},
       {{"-n", "0"}, "--ranks: Value 0 not in range"},
       {{"--seconds", "no"}, "--seconds: Value no not in range"},
       {{"--tune", "--devices", "1"}, "--devices excludes --tune"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How times are taken and what is made of them, over subjects that take none.
+// How times are taken and what is made of them, over targets that take none.
 #include "measure/measure.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace backplane::bench {
 namespace {
 
 // The only rank of its group, whose blocks write its name.
-class Alone final : public Subject {
+class Alone final : public Target {
  public:
   Alone(char name, std::string& blocks) : name_(name), blocks_(blocks) {}
   int rank() const override { return 0; }
@@ -51,7 +51,7 @@ TEST(Measure, BlocksOfSubjectsTakeTurns) {
 }
 
 // One of two ranks: gets what the other one is to send, but for message `wrong_one` of a window.
-class Receiver final : public Subject {
+class Receiver final : public Target {
  public:
   explicit Receiver(uint64_t wrong_one) : wrong_one_(wrong_one) {}
   int rank() const override { return 1; }
@@ -78,13 +78,13 @@ class Receiver final : public Subject {
 TEST(Measure, EachMessageOfAWindowIsChecked) {
   const Row row = {bench::Test::kBandwidth, 12};
   for (const uint64_t wrong_one : {UINT64_C(0), UINT64_C(40), window_of(12) - 1, window_of(12)}) {
-    Receiver subject(wrong_one);
-    Buffers buffers(row, subject);
-    subject.first_ = buffers.out();
-    const std::string wrong = check_results(subject, row, buffers);
+    Receiver target(wrong_one);
+    Buffers buffers(row, target);
+    target.first_ = buffers.out();
+    const std::string wrong = check_results(target, row, buffers);
     EXPECT_EQ(wrong.empty(), wrong_one == window_of(12)) << wrong;
-    EXPECT_EQ(subject.received_, window_of(12));
-    EXPECT_EQ(subject.sent_, window_of(12));
+    EXPECT_EQ(target.received_, window_of(12));
+    EXPECT_EQ(target.sent_, window_of(12));
   }
 }
 
@@ -102,27 +102,26 @@ TEST(Measure, PercentilesAreSamples) {
 }
 
 TEST(Measure, FiguresFollowFromTheMedian) {
-  tool::Measured one;
-  one.ranks = 4;
-  one.row = {bench::Test::kAllReduce, 1'000'000};
-  one.found.us = {400, 500, 1000};
-  const tool::Figures moved = tool::figures(one);
+  Result result;
+  result.row = {bench::Test::kAllReduce, 1'000'000};
+  result.us = {1000, 400, 500};
+  const tool::Measurement moved = tool::summarize("gloo", 4, result, {});
   EXPECT_EQ(moved.p1_us, 400);
   EXPECT_EQ(moved.p50_us, 500);
   EXPECT_EQ(moved.p99_us, 1000);
   EXPECT_DOUBLE_EQ(moved.algbw, 2);
   EXPECT_DOUBLE_EQ(moved.busbw, 3);
   EXPECT_EQ(moved.hidden_percent, -1);
-  one.row.test = bench::Test::kOverlap;  // 300 by itself and 350 of computing, in 500 together
-  one.found.alone = {100, 300, 900};
-  one.found.compute = {340, 350, 360};
-  EXPECT_DOUBLE_EQ(tool::figures(one).hidden_percent, 50);
-  one.found.us = {800, 900, 1000};
-  EXPECT_EQ(tool::figures(one).hidden_percent, 0);
-  one.found.us = {200, 300, 340};
-  EXPECT_EQ(tool::figures(one).hidden_percent, 100);
-  one.row = {bench::Test::kBarrier, 0};
-  EXPECT_EQ(tool::figures(one).algbw, 0);
+  result.row.test = bench::Test::kOverlap;  // 300 by itself and 350 of computation, in 500 together
+  result.alone = {100, 300, 900};
+  result.compute = {340, 350, 360};
+  EXPECT_DOUBLE_EQ(tool::summarize("gloo", 4, result, {}).hidden_percent, 50);
+  result.us = {800, 900, 1000};
+  EXPECT_EQ(tool::summarize("gloo", 4, result, {}).hidden_percent, 0);
+  result.us = {200, 300, 340};
+  EXPECT_EQ(tool::summarize("gloo", 4, result, {}).hidden_percent, 100);
+  result.row = {bench::Test::kBarrier, 0};
+  EXPECT_EQ(tool::summarize("gloo", 4, result, {}).algbw, 0);
 }
 
 }  // namespace

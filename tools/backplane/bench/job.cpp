@@ -33,13 +33,13 @@ bool has(const Json& names, const char* name) { return std::find(names.begin(), 
 
 std::string id_of(const std::string& selection) { return selection.substr(0, selection.find('?')); }
 
-// Must the ranks of this backend be threads of one process? Throws if it cannot be measured here at all.
+// True if the ranks of this backend must be threads of one process. Throws Failure if it cannot be measured here.
 bool in_one_process(const std::string& id) {
   const Answer info = ask(kInfo, id, "while its plugin was loaded", kAnswerTime);
   if (info.status != BP_OK) throw Failure(kFailed, fmt::format("backend {}: {}", id, printable(info.text)));
   const Json about = Json::parse(info.text);
   if (!has(about["kinds"], "process_group")) {
-    throw Failure(kWrongUse, fmt::format("{} makes no process groups, so there is nothing to measure", id));
+    throw Failure(kWrongUse, fmt::format("backend {} has no process groups to measure", id));
   }
   const Answer viable = ask(kProbe, id, "while probing", kAnswerTime);
   if (viable.status != BP_OK) {
@@ -48,7 +48,7 @@ bool in_one_process(const std::string& id) {
   return has(about["flags"], "one_process");
 }
 
-// What joins processes; a plugin's other names for the same backend are left out.
+// Backends that connect processes, without the aliases of a plugin.
 std::vector<std::string> viable_backends() {
   bp_error err;
   bp_error_init(&err);
@@ -64,15 +64,16 @@ std::vector<std::string> viable_backends() {
                        !has(backend["flags"], "one_process") && file.ends_with(fmt::format("backplane_{}.so", id));
     if (joins && ask(kProbe, id, "while probing", kAnswerTime).status == BP_OK) ids.push_back(id);
   }
-  if (ids.empty()) throw Failure(kFailed, "no viable backend was found; backplane list --probe says why");
+  if (ids.empty())
+    throw Failure(kFailed, "no backend is viable on this machine; 'backplane list --probe' shows the reasons");
   return ids;
 }
 
-// Memory with a name under /proc, which ranks can open however they were started, and which ends with this process.
+// A file in memory. Ranks open it by a path under /proc, however they were started; it disappears with this process.
 class ResultFile {
  public:
   ResultFile() : file_(::memfd_create("backplane-bench", MFD_CLOEXEC)) {
-    if (!file_) fail_system("cannot make a file for the results");
+    if (!file_) fail_system("cannot create a file in memory for the results");
   }
   std::string path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get()); }
   std::string text() const {
@@ -92,7 +93,7 @@ class ResultFile {
 class Directory {
  public:
   Directory() : path_((fs::temp_directory_path() / "backplane-bench-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr) fail_system(fmt::format("cannot make the directory {}", path_));
+    if (::mkdtemp(path_.data()) == nullptr) fail_system(fmt::format("cannot create the directory {}", path_));
   }
   ~Directory() {
     std::error_code ignored;
@@ -106,25 +107,25 @@ class Directory {
   std::string path_;
 };
 
-Contestant own_ranks(std::vector<std::string> subjects, int threads) {
-  Contestant made;
+BenchJob own_ranks(std::vector<std::string> targets, int threads) {
+  BenchJob made;
   made.command = {"/proc/self/exe", kBenchRankCommand};
   made.more = {std::to_string(threads)};
-  made.more.insert(made.more.end(), subjects.begin(), subjects.end());
-  made.subjects = std::move(subjects);
+  made.more.insert(made.more.end(), targets.begin(), targets.end());
+  made.targets = std::move(targets);
   made.launches_itself = threads > 0;
   return made;
 }
 
-// Long enough for anything but a hang.
-std::chrono::nanoseconds limit_of(const bench::Task& task, size_t subjects) {
-  const double row = (task.seconds * 3 + 60) * static_cast<double>(subjects);
+// An upper bound, to end a job that hangs.
+std::chrono::nanoseconds limit_of(const bench::Task& task, size_t targets) {
+  const double row = (task.seconds * 3 + 60) * static_cast<double>(targets);
   return std::chrono::seconds(static_cast<int64_t>(60 + row * static_cast<double>(task.rows.size())));
 }
 
 }  // namespace
 
-std::vector<Contestant> contestants_of(const std::vector<std::string>& names, int ranks) {
+std::vector<BenchJob> backend_jobs(const std::vector<std::string>& names, int ranks) {
   std::vector<std::string> processes;
   std::vector<std::string> threads;
   if (names.empty()) processes = viable_backends();
@@ -132,37 +133,37 @@ std::vector<Contestant> contestants_of(const std::vector<std::string>& names, in
     const bool together = name != "auto" && in_one_process(id_of(name));
     (together ? threads : processes).push_back(name);
   }
-  std::vector<Contestant> contestants;
-  if (!processes.empty()) contestants.push_back(own_ranks(std::move(processes), 0));
-  if (!threads.empty()) contestants.push_back(own_ranks(std::move(threads), ranks));
-  return contestants;
+  std::vector<BenchJob> jobs;
+  if (!processes.empty()) jobs.push_back(own_ranks(std::move(processes), 0));
+  if (!threads.empty()) jobs.push_back(own_ranks(std::move(threads), ranks));
+  return jobs;
 }
 
-int run_contestant(const Contestant& contestant, int ranks, bench::Task task, Signals& signals,
-                   std::vector<bench::Finding>& findings) {
-  const ResultFile results;
+int run_bench_job(const BenchJob& bench_job, int ranks, bench::Task task, Signals& signals,
+                  std::vector<bench::Result>& results) {
+  const ResultFile file;
   std::unique_ptr<Directory> directory;
-  if (contestant.wants_directory) directory = std::make_unique<Directory>();
-  task.results = results.path();
+  if (bench_job.wants_directory) directory = std::make_unique<Directory>();
+  task.results = file.path();
   Job job;
-  job.ranks_per_node = contestant.launches_itself ? 1 : ranks;
+  job.ranks_per_node = bench_job.launches_itself ? 1 : ranks;
   job.job_id = random_job_id();
   Plan plan;
-  plan.path = find_program(contestant.command.front());
-  plan.arguments = contestant.command;
+  plan.path = find_program(bench_job.command.front());
+  plan.arguments = bench_job.command;
   for (const std::string& argument : bench::to_arguments(task)) plan.arguments.push_back(argument);
-  plan.arguments.insert(plan.arguments.end(), contestant.more.begin(), contestant.more.end());
+  plan.arguments.insert(plan.arguments.end(), bench_job.more.begin(), bench_job.more.end());
   if (directory) plan.arguments.push_back(directory->path());
-  plan.timeout = limit_of(task, contestant.subjects.size());
+  plan.timeout = limit_of(task, bench_job.targets.size());
   plan.grace = std::chrono::seconds(5);
-  plan.output = 2;  // what plugins and peers print is no part of the report
+  plan.output = 2;  // stdout holds the report alone, not what plugins and peers print
   Guard guard;
   const int code = run_job(job, plan, signals, guard);
   try {
-    findings = bench::read_findings(results.text());
+    results = bench::read_results(file.text());
   } catch (const std::invalid_argument& error) {
-    throw Failure(kFailed, fmt::format("{} gave results that nobody understands: {}", join(contestant.subjects),
-                                       printable(error.what())));
+    throw Failure(kFailed,
+                  fmt::format("malformed results of {}: {}", join(bench_job.targets), printable(error.what())));
   }
   return code;
 }

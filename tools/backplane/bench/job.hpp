@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The jobs that measure. Each is a contestant: Backplane's backends side by side in one, a peer in another.
+// The jobs of `backplane bench`: one for all backends that connect processes, one per peer.
 #pragma once
 
 #include <string>
@@ -12,22 +12,22 @@
 
 namespace backplane::tool {
 
-struct Contestant {
-  std::vector<std::string> subjects;  // as the report names them
-  std::vector<std::string> command;   // the program first; then come the task's arguments,
-  std::vector<std::string> more;      // these,
-  bool wants_directory = false;       // and the name of an empty directory in which the ranks may meet
-  bool launches_itself = false;       // one process is started, which starts the ranks
+struct BenchJob {
+  std::vector<std::string> targets;  // as the report names them
+  // The command line: command, the task's arguments, more, and the path of a directory if the job wants one.
+  std::vector<std::string> command;
+  std::vector<std::string> more;
+  bool wants_directory = false;  // an empty one, through which the ranks exchange their addresses
+  bool launches_itself = false;  // one process is started, which starts the ranks
   bool is_peer = false;
 };
 
-// Backends that join processes as one contestant, those whose ranks must be threads as another. `names` are what
-// --backend takes; empty: all that join processes and are viable. Throws Failure if one cannot take part.
-std::vector<Contestant> contestants_of(const std::vector<std::string>& names, int ranks);
+// `names` as --backend takes them; empty: all viable backends that connect processes. Backends whose ranks must be
+// threads form a job of their own. Throws Failure if a backend cannot be measured.
+std::vector<BenchJob> backend_jobs(const std::vector<std::string>& names, int ranks);
 
-// Runs one job and returns its exit code. `findings` is what its ranks have found; their subjects are indices of
-// contestant.subjects.
-int run_contestant(const Contestant& contestant, int ranks, bench::Task task, Signals& signals,
-                   std::vector<bench::Finding>& findings);
+// Runs a job and returns its exit code. Result::target is an index into job.targets.
+int run_bench_job(const BenchJob& job, int ranks, bench::Task task, Signals& signals,
+                  std::vector<bench::Result>& results);
 
 }  // namespace backplane::tool

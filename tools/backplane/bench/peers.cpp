@@ -29,13 +29,13 @@ constexpr const char* kGloo = "raw-gloo";
 constexpr const char* kTorch = "torch";
 constexpr std::chrono::seconds kImportTime{60};  // of torch, from a slow disk
 
-// Drivers lie beside the command: bin/backplane, libexec/backplane/bench_openmpi.
+// The path relative to the command: bin/backplane, libexec/backplane/bench_openmpi.
 std::string driver(const std::string& peer, const std::string& file, const std::string& needs) {
   std::error_code error;
   const fs::path command = fs::read_symlink("/proc/self/exe", error);
   const fs::path path = command.parent_path().parent_path() / "libexec" / "backplane" / file;
   if (fs::exists(path, error)) return path.string();
-  throw Failure(kNotFound, fmt::format("{} has no driver at {}; build Backplane where {} is installed", peer,
+  throw Failure(kNotFound, fmt::format("the driver of {} is missing at {}; build Backplane with {} installed", peer,
                                        path.string(), needs));
 }
 
@@ -72,8 +72,8 @@ void require_module(const std::string& python) {
   }
 }
 
-Contestant mpi(const std::string& name, int ranks) {
-  Contestant made;
+BenchJob mpi(const std::string& name, int ranks) {
+  BenchJob made;
   made.launches_itself = true;
   if (name == kMpich) {
     made.command = {installed("mpirun.mpich", "mpich"), "-np", std::to_string(ranks)};
@@ -86,15 +86,15 @@ Contestant mpi(const std::string& name, int ranks) {
   return made;
 }
 
-Contestant gloo() {
-  Contestant made;
+BenchJob gloo() {
+  BenchJob made;
   made.wants_directory = true;
   made.command = {driver(kGloo, "bench_gloo", "libgloo-dev")};
   return made;
 }
 
-Contestant torch() {
-  Contestant made;
+BenchJob torch() {
+  BenchJob made;
   made.wants_directory = true;
   const std::string python = installed("python3", "python3");
   require_module(python);
@@ -121,22 +121,22 @@ std::vector<std::string> settings(const std::string& written) {
 
 std::vector<std::string> peer_names() { return {kOpenMpi, kMpich, kGloo, kTorch}; }
 
-Contestant find_peer(const std::string& written, int ranks) {
+BenchJob find_peer(const std::string& written, int ranks) {
   const std::string name = written.substr(0, written.find('?'));
   const std::vector<std::string> names = peer_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     throw Failure(kWrongUse,
-                  fmt::format("there is no peer {}; these are known: {}, all", printable(name), join(names)));
+                  fmt::format("--peer: unknown peer '{}'; the peers are {}, all", printable(name), join(names)));
   }
   const std::vector<std::string> variables = settings(written);
-  Contestant made = name == kGloo ? gloo() : name == kTorch ? torch() : mpi(name, ranks);
+  BenchJob made = name == kGloo ? gloo() : name == kTorch ? torch() : mpi(name, ranks);
   if (!variables.empty()) {
     std::vector<std::string> command = {find_program("env")};
     command.insert(command.end(), variables.begin(), variables.end());
     command.insert(command.end(), made.command.begin(), made.command.end());
     made.command = std::move(command);
   }
-  made.subjects = {fmt::format("peer {}", written)};
+  made.targets = {fmt::format("peer {}", written)};
   made.is_peer = true;
   return made;
 }

@@ -13,8 +13,8 @@ namespace backplane::tool {
 
 std::vector<std::string> peer_names();
 
-// The peer that was written as NAME or NAME?VARIABLE=VALUE&..., which sets variables of its environment. Throws Failure
-// with kWrongUse if there is no such name, with kNotFound and the reason if it is not installed here.
-Contestant find_peer(const std::string& written, int ranks);
+// `written` is NAME or NAME?VARIABLE=VALUE&..., which sets environment variables. Throws Failure: kWrongUse for an
+// unknown name, kNotFound with the reason if the peer is not installed.
+BenchJob find_peer(const std::string& written, int ranks);
 
 }  // namespace backplane::tool

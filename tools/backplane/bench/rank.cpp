@@ -19,10 +19,10 @@ namespace {
 
 constexpr std::chrono::seconds kOperationTimeout{60};  // for one operation
 
-class GroupSubject final : public bench::Subject {
+class GroupTarget final : public bench::Target {
  public:
-  // registered: with buffers that the group allocates. On a device it always does.
-  GroupSubject(ProcessGroup group, bool registered, Device device)
+  // registered: the group allocates the buffers; on a device it always does.
+  GroupTarget(ProcessGroup group, bool registered, Device device)
       : group_(std::move(group)), registered_(registered), device_(device) {}
 
   int rank() const override { return group_.rank(); }
@@ -41,7 +41,7 @@ class GroupSubject final : public bench::Subject {
     works_.clear();
   }
 
-  // Has the backend start what it starts with the first asynchronous collective, send and receive. All ranks together.
+  // Makes the backend start the threads that its first asynchronous collective, send and receive need. Collective.
   void start_threads() {
     if (!has_host_memory()) return;
     float sum = 0;
@@ -98,37 +98,37 @@ class GroupSubject final : public bench::Subject {
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
-  if (value == nullptr) throw Failure(kWrongUse, "this subcommand is for the command's own use");
+  if (value == nullptr)
+    throw Failure(kWrongUse, fmt::format("{} is not set; ranks are started by 'backplane bench'", name));
   return value;
 }
 
 void measure_as(int rank, int world_size, const Store& store, const bench::Task& task,
                 const std::vector<std::string>& backends) {
-  std::vector<std::unique_ptr<GroupSubject>> owners;
-  std::vector<bench::Subject*> subjects;
+  std::vector<std::unique_ptr<GroupTarget>> owners;
+  std::vector<bench::Target*> targets;
   for (const std::string& backend : backends) {
     GroupOptions options;
     options.backend = backend;
     options.rank = rank;
     options.world_size = world_size;
     options.store = store;
-    options.name = fmt::format("bench{}", subjects.size());
+    options.name = fmt::format("bench{}", targets.size());
     options.timeout = kOperationTimeout;
     const Device device = task.devices > 0 ? Device::cuda(rank % task.devices) : Device::cpu();
     if (task.devices > 0) options.device = device.ordinal;
     const ProcessGroup group = ProcessGroup::create(options);
     for (int registered = 0; registered <= (task.registered ? 1 : 0); ++registered) {
-      owners.push_back(std::make_unique<GroupSubject>(group, registered == 1, device));
-      subjects.push_back(owners.back().get());
+      owners.push_back(std::make_unique<GroupTarget>(group, registered == 1, device));
+      targets.push_back(owners.back().get());
     }
   }
-  // Only this thread: a backend's own are better anywhere than on the core of their rank. Many begin with the first
-  // operation that needs them, and would be where this one is.
+  // Only this thread is pinned. A backend's threads start first, since they would inherit its core.
   if (task.pin) {
     for (const auto& owner : owners) owner->start_threads();
     bench::pin_thread(rank);
   }
-  bench::measure(task, subjects, bench::progress_line(task, fmt::format("{}", fmt::join(backends, ", "))));
+  bench::measure(task, targets, bench::progress_line(task, fmt::format("{}", fmt::join(backends, ", "))));
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ void measure_backends(const bench::Task& task, const std::vector<std::string>& b
       try {
         measure_as(rank, threads, store, task, backends);
       } catch (const std::exception& error) {
-        // As if a process had failed: the others are ended with it.
+        // Ends all ranks, as the launcher does for processes.
         fmt::print(stderr, "backplane: rank {}: {}\n", rank, error.what());
         std::_Exit(kFailed);
       }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `backplane bench` has found, for people and programs.
+// The report of `backplane bench` as a table, CSV, JSON and SVG. share/bench/README.md specifies the JSON.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "measure/results.hpp"
@@ -11,48 +13,69 @@
 
 namespace backplane::tool {
 
-// One subject in one row with one number of ranks. Times in microseconds.
-struct Measured {
-  std::string subject;  // "gloo", "zmq?io_threads=2", "peer openmpi"
+// One row: an operation of one backend with one size and number of ranks. Times in microseconds.
+struct Measurement {
+  std::string backend;  // "gloo", "zmq?io_threads=2", "peer openmpi"
   int ranks = 0;
-  bench::Row row;
-  bench::Finding found;            // all rounds together; samples sorted
-  std::vector<std::string> wrong;  // sentences
+  std::string operation;
+  uint64_t bytes = 0;
+  uint64_t samples = 0;
+  uint64_t operations_per_sample = 0;
+  double p1_us = 0;
+  double p50_us = 0;
+  double p99_us = 0;
+  double algbw = 0;            // GB/s (10^9), from the median; 0 where nothing is moved
+  double busbw = 0;            // the same
+  double hidden_percent = -1;  // overlap: share of the operation's time that the computation hid, median; else -1
+  std::vector<std::string> wrong;
 };
 
-struct LeftOut {
-  std::string subject;
+// `result` holds the samples of all rounds, in any order.
+Measurement summarize(const std::string& backend, int ranks, bench::Result result, std::vector<std::string> wrong);
+
+// A percentile of sorted samples by nearest rank; `share` is between 0 and 1.
+double percentile(const std::vector<double>& sorted, double share);
+
+struct Skipped {
+  std::string backend;
   std::string reason;
 };
 
+// What the measurements depend on, besides the command line's settings.
+struct Environment {
+  std::string date;  // UTC, ISO 8601
+  std::string command;
+  std::string host;
+  std::string system;  // kernel and architecture
+  std::string cpu;     // model
+  int cores = 0;       // that this process may use
+  double memory_gib = 0;
+  std::vector<std::pair<std::string, std::string>> libraries;  // name and version
+};
+
 struct BenchReport {
-  std::vector<Measured> results;  // by ranks, operation, size, and then in the order of the command line
-  std::vector<LeftOut> left_out;
+  std::vector<Measurement> rows;  // by ranks, operation, size, and then in the order of the command line
+  std::vector<Skipped> skipped;
+  Environment environment;
+  std::string title;  // of the chart; may be empty
   bool pinned = false;
   bool checked = false;
   double seconds = 0;
   int rounds = 1;
 };
 
-// Of sorted samples, by nearest rank; `share` from 0 to 1.
-double percentile(const std::vector<double>& sorted, double share);
-
-struct Figures {
-  double p1_us, p50_us, p99_us;
-  double algbw, busbw;    // GB/s (10^9), from the median; 0 where nothing is moved
-  double hidden_percent;  // of overlap: how much of the operation's time the computing hid, median; else -1
-};
-Figures figures(const Measured& measured);
+// Of this process, now. `backends` as --backend takes them; the versions of their plugins are looked up.
+Environment read_environment(const std::vector<std::string>& backends);
 
 std::string size_text(uint64_t bytes);  // "64 KiB"
 
 std::string bench_table(const BenchReport& report);
-std::string bench_json(const BenchReport& report);
 std::string bench_csv(const BenchReport& report);
-// A self-contained SVG: for each number of ranks and operation, medians over sizes, both axes logarithmic.
+std::string bench_json(const BenchReport& report);
+// A self-contained SVG with one panel per operation and number of ranks: medians over sizes, both axes logarithmic.
 std::string bench_svg(const BenchReport& report);
 
-// The tuning table by which `auto` chooses: medians of the backends alone, without peers and settings.
-std::string bench_tuning(const BenchReport& report);
+// Reads files that bench_json wrote and joins their rows. Throws Failure(kWrongUse) naming the file.
+BenchReport read_reports(const std::vector<std::string>& paths);
 
 }  // namespace backplane::tool

@@ -7,22 +7,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <limits>
 
 #include "common/failure.hpp"
+#include "common/files.hpp"
 #include "common/program.hpp"
 
 namespace backplane::tool {
 namespace {
 
 double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
-}
 
 }  // namespace
 

@@ -12,10 +12,10 @@
 namespace backplane::bench {
 namespace {
 
-std::shared_ptr<float> allocate(uint64_t count, Subject& subject) {
+std::shared_ptr<float> allocate(uint64_t count, Target& target) {
   constexpr uint64_t kPage = 4096;
   const uint64_t bytes = (std::max<uint64_t>(count, 1) * sizeof(float) + kPage - 1) / kPage * kPage;
-  if (subject.brings_memory()) return std::static_pointer_cast<float>(subject.allocate(bytes));
+  if (target.brings_memory()) return std::static_pointer_cast<float>(target.allocate(bytes));
   auto* memory = static_cast<float*>(std::aligned_alloc(kPage, bytes));
   if (memory == nullptr) throw std::bad_alloc();
   return {memory, [](float* given) { std::free(given); }};
@@ -36,22 +36,22 @@ float sum_of_given(int size, uint64_t i) {
 }
 
 struct Check {
-  Subject& subject;
+  Target& target;
   const Row& row;
   Buffers& buffers;
   const uint64_t count = row.bytes / sizeof(float);
 
   float expected(int root, uint64_t i) const {
-    const auto rank = static_cast<uint64_t>(subject.rank());
+    const auto rank = static_cast<uint64_t>(target.rank());
     switch (row.test) {
       case Test::kBroadcast:
         return given(root, i);
       case Test::kReduce:
       case Test::kAllReduce:
       case Test::kOverlap:
-        return sum_of_given(subject.size(), i);
+        return sum_of_given(target.size(), i);
       case Test::kReduceScatter:
-        return sum_of_given(subject.size(), rank * count + i);
+        return sum_of_given(target.size(), rank * count + i);
       case Test::kScatter:
         return given(root, rank * count + i);
       case Test::kGather:
@@ -60,13 +60,13 @@ struct Check {
       case Test::kAllToAll:
         return given(static_cast<int>(i / count), rank * count + i % count);
       default:
-        return given(subject.rank() ^ 1, i);
+        return given(target.rank() ^ 1, i);
     }
   }
 
   // How many places of which buffer hold a result on this rank.
   const float* result(int root, uint64_t* places) const {
-    const bool at_root = subject.rank() == root;
+    const bool at_root = target.rank() == root;
     *places = count;
     switch (row.test) {
       case Test::kBroadcast:
@@ -77,11 +77,11 @@ struct Check {
         *places = at_root ? count : 0;
         break;
       case Test::kGather:
-        *places = at_root ? count * static_cast<uint64_t>(subject.size()) : 0;
+        *places = at_root ? count * static_cast<uint64_t>(target.size()) : 0;
         break;
       case Test::kAllGather:
       case Test::kAllToAll:
-        *places = count * static_cast<uint64_t>(subject.size());
+        *places = count * static_cast<uint64_t>(target.size());
         break;
       case Test::kBandwidth:
         *places = count * window_of(row.bytes);
@@ -93,19 +93,19 @@ struct Check {
   }
 
   void perform(int root) const {
-    const int peer = subject.rank() ^ 1;
+    const int peer = target.rank() ^ 1;
     Step step{static_cast<Op>(row.test), buffers.in(), buffers.out(), count, root, peer};
     if (row.test == Test::kOverlap) {
       step.op = Op::kAllReduce;
-      subject.start(step);
-      return subject.finish();
+      target.start(step);
+      return target.finish();
     }
-    if (row.test != Test::kSendRecv && row.test != Test::kBandwidth) return subject.run(step);
-    const bool even = subject.rank() % 2 == 0;
+    if (row.test != Test::kSendRecv && row.test != Test::kBandwidth) return target.run(step);
+    const bool even = target.rank() % 2 == 0;
     for (const bool sends : {even, !even}) {
       step.op = sends ? Op::kSend : Op::kRecv;
       if (row.test == Test::kSendRecv) {
-        subject.run(step);
+        target.run(step);
       } else {
         stream(step);
       }
@@ -115,15 +115,15 @@ struct Check {
   // A window of messages, each from and to a place of its own.
   void stream(Step step) const {
     for (uint64_t i = window_of(row.bytes); i > 0; --i) {
-      subject.start(step);
+      target.start(step);
       step.in += count;
       step.out += count;
     }
-    subject.finish();
+    target.finish();
   }
 
   std::string once(int root) const {
-    for (uint64_t i = 0; i < buffers.in_count(); ++i) buffers.in()[i] = given(subject.rank(), i);
+    for (uint64_t i = 0; i < buffers.in_count(); ++i) buffers.in()[i] = given(target.rank(), i);
     std::fill_n(buffers.out(), buffers.out_count(), -1.0F);
     perform(root);
     uint64_t places = 0;
@@ -132,7 +132,7 @@ struct Check {
       const float wanted = expected(root, i);
       if (got[i] == wanted) continue;
       std::ostringstream sentence;
-      sentence << "rank " << subject.rank() << " of " << subject.size() << " got " << got[i] << " as element " << i
+      sentence << "rank " << target.rank() << " of " << target.size() << " got " << got[i] << " as element " << i
                << " of " << places << " and should have got " << wanted;
       return sentence.str();
     }
@@ -142,14 +142,14 @@ struct Check {
 
 }  // namespace
 
-Buffers::Buffers(const Row& row, Subject& subject)
-    : is_host_(subject.has_host_memory()),
+Buffers::Buffers(const Row& row, Target& target)
+    : is_host_(target.has_host_memory()),
       in_count_(row.bytes / sizeof(float) *
-                blocks(row, subject.size(), {Test::kScatter, Test::kReduceScatter, Test::kAllToAll})),
+                blocks(row, target.size(), {Test::kScatter, Test::kReduceScatter, Test::kAllToAll})),
       out_count_(row.bytes / sizeof(float) *
-                 blocks(row, subject.size(), {Test::kGather, Test::kAllGather, Test::kAllToAll})),
-      in_(allocate(in_count_, subject)),
-      out_(allocate(out_count_, subject)) {
+                 blocks(row, target.size(), {Test::kGather, Test::kAllGather, Test::kAllToAll})),
+      in_(allocate(in_count_, target)),
+      out_(allocate(out_count_, target)) {
   clear();
 }
 
@@ -159,15 +159,15 @@ void Buffers::clear() {
   std::fill_n(out_.get(), out_count_, 0.0F);
 }
 
-std::string check_results(Subject& subject, const Row& row, Buffers& buffers) {
+std::string check_results(Target& target, const Row& row, Buffers& buffers) {
   if (row.test == Test::kBarrier) return {};  // has no result
-  const Check check{subject, row, buffers};
+  const Check check{target, row, buffers};
   const bool messages = row.test == Test::kSendRecv || row.test == Test::kBandwidth;
-  if (messages && (subject.rank() ^ 1) >= subject.size()) return {};
+  if (messages && (target.rank() ^ 1) >= target.size()) return {};
   const bool rooted = row.test == Test::kBroadcast || row.test == Test::kReduce || row.test == Test::kGather ||
                       row.test == Test::kScatter;
   std::string wrong;
-  for (int root = 0; root < (rooted ? subject.size() : 1); ++root) {
+  for (int root = 0; root < (rooted ? target.size() : 1); ++root) {
     const std::string found = check.once(root);
     if (wrong.empty()) wrong = found;  // the others need this rank in what follows, whatever it has found
   }

@@ -11,13 +11,13 @@
 
 namespace backplane::bench {
 
-class Subject;
+class Target;
 
-// Input and output of one rank, large enough for the row's operation, from the subject or aligned to pages; touched,
+// Input and output of one rank, large enough for the row's operation, from the target or aligned to pages; touched,
 // zero (so that sums of sums stay finite), unless it is a device's.
 class Buffers {
  public:
-  Buffers(const Row& row, Subject& subject);
+  Buffers(const Row& row, Target& target);
 
   float* in() { return in_.get(); }
   float* out() { return out_.get(); }
@@ -35,6 +35,6 @@ class Buffers {
 
 // Does the row's operation once, for rooted ones once per root, with inputs that tell ranks and places apart. Returns
 // what is wrong on this rank, "" if nothing is. All ranks call it.
-std::string check_results(Subject& subject, const Row& row, Buffers& buffers);
+std::string check_results(Target& target, const Row& row, Buffers& buffers);
 
 }  // namespace backplane::bench

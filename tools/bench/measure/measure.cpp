@@ -19,9 +19,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kBlockUs = 200;
-constexpr uint64_t kMostOperations = 1 << 16;  // of a block; a float can tell it
-constexpr size_t kFewestBlocks = 5;
-constexpr size_t kMostBlocks = 4000;
+constexpr uint64_t kMaxOperations = 1 << 16;  // of a block; a float can tell it
+constexpr size_t kMinBlocks = 5;
+constexpr size_t kMaxBlocks = 4000;
 
 double microseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
@@ -36,18 +36,18 @@ void compute(uint64_t units) {
   static_cast<void>(sink);
 }
 
-// One subject in one row.
-class Contest {
+// One target in one row.
+class Timing {
  public:
-  Contest(Subject& subject, const Row& row, Buffers& buffers) : subject_(subject), row_(row), buffers_(buffers) {
-    subject_.prepare(row_, buffers_.in(), buffers_.in_count(), buffers_.out(), buffers_.out_count());
+  Timing(Target& target, const Row& row, Buffers& buffers) : target_(target), row_(row), buffers_(buffers) {
+    target_.prepare(row_, buffers_.in(), buffers_.in_count(), buffers_.out(), buffers_.out_count());
   }
 
   // How many operations make a block; warms up on the way.
   void calibrate() {
     repeat(2);
     // The shortest of several, so that a block which was disturbed does not pass for a long one.
-    for (operations_ = 1; operations_ < kMostOperations; operations_ *= 2) {
+    for (operations_ = 1; operations_ < kMaxOperations; operations_ *= 2) {
       double shortest = kBlockUs;
       for (int i = 0; i < 3; ++i) {
         const Clock::time_point begin = Clock::now();
@@ -72,9 +72,9 @@ class Contest {
     const Clock::time_point before = begin();
     if (row_.test != Test::kOverlap) return end(before, [this] { once(); });
     end(before, [this] {
-      subject_.start(step(Op::kAllReduce));
+      target_.start(step(Op::kAllReduce));
       compute(units_);
-      subject_.finish();
+      target_.finish();
     });
     end(begin(), [this] { once(); });
     end(begin(), [this] { compute(units_); });
@@ -83,15 +83,15 @@ class Contest {
   // Rank 0's number on all ranks; a float must be able to tell it.
   uint64_t agree(double number) {
     float value = static_cast<float>(number);
-    subject_.run({Op::kBroadcast, &value, nullptr, 1, 0, 0, true});
+    target_.run({Op::kBroadcast, &value, nullptr, 1, 0, 0, true});
     return static_cast<uint64_t>(value);
   }
 
   // The samples of the slowest rank each, on all ranks.
   std::vector<float> slowest() {
     const size_t count = samples_.size();
-    std::vector<float> all(count * static_cast<size_t>(subject_.size()));
-    subject_.run({Op::kAllGather, samples_.data(), all.data(), count, 0, 0, true});
+    std::vector<float> all(count * static_cast<size_t>(target_.size()));
+    target_.run({Op::kAllGather, samples_.data(), all.data(), count, 0, 0, true});
     for (size_t i = 0; i < all.size(); ++i) samples_[i % count] = std::max(samples_[i % count], all[i]);
     return samples_;
   }
@@ -100,10 +100,10 @@ class Contest {
 
  private:
   Step step(Op op) {
-    return {op, buffers_.in(), buffers_.out(), row_.bytes / sizeof(float), 0, subject_.rank() ^ 1, false};
+    return {op, buffers_.in(), buffers_.out(), row_.bytes / sizeof(float), 0, target_.rank() ^ 1, false};
   }
-  bool paired() const { return (subject_.rank() ^ 1) < subject_.size(); }
-  bool even() const { return subject_.rank() % 2 == 0; }
+  bool paired() const { return (target_.rank() ^ 1) < target_.size(); }
+  bool even() const { return target_.rank() % 2 == 0; }
 
   void once() {
     switch (row_.test) {
@@ -112,21 +112,21 @@ class Contest {
       case Test::kBandwidth:
         return stream();
       case Test::kOverlap:
-        subject_.start(step(Op::kAllReduce));
-        return subject_.finish();
+        target_.start(step(Op::kAllReduce));
+        return target_.finish();
       default: {
         Step next = step(static_cast<Op>(row_.test));
         next.root = root_;
-        if (++root_ == subject_.size()) root_ = 0;
-        return subject_.run(next);
+        if (++root_ == target_.size()) root_ = 0;
+        return target_.run(next);
       }
     }
   }
 
   void bounce() {
     if (!paired()) return;
-    subject_.run(step(even() ? Op::kSend : Op::kRecv));
-    subject_.run(step(even() ? Op::kRecv : Op::kSend));
+    target_.run(step(even() ? Op::kSend : Op::kRecv));
+    target_.run(step(even() ? Op::kRecv : Op::kSend));
   }
 
   void stream() {
@@ -136,12 +136,12 @@ class Contest {
       Step one = step(even() ? Op::kSend : Op::kRecv);
       one.in += i * one.count;
       one.out += i * one.count;
-      subject_.start(one);
+      target_.start(one);
     }
-    subject_.finish();
+    target_.finish();
     Step answer = step(even() ? Op::kRecv : Op::kSend);
     answer.count = 1;
-    subject_.run(answer);
+    target_.run(answer);
   }
 
   void repeat(uint64_t times) {
@@ -149,7 +149,7 @@ class Contest {
   }
 
   Clock::time_point begin() {
-    subject_.run(step(Op::kBarrier));
+    target_.run(step(Op::kBarrier));
     return Clock::now();
   }
   template <typename Body>
@@ -161,7 +161,7 @@ class Contest {
     samples_.push_back(static_cast<float>(each));
   }
 
-  Subject& subject_;
+  Target& target_;
   const Row row_;
   Buffers& buffers_;
   uint64_t operations_ = 1;
@@ -170,50 +170,50 @@ class Contest {
   std::vector<float> samples_;
 };
 
-void measure_row(const Task& task, const Row& row, const std::vector<Subject*>& subjects, Results& results) {
+void measure_row(const Task& task, const Row& row, const std::vector<Target*>& targets, Results& results) {
   std::unique_ptr<Buffers> shared;              // by those that bring no memory
   std::vector<std::unique_ptr<Buffers>> owned;  // by those that do
-  std::vector<std::pair<size_t, std::unique_ptr<Contest>>> contests;
-  for (size_t i = 0; i < subjects.size(); ++i) {
-    if (!subjects[i]->offers(row.test)) continue;
-    std::unique_ptr<Buffers>& place = subjects[i]->brings_memory() ? owned.emplace_back() : shared;
-    if (!place) place = std::make_unique<Buffers>(row, *subjects[i]);
+  std::vector<std::pair<size_t, std::unique_ptr<Timing>>> timings;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (!targets[i]->offers(row.test)) continue;
+    std::unique_ptr<Buffers>& place = targets[i]->brings_memory() ? owned.emplace_back() : shared;
+    if (!place) place = std::make_unique<Buffers>(row, *targets[i]);
     Buffers& buffers = *place;
-    contests.emplace_back(i, std::make_unique<Contest>(*subjects[i], row, buffers));
-    if (task.check) results.wrong(i, row, check_results(*subjects[i], row, buffers));
+    timings.emplace_back(i, std::make_unique<Timing>(*targets[i], row, buffers));
+    if (task.check) results.wrong(i, row, check_results(*targets[i], row, buffers));
     buffers.clear();
-    contests.back().second->calibrate();
+    timings.back().second->calibrate();
   }
-  if (contests.empty()) return;
+  if (timings.empty()) return;
   const Clock::time_point begin = Clock::now();
-  const double limit = task.seconds * 1e6 * static_cast<double>(contests.size());
-  for (size_t round = 0; round < kMostBlocks; ++round) {
-    const bool more = round < kFewestBlocks || microseconds_since(begin) < limit;
-    if (contests.front().second->agree(more ? 1 : 0) == 0) break;
-    for (const auto& [index, contest] : contests) contest->block(contests.size() > 1);
-    std::reverse(contests.begin(), contests.end());
+  const double limit = task.seconds * 1e6 * static_cast<double>(timings.size());
+  for (size_t round = 0; round < kMaxBlocks; ++round) {
+    const bool more = round < kMinBlocks || microseconds_since(begin) < limit;
+    if (timings.front().second->agree(more ? 1 : 0) == 0) break;
+    for (const auto& [index, timing] : timings) timing->block(timings.size() > 1);
+    std::reverse(timings.begin(), timings.end());
   }
-  for (const auto& [index, contest] : contests) {
-    const std::vector<float> samples = contest->slowest();
-    if (subjects.front()->rank() == 0) results.samples(index, row, contest->operations(), samples);
+  for (const auto& [index, timing] : timings) {
+    const std::vector<float> samples = timing->slowest();
+    if (targets.front()->rank() == 0) results.samples(index, row, timing->operations(), samples);
   }
 }
 
 }  // namespace
 
-std::shared_ptr<void> Subject::allocate(uint64_t /*bytes*/) { return nullptr; }
+std::shared_ptr<void> Target::allocate(uint64_t /*bytes*/) { return nullptr; }
 
-void Subject::prepare(const Row& /*row*/, float* /*in*/, uint64_t /*in_count*/, float* /*out*/,
-                      uint64_t /*out_count*/) {}
+void Target::prepare(const Row& /*row*/, float* /*in*/, uint64_t /*in_count*/, float* /*out*/, uint64_t /*out_count*/) {
+}
 
-void measure(const Task& task, const std::vector<Subject*>& subjects, const std::function<void(size_t)>& progress) {
+void measure(const Task& task, const std::vector<Target*>& targets, const std::function<void(size_t)>& progress) {
   Results results(task.results);
   size_t done = 0;
   for (const Row& row : task.rows) {
-    if (progress && subjects.front()->rank() == 0) progress(done++);
-    measure_row(task, row, subjects, results);
+    if (progress && targets.front()->rank() == 0) progress(done++);
+    measure_row(task, row, targets, results);
   }
-  if (progress && subjects.front()->rank() == 0) progress(done);
+  if (progress && targets.front()->rank() == 0) progress(done);
 }
 
 std::function<void(size_t)> progress_line(const Task& task, const std::string& who) {

@@ -4,9 +4,9 @@
 //
 // A sample is the mean time of a block: operations back to back, at least about 200 us of them, so that the clock and
 // the ranks' different beginnings do not count. All ranks come together before a block, never inside it; a sample is
-// the longest of the ranks' times. Where several subjects are measured by the same processes their blocks take turns
+// the longest of the ranks' times. Where several targets are measured by the same processes their blocks take turns
 // (A B C, C B A, ...), so that whatever disturbs the machine disturbs all of them alike; then each block begins with an
-// operation that does not count, so that caches hold what its own subject leaves there. A row ends after its time.
+// operation that does not count, so that caches hold what its own target leaves there. A row ends after its time.
 // Rooted operations change their root each time, so that none can begin before the last one has reached everybody.
 #pragma once
 
@@ -28,13 +28,13 @@ struct Step {
   uint64_t count = 0;  // N
   int root = 0;
   int peer = 0;
-  bool is_ours = false;  // what ranks agree about: in this program's memory, not in the subject's
+  bool is_ours = false;  // what ranks agree about: in this program's memory, not in the target's
 };
 
 // What is measured: a process group of some library, as this rank sees it. Everything throws what is wrong.
-class Subject {
+class Target {
  public:
-  virtual ~Subject() = default;
+  virtual ~Target() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual bool offers(Test test) const = 0;
@@ -54,13 +54,13 @@ class Subject {
   virtual void finish() = 0;
 };
 
-// To be called by all ranks of all subjects with the same task. Each row's samples are appended to task.results by rank
+// To be called by all ranks of all targets with the same task. Each row's samples are appended to task.results by rank
 // 0, and what is wrong by whoever finds it, as lines:
 //   samples SUBJECT TEST BYTES OPERATIONS WIDTH us us us ...
 //   wrong SUBJECT TEST BYTES sentence
-// SUBJECT is the index in `subjects`. WIDTH is 1, and 3 for `overlap`: both together, the operation and the computing
+// SUBJECT is the index in `targets`. WIDTH is 1, and 3 for `overlap`: both together, the operation and the computing
 // by themselves. `progress`, which may be empty, is called on rank 0 with the number of rows that are done.
-void measure(const Task& task, const std::vector<Subject*>& subjects, const std::function<void(size_t)>& progress);
+void measure(const Task& task, const std::vector<Target*>& targets, const std::function<void(size_t)>& progress);
 
 // One line that is written over and over on stderr, if that is a terminal and the task wants it.
 std::function<void(size_t)> progress_line(const Task& task, const std::string& who);

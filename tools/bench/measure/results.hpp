@@ -18,8 +18,8 @@ class Results {
   // so lines of several processes do not mix. Throws std::runtime_error.
   explicit Results(const std::string& path);
 
-  void samples(size_t subject, const Row& row, uint64_t operations, const std::vector<float>& us);
-  void wrong(size_t subject, const Row& row, const std::string& sentence);  // nothing if it is empty
+  void samples(size_t target, const Row& row, uint64_t operations, const std::vector<float>& us);
+  void wrong(size_t target, const Row& row, const std::string& sentence);  // nothing if it is empty
 
  private:
   void write(const std::string& line);
@@ -28,8 +28,8 @@ class Results {
 };
 
 // One line of such a file.
-struct Finding {
-  size_t subject = 0;
+struct Result {
+  size_t target = 0;
   Row row;
   std::string wrong;  // if this is empty, the rest counts
   uint64_t operations = 0;
@@ -39,6 +39,6 @@ struct Finding {
 };
 
 // Throws std::invalid_argument with the line that nobody understands.
-std::vector<Finding> read_findings(const std::string& text);
+std::vector<Result> read_results(const std::string& text);
 
 }  // namespace backplane::bench

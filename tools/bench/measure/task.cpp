@@ -36,7 +36,7 @@ Test test_of(const std::string& name) {
   if (found != kNames.end()) return static_cast<Test>(found - kNames.begin());
   std::string known;
   for (const char* each : kNames) known.append(known.empty() ? "" : ", ").append(each);
-  throw std::invalid_argument(name + " is no operation that can be measured; these are: " + known);
+  throw std::invalid_argument("unknown operation '" + name + "'; the operations are " + known);
 }
 
 uint64_t window_of(uint64_t bytes) {

@@ -11,7 +11,7 @@
 
 namespace backplane::bench {
 
-// What a subject can do. In the order of kTests, which begins with the collectives.
+// What a target can do. In the order of kTests, which begins with the collectives.
 enum class Op {
   kBarrier,
   kBroadcast,
@@ -62,7 +62,7 @@ uint64_t window_of(uint64_t bytes);
 
 struct Task {
   std::string results;  // a file to append lines to (results.hpp)
-  double seconds = 1;   // for each row and subject
+  double seconds = 1;   // for each row and target
   bool check = false;   // of results, before each row is measured
   bool pin = false;     // rank i's thread to the i-th core
   bool progress = false;

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 BLOCK_US = 200
-MOST_OPERATIONS = 1 << 16
-FEWEST_BLOCKS = 5
-MOST_BLOCKS = 4000
+MAX_OPERATIONS = 1 << 16
+MIN_BLOCKS = 5
+MAX_BLOCKS = 4000
 WINDOW = 64
 WINDOW_LIMIT = 256 << 20
 
@@ -23,7 +23,7 @@ def given(rank, first, count):
     return rank * 3 + (torch.arange(first, first + count) % 11).float()
 
 
-class Contest:
+class Timing:
     """One test with one size."""
 
     def __init__(self, test, size):
@@ -131,7 +131,7 @@ class Contest:
     def calibrate(self):
         self.once()
         self.once()
-        while self.operations < MOST_OPERATIONS:
+        while self.operations < MAX_OPERATIONS:
             shortest = min(self.timed(self.once) * self.operations for _ in range(3))
             if not self.agree(shortest < BLOCK_US):
                 break
@@ -153,8 +153,8 @@ class Contest:
         bodies = (self.both, self.once, self.compute) if self.test == "overlap" else (self.once,)
         samples = []
         begin = time.perf_counter()
-        for block in range(MOST_BLOCKS):
-            if not self.agree(block < FEWEST_BLOCKS or time.perf_counter() - begin < seconds):
+        for block in range(MAX_BLOCKS):
+            if not self.agree(block < MIN_BLOCKS or time.perf_counter() - begin < seconds):
                 break
             for body in bodies:
                 dist.barrier()
@@ -181,19 +181,19 @@ def main():
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     for row in filter(None, rows.split(",")):
         test, size = row.split(":")
-        contest = Contest(test, int(size))
-        if not contest.offered():
+        timing = Timing(test, int(size))
+        if not timing.offered():
             continue
-        wrong = contest.wrong() if "check" in flags.split(",") else ""
+        wrong = timing.wrong() if "check" in flags.split(",") else ""
         if wrong:
             append(results, f"wrong 0 {test} {size} {wrong}")
-        contest.input.zero_()
-        contest.calibrate()
-        samples = contest.samples(float(seconds))
+        timing.input.zero_()
+        timing.calibrate()
+        samples = timing.samples(float(seconds))
         if rank == 0:
             width = 3 if test == "overlap" else 1
             numbers = " ".join(f"{us:.4f}" for us in samples)
-            append(results, f"samples 0 {test} {size} {contest.operations} {width} {numbers}")
+            append(results, f"samples 0 {test} {size} {timing.operations} {width} {numbers}")
     dist.barrier()
 
 

@@ -13,15 +13,15 @@
 
 namespace backplane::bench {
 
-// `make` gets the driver's own arguments, which follow the task's, and returns the subject.
+// `make` gets the driver's own arguments, which follow the task's, and returns the target.
 template <typename Make>
 int drive(int count, char** arguments, const std::string& name, const Make& make) {
   try {
     const std::vector<std::string> words(arguments + 1, arguments + count);
     const Task task = to_task(words);
-    const auto subject = make(std::vector<std::string>(words.begin() + kTaskArguments, words.end()));
-    if (task.pin) pin_thread(subject->rank());
-    measure(task, {subject.get()}, progress_line(task, name));
+    const auto target = make(std::vector<std::string>(words.begin() + kTaskArguments, words.end()));
+    if (task.pin) pin_thread(target->rank());
+    measure(task, {target.get()}, progress_line(task, name));
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "backplane: peer %s: %s\n", name.c_str(), error.what());

@@ -45,9 +45,9 @@ gloo::AllreduceOptions::Algorithm algorithm() {
 
 constexpr auto kSum = static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>);
 
-class GlooSubject final : public backplane::bench::Subject {
+class GlooTarget final : public backplane::bench::Target {
  public:
-  explicit GlooSubject(const std::string& directory) : rank_(number("RANK")), size_(number("WORLD_SIZE")) {
+  explicit GlooTarget(const std::string& directory) : rank_(number("RANK")), size_(number("WORLD_SIZE")) {
     gloo::transport::tcp::attr where;
     where.iface = "lo";
     gloo::rendezvous::FileStore store(directory);
@@ -178,6 +178,6 @@ class GlooSubject final : public backplane::bench::Subject {
 int main(int count, char** arguments) {
   return backplane::bench::drive(count, arguments, "raw-gloo", [](const std::vector<std::string>& own) {
     if (own.empty()) throw std::invalid_argument("the last argument is a directory in which ranks meet");
-    return std::make_unique<GlooSubject>(own.front());
+    return std::make_unique<GlooTarget>(own.front());
   });
 }

@@ -25,9 +25,9 @@ int count_of(const Step& step) {
   return static_cast<int>(step.count);
 }
 
-class MpiSubject final : public backplane::bench::Subject {
+class MpiTarget final : public backplane::bench::Target {
  public:
-  MpiSubject() {
+  MpiTarget() {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
   }
@@ -105,7 +105,7 @@ class MpiSubject final : public backplane::bench::Subject {
 int main(int count, char** arguments) {
   MPI_Init(&count, &arguments);
   const int code = backplane::bench::drive(
-      count, arguments, "mpi", [](const std::vector<std::string>&) { return std::make_unique<MpiSubject>(); });
+      count, arguments, "mpi", [](const std::vector<std::string>&) { return std::make_unique<MpiTarget>(); });
   if (code != 0) MPI_Abort(MPI_COMM_WORLD, code);
   MPI_Finalize();
   return code;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backplane/backplane.hpp"
-#include "programs/contest.hpp"
+#include "programs/comparison.hpp"
 #include "programs/two_ranks.hpp"
 
 namespace backplane::bench {
@@ -78,14 +78,14 @@ void body(int rank, const fs::path& directory, const Arguments& arguments) {
   for (const Algorithm algorithm : {Algorithm::RING, Algorithm::BCUBE}) {
     const std::string name = algorithm == Algorithm::RING ? "ring" : "bcube";
     ProcessGroup group = make_group(rank, store, name, arguments.options);
-    for (const Subject& subject : {Subject{name, 4, 10}, Subject{name, 64 << 10, 5}, Subject{name, 16 << 20, 1}}) {
-      std::vector<float> data(subject.bytes / sizeof(float));
+    for (const Scenario& scenario : {Scenario{name, 4, 10}, Scenario{name, 64 << 10, 5}, Scenario{name, 16 << 20, 1}}) {
+      std::vector<float> data(scenario.bytes / sizeof(float));
       const Action bare_call = [&bare, &data, algorithm] { bare.all_reduce(data, algorithm); };
       const Action our_call = [&group, &data] { group.all_reduce(data); };
       check(bare_call, data, rank, "gloo");
       check(our_call, data, rank, "the plugin");
       std::fill(data.begin(), data.end(), 0.0F);  // stays 0 however often it is summed
-      outcomes.push_back(contest(subject, arguments, group, bare_call, our_call));
+      outcomes.push_back(compare(scenario, arguments, group, bare_call, our_call));
     }
     group.barrier();  // nobody leaves before the other is done
   }

@@ -15,7 +15,7 @@
 
 #include "backplane/rpc.hpp"
 #include "programs/bare_tensorpipe.hpp"
-#include "programs/contest.hpp"
+#include "programs/comparison.hpp"
 #include "programs/two_ranks.hpp"
 
 namespace backplane::bench {
@@ -86,32 +86,32 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
   ProcessGroup group = ProcessGroup::create(options);
   Sides sides(rank, store, arguments.options.empty() ? "tensorpipe" : arguments.options);
   std::vector<Outcome> outcomes;
-  std::vector<Subject> subjects = {{"null", 0, 20, 1}, {"short", 0, 20, 1}};
+  std::vector<Scenario> scenarios = {{"null", 0, 20, 1}, {"short", 0, 20, 1}};
   for (const uint64_t bytes : {4 << 10, 1 << 20, 64 << 20}) {
-    subjects.push_back({"echo", bytes, bytes > (1 << 16) ? 1 : 20, 1});
+    scenarios.push_back({"echo", bytes, bytes > (1 << 16) ? 1 : 20, 1});
   }
-  for (const Subject& subject : subjects) {
-    Bytes data(subject.bytes);
-    Bytes back(subject.bytes);
+  for (const Scenario& scenario : scenarios) {
+    Bytes data(scenario.bytes);
+    Bytes back(scenario.bytes);
     const rpc::Array<uint8_t> array(data.data(), data.size());
-    if (subject.bytes > 0) {
+    if (scenario.bytes > 0) {
       const auto bare = sides.bare();
       const auto worker = sides.worker();
-      if (rank == 0) check(*worker, bare.get(), subject.bytes);
+      if (rank == 0) check(*worker, bare.get(), scenario.bytes);
       group.barrier();
     }
-    const Making bare = [&sides, &data, &back]() -> Action {
+    const MakeAction bare = [&sides, &data, &back]() -> Action {
       const auto side = sides.bare();
       return [side, &data, &back] { side->round_trip(&data, &back); };
     };
-    const Making ours = [&sides, &array, &subject]() -> Action {
+    const MakeAction ours = [&sides, &array, &scenario]() -> Action {
       const auto side = sides.worker();
-      return [side, &array, &subject] {
-        if (subject.bytes == 0) return side->rpc_sync(1, subject.what);
+      return [side, &array, &scenario] {
+        if (scenario.bytes == 0) return side->rpc_sync(1, scenario.what);
         side->rpc_sync<rpc::Array<uint8_t>>(1, "echo", array);
       };
     };
-    outcomes.push_back(contest_apart(subject, arguments, group, bare, ours));
+    outcomes.push_back(compare_apart(scenario, arguments, group, bare, ours));
   }
   if (rank == 0) print("tensorpipe", outcomes, arguments.json);
 }

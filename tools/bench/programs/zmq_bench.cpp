@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backplane/backplane.hpp"
-#include "programs/contest.hpp"
+#include "programs/comparison.hpp"
 #include "programs/two_ranks.hpp"
 
 namespace backplane::bench {
@@ -71,9 +71,9 @@ Action round_trip(int rank, Bytes& data, const Send& send, const Receive& receiv
 
 // From rank 0 to rank 1, and an answer.
 template <typename SendAll, typename Receive, typename Send>
-Action stream(int rank, const Subject& subject, Bytes& data, Bytes& answer, const SendAll& send_all,
+Action stream(int rank, const Scenario& scenario, Bytes& data, Bytes& answer, const SendAll& send_all,
               const Receive& receive, const Send& send) {
-  const int count = static_cast<int>(subject.per_call);
+  const int count = static_cast<int>(scenario.per_call);
   if (rank == 0) {
     return [count, &data, &answer, send_all, receive] {
       send_all(data, count);
@@ -114,8 +114,8 @@ void check(const Action& action, Bytes& data, int rank, const char* who) {
 }
 
 // A call is a round trip of two messages, or a stream of so many.
-std::vector<Subject> subjects() {
-  std::vector<Subject> all;
+std::vector<Scenario> scenarios() {
+  std::vector<Scenario> all;
   for (const uint64_t bytes : {4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20}) {
     all.push_back({"message", bytes, static_cast<int>(std::clamp<uint64_t>((1 << 20) / bytes, 1, 20)), 2});
   }
@@ -150,27 +150,27 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
     for (Work& work : works) work.wait();
   };
   std::vector<Outcome> outcomes;
-  for (const Subject& subject : subjects()) {
-    Bytes data(subject.bytes);
-    if (subject.what == "all_reduce") {
-      Bytes other(subject.bytes);
+  for (const Scenario& scenario : scenarios()) {
+    Bytes data(scenario.bytes);
+    if (scenario.what == "all_reduce") {
+      Bytes other(scenario.bytes);
       const Action bare_call = exchange(data, other, bare_send, bare_receive);
       const Action our_call = [&group, &data] { group.all_reduce(data); };
       check_sum(bare_call, data, rank, "libzmq");
       check_sum(our_call, data, rank, "the plugin");
-      outcomes.push_back(contest(subject, arguments, group, bare_call, our_call));
+      outcomes.push_back(compare(scenario, arguments, group, bare_call, our_call));
       continue;
     }
     Bytes answer(1);
-    const bool there_and_back = subject.what == "message";
+    const bool there_and_back = scenario.what == "message";
     const Action bare_call = there_and_back
                                  ? round_trip(rank, data, bare_send, bare_receive)
-                                 : stream(rank, subject, data, answer, bare_send_all, bare_receive, bare_send);
+                                 : stream(rank, scenario, data, answer, bare_send_all, bare_receive, bare_send);
     const Action our_call = there_and_back ? round_trip(rank, data, our_send, our_receive)
-                                           : stream(rank, subject, data, answer, our_send_all, our_receive, our_send);
+                                           : stream(rank, scenario, data, answer, our_send_all, our_receive, our_send);
     check(bare_call, data, rank, "libzmq");
     check(our_call, data, rank, "the plugin");
-    outcomes.push_back(contest(subject, arguments, group, bare_call, our_call));
+    outcomes.push_back(compare(scenario, arguments, group, bare_call, our_call));
   }
   group.barrier();  // nobody leaves before the other is done
   if (rank == 0) print("libzmq", outcomes, arguments.json);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "programs/contest.hpp"
+#include "programs/comparison.hpp"
 
 #include <fmt/format.h>
 
@@ -15,13 +15,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Rounds, and batches of a turn.
-size_t fewest(const Arguments& arguments) { return arguments.quick ? 1 : 3; }
+size_t min_rounds(const Arguments& arguments) { return arguments.quick ? 1 : 3; }
 
-double batch_us(const Action& action, const Subject& subject) {
+double batch_us(const Action& action, const Scenario& scenario) {
   const Clock::time_point begin = Clock::now();
-  for (int i = 0; i < subject.calls; ++i) action();
+  for (int i = 0; i < scenario.calls; ++i) action();
   const std::chrono::duration<double, std::micro> took = Clock::now() - begin;
-  return took.count() / subject.calls / subject.per_call;
+  return took.count() / scenario.calls / scenario.per_call;
 }
 
 double quantile(std::vector<double> values, double q) {
@@ -45,10 +45,10 @@ double load() {
 void print_json(const std::string& bare, const std::vector<Outcome>& outcomes) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const Outcome& o : outcomes) {
-    rows.push_back({{"what", o.subject.what},
-                    {"bytes", o.subject.bytes},
+    rows.push_back({{"what", o.scenario.what},
+                    {"bytes", o.scenario.bytes},
                     {"rounds", o.rounds},
-                    {"calls", o.subject.calls},
+                    {"calls", o.scenario.calls},
                     {"bare_us", o.bare_us},
                     {"backplane_us", o.ours_us},
                     {"fastest_bare_us", o.fastest_bare_us},
@@ -63,12 +63,12 @@ void print_json(const std::string& bare, const std::vector<Outcome>& outcomes) {
 // One turn, microseconds per operation; which: 0 bare, 1 ours.
 using Turn = std::function<double(size_t which)>;
 
-Outcome take_turns(const Subject& subject, const Arguments& arguments, ProcessGroup& group, bool warm,
+Outcome take_turns(const Scenario& scenario, const Arguments& arguments, ProcessGroup& group, bool warm,
                    const Turn& turn) {
   std::vector<double> times[2];
   std::vector<double> ratios;
   const auto end = Clock::now() + std::chrono::duration<double>(arguments.quick ? 0 : arguments.seconds);
-  for (size_t round = 0; agreed(group, ratios.size() < fewest(arguments) || Clock::now() < end); ++round) {
+  for (size_t round = 0; agreed(group, ratios.size() < min_rounds(arguments) || Clock::now() < end); ++round) {
     double us[2] = {};
     us[round % 2] = turn(round % 2);
     us[1 - round % 2] = turn(1 - round % 2);
@@ -78,7 +78,7 @@ Outcome take_turns(const Subject& subject, const Arguments& arguments, ProcessGr
       ratios.push_back(us[1] / us[0]);
     }
   }
-  return {subject,
+  return {scenario,
           ratios.size(),
           quantile(times[0], 0.5),
           quantile(times[1], 0.5),
@@ -91,28 +91,28 @@ Outcome take_turns(const Subject& subject, const Arguments& arguments, ProcessGr
 
 }  // namespace
 
-Outcome contest(const Subject& subject, const Arguments& arguments, ProcessGroup& group, const Action& bare,
+Outcome compare(const Scenario& scenario, const Arguments& arguments, ProcessGroup& group, const Action& bare,
                 const Action& ours) {
   // The first round warms up connections and caches.
-  return take_turns(subject, arguments, group, false, [&](size_t which) {
+  return take_turns(scenario, arguments, group, false, [&](size_t which) {
     group.barrier();
-    return batch_us(which == 0 ? bare : ours, subject);
+    return batch_us(which == 0 ? bare : ours, scenario);
   });
 }
 
-Outcome contest_apart(const Subject& subject, const Arguments& arguments, ProcessGroup& group, const Making& bare,
-                      const Making& ours) {
+Outcome compare_apart(const Scenario& scenario, const Arguments& arguments, ProcessGroup& group, const MakeAction& bare,
+                      const MakeAction& ours) {
   constexpr auto kTurn = std::chrono::milliseconds(50);
   constexpr int kToWarmUp = 2;
-  return take_turns(subject, arguments, group, true, [&](size_t which) {
+  return take_turns(scenario, arguments, group, true, [&](size_t which) {
     const Action side = which == 0 ? bare() : ours();
     std::vector<double> batches = {0};
     group.barrier();
     if (group.rank() == 0) {
-      for (int i = 0; i < kToWarmUp; ++i) batch_us(side, subject);
+      for (int i = 0; i < kToWarmUp; ++i) batch_us(side, scenario);
       batches.clear();
       const auto end = Clock::now() + (arguments.quick ? kTurn / 50 : kTurn);
-      while (batches.size() < fewest(arguments) || Clock::now() < end) batches.push_back(batch_us(side, subject));
+      while (batches.size() < min_rounds(arguments) || Clock::now() < end) batches.push_back(batch_us(side, scenario));
     }
     group.barrier();
     return quantile(batches, 0.5);
@@ -150,8 +150,8 @@ void print(const std::string& bare, const std::vector<Outcome>& outcomes, bool j
              "median: " + bare, "backplane", "fastest: " + bare, "backplane", "ratio", "quartiles");
   for (const Outcome& o : outcomes) {
     fmt::print("{:<8}{:>10} |{:>19.1f} {:>18.1f} |{:>19.1f} {:>18.1f} |{:>8.3f}  {:.3f}-{:.3f}   {} x {}\n",
-               o.subject.what, o.subject.bytes, o.bare_us, o.ours_us, o.fastest_bare_us, o.fastest_ours_us, o.ratio,
-               o.low, o.high, o.rounds, o.subject.calls);
+               o.scenario.what, o.scenario.bytes, o.bare_us, o.ours_us, o.fastest_bare_us, o.fastest_ours_us, o.ratio,
+               o.low, o.high, o.rounds, o.scenario.calls);
   }
 }
 

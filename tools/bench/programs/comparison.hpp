@@ -27,7 +27,7 @@ struct Arguments {
 // --json, --quick, --pin, --seconds N, --options TEXT. Ends the process on wrong arguments and after --help.
 Arguments parse(int argc, char** argv);
 
-struct Subject {
+struct Scenario {
   std::string what;
   uint64_t bytes = 0;   // of one operation
   int calls = 1;        // per batch
@@ -35,7 +35,7 @@ struct Subject {
 };
 
 struct Outcome {
-  Subject subject;
+  Scenario scenario;
   size_t rounds = 0;
   double bare_us = 0;  // per operation; medians over the rounds
   double ours_us = 0;
@@ -46,16 +46,16 @@ struct Outcome {
   double high = 0;
 };
 
-// All ranks of `group` call it with the same subject; they meet in it before each batch, and rank 0 says when to stop.
-Outcome contest(const Subject& subject, const Arguments& arguments, ProcessGroup& group, const Action& bare,
+// All ranks of `group` call it with the same scenario; they meet in it before each batch, and rank 0 says when to stop.
+Outcome compare(const Scenario& scenario, const Arguments& arguments, ProcessGroup& group, const Action& bare,
                 const Action& ours);
 
 // The same for sides whose threads poll, which would take the processors from the other one's: a side is there only
 // while it has its turn. That is as many batches, by rank 0 alone, as there is time for in 50 ms, of which the median
 // counts, behind two to warm up. All ranks make a side; it goes with the action.
-using Making = std::function<Action()>;
-Outcome contest_apart(const Subject& subject, const Arguments& arguments, ProcessGroup& group, const Making& bare,
-                      const Making& ours);
+using MakeAction = std::function<Action()>;
+Outcome compare_apart(const Scenario& scenario, const Arguments& arguments, ProcessGroup& group, const MakeAction& bare,
+                      const MakeAction& ours);
 
 // Prints a table, or JSON, to stdout. `bare` names the library that ours is compared with.
 void print(const std::string& bare, const std::vector<Outcome>& outcomes, bool json);
