@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rank 0 drives the others: it makes buffers on them, runs functions and a collective there, and reads the results.
+// Rank 0 drives the other ranks: it creates buffers on them, runs functions and a collective, and reads the results.
 //
 //     backplane run -n 4 master_worker
 #include <backplane/compat/master_worker.hpp>
@@ -22,7 +22,7 @@ int work() {
     return std::accumulate(mine.begin(), mine.end(), 0.0);
   });
   auto master = compat::init_master_worker();
-  if (!master) return 0;  // a worker, and the master has ended
+  if (!master) return 0;  // a worker whose master has ended
   const auto x = master->make<double>(1000);
   master->run("count up", x, 1.0);  // 1, 2, ... 1000 on each worker
   master->all_reduce(x);

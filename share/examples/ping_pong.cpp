@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two ranks throw a number at each other, first with calls that block, then with calls that return at once.
+// Two ranks exchange a number, first with blocking calls, then with asynchronous ones.
 //
 //     backplane run -n 2 --backend gloo ping_pong
 #include <backplane/backplane.hpp>
@@ -12,7 +12,7 @@ namespace bp = backplane;
 
 namespace {
 
-// Tags tell the way there from the way back.
+// Tags distinguish the two directions.
 constexpr uint32_t kPing = 1;
 constexpr uint32_t kPong = 2;
 
@@ -32,7 +32,7 @@ void blocking(bp::ProcessGroup& group) {
     show(0, "after recv", held);
   } else {
     show(1, "start", held);
-    // The sender is named: not every backend can receive from any rank.
+    // Names the sender, because not every backend can receive from any rank.
     const int sender = group.recv(bp::as_buffer(held), 0, kPing).received().source;
     show(1, ("after recv from rank " + std::to_string(sender)).c_str(), held);
     held += 1;
@@ -46,7 +46,7 @@ void not_blocking(bp::ProcessGroup& group) {
   if (group.rank() == 0) {
     held = 1;
     double answer = 0;
-    // The receive is posted first, so that the answer finds its place waiting.
+    // Posts the receive first, so that the answer needs no intermediate buffer.
     bp::Work pong = group.irecv(bp::as_buffer(answer), 1, kPong);
     bp::Work ping = group.isend(bp::as_buffer(held), 1, kPing);
     ping.wait();
@@ -60,7 +60,7 @@ void not_blocking(bp::ProcessGroup& group) {
     show(1, "after irecv, wait", held);
     held += 1;
     bp::Work pong = group.isend(bp::as_buffer(held), 0, kPong);
-    pong.wait();  // `held` must stay as it is until here
+    pong.wait();  // `held` must not change before this
     show(1, "after isend, wait", held);
   }
 }

@@ -2,7 +2,7 @@
 //
 // The functions of the torch.distributed module: one default group per process, and operations on it or on a group that
 // is passed. ProcessGroup's rules hold: inputs come before outputs, an operation blocks unless async_op is set, a
-// failure throws Error. share/doc/from-torch.md compares the calls with torch.distributed's.
+// failure throws Error. The documentation's "From torch.distributed" compares the calls with torch.distributed's.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gradients of data-parallel training: every rank computes them from its own samples, and all ranks need their sum or
-// mean. share/doc/gradients.md describes the protocol.
+// mean. The documentation's "Gradients" describes the protocol.
 //
 //     backplane::GradientReducer reducer(group, {.method = backplane::ReduceMethod::kMean});
 //     for (Layer& layer : backwards(layers)) {

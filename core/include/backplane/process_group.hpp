@@ -210,8 +210,8 @@ class ProcessGroup {
     detail::call(bp_group_sendrecv, get(), static_cast<const bp_op*>(&send), static_cast<const bp_op*>(&recv));
     return work.received();
   }
-  // Takes the oldest message that matches out of the others' reach, so that memory of its size can be found for it.
-  // Blocks until there is one, for at most `timeout`. Status::kUnsupported if the backend cannot probe.
+  // Takes the oldest matching message, which no other recv can then receive, so that a buffer of its size can be
+  // allocated. Blocks until there is one, at most `timeout`. Status::kUnsupported if the backend cannot probe.
   Message probe(int peer = kAnySource, uint64_t tag = 0, Timeout timeout = kDefaultTimeout) {
     bp_message* message = nullptr;
     bp_result found = {sizeof found, -1, 0, 0};
@@ -397,7 +397,7 @@ class ProcessGroup {
 
   [[noreturn]] static void refuse(const char* why) { detail::fail(Status::kInvalid, why); }
 
-  // These pass their operation on by reference: a copy of its 160 bytes takes a third of the time of a call.
+  // Passed by reference: a copy of the 160 bytes of an operation takes a third of the time of a call.
   static bp_op&& rooted(bp_op&& op, int root) {
     op.root = root;
     return static_cast<bp_op&&>(op);

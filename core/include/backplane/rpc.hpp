@@ -14,8 +14,7 @@
 //
 // - an Array is copied only where the transport or the alignment requires it;
 // - a vector is copied once at its receiver, and once more if it is an argument that was not moved in, or the value of
-// a
-//   reference;
+//   a reference;
 // - a DeviceArray is in the memory of a CUDA device; only TENSORPIPE carries it.
 //
 // A failed call throws an Error that names worker, function and cause; Error::peer_rank is the worker's rank. All

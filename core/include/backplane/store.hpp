@@ -16,13 +16,13 @@
 
 namespace backplane {
 
-// A key-value space that the program has already, for Store::custom; backplane.h says at bp_store_callbacks what each
-// function must do, and on which threads. What they throw becomes the failure of the call: Error as it is, anything
-// else as Status::kInternal. They are destroyed with the last use of the store.
+// A key-value space that the program already has, for Store::custom; bp_store_callbacks in backplane.h specifies each
+// function and its threads. An exception that a function throws becomes the failure of the call: Error unchanged, any
+// other as Status::kInternal. The functions are destroyed with the last use of the store.
 struct StoreCallbacks {
   std::string name = "";  // for messages
   std::function<void(const std::string& key, std::string_view value, Timeout timeout)> set = {};
-  // Nothing, or an Error of kTimeout, if the key is not there in time.
+  // Returns nullopt, or throws an Error of kTimeout, if the key does not exist in time.
   std::function<std::optional<std::string>(const std::string& key, Timeout timeout)> get = {};
   std::function<int64_t(const std::string& key, int64_t delta, Timeout timeout)> add = {};
   std::function<std::string(const std::string& key, std::string_view expected, std::string_view desired,
@@ -100,7 +100,7 @@ class Store {
     detail::call(bp_store_create_inproc, &store);
     return Store(store);
   }
-  // The program's own key-value space. All but `num_keys` must be given.
+  // Creates a store over the program's key-value space. All functions but `num_keys` must be set.
   static Store custom(StoreCallbacks callbacks) {
     auto own = std::make_unique<StoreCallbacks>(std::move(callbacks));
     using Table = detail::StoreTable;
@@ -208,8 +208,8 @@ class StoreServer {
     const char* address = bp_store_server_address(server_.get());
     return address == nullptr ? "" : address;
   }
-  // Waits until no client is connected, so that this process ends last; its own stores and groups count, so let go of
-  // them first.
+  // Blocks until no client is connected, so that this process can exit last. Stores and groups of this process count:
+  // release them first.
   void wait(Timeout timeout = kDefaultTimeout) { detail::call(bp_store_server_wait, server_.get(), timeout.count()); }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handwritten digits: 8 by 8 pixels each (share/data/README.md says where they come from).
+// Handwritten digits: 8 by 8 pixels each (data/README.md names their source).
 #pragma once
 
 #include <array>

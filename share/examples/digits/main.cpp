@@ -16,8 +16,8 @@ namespace bp = backplane;
 
 namespace {
 
-// Rank 0 reads the file for everybody, so that one machine must have it and one rank complains if it is missing. No
-// value: rank 0 has complained.
+// Rank 0 reads the file and sends it to all ranks, so only its machine needs the file. No value: rank 0 has reported an
+// error.
 std::optional<digits::DataSet> load(bp::ProcessGroup& group, const digits::Options& options) {
   std::string csv;
   if (group.rank() == 0) {
@@ -32,7 +32,7 @@ std::optional<digits::DataSet> load(bp::ProcessGroup& group, const digits::Optio
   return digits::parse(csv);
 }
 
-// Returns the accuracy in the end.
+// Returns the final accuracy.
 double train(bp::ProcessGroup& group, const digits::DataSet& data, const digits::Settings& settings) {
   const bool speaks = group.rank() == 0;
   if (speaks) {
@@ -49,7 +49,7 @@ double train(bp::ProcessGroup& group, const digits::DataSet& data, const digits:
     if (speaks) {
       std::printf("epoch %2d of %d: loss %.4f, %.4f%% of the held-out digits right\n", epoch, settings.epochs, loss,
                   accuracy);
-      std::fflush(stdout);  // progress is for now, also in a pipe
+      std::fflush(stdout);  // shows progress at once, also in a pipe
     }
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

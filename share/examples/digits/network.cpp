@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kUnitSize = kPixels + 1;
 constexpr size_t kUnitsPerPart = 512;
 
-// Rounds to a multiple of 2^-36: beside 1.5 * 2^16 a double has no finer digits.
+// Rounds to a multiple of 2^-36, the precision of a double near 1.5 * 2^16.
 double coarse(double value) {
   constexpr double kLarge = 0x1.8p16;
   return (value + kLarge) - kLarge;
@@ -30,7 +30,7 @@ void add_unit_gradient(std::span<double> unit, std::span<const double> inputs, d
   unit.back() += coarse(error);
 }
 
-// Turns scores into probabilities; returns the cross entropy with `digit`.
+// Converts scores to probabilities. Returns the cross entropy with `digit`.
 double softmax(std::span<double> scores, int digit) {
   const double highest = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
@@ -108,7 +108,7 @@ void Network::add_gradient(const Pass& pass, const Part& part, std::span<double>
   }
   const size_t first = part.begin / kUnitSize;
   for (size_t i = 0; i < part.size / kUnitSize; ++i) {
-    if (pass.hidden[first + i] == 0) continue;  // the rectifier passes nothing back
+    if (pass.hidden[first + i] == 0) continue;  // the derivative of the rectifier is 0
     add_unit_gradient(gradient.subspan(i * kUnitSize, kUnitSize), pass.sample->pixels, pass.hidden_error[first + i]);
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A perceptron with one hidden layer: 64 pixels, rectified units (32 unless said otherwise), 10 classes with a softmax
+// A perceptron with one hidden layer: 64 pixels, rectified units (32 by default), 10 classes with a softmax
 // and its cross entropy.
 #pragma once
 
@@ -19,16 +19,16 @@ class Network {
  public:
   using Scores = std::array<double, kClasses>;
 
-  // A run of parameters whose gradient is computed, and reduced over the ranks, by itself.
+  // A range of parameters whose gradient is computed and reduced over the ranks as a unit.
   struct Part {
     std::string name;
     size_t begin;
     size_t size;
   };
-  // One sample on its way through the network and back.
+  // The forward and backward pass of one sample.
   struct Pass {
     const Sample* sample;
-    std::vector<double> hidden;        // what the hidden units answer
+    std::vector<double> hidden;        // outputs of the hidden units
     std::vector<double> hidden_error;  // d loss / d hidden
     Scores error;                      // d loss / d score
     double loss;
@@ -36,9 +36,9 @@ class Network {
 
   explicit Network(int width);
 
-  // Weights and biases of both layers, in one run. Each unit's weights are followed by its bias.
+  // Weights and biases of both layers, contiguous. Each unit's weights are followed by its bias.
   std::span<double> parameters() { return parameters_; }
-  // In the order in which gradients become known: from the output back to the pixels.
+  // In the order in which gradients are computed: from the output to the pixels.
   const std::vector<Part>& parts() const { return parts_; }
 
   // He et al. 2015, "Delving deep into rectifiers": weights of variance 2 / inputs, biases 0.
@@ -46,12 +46,12 @@ class Network {
 
   int classify(const Sample& sample) const;
 
-  // There, and back as far as the hidden units. Its loss is rounded like gradients are.
+  // Forward, and backward to the hidden units. The loss is rounded like gradients.
   Pass pass(const Sample& sample) const;
 
-  // Adds what one sample contributes to the gradient of a part (part.size). That is a multiple of 2^-36: sums of such
-  // numbers are exact in a double up to 2^17, and therefore the same in any order. A batch has one gradient to the last
-  // bit, whichever way it is spread over ranks.
+  // Adds one sample's contribution to the gradient of a part (part.size). Contributions are multiples of 2^-36: their
+  // sums are exact in a double up to 2^17, and so independent of the order. The gradient of a batch is therefore the
+  // same, bit for bit, for every number of ranks.
   void add_gradient(const Pass& pass, const Part& part, std::span<double> gradient) const;
 
  private:

@@ -18,7 +18,7 @@ struct Options {
 
 extern const char* const kUsage;
 
-// Throws std::runtime_error with one sentence.
+// Throws std::runtime_error.
 Options parse_options(int argc, char** argv);
 
 }  // namespace digits

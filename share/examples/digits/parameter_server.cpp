@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The digits once more, with a parameter server: rank 0 owns the network's parameters, the others push gradients to it
-// by RPC, each at its own pace, and get the parameters of that moment back.
+// The digits with a parameter server: rank 0 owns the network's parameters. The other ranks push gradients to it by
+// RPC, asynchronously, and get the current parameters back.
 //
 //     backplane run -n 4 parameter_server
 #include <algorithm>
@@ -26,7 +26,7 @@ class Server {
  public:
   Server(int width, uint64_t seed) : network_(width) { network_.initialise(seed); }
 
-  // Takes a step down the gradient of so many samples; returns the parameters after it.
+  // Takes a gradient step for a number of samples. Returns the new parameters.
   Parameters push(const rpc::Array<double>& gradient, double samples, double rate) {
     const std::lock_guard lock(mutex_);
     const auto parameters = network_.parameters();
@@ -39,7 +39,7 @@ class Server {
     return {network_.parameters().begin(), network_.parameters().end()};
   }
   int pushes() const { return pushes_; }
-  // Of the held-out digits, in percent. After the training.
+  // Accuracy on the held-out digits after training, in percent.
   double accuracy(const digits::DataSet& data) const {
     const auto right = std::count_if(data.held_out.begin(), data.held_out.end(), [this](const digits::Sample& sample) {
       return network_.classify(sample) == sample.digit;
@@ -66,7 +66,7 @@ std::vector<double> gradient_of(const digits::Network& network, const std::vecto
   return gradient;
 }
 
-// A worker: its own order of the samples, its share of the batches of each epoch.
+// A worker: has its own order of the samples and its share of the batches of each epoch.
 void work(const ServerRef& server, const digits::DataSet& data, const digits::Settings& settings, int worker,
           int workers) {
   digits::Network network(settings.width);

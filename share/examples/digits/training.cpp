@@ -8,8 +8,8 @@ namespace digits {
 
 namespace {
 
-// Less than a full part of the network: then each is a pack of its own, is reduced where it lies, and travels while the
-// next ones are computed. Those of a narrow network travel together.
+// Smaller than a part of a wide network: each part is then a pack of its own, which is reduced in place while the next
+// parts are computed. The parts of a narrow network share a pack.
 constexpr uint64_t kPackBytes = 256 * 1024;
 
 }  // namespace
@@ -32,7 +32,7 @@ Training::Training(backplane::ProcessGroup group, const DataSet& data, const Set
 double Training::run_epoch() {
   std::shuffle(order_.begin(), order_.end(), random_);
   const auto batch = static_cast<size_t>(settings_.batch);
-  // The steps get shorter in a straight line towards 0, so that the last batches do not undo what was learnt.
+  // The learning rate decreases linearly to 0.
   rate_ = settings_.learning_rate * (1 - static_cast<double>(epoch_++) / settings_.epochs);
   double loss = 0;
   for (size_t begin = 0; begin < order_.size(); begin += batch) {
@@ -60,7 +60,7 @@ double Training::run_batch(size_t begin, size_t end) {
   }
   const backplane::ReducedGradient reduced_loss = reducer_.add("loss", backplane::as_buffer(loss));
   reducer_.flush();
-  // Each part steps while others are still under way.
+  // Updates each part while others are still being reduced.
   for (size_t i = 0; i < reduced.size(); ++i) {
     reduced[i].wait();
     step(network_.parts()[i], static_cast<double>(end - begin));

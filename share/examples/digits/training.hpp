@@ -27,13 +27,13 @@ struct Settings {
 // All ranks make the same calls with the same data and settings. The results do not depend on the number of ranks.
 class Training {
  public:
-  // Gives all ranks the same weights to begin with.
+  // Gives all ranks the same initial weights.
   Training(backplane::ProcessGroup group, const DataSet& data, const Settings& settings);
 
-  // Goes through the training samples once; returns their mean loss, the same on every rank.
+  // Trains on all samples once. Returns their mean loss, the same on every rank.
   double run_epoch();
 
-  // The share of held-out samples that are classified right, in percent; the same on every rank.
+  // The percentage of held-out samples that are classified correctly; the same on every rank.
   double accuracy();
 
  private:
@@ -48,7 +48,7 @@ class Training {
   Network network_;
   std::vector<double> gradient_;
   std::vector<double> velocity_;
-  std::vector<size_t> order_;           // in which the samples are gone through
+  std::vector<size_t> order_;           // of the samples
   std::mt19937_64 random_;              // the same sequence on every rank, so that all agree on the order
   backplane::GradientReducer reducer_;  // uses gradient_ until it ends
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend in one small file. Its transport is the bulletin board that all ranks share anyway, the store: a message is
-// a value under a key that its sender and receiver know. With send and recv alone it gets every collective, timeouts
-// and the watch over dead peers from the core. It is slow; it is here to be read.
+// A minimal backend in one file. Its transport is the store that all ranks share: a message is a value under a key that
+// its sender and receiver derive. It implements send and recv; the core adds collectives, timeouts and the detection of
+// dead peers. It is slow and meant to be read.
 #include <backplane/sdk/sdk.hpp>
 #include <backplane/sdk/worker.hpp>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace sdk = backplane::sdk;
 
 namespace {
 
-// Why the group has ended, if it has.
+// The reason why the group has ended, if it has.
 struct End {
   std::mutex mutex;
   std::optional<sdk::Failure> why;
@@ -66,7 +66,7 @@ class Bulletin final : public sdk::ProcessGroup {
  public:
   explicit Bulletin(const sdk::Context& context) : rank_(context.rank), host_(context.host) {}
 
-  // The store must not be called from submit, which does not block: a thread writes, and Receive::wait reads.
+  // submit must not block, and the store blocks: a thread writes, and Receive::wait reads.
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     if (op.kind == BP_RECV) return std::make_unique<Receive>(host_, end_, next_key(op.peer, rank_, op.tag), op);
     const std::string_view message(static_cast<const char*>(op.input.data), op.input.count);
@@ -74,7 +74,7 @@ class Bulletin final : public sdk::ProcessGroup {
         [host = host_, key = next_key(rank_, op.peer, op.tag), message] { host.store_set(key, message); });
   }
 
-  // The core ends every call of the store beside this.
+  // The core also ends every store call in progress.
   void abort(const sdk::Failure& why) noexcept override {
     {
       const std::lock_guard lock(end_->mutex);
@@ -84,7 +84,7 @@ class Bulletin final : public sdk::ProcessGroup {
   }
 
  private:
-  // Messages with the same ends and tag are counted on both sides, and so arrive in the order in which they were sent.
+  // Both sides count the messages of a sender, receiver and tag, so they arrive in the order of the sends.
   std::string next_key(int32_t from, int32_t to, uint64_t tag) {
     const std::string way = std::to_string(from) + ">" + std::to_string(to) + "/" + std::to_string(tag);
     const std::lock_guard lock(mutex_);
@@ -106,7 +106,7 @@ struct Description {
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   static constexpr uint32_t flags = BP_BACKEND_TAGS;
   static constexpr std::array<bp_option, 0> options = {};
-  // Bytes are enough: the core recasts what is not.
+  // Bytes are enough: the core recasts other dtypes.
   static constexpr std::array capabilities = {sdk::moves(BP_SEND, BP_BIT(BP_U8)), sdk::moves(BP_RECV, BP_BIT(BP_U8))};
 
   static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ELF note that lets `backplane list` describe a plugin without running a byte of it. A plugin without this note is
- * not opened at all, and one whose note disagrees with its bp_plugin is refused.
+ * The ELF note from which `backplane list` describes a plugin without running its code. The core does not open a plugin
+ * without this note, and refuses one whose note disagrees with its bp_plugin.
  *
  * The note is a bp_note_header followed by `backend_count` records, placed in a section named `.note.backplane`. In C:
  *
@@ -10,8 +10,8 @@
  *             BP_NOTE_HEADER_INIT(1, 0, ""),
  *             {{"acme", "1.0", BP_KIND_PROCESS_GROUP, BP_BACKEND_TAGS, BP_BIT(BP_SEND) | BP_BIT(BP_RECV), 0}}};
  *
- * All numbers are little endian. Both structs are frozen; a record grows only by a larger `backend_size`, which a
- * reader uses as the stride.
+ * All numbers are little endian. Both structs are frozen. A record can only grow through a larger `backend_size`, which
+ * readers use as the stride.
  */
 #ifndef BACKPLANE_ABI_NOTE_H
 #define BACKPLANE_ABI_NOTE_H
@@ -38,9 +38,9 @@ typedef struct bp_note_header {
   uint32_t need_minor;
   uint32_t backend_count; /* 1 .. BP_NOTE_MAX_BACKENDS */
   uint32_t backend_size;  /* bytes of one record, at least sizeof(bp_note_backend) */
-  char needs[80];         /* extensions of the core that the plugin cannot do without: their ids, separated by spaces
-                             ("backplane.rpc/1 backplane.reduce/1"), NUL-terminated, padded with NULs; mostly empty. A
-                             core that lacks one refuses the plugin */
+  char needs[80];         /* ids of core extensions that the plugin requires, separated by spaces ("backplane.rpc/1
+                             backplane.reduce/1"), NUL-terminated, padded with NULs; usually empty. A core without one
+                             of them refuses the plugin */
 } bp_note_header;
 
 typedef struct bp_note_backend {
@@ -49,11 +49,11 @@ typedef struct bp_note_backend {
   uint32_t kinds;    /* bp_backend.kinds */
   uint32_t flags;    /* bp_backend.flags */
   uint32_t ops;      /* BP_BIT(op) of each declared capability */
-  uint32_t ops_high; /* the upper half of that mask; no operation uses it yet */
+  uint32_t ops_high; /* upper half of that mask; not used by any operation yet */
 } bp_note_backend;
 
-/* Initialiser of the header of a note with `count` records, for a plugin that needs a core of minor `need_minor` at
- * least and the extensions `needs` (a string literal, "" for none). */
+/* Initialiser of the header of a note with `count` records, for a plugin that requires at least core minor `need_minor`
+ * and the extensions `needs` (a string literal, "" for none). */
 #define BP_NOTE_HEADER_INIT(count, need_minor, needs)                                                                  \
   {                                                                                                                    \
     sizeof BP_NOTE_NAME, sizeof(bp_note_header) - offsetof(bp_note_header, magic) + (count) * sizeof(bp_note_backend), \

@@ -2,10 +2,10 @@
  *
  * The options of a backend: a typed schema that the backend declares and the core enforces.
  *
- * Users write options as text: `gloo?iface=eth0&threads=2`. The core checks keys, types, ranges and choices, names the
- * nearest valid key for a misspelt one, fills in the defaults, and hands over a complete list of values in the order of
- * the schema. A backend therefore never meets an unknown key or a malformed value. If it refuses a value all the same
- * (an address that this machine does not have), its text names the key.
+ * Users write options as text: `gloo?iface=eth0&threads=2`. The core checks keys, types, ranges and choices, suggests
+ * the nearest key for a misspelt one, fills in the defaults, and passes a complete list of values in the order of the
+ * schema. A backend therefore never receives an unknown key or a malformed value. If it still refuses a value (for
+ * example, an address that this machine does not have), its error text names the key.
  */
 #ifndef BACKPLANE_ABI_OPTIONS_H
 #define BACKPLANE_ABI_OPTIONS_H
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* How an option's text is read. Numbers are decimal. */
+/* The type of an option's value. Numbers are decimal. */
 enum {
   BP_OPTION_STRING = 0,
   BP_OPTION_INT = 1,      /* int64_t between min and max */
@@ -29,9 +29,9 @@ enum {
 };
 
 enum {
-  BP_OPTION_REQUIRED = 1,   /* no default: leaving it out is an error */
+  BP_OPTION_REQUIRED = 1,   /* no default: an error if absent */
   BP_OPTION_SECRET = 2,     /* never printed or logged */
-  BP_OPTION_SAME_ON_ALL = 4 /* ranks that disagree are refused at init */
+  BP_OPTION_SAME_ON_ALL = 4 /* init fails if the ranks' values differ */
 };
 
 /* One option. Static. */
@@ -41,14 +41,14 @@ typedef struct bp_option {
   uint32_t flags; /* BP_OPTION_REQUIRED ... */
   uint32_t reserved;
   const char* key;           /* [a-z][a-z0-9_]*, unique in its backend */
-  const char* default_value; /* text as a user would write it; NULL means empty (or none, if required) */
+  const char* default_value; /* as a user would write it; NULL: empty (none if required) */
   const char* help;          /* one line, no full stop needed */
   const char* choices;       /* enum: "ring|bcube"; NULL otherwise */
   double min;                /* int, float, duration, bytes: inclusive bounds; both 0 means unbounded */
   double max;
 } bp_option;
 
-/* A key with its value, both as text. Frozen. */
+/* A key and its value, both as text. Frozen. */
 typedef struct bp_key_value {
   const char* key;
   const char* value;

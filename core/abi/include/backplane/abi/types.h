@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Element types, reduce operations, operation kinds and memory kinds. Values are wire and ABI constants: never reused,
- * never renumbered. BP_BIT(value) makes the bit of a value in the 64-bit masks of bp_capability.
+ * Element types, reduce operations, operation kinds and memory kinds. The values are wire and ABI constants: they are
+ * never reused or renumbered. BP_BIT(value) is the bit of a value in the 64-bit masks of bp_capability.
  */
 #ifndef BACKPLANE_ABI_TYPES_H
 #define BACKPLANE_ABI_TYPES_H
@@ -43,11 +43,11 @@ static inline uint64_t bp_dtype_size(uint32_t dtype) {
   return dtype < BP_DTYPE_COUNT ? sizes[dtype] : 0;
 }
 
-/* Reduce operations. Integer sums and products wrap. Bool: sum and max are or, prod and min are and; avg is refused.
+/* Reduce operations. Integer sums and products wrap. Bool: sum and max are or, prod and min are and, avg is refused.
  * avg is the sum divided by the world size (integers: quotient rounded toward zero). Floating-point sums and products
- * are those of IEEE 754, for infinities, NaN and signed zeros too, with no more error than one rounding per operation;
- * min and max return NaN if either side is NaN. min and max are refused for complex types, the bit operations
- * for floating and complex types. premul_sum multiplies each rank's input by that rank's bp_op.scalar first. */
+ * follow IEEE 754, including infinities, NaN and signed zeros, with at most one rounding error per operation. min and
+ * max return NaN if either operand is NaN. min and max are refused for complex types, bit operations for floating and
+ * complex types. premul_sum first multiplies each rank's input by that rank's bp_op.scalar. */
 enum {
   BP_SUM = 0,
   BP_PROD = 1,
@@ -62,7 +62,7 @@ enum {
 };
 #define BP_ALL_REDUCE_OPS (BP_BIT(BP_REDUCE_OP_COUNT) - 1)
 
-/* Operation kinds; op.h says which buffers and counts each uses. */
+/* Operation kinds; op.h defines the buffers and counts of each. */
 enum {
   BP_BARRIER = 0,
   BP_BROADCAST = 1,
@@ -85,12 +85,12 @@ enum {
   BP_OP_COUNT = 18
 };
 
-/* The kinds that reduce; a mask. */
+/* Mask of the kinds that reduce. */
 #define BP_REDUCTIONS                                                                                   \
   (BP_BIT(BP_REDUCE) | BP_BIT(BP_ALL_REDUCE) | BP_BIT(BP_REDUCE_SCATTER) | BP_BIT(BP_REDUCE_SCATTERV) | \
    BP_BIT(BP_SCAN) | BP_BIT(BP_EXSCAN))
 
-/* Where a buffer lives. */
+/* The memory that holds a buffer. */
 enum {
   BP_HOST = 0, /* ordinary memory of this process; device ordinal 0 */
   BP_CUDA = 1, /* memory of a CUDA device, with its ordinal */

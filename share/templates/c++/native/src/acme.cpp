@@ -1,5 +1,5 @@
-// acme-id, a backend for Backplane: sends and receives, and has an all_reduce, a broadcast and a barrier of its own.
-// The core completes the other collectives over send and recv.
+// acme-id, a backend for Backplane with send, recv, all_reduce, broadcast and barrier. The core implements the other
+// collectives over send and recv.
 #include <backplane/sdk/sdk.hpp>
 
 #include "collectives.hpp"
@@ -14,17 +14,17 @@ class AcmeGroup final : public sdk::ProcessGroup {
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     if (op.kind == BP_SEND || op.kind == BP_RECV) return transport_.messenger().submit(op);
-    if ((op.flags & BP_OP_SYNC) != 0) {  // the caller waits anyway: no need for another thread
+    if ((op.flags & BP_OP_SYNC) != 0) {  // the caller blocks, so no other thread is needed
       collectives_.run(op, sdk::Deadline::after(op.timeout_ns), {});
       return nullptr;
     }
     return workers_.submit([this, op](const std::stop_token& stop) {
-      collectives_.run(op, sdk::Deadline::after(BP_NO_TIMEOUT), stop);  // the core keeps the time, and cancels
+      collectives_.run(op, sdk::Deadline::after(BP_NO_TIMEOUT), stop);  // the core enforces the deadline and cancels
     });
   }
 
   void abort(const sdk::Failure& why) noexcept override {
-    transport_.messenger().abort(why);  // ends what the workers wait for
+    transport_.messenger().abort(why);  // ends the operations that the workers wait for
     workers_.abort(why);
   }
 
@@ -36,18 +36,18 @@ class AcmeGroup final : public sdk::ProcessGroup {
  private:
   AcmeTransport transport_;
   AcmeCollectives collectives_;
-  sdk::Workers workers_{1};  // last, and so the first to end
+  sdk::Workers workers_{1};  // last: destroyed first
 };
 
 constexpr uint64_t kReduceOps =
-    BP_ALL_REDUCE_OPS & ~(BP_BIT(BP_AVG) | BP_BIT(BP_PREMUL_SUM));  // those two are left to the core
+    BP_ALL_REDUCE_OPS & ~(BP_BIT(BP_AVG) | BP_BIT(BP_PREMUL_SUM));  // the core implements these two
 
 struct AcmeBackend {
   static constexpr const char* id = "acme-id";
   static constexpr const char* version = "0.1.0";
   static constexpr const char* summary = "sends, receives and a few collectives over TCP";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
-  // Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
+  // BOUNDED: no call blocks beyond its deadline, so the core calls the backend on the caller's thread.
   static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
                                     BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
   static constexpr std::array options = {sdk::option(

@@ -1,5 +1,5 @@
-// The collectives that this backend does itself: along a binomial tree, up to rank 0 and down from the root. What a
-// fabric of your own does better (multicast, reductions in the switch) goes here.
+// The native collectives of this backend: along a binomial tree, up to rank 0 and down from the root. Replace them with
+// those of your fabric (multicast, in-network reductions).
 #pragma once
 
 #include <algorithm>
@@ -20,22 +20,22 @@ class AcmeCollectives {
   AcmeCollectives(const sdk::Context& context, sdk::Messenger& messenger)
       : rank_(context.rank), world_size_(context.world_size), host_(context.host), messenger_(messenger) {}
 
-  // Blocks until the operation is done on this rank. Throws when time is up, when it is told to stop, or as the
-  // messages fail. Any thread; several operations may run at once, for each has a tag of its own.
+  // Blocks until the operation is done on this rank. Throws at the deadline, on a stop request, or when a message
+  // fails. Any thread; several operations may run at once, each with its own tag.
   void run(const bp_op& op, const sdk::Deadline& deadline, const std::stop_token& stop) {
     const Call call{op, op.output.count, bp_dtype_size(op.dtype), kTag | op.seq, deadline, stop};
     if (op.kind == BP_BROADCAST) return down(call, op.root);
     if (op.kind == BP_ALL_REDUCE && op.output.data != op.input.data && call.count > 0) {
       std::memcpy(op.output.data, op.input.data, call.count * call.width);
     }
-    up(call);  // a barrier is an all_reduce of nothing
+    up(call);  // a barrier is an all_reduce of 0 elements
     down(call, 0);
   }
 
  private:
-  static constexpr uint64_t kTag = UINT64_C(1) << 62;      // beside those of users and of the core
-  static constexpr uint64_t kSegment = UINT64_C(1) << 20;  // bytes that are received before they are added
-  static constexpr int64_t kGrace = 100'000'000;           // nanoseconds that a cancelled message may take to end
+  static constexpr uint64_t kTag = UINT64_C(1) << 62;      // distinct from tags of users and of the core
+  static constexpr uint64_t kSegment = UINT64_C(1) << 20;  // bytes received before they are reduced
+  static constexpr int64_t kGrace = 100'000'000;           // nanoseconds for a cancelled message to end
 
   struct Call {
     const bp_op& op;
@@ -47,7 +47,7 @@ class AcmeCollectives {
     std::byte* data() const { return static_cast<std::byte*>(op.output.data); }
   };
 
-  // Adds up at rank 0, so that all get the same bits.
+  // Reduces to rank 0, so that all ranks get the same bits.
   void up(const Call& call) {
     std::vector<std::byte> theirs(std::min(call.count * call.width, kSegment));
     for (int32_t step = 1; step < world_size_; step *= 2) {
@@ -56,7 +56,7 @@ class AcmeCollectives {
     }
   }
 
-  // Sends this rank's part to `peer` in segments, or receives that of `peer` and adds it.
+  // Sends this rank's part to `peer` in segments, or receives the part of `peer` and reduces it.
   void pass(const Call& call, bool sends, int32_t peer, std::vector<std::byte>& theirs) {
     const uint64_t total = call.count * call.width;
     for (uint64_t at = 0; at == 0 || at < total; at += kSegment) {
@@ -71,7 +71,7 @@ class AcmeCollectives {
     }
   }
 
-  // Brings the root's data to everyone.
+  // Sends the root's data to all ranks.
   void down(const Call& call, int32_t root) {
     const int32_t place = (rank_ - root + world_size_) % world_size_;
     const auto rank_at = [this, root](int32_t other) { return (other + root) % world_size_; };
@@ -96,7 +96,7 @@ class AcmeCollectives {
                        peer);
   }
 
-  // Waits for one message, which must not be left in flight: its buffer may be of this call.
+  // Waits for one message. It must not stay in flight, because its buffer may belong to this call.
   void finish(const Call& call, std::unique_ptr<sdk::Work> work) {
     if (!work) return;
     const std::stop_callback cancel(call.stop, [&work] { work->cancel(); });

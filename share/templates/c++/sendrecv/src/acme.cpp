@@ -1,4 +1,4 @@
-// acme-id, a backend for Backplane: sends and receives. The core completes every collective over them.
+// acme-id, a backend for Backplane with send and recv. The core implements every collective over them.
 #include <backplane/sdk/sdk.hpp>
 
 #include "transport.hpp"
@@ -26,7 +26,7 @@ struct AcmeBackend {
   static constexpr const char* version = "0.1.0";
   static constexpr const char* summary = "sends and receives over TCP";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
-  // Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
+  // BOUNDED: no call blocks beyond its deadline, so the core calls the backend on the caller's thread.
   static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
                                     BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
   static constexpr std::array options = {sdk::option(

@@ -1,5 +1,5 @@
-// How frames get to the other ranks: over one TCP connection to each, which the SDK has made. A transport of your own
-// replaces what is here: carry the frames that the messenger gives out, and hand it those that come.
+// Carries frames to the other ranks over one TCP connection to each, which the SDK has made. Replace this file with
+// your transport: send the frames that the messenger returns, and pass received frames to it.
 #pragma once
 
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ class AcmeTransport {
         poller_([this](sdk::Poller::Sleep& sleep) { return progress(sleep); },
                 [this](const sdk::Failure& why) { messenger_.abort(why); }) {}
 
-  // Messages whose send is done still arrive: the rest of them is written, and read at the other end, before it closes.
+  // Writes the remaining bytes, and waits until the peers have read them: a message whose send is done must arrive.
   ~AcmeTransport() {
     messenger_.flush(kFarewell);
     poller_.stop();
@@ -31,9 +31,9 @@ class AcmeTransport {
   sdk::Messenger& messenger() { return messenger_; }
 
  private:
-  static constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that slow peers may hold up the end of the group
+  static constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that destroy waits for slow peers
 
-  // The frame that is being read from a peer, and the one that is being written to it.
+  // The frame being read from a peer and the frame being written to it.
   struct Link {
     sdk::Messenger::Bytes in = sdk::Messenger::Bytes(sdk::Messenger::kHeadSize);
     sdk::Messenger::Bytes out;
@@ -41,11 +41,11 @@ class AcmeTransport {
     size_t written = 0;
   };
 
-  // One round over all peers; true if a byte has moved. Only the poller's thread comes here.
+  // One round over all peers; returns true if a byte was moved. Runs on the poller's thread only.
   bool progress(sdk::Poller::Sleep& sleep) {
     bool busy = false;
     for (size_t peer = 0; peer < sockets_.size(); ++peer) {
-      if (messenger_.aborted()) sockets_[peer].reset();  // so that the others learn of it
+      if (messenger_.aborted()) sockets_[peer].reset();  // informs the peers
       if (!sockets_[peer]) continue;
       try {
         busy |= read_from(static_cast<int32_t>(peer));
@@ -89,7 +89,7 @@ class AcmeTransport {
     const size_t left = link.out.size() - link.written;
     const ssize_t sent =
         ::send(sockets_[static_cast<size_t>(peer)].get(), link.out.data() + link.written, left, MSG_NOSIGNAL);
-    if (sent < 0) return false;  // full; or gone, and then reading finds what it sent before, and after it the end
+    if (sent < 0) return false;  // full, or closed: reading then finds the remaining bytes and the end of file
     link.written += static_cast<size_t>(sent);
     if (link.written == link.out.size()) {
       link.written = 0;
@@ -99,7 +99,7 @@ class AcmeTransport {
   }
 
   sdk::Messenger messenger_;
-  std::vector<sdk::Descriptor> sockets_;  // by rank; of the poller's thread, until it ends
+  std::vector<sdk::Descriptor> sockets_;  // by rank; used by the poller's thread until it ends
   std::vector<Link> links_;               // likewise
-  sdk::Poller poller_;                    // last: its thread uses all of the above
+  sdk::Poller poller_;                    // last: its thread uses the members above
 };

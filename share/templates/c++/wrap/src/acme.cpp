@@ -1,7 +1,7 @@
-// acme-id, a backend for Backplane: wraps a library that blocks (third_party/post).
+// acme-id, a backend for Backplane that wraps a blocking library (third_party/post).
 //
-// The messenger turns sends and receives into frames and back. A worker per peer sends frames, one more receives them:
-// so whatever blocks in the library, the rest gets on.
+// The messenger converts sends and receives to frames and back. One worker per peer sends frames and one more receives
+// them, so a call that blocks in the library delays no other peer.
 #include <backplane/sdk/sdk.hpp>
 
 #include "../third_party/post/post.h"
@@ -10,12 +10,12 @@ namespace sdk = backplane::sdk;
 
 namespace {
 
-constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that slow peers may hold up the end of the group
-constexpr int kConnectStep = 100;             // milliseconds in which an abort of init is noticed
+constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that destroy waits for slow peers
+constexpr int kConnectStep = 100;             // milliseconds until an abort of init is noticed
 
 using AcmePost = std::unique_ptr<post, decltype(&post_close)>;
 
-// Sends what the messenger has for one peer. Each wake starts it, unless it is about to look anyway.
+// Sends the messenger's frames for one peer. Each wake starts it, unless it is about to look again.
 struct AcmeLane {
   sdk::Workers worker{1};
   std::atomic<bool> is_started = false;
@@ -27,14 +27,14 @@ class AcmeGroup final : public sdk::ProcessGroup {
       : messenger_(context.rank, context.world_size, [this](int32_t peer) { start_lane(peer); }),
         post_(open(context)),
         lanes_(static_cast<size_t>(context.world_size)) {
-    // Threads start here, where a failure can be told.
+    // Threads start here, where a failure can be reported.
     for (AcmeLane& lane : lanes_) lane.worker.submit([] {});
     receiver_.submit([this] { receive(); });
   }
 
   ~AcmeGroup() override {
     messenger_.flush(kFarewell);
-    post_interrupt(post_.get());  // ends what the workers wait for; then they are joined
+    post_interrupt(post_.get());  // unblocks the workers, which are then joined
   }
 
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override { return messenger_.submit(op); }
@@ -50,7 +50,7 @@ class AcmeGroup final : public sdk::ProcessGroup {
   }
 
  private:
-  // An office of this rank, with a way to every other.
+  // Opens this rank's office and connects it to every other rank's.
   static AcmePost open(const sdk::Context& context) {
     const sdk::Deadline deadline = sdk::Deadline::after(context.timeout_ns);
     char mine[POST_ADDRESS_SIZE] = "";
@@ -74,23 +74,23 @@ class AcmeGroup final : public sdk::ProcessGroup {
     return office;
   }
 
-  // No office may close before everybody has found the way to it.
+  // No office may close before all ranks have connected to it.
   static void meet(const sdk::Context& context, const sdk::Deadline& deadline) {
     context.host.store_set("open." + std::to_string(context.rank), "");
     for (int32_t peer = 0; peer < context.world_size; ++peer) value_of(context, "open.", peer, deadline);
   }
 
-  // What a peer publishes.
+  // The address that a peer publishes.
   static std::string value_of(const sdk::Context& context, const char* key, int32_t peer,
                               const sdk::Deadline& deadline) {
     try {
       return context.host.store_get(key + std::to_string(peer), deadline.left_ns());
-    } catch (const sdk::Failure& why) {  // the store does not know whose value it is
+    } catch (const sdk::Failure& why) {  // the store's error does not name the peer
       throw sdk::Failure(why.status(), "acme-id: rank " + std::to_string(peer) + " is not there: " + why.what(), peer);
     }
   }
 
-  // From any thread, under the messenger's locks: only hands the work over.
+  // Called on any thread, under the messenger's locks: only submits the work.
   void start_lane(int32_t peer) noexcept {
     AcmeLane& lane = lanes_[static_cast<size_t>(peer)];
     if (lane.is_started.exchange(true)) return;
@@ -98,14 +98,14 @@ class AcmeGroup final : public sdk::ProcessGroup {
       lane.worker.submit([this, peer] { send_all(peer); });
       return BP_OK;
     });
-    if (status != BP_OK) lane.is_started = false;  // no memory: the next frame tries again
+    if (status != BP_OK) lane.is_started = false;  // no memory: the next frame retries
   }
 
   void send_all(int32_t peer) {
     sdk::Messenger::Bytes frame;
-    lanes_[static_cast<size_t>(peer)].is_started = false;  // what comes from here on may find nothing any more below
+    lanes_[static_cast<size_t>(peer)].is_started = false;  // a frame queued from here on starts this again
     while (messenger_.next(peer, frame)) {
-      // A peer that takes nothing any more is gone; the receiver reads what it sent before, and after it the end.
+      // The peer has closed: the receiver reads its remaining messages and then the end of file.
       if (post_send(post_.get(), peer, frame.data(), frame.size()) != 0) return messenger_.not_carried(peer);
     }
   }
@@ -139,7 +139,7 @@ class AcmeGroup final : public sdk::ProcessGroup {
   sdk::Messenger messenger_;
   AcmePost post_;
   std::vector<AcmeLane> lanes_;  // by rank
-  sdk::Workers receiver_{1};     // last: its thread uses all of the above
+  sdk::Workers receiver_{1};     // last: its thread uses the members above
 };
 
 struct AcmeBackend {
@@ -147,7 +147,7 @@ struct AcmeBackend {
   static constexpr const char* version = "0.1.0";
   static constexpr const char* summary = "sends and receives over the library post";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
-  // Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
+  // BOUNDED: no call blocks beyond its deadline, so the core calls the backend on the caller's thread.
   static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
                                     BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
   static constexpr std::array<bp_option, 0> options = {};

@@ -1,9 +1,9 @@
 /* acme-id, a backend for Backplane in C: send and recv between the ranks of one host over AF_UNIX stream sockets.
  *
- * Each rank listens on an abstract address, which it publishes in the store together with a nonce. A connection carries
- * messages one way, from the rank that opened it, and is opened as soon as the other rank is there: so each notices
- * when another ends. One thread per agent does all input and output; what arrives before its recv waits in memory. A
- * send is done once the kernel has all of it, so that nothing is left to flush at the end.
+ * Each rank listens on an abstract address, which it publishes in the store with a nonce. A connection carries messages
+ * in one direction, from the rank that opened it. It is opened as soon as the other rank listens, so each rank notices
+ * when another one ends. One thread per agent performs all input and output; a message that arrives before its recv is
+ * kept in memory. A send is done once the kernel has all of it, so nothing is left to flush on destroy.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@
 #include "transport.h"
 
 #define ACME_VERSION "1.0"
-/* Punctual: nothing here blocks longer than asked. */
+/* BOUNDED: no call blocks beyond its deadline. */
 #define ACME_FLAGS \
   (BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED)
 
@@ -159,12 +159,12 @@ static int32_t start(acme_group* t, bp_error* err) {
   t->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   t->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (t->wake < 0 || t->listener < 0 || getrandom(&t->nonce, sizeof t->nonce, 0) != (ssize_t)sizeof t->nonce ||
-      bind(t->listener, (const struct sockaddr*)&mine.name, sizeof(sa_family_t)) != 0 || /* the kernel picks a name */
+      bind(t->listener, (const struct sockaddr*)&mine.name, sizeof(sa_family_t)) != 0 || /* the kernel chooses a name */
       getsockname(t->listener, (struct sockaddr*)&mine.name, &size) != 0 || listen(t->listener, t->world) != 0) {
     return bp_error_set(err, BP_RESOURCE, errno, -1, "acme-id: cannot listen on an AF_UNIX socket");
   }
   (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of the program */
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* threads of a plugin block all signals */
   const int code = pthread_create(&t->thread, NULL, progress, t);
   (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (code != 0) return bp_error_set(err, BP_RESOURCE, code, -1, "acme-id: cannot start a thread");

@@ -1,5 +1,4 @@
-/* The state of an agent, and where its messages meet their receives (acme.c).
- */
+/* The state of an agent, and the matching of messages and receives (acme.c). */
 #ifndef ACME_MATCHING_H
 #define ACME_MATCHING_H
 
@@ -40,8 +39,8 @@ typedef struct acme_address { /* in the store */
 
 typedef struct acme_message {
   acme_node node;
-  struct bp_work* work; /* the send that waits for it, if any; under the lock */
-  uint64_t done;        /* bytes of frame and data that are written or read */
+  struct bp_work* work; /* the send that waits for this message, if any; guarded by the lock */
+  uint64_t done;        /* bytes of frame and data written or read so far */
   int32_t source;
   acme_frame frame;
   char data[];
@@ -59,17 +58,17 @@ struct bp_work {
 };
 
 typedef struct acme_peer {
-  /* under the lock */
-  acme_list queue;       /* messages to it that are not begun */
-  acme_message* writing; /* the one that is; only the thread replaces and frees it */
-  bp_error in, out;      /* status other than BP_OK: nothing comes from it, or goes to it, any more */
-  /* of the thread */
-  int fd;                /* to it */
-  int wanted;            /* there is something to write */
-  int opened, connected; /* this rank has opened its connection to it, or failed to; it has, to this rank */
+  /* guarded by the lock */
+  acme_list queue;       /* messages to the peer that are not started */
+  acme_message* writing; /* the message being written; only the thread replaces and frees it */
+  bp_error in, out;      /* status other than BP_OK: receiving from, or sending to, the peer has ended */
+  /* used by the thread only */
+  int fd;                /* connection to the peer */
+  int wanted;            /* messages are waiting to be written */
+  int opened, connected; /* this rank has opened its connection, or failed to; the peer has opened its */
 } acme_peer;
 
-typedef struct acme_conn { /* from a peer; of the thread */
+typedef struct acme_conn { /* a connection from a peer; used by the thread only */
   int fd;
   int32_t source;        /* -1 before the hello */
   acme_message* message; /* whose data is being read; NULL: `frame` is */
@@ -86,15 +85,15 @@ typedef struct acme_group {
   int sndbuf, running, wake, listener;
   uint64_t nonce;
   pthread_t thread;
-  acme_conn* conn; /* room for 2 * world */
+  acme_conn* conn; /* capacity: 2 * world */
   struct pollfd* fds;
   acme_peer* peer;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  /* under the lock */
+  /* guarded by the lock */
   int stop;
-  bp_error aborted;        /* status other than BP_OK: why */
-  acme_list posted, inbox; /* recvs without a message, messages without a recv */
+  bp_error aborted;        /* status other than BP_OK: aborted, with the reason */
+  acme_list posted, inbox; /* unmatched recvs, unmatched messages */
 } acme_group;
 
 static void append(acme_list* list, acme_node* node) {
@@ -132,12 +131,12 @@ static acme_message* new_message(uint64_t bytes) {
 
 static void wake(acme_group* t) { (void)eventfd_write(t->wake, 1); }
 
-static int32_t tell(bp_error* err, const bp_error* from) { /* the caller's report is untouched unless there is one */
+static int32_t tell(bp_error* err, const bp_error* from) { /* leaves *err unchanged if there is no error */
   return from->status == BP_OK ? BP_OK
                                : bp_error_set(err, from->status, from->native_code, from->peer_rank, from->text);
 }
 
-/* From here to the next line of dashes: under the lock. */
+/* The functions up to the next line of dashes require the lock. */
 
 static void finish(acme_group* t, bp_work* w, const bp_error* with) {
   if (with != NULL) (void)tell(&w->error, with);
@@ -178,7 +177,7 @@ static void deliver(acme_group* t, acme_message* m) {
   append(&t->inbox, &m->node);
 }
 
-/* Why nobody but this rank itself could still send to it; NULL: somebody could. */
+/* Why no other rank can send to this rank; NULL: at least one can. */
 static const bp_error* deserted(acme_group* t) {
   const bp_error* why = NULL;
   for (int32_t i = 0; i < t->world; ++i) {
@@ -204,7 +203,7 @@ static void post(acme_group* t, bp_work* w) {
     append(&t->posted, &w->node);
 }
 
-/* Those that name `from` (BP_ANY_SOURCE: those that name nobody), or all. */
+/* Fails the recvs from `from` (BP_ANY_SOURCE: those from any source), or all. */
 static void fail_recvs(acme_group* t, int32_t from, int all, const bp_error* why) {
   for (acme_node *at = t->posted.first, *next; at != NULL; at = next) {
     next = at->next;
@@ -229,7 +228,7 @@ static void withdraw(acme_group* t, bp_work* w, int32_t status, const char* text
   else if (take_out(&t->peer[w->peer].queue, &w->message->node))
     free(w->message);
   else
-    w->message->work = NULL; /* begun: the rest of the copy must follow, or the stream is broken */
+    w->message->work = NULL; /* started: the rest of the copy must follow, or the stream is corrupt */
   (void)bp_error_set(&w->error, status, 0, w->peer, text);
   finish(t, w, NULL);
 }

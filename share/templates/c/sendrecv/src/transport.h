@@ -1,5 +1,4 @@
-/* The thread of an agent: connections, and the messages on them. Nothing here holds the lock while it calls the system.
- */
+/* The thread of an agent: connections and the messages on them. It does not hold the lock during system calls. */
 #ifndef ACME_TRANSPORT_H
 #define ACME_TRANSPORT_H
 
@@ -14,7 +13,7 @@
 #include "matching.h"
 
 #define ACME_RETRY_MS 10
-#define ACME_TURNS 64 /* reads or writes on one connection before the others have their turn */
+#define ACME_TURNS 64 /* reads or writes on one connection before the next connection is served */
 
 static void lose(acme_group* t, int32_t rank, int incoming, int32_t status, int64_t code, const char* what) {
   acme_peer* p = &t->peer[rank];
@@ -37,11 +36,11 @@ static void lose(acme_group* t, int32_t rank, int incoming, int32_t status, int6
   p->opened = 1;
 }
 
-static int is_scarce(int code) { /* so that it may work later */
+static int is_scarce(int code) { /* a resource shortage: retry later */
   return code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
 }
 
-static void open_to(acme_group* t, int32_t rank) { /* leaves `opened` at 0 if it is to be tried again */
+static void open_to(acme_group* t, int32_t rank) { /* leaves `opened` at 0 if it should be retried */
   acme_address to;
   acme_hello hello = {0, t->rank, 0};
   uint64_t size = 0;
@@ -50,7 +49,7 @@ static void open_to(acme_group* t, int32_t rank) { /* leaves `opened` at 0 if it
   bp_error_init(&err);
   (void)snprintf(key, sizeof key, "acme.%d", (int)rank);
   const int32_t status = t->host->store_get(t->host->ctx, key, &to, sizeof to, &size, 0, &err);
-  if (status == BP_TIMEOUT || status == BP_CANCELLED) return; /* not there yet; or the end is near */
+  if (status == BP_TIMEOUT || status == BP_CANCELLED) return; /* not listening yet, or the group is ending */
   if (status != BP_OK || size != sizeof to || to.size > sizeof to.name) {
     lose(t, rank, 0, status != BP_OK ? status : BP_INTERNAL, EADDRNOTAVAIL, "the store has no good address of");
     return;
@@ -161,7 +160,7 @@ static void* progress(void* self) {
     }
     (void)pthread_mutex_unlock(&t->lock);
     if (stop) return NULL;
-    if (aborted) close_all(t); /* so that the others learn of it */
+    if (aborted) close_all(t); /* informs the peers */
     struct pollfd *fds = t->fds, *in = fds + 2, *out = in + t->conns;
     fds[0] = (struct pollfd){t->wake, POLLIN, 0};
     fds[1] = (struct pollfd){starved || t->conns == 2 * t->world ? -1 : t->listener, POLLIN, 0};
@@ -185,7 +184,7 @@ static void* progress(void* self) {
       if (fd < 0) break;
       t->conn[t->conns++] = (acme_conn){.fd = fd, .source = -1};
     }
-    for (int32_t i = t->conns - 1; i >= 0; --i) { /* downwards: the last takes the place of a closed one */
+    for (int32_t i = t->conns - 1; i >= 0; --i) { /* downwards: the last one replaces a closed one */
       acme_conn* c = &t->conn[i];
       const int code = i >= polled || in[i].revents != 0 ? read_from(t, c) : 0;
       if (code == 0) continue;
@@ -200,7 +199,7 @@ static void* progress(void* self) {
       } else if (out[i].revents != 0) {
         write_to(t, i);
       }
-      /* What it sent before it left is accepted and begun to be read above; else nothing will come. */
+      /* Messages that the peer sent before it left were accepted above; otherwise none will arrive. */
       if (p->opened && p->fd < 0 && i != t->rank && !p->connected && p->in.status == BP_OK) {
         lose(t, i, 1, BP_PEER_LOST, EPIPE, "nothing will come from");
       }

@@ -1,4 +1,4 @@
-//! The C ABI of Backplane (backplane/abi/*.h), as far as this backend uses it. Layouts are asserted at the end.
+//! The C ABI of Backplane (backplane/abi/*.h), restricted to what this backend uses. Layouts are asserted at the end.
 #![allow(dead_code)]
 
 use std::mem::{align_of, size_of};
@@ -33,7 +33,7 @@ pub const ANY_SOURCE: i32 = -1;
 pub const OP_SYNC: u64 = 1;
 pub const OPTION_STRING: u32 = 0;
 
-/// Structs as in C, with the size and the offsets that layout.h gives: one that has them not does not compile.
+/// Structs as in C, with the size and offsets of layout.h; a difference is a compile error.
 macro_rules! layout {
     ($(#[$meta:meta])* pub struct $name:ident: $size:literal { $($field:ident: $type:ty = $offset:literal,)* }) => {
         $(#[$meta])*
@@ -42,7 +42,7 @@ macro_rules! layout {
         const _: () = {
             let mut end = 0;
             $(
-                // How repr(C) places a field.
+                // The offset that repr(C) gives a field.
                 let place = (end + align_of::<$type>() - 1) / align_of::<$type>() * align_of::<$type>();
                 assert!(place == $offset);
                 end = place + size_of::<$type>();
@@ -279,7 +279,7 @@ layout! {
     }
 }
 
-/// A text in a field of fixed size, padded with NULs. For constants: a text too long does not compile.
+/// A string in a field of fixed size, padded with NULs. For constants: a string that is too long is a compile error.
 pub const fn padded<const N: usize>(text: &str) -> [u8; N] {
     let bytes = text.as_bytes();
     assert!(bytes.len() < N);
@@ -292,7 +292,7 @@ pub const fn padded<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// The size of a struct as its own `struct_size` wants it.
+/// The size of a struct as the value of its `struct_size`.
 pub const fn size<T>() -> u32 {
     size_of::<T>() as u32
 }

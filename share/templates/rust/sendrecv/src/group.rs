@@ -1,4 +1,4 @@
-//! A process group: what the core's calls and the transport's thread share.
+//! A process group: the state that the core's calls and the transport's thread share.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -12,11 +12,11 @@ use crate::matching::{Mailbox, Message, Receive};
 use crate::support::{deadline_in, locked, Failure, Host, Work};
 use crate::transport::{connect_all, frame_of, run, Outgoing, Start};
 
-/// What waits to be sent to one rank.
+/// Messages that wait to be sent to one rank.
 #[derive(Default)]
 struct Outbox {
     queue: VecDeque<Outgoing>,
-    sending: Option<Arc<Work>>, // of the message that the thread is writing
+    sending: Option<Arc<Work>>, // the send of the message being written
     lost: Option<Failure>,
 }
 
@@ -39,14 +39,14 @@ pub struct Shared {
     rank: i32,
     state: Mutex<State>,
     wake: UnixStream,
-    woken: UnixStream, // kept here, so that nobody ever writes to a pipe that is closed
+    woken: UnixStream, // kept open, so that a wake never writes to a closed pipe
 }
 
 impl Shared {
     fn wake(&self) {
-        let _ = (&self.wake).write(&[1]); // if it is full, the thread wakes anyway
+        let _ = (&self.wake).write(&[1]); // if the pipe is full, the thread wakes anyway
     }
-    /// What becomes readable when the thread is to look at everything again.
+    /// Becomes readable when the thread should look at everything again.
     pub fn woken(&self) -> &UnixStream {
         &self.woken
     }
@@ -66,7 +66,7 @@ impl Shared {
         outbox.sending = next.as_ref().map(|outgoing| Arc::clone(&outgoing.work));
         next
     }
-    /// A peer is gone.
+    /// A peer was lost.
     pub fn lose(&self, peer: i32, why: &Failure) {
         let mut state = locked(&self.state);
         let outbox = &mut state.outboxes[peer as usize];
@@ -121,9 +121,9 @@ impl Group {
         Ok(Group { shared, thread: Some(thread) })
     }
 
-    /// Starts an operation; None: it is done already.
+    /// Starts an operation. None: it is already done.
     /// # Safety
-    /// The core vouches for `op` and its buffers.
+    /// The core has validated `op` and its buffers.
     pub unsafe fn submit(&self, op: &abi::Op) -> Result<Option<Arc<Work>>, Failure> {
         let work = Arc::new(Work::default());
         match op.kind {
@@ -163,7 +163,7 @@ impl Group {
         Ok(())
     }
 
-    /// Ends an operation early. The copy of a message that is being written goes on its way.
+    /// Ends an operation early. A message that is being written is still sent, from a copy.
     pub fn cancel(&self, work: &Arc<Work>) {
         let mut state = locked(&self.shared.state);
         state.mailbox.cancel(work);
@@ -184,12 +184,12 @@ impl Drop for Group {
         locked(&self.shared.state).stopping = true;
         self.shared.wake();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // its panics end in `start`
+            let _ = thread.join(); // `start` catches its panics
         }
     }
 }
 
-/// While it lives, threads that are started take no signals: those are for the program's own.
+/// While it lives, threads that are started block all signals.
 struct SignalsBlocked(SignalSet);
 
 #[repr(C, align(8))]

@@ -1,6 +1,6 @@
-//! acme-id, a backend for Backplane in Rust: sends and receives over TCP. The core completes every collective over them.
+//! acme-id, a backend for Backplane in Rust with send and recv over TCP. The core implements every collective.
 //!
-//! This file is where the core enters: the note, the tables, and functions that neither a failure nor a panic leaves.
+//! The entry points of the core: the note, the tables, and functions that return every failure and panic as a status.
 
 mod abi;
 mod group;
@@ -17,7 +17,7 @@ use support::{guarded, text_of, Failure, Host, Work};
 
 const ID: &str = "acme-id\0";
 const VERSION: &str = "0.1.0\0";
-// Punctual: nothing here blocks longer than asked, so the core may call it on the callers' own threads.
+// BOUNDED: no call blocks beyond its deadline, so the core calls the backend on the caller's thread.
 const FLAGS: u32 = abi::BACKEND_TAGS
     | abi::BACKEND_ANY_SOURCE
     | abi::BACKEND_AUTONOMOUS
@@ -105,7 +105,7 @@ unsafe extern "C" fn init(
 /// A constant that holds pointers to other constants.
 #[repr(transparent)]
 pub struct Constant<T>(T);
-// SAFETY: nobody writes to constants.
+// SAFETY: constants are never written to.
 unsafe impl<T> Sync for Constant<T> {}
 
 static API: abi::ProcessGroupApi = abi::ProcessGroupApi {

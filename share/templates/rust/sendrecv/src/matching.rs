@@ -1,4 +1,4 @@
-//! Where the messages to this rank meet its receives, by the rules of op.h: a receive takes the oldest message that
+//! Matches the messages to this rank with its receives, by the rules of op.h: a receive takes the oldest message that
 //! matches its source and tag, a message goes to the oldest receive that matches.
 
 use std::collections::VecDeque;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use crate::abi;
 use crate::support::{Failure, Work};
 
-/// A message that has arrived whole.
+/// A completely received message.
 pub struct Message {
     pub source: i32,
     pub tag: u64,
     pub data: Vec<u8>,
 }
 
-/// A receive that waits. Its pointers belong to the caller, and are valid until `work` is settled.
+/// A pending receive. Its pointers belong to the caller and are valid until `work` is settled.
 pub struct Receive {
     pub source: i32,
     pub tag: u64,
@@ -24,7 +24,7 @@ pub struct Receive {
     pub work: Arc<Work>,
 }
 
-// SAFETY: the caller keeps its hands off the buffer until the work is settled.
+// SAFETY: the caller does not touch the buffer until the work is settled.
 unsafe impl Send for Receive {}
 
 impl Receive {
@@ -61,7 +61,7 @@ pub struct Mailbox {
     rank: i32,
     messages: VecDeque<Message>,
     receives: VecDeque<Receive>,
-    gone: Vec<Option<Failure>>, // by rank: why nothing comes from it any more
+    gone: Vec<Option<Failure>>, // by rank: why no more messages arrive from it
     closed: Option<Failure>,
 }
 
@@ -95,22 +95,22 @@ impl Mailbox {
         }
     }
 
-    /// Why nothing can come for a receive that names `source`.
+    /// Why no message can arrive for a receive from `source`.
     fn desertion(&self, source: i32) -> Option<Failure> {
         if source != abi::ANY_SOURCE {
             return self.gone[source as usize].clone();
         }
         let mut others = self.gone.iter().enumerate().filter(|(rank, _)| *rank as i32 != self.rank).peekable();
-        others.peek()?; // a rank alone in the world still has itself
+        others.peek()?; // in a world of one, the rank can still send to itself
         others.try_fold(None, |_, (_, why)| why.clone().map(Some)).flatten()
     }
 
-    /// Takes a receive back, if it still waits.
+    /// Withdraws a receive if it is still pending.
     pub fn cancel(&mut self, work: &Arc<Work>) {
         self.receives.retain(|receive| !Arc::ptr_eq(&receive.work, work));
     }
 
-    /// Nothing comes from this rank any more; what has come is still received.
+    /// Ends receiving from this rank; messages that have arrived can still be received.
     pub fn lose(&mut self, rank: i32, why: &Failure) {
         self.gone[rank as usize].get_or_insert(why.clone());
         let waiting = std::mem::take(&mut self.receives);

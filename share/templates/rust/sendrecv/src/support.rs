@@ -1,4 +1,4 @@
-//! Failures, operations in flight, and what the host offers, with Rust's types.
+//! Failures, operations in flight and the host's services, with Rust types.
 
 use std::ffi::CString;
 use std::os::raw::c_char;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::abi;
 
-/// Why something did not work: a status, and one sentence that says what, where, and what to do.
+/// A failure: a status and one sentence that says what failed, where, and what to do.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub status: i32,
@@ -24,7 +24,7 @@ impl Failure {
     pub fn of_peer(peer: i32, text: impl Into<String>) -> Failure {
         Failure { status: abi::PEER_LOST, code: 0, peer, text: text.into() }
     }
-    /// A failure that is the machine's fault.
+    /// A failure caused by the machine.
     pub fn from_io(what: &str, error: &std::io::Error) -> Failure {
         let code = i64::from(error.raw_os_error().unwrap_or(0));
         Failure { status: abi::RESOURCE, code, peer: -1, text: format!("acme-id: {}: {}", what, error) }
@@ -38,7 +38,7 @@ impl Failure {
         Failure { status: error.status, code: error.native_code, peer: error.peer_rank, text }
     }
 
-    /// Fills in the caller's report, if there is one, and returns the status.
+    /// Fills in the caller's error struct, if not null, and returns the status.
     /// # Safety
     /// `error` is null or the caller's report.
     pub unsafe fn write(&self, error: *mut abi::Error) -> i32 {
@@ -57,7 +57,7 @@ impl Failure {
     }
 }
 
-/// Runs the body of a function that the core has called. Neither a failure nor a panic goes further than this.
+/// Runs the body of a function that the core has called. Converts failures and panics to a status.
 /// # Safety
 /// `error` is null or the caller's report.
 pub unsafe fn guarded(error: *mut abi::Error, body: impl FnOnce() -> Result<i32, Failure>) -> i32 {
@@ -68,7 +68,7 @@ pub unsafe fn guarded(error: *mut abi::Error, body: impl FnOnce() -> Result<i32,
     }
 }
 
-/// A lock that a panic elsewhere has not made useless.
+/// Locks a mutex, also one that a panic has poisoned.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -81,13 +81,13 @@ pub struct Work {
 }
 
 impl Work {
-    /// The first outcome counts.
+    /// Sets the outcome; only the first one counts.
     pub fn settle(&self, outcome: Result<(), Failure>) {
         locked(&self.outcome).get_or_insert(outcome);
         self.changed.notify_all();
     }
 
-    /// Waits up to `timeout_ns` (0: only looks, negative: for ever). None: still in flight.
+    /// Waits up to `timeout_ns` (0: does not wait, negative: no limit). None: still in flight.
     pub fn wait(&self, timeout_ns: i64) -> Option<Result<(), Failure>> {
         let mut outcome = locked(&self.outcome);
         let deadline = deadline_in(timeout_ns);
@@ -105,7 +105,7 @@ impl Work {
     }
 }
 
-/// When a timeout of the ABI is over; None: never.
+/// The time at which a timeout of the ABI ends; None: never.
 pub fn deadline_in(timeout_ns: i64) -> Option<Instant> {
     u64::try_from(timeout_ns).ok().and_then(|ns| Instant::now().checked_add(Duration::from_nanos(ns)))
 }
@@ -176,7 +176,7 @@ fn told(status: i32, error: &abi::Error) -> Result<(), Failure> {
     Err(Failure { status, ..unsafe { Failure::read(error) } })
 }
 
-/// A text of the core's.
+/// A string of the core.
 /// # Safety
 /// `text` is a C string.
 pub unsafe fn text_of(text: *const c_char) -> String {

@@ -1,4 +1,4 @@
-//! The connections of a group, and the thread that reads and writes them. A transport of your own replaces this file.
+//! The connections of a group and the thread that reads and writes them. Replace this file with your transport.
 //!
 //! Each rank listens at an address of this host and publishes it in the store with a secret; it connects to the ranks
 //! below and accepts those above. A message travels as its tag, its size and its bytes.
@@ -17,13 +17,13 @@ use crate::matching::Message;
 use crate::support::{Failure, Host, Work};
 use crate::abi;
 
-const STEP: Duration = Duration::from_millis(50); // in which an abort of init is noticed
-const FAREWELL: Duration = Duration::from_secs(2); // that slow peers may hold up the end of the group
+const STEP: Duration = Duration::from_millis(50); // until an abort of init is noticed
+const FAREWELL: Duration = Duration::from_secs(2); // that destroy waits for slow peers
 const SCRATCH: usize = 256 << 10;
 const HEAD: usize = 16;
 const GREETING: usize = 24; // the secret, the rank, the world size
 
-/// One message on its way out: head and data.
+/// An outgoing message: head and data.
 pub struct Outgoing {
     pub frame: Vec<u8>,
     pub work: Arc<Work>,
@@ -51,7 +51,7 @@ impl Link {
         Link { stream, head: Vec::with_capacity(HEAD), data: Vec::new(), sending: None, written: 0 }
     }
 
-    /// Cuts what has come into messages.
+    /// Splits received bytes into messages.
     fn feed(&mut self, source: i32, mut bytes: &[u8], shared: &Shared) {
         while !bytes.is_empty() {
             let missing = HEAD - self.head.len();
@@ -62,7 +62,7 @@ impl Link {
                 return;
             }
             let size = number(&self.head[8..]);
-            // Memory grows with what really comes, not with what a head promises.
+            // Memory grows with the bytes received, not with the size that a head declares.
             let missing = (size - self.data.len() as u64).min(bytes.len() as u64) as usize;
             let (data, rest) = bytes.split_at(missing);
             self.data.extend_from_slice(data);
@@ -74,7 +74,7 @@ impl Link {
         }
     }
 
-    /// Reads once. Ok(true): something came.
+    /// Reads once. Ok(true): bytes were read.
     fn read(&mut self, peer: i32, scratch: &mut [u8], shared: &Shared) -> Result<bool, Failure> {
         let got = match self.stream.as_mut().map(|stream| stream.read(scratch)) {
             Some(Ok(0)) => return Err(Failure::of_peer(peer, format!("acme-id: rank {} has closed its connection", peer))),
@@ -89,7 +89,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Writes once. An error is left to read, which finds what the peer sent before it left, and then the end.
+    /// Writes once. Leaves an error to `read`, which finds the peer's remaining bytes and then the end of file.
     fn write(&mut self, peer: i32, shared: &Shared) -> bool {
         if self.sending.is_none() {
             self.sending = shared.next_for(peer);
@@ -121,12 +121,12 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(eight)
 }
 
-/// The thread of a group: until it is told to stop.
+/// The thread of a group. Runs until it is told to stop.
 pub fn run(shared: &Shared, mut links: Vec<Link>) {
     let mut scratch = vec![0; SCRATCH];
     while !shared.stopping() {
         if shared.aborted() {
-            links.iter_mut().for_each(|link| link.stream = None); // so that the others learn of it
+            links.iter_mut().for_each(|link| link.stream = None); // informs the peers
         }
         let mut busy = false;
         for (peer, link) in links.iter_mut().enumerate().filter(|(_, link)| link.stream.is_some()) {
@@ -149,8 +149,8 @@ pub fn run(shared: &Shared, mut links: Vec<Link>) {
     }
 }
 
-/// Closing with unread data would throw away what is still on its way to the peer: so this says that no more comes, and
-/// reads on until the peer has closed, too.
+/// Shuts down writing and reads until the peer has closed. Closing with unread data would discard bytes in flight to
+/// the peer.
 fn close_gently(links: Vec<Link>, scratch: &mut [u8]) {
     let deadline = Instant::now() + FAREWELL;
     let mut streams: Vec<TcpStream> = links.into_iter().filter_map(|link| link.stream).collect();
@@ -183,7 +183,7 @@ extern "C" {
     fn poll(fds: *mut PollFd, count: c_ulong, timeout_ms: c_int) -> c_int;
 }
 
-/// Until a connection is ready or the group wakes its thread.
+/// Waits until a connection is ready or the group wakes its thread.
 fn sleep(links: &[Link], woken: &UnixStream) {
     let mut fds = vec![PollFd { fd: woken.as_raw_fd(), events: POLLIN, revents: 0 }];
     for link in links {
@@ -196,12 +196,12 @@ fn sleep(links: &[Link], woken: &UnixStream) {
 }
 
 fn wait_for(fds: &mut [PollFd], timeout_ms: c_int) {
-    // SAFETY: the array is as long as it is said to be. An error counts as "look again".
+    // SAFETY: the length is that of the array. After an error the caller looks again.
     unsafe { poll(fds.as_mut_ptr(), fds.len() as c_ulong, timeout_ms) };
 }
 
 
-/// Who starts, and how long it may take.
+/// The rank that starts, and its deadline.
 pub struct Start {
     pub rank: i32,
     pub world_size: i32,
@@ -233,7 +233,7 @@ fn secret() -> Result<[u8; 16], Failure> {
     Ok(bytes)
 }
 
-/// A link to each rank, by rank; the own one is empty.
+/// A link to each rank, by rank; this rank's own is empty.
 pub fn connect_all(start: &Start, address: &str) -> Result<Vec<Link>, Failure> {
     let ip: IpAddr = address.parse().map_err(|_| {
         Failure::new(abi::INVALID, format!("acme-id: the address is not a numeric one, such as 127.0.0.1: '{}'", address))
@@ -251,7 +251,7 @@ pub fn connect_all(start: &Start, address: &str) -> Result<Vec<Link>, Failure> {
     accept_above(start, &listener, &key, &mut streams)?;
     for stream in streams.iter().flatten() {
         stream.set_nonblocking(true).map_err(|error| Failure::from_io("cannot set up a connection", &error))?;
-        let _ = stream.set_nodelay(true); // without it: only slower
+        let _ = stream.set_nodelay(true); // failure only costs latency
     }
     Ok(streams.into_iter().map(Link::new).collect())
 }
@@ -259,7 +259,7 @@ pub fn connect_all(start: &Start, address: &str) -> Result<Vec<Link>, Failure> {
 fn connect_to(start: &Start, peer: i32) -> Result<TcpStream, Failure> {
     let what = format!("connecting to rank {}", peer);
     let value = start.host.store_get(&format!("tcp.{}", peer), start.deadline);
-    // The store does not know whose address it is.
+    // The store's error does not name the peer.
     let value = value.map_err(|why| Failure { peer, text: format!("acme-id: {}: {}", what, why.text), ..why })?;
     let address: Option<SocketAddr> =
         value.get(16..).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
@@ -281,7 +281,7 @@ fn lost(peer: i32, what: &str, error: &std::io::Error) -> Failure {
     Failure { status: abi::PEER_LOST, peer, ..Failure::from_io(what, error) }
 }
 
-/// Takes in the ranks above. Callers who stay silent make room for later ones, oldest first.
+/// Accepts the ranks above. Silent connections are closed for later ones, oldest first.
 fn accept_above(
     start: &Start, listener: &TcpListener, key: &[u8], streams: &mut [Option<TcpStream>],
 ) -> Result<(), Failure> {

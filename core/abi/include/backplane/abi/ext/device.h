@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "backplane.device/1", an extension of a process group whose operations run in streams of a device: what follows an
- * operation without the host waiting for it, batches, and the device's memory for those who do not know the device.
+ * "backplane.device/1", an extension of a process group whose operations run in streams of a device: ordering of later
+ * stream work after an operation without blocking the host, batches of messages, and copies between device and host.
  *
- * LAYERS. A work of a layer is the layer's own. A layer around a group with this extension offers a table of its own,
- * whose wait_on_stream takes the layer's work and passes on the wrapped group's. Behind a layer that offers none, the
- * core waits on the host. BP_OP_MORE passes through a layer as it is.
+ * LAYERS. The works of a layer are the layer's own. A layer around a group with this extension offers its own table,
+ * whose wait_on_stream maps the layer's work to the wrapped group's. If the outermost layer offers no table, the core
+ * waits on the host. A layer passes BP_OP_MORE on unchanged.
  *
- * STREAMS. An operation on buffers of the device runs after what bp_op.stream held at submit. What is put into that
- * stream later runs after a collective, once that is in the stream; a message runs beside its stream, and what is to
- * follow it there needs `order`, as in any other stream.
+ * STREAMS. An operation on device buffers runs after the work that bp_op.stream held at submit. Work enqueued on that
+ * stream later runs after a collective, once the collective is in the stream. A message runs beside its stream: later
+ * work is ordered after it only by `wait_on_stream`, in that stream as in any other.
  *
- * BATCHES. With BP_OP_MORE in its flags a send or recv is followed at once by another one of the same batch, from the
- * same thread, and the caller puts nothing into their streams between the two; its `seq` is the next one unless other
- * threads submit at the same time. A backend may start those with one peer and in one direction together, so that each
- * of them is done only when all of these are. None may wait for the next one to be submitted: that may fail to come.
+ * BATCHES. A send or recv with BP_OP_MORE in its flags is followed at once by another one of the same batch, from the
+ * same thread; between the two the caller enqueues nothing on their streams. Their `seq` are consecutive unless other
+ * threads submit at the same time. A backend may start the members of a batch that have the same peer and direction
+ * together; each of them is then done only when all of them are. No member may wait for the next submit, which may
+ * never come.
  */
 #ifndef BACKPLANE_ABI_EXT_DEVICE_H
 #define BACKPLANE_ABI_EXT_DEVICE_H
@@ -34,19 +35,19 @@ typedef struct bp_device_api {
   uint32_t reserved;
   void* ctx; /* first argument of the functions; owned by the backend */
 
-  /* Has `stream` (cudaStream_t, of the group's device) wait for the operation of `work`: what is put into it from now
-   * on runs after the operation. Waits up to timeout_ns, or until abort, until the operation is where a stream can wait
-   * for it, not until it is done: a message, until its other end has been found; a collective, until it is launched,
-   * for which no other rank is needed once one of its kind and size has been done in this group. The buffers stay busy
-   * until the work is terminal, and a failure that comes later is told by work_wait alone: the stream goes on then,
-   * too. BP_OK also if the operation is done. BP_AGAIN when that time is over; BP_UNSUPPORTED: this operation does not
-   * end in a stream (buffers of the host); any other: what the operation failed with. [any], also beside work_test and
-   * work_wait of the same work, but not beside work_release; until destroy. */
+  /* Makes `stream` (cudaStream_t, of the group's device) wait for the operation of `work`: work enqueued from now on
+   * runs after the operation. Blocks up to timeout_ns, or until abort, until the operation is enqueued where a stream
+   * can wait for it, not until it is done. A message is enqueued once its peer has been found. A collective is enqueued
+   * once it is launched; this needs no other rank after one of the same kind and size has completed in this group. The
+   * buffers stay busy until the work is terminal. A later failure is reported by work_wait alone, and the stream
+   * continues. BP_OK also if the operation is done. BP_AGAIN: timeout_ns has passed. BP_UNSUPPORTED: the operation does
+   * not end in a stream (host buffers). Any other status: the operation failed with it. [any], also beside work_test
+   * and work_wait of the same work, but not beside work_release; until destroy. */
   int32_t (*wait_on_stream)(void* ctx, bp_work* work, void* stream, int64_t timeout_ns, bp_error* err);
 
-  /* Copies between memory of this device (backplane.memory/1) and memory of the host, or within either. Not in any
-   * order with operations and streams: wait for them before. BP_RESOURCE: the device refuses. [any], until destroy,
-   * also after abort; blocks until it is done. */
+  /* Copies between memory of this device (backplane.memory/1) and host memory, or within either. Not ordered with
+   * operations and streams: the caller waits for those first. BP_RESOURCE: the device reported an error. [any], until
+   * destroy, also after abort; blocks until the copy is done. */
   int32_t (*copy)(void* ctx, void* to, const void* from, uint64_t bytes, bp_error* err);
 } bp_device_api;
 

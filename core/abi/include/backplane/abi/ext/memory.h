@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "backplane.memory/1", an extension of a process group: memory that the backend's operations reach without copying it
- * aside first (a part of a segment that all ranks map, pages that a network card or a device knows).
+ * "backplane.memory/1", an extension of a process group: memory that the backend's operations access without staging
+ * copies (part of a segment that all ranks map, or pages registered with a network card or a device).
  *
- * WHAT IT CHANGES. Time, nothing else. A buffer may be this memory, a part of it, or any other, on each rank and in
- * each operation as it comes; the results are the same. A backend recognises its memory by the address, so that an
- * operation says nothing about it.
+ * EFFECT. Only speed. On each rank and in each operation, a buffer may lie in this memory, in part of it, or elsewhere;
+ * the results are the same. The backend recognises its memory by address, so an operation carries no flag for it.
  *
- * LOCAL. Allocating and releasing is each rank's own affair: no rank waits for another, and they need not do the same.
- * What ranks have to know of each other's memory they tell each other in the operations that use it.
+ * LOCAL. Each rank allocates and releases independently: no rank waits for another, and ranks need not do the same.
+ * Ranks exchange the information about such memory in the operations that use it.
  *
- * TERMINAL means what it means for other buffers: nobody else, and no other rank, writes there any more, also if the
- * operation failed. What the output of a collective that failed holds is undefined, also where it was the input.
+ * TERMINAL has its usual meaning: after it, neither the backend nor any other rank writes to the buffer, also if the
+ * operation failed. The output of a failed collective is undefined, also if it was the input.
  *
- * REGISTERED memory is memory that the program has from elsewhere. It stays the program's, which keeps it mapped until
- * it is deregistered.
+ * REGISTERED memory belongs to the program, which keeps it mapped until it is deregistered.
  */
 #ifndef BACKPLANE_ABI_EXT_MEMORY_H
 #define BACKPLANE_ABI_EXT_MEMORY_H
@@ -28,30 +26,30 @@ extern "C" {
 
 #define BP_EXT_MEMORY "backplane.memory/1"
 
-/* Memory that was handed out. Made by allocate, owned by the caller until release, opaque to it. */
+/* An allocation. Created by allocate or register_memory, owned by the caller until release, opaque to it. */
 typedef struct bp_allocation bp_allocation;
 
 typedef struct bp_memory_api {
   uint32_t struct_size;
   uint32_t reserved;
-  void* ctx; /* first argument of allocate; owned by the backend. A layer may hand on the table of what it wraps */
+  void* ctx; /* first argument of allocate; owned by the backend. A layer may return the table of the group it wraps */
 
-  /* Memory for `bytes` (at least 1) bytes of this kind (BP_HOST ...) and device. *data is where it begins, aligned to
-   * 64 bytes or better; what it holds is undefined. It can be used at once: what the system has to provide is provided.
-   * Errors: BP_UNSUPPORTED, there is no such memory here (the core then takes ordinary host memory, if that was
-   * wanted); BP_RESOURCE, not so much. [any], until destroy, also after abort; blocks while the system works. */
+  /* Allocates `bytes` (at least 1) bytes of this kind (BP_HOST ...) and device. *data is the address, aligned to 64
+   * bytes or better; the contents are undefined. The pages are committed. BP_UNSUPPORTED: the backend has no such
+   * memory (the core then allocates ordinary memory if host memory was asked for). BP_RESOURCE: not enough memory.
+   * [any], until destroy, also after abort; blocks while the system allocates. */
   int32_t (*allocate)(void* ctx, uint64_t bytes, uint32_t memory, int32_t device, bp_allocation** allocation,
                       void** data, bp_error* err);
 
-  /* Gives it back. Not before every operation with a buffer in it is terminal. [any]; legal after the group's destroy,
-   * too: until then the memory goes on as ordinary memory of the process. Does not block for long. */
+  /* Frees an allocation. Every operation with a buffer in it must be terminal. Legal after the group's destroy: until
+   * released, the memory stays usable as ordinary memory of the process. [any], does not block for long. */
   void (*release)(bp_allocation* allocation);
 
-  /* Prepares `bytes` (at least 1) bytes at `data` for operations, as ncclCommRegister or ibv_reg_mr do. May be NULL:
-   * the backend registers nothing. *allocation is for `release`, which deregisters; operations work before and after.
-   * Memory may be registered in parts, and parts may overlap. Errors: BP_UNSUPPORTED, this memory cannot be registered;
-   * BP_RESOURCE, the limit of locked memory or of registrations is reached. The core then goes on without. [any], until
-   * destroy; blocks while the system works. */
+  /* Registers `bytes` (at least 1) bytes at `data` for operations, as ncclCommRegister or ibv_reg_mr do. May be NULL:
+   * the backend registers nothing. `release` of *allocation deregisters; operations on the memory work before and
+   * after. Memory may be registered in parts, and parts may overlap. BP_UNSUPPORTED: this memory cannot be registered.
+   * BP_RESOURCE: the limit of locked memory or of registrations is reached. The core then continues without. [any],
+   * until destroy; blocks while the system registers. */
   int32_t (*register_memory)(void* ctx, void* data, uint64_t bytes, uint32_t memory, int32_t device,
                              bp_allocation** allocation, bp_error* err);
 } bp_memory_api;

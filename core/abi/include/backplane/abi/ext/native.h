@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "backplane.native/1", an extension of a process group: the handle of the library below, for programs that call that
- * library themselves.
+ * "backplane.native/1", an extension of a process group: the handle of the underlying library, for programs that call
+ * that library directly.
  */
 #ifndef BACKPLANE_ABI_EXT_NATIVE_H
 #define BACKPLANE_ABI_EXT_NATIVE_H
@@ -18,8 +18,8 @@ typedef struct bp_native_api {
   uint32_t struct_size;
   uint32_t reserved;
   const char* type; /* the C type of the handle: "ncclComm_t", "MPI_Comm". Static */
-  void* handle;     /* the handle itself if it fits a pointer, else its address. Owned by the backend, valid until abort
-                       or destroy */
+  void* handle; /* the handle itself if it fits in a pointer, otherwise its address. Owned by the backend, valid until
+                   abort or destroy */
 } bp_native_api;
 
 #ifdef __cplusplus

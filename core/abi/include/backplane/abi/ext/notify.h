@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "backplane.notify/1", an extension of a process group: a callback when an operation has ended, so that many
- * operations can be awaited without a thread for each. The core tests the works of a backend without this extension
- * from time to time.
+ * "backplane.notify/1", an extension of a process group: a callback when an operation has ended, so that a program can
+ * await many operations without a thread for each. For backends without this extension the core polls work_test.
  *
- * LAYERS. A layer that offers a table of its own takes its own works and asks the wrapped group with theirs
- * (ext/device.h, LAYERS).
+ * LAYERS. A layer that offers its own table accepts its own works and passes the wrapped group's works to the wrapped
+ * group's table (see LAYERS in ext/device.h).
  */
 #ifndef BACKPLANE_ABI_EXT_NOTIFY_H
 #define BACKPLANE_ABI_EXT_NOTIFY_H
@@ -23,11 +22,12 @@ typedef struct bp_notify_api {
   uint32_t reserved;
   void* ctx; /* first argument of the function; owned by the backend */
 
-  /* Has `ended(to)` called once when `work` is terminal: by any thread, before this function returns if the work is
-   * terminal already, and at the latest before work_release returns. work_test says how it ended. `ended` does not
-   * block, throws nothing and calls nothing of the backend, so that it may be called under a lock. The operation must
-   * get on without calls (as with BP_BACKEND_AUTONOMOUS) from now on. BP_UNSUPPORTED: this work has no such notice;
-   * `ended` is not called then. At most once per work. [any], not beside work_release; does not block. */
+  /* Calls `ended(to)` once when `work` is terminal: from any thread, before this function returns if the work is
+   * terminal already, and before work_release returns at the latest. work_test reports how the work ended. `ended` does
+   * not block, does not throw, and calls nothing of the backend, so the backend may call it with its locks held. From
+   * this call on the operation must progress without calls, as with BP_BACKEND_AUTONOMOUS. BP_UNSUPPORTED: not
+   * available for this work; `ended` is then not called. At most once per work. [any], not beside work_release; does
+   * not block. */
   int32_t (*on_end)(void* ctx, bp_work* work, void (*ended)(void* to), void* to, bp_error* err);
 } bp_notify_api;
 

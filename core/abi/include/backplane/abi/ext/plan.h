@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "backplane.plan/1", an extension of the host of a probe: the group that the backend is to be chosen for. Only there,
- * and only while `auto` chooses; NULL where it is the machine alone that is asked about (`backplane list --probe`).
- * A backend answers BP_UNSUPPORTED if it could not make such a group here.
+ * "backplane.plan/1", an extension of the host that `probe` is given: describes the group for which `auto` is choosing
+ * a backend. NULL if only the machine is examined (`backplane list --probe`). A backend that cannot form such a group
+ * here returns BP_UNSUPPORTED from probe.
  */
 #ifndef BACKPLANE_ABI_EXT_PLAN_H
 #define BACKPLANE_ABI_EXT_PLAN_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "backplane.probe/1", an extension of a process group: takes a message before its receive buffer is known (a matched
- * probe, as MPI_Mprobe). A message that was taken is matched by no other recv or probe.
+ * "backplane.probe/1", an extension of a process group: matches a message before its receive buffer is known (a matched
+ * probe, as MPI_Mprobe). A probed message is matched by no other recv or probe.
  */
 #ifndef BACKPLANE_ABI_EXT_PROBE_H
 #define BACKPLANE_ABI_EXT_PROBE_H
@@ -20,15 +20,15 @@ typedef struct bp_probe_api {
   void* ctx; /* first argument of the functions; owned by the backend */
 
   /* Takes the oldest message that a recv with this peer (or BP_ANY_SOURCE) and tag (or BP_ANY_TAG, with
-   * BP_BACKEND_ANY_TAG) would receive now; `result` reports its source, size and tag. Receives posted earlier come
-   * first. The message is received by one submit of a BP_RECV with bp_op.message set, which takes it whatever it
-   * returns, or dropped. If its sender cancels it or is lost before that, the recv fails, for it cannot wait for
-   * another one: BP_CANCELLED or BP_PEER_LOST. BP_AGAIN: there is none yet; otherwise errors as of a recv. [any]; does
-   * not block, and gets the backend on as work_test does. */
+   * BP_BACKEND_ANY_TAG) would receive now, and sets *result to its source, size and tag. Receives posted earlier match
+   * first. The message is then received by one submit of a BP_RECV with bp_op.message set, which consumes the handle
+   * even if it fails, or dropped by `drop`. If its sender cancels it or is lost before that, the recv fails with
+   * BP_CANCELLED or BP_PEER_LOST, because it matches no other message. BP_AGAIN: there is no such message yet. Other
+   * errors as for recv. [any]; does not block, and progresses the backend as work_test does. */
   int32_t (*probe)(void* ctx, int32_t peer, uint64_t tag, bp_message** message, bp_result* result, bp_error* err);
 
-  /* Drops a message that was taken and not received: its sender is done. Also after abort; before destroy. [any]; does
-   * not block. */
+  /* Drops a probed message that was not received; its send is then done. Legal after abort and before destroy. [any];
+   * does not block. */
   void (*drop)(void* ctx, bp_message* message);
 } bp_probe_api;
 

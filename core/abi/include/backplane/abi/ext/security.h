@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "backplane.security/1", an extension of the host: whether the job has a secret, so that nobody without it may come
- * near. The store of such a job is encrypted, and only the job's ranks read and write it: what a rank puts there (a
- * public key, an address, a random token) is known to come from a rank.
+ * "backplane.security/1", an extension of the host: whether the job has a secret. The store of such a job is encrypted,
+ * and only the job's ranks can read and write it: a value in it (a public key, an address, a random token) was written
+ * by a rank.
  */
 #ifndef BACKPLANE_ABI_EXT_SECURITY_H
 #define BACKPLANE_ABI_EXT_SECURITY_H
@@ -17,9 +17,9 @@ extern "C" {
 
 typedef struct bp_security_api {
   uint32_t struct_size;
-  /* 1: the job has a secret. A backend that declares BP_BACKEND_AUTHENTICATES then takes nothing from, and sends
-   * nothing to, whoever has not proven to be a rank of its group, and fails to start with BP_UNSUPPORTED if it cannot
-   * do so here (a library too old). The core starts no other backend that leaves the process. 0: it has none. */
+  /* 1: the job has a secret. A backend that declares BP_BACKEND_AUTHENTICATES then exchanges data only with peers that
+   * have proven to be ranks of its group, and fails to start with BP_UNSUPPORTED if it cannot verify that here (for
+   * example, the library is too old). The core starts no other backend that leaves the process. 0: no secret. */
   uint32_t secure;
 } bp_security_api;
 

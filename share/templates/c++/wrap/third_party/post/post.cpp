@@ -26,12 +26,12 @@ struct Hello {
   uint32_t reserved;
 };
 
-// From a peer. First a Hello, then messages: their size, their bytes.
+// An incoming connection. First a Hello, then messages, each as size and bytes.
 struct Incoming {
   int fd = -1;
   int peer = -1;
   uint64_t size = 0;
-  char* data = nullptr;  // while the bytes come
+  char* data = nullptr;  // while the bytes arrive
   size_t have = 0;
   union {
     Hello hello;
@@ -39,7 +39,7 @@ struct Incoming {
   } head{};
 };
 
-// The kernel picks the name; -1 and errno if it cannot.
+// The kernel chooses the name. -1 and errno on failure.
 int listen_somewhere(sockaddr_un& name, int peers) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   socklen_t size = sizeof name;
@@ -56,9 +56,9 @@ int listen_somewhere(sockaddr_un& name, int peers) {
 
 struct post {
   int me = 0;
-  size_t most = 0;  // incoming connections at a time
+  size_t most = 0;  // limit of simultaneous incoming connections
   int listener = -1;
-  int interrupt = -1;  // an eventfd that stays readable once it is
+  int interrupt = -1;  // an eventfd that stays readable after post_interrupt
   uint64_t secret = 0;
   std::vector<int> out;
   std::vector<Incoming> in;
@@ -67,7 +67,7 @@ struct post {
 
 namespace {
 
-// 0 when the descriptor is ready.
+// Returns 0 when the descriptor is ready.
 int await(post* self, int fd, short events, int timeout_ms) {
   pollfd items[] = {{fd, events, 0}, {self->interrupt, POLLIN, 0}};
   for (;;) {
@@ -101,7 +101,7 @@ void drop(post* self, size_t index) {
   self->in.pop_back();
 }
 
-// Reads what there is. 1: a message is whole; 0: not yet; -1: the end.
+// Reads available bytes. 1: a message is complete; 0: not yet; -1: end of file.
 int read_some(post* self, Incoming& from) {
   for (;;) {
     const size_t end = from.data != nullptr ? from.size : from.peer < 0 ? sizeof(Hello) : sizeof(uint64_t);
@@ -209,7 +209,7 @@ int post_recv(post* self, int* peer, void** data, size_t* size) {
       *size = from.size;
       from.data = nullptr;
       from.have = 0;
-      std::swap(from, self->in.back());  // the others are looked at first next time
+      std::swap(from, self->in.back());  // fairness: the others are first next time
       return 0;
     }
     std::vector<pollfd> items = {{self->interrupt, POLLIN, 0},
@@ -224,7 +224,7 @@ void post_interrupt(post* self) {
   self->is_interrupted = true;
   eventfd_write(self->interrupt, 1);
   for (const int fd : self->out) {
-    if (fd >= 0) shutdown(fd, SHUT_RDWR);  // so that the peers learn of it
+    if (fd >= 0) shutdown(fd, SHUT_RDWR);  // informs the peers
   }
 }
 

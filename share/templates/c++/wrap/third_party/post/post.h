@@ -1,5 +1,5 @@
-/* post: a small library that carries messages between the processes and threads of one host, and blocks. It stands in
- * for the library that you wrap; throw it away when yours is in place.
+/* post: a small blocking library for messages between the processes and threads of one host. It is a placeholder for
+ * the library that you wrap; delete it when yours is in place.
  *
  * Functions return 0 or an errno. Sends to different peers, one receive, and post_interrupt may run at the same time.
  */
@@ -16,26 +16,25 @@ typedef struct post post;
 
 #define POST_ADDRESS_SIZE 64
 
-/* Opens an office and writes its address, a text. `me` is the number that peers will see. `peers`: how many there are.
- * NULL: see errno. */
+/* Opens an office and writes its address as text. `me` is the number that peers will see, `peers` their count. NULL on
+ * failure, with errno set. */
 post* post_open(int me, int peers, char address[POST_ADDRESS_SIZE]);
 
-/* Opens the way to a peer. ETIMEDOUT after timeout_ms. Not beside post_send to the same peer. */
+/* Connects to a peer. ETIMEDOUT after timeout_ms. Not concurrently with post_send to the same peer. */
 int post_connect(post* self, int peer, const char* address, int timeout_ms);
 
-/* Sends a message. Blocks until the system has it: then it arrives, even if this office closes. EPIPE: the peer is
- * gone.
- */
+/* Sends a message. Blocks until the kernel has all of it: the message then arrives even if this office closes. EPIPE:
+ * the peer has closed. */
 int post_send(post* self, int peer, const void* data, size_t size);
 
-/* Blocks until a message has come from anyone. *data is to be given to free(). EPIPE: nothing comes from *peer any more
- * (told once for each). */
+/* Blocks until a message has arrived from any peer. The caller frees *data with free(). EPIPE: *peer has closed
+ * (reported once for each peer). */
 int post_recv(post* self, int* peer, void** data, size_t* size);
 
-/* Everything that blocks returns ECANCELED, now and for ever. From any thread. */
+/* Makes all blocking calls, present and future, return ECANCELED. Any thread. */
 void post_interrupt(post* self);
 
-/* Nothing may run in it. What has arrived and was not received is lost. */
+/* No other call on the office may be running. Messages that were not received are lost. */
 void post_close(post* self);
 
 #ifdef __cplusplus
