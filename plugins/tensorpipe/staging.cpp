@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "backplane/sdk/failure.hpp"
+#include "backplane/sdk/worker.hpp"
 
 namespace backplane::tensorpipe {
 namespace {
@@ -37,7 +39,14 @@ Staging::Staging(const std::vector<WorkerDevices>& workers, int32_t rank, std::s
     any = any || !way.out.empty() || !way.in.empty();
     ways_.push_back(std::move(way));
   }
-  if (any) lanes_.emplace();
+  if (!any) return;
+  copiers_.emplace();
+  try {
+    copiers_->out.add([] {});
+    copiers_->in.add([] {});
+  } catch (const std::system_error& error) {
+    throw sdk::cannot_start_thread(error);
+  }
 }
 
 bool Staging::concerns(const sdk::RpcMessage& message, int32_t to) const {
@@ -74,7 +83,7 @@ Staged Staging::staged(const sdk::RpcMessage& message, const DeviceMap& map) {
 
 void Staging::copy_out(std::shared_ptr<Outgoing> message, int32_t to,
                        std::function<void(const sdk::Failure* failure)> next) {
-  lanes_->out.post([this, message = std::move(message), to, next = std::move(next)] {
+  copiers_->out.add([this, message = std::move(message), to, next = std::move(next)] {
     const DeviceMap& map = ways_[static_cast<size_t>(to)].out;
     attempt([this, &message, &map] { message->staged = std::make_unique<Staged>(staged(message->message, map)); },
             next);
@@ -82,7 +91,7 @@ void Staging::copy_out(std::shared_ptr<Outgoing> message, int32_t to,
 }
 
 void Staging::place(Arrival& arrival, std::function<void(const sdk::Failure* failure)> next) {
-  lanes_->in.post([this, &arrival, next = std::move(next)] {
+  copiers_->in.add([this, &arrival, next = std::move(next)] {
     const auto to_device = [this](int device, const void* data, uint64_t bytes) {
       const std::shared_ptr<CudaDevice> it = devices_.get(device);
       std::shared_ptr<void> memory = it->allocate(bytes);
@@ -94,9 +103,9 @@ void Staging::place(Arrival& arrival, std::function<void(const sdk::Failure* fai
 }
 
 void Staging::stop() {
-  if (!lanes_) return;
-  lanes_->out.stop();
-  lanes_->in.stop();
+  if (!copiers_) return;
+  copiers_->out.stop();
+  copiers_->in.stop();
 }
 
 }  // namespace backplane::tensorpipe

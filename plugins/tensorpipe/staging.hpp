@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "backplane/base/executor.hpp"
 #include "backplane/sdk/block.hpp"
 #include "backplane/sdk/rpc.hpp"
 #include "cuda.hpp"
 #include "device_maps.hpp"
-#include "lane.hpp"
 #include "message.hpp"
 
 namespace backplane::tensorpipe {
@@ -48,9 +48,10 @@ class Staging {
     DeviceMap out;     // device here to device there
     DeviceSet in;      // devices here
   };
-  struct Lanes {
-    Lane out;
-    Lane in;
+  // One thread each, from the start on, so that add does not fail.
+  struct Copiers {
+    base::Executor out{1, base::Executor::AtStop::kDropQueued};
+    base::Executor in{1, base::Executor::AtStop::kDropQueued};
   };
 
   Staged staged(const sdk::RpcMessage& message, const DeviceMap& map);
@@ -60,7 +61,7 @@ class Staging {
   const std::atomic<bool>& over_;
   std::vector<Way> ways_;
   CudaDevices devices_;
-  std::optional<Lanes> lanes_;  // last: their threads use all of the above
+  std::optional<Copiers> copiers_;  // last: their threads use all of the above
 };
 
 }  // namespace backplane::tensorpipe

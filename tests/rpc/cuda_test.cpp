@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "backplane/base/executor.hpp"
 #include "backplane/sdk/failure.hpp"
 #include "cuda_double.hpp"
-#include "lane.hpp"
 #include "support/eventually.hpp"
 #include "support/failures.hpp"
 
@@ -28,23 +28,23 @@ const std::atomic<bool> kOver = true;
 
 TEST(CudaTest, WhatTwoThreadsCopyArrives) {
   CudaDevices devices;
-  Lane in;
-  Lane out;
+  base::Executor in(1);
+  base::Executor out(1);
   std::vector<Bytes> back(50);
   for (size_t i = 0; i < back.size(); ++i) {
-    in.post([&devices, &out, &back, i] {
+    in.add([&devices, &out, &back, i] {
       const Bytes bytes(1000 * i + 1, static_cast<uint8_t>(i));
       const auto device = devices.get(static_cast<int>(i % 2));
       std::shared_ptr<void> memory = device->allocate(bytes.size());
       device->copy_from_host(memory.get(), bytes.data(), bytes.size(), kGoesOn);
-      out.post([&devices, &back, i, memory, size = bytes.size()] {
+      out.add([&devices, &back, i, memory, size = bytes.size()] {
         back[i].resize(size);
         devices.get(static_cast<int>(i % 2))->copy_to_host(back[i].data(), memory.get(), size, kGoesOn);
       });
     });
   }
   std::promise<void> done;
-  in.post([&out, &done] { out.post([&done] { done.set_value(); }); });
+  in.add([&out, &done] { out.add([&done] { done.set_value(); }); });
   ASSERT_TRUE(test::in_time(done.get_future())) << "the threads do not do what was posted";
   for (size_t i = 0; i < back.size(); ++i) EXPECT_TRUE(back[i] == Bytes(1000 * i + 1, static_cast<uint8_t>(i))) << i;
   in.stop();
@@ -86,29 +86,6 @@ TEST(CudaTest, DevicesThatAreNotThereAreRefused) {
   std::string text;
   EXPECT_EQ(test::status_of<sdk::Failure>([&devices] { devices.get(2); }, &text), BP_INVALID);
   EXPECT_EQ(text, "there is no CUDA device 2 here");
-}
-
-// What they hold goes with them.
-TEST(LaneTest, TasksThatAreNotBegunGo) {
-  const auto kept = std::make_shared<int>();
-  std::atomic<bool> begun = false;
-  std::atomic<bool> may_end = false;
-  Lane lane;
-  lane.post([&begun, &may_end, kept] {
-    begun = true;
-    begun.notify_all();
-    may_end.wait(false);
-  });
-  begun.wait(false);
-  for (int i = 0; i < 3; ++i) lane.post([kept] { ADD_FAILURE() << "it ran"; });
-  std::thread stopping([&lane] { lane.stop(); });
-  // This one, and the task that runs.
-  EXPECT_TRUE(test::eventually([&kept] { return kept.use_count() == 2; })) << "a task that was not begun stays";
-  may_end = true;
-  may_end.notify_all();
-  stopping.join();
-  lane.post([kept] { ADD_FAILURE() << "it ran"; });
-  EXPECT_EQ(kept.use_count(), 1);
 }
 
 }  // namespace

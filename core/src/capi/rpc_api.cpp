@@ -8,6 +8,7 @@
 #include "capi/handles.hpp"
 #include "capi/world.hpp"
 #include "registry/selection.hpp"
+#include "rpc/wait.hpp"
 #include "rpc/worker.hpp"
 
 using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
@@ -323,10 +324,10 @@ void bp_rpc_cancel(bp_rpc* rpc, uint64_t id) {
   guarded(nullptr, [=] { worker_of(rpc).cancel(id); });
 }
 int32_t bp_rpc_cancelled(void) { return Worker::cancelled() ? 1 : 0; }
-void bp_rpc_wait_begin(void) { rpc::Pool::wait_begin(); }
-void bp_rpc_wait_end(void) { rpc::Pool::wait_end(); }
+void bp_rpc_wait_begin(void) { rpc::begin_wait(); }
+void bp_rpc_wait_end(void) { rpc::end_wait(); }
 int32_t bp_rpc_wait_briefly(int32_t (*ready)(void* ctx), void* ctx) {
-  return rpc::Pool::wait_briefly([=] { return ready(ctx) != 0; }) ? 1 : 0;
+  return rpc::wait_briefly([=] { return ready(ctx) != 0; }) ? 1 : 0;
 }
 void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx) {
   if (function == nullptr) return;

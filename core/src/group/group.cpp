@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "group/engine.hpp"
 #include "group/pass.hpp"
 #include "group/watchdog.hpp"
 #include "store/waiting.hpp"
@@ -117,9 +116,13 @@ std::shared_ptr<Request> Group::start_task(Started started) {
   auto task = std::make_shared<TaskRequest>(std::move(started));
   watchdog_->expect(task->overdue());
   const std::lock_guard lock(mutex_);
-  if (!engine_) engine_ = std::make_unique<Engine>();
-  requests_.emplace(task.get(), task);
-  engine_->add(task);
+  const auto entry = requests_.emplace(task.get(), task).first;
+  try {
+    engine_.add([task] { task->perform(); });
+  } catch (...) {  // no thread
+    requests_.erase(entry);
+    throw;
+  }
   return task;
 }
 
@@ -256,7 +259,7 @@ void Group::destroy() {
   }
   for (uint32_t inside = inside_.load(); inside != 0; inside = inside_.load()) inside_.wait(inside);
   leave_seat();  // after whoever was still starting the group
-  engine_.reset();
+  engine_.stop();
   end_requests();
   watchdog_->stop();
   by_memory_ = {};

@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backplane/base/executor.hpp"
 #include "group/agent.hpp"
 #include "group/liveness.hpp"
 #include "group/memory.hpp"
@@ -153,7 +154,6 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   friend class TaskRequest;
   class Presence;
   class Pass;
-  class Engine;
   class Watchdog;
   enum class State : uint32_t { kActive, kBroken, kDestroyed };
   // How long an operation that was asked to end may take before the whole group is aborted.
@@ -289,7 +289,7 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   std::unordered_map<Request*, std::shared_ptr<Request>> requests_;  // in flight
   std::vector<std::weak_ptr<Group>> children_;
   std::function<std::string()> calls_;
-  std::unique_ptr<Engine> engine_;
+  base::Executor engine_{1};  // asynchronous collectives that the backend lacks, in the order of submission
   std::map<std::vector<int32_t>, uint64_t> made_by_members_;  // how many groups of these ranks
   const std::shared_ptr<Watchdog> watchdog_;
 };

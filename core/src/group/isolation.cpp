@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "backplane/base/owned_op.hpp"
-#include "backplane/base/signals.hpp"
 #include "error.hpp"
 #include "log.hpp"
 
@@ -31,45 +30,6 @@ void keep_for_ever(std::shared_ptr<Isolation> isolation) {
 
 }  // namespace
 
-Crew::~Crew() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-}
-
-void Crew::add(std::function<void()> task) {
-  const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
-  if (idle_ >= tasks_.size()) return changed_.notify_one();
-  const base::SignalsBlocked blocked;
-  try {
-    threads_.emplace_back([this] { work(); });
-  } catch (...) {
-    if (!threads_.empty()) return;  // a later one takes it
-    tasks_.pop_back();
-    throw;
-  }
-}
-
-void Crew::work() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    ++idle_;
-    changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
-    --idle_;
-    if (tasks_.empty()) return;
-    std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
-    task();
-    task = nullptr;
-    lock.lock();
-  }
-}
-
 struct Isolation::Work : std::enable_shared_from_this<Isolation::Work> {
   Work(const bp_op& given, int32_t world_size) : op(given, world_size), callers_result(given.result) {
     if (callers_result != nullptr) op.get().result = &result;
@@ -91,9 +51,7 @@ struct Isolation::Work : std::enable_shared_from_this<Isolation::Work> {
 };
 
 Isolation::Isolation(std::string backend, std::shared_ptr<void> keep)
-    : backend_(std::move(backend)), keep_(std::move(keep)), crew_(std::make_unique<Crew>()) {}
-
-Isolation::~Isolation() { crew_.reset(); }  // whoever is wedged is kept, and never comes here
+    : backend_(std::move(backend)), keep_(std::move(keep)) {}
 
 bool Isolation::over() { return end_.passed(); }
 
@@ -118,7 +76,7 @@ bool Isolation::call(const char* function, std::function<void()> body, Deadline 
     bool done = false;
   };
   auto state = std::make_shared<Call>();
-  crew_->add([this, state, body = std::move(body)] {
+  threads_.add([this, state, body = std::move(body)] {
     body();
     const std::lock_guard lock(mutex_);
     state->done = true;
@@ -150,7 +108,7 @@ int32_t Isolation::init(const bp_backend& backend, const bp_init& init, const st
   auto start = std::make_shared<Start>();
   start->agent.struct_size = sizeof(bp_agent);
   bp_error_init(&start->err);
-  crew_->add([this, start, &backend, init] {
+  threads_.add([this, start, &backend, init] {
     const int32_t status = backend.init(&backend, &init, &start->agent, &start->err);
     const std::lock_guard lock(mutex_);
     start->status = status;
@@ -227,7 +185,7 @@ void Isolation::decree(Work& work) {
 
 void Isolation::start_wait(const std::shared_ptr<Work>& work, int64_t timeout_ns) {
   work->busy = true;
-  crew_->add([this, work, timeout_ns] {
+  threads_.add([this, work, timeout_ns] {
     bp_error err;
     bp_error_init(&err);
     const int32_t status = inner_->work_wait(agent_.self, work->inner, timeout_ns, &err);

@@ -10,47 +10,23 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backplane/abi/plugin.h"
+#include "backplane/base/executor.hpp"
 #include "deadline.hpp"
 
 namespace backplane::core {
-
-// Threads for calls that may never return; made when needed, and used again.
-class Crew {
- public:
-  Crew() = default;
-  ~Crew();  // joins: only when every task has returned
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
-
-  void add(std::function<void()> task);
-
- private:
-  void work();
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  std::list<std::thread> threads_;
-  size_t idle_ = 0;
-  bool stop_ = false;
-};
 
 class Isolation : public std::enable_shared_from_this<Isolation> {
  public:
   // `backend` stands in messages; `keep` is whatever the backend may use as long as it runs (host, options).
   Isolation(std::string backend, std::shared_ptr<void> keep);
-  ~Isolation();
   Isolation(const Isolation&) = delete;
   Isolation& operator=(const Isolation&) = delete;
 
@@ -70,7 +46,7 @@ class Isolation : public std::enable_shared_from_this<Isolation> {
   struct Work;
   struct Table;
 
-  // Calls `body` on a thread of the crew and waits. False: it has not come back by the limit, or half a second after
+  // Calls `body` on another thread and waits. False: it has not come back by the limit, or half a second after
   // abort; then it goes on alone.
   bool call(const char* function, std::function<void()> body, Deadline limit);
   bool over();  // half a second after abort; with mutex_ held
@@ -89,7 +65,6 @@ class Isolation : public std::enable_shared_from_this<Isolation> {
 
   const std::string backend_;
   const std::shared_ptr<void> keep_;
-  std::unique_ptr<Crew> crew_;
   bp_agent agent_ = {};
   const bp_process_group_api* inner_ = nullptr;
 
@@ -99,6 +74,8 @@ class Isolation : public std::enable_shared_from_this<Isolation> {
   Deadline end_ = Deadline::never();  // after abort
   bool wedged_ = false;
   std::vector<std::shared_ptr<Work>> left_;  // works that the backend may still use
+
+  base::Executor threads_{base::Executor::kUnlimited};  // last: its tasks use all of the above
 };
 
 // Should calls into this backend be isolated? By its flag, unless BACKPLANE_ISOLATE says always or never.

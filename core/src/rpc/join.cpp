@@ -125,7 +125,7 @@ void check_options(const BackendOptions& options, const Member& asked, const Sel
        asked.id, part.options.begin()->first);
 }
 
-size_t pool_size(const BackendOptions& options) {
+size_t thread_count(const BackendOptions& options) {
   for (const auto& [key, value] : options.values()) {
     if (key == "num_worker_threads") return std::stoul(value);
   }
@@ -255,7 +255,10 @@ void Worker::start(const WorkerConfig& config) {
     }
     Transport::check_group(*member_, *group_);
     (*card)["max_message_bytes"] = Transport::max_message_bytes(*options_);
-    pool_ = std::make_shared<Pool>(pool_size(*options_));
+    executor_ = std::make_unique<base::Executor>(
+        thread_count(*options_), base::Executor::AtStop::kRunQueued, [](const std::exception& e) {
+          log(BP_LOG_WARN, "rpc: cannot start another thread for calls ({}); the existing ones run them", e.what());
+        });
   });
   const std::vector<Json> all = exchange(*group_, ready, config.timeout_ns);
   raise_first(all);

@@ -72,7 +72,7 @@ void Worker::on_loss(const Loss& loss) {
 }
 
 // Runs nobody's code: it may be called under the locks of others. Calls are ended where they time out, and values
-// destroyed in the pool.
+// destroyed on the executor.
 void Worker::forget(int32_t peer, const Error& why) {
   {
     const std::lock_guard lock(mutex_);
@@ -100,10 +100,11 @@ std::optional<Error> Worker::loss_of(int32_t rank) const {
 bool Worker::quiet(uint64_t* begun) const {
   const Calls::Counts calls = calls_.counts();
   *begun = calls.begun + arrived_.load();
-  const Pool::Counts pool = pool_->counts();  // what callbacks do there counts, too
+  const base::Executor::Counts threads = executor_->counts();  // what callbacks do there counts, too
   const std::lock_guard lock(mutex_);
   // Those that are being ended are looked for after those that have not been.
-  return calls.active == 0 && ending_ == 0 && inbound_.empty() && pool.queued == 0 && pool.idle == pool.threads;
+  return calls.active == 0 && ending_ == 0 && inbound_.empty() && threads.queued == 0 &&
+         threads.idle == threads.threads;
 }
 
 // Ends when nobody has anything under way, and nobody has begun anything between two looks of all at all: a call that
@@ -171,7 +172,7 @@ std::string Worker::calls_under_way() const {
 
 std::vector<std::string> Worker::shutdown(bool graceful, int64_t timeout_ns) {
   require_may_wait();
-  if (pool_ && pool_->inside()) {
+  if (executor_ && executor_->inside()) {
     fail(BP_INVALID, "shutdown waits for the functions that run here, and cannot be called from one of them");
   }
   if (!begin_to_leave()) return {};
@@ -292,7 +293,7 @@ bool Worker::close(const Error& why, Deadline deadline) {
   for (const uint64_t number : calls_.close(why)) end(number, why);
   calls_.stop();
   auto values = values_.close(why);  // functions that run may still use them
-  const bool ended = !pool_ || pool_->stop(deadline);
+  const bool ended = !executor_ || executor_->stop(deadline);
   values.clear();  // what a function still uses is held by its reference
   std::unique_ptr<Transport> transport;
   {

@@ -51,7 +51,7 @@ const char* name_of(Kind kind) {
 }  // namespace
 
 std::vector<Worker::Metric> Worker::metrics() const {
-  const Pool::Counts pool = pool_->counts();
+  const base::Executor::Counts threads = executor_->counts();
   size_t serving = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -65,10 +65,10 @@ std::vector<Worker::Metric> Worker::metrics() const {
   std::vector<Metric> all = {{"agent.num_pending_requests", BP_METRIC_GAUGE, pending.size()},
                              {"agent.client_active_calls", BP_METRIC_GAUGE, pending.size()},
                              {"agent.server_active_calls", BP_METRIC_GAUGE, serving},
-                             {"agent.server_active_async_calls", BP_METRIC_GAUGE, pool.waiting},
-                             {"agent.thread_pool_size", BP_METRIC_GAUGE, pool.threads},
-                             {"agent.num_idle_threads", BP_METRIC_GAUGE, pool.idle},
-                             {"agent.num_queued_tasks", BP_METRIC_GAUGE, pool.queued},
+                             {"agent.server_active_async_calls", BP_METRIC_GAUGE, threads.blocked},
+                             {"agent.thread_pool_size", BP_METRIC_GAUGE, threads.threads},
+                             {"agent.num_idle_threads", BP_METRIC_GAUGE, threads.idle},
+                             {"agent.num_queued_tasks", BP_METRIC_GAUGE, threads.queued},
                              {"num_owner_rrefs", BP_METRIC_GAUGE, owned.size()},
                              {"num_forks", BP_METRIC_GAUGE, forks},
                              {"num_user_rrefs", BP_METRIC_GAUGE, metrics_.refs.load()},

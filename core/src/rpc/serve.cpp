@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What comes in.
+#include <system_error>
 #include <utility>
 
 #include "log.hpp"
@@ -35,7 +36,14 @@ void Worker::require_may_wait() {
 }
 
 void Worker::run(std::function<void()> task) {
-  if (!pool_->add(std::move(task))) task();  // NOLINT(bugprone-use-after-move): left alone if it is refused
+  bool added = false;
+  try {
+    added = executor_->add(std::move(task));
+  } catch (const std::system_error& e) {
+    log(BP_LOG_WARN, "rpc: cannot start a thread for calls ({}); a function runs on the thread that received its call",
+        e.what());
+  }
+  if (!added) task();  // NOLINT(bugprone-use-after-move): not moved from unless it was added
 }
 
 void Worker::discard(std::shared_ptr<Value> gone) {

@@ -3,9 +3,9 @@
 // A worker: calls others over a Transport, and runs functions for them.
 //
 // Threads. What arrives is handled on the transport's: answers end calls, words about references change tables, short
-// functions run, all without blocking; other functions, the encoding of values and their destruction go to the pool.
-// Sends never block. No lock is held while anything is sent or anybody's code runs. Whoever sends counts as doing so
-// (Sending), and the transport outlives that.
+// functions run, all without blocking; other functions, the encoding of values and their destruction go to the
+// executor. Sends never block. No lock is held while anything is sent or anybody's code runs. Whoever sends counts as
+// doing so (Sending), and the transport outlives that.
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/executor.hpp"
 #include "group/group.hpp"
 #include "group/liveness.hpp"
 #include "rpc/calls.hpp"
@@ -29,7 +30,6 @@
 #include "rpc/functions.hpp"
 #include "rpc/metrics.hpp"
 #include "rpc/parcel.hpp"
-#include "rpc/pool.hpp"
 #include "rpc/record.hpp"
 #include "rpc/transport.hpp"
 #include "rpc/values.hpp"
@@ -93,7 +93,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   void show_calls(Group& group);
   std::string calls_json() const;  // for the flight recorder: those that are under way, and the last that were
 
-  // Runs it on a thread of the pool; here, if that has ended.
+  // Runs it on a thread of the executor; here, if that has stopped or there is no thread to be had.
   void run(std::function<void()> task);
   // Destroys a value there.
   void discard(std::shared_ptr<Value> gone);
@@ -196,7 +196,7 @@ class Worker : public std::enable_shared_from_this<Worker>, private Liveness::Li
   Cancels cancels_;
   Values values_;
   Calls calls_;
-  std::shared_ptr<Pool> pool_;
+  std::unique_ptr<base::Executor> executor_;  // runs functions
   std::atomic<uint64_t> next_id_ = 0;
   std::atomic<uint64_t> arrived_ = 0;  // requests, ever
   std::atomic<size_t> ending_ = 0;     // requests that are being ended; messages with references

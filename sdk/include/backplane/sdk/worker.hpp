@@ -23,8 +23,6 @@
 // one object of this class: give each peer, and each direction, one of its own.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -38,12 +36,17 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/executor.hpp"
 #include "backplane/base/signals.hpp"
 #include "completion.hpp"
 
 namespace backplane::sdk {
 
 using base::SignalsBlocked;
+
+inline Failure cannot_start_thread(const std::system_error& error) {
+  return {BP_RESOURCE, std::string("cannot start a thread: ") + error.what(), -1, error.code().value()};
+}
 
 // Starts a thread that takes no signals. Throws BP_RESOURCE if there is none to be had.
 template <typename Body>
@@ -52,19 +55,16 @@ std::thread start_thread(Body&& body) {
   try {
     return std::thread(std::forward<Body>(body));
   } catch (const std::system_error& error) {
-    throw Failure(BP_RESOURCE, std::string("cannot start a thread: ") + error.what(), -1, error.code().value());
+    throw cannot_start_thread(error);
   }
 }
 
 class Workers {
  public:
-  // The threads start with the first submit.
-  explicit Workers(size_t thread_count) : thread_count_(thread_count) {}
+  // Threads start when tasks are submitted.
+  explicit Workers(size_t thread_count) : executor_(thread_count, base::Executor::AtStop::kDropQueued) {}
   // Fails what waits, tells what runs to give up, and joins the threads.
-  ~Workers() {
-    abort(Failure(BP_CANCELLED, "the group was destroyed"));
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Workers() { abort(Failure(BP_CANCELLED, "the group was destroyed")); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
@@ -82,89 +82,91 @@ class Workers {
   // Fails what has not started and whatever is submitted later, and tells what runs to give up. Any thread, does not
   // block. Only the first call counts.
   void abort(const Failure& why) {
-    std::vector<std::shared_ptr<Task>> running;
+    std::vector<std::shared_ptr<Task>> told;
+    std::vector<Run> dropped;
     {
       const std::lock_guard lock(mutex_);
       if (!ended_) ended_.emplace(why);
-      for (const auto& task : waiting_) task->completion.fail(*ended_);
-      waiting_.clear();
-      for (const auto& task : running_) {
-        if (!task->reason) task->reason.emplace(*ended_);
-      }
-      running.assign(running_.begin(), running_.end());
-      changed_.notify_all();
+      told.assign(tasks_.begin(), tasks_.end());
+      for (const auto& task : told) dropped.push_back(task->give_up(*ended_));
+      tasks_.remove_if([](const auto& task) { return !task->has_started; });
     }
     // Without the lock: a stop callback is the author's code. The token's own rules keep it from outliving its task.
-    for (const auto& task : running) task->stop.request_stop();
+    for (const auto& task : told) task->stop.request_stop();
   }
 
  private:
+  using Run = std::function<void(const std::stop_token&)>;
+
   struct Task {
-    std::function<void(const std::stop_token&)> run;
+    // With mutex_ held. Returns what the caller destroys without it: the captures are the author's.
+    Run give_up(const Failure& why) {
+      if (!reason) reason.emplace(why);
+      if (has_started) return {};
+      completion.fail(why);
+      return std::exchange(run, {});
+    }
+
+    Run run;
     Completion completion;
     std::stop_source stop;
+    bool has_started = false;
     std::optional<Failure> reason;  // why it was told to give up
   };
 
-  std::unique_ptr<Work> add(std::function<void(const std::stop_token&)> run) {
-    auto task = std::make_shared<Task>();
+  std::unique_ptr<Work> add(Run run) {
+    std::list<std::shared_ptr<Task>> entry(1, std::make_shared<Task>());
+    const std::shared_ptr<Task> task = entry.front();
     task->run = std::move(run);
+    auto work = std::make_unique<CompletionWork>(std::shared_ptr<Completion>(task, &task->completion),
+                                                 [this, task] { cancel(task); });
     const std::lock_guard lock(mutex_);
     if (ended_) throw Failure(*ended_);
-    threads_.reserve(thread_count_);  // a thread that finds no room would end the process
-    while (threads_.size() < thread_count_) threads_.push_back(start_thread([this] { work(); }));
-    waiting_.push_back(task);
-    changed_.notify_one();
-    return std::make_unique<CompletionWork>(std::shared_ptr<Completion>(task, &task->completion),
-                                            [this, task] { cancel(task); });
+    try {
+      executor_.add([this, task] { perform(task); });
+    } catch (const std::system_error& error) {
+      throw cannot_start_thread(error);
+    }
+    tasks_.splice(tasks_.end(), entry);
+    return work;
   }
 
-  void work() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return ended_ || !waiting_.empty(); });
-      if (waiting_.empty()) return;
-      const std::shared_ptr<Task> task = waiting_.front();
-      waiting_.pop_front();
-      const auto place = running_.insert(running_.end(), task);
-      lock.unlock();
-      bp_error err;
-      bp_error_init(&err);
-      const int32_t status = guarded(&err, [&task] {
-        task->run(task->stop.get_token());
-        return BP_OK;
-      });
-      task->run = {};  // before the end is told: what it holds may be the caller's
-      lock.lock();
-      running_.erase(place);
-      if (status == BP_OK) {
-        task->completion.finish();
-      } else {
-        task->completion.fail(task->reason.value_or(Failure(err)));
-      }
+  void perform(const std::shared_ptr<Task>& task) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (task->reason) return;  // it has failed already
+      task->has_started = true;
+    }
+    bp_error err;
+    bp_error_init(&err);
+    const int32_t status = guarded(&err, [&task] {
+      task->run(task->stop.get_token());
+      return BP_OK;
+    });
+    task->run = {};  // before the end is told: what it holds may be the caller's
+    const std::lock_guard lock(mutex_);
+    tasks_.remove(task);
+    if (status == BP_OK) {
+      task->completion.finish();
+    } else {
+      task->completion.fail(task->reason.value_or(Failure(err)));
     }
   }
 
   void cancel(const std::shared_ptr<Task>& task) {
-    const Failure why(BP_CANCELLED, "cancelled by this rank");
+    Run dropped;
     {
       const std::lock_guard lock(mutex_);
-      if (std::erase(waiting_, task) > 0) {
-        task->completion.fail(why);
-        return;
-      }
-      if (!task->reason) task->reason.emplace(why);
+      dropped = task->give_up(Failure(BP_CANCELLED, "cancelled by this rank"));
+      if (!task->has_started) tasks_.remove(task);
     }
     task->stop.request_stop();
   }
 
-  const size_t thread_count_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Task>> waiting_;
-  std::list<std::shared_ptr<Task>> running_;
   std::optional<Failure> ended_;
-  std::vector<std::thread> threads_;
+  std::list<std::shared_ptr<Task>> tasks_;  // neither done nor failed
+  base::Executor executor_;                 // last: its tasks use all of the above
 };
 
 }  // namespace backplane::sdk

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backplane/sdk/spin_policy.hpp"
+#include "backplane/base/spin_policy.hpp"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-namespace backplane::sdk {
+namespace backplane::base {
 namespace {
 
 using Clock = SpinPolicy::Clock;
@@ -65,4 +65,4 @@ TEST(SpinPolicyTest, GivesUpBesideAThreadThatComputes) {
 }
 
 }  // namespace
-}  // namespace backplane::sdk
+}  // namespace backplane::base

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backplane/sdk/owned_op.hpp"
+#include "backplane/base/owned_op.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-namespace backplane::sdk {
+namespace backplane::base {
 namespace {
 
 bp_op initialised(uint32_t kind) {
@@ -83,4 +83,4 @@ TEST(OpInitTest, SetsEveryByte) {
 }
 
 }  // namespace
-}  // namespace backplane::sdk
+}  // namespace backplane::base
