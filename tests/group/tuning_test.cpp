@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backplane/backplane.hpp"
-#include "bench/noop_backend.hpp"
+#include "programs/noop_backend.hpp"
 #include "support/environment.hpp"
 #include "support/groups.hpp"
 

@@ -5,7 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include "backplane/backplane.hpp"
-#include "bench/noop_backend.hpp"
+#include "programs/noop_backend.hpp"
 #include "support/environment.hpp"
 
 namespace backplane::bench {
