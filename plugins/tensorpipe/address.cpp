@@ -52,19 +52,19 @@ std::optional<SocketAddress> parse(const std::string& text, uint16_t port) {
   return std::nullopt;
 }
 
-// Of "uv://10.0.0.1:1234" or "uv://[fd00::1]:1234".
+// Parses "uv://10.0.0.1:1234" or "uv://[fd00::1]:1234".
 std::optional<SocketAddress> parse_url(const std::string& url) {
-  const std::string place = url.substr(std::strlen("uv://"));
-  const size_t colon = place.rfind(':');
+  const std::string authority = url.substr(std::strlen("uv://"));
+  const size_t colon = authority.rfind(':');
   if (colon == std::string::npos) return std::nullopt;
-  const bool bracketed = place.front() == '[' && colon >= 2;
-  const std::string host = bracketed ? place.substr(1, colon - 2) : place.substr(0, colon);
-  return parse(host, static_cast<uint16_t>(std::strtoul(place.c_str() + colon + 1, nullptr, 10)));
+  const bool bracketed = authority.front() == '[' && colon >= 2;
+  const std::string host = bracketed ? authority.substr(1, colon - 2) : authority.substr(0, colon);
+  return parse(host, static_cast<uint16_t>(std::strtoul(authority.c_str() + colon + 1, nullptr, 10)));
 }
 
 std::string reason(int code) { return std::system_category().message(code); }
 
-// 0: there are so many; else why not.
+// Opens `count` descriptors for a moment. Returns 0, or the errno if there are too few.
 int try_descriptors(int64_t count) {
   std::vector<sdk::Descriptor> tried;
   while (count-- > 0) {
@@ -77,8 +77,8 @@ void require_descriptors(int64_t count, int32_t peer) {
   const int code = try_descriptors(count);
   if (code == 0) return;
   throw sdk::Failure(BP_RESOURCE,
-                     "there are too few descriptors for a connection to rank " + std::to_string(peer) + " (" +
-                         reason(code) + "); raise this process's limit (ulimit -n)",
+                     "too few file descriptors for a connection to rank " + std::to_string(peer) + " (" + reason(code) +
+                         "); raise this process's limit (ulimit -n)",
                      peer, code);
 }
 
@@ -96,8 +96,7 @@ std::string checked_address(const std::string& address) {
     const int code = errno;
     const bool wrong = code == EADDRNOTAVAIL || code == EAFNOSUPPORT || code == EINVAL;
     throw sdk::Failure(wrong ? BP_INVALID : BP_RESOURCE,
-                       option + ": nothing can listen there (" + reason(code) + "); give an address of this host", -1,
-                       code);
+                       option + ": cannot listen there (" + reason(code) + "); give an address of this host", -1, code);
   }
   return parsed->family() == AF_INET6 ? "[" + address + "]" : address;
 }
@@ -111,21 +110,20 @@ std::string host_identity() {
   return boot + "/" + std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
 }
 
-void require_way(const std::string& url, int32_t peer) {
+void require_reachable(const std::string& url, int32_t peer) {
   if (!url.starts_with("uv://")) return require_descriptors(kShmDescriptorsPerPeer / 2, peer);
   require_descriptors(kUvDescriptorsPerPipe, peer);
   const std::optional<SocketAddress> to = parse_url(url);
-  if (!to) throw sdk::Failure(BP_INVALID, "rank " + std::to_string(peer) + " says that it listens at " + url, peer);
-  // Of datagrams: the kernel looks for a route, and the other end hears nothing of it. A connection that went away
-  // again would break its listener.
+  if (!to) throw sdk::Failure(BP_INVALID, "rank " + std::to_string(peer) + " has an invalid address: " + url, peer);
+  // A datagram socket makes the kernel look up a route without contacting the peer. A connection that is closed again
+  // would break the peer's listener.
   const sdk::Descriptor trial(::socket(to->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (trial && ::connect(trial.get(), to->get(), to->size) == 0) return;
   const int code = errno;
   throw sdk::Failure(BP_PEER_LOST,
-                     "nothing leads to rank " + std::to_string(peer) + " at " + url + " (" + reason(code) + ")", peer,
-                     code);
+                     "no route to rank " + std::to_string(peer) + " at " + url + " (" + reason(code) + ")", peer, code);
 }
 
-bool has_room_for_express() { return try_descriptors((kShmDescriptorsPerPeer + kExpressDescriptorsPerPeer) / 2) == 0; }
+bool can_open_express() { return try_descriptors((kShmDescriptorsPerPeer + kExpressDescriptorsPerPeer) / 2) == 0; }
 
 }  // namespace backplane::tensorpipe

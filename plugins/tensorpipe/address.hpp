@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where uv listens and what it dials, looked at before TensorPipe does: what fails on its threads ends the process.
+// Checks of addresses before TensorPipe uses them: errors on its own threads would end the process.
 #pragma once
 
 #include <cstdint>
@@ -8,26 +8,24 @@
 
 namespace backplane::tensorpipe {
 
-// The address, an IPv4 or IPv6 one of this host and no wildcard, as it stands in a URL: "10.0.0.1", "[fd00::1]". Throws
-// sdk::Failure: BP_INVALID if it is not, BP_RESOURCE if nothing can listen there now.
+// Returns an IPv4 or IPv6 address of this host, not a wildcard, as written in a URL: "10.0.0.1", "[fd00::1]". Throws
+// sdk::Failure: BP_INVALID if it is none, BP_RESOURCE if it cannot be listened on now.
 std::string checked_address(const std::string& address);
 
-// "uv://127.0.0.1:1234": can it be reached from its own host alone?
+// Whether a URL such as "uv://127.0.0.1:1234" is reachable only from its own host.
 bool is_loopback(const std::string& url);
 
-// Tells hosts apart, and network namespaces of one host: "<boot id>/net:[4026531840]".
+// Identifies a host and a network namespace: "<boot id>/net:[4026531840]".
 std::string host_identity();
 
-// Throws sdk::Failure if a pipe to `url`, a uv or shm one, could not even begin: BP_PEER_LOST if no route leads to it,
-// BP_RESOURCE if this process has not the descriptors that a pipe takes. Sends nothing, does not block.
-void require_way(const std::string& url, int32_t peer);
+// Throws sdk::Failure if a pipe to `url` (uv or shm) cannot be opened: BP_PEER_LOST if there is no route, BP_RESOURCE
+// if descriptors are exhausted. Sends nothing, does not block.
+void require_reachable(const std::string& url, int32_t peer);
 
-// Whether this process has the descriptors that an express connection takes, and the pipe beside it, which is being
-// made.
-bool has_room_for_express();
+// Whether this process has enough descriptors for an express connection and the pipe that is opened with it.
+bool can_open_express();
 
-// How many descriptors the pipes to and from one worker take at most, over shm, and the express connections beside
-// them.
+// Upper bounds of the descriptors per worker for shm pipes in both directions, and for express connections.
 inline constexpr int64_t kShmDescriptorsPerPeer = 56;
 inline constexpr int64_t kExpressDescriptorsPerPeer = 14;
 

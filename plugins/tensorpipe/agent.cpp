@@ -13,15 +13,15 @@
 
 #include "address.hpp"
 #include "backplane/sdk/worker.hpp"
-#include "fault.hpp"
+#include "errors.hpp"
 
 namespace backplane::tensorpipe {
 namespace {
 
-constexpr int64_t kStoreTimeoutNs = 10'000'000'000;  // for a card that is known to be there
+constexpr int64_t kStoreTimeoutNs = 10'000'000'000;  // for an endpoint that is known to exist
 constexpr std::chrono::seconds kRetry(1);
 
-// Its buffers are to be copied from there before it can be written.
+// Its buffers must be copied to the host before it can be written.
 bool is_on_device(const std::shared_ptr<Outgoing>& message) { return message->has_devices && !message->staged; }
 
 }  // namespace
@@ -31,32 +31,32 @@ Agent::Agent(const sdk::Context& context)
       host_(context.host),
       rank_(context.rank),
       memory_(sdk::received_memory(context.options)),
-      endpoint_(make_endpoint(context)),
+      transports_(make_transports(context)),
       peers_(static_cast<size_t>(context.world_size)) {
-  card_.host = host_identity();
-  card_.devices = {context.name, 0, parse_device_maps(context.options.text("device_maps"))};
-  card_.devices.count = count_cuda_devices(&card_.devices.why_none);
-  if (getrandom(card_.token.data(), card_.token.size(), 0) != static_cast<ssize_t>(card_.token.size())) {
-    throw sdk::Failure(BP_RESOURCE, "the system gives no random bytes");
+  endpoint_.host = host_identity();
+  endpoint_.devices = {context.name, 0, parse_device_maps(context.options.text("device_maps"))};
+  endpoint_.devices.count = count_cuda_devices(&endpoint_.devices.absence_reason);
+  if (getrandom(endpoint_.token.data(), endpoint_.token.size(), 0) != static_cast<ssize_t>(endpoint_.token.size())) {
+    throw sdk::Failure(BP_RESOURCE, "getrandom failed");
   }
   try {
-    offer_express();
+    listen_express();
     const auto listener = listen();
     std::vector<WorkerDevices> workers;
     for (int32_t rank = 0; rank < context.world_size; ++rank) {
-      const Card card = parse_card(host_.store_get(card_key(rank), context.timeout_ns), rank);
+      const Endpoint endpoint = parse_endpoint(host_.store_get(endpoint_key(rank), context.timeout_ns), rank);
       if (rank != rank_) {
-        require_same_wire(card_, card, rank);
-        way_to(card_, card, rank);
+        require_same_version(endpoint_, endpoint, rank);
+        select_url(endpoint_, endpoint, rank);
       }
-      peers_[static_cast<size_t>(rank)].token = card.token;
-      workers.push_back(rank == rank_ ? card_.devices : card.devices);
+      peers_[static_cast<size_t>(rank)].token = endpoint.token;
+      workers.push_back(rank == rank_ ? endpoint_.devices : endpoint.devices);
     }
     check_device_maps(workers);
-    staging_.emplace(workers, rank_, memory_, over_);
-    accept(listener);  // what comes before waits: it may be for devices
+    staging_.emplace(workers, rank_, memory_, is_stopped_);
+    accept(listener);  // not before, since messages may be for devices
     if (express_listener_) accept_express(express_listener_);
-    thread_ = sdk::start_thread([this] { tend(); });
+    thread_ = sdk::start_thread([this] { run(); });
   } catch (...) {
     abort(sdk::Failure(BP_CANCELLED, "the agent could not start"));
     throw;
@@ -65,149 +65,151 @@ Agent::Agent(const sdk::Context& context)
 
 Agent::~Agent() { abort(sdk::Failure(BP_CANCELLED, "this worker has left")); }
 
-void Agent::tell(const ::tensorpipe::Listener& listener) {
-  for (const std::string& transport : endpoint_.transports) {
-    (transport == "uv" ? card_.uv : card_.shm) = listener.url(transport);
+void Agent::publish_endpoint(const ::tensorpipe::Listener& listener) {
+  for (const std::string& transport : transports_.names) {
+    (transport == "uv" ? endpoint_.uv : endpoint_.shm) = listener.url(transport);
   }
-  host_.store_set(card_key(rank_), format_card(card_));
+  host_.store_set(endpoint_key(rank_), format_endpoint(endpoint_));
 }
 
 void Agent::send(int32_t to, sdk::RpcMessage message, int64_t) {
-  const auto kept = std::make_shared<Outgoing>(std::move(message));
-  kept->has_devices = staging_->concerns(kept->message, to);
+  const auto outgoing = std::make_shared<Outgoing>(std::move(message));
+  outgoing->has_devices = staging_->needs_staging(outgoing->message, to);
   Pipe pipe;
   {
     const std::lock_guard lock(mutex_);
-    if (over_) throw sdk::Failure(BP_CANCELLED, "this worker has left");
+    if (is_stopped_) throw sdk::Failure(BP_CANCELLED, "this worker has left");
     Peer& peer = peers_[static_cast<size_t>(to)];
     pipe = peer.pipe;
-    if (!pipe || peer.wanted || kept->has_devices) {
-      peer.backlog.push_back(kept);
-      if (std::exchange(peer.wanted, true)) return;
-      wanted_.push_back(to);
+    if (!pipe || peer.is_scheduled || outgoing->has_devices) {
+      peer.backlog.push_back(outgoing);
+      if (std::exchange(peer.is_scheduled, true)) return;
+      work_queue_.push_back(to);
       changed_.notify_all();
       return;
     }
   }
-  write(to, pipe, kept);
+  write(to, pipe, outgoing);
 }
 
-// One at a time to each, so that none is made in vain: TensorPipe's listener fails for good when one goes away while it
-// is being accepted.
+// One pipe per worker at a time, none in vain: TensorPipe's listener fails for good if a connection ends while it is
+// being accepted.
 void Agent::connect(int32_t to) {
   Pipe pipe;
-  std::optional<Card> there;
+  std::optional<Endpoint> there;
   std::optional<sdk::Failure> failure;
   try {
-    const Card card = parse_card(host_.store_get(card_key(to), kStoreTimeoutNs), to);  // it may listen elsewhere by now
-    const std::string& url = way_to(card_, card, to);
-    require_way(url, to);
-    pipe = endpoint_.context->connect(url, ::tensorpipe::PipeOptions().remoteName(std::to_string(to)));
-    there.emplace(card);
+    const Endpoint endpoint =
+        parse_endpoint(host_.store_get(endpoint_key(to), kStoreTimeoutNs), to);  // the worker may have a new URL by now
+    const std::string& url = select_url(endpoint_, endpoint, to);
+    require_reachable(url, to);
+    pipe = transports_.context->connect(url, ::tensorpipe::PipeOptions().remoteName(std::to_string(to)));
+    there.emplace(endpoint);
   } catch (const sdk::Failure& e) {
     const bool ours = e.status() == BP_RESOURCE || e.status() == BP_INVALID;
-    failure.emplace(ours ? e.status() : BP_PEER_LOST, std::string("it cannot be reached: ") + e.what(), to);
+    failure.emplace(ours ? e.status() : BP_PEER_LOST, std::string("it is unreachable: ") + e.what(), to);
   } catch (const std::exception& e) {
-    failure.emplace(BP_INTERNAL, std::string("TensorPipe makes no pipe to it: ") + e.what(), to);
+    failure.emplace(BP_INTERNAL, std::string("TensorPipe cannot open a pipe to it: ") + e.what(), to);
   }
-  std::deque<Kept> backlog;
+  std::deque<OutgoingPtr> backlog;
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
     peer.pipe = pipe;
     if (pipe) peer.sent = {peer.sent.express + 1, 0};
-    peer.wanted = !failure;
+    peer.is_scheduled = !failure;
     if (failure) {
       backlog.swap(peer.backlog);
     } else {
-      wanted_.push_back(to);
+      work_queue_.push_back(to);
     }
   }
   if (there) {
     watch(to, pipe);
     return connect_express(to, *there);
   }
-  for (const Kept& message : backlog) core_.failed(to, message->message.id(), *failure);
+  for (const OutgoingPtr& message : backlog) core_.failed(to, message->message.id(), *failure);
 }
 
-// What had to wait, for the pipe or for the device that it is copied from, before what was sent meanwhile. Others write
-// by themselves once there is no more.
+// Writes the messages that waited for the pipe or for a copy from a device, before those sent meanwhile. Once the
+// backlog is empty, senders write by themselves.
 void Agent::write_backlog(int32_t to) {
-  constexpr ptrdiff_t kMost = 256;  // at a time
+  constexpr ptrdiff_t kMost = 256;  // per batch
   Pipe pipe;
-  std::vector<Kept> batch;
+  std::vector<OutgoingPtr> batch;
   {
     std::unique_lock lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
     pipe = peer.pipe;
-    if (!pipe) return wanted_.push_back(to);  // it broke
+    if (!pipe) return work_queue_.push_back(to);  // the pipe broke
     const auto first = peer.backlog.begin();
     const auto last = std::find_if(first, first + std::min(kMost, peer.backlog.end() - first), is_on_device);
     if (first == last && first != peer.backlog.end()) {
-      const Kept next = std::move(*first);
+      const OutgoingPtr next = std::move(*first);
       peer.backlog.pop_front();
       lock.unlock();
       return stage(to, next);
     }
     batch.assign(std::make_move_iterator(first), std::make_move_iterator(last));
     peer.backlog.erase(first, last);
-    peer.wanted = !batch.empty();
-    if (peer.wanted) wanted_.push_back(to);
+    peer.is_scheduled = !batch.empty();
+    if (peer.is_scheduled) work_queue_.push_back(to);
   }
-  for (const Kept& message : batch) {
-    if (over_) return;
+  for (const OutgoingPtr& message : batch) {
+    if (is_stopped_) return;
     write(to, pipe, message);
   }
 }
 
-// As long as this takes, what is sent to that worker waits behind it, and all else goes on.
-void Agent::stage(int32_t to, const Kept& message) {
-  staging_->copy_out(message, to, [this, to, message](const sdk::Failure* failure) {
-    if (over_) return;
+// Later messages to that worker wait behind the copy. Messages to others do not.
+void Agent::stage(int32_t to, const OutgoingPtr& message) {
+  staging_->copy_to_host_async(message, to, [this, to, message](const sdk::Failure* failure) {
+    if (is_stopped_) return;
     if (failure != nullptr) core_.failed(to, message->message.id(), *failure);
     const std::lock_guard lock(mutex_);
     if (failure == nullptr) peers_[static_cast<size_t>(to)].backlog.push_front(message);
-    wanted_.push_back(to);
+    work_queue_.push_back(to);
     changed_.notify_all();
   });
 }
 
-void Agent::write(int32_t to, const Pipe& pipe, const Kept& message) {
+void Agent::write(int32_t to, const Pipe& pipe, const OutgoingPtr& message) {
   const uint64_t id = message->message.id();
   const Token& token = peers_[static_cast<size_t>(to)].token;
   Express express;
-  Before before;
+  ExpressPosition express_position;
   {
     const bool may_overtake = id != 0 && is_small(message->message);
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
-    if (may_overtake && peer.is_open && peer.pipe == pipe) {
+    if (may_overtake && peer.is_express_open && peer.pipe == pipe) {
       express = peer.express;
       ++peer.sent.messages;
     }
-    if (peer.pipe == pipe) before = peer.sent;
+    if (peer.pipe == pipe) express_position = peer.sent;
   }
-  if (express) return write_express(to, express, message, before);
+  if (express) return write_express(to, express, message, express_position);
   ::tensorpipe::Message out;
   try {
-    out = to_tensorpipe(message->message, token, rank_, message->staged.get(), before);
+    out = to_tensorpipe(message->message, token, rank_, message->staged.get(), express_position);
   } catch (const sdk::Failure& failure) {
     return core_.failed(to, id, failure);
   }
   if (id == 0) {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
-    if (peer.pipe == pipe) peer.unread.push_back(message);  // else it was forgotten, and gives no receipts
+    if (peer.pipe == pipe)
+      peer.unconfirmed.push_back(message);  // otherwise the pipe was dropped and brings no receipts
   }
   pipe->write(std::move(out), [this, to, message, weak = std::weak_ptr(pipe)](const ::tensorpipe::Error& error) {
     if (!error) return;
     if (const Pipe broken = weak.lock()) forget(to, broken);
-    if (!over_) core_.failed(to, message->message.id(), failure_of(error, to));
+    if (!is_stopped_) core_.failed(to, message->message.id(), failure_of(error, to));
   });
 }
 
-// A pipe that this worker has made is read for receipts and for its end. That a message was written says only that the
-// kernel has it: if the pipe breaks, any call that has not been answered may have been lost with it.
+// Reads receipts and the end of a pipe that this worker opened. A completed write means only that the kernel has the
+// data: if the pipe breaks, all calls without a reply may be lost.
 void Agent::watch(int32_t to, const Pipe& pipe) {
   pipe->readDescriptor([this, to, weak = std::weak_ptr(pipe)](const ::tensorpipe::Error& error,
                                                               const ::tensorpipe::Descriptor& descriptor) {
@@ -218,50 +220,51 @@ void Agent::watch(int32_t to, const Pipe& pipe) {
       same->read({}, [](const ::tensorpipe::Error&) {});
       return watch(to, same);
     }
-    if (!forget(to, same) || over_) return;
-    core_.lost(to, error ? failure_of(error, to) : sdk::Failure(BP_INTERNAL, "it sends what is no receipt", to));
+    if (!forget(to, same) || is_stopped_) return;
+    core_.lost(to,
+               error ? failure_of(error, to) : sdk::Failure(BP_INTERNAL, "it sent something other than a receipt", to));
   });
 }
 
 void Agent::take_receipt(int32_t to) {
-  Kept read;  // given back without the lock
+  OutgoingPtr read;  // released without the lock
   const std::lock_guard lock(mutex_);
-  std::deque<Kept>& unread = peers_[static_cast<size_t>(to)].unread;
-  if (unread.empty()) return;
-  read.swap(unread.front());
-  unread.pop_front();
+  std::deque<OutgoingPtr>& unconfirmed = peers_[static_cast<size_t>(to)].unconfirmed;
+  if (unconfirmed.empty()) return;
+  read.swap(unconfirmed.front());
+  unconfirmed.pop_front();
 }
 
-// The next message makes a new one. False: it was forgotten before.
+// The next message opens a new pipe. Returns false if the pipe was already dropped.
 bool Agent::forget(int32_t to, const Pipe& pipe) {
-  std::deque<Kept> unread;
+  std::deque<OutgoingPtr> unconfirmed;
   Express express;
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(to)];
     if (peer.pipe != pipe) return false;
-    peer.pipe = nullptr;  // the caller has it, too
+    peer.pipe = nullptr;  // the caller holds a reference
     express.swap(peer.express);
-    peer.is_open = false;
-    unread.swap(peer.unread);
+    peer.is_express_open = false;
+    unconfirmed.swap(peer.unconfirmed);
   }
   pipe->close();
   if (express) express->close();
   return true;
 }
 
-// Whoever connects waits until it is accepted.
+// Connecting workers wait until they are accepted.
 std::shared_ptr<::tensorpipe::Listener> Agent::listen() {
   std::vector<std::string> urls;
-  for (const auto& url : endpoint_.urls) urls.push_back(url());
-  std::shared_ptr<::tensorpipe::Listener> listener = endpoint_.context->listen(urls);
+  for (const auto& url : transports_.urls) urls.push_back(url());
+  std::shared_ptr<::tensorpipe::Listener> listener = transports_.context->listen(urls);
   std::shared_ptr<::tensorpipe::Listener> last;
   {
     const std::lock_guard lock(mutex_);
-    if (over_) return listener;
+    if (is_stopped_) return listener;
     last = std::exchange(listener_, listener);
   }
-  tell(*listener);
+  publish_endpoint(*listener);
   return listener;
 }
 
@@ -270,29 +273,30 @@ bool Agent::listen_again() {
     accept(listen());
     return true;
   } catch (const std::exception& e) {
-    if (!over_) host_.log(BP_LOG_WARN, std::string("nobody can connect for now: ") + e.what());
+    if (!is_stopped_)
+      host_.log(BP_LOG_WARN, std::string("cannot listen for new connections, retrying every second: ") + e.what());
     return false;
   }
 }
 
-// A listener that is made on one of TensorPipe's threads has no address yet, hence a thread of our own. It does one
-// thing in turn, so that a flood of messages to one holds up nothing else.
-void Agent::tend() {
+// The agent's thread. A listener created on one of TensorPipe's threads has no address yet, so pipes and listeners are
+// created here. Each worker gets one batch at a time, so that many messages to one do not delay the others.
+void Agent::run() {
   using Clock = std::chrono::steady_clock;
   Clock::time_point listens_at = Clock::now();
   std::unique_lock lock(mutex_);
-  while (!over_) {
-    if (deaf_ && Clock::now() >= listens_at) {
-      deaf_ = false;
+  while (!is_stopped_) {
+    if (listener_failed_ && Clock::now() >= listens_at) {
+      listener_failed_ = false;
       lock.unlock();
       const bool listens = listen_again();
       lock.lock();
       if (listens) continue;
-      deaf_ = true;
+      listener_failed_ = true;
       listens_at = Clock::now() + kRetry;
-    } else if (!wanted_.empty()) {
-      const int32_t to = wanted_.front();
-      wanted_.pop_front();
+    } else if (!work_queue_.empty()) {
+      const int32_t to = work_queue_.front();
+      work_queue_.pop_front();
       const bool is_connected = peers_[static_cast<size_t>(to)].pipe != nullptr;
       lock.unlock();
       if (is_connected) {
@@ -301,7 +305,7 @@ void Agent::tend() {
         connect(to);
       }
       lock.lock();
-    } else if (deaf_) {
+    } else if (listener_failed_) {
       changed_.wait_until(lock, listens_at);
     } else {
       changed_.wait(lock);
@@ -313,38 +317,38 @@ void Agent::accept(const std::shared_ptr<::tensorpipe::Listener>& listener) {
   // Weak, because a listener keeps its callbacks.
   listener->accept([this, weak = std::weak_ptr(listener)](const ::tensorpipe::Error& error, const Pipe& pipe) {
     const auto same = weak.lock();
-    if (!same || over_) return;
-    if (error) {  // somebody went away in the middle of a handshake, and nobody could connect any more
-      host_.log(BP_LOG_INFO, "listening anew: " + error.what());
+    if (!same || is_stopped_) return;
+    if (error) {  // a peer disconnected during the handshake, and the listener accepts no more connections
+      host_.log(BP_LOG_INFO, "replacing the listener: " + error.what());
       same->close();
       const std::lock_guard lock(mutex_);
-      deaf_ = true;
+      listener_failed_ = true;
       changed_.notify_all();
       return;
     }
     {
       const std::lock_guard lock(mutex_);
-      if (!over_) incoming_.insert(pipe);
+      if (!is_stopped_) incoming_.insert(pipe);
     }
     accept(same);
-    read(pipe, std::make_shared<Incoming>());
+    read(pipe, std::make_shared<IncomingPipe>());
   });
 }
 
 void Agent::abort(const sdk::Failure&) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (over_.exchange(true)) return;
+    if (is_stopped_.exchange(true)) return;
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
   if (staging_) staging_->stop();
-  endpoint_.context->close();
-  endpoint_.context->join();  // all callbacks have run
+  transports_.context->close();
+  transports_.context->join();  // all callbacks have run
   memory_->close();
-  // Given back without the lock: messages may run destructors of the program's.
-  std::vector<Kept> unsent;
-  std::vector<Early> early;
+  // Released without the lock: messages may run destructors of the program.
+  std::vector<OutgoingPtr> unsent;
+  std::vector<DeferredGoodbye> deferred;
   std::set<Pipe> pipes;
   std::set<Express> connections;
   std::shared_ptr<::tensorpipe::Listener> listener;
@@ -353,10 +357,10 @@ void Agent::abort(const sdk::Failure&) noexcept {
   for (Peer& peer : peers_) {
     std::move(peer.backlog.begin(), peer.backlog.end(), std::back_inserter(unsent));
     peer.backlog.clear();
-    std::move(peer.unread.begin(), peer.unread.end(), std::back_inserter(unsent));
-    peer.unread.clear();
-    std::move(peer.early.begin(), peer.early.end(), std::back_inserter(early));
-    peer.early.clear();
+    std::move(peer.unconfirmed.begin(), peer.unconfirmed.end(), std::back_inserter(unsent));
+    peer.unconfirmed.clear();
+    std::move(peer.deferred.begin(), peer.deferred.end(), std::back_inserter(deferred));
+    peer.deferred.clear();
     if (peer.pipe) pipes.insert(std::move(peer.pipe));
     if (peer.express) connections.insert(std::move(peer.express));
   }

@@ -13,7 +13,7 @@
 #include "address.hpp"
 #include "backplane/sdk/failure.hpp"
 #include "backplane/sdk/worker.hpp"
-#include "card.hpp"
+#include "endpoint.hpp"
 
 namespace backplane::tensorpipe {
 namespace {
@@ -24,7 +24,7 @@ struct Transport {
   std::function<std::shared_ptr<::tensorpipe::transport::Context>()> make;
   std::function<std::string(const std::string& address)> listen;
 };
-// Basic always: two workers that have no other channel in common end their processes over the first large buffer.
+// `basic` is always used: two workers without a common channel would exit at the first large buffer.
 enum class Use { kAlways, kUnlessOthersAreNamed, kIfNamed };
 struct Channel {
   const char* name;
@@ -33,7 +33,7 @@ struct Channel {
   std::function<std::shared_ptr<::tensorpipe::channel::Context>(const std::string& address)> make;
 };
 
-// Several uv connections beside each other.
+// Several parallel uv connections.
 std::shared_ptr<::tensorpipe::channel::Context> make_mpt(const std::string& address) {
   constexpr int kLanes = 4;
   std::vector<std::shared_ptr<::tensorpipe::transport::Context>> contexts;
@@ -86,7 +86,7 @@ void check_names(const char* option, const std::vector<std::string>& names, cons
     if (std::any_of(all.begin(), all.end(), known)) continue;
     std::string list;
     for (const Kind& each : all) list.append(list.empty() ? "" : ", ").append(each.name);
-    throw sdk::Failure(BP_INVALID, std::string(option) + " does not know '" + name + "'; there are " + list);
+    throw sdk::Failure(BP_INVALID, std::string(option) + " does not know '" + name + "'; available: " + list);
   }
 }
 
@@ -94,8 +94,8 @@ bool contains(const std::vector<std::string>& names, const char* name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// False: it is not viable, and nobody has named it.
-bool usable(bool viable, bool named, const char* what, const char* name, const sdk::Host& host) {
+// Returns false if it is not viable and was not requested by name.
+bool check_viable(bool viable, bool named, const char* what, const char* name, const sdk::Host& host) {
   if (viable) return true;
   const std::string text = std::string("TensorPipe's ") + what + " " + name + " is not viable on this machine";
   if (named) throw sdk::Failure(BP_UNSUPPORTED, text);
@@ -108,76 +108,78 @@ rlim_t descriptors_for(const sdk::Context& context, int64_t each) {
   return static_cast<rlim_t>(each * (context.world_size - 1) + kOthers);
 }
 
-rlim_t most_descriptors() {
+rlim_t max_descriptors() {
   rlimit limit = {};
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
-// Too few descriptors are an assertion of TensorPipe's, on a thread of its own.
+// Exhausted descriptors fail an assertion on one of TensorPipe's threads.
 bool has_descriptors(const sdk::Context& context, bool named) {
   const rlim_t needed = descriptors_for(context, kShmDescriptorsPerPeer);
-  const rlim_t most = most_descriptors();
-  if (most >= needed) return true;
+  const rlim_t limit_of_process = max_descriptors();
+  if (limit_of_process >= needed) return true;
   const std::string text = "shared memory among " + std::to_string(context.world_size) + " workers takes " +
-                           std::to_string(needed) + " descriptors, and this process may have " + std::to_string(most) +
-                           "; raise its limit (ulimit -n)";
+                           std::to_string(needed) + " descriptors, and this process may have " +
+                           std::to_string(limit_of_process) + "; raise its limit (ulimit -n)";
   if (named) throw sdk::Failure(BP_RESOURCE, text);
   context.host.log(BP_LOG_INFO, text);
   return false;
 }
 
 bool has_descriptors_for_express(const sdk::Context& context) {
-  return most_descriptors() >= descriptors_for(context, kShmDescriptorsPerPeer + kExpressDescriptorsPerPeer);
+  return max_descriptors() >= descriptors_for(context, kShmDescriptorsPerPeer + kExpressDescriptorsPerPeer);
 }
 
 bool add_transport(const sdk::Context& context, const std::string& name, bool named, const std::string& address,
-                   Endpoint* endpoint) {
+                   Transports* transports) {
   for (const Transport& each : all_transports()) {
     if (each.name != name) continue;
     const sdk::SignalsBlocked blocked;
     auto made = each.make();
-    if (!usable(made && made->isViable(), named, "transport", each.name, context.host)) return false;
-    if (name == "shm" && has_descriptors_for_express(context)) endpoint->express = made;
-    endpoint->context->registerTransport(each.priority, each.name, std::move(made));
-    endpoint->transports.push_back(each.name);
-    endpoint->urls.emplace_back([&each, address] { return each.listen(address); });
+    if (!check_viable(made && made->isViable(), named, "transport", each.name, context.host)) return false;
+    if (name == "shm" && has_descriptors_for_express(context)) transports->express = made;
+    transports->context->registerTransport(each.priority, each.name, std::move(made));
+    transports->names.push_back(each.name);
+    transports->urls.emplace_back([&each, address] { return each.listen(address); });
     return true;
   }
-  return false;  // this build of TensorPipe has it not
+  return false;  // this build of TensorPipe lacks it
 }
 
-// Does every worker have shared memory where this one has?
-bool all_share_memory(const sdk::Context& context, const std::string& place) {
+// Whether every worker has shared memory on this host.
+bool all_share_memory(const sdk::Context& context, const std::string& host) {
   for (int32_t rank = 0; rank < context.world_size; ++rank) {
-    if (context.host.store_get(place_key(rank), context.timeout_ns) != place) return false;
+    if (context.host.store_get(host_key(rank), context.timeout_ns) != host) return false;
   }
   return true;
 }
 
-void add_transports(const sdk::Context& context, const std::string& address, Endpoint* endpoint) {
-  const std::vector<std::string> wanted = split(context.options.text("transports"));
-  check_names("transports", wanted, all_transports());
-  const bool open = wanted.empty();
-  const bool shm = (open || contains(wanted, "shm")) && has_descriptors(context, !open) &&
-                   add_transport(context, "shm", !open, "", endpoint);
-  const std::string place = shm ? host_identity() : "none";
-  context.host.store_set(place_key(context.rank), place);
-  const bool suffices = shm && context.options.text("address").empty() && all_share_memory(context, place);
-  if (open ? !suffices : contains(wanted, "uv")) add_transport(context, "uv", !open, address, endpoint);
-  if (endpoint->transports.empty()) throw sdk::Failure(BP_UNSUPPORTED, "no transport of TensorPipe is viable here");
+void add_transports(const sdk::Context& context, const std::string& address, Transports* transports) {
+  const std::vector<std::string> requested = split(context.options.text("transports"));
+  check_names("transports", requested, all_transports());
+  const bool unspecified = requested.empty();
+  const bool shm = (unspecified || contains(requested, "shm")) && has_descriptors(context, !unspecified) &&
+                   add_transport(context, "shm", !unspecified, "", transports);
+  const std::string host = shm ? host_identity() : "none";
+  context.host.store_set(host_key(context.rank), host);
+  const bool shm_suffices = shm && context.options.text("address").empty() && all_share_memory(context, host);
+  if (unspecified ? !shm_suffices : contains(requested, "uv"))
+    add_transport(context, "uv", !unspecified, address, transports);
+  if (transports->names.empty())
+    throw sdk::Failure(BP_UNSUPPORTED, "no transport of TensorPipe is viable on this host");
 }
 
-void add_channels(const sdk::Context& context, const std::string& address, Endpoint* endpoint) {
-  const std::vector<std::string> wanted = split(context.options.text("channels"));
-  check_names("channels", wanted, all_channels());
+void add_channels(const sdk::Context& context, const std::string& address, Transports* transports) {
+  const std::vector<std::string> requested = split(context.options.text("channels"));
+  check_names("channels", requested, all_channels());
   const sdk::SignalsBlocked blocked;
   for (const Channel& each : all_channels()) {
-    const bool named = contains(wanted, each.name);
-    const bool usual = each.use == Use::kAlways || (each.use != Use::kIfNamed && wanted.empty());
+    const bool named = contains(requested, each.name);
+    const bool usual = each.use == Use::kAlways || (each.use != Use::kIfNamed && requested.empty());
     if (!named && !usual) continue;
     auto made = each.make(address);
-    if (!usable(made && made->isViable(), named, "channel", each.name, context.host)) continue;
-    endpoint->context->registerChannel(each.priority, each.name, std::move(made));
+    if (!check_viable(made && made->isViable(), named, "channel", each.name, context.host)) continue;
+    transports->context->registerChannel(each.priority, each.name, std::move(made));
   }
 }
 
@@ -189,14 +191,14 @@ std::string unique_name() {
   return "backplane-" + std::to_string(getpid()) + "-" + std::to_string(++last) + "-" + std::to_string(random());
 }
 
-Endpoint make_endpoint(const sdk::Context& context) {
+Transports make_transports(const sdk::Context& context) {
   const std::string& named = context.options.text("address");
   const std::string address = named.empty() ? "127.0.0.1" : checked_address(named);
-  Endpoint endpoint;
-  endpoint.context = std::make_shared<::tensorpipe::Context>(::tensorpipe::ContextOptions().name(context.name));
-  add_transports(context, address, &endpoint);
-  add_channels(context, address, &endpoint);
-  return endpoint;
+  Transports transports;
+  transports.context = std::make_shared<::tensorpipe::Context>(::tensorpipe::ContextOptions().name(context.name));
+  add_transports(context, address, &transports);
+  add_channels(context, address, &transports);
+  return transports;
 }
 
 }  // namespace backplane::tensorpipe

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorPipe's transports and channels, by their names and priorities as torch has them.
+// TensorPipe's transports and channels, with torch's names and priorities.
 #pragma once
 
 #include <tensorpipe/tensorpipe.h>
@@ -15,22 +15,23 @@
 
 namespace backplane::tensorpipe {
 
-struct Endpoint {
+struct Transports {
   std::shared_ptr<::tensorpipe::Context> context;
-  std::vector<std::string> transports;
-  std::vector<std::function<std::string()>> urls;  // where to listen, by transport; elsewhere each time
-  // The transport shm itself, for express connections, which ends with the context. NULL: there is none, or there are
-  // too few descriptors for them.
+  std::vector<std::string> names;
+  std::vector<std::function<std::string()>> urls;  // addresses to listen at, by transport; different at each call
+  // The shm transport for express connections. Ends with the context. Null if there is none, or if descriptors do not
+  // suffice.
   std::shared_ptr<::tensorpipe::transport::Context> express;
 };
 
-// For shm, which meets in the abstract namespace of sockets, in which names are nobody's: another one each time.
+// A unique name for shm's listeners, which share the namespace of abstract sockets with all users.
 std::string unique_name();
 
-// By the options transports, channels and address. If they leave it open, workers that all share memory have no other
-// transport, so that none listens on a port. Waits for all workers to say whether they do, up to context.timeout_ns.
-// Throws sdk::Failure: BP_INVALID for an unknown name or a wrong address, BP_UNSUPPORTED for what was named and is not
-// viable, BP_RESOURCE if it takes more descriptors than there are.
-Endpoint make_endpoint(const sdk::Context& context);
+// Creates the transports and channels selected by the options transports, channels and address. Without a selection,
+// workers that all share memory use shm alone, so that none listens on a port. Waits up to context.timeout_ns until all
+// workers have published whether they share memory. Throws sdk::Failure: BP_INVALID for an unknown name or a wrong
+// address, BP_UNSUPPORTED if a named transport or channel is not viable, BP_RESOURCE if it needs more descriptors than
+// the process may have.
+Transports make_transports(const sdk::Context& context);
 
 }  // namespace backplane::tensorpipe

@@ -11,7 +11,7 @@
 namespace backplane::tensorpipe {
 namespace {
 
-// As cuda.h has them.
+// As in cuda.h.
 using Pointer = unsigned long long;   // NOLINT(google-runtime-int): CUdeviceptr
 constexpr int kOutOfMemory = 2;       // CUDA_ERROR_OUT_OF_MEMORY
 constexpr int kDeviceOrdinal = 9;     // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -34,7 +34,7 @@ struct Driver {
   int (*stream_synchronize)(void* stream) = nullptr;
   int (*pointer_get_attribute)(void* value, int attribute, Pointer data) = nullptr;
   int (*get_error_name)(int result, const char** name) = nullptr;
-  std::string missing;  // what keeps it from being used
+  std::string missing;  // why it cannot be used; empty if it can
 };
 
 template <typename Function>
@@ -55,7 +55,7 @@ Driver load() {
   Driver it;
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    it.missing = "there is no CUDA driver (libcuda.so.1)";
+    it.missing = "no CUDA driver (libcuda.so.1) found";
     return it;
   }
   look_up(library, "cuInit", &it.init, &it.missing);
@@ -77,7 +77,7 @@ Driver load() {
   return it;
 }
 
-// Never closed: memory that it has given may outlive every agent.
+// Never closed, because memory from it may outlive every agent.
 const Driver& driver() {
   static const auto* const loaded = new Driver(load());
   return *loaded;
@@ -85,12 +85,12 @@ const Driver& driver() {
 
 Pointer pointer(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
-// So that whoever waits for the end of a copy is heard before the whole of it is through.
+// Copies in pieces, so that a stop takes effect between them.
 template <typename Copy>
-void copy_in_pieces(uint64_t bytes, const std::atomic<bool>& over, const Copy& copy) {
+void copy_in_pieces(uint64_t bytes, const std::atomic<bool>& is_stopped, const Copy& copy) {
   constexpr uint64_t kPiece = 64 << 20;
   for (uint64_t at = 0; at < bytes; at += kPiece) {
-    if (over) throw sdk::Failure(BP_CANCELLED, "this worker has left");
+    if (is_stopped) throw sdk::Failure(BP_CANCELLED, "this worker has left");
     copy(at, std::min(kPiece, bytes - at));
   }
 }
@@ -104,23 +104,23 @@ int count_cuda_devices(std::string* why) {
   if (missing.empty()) {
     int result = it.init(0);
     if (result == 0) result = it.device_get_count(&count);
-    if (result != 0) missing = "the CUDA driver has none to offer: " + name_of(it, result);
+    if (result != 0) missing = "the CUDA driver reports no devices: " + name_of(it, result);
     if (result != 0) count = 0;
   }
   if (why != nullptr) *why = std::move(missing);
   return count;
 }
 
-// A context that cannot become the thread's is refused by the driver in what is asked of it next.
-class CudaDevice::Current {
+// Makes a context current for the thread. If the driver refuses, the next call reports it.
+class CudaDevice::CurrentContext {
  public:
-  explicit Current(void* context) : pushed_(driver().push_current(context) == 0) {}
-  ~Current() {
+  explicit CurrentContext(void* context) : pushed_(driver().push_current(context) == 0) {}
+  ~CurrentContext() {
     void* context = nullptr;
     if (pushed_) driver().pop_current(&context);
   }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
 
  private:
   const bool pushed_;
@@ -142,7 +142,7 @@ CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
   int device = 0;
   check(driver().device_get(&device, ordinal), "be found", BP_INTERNAL);
   check(driver().primary_retain(&context_, device), "give its context", BP_RESOURCE);
-  const Current current(context_);
+  const CurrentContext current(context_);
   const int result = driver().stream_create(&stream_, kNonBlocking);
   if (result == 0) return;
   driver().primary_release(device);
@@ -151,7 +151,7 @@ CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
 
 CudaDevice::~CudaDevice() {
   {
-    const Current current(context_);
+    const CurrentContext current(context_);
     driver().stream_destroy(stream_);
   }
   int device = 0;
@@ -159,7 +159,7 @@ CudaDevice::~CudaDevice() {
 }
 
 std::shared_ptr<void> CudaDevice::allocate(uint64_t bytes) {
-  const Current current(context_);
+  const CurrentContext current(context_);
   Pointer data = 0;
   const int result = driver().mem_alloc(&data, bytes);
   if (result == kOutOfMemory) {
@@ -170,15 +170,15 @@ std::shared_ptr<void> CudaDevice::allocate(uint64_t bytes) {
                        -1, result);
   }
   check(result, "give memory for a buffer", BP_INTERNAL);
-  return {reinterpret_cast<void*>(data),  // NOLINT(performance-no-int-to-ptr): so the driver has it
+  return {reinterpret_cast<void*>(data),  // NOLINT(performance-no-int-to-ptr): the driver's type
           [self = shared_from_this()](void* memory) {
-            const Current freeing(self->context_);
+            const CurrentContext freeing(self->context_);
             driver().mem_free(pointer(memory));
           }};
 }
 
-void CudaDevice::copy_to_host(void* to, const void* from, uint64_t bytes, const std::atomic<bool>& over) {
-  const Current current(context_);
+void CudaDevice::copy_to_host(void* to, const void* from, uint64_t bytes, const std::atomic<bool>& is_stopped) {
+  const CurrentContext current(context_);
   int lies_on = -1;
   const int result = driver().pointer_get_attribute(&lies_on, kDeviceOrdinal, pointer(from));
   if (result != 0 || lies_on != ordinal_) {
@@ -188,18 +188,18 @@ void CudaDevice::copy_to_host(void* to, const void* from, uint64_t bytes, const 
                                         : "to be (" + name_of(driver(), result) + ")"),
                        -1, result);
   }
-  copy_in_pieces(bytes, over, [this, to, from](uint64_t at, uint64_t length) {
+  copy_in_pieces(bytes, is_stopped, [this, to, from](uint64_t at, uint64_t length) {
     check(driver().copy_to_host(static_cast<std::byte*>(to) + at, pointer(from) + at, length),
           "copy a buffer to the host", BP_INTERNAL);
   });
 }
 
-void CudaDevice::copy_from_host(void* to, const void* from, uint64_t bytes, const std::atomic<bool>& over) {
-  const Current current(context_);
-  copy_in_pieces(bytes, over, [this, to, from](uint64_t at, uint64_t length) {
+void CudaDevice::copy_from_host(void* to, const void* from, uint64_t bytes, const std::atomic<bool>& is_stopped) {
+  const CurrentContext current(context_);
+  copy_in_pieces(bytes, is_stopped, [this, to, from](uint64_t at, uint64_t length) {
     const auto* const source = static_cast<const std::byte*>(from) + at;
     int result = driver().copy_from_host(pointer(to) + at, source, length, stream_);
-    // Also if it failed: nothing may be under way when the memory goes.
+    // Also after a failure: no copy may be in progress when the memory is freed.
     const int end = driver().stream_synchronize(stream_);
     if (result == 0) result = end;
     check(result, "copy a buffer from the host", BP_INTERNAL);

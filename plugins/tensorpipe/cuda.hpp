@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of CUDA devices, through the driver's own functions, which are looked up at run time: nothing of CUDA is
-// needed to build this, and no driver to run it.
+// Memory of CUDA devices through the driver API, looked up at run time: neither CUDA at build time nor a driver at run
+// time is required.
 #pragma once
 
 #include <atomic>
@@ -14,30 +14,30 @@
 
 namespace backplane::tensorpipe {
 
-// How many devices the driver counts. If none, *why (may be NULL) says what is missing.
+// The number of devices. If it is 0, *why (may be NULL) tells the reason.
 int count_cuda_devices(std::string* why = nullptr);
 
-// One device in its primary context, which is also that of the program's CUDA runtime. Any thread; what is copied from
-// host to device, one at a time. All throw sdk::Failure, which names the device, and the driver's error by its name.
+// A device in its primary context, which the CUDA runtime of the program shares. Thread-safe; copies from the host run
+// one at a time. All functions throw sdk::Failure with the device and the name of the driver's error.
 class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
  public:
-  // Keeps the context until it goes: this, and all memory that it has given.
+  // Retains the context until this object and all memory allocated from it are destroyed.
   explicit CudaDevice(int ordinal);
   ~CudaDevice();
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
-  // BP_RESOURCE if there is no such memory to be had. Freed with the last pointer, on any thread, which waits for what
-  // the device is doing.
+  // Throws BP_RESOURCE if the device has no memory. Freed with the last pointer, on any thread; freeing waits for the
+  // device.
   std::shared_ptr<void> allocate(uint64_t bytes);
-  // Behind what was given to the device's default stream before; other streams are not waited for. BP_INVALID if
-  // `from` is not this device's, BP_CANCELLED if `over` becomes true meanwhile.
-  void copy_to_host(void* to, const void* from, uint64_t bytes, const std::atomic<bool>& over);
-  // Beside what the program's streams do: `to` is new. It is there when this returns.
-  void copy_from_host(void* to, const void* from, uint64_t bytes, const std::atomic<bool>& over);
+  // Waits for work submitted to the device's default stream before, and for no other stream. Throws BP_INVALID if
+  // `from` is not memory of this device, BP_CANCELLED if `is_stopped` becomes true.
+  void copy_to_host(void* to, const void* from, uint64_t bytes, const std::atomic<bool>& is_stopped);
+  // Independent of the program's streams, since `to` is new memory. Complete on return.
+  void copy_from_host(void* to, const void* from, uint64_t bytes, const std::atomic<bool>& is_stopped);
 
  private:
-  class Current;  // its context is that of the thread meanwhile
+  class CurrentContext;  // makes the context current for the thread
 
   void check(int result, const char* what, int32_t status) const;
 
@@ -46,13 +46,13 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   void* stream_ = nullptr;
 };
 
-// Those of this process, each made when it is first asked for.
+// The devices of this process, created on first use.
 class CudaDevices {
  public:
   std::shared_ptr<CudaDevice> get(int ordinal);
 
  private:
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards devices_
   std::vector<std::shared_ptr<CudaDevice>> devices_;
 };
 

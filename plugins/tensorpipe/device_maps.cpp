@@ -12,7 +12,7 @@ namespace {
 
 [[noreturn]] void refuse_map(const std::string& text) { throw sdk::Failure(BP_INVALID, text); }
 
-// Cuts the part up to the separator off the front.
+// Removes and returns the part of the text before the separator.
 std::string_view cut(std::string_view* text, char separator) {
   const size_t end = std::min(text->find(separator), text->size());
   const std::string_view part = text->substr(0, end);
@@ -25,7 +25,7 @@ int device_of(std::string_view text, std::string_view where) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), device);
   if (error != std::errc() || end != text.data() + text.size() || device < 0) {
     refuse_map("device_maps: '" + std::string(text) + "' in '" + std::string(where) +
-               "' is no device; write worker1:0=1,1=0;worker2:0=0");
+               "' is not a device; write worker1:0=1,1=0;worker2:0=0");
   }
   return device;
 }
@@ -34,13 +34,13 @@ DeviceMap parse_map(std::string_view text, const std::string& name) {
   DeviceMap map;
   std::set<int> there;
   while (!text.empty()) {
-    const std::string_view whole = cut(&text, ',');
-    std::string_view pair = whole;
-    const int from = device_of(cut(&pair, '='), whole);
-    const int to = device_of(pair, whole);
+    const std::string_view is_inline = cut(&text, ',');
+    std::string_view pair = is_inline;
+    const int from = device_of(cut(&pair, '='), is_inline);
+    const int to = device_of(pair, is_inline);
     if (!map.emplace(from, to).second || !there.insert(to).second) {
-      refuse_map("device_maps: the map to " + name + " is not one-to-one: '" + std::string(whole) +
-                 "' names a device that is named before");
+      refuse_map("device_maps: the map to " + name + " is not one-to-one: '" + std::string(is_inline) +
+                 "' names a device twice");
     }
   }
   return map;
@@ -50,7 +50,7 @@ void check_range(const WorkerDevices& of, const DeviceMap& map, const WorkerDevi
   for (const auto& [here, there] : map) {
     if (here >= of.count) {
       refuse_map("device_maps: worker " + of.name + " maps its device " + std::to_string(here) + ", but has " +
-                 std::to_string(of.count) + (of.why_none.empty() ? "" : ": " + of.why_none));
+                 std::to_string(of.count) + (of.absence_reason.empty() ? "" : ": " + of.absence_reason));
     }
     if (there >= to.count) {
       refuse_map("device_maps: worker " + of.name + " maps to device " + std::to_string(there) + " of worker " +
@@ -65,10 +65,10 @@ DeviceMaps parse_device_maps(std::string_view text) {
   DeviceMaps maps;
   while (!text.empty()) {
     std::string_view part = cut(&text, ';');
-    // Names of workers may have colons; devices have none.
+    // Worker names may contain colons; devices do not.
     const size_t colon = part.rfind(':');
     if (colon == std::string_view::npos || colon == 0) {
-      refuse_map("device_maps: '" + std::string(part) + "' names no worker; write worker1:0=1,1=0;worker2:0=0");
+      refuse_map("device_maps: '" + std::string(part) + "' has no worker; write worker1:0=1,1=0;worker2:0=0");
     }
     const std::string name(part.substr(0, colon));
     if (!maps.emplace(name, parse_map(part.substr(colon + 1), name)).second) {
@@ -96,7 +96,7 @@ void check_device_maps(const std::vector<WorkerDevices>& workers) {
       const auto other = std::find_if(workers.begin(), workers.end(),
                                       [&name = name](const WorkerDevices& each) { return each.name == name; });
       if (other == workers.end()) {
-        refuse_map("device_maps: worker " + worker.name + " maps to worker " + name + ", which there is not");
+        refuse_map("device_maps: worker " + worker.name + " maps to worker " + name + ", which does not exist");
       }
       check_range(worker, map, *other);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which device of this worker is which of another one's: torch's device_maps, their rules, and their reverse, by which
-// results travel back. Pure functions.
+// Maps between devices of different workers: torch's device_maps, its rules, and the reverse maps by which results
+// return. Pure functions.
 #pragma once
 
 #include <map>
@@ -12,34 +12,33 @@
 
 namespace backplane::tensorpipe {
 
-using DeviceMap = std::map<int, int>;                 // device here to device there
-using DeviceMaps = std::map<std::string, DeviceMap>;  // by the other worker's name
+using DeviceMap = std::map<int, int>;                 // local device to remote device
+using DeviceMaps = std::map<std::string, DeviceMap>;  // by the remote worker's name
 
 using DeviceSet = std::set<int>;
 
-// "worker1:0=1,1=0;worker2:0=0"; empty: none. Throws sdk::Failure (BP_INVALID) with the place that is wrong, also if a
-// device is named twice on either side.
+// Parses "worker1:0=1,1=0;worker2:0=0"; empty text: no maps. Throws sdk::Failure (BP_INVALID) with the wrong part, also
+// if a device occurs twice on either side.
 DeviceMaps parse_device_maps(std::string_view text);
 std::string format_device_maps(const DeviceMaps& maps);
 
-// A worker as all know it.
+// The devices and maps of a worker, as published to all.
 struct WorkerDevices {
   std::string name;
-  int count = 0;  // of its devices
+  int count = 0;  // number of devices
   DeviceMaps maps;
-  std::string why_none = {};  // what it lacks if it has none; known of this process alone
+  std::string absence_reason = {};  // why there are none; known on this worker only
 };
 
-// Throws sdk::Failure (BP_INVALID) that names the first worker whose maps name an unknown worker, or a device that is
-// not there on either side.
+// Throws sdk::Failure (BP_INVALID) for the first worker whose maps name an unknown worker or a device that does not
+// exist.
 void check_device_maps(const std::vector<WorkerDevices>& workers);
 
-// For worker `name`: which device of another worker's own answers to which of its own, from the maps of those who call
-// it: {"caller": {device here: device there}}.
+// The reverse maps of worker `name`, from the maps of its callers: {"caller": {device here: device there}}.
 DeviceMaps reverse_device_maps(const std::vector<WorkerDevices>& workers, const std::string& name);
 
-// Where buffers on the devices of worker `from` arrive at worker `to`: by its own map, and where that says nothing by
-// the reverse of the other's, so that results travel back. Messages do not tell calls from results.
+// The devices of worker `to` to which buffers on devices of worker `from` are sent: by the map of `from`, and for
+// devices not in it by the reverse of the map of `to`. Messages do not distinguish calls from results.
 DeviceMap device_map_between(const WorkerDevices& from, const WorkerDevices& to);
 
 }  // namespace backplane::tensorpipe

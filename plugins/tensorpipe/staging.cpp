@@ -12,16 +12,16 @@
 namespace backplane::tensorpipe {
 namespace {
 
-// Runs `body`, then next(why it failed).
+// Runs `body`, then calls next(failure or null).
 template <typename Body>
-void attempt(const Body& body, const std::function<void(const sdk::Failure*)>& next) {
+void run_then(const Body& body, const std::function<void(const sdk::Failure*)>& next) {
   std::optional<sdk::Failure> failure;
   try {
     body();
   } catch (const sdk::Failure& e) {
     failure.emplace(e);
   } catch (const std::exception& e) {
-    failure.emplace(BP_RESOURCE, std::string("there is no host memory to copy a device's buffer through: ") + e.what());
+    failure.emplace(BP_RESOURCE, std::string("no host memory to stage a device buffer: ") + e.what());
   }
   next(failure ? &*failure : nullptr);
 }
@@ -29,15 +29,15 @@ void attempt(const Body& body, const std::function<void(const sdk::Failure*)>& n
 }  // namespace
 
 Staging::Staging(const std::vector<WorkerDevices>& workers, int32_t rank, std::shared_ptr<sdk::BlockPool> memory,
-                 const std::atomic<bool>& over)
-    : name_(workers[static_cast<size_t>(rank)].name), memory_(std::move(memory)), over_(over) {
+                 const std::atomic<bool>& is_stopped)
+    : name_(workers[static_cast<size_t>(rank)].name), memory_(std::move(memory)), is_stopped_(is_stopped) {
   const WorkerDevices& self = workers[static_cast<size_t>(rank)];
   bool any = false;
   for (const WorkerDevices& other : workers) {
-    Way way = {other.name, device_map_between(self, other), {}};
-    for (const auto& [there, here] : device_map_between(other, self)) way.in.insert(here);
-    any = any || !way.out.empty() || !way.in.empty();
-    ways_.push_back(std::move(way));
+    DeviceRoute route = {other.name, device_map_between(self, other), {}};
+    for (const auto& [there, here] : device_map_between(other, self)) route.in.insert(here);
+    any = any || !route.out.empty() || !route.in.empty();
+    routes_.push_back(std::move(route));
   }
   if (!any) return;
   copiers_.emplace();
@@ -49,17 +49,17 @@ Staging::Staging(const std::vector<WorkerDevices>& workers, int32_t rank, std::s
   }
 }
 
-bool Staging::concerns(const sdk::RpcMessage& message, int32_t to) const {
+bool Staging::needs_staging(const sdk::RpcMessage& message, int32_t to) const {
   bool any = false;
   for (const bp_buffer& buffer : message.buffers()) {
     if (buffer.memory != BP_CUDA) continue;
     any = true;
-    const Way& way = ways_[static_cast<size_t>(to)];
-    if (way.out.contains(buffer.device)) continue;
+    const DeviceRoute& route = routes_[static_cast<size_t>(to)];
+    if (route.out.contains(buffer.device)) continue;
     const std::string device = std::to_string(buffer.device);
     throw sdk::Failure(BP_INVALID, "CUDA device " + device + " of this worker ('" + name_ +
-                                       "') is not mapped for worker '" + way.name + "'; add it to device_maps, as " +
-                                       way.name + ":" + device + "=0, or copy the buffer to the host");
+                                       "') is not mapped for worker '" + route.name + "'; add it to device_maps, as " +
+                                       route.name + ":" + device + "=0, or copy the buffer to the host");
   }
   return any;
 }
@@ -74,31 +74,31 @@ Staged Staging::staged(const sdk::RpcMessage& message, const DeviceMap& map) {
     void* copy = nullptr;
     if (buffer.count > 0) {
       copy = made.memory.emplace_back(memory_->take(buffer.count)).get();
-      devices_.get(buffer.device)->copy_to_host(copy, buffer.data, buffer.count, over_);
+      devices_.get(buffer.device)->copy_to_host(copy, buffer.data, buffer.count, is_stopped_);
     }
     buffer = {copy, buffer.count, BP_HOST, 0};
   }
   return made;
 }
 
-void Staging::copy_out(std::shared_ptr<Outgoing> message, int32_t to,
-                       std::function<void(const sdk::Failure* failure)> next) {
+void Staging::copy_to_host_async(std::shared_ptr<Outgoing> message, int32_t to,
+                                 std::function<void(const sdk::Failure* failure)> next) {
   copiers_->out.add([this, message = std::move(message), to, next = std::move(next)] {
-    const DeviceMap& map = ways_[static_cast<size_t>(to)].out;
-    attempt([this, &message, &map] { message->staged = std::make_unique<Staged>(staged(message->message, map)); },
-            next);
+    const DeviceMap& map = routes_[static_cast<size_t>(to)].out;
+    run_then([this, &message, &map] { message->staged = std::make_unique<Staged>(staged(message->message, map)); },
+             next);
   });
 }
 
-void Staging::place(Arrival& arrival, std::function<void(const sdk::Failure* failure)> next) {
-  copiers_->in.add([this, &arrival, next = std::move(next)] {
+void Staging::place(IncomingMessage& received, std::function<void(const sdk::Failure* failure)> next) {
+  copiers_->in.add([this, &received, next = std::move(next)] {
     const auto to_device = [this](int device, const void* data, uint64_t bytes) {
       const std::shared_ptr<CudaDevice> it = devices_.get(device);
       std::shared_ptr<void> memory = it->allocate(bytes);
-      it->copy_from_host(memory.get(), data, bytes, over_);
+      it->copy_from_host(memory.get(), data, bytes, is_stopped_);
       return memory;
     };
-    attempt([&arrival, &to_device] { arrival.place(to_device); }, next);
+    run_then([&received, &to_device] { received.place(to_device); }, next);
   });
 }
 

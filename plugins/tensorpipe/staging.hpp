@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers in the memory of CUDA devices, which TensorPipe as Debian builds it does not carry: they travel as host
-// memory. A sender copies them there, a receiver into memory of the device that the maps name; either on a thread of
-// its own, since a copy waits for the device.
+// Staging of CUDA device buffers through host memory, since Debian's TensorPipe has no CUDA channel. The sender copies
+// them to the host, the receiver to the device that the maps name, each on a thread of its own, because a copy waits
+// for the device.
 #pragma once
 
 #include <atomic>
@@ -24,29 +24,30 @@ namespace backplane::tensorpipe {
 
 class Staging {
  public:
-  // Starts its threads only if a map has to do with this worker. `workers` in the order of their ranks; `over`: the
+  // Starts threads only if a map names this worker or another's device for it. `workers` by rank. `is_stopped`: the
   // agent has ended. Throws sdk::Failure.
   Staging(const std::vector<WorkerDevices>& workers, int32_t rank, std::shared_ptr<sdk::BlockPool> memory,
-          const std::atomic<bool>& over);
+          const std::atomic<bool>& is_stopped);
 
-  // Has it buffers in devices' memory? Throws sdk::Failure (BP_INVALID) if one is on a device that no map names for
+  // Whether the message has device buffers. Throws sdk::Failure (BP_INVALID) if one is on a device without a map for
   // worker `to`.
-  bool concerns(const sdk::RpcMessage& message, int32_t to) const;
-  // The devices of this worker into whose memory worker `from` may send.
-  const DeviceSet& open_to(int32_t from) const { return ways_[static_cast<size_t>(from)].in; }
+  bool needs_staging(const sdk::RpcMessage& message, int32_t to) const;
+  // The devices of this worker to which worker `from` may send.
+  const DeviceSet& allowed_devices(int32_t from) const { return routes_[static_cast<size_t>(from)].in; }
 
-  // Copies the buffers to the host, then calls `next`, on one thread, with what could not be done. In this order.
-  void copy_out(std::shared_ptr<Outgoing> message, int32_t to, std::function<void(const sdk::Failure* failure)> next);
-  // Puts what has arrived for devices there; likewise, on another thread. `next` keeps the arrival.
-  void place(Arrival& arrival, std::function<void(const sdk::Failure* failure)> next);
-  // Nothing is called any more. What is left undone goes.
+  // Copies the buffers to the host, then calls `next` with the failure, if any. In order, on one thread.
+  void copy_to_host_async(std::shared_ptr<Outgoing> message, int32_t to,
+                          std::function<void(const sdk::Failure* failure)> next);
+  // Copies received buffers to devices, then calls `next`. In order, on another thread. `next` keeps `received` alive.
+  void place(IncomingMessage& received, std::function<void(const sdk::Failure* failure)> next);
+  // No callback runs afterwards. Pending tasks are discarded.
   void stop();
 
  private:
-  struct Way {
-    std::string name;  // of the worker to which it leads
-    DeviceMap out;     // device here to device there
-    DeviceSet in;      // devices here
+  struct DeviceRoute {
+    std::string name;  // of the remote worker
+    DeviceMap out;     // local device to remote device
+    DeviceSet in;      // local devices
   };
   // One thread each, from the start on, so that add does not fail.
   struct Copiers {
@@ -58,10 +59,10 @@ class Staging {
 
   const std::string name_;
   const std::shared_ptr<sdk::BlockPool> memory_;
-  const std::atomic<bool>& over_;
-  std::vector<Way> ways_;
+  const std::atomic<bool>& is_stopped_;
+  std::vector<DeviceRoute> routes_;
   CudaDevices devices_;
-  std::optional<Copiers> copiers_;  // last: their threads use all of the above
+  std::optional<Copiers> copiers_;  // last: its threads use the fields above
 };
 
 }  // namespace backplane::tensorpipe

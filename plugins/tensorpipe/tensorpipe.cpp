@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `tensorpipe`: torch's TENSORPIPE agent, over Debian's libtensorpipe.
+// `tensorpipe`: torch's TENSORPIPE agent over Debian's libtensorpipe.
 #include <array>
 #include <memory>
 
@@ -23,16 +23,16 @@ struct TensorPipe {
           sdk::kReceivedMemoryOption,
           sdk::option({.key = "transports",
                        .default_value = "",
-                       .help = "which of uv, shm, as in uv+shm; empty: shm alone on one host, else both"}),
+                       .help = "transports out of uv, shm, as in uv+shm; empty: shm alone on one host, else both"}),
           sdk::option({.key = "channels",
                        .default_value = "",
-                       .help = "which of cma, mpt beside basic, as in cma+mpt; empty: cma if viable"}),
+                       .help = "channels out of cma, mpt in addition to basic, as in cma+mpt; empty: cma if viable"}),
           sdk::option({.key = "device_maps",
                        .default_value = "",
-                       .help = "which CUDA device here is which there: worker1:0=1,1=0;worker2:0=0"}),
+                       .help = "map of local to remote CUDA devices: worker1:0=1,1=0;worker2:0=0"}),
           sdk::option({.key = "address",
                        .default_value = "",
-                       .help = "this worker's address, at which uv listens; others must reach it; empty: 127.0.0.1"})});
+                       .help = "address at which uv listens, reachable by all workers; empty: 127.0.0.1"})});
   static constexpr std::array<bp_capability, 0> capabilities = {};
   static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context) { return std::make_unique<Agent>(context); }
 };

@@ -111,7 +111,7 @@ TEST_F(ParityTest, TensorPipesOptionsReachItsAgent) {
   options.backend.clear();
   options.options = made;
   EXPECT_EQ(failure_of([&options] { rpc::Worker::join("me", options); }, &text), Status::kInvalid);
-  EXPECT_NE(text.find("maps to worker you, which there is not"), std::string::npos) << text;
+  EXPECT_NE(text.find("maps to worker you, which does not exist"), std::string::npos) << text;
 }
 
 // torch takes the smallest of no devices' numbers when a map is empty, and fails.

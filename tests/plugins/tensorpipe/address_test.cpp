@@ -22,7 +22,7 @@ int32_t status_of(const Body& body, std::string* text) {
   return BP_OK;
 }
 
-TEST(TensorPipeAddressTest, IsOneOfThisHost) {
+TEST(TensorPipeAddressTest, MustBelongToThisHost) {
   EXPECT_EQ(checked_address("127.0.0.1"), "127.0.0.1");
   const auto refusal = [](const std::string& address) {
     std::string text;
@@ -32,35 +32,35 @@ TEST(TensorPipeAddressTest, IsOneOfThisHost) {
   EXPECT_NE(refusal("example.invalid").find("is not an IPv4 or IPv6 address"), std::string::npos);
   EXPECT_NE(refusal("0.0.0.0").find("every interface"), std::string::npos);
   EXPECT_NE(refusal("::").find("every interface"), std::string::npos);
-  EXPECT_NE(refusal("192.0.2.1").find("address=192.0.2.1: nothing can listen there"), std::string::npos);
+  EXPECT_NE(refusal("192.0.2.1").find("address=192.0.2.1: cannot listen there"), std::string::npos);
 }
 
-TEST(TensorPipeAddressTest, LoopbackIsKnown) {
+TEST(TensorPipeAddressTest, DetectsLoopback) {
   EXPECT_TRUE(is_loopback("uv://127.0.0.1:4"));
   EXPECT_TRUE(is_loopback("uv://[::1]:4"));
   EXPECT_FALSE(is_loopback("uv://10.0.0.1:4"));
 }
 
-TEST(TensorPipeAddressTest, WhatLeadsNowhereIsSeenBeforeAConnection) {
+TEST(TensorPipeAddressTest, DetectsUnreachableAddresses) {
   std::string text;
-  EXPECT_EQ(status_of([] { require_way("uv://127.0.0.1:1", 3); }, &text), BP_OK);
-  EXPECT_EQ(status_of([] { require_way("uv://255.255.255.255:1", 3); }, &text), BP_PEER_LOST);
-  EXPECT_NE(text.find("nothing leads to rank 3 at uv://255.255.255.255:1"), std::string::npos) << text;
-  EXPECT_EQ(status_of([] { require_way("uv://nowhere:1", 3); }, &text), BP_INVALID);
-  EXPECT_EQ(text, "rank 3 says that it listens at uv://nowhere:1");
+  EXPECT_EQ(status_of([] { require_reachable("uv://127.0.0.1:1", 3); }, &text), BP_OK);
+  EXPECT_EQ(status_of([] { require_reachable("uv://255.255.255.255:1", 3); }, &text), BP_PEER_LOST);
+  EXPECT_NE(text.find("no route to rank 3 at uv://255.255.255.255:1"), std::string::npos) << text;
+  EXPECT_EQ(status_of([] { require_reachable("uv://nowhere:1", 3); }, &text), BP_INVALID);
+  EXPECT_EQ(text, "rank 3 has an invalid address: uv://nowhere:1");
 }
 
-TEST(TensorPipeAddressTest, SoAreMissingDescriptors) {
-  rlimit before = {};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+TEST(TensorPipeAddressTest, DetectsMissingDescriptors) {
+  rlimit express_position = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &express_position), 0);
   const int next = fcntl(0, F_DUPFD, 3);
   close(next);
-  const rlimit little = {static_cast<rlim_t>(next) + 10, before.rlim_max};
+  const rlimit little = {static_cast<rlim_t>(next) + 10, express_position.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &little), 0);
   std::string text;
-  EXPECT_EQ(status_of([] { require_way("uv://127.0.0.1:1", 3); }, &text), BP_OK);
-  EXPECT_EQ(status_of([] { require_way("shm://there", 3); }, &text), BP_RESOURCE);
-  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status_of([] { require_reachable("uv://127.0.0.1:1", 3); }, &text), BP_OK);
+  EXPECT_EQ(status_of([] { require_reachable("shm://there", 3); }, &text), BP_RESOURCE);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &express_position), 0);
   EXPECT_NE(text.find("ulimit -n"), std::string::npos) << text;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The agent by itself, over a store that hesitates.
+// The agent alone, over a store that fails or stalls.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include <future>
 #include <numeric>
 
-#include "card.hpp"
+#include "endpoint.hpp"
 #include "plugins/tensorpipe/support.hpp"
 #include "support/eventually.hpp"
 
@@ -22,17 +22,17 @@ namespace {
 
 using core::Deadline;
 
-// A store that refuses the next values that it is told to.
-class Hesitant final : public core::Store {
+// A store that fails the next values that are set.
+class UnreliableStore final : public core::Store {
  public:
-  explicit Hesitant(std::shared_ptr<core::Store> inner) : inner_(std::move(inner)) {}
+  explicit UnreliableStore(std::shared_ptr<core::Store> inner) : inner_(std::move(inner)) {}
 
   void refuse(int count) { refused_ = count; }
   bool has_refused() const { return refused_ <= 0; }
-  // From now on whoever asks for what is not there waits until he is interrupted, whatever his deadline.
-  void dawdle() { dawdles_ = true; }
-  bool keeps_waiting() const { return asked_; }
-  // Called before each value that is asked for. Before anything is sent.
+  // From now on get blocks until it is interrupted, regardless of its deadline.
+  void stall_gets() { gets_stall_ = true; }
+  bool is_stalled() const { return asked_; }
+  // Called before each get. Set before anything is sent.
   void watch(std::function<void(std::string_view key)> watch) { watch_ = std::move(watch); }
 
   void set(std::string_view key, std::string_view value, Deadline deadline) override {
@@ -41,7 +41,7 @@ class Hesitant final : public core::Store {
   }
   std::string get(std::string_view key, Deadline deadline) override {
     if (watch_) watch_(key);
-    if (!dawdles_) return inner_->get(key, deadline);
+    if (!gets_stall_) return inner_->get(key, deadline);
     asked_ = true;
     return inner_->get(key, Deadline::never());
   }
@@ -69,36 +69,36 @@ class Hesitant final : public core::Store {
   const std::shared_ptr<core::Store> inner_;
   std::function<void(std::string_view key)> watch_;
   std::atomic<int> refused_ = 0;
-  std::atomic<bool> dawdles_ = false;
+  std::atomic<bool> gets_stall_ = false;
   std::atomic<bool> asked_ = false;
 };
 
-// Connects to the worker that has left this card, and leaves in the middle of the handshake.
-void knock(const std::string& card) {
-  const size_t colon = card.find(':', card.find("uv://") + 5);
+// Connects to the worker with this endpoint and closes during the handshake.
+void connect_and_close(const std::string& endpoint) {
+  const size_t colon = endpoint.find(':', endpoint.find("uv://") + 5);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(std::stoi(card.substr(colon + 1))));
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(endpoint.substr(colon + 1))));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   EXPECT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   ::close(socket);
 }
 
-TEST(TensorPipeAgentTest, SendsWithoutWaitingForTheStore) {
+TEST(TensorPipeAgentTest, SendDoesNotWaitForTheStore) {
   Sides sides(agent(), {});
-  const std::string card = sides.store->get("worker/1", soon());
+  const std::string endpoint = sides.store->get("worker/1", soon());
   sides.store->remove("worker/1", soon());
-  ASSERT_EQ(sides.zero->send(1, 1, 100000), BP_OK);  // while nobody can tell where it is to go
-  sides.store->set("worker/1", card, soon());
+  ASSERT_EQ(sides.zero->send(1, 1, 100000), BP_OK);  // while its endpoint is missing
+  sides.store->set("worker/1", endpoint, soon());
   EXPECT_TRUE(sides.one->has_received(1));
 }
 
-// As a worker's goodbye might, with which its pipes and its memory end.
-TEST(TensorPipeAgentTest, WhatIsSmallOvertakesNothing) {
+// A goodbye ends the worker's pipes and memory, so it must not overtake.
+TEST(TensorPipeAgentTest, GoodbyesOvertakeNothing) {
   Sides sides(agent(), {});
   sides.zero->send(1, 1, 0);
-  ASSERT_TRUE(sides.one->has_received(1));  // there is a pipe
+  ASSERT_TRUE(sides.one->has_received(1));  // the pipe is open
   for (int i = 0; i < 3; ++i) {
     sides.zero->send(1, 2, 4 << 20);
     sides.zero->send(1, 0, 0);
@@ -107,14 +107,14 @@ TEST(TensorPipeAgentTest, WhatIsSmallOvertakesNothing) {
   EXPECT_EQ(sides.one->received_sizes(), std::vector<uint64_t>({0, 4 << 20, 0, 4 << 20, 0, 4 << 20, 0}));
 }
 
-// What had to wait for the connection is written while more is sent. In that order along a pipe; once there is an
-// express connection beside it, what is small overtakes.
+// A backlog is written while more is sent. A pipe keeps the order; with an express connection small messages may
+// overtake.
 class TensorPipeBacklogTest : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Over, TensorPipeBacklogTest, ::testing::Values("uv", "shm"),
                          [](const auto& info) { return std::string(info.param); });
-TEST_P(TensorPipeBacklogTest, WhatIsSentWhileItConnectsComesInThatOrder) {
+TEST_P(TensorPipeBacklogTest, KeepsOrderWhileConnecting) {
   Sides sides(agent(), {{"transports", GetParam()}});
-  const std::string card = sides.store->get("worker/1", soon());
+  const std::string endpoint = sides.store->get("worker/1", soon());
   sides.store->remove("worker/1", soon());
   std::vector<uint64_t> sizes;
   const auto send = [&sizes, &sides] {
@@ -122,7 +122,7 @@ TEST_P(TensorPipeBacklogTest, WhatIsSentWhileItConnectsComesInThatOrder) {
     sides.zero->send(1, sizes.size(), sizes.back());
   };
   for (int i = 0; i < 3000; ++i) send();
-  sides.store->set("worker/1", card, soon());
+  sides.store->set("worker/1", endpoint, soon());
   for (int i = 0; i < 10000 && sides.one->received_sizes().empty(); ++i) send();
   ASSERT_TRUE(sides.one->has_received(sizes.size()));
   std::vector<uint64_t> received = sides.one->received_sizes();
@@ -133,16 +133,15 @@ TEST_P(TensorPipeBacklogTest, WhatIsSentWhileItConnectsComesInThatOrder) {
   EXPECT_TRUE(received == sizes);
 }
 
-// The core tells the other one, as it tells all of whoever cannot start.
-TEST(TensorPipeAgentTest, AnOlderWorkerIsNamed) {
+TEST(TensorPipeAgentTest, NamesAWorkerOfAnotherVersion) {
   const auto store = core::make_inproc_store();
-  tensorpipe::Card old;
+  tensorpipe::Endpoint old;
   old.host = "elsewhere";
   old.shm = "shm://nowhere";
-  old.devices.name = "grandfather";
-  old.wire = 1;
+  old.devices.name = "old";
+  old.version = 1;
   store->set("place/1", "elsewhere", soon());
-  store->set("worker/1", tensorpipe::format_card(old), soon());
+  store->set("worker/1", tensorpipe::format_endpoint(old), soon());
   std::string text;
   try {
     Side(agent(), store, 0);
@@ -150,18 +149,18 @@ TEST(TensorPipeAgentTest, AnOlderWorkerIsNamed) {
     text = e.what();
   }
   EXPECT_EQ(text,
-            "worker grandfather speaks version 1 of tensorpipe's messages, and worker test version 3; let all workers "
-            "run the same version of Backplane");
+            "worker old uses version 1 of the tensorpipe protocol, worker test version 3; run the same "
+            "version of Backplane on all workers");
 }
 
-constexpr uint32_t kNoSuchMemory = 99;  // which the agent does not carry
+constexpr uint32_t kNoSuchMemory = 99;  // not supported by the agent
 
-// One thread of the agent's writes what had to wait, and makes pipes. What it cannot write it says while it is at it.
-TEST(TensorPipeAgentTest, OthersGetTheirTurnWhileMuchIsWritten) {
+// One thread writes backlogs and opens pipes. Failures to write are reported meanwhile.
+TEST(TensorPipeAgentTest, WritingABacklogDoesNotBlockOthers) {
   constexpr uint64_t kMany = 2000;
   std::vector<uint64_t> written;  // by that thread, which also connects
   size_t written_when_2_came = 0;
-  const auto store = std::make_shared<Hesitant>(core::make_inproc_store());
+  const auto store = std::make_shared<UnreliableStore>(core::make_inproc_store());
   std::array<std::unique_ptr<Side>, 3> sides;
   std::vector<std::thread> starting;
   for (int32_t rank = 0; rank < 3; ++rank) {
@@ -177,12 +176,12 @@ TEST(TensorPipeAgentTest, OthersGetTheirTurnWhileMuchIsWritten) {
   store->watch([&](std::string_view key) {
     if (key == "worker/2") written_when_2_came = written.size();
   });
-  const std::string card = store->get("worker/1", soon());
+  const std::string endpoint = store->get("worker/1", soon());
   store->remove("worker/1", soon());
   for (uint64_t id = 1; id <= kMany; ++id) {
     ASSERT_EQ(sides[0]->send(1, id, 1, BP_NO_TIMEOUT, kNoSuchMemory), BP_OK);
   }
-  store->set("worker/1", card, soon());
+  store->set("worker/1", endpoint, soon());
   EXPECT_TRUE(sides[2]->has_received(1));
   EXPECT_NE(sides[0]->failure(kMany), "");
   EXPECT_GT(written_when_2_came, 0U);
@@ -193,37 +192,37 @@ TEST(TensorPipeAgentTest, OthersGetTheirTurnWhileMuchIsWritten) {
 }
 
 TEST(TensorPipeAgentTest, AbortDoesNotWaitForTheStore) {
-  const auto store = std::make_shared<Hesitant>(core::make_inproc_store());
+  const auto store = std::make_shared<UnreliableStore>(core::make_inproc_store());
   std::unique_ptr<Side> one;
   std::thread other([&] { one = std::make_unique<Side>(agent(), store, 1); });
   auto zero = std::make_unique<Side>(agent(), store, 0);
   other.join();
-  const std::string card = store->get("worker/1", soon());
+  const std::string endpoint = store->get("worker/1", soon());
   store->remove("worker/1", soon());
-  store->dawdle();
+  store->stall_gets();
   ASSERT_EQ(zero->send(1, 1, 0), BP_OK);
-  EXPECT_TRUE(eventually([&store] { return store->keeps_waiting(); })) << "the store was not asked for the way";
+  EXPECT_TRUE(eventually([&store] { return store->is_stalled(); })) << "the store was not asked for the endpoint";
   const auto ending = std::async(std::launch::async, [&zero] {
     zero->abort();
     zero.reset();
   });
   const bool has_ended = in_time(ending);
   EXPECT_TRUE(has_ended) << "the agent waits for a store that does not answer";
-  if (!has_ended) store->set("worker/1", card, soon());  // so that it ends all the same
+  if (!has_ended) store->set("worker/1", endpoint, soon());  // lets the test end
 }
 
-TEST(TensorPipeAgentTest, ListensAgainAfterTheStoreHesitated) {
+TEST(TensorPipeAgentTest, ListensAgainAfterAStoreError) {
   const core::KeyValues options = {{"transports", "uv"}};
-  const auto store = std::make_shared<Hesitant>(core::make_inproc_store());
+  const auto store = std::make_shared<UnreliableStore>(core::make_inproc_store());
   std::unique_ptr<Side> one;
   std::thread other([&] { one = std::make_unique<Side>(agent(), store, 1, options); });
   Side zero(agent(), store, 0, options);
   other.join();
-  const std::string before = store->get("worker/1", soon());
+  const std::string express_position = store->get("worker/1", soon());
   store->refuse(1);
-  knock(before);
+  connect_and_close(express_position);
   const Deadline limit = soon();
-  while (store->get("worker/1", limit) == before && !limit.passed()) std::this_thread::yield();
+  while (store->get("worker/1", limit) == express_position && !limit.passed()) std::this_thread::yield();
   EXPECT_FALSE(limit.passed()) << "it does not listen again";
   EXPECT_TRUE(store->has_refused());
   ASSERT_EQ(zero.send(1, 1, 100000), BP_OK);

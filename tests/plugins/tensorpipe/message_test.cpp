@@ -46,15 +46,16 @@ class Given {
   std::optional<sdk::RpcMessage> message_;
 };
 
-Arrival arrive(const std::string& metadata) {
+IncomingMessage arrive(const std::string& metadata) {
   ::tensorpipe::Descriptor descriptor;
   descriptor.metadata = metadata;
   static sdk::BlockPool pool(0);
   static const DeviceSet none;
-  return Arrival(std::move(descriptor), kToken, 3, 1 << 20, &pool, [](int32_t) -> const DeviceSet& { return none; });
+  return IncomingMessage(std::move(descriptor), kToken, 3, 1 << 20, &pool,
+                         [](int32_t) -> const DeviceSet& { return none; });
 }
 
-TEST(TensorPipeMessageTest, LiesInItsDescriptorIfItIsSmall) {
+TEST(TensorPipeMessageTest, IsInlineIfSmall) {
   const std::vector<std::vector<size_t>> all = {{}, {0}, {1}, {16}, {3, 0, 100}, {0, 0, 17, 1}};
   for (const std::vector<size_t>& sizes : all) {
     for (const char* payload : {"", "hello"}) {
@@ -62,16 +63,16 @@ TEST(TensorPipeMessageTest, LiesInItsDescriptorIfItIsSmall) {
       EXPECT_TRUE(is_small(*given));
       const ::tensorpipe::Message out = to_tensorpipe(*given, kToken, 2, nullptr, {7, 9});
       EXPECT_TRUE(out.payloads.empty() && out.tensors.empty());
-      const Arrival arrival = arrive(out.metadata);
-      EXPECT_TRUE(arrival.is_whole());
-      EXPECT_EQ(arrival.from(), 2);
-      EXPECT_FALSE(arrival.wants_receipt());
-      EXPECT_EQ(arrival.before().express, 7U);
-      EXPECT_EQ(arrival.before().messages, 9U);
-      EXPECT_EQ(arrival.payload(), payload);
-      ASSERT_EQ(arrival.buffers().size(), sizes.size());
+      const IncomingMessage received = arrive(out.metadata);
+      EXPECT_TRUE(received.is_inline());
+      EXPECT_EQ(received.from(), 2);
+      EXPECT_FALSE(received.wants_receipt());
+      EXPECT_EQ(received.express_position().express, 7U);
+      EXPECT_EQ(received.express_position().messages, 9U);
+      EXPECT_EQ(received.payload(), payload);
+      ASSERT_EQ(received.buffers().size(), sizes.size());
       for (size_t i = 0; i < sizes.size(); ++i) {
-        const bp_buffer& buffer = arrival.buffers()[i];
+        const bp_buffer& buffer = received.buffers()[i];
         ASSERT_EQ(buffer.count, sizes[i]);
         if (sizes[i] == 0) continue;
         EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data) % 16, 0U) << i;
@@ -81,23 +82,23 @@ TEST(TensorPipeMessageTest, LiesInItsDescriptorIfItIsSmall) {
   }
 }
 
-TEST(TensorPipeMessageTest, IsSmallUpToALimit) {
-  const std::string largest(kInsideSize, 'x');
+TEST(TensorPipeMessageTest, IsSmallUpToKInlineSize) {
+  const std::string largest(kInlineSize, 'x');
   EXPECT_TRUE(is_small(*Given(largest, {})));
   EXPECT_EQ(arrive(to_tensorpipe(*Given(largest, {}), kToken, 2).metadata).payload(), largest);
   EXPECT_FALSE(is_small(*Given(largest + "x", {})));
   EXPECT_FALSE(is_small(*Given(largest, {1})));
-  EXPECT_FALSE(is_small(*Given("", {kInsideSize})));
-  EXPECT_TRUE(is_small(*Given("", {kInsideSize / 2, kInsideSize / 4})));
-  EXPECT_TRUE(is_small(*Given("", std::vector<size_t>(kInsideSize / 17, 1))));
-  EXPECT_FALSE(is_small(*Given("", std::vector<size_t>(kInsideSize / 16, 1))));  // each needs room to be aligned
+  EXPECT_FALSE(is_small(*Given("", {kInlineSize})));
+  EXPECT_TRUE(is_small(*Given("", {kInlineSize / 2, kInlineSize / 4})));
+  EXPECT_TRUE(is_small(*Given("", std::vector<size_t>(kInlineSize / 17, 1))));
+  EXPECT_FALSE(is_small(*Given("", std::vector<size_t>(kInlineSize / 16, 1))));  // no room for the padding of each
   EXPECT_FALSE(is_small(*Given("", {1}, 1, BP_CUDA)));
-  EXPECT_EQ(to_tensorpipe(*Given("", {kInsideSize}), kToken, 2).payloads.size(), 1U);
+  EXPECT_EQ(to_tensorpipe(*Given("", {kInlineSize}), kToken, 2).payloads.size(), 1U);
 }
 
-TEST(TensorPipeMessageTest, SmallOnesThatMakeNoSenseAreRefused) {
+TEST(TensorPipeMessageTest, RejectsMalformedInlineMessages) {
   constexpr size_t kHas = sizeof(Token) + 12;
-  constexpr size_t kSizes = kHas + 4 + sizeof(Before);
+  constexpr size_t kSizes = kHas + 4 + sizeof(ExpressPosition);
   const std::string good = to_tensorpipe(*Given("hello", {20, 40}), kToken, 2).metadata;
   EXPECT_NO_THROW(arrive(good));
   const auto refusal = [&good](const std::function<void(std::string*)>& spoil) {
@@ -110,8 +111,8 @@ TEST(TensorPipeMessageTest, SmallOnesThatMakeNoSenseAreRefused) {
   const auto put = [](std::string* bytes, size_t at, auto number) {
     std::memcpy(bytes->data() + at, &number, sizeof(number));
   };
-  const std::string sizes = "its sizes disagree";
-  const std::string nonsense = "its description makes no sense";
+  const std::string sizes = "inconsistent sizes";
+  const std::string nonsense = "malformed descriptor";
   const auto expect = [&refusal](const std::string& words, const std::function<void(std::string*)>& spoil) {
     const std::string text = refusal(spoil);
     EXPECT_NE(text.find(words), std::string::npos) << text;
@@ -119,11 +120,11 @@ TEST(TensorPipeMessageTest, SmallOnesThatMakeNoSenseAreRefused) {
   expect(sizes, [&](std::string* it) { put(it, kSizes, UINT64_MAX); });
   expect(sizes, [&](std::string* it) { put(it, kSizes, UINT64_MAX - 64); });
   expect(sizes, [&](std::string* it) { put(it, kSizes + 8, uint64_t{60}); });
-  expect(nonsense, [&](std::string* it) { put(it, kHas, uint32_t{4}); });  // no payload inside
-  expect(nonsense, [&](std::string* it) { put(it, kHas, uint32_t{7}); });  // for devices
-  expect(sizes, [&](std::string* it) { put(it, kHas, uint32_t{1}); });     // the buffers are elsewhere
+  expect(nonsense, [&](std::string* it) { put(it, kHas, uint32_t{4}); });  // no inline payload
+  expect(nonsense, [&](std::string* it) { put(it, kHas, uint32_t{7}); });  // and devices
+  expect(sizes, [&](std::string* it) { put(it, kHas, uint32_t{1}); });     // the buffers are not inline
   expect(sizes, [](std::string* it) { it->resize(kSizes + 16 + 50); });
-  expect(nonsense, [](std::string* it) { it->append(kInsideSize, 'x'); });
+  expect(nonsense, [](std::string* it) { it->append(kInlineSize, 'x'); });
 }
 
 }  // namespace

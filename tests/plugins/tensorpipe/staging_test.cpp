@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages with buffers in devices' memory, between agents without the core, over the double of CUDA's driver.
+// Messages with device buffers between agents without the core, over a fake CUDA driver.
 #include "plugins/tensorpipe/support.hpp"
 #include "rpc/devices.hpp"
 
@@ -9,7 +9,7 @@ namespace {
 
 using Array = rpc::DeviceArray<uint8_t>;
 
-const core::KeyValues kMapped = {{"device_maps", "test:0=1"}};  // all are called test
+const core::KeyValues kMapped = {{"device_maps", "test:0=1"}};  // all workers are called test
 
 Array array_of(uint64_t bytes) { return on_device(std::vector<uint8_t>(bytes, 7), 0); }
 bp_buffer buffer_of(const Array& array) { return {array.data(), array.size(), BP_CUDA, 0}; }
@@ -18,20 +18,20 @@ class TensorPipeStagingTest : public testing::Test {
  protected:
   void SetUp() override {
     const OnDevice first(0);  // the program holds the contexts
-    before_ = cuda_double_contexts(0) + cuda_double_contexts(1);
+    express_position_ = cuda_double_contexts(0) + cuda_double_contexts(1);
   }
   void TearDown() override {
     cuda_double_fail("", 0, 0, 0);
     EXPECT_EQ(cuda_double_blocks(0) + cuda_double_blocks(1), 0U);
-    EXPECT_EQ(cuda_double_contexts(0) + cuda_double_contexts(1), before_);
+    EXPECT_EQ(cuda_double_contexts(0) + cuda_double_contexts(1), express_position_);
     EXPECT_EQ(cuda_double_violations(), 0);
   }
 
  private:
-  int before_ = 0;
+  int express_position_ = 0;
 };
 
-TEST_F(TensorPipeStagingTest, OvertakesNothingAndIsNotOvertaken) {
+TEST_F(TensorPipeStagingTest, KeepsTheOrderOfMessages) {
   constexpr uint64_t kExpress = 1000;
   const Array large = array_of(3 << 20);
   const Array small = array_of(10);
@@ -42,14 +42,14 @@ TEST_F(TensorPipeStagingTest, OvertakesNothingAndIsNotOvertaken) {
     sides.zero->send(1, 3, buffer_of(small));
     sides.zero->send(1, 4, 4 << 20);
     sides.zero->send(1, 5, kExpress);
-    sides.zero->send(1, 0, 0);  // a goodbye, as it were
+    sides.zero->send(1, 0, 0);  // a goodbye
   }
   EXPECT_TRUE(sides.one->has_received(30));
   std::vector<uint64_t> sizes;
   for (int i = 0; i < 5; ++i) sizes.insert(sizes.end(), {3 << 20, 20000, 10, 4 << 20, 0});
   std::vector<uint64_t> along_the_pipe;
   int goodbyes = 0;
-  int express = 0;  // which overtakes, but is not overtaken by goodbyes
+  int express = 0;  // may overtake, but goodbyes do not overtake it
   for (const uint64_t size : sides.one->received_sizes()) {
     if (size == kExpress) {
       ++express;
@@ -64,8 +64,7 @@ TEST_F(TensorPipeStagingTest, OvertakesNothingAndIsNotOvertaken) {
   EXPECT_TRUE(sides.zero->comes_to_hold(0));
 }
 
-// Others get what is theirs meanwhile.
-TEST_F(TensorPipeStagingTest, HoldsUpNobodyElse) {
+TEST_F(TensorPipeStagingTest, DoesNotBlockOtherWorkers) {
   const Array array = array_of(1000);
   const auto store = core::make_inproc_store();
   std::array<std::unique_ptr<Side>, 3> sides;
@@ -89,7 +88,7 @@ TEST_F(TensorPipeStagingTest, HoldsUpNobodyElse) {
   EXPECT_TRUE(sides[1]->has_received(2));
 }
 
-TEST_F(TensorPipeStagingTest, AbortGivesBackWhatIsBeingCopied) {
+TEST_F(TensorPipeStagingTest, AbortReleasesCopiesInProgress) {
   const Array array = array_of(1000);
   Sides sides(agent(), kMapped);
   cuda_double_hold(1);
@@ -101,7 +100,7 @@ TEST_F(TensorPipeStagingTest, AbortGivesBackWhatIsBeingCopied) {
   EXPECT_TRUE(sides.zero->comes_to_hold(0));
 }
 
-TEST_F(TensorPipeStagingTest, WhatHasNoPlaceIsDeliveredWithoutItsBuffers) {
+TEST_F(TensorPipeStagingTest, OutOfMemoryDeliversWithoutBuffers) {
   const Array array = array_of(1000);
   Sides sides(agent(), kMapped);
   cuda_double_fail("cuMemAlloc_v2", 1, 2, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plugin's backend, from its file, and the time that every wait of these tests has.
+// The plugin's backend, loaded from its file, and the time limit of waits.
 #pragma once
 
 #include "rpc/sides.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fault.hpp"
+#include "errors.hpp"
 
 #include <tensorpipe/tensorpipe.h>
 
@@ -9,7 +9,7 @@
 
 namespace backplane::tensorpipe {
 
-bool says_end_of_peer(const std::string& text) {
+bool text_says_peer_gone(const std::string& text) {
   std::string lower = text;
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   constexpr std::array kWords = {
@@ -19,13 +19,13 @@ bool says_end_of_peer(const std::string& text) {
                      [&lower](const char* words) { return lower.find(words) != std::string::npos; });
 }
 
-bool is_end_of_peer(const ::tensorpipe::Error& error) {
+bool is_peer_gone(const ::tensorpipe::Error& error) {
   return error.isOfType<::tensorpipe::EOFError>() || error.isOfType<::tensorpipe::PipeClosedError>() ||
-         error.isOfType<::tensorpipe::transport::ConnectionClosedError>() || says_end_of_peer(error.what());
+         error.isOfType<::tensorpipe::transport::ConnectionClosedError>() || text_says_peer_gone(error.what());
 }
 
 sdk::Failure failure_of(const ::tensorpipe::Error& error, int peer) {
-  if (is_end_of_peer(error)) {
+  if (is_peer_gone(error)) {
     return sdk::Failure(BP_PEER_LOST,
                         "the connection to rank " + std::to_string(peer) + " broke (" + error.what() + ")", peer);
   }
