@@ -16,7 +16,7 @@ forbid() {
 }
 
 quoted='^ *# *include *["<]'
-headers=$(cd core/include/backplane && printf '%s|' *.h *.hpp */*.hpp)
+headers=$(cd core/include/backplane && printf '%s|' *.h *.hpp */*.hpp */*/*.hpp)
 headers=${headers%|}
 api="backplane/(${headers//./\\.})[\">]"
 inside='(store|schedule|reduce|plugin|registry|group|rpc|capi|options)/[a-z_]+\.hpp'
@@ -27,7 +27,9 @@ forbid sdk/include "$quoted($api|$inside)" 'the SDK knows the ABI and base alone
 forbid plugins "$quoted($api|$inside)" 'a plugin sees no header of the core'
 forbid core "$quoted"'backplane/sdk/' 'the core does not use the SDK'
 forbid core/src "$quoted"'(zmq|gloo|nccl|mpi)' 'the core uses no transport library'
-forbid tools "$quoted($inside)" 'tools use the public API'
+for part in tools/backplane tools/bench/measure tools/bench/peers; do # tools/bench/programs measure parts of the core
+  forbid "$part" "$quoted($inside)" 'tools use the public API'
+done
 forbid share "$quoted$inside" 'examples use public headers'
 
 # Inside the C++ API: programs, tests and examples alone include compat/, no program includes detail/, and few headers are
