@@ -19,7 +19,10 @@ quoted='^ *# *include *["<]'
 headers=$(cd core/include/backplane && printf '%s|' *.h *.hpp */*.hpp */*/*.hpp)
 headers=${headers%|}
 api="backplane/(${headers//./\\.})[\">]"
-inside='(store|schedule|reduce|plugin|registry|group|rpc|capi|options)/[a-z_]+\.hpp'
+# Arrows inside the core: a folder includes only folders to its left.
+order=(options security liveness store rendezvous schedule reduce plugin registry group rpc capi)
+folders=$(IFS='|'; echo "${order[*]}")
+inside="($folders)/[a-z_]+\.hpp"
 
 forbid core/abi "$quoted(fmt|boost|backplane/(base|sdk)|$api|$inside)" 'the ABI depends on nothing'
 forbid base "$quoted(fmt|boost|backplane/sdk|$api|$inside)" 'base knows the ABI alone'
@@ -60,8 +63,12 @@ matches "$compat" '#include "backplane/compat/streams.hpp"'
 matches "$quoted($api|$inside)" '#include <backplane/rpc.h>'
 matches "$quoted($api|$inside)" '  # include "store/store.hpp"'
 
-# Arrows inside the core: a folder includes only folders to its left.
-order=(options store schedule reduce plugin registry group rpc capi)
+for folder in core/src/*/; do
+  [[ " ${order[*]} " == *" $(basename "$folder") "* ]] || { echo "$folder has no place in the order of folders"; failed=1; }
+done
+for file in core/src/*.?pp; do
+  forbid "$file" "$quoted$inside" "$file, which all folders use, must not include a folder's header"
+done
 for i in "${!order[@]}"; do
   [ -d "core/src/${order[$i]}" ] || { echo "there is no core/src/${order[$i]}"; failed=1; continue; }
   for later in "${order[@]:$((i + 1))}"; do

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What comes to a store's port: any bytes are a frame or not, a frame that was understood is understood the same when
-// it is written out again, whatever requests several clients send in whatever order, the board and the roster behind
-// the port keep their accounts, and in secure mode nothing is opened but what was sealed, as it was, in its turn.
+// it is written out again, whatever requests several clients send in whatever order, the board and the membership table
+// behind the port keep their accounts, and in secure mode nothing is opened but what was sealed, as it was, in its
+// turn.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -11,11 +12,11 @@
 #include <string_view>
 #include <utility>
 
+#include "liveness/membership_table.hpp"
 #include "reached.hpp"
+#include "security/handshake.hpp"
+#include "security/secret.hpp"
 #include "store/board.hpp"
-#include "store/handshake.hpp"
-#include "store/roster.hpp"
-#include "store/secret.hpp"
 #include "store/wire.hpp"
 
 namespace {
@@ -35,7 +36,7 @@ Reached agreed("a key was agreed on");
 Reached opened_sealed("a sealed frame was opened");
 Reached refused_changed("a changed frame was refused");
 Reached served_board("the board had a request");
-Reached served_roster("the roster had a request");
+Reached served_members("the membership table had a request");
 Reached told_loss("a loss was told");
 
 void require(bool truth) {
@@ -137,9 +138,9 @@ void check_seal(std::string_view bytes) {
 void serve(std::string_view bytes) {
   constexpr ClientId kClients = 4;
   Board board([](const Answer&) {});
-  Roster roster([](ClientId client, const Push& push) {
-    require(client < kClients && push.text.size() <= kMaxNoticeSize);
-    check_push(decode_reply(body(encode(push)))->payload);
+  MembershipTable members([](ClientId client, const std::string& scope, const Loss& loss) {
+    require(client < kClients && loss.text.size() <= kMaxNoticeSize);
+    check_push(decode_reply(body(encode(Push{Push::Kind::kNotice, scope, loss.rank, loss.text})))->payload);
     told_loss.mark();
   });
   while (bytes.size() >= 2) {
@@ -148,11 +149,11 @@ void serve(std::string_view bytes) {
     const std::string_view one = bytes.substr(2, static_cast<unsigned char>(bytes[1]));
     bytes.remove_prefix(2 + one.size());
     if (ends) {
-      roster.lose(client, one);
+      members.lose(client, one);
       if (one.empty()) continue;  // silent, but still there
-      roster.forget(client);
+      members.forget(client);
       board.forget(client);
-      require(!roster.holds(client));
+      require(!members.holds(client));
       continue;
     }
     auto request = decode_request(one);
@@ -161,29 +162,29 @@ void serve(std::string_view bytes) {
       const auto rank = static_cast<int32_t>(request->number);
       const std::string scope = request->texts.empty() ? "" : request->texts.front();
       if (request->operation == Operation::kEnroll) {
-        roster.enroll(client, scope, rank, request->texts.size() < 2 ? "" : request->texts[1]);
+        members.enroll(client, scope, rank, request->texts.size() < 2 ? "" : request->texts[1]);
       } else if (request->operation == Operation::kWithdraw) {
-        roster.withdraw(client, scope, rank);
+        members.withdraw(client, scope, rank);
       } else if (request->operation == Operation::kGoodbye) {
-        roster.goodbye(client);
-        require(!roster.holds(client));
+        members.goodbye(client);
+        require(!members.holds(client));
       } else if (request->operation == Operation::kFates) {
-        check_fates(encode_fates(roster.fates(scope)));
+        check_fates(encode_fates(members.fates(scope)));
       } else {
         board.handle(client, std::move(*request));
         served_board.mark();
         continue;
       }
-      served_roster.mark();
+      served_members.mark();
     } catch (const Error& e) {
       require(e.status() == BP_INVALID);
     }
   }
   for (ClientId client = 0; client < kClients; ++client) {
-    roster.forget(client);
+    members.forget(client);
     board.forget(client);
   }
-  require(roster.entries() == 0 && board.waiting() == 0);
+  require(members.entries() == 0 && board.waiting() == 0);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "store/secret.hpp"
+#include "security/secret.hpp"
 #include "store/store_fixture.hpp"
 
 namespace backplane::core {

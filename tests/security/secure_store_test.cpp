@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "log.hpp"
+#include "security/connection_limiter.hpp"
+#include "security/handshake.hpp"
 #include "security/relay.hpp"
-#include "store/handshake.hpp"
-#include "store/secret.hpp"
+#include "security/secret.hpp"
 #include "store/store_fixture.hpp"
-#include "store/strangers.hpp"
 #include "store/wire.hpp"
 
 namespace backplane::core {
@@ -222,7 +222,7 @@ TEST_F(SecureStore, ACutConnectionIsNoAnswer) {
 
 TEST_F(SecureStore, KeysOfSmallOrderAreRefused) {
   const int fd = dial_loopback(options_.port);
-  send_all(fd, encode_key_offer(std::string(kPublicKeySize, '\0')));
+  send_all(fd, encode_key_offer(std::string(kKeySize, '\0')));
   EXPECT_EQ(drain(fd), "");
   ::close(fd);
   expect_service();
@@ -241,7 +241,7 @@ TEST_F(SecureStore, SomebodyWithoutTheSecretCannotGoOnAfterTheKeys) {
   const int fd = dial_loopback(options_.port);
   send_all(fd, encode_key_offer(KeyExchange(KeyExchange::End::kClient).public_key()));
   send_all(fd, Packer().u32(1U << 20).bytes());  // more than a Hello may have: closed before anything is kept
-  EXPECT_EQ(drain(fd).size(), encode_key_answer(std::string(kPublicKeySize, 'k')).size());
+  EXPECT_EQ(drain(fd).size(), encode_key_answer(std::string(kKeySize, 'k')).size());
   ::close(fd);
 }
 
@@ -249,8 +249,8 @@ TEST_F(SecureStore, SomebodyWithoutTheSecretCannotGoOnAfterTheKeys) {
 TEST_F(SecureStore, AFloodKeepsNoRankOut) {
   rlimit limit = {};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  const size_t flood = std::min<size_t>(most_strangers() + 100, static_cast<size_t>(limit.rlim_cur) / 2);
-  ASSERT_GT(flood, most_strangers());
+  const size_t flood = std::min<size_t>(max_pending_connections() + 100, static_cast<size_t>(limit.rlim_cur) / 2);
+  ASSERT_GT(flood, max_pending_connections());
   std::vector<int> idle;
   for (size_t i = 0; i < flood; ++i) idle.push_back(dial_loopback(options_.port));
   std::atomic<bool> over = false;
@@ -280,34 +280,34 @@ TEST_F(SecureStore, AFloodKeepsNoRankOut) {
   for (const int fd : idle) ::close(fd);
 }
 
-TEST(Strangers, TheOldestOfTheSameAddressGoes) {
+TEST(ConnectionLimiter, TheOldestOfTheSameAddressGoes) {
   using boost::asio::ip::make_address;
-  Strangers strangers(6, 3);
+  ConnectionLimiter limiter(6, 3);
   const auto a = make_address("10.0.0.1");
   const auto b = make_address("10.0.0.2");
   const auto c = make_address("10.0.0.3");
-  for (const ClientId id : {1, 2, 3}) EXPECT_FALSE(strangers.admit(id, a));
-  EXPECT_EQ(strangers.admit(4, a), ClientId{1});
-  strangers.leave(1);  // once more, as its session closes
-  EXPECT_EQ(strangers.size(), 3U);
-  EXPECT_FALSE(strangers.admit(5, b));
-  EXPECT_FALSE(strangers.admit(6, b));
-  EXPECT_FALSE(strangers.admit(7, c));
-  EXPECT_EQ(strangers.admit(8, c), ClientId{2}) << "of the address that has the most";
-  strangers.leave(5);
-  EXPECT_FALSE(strangers.admit(9, b));
+  for (const ConnectionId id : {1, 2, 3}) EXPECT_FALSE(limiter.admit(id, a));
+  EXPECT_EQ(limiter.admit(4, a), ConnectionId{1});
+  limiter.leave(1);  // once more, as its session closes
+  EXPECT_EQ(limiter.size(), 3U);
+  EXPECT_FALSE(limiter.admit(5, b));
+  EXPECT_FALSE(limiter.admit(6, b));
+  EXPECT_FALSE(limiter.admit(7, c));
+  EXPECT_EQ(limiter.admit(8, c), ConnectionId{2}) << "of the address that has the most";
+  limiter.leave(5);
+  EXPECT_FALSE(limiter.admit(9, b));
 }
 
-TEST(Strangers, ANetworkOfIpv6CountsAsOneAddress) {
+TEST(ConnectionLimiter, ANetworkOfIpv6CountsAsOneAddress) {
   using boost::asio::ip::make_address;
-  Strangers strangers(6, 2);
-  EXPECT_FALSE(strangers.admit(1, make_address("2001:db8::1")));
-  EXPECT_FALSE(strangers.admit(2, make_address("2001:db8::2")));
-  EXPECT_EQ(strangers.admit(3, make_address("2001:db8::3")), ClientId{1});
-  EXPECT_FALSE(strangers.admit(4, make_address("2001:db8:1::3")));
+  ConnectionLimiter limiter(6, 2);
+  EXPECT_FALSE(limiter.admit(1, make_address("2001:db8::1")));
+  EXPECT_FALSE(limiter.admit(2, make_address("2001:db8::2")));
+  EXPECT_EQ(limiter.admit(3, make_address("2001:db8::3")), ConnectionId{1});
+  EXPECT_FALSE(limiter.admit(4, make_address("2001:db8:1::3")));
 }
 
-TEST(Strangers, AWildcardIsRefusedWithASecretToo) {
+TEST(ConnectionLimiter, AWildcardIsRefusedWithASecretToo) {
   TcpStoreOptions options;
   options.secret = secret();
   options.host = "0.0.0.0";

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "callback_space.hpp"
-#include "store/wording.hpp"
 #include "store_fixture.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 namespace {

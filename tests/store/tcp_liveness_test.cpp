@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "store/environment.hpp"
+#include "liveness/heartbeat.hpp"
 #include "store/wire.hpp"
 #include "store_fixture.hpp"
 
@@ -262,7 +262,7 @@ TEST_F(TcpLiveness, TheEndOfTheServerIsALoss) {
                            " (host, pid 5), through which the ranks watch over each other, is lost: its process ended");
 }
 
-// Strangers, and clients that lie about others, cannot end anybody.
+// ConnectionLimiter, and clients that lie about others, cannot end anybody.
 TEST_F(TcpLiveness, HostileBytesLoseNobody) {
   const auto store = connect();
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());

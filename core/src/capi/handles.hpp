@@ -15,7 +15,7 @@
 #include "handle.hpp"
 #include "interrupt.hpp"
 #include "registry/registry.hpp"
-#include "store/rendezvous.hpp"
+#include "rendezvous/rendezvous.hpp"
 
 struct bp_store : backplane::core::Handle<bp_store> {
   std::shared_ptr<backplane::core::Store> store;

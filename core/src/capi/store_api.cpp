@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "capi/handles.hpp"
+#include "security/secret.hpp"
 #include "store/callbacks.hpp"
-#include "store/secret.hpp"
 #include "store/tcp_address.hpp"
 
 namespace backplane::core {

@@ -7,9 +7,10 @@
 #include <numeric>
 
 #include "capi/handles.hpp"
+#include "liveness/process_identity.hpp"
 #include "log.hpp"
 #include "registry/selection.hpp"
-#include "store/round.hpp"
+#include "rendezvous/round.hpp"
 
 namespace backplane::core {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "group/pass.hpp"
 #include "group/watchdog.hpp"
-#include "store/waiting.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 namespace {

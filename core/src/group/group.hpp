@@ -28,7 +28,7 @@
 #include "group/verdict.hpp"
 #include "registry/selection.hpp"
 #include "registry/tuning.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "store/rendezvous.hpp"
-#include "store/waiting.hpp"
+#include "liveness/process_identity.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 namespace {

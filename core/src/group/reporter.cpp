@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "store/waiting.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 namespace {

@@ -8,7 +8,7 @@
 #include "group/pass.hpp"
 #include "group/watchdog.hpp"
 #include "interrupt.hpp"
-#include "store/waiting.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 namespace {

@@ -8,7 +8,7 @@
 #include "group/group.hpp"
 #include "group/pass.hpp"
 #include "store/store.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 namespace {

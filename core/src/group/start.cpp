@@ -8,11 +8,12 @@
 #include "group/group.hpp"
 #include "group/pass.hpp"
 #include "group/watchdog.hpp"
+#include "liveness/process_identity.hpp"
 #include "log.hpp"
 #include "reduce/combine.hpp"
 #include "registry/choice.hpp"
 #include "registry/tuning.hpp"
-#include "store/rendezvous.hpp"
+#include "rendezvous/rendezvous.hpp"
 
 namespace backplane::core {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "group/group.hpp"
 #include "group/pass.hpp"
+#include "liveness/process_identity.hpp"
 #include "reduce/combine.hpp"
-#include "store/rendezvous.hpp"
 
 namespace backplane::core {
 

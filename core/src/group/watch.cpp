@@ -15,8 +15,8 @@
 
 #include "group/exchange.hpp"
 #include "group/group.hpp"
+#include "liveness/process_identity.hpp"
 #include "log.hpp"
-#include "store/rendezvous.hpp"
 
 namespace backplane::core {
 namespace {

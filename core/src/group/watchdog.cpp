@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "store/waiting.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 namespace {

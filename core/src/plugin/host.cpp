@@ -11,7 +11,7 @@
 #include "log.hpp"
 #include "reduce/combine.hpp"
 #include "reduce/reduce.hpp"
-#include "store/secret.hpp"
+#include "security/secret.hpp"
 
 namespace backplane::core {
 namespace {

@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "error.hpp"
-#include "store/secret.hpp"
+#include "security/secret.hpp"
 
 namespace backplane::core {
 namespace {

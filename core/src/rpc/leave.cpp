@@ -10,7 +10,7 @@
 #include "log.hpp"
 #include "rpc/caught.hpp"
 #include "rpc/worker.hpp"
-#include "store/waiting.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core::rpc {
 namespace {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "store/waiting.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core::rpc {
 namespace {

@@ -4,7 +4,8 @@
 #include <new>
 
 #include "error.hpp"
-#include "store/wording.hpp"
+#include "store/checks.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 namespace {
@@ -37,7 +38,7 @@ void check_request(const StoreRequest& request) {
     case Operation::kNumKeys:
     case Operation::kCancel:
       return expect(0);
-    case Operation::kEnroll:  // these are the roster's
+    case Operation::kEnroll:  // these are the members's
     case Operation::kWithdraw:
     case Operation::kGoodbye:
     case Operation::kFates:

@@ -12,12 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "liveness/membership_table.hpp"
 #include "store/table.hpp"
 #include "store/wire.hpp"
 
 namespace backplane::core {
-
-using ClientId = uint64_t;
 
 struct Answer {
   ClientId client = 0;

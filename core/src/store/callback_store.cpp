@@ -12,12 +12,13 @@
 #include <type_traits>
 #include <utility>
 
+#include "liveness/rank_list.hpp"
 #include "store/callbacks.hpp"
+#include "store/checks.hpp"
 #include "store/interruption.hpp"
-#include "store/rank_list.hpp"
 #include "store/store.hpp"
-#include "store/waiting.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 namespace {

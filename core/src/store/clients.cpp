@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "error.hpp"
-#include "store/waiting.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 

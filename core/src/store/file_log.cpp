@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "error.hpp"
-#include "store/secret.hpp"
+#include "security/secret.hpp"
 #include "store/store.hpp"
 #include "store/wire.hpp"
 

@@ -8,12 +8,13 @@
 #include <mutex>
 #include <utility>
 
+#include "liveness/file_membership.hpp"
+#include "store/checks.hpp"
 #include "store/file_log.hpp"
-#include "store/file_membership.hpp"
 #include "store/interruption.hpp"
 #include "store/store.hpp"
-#include "store/waiting.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 namespace {

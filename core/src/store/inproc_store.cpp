@@ -6,12 +6,13 @@
 #include <mutex>
 #include <utility>
 
+#include "liveness/membership_table.hpp"
+#include "store/checks.hpp"
 #include "store/interruption.hpp"
-#include "store/roster.hpp"
 #include "store/store.hpp"
 #include "store/table.hpp"
-#include "store/waiting.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 namespace {
@@ -21,7 +22,7 @@ struct Memory {
   std::condition_variable changed;  // a key was set, or a handle was interrupted
   Table table;                      // guarded by mutex
   // Threads do not die alone, so that nobody is ever lost; but ranks depart. Guarded by mutex.
-  Roster roster{[](ClientId, const Push&) {}};
+  MembershipTable members{[](ClientId, const std::string&, const Loss&) {}};
   ClientId last_client = 0;
 };
 
@@ -31,11 +32,11 @@ class InprocMembership final : public Membership {
       : memory_(std::move(memory)), scope_(enrolment.scope), rank_(enrolment.rank) {
     const std::lock_guard lock(memory_->mutex);
     client_ = ++memory_->last_client;
-    memory_->roster.enroll(client_, scope_, rank_, enrolment.identity);
+    memory_->members.enroll(client_, scope_, rank_, enrolment.identity);
   }
   ~InprocMembership() override {
     const std::lock_guard lock(memory_->mutex);
-    memory_->roster.withdraw(client_, scope_, rank_);
+    memory_->members.withdraw(client_, scope_, rank_);
   }
   InprocMembership(const InprocMembership&) = delete;
   InprocMembership& operator=(const InprocMembership&) = delete;
@@ -44,7 +45,7 @@ class InprocMembership final : public Membership {
 
   Fates fates(Deadline) override {
     const std::lock_guard lock(memory_->mutex);
-    return memory_->roster.fates(scope_);
+    return memory_->members.fates(scope_);
   }
 
  private:

@@ -3,8 +3,8 @@
 // A view of another store that sees only the keys with its prefix.
 #include <utility>
 
+#include "store/checks.hpp"
 #include "store/store.hpp"
-#include "store/wording.hpp"
 
 namespace backplane::core {
 namespace {

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The key-value store through which ranks meet, and which tells them of each other's death: an interface with five
-// implementations (TCP, file, in-process, callbacks of the program, and a prefix view of another store). All functions
-// may be called from any thread and throw core::Error. A deadline that has passed still asks once ("0 does not wait");
-// when a call that changes something ends in BP_TIMEOUT or BP_PEER_LOST, the change may or may not have been made.
+// The key-value store through which ranks meet and learn of each other's death. Five implementations: TCP, file,
+// in-process, callbacks of the program, and a prefix view of another store.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +14,9 @@
 
 #include "deadline.hpp"
 #include "error.hpp"
+#include "liveness/heartbeat.hpp"
+#include "liveness/key_value_space.hpp"
+#include "liveness/membership.hpp"
 
 struct bp_store_callbacks;
 
@@ -29,76 +28,10 @@ inline constexpr size_t kMaxKeySize = 4096;                // bytes, with all pr
 inline constexpr size_t kMaxValueSize = size_t{64} << 20;  // bytes
 inline constexpr size_t kMaxKeys = 65536;                  // in one wait or check
 
-// How often those who watch over each other give a sign of life, and after how long a silence one counts as lost.
-struct Heartbeat {
-  int64_t interval_ns = 1'000'000'000;
-  int64_t limit_ns = 10'000'000'000;
-
-  // How often the silence of others is looked at: often enough for small limits, too.
-  int64_t tick_ns() const { return std::min(interval_ns, limit_ns / 4); }
-};
-inline constexpr int64_t kShortestBeatNs = 10'000'000;
-inline constexpr int64_t kLongestBeatNs = INT64_C(3600) * 1'000'000'000;  // of the interval and of the limit
-// From 10 ms to 1 h, and the limit at least twice the interval, or one late sign of life would be taken for a death.
-inline bool sound(const Heartbeat& heartbeat) {
-  return heartbeat.interval_ns >= kShortestBeatNs && heartbeat.limit_ns <= kLongestBeatNs &&
-         heartbeat.limit_ns / 2 >= heartbeat.interval_ns;
-}
-
-// Why somebody is not there any more. A rank departs by withdrawing; one whose process or connection ends before that,
-// or from which nothing is heard for too long, is lost.
-enum class Fate : uint8_t { kLost = 1, kDeparted = 2 };
-using Fates = std::map<int32_t, Fate>;  // by rank
-
-// News of a death.
-struct Loss {
-  int32_t rank = -1;   // of the scope; of a lost store: the rank that served it, -1 if none did
-  bool store = false;  // the store itself is gone, so that no further death is heard of
-  std::string text;    // "rank 3 (host, pid 17) is lost: its process ended", the same for all who are told
-};
-
-struct Enrolment {
-  std::string scope;  // keeps groups apart that number their ranks each in their own way; a prefix store adds its own
-  int32_t rank = -1;  // -1: only to be told of the losses of others
-  std::string identity;  // "host, pid 17"
-};
-
-// A rank's place among those who watch over each other. Destroying it withdraws the rank, which takes at most a second,
-// and waits for a callback that is running.
-class Membership {
- public:
-  virtual ~Membership() = default;
-  // Does this store notice losses at all? One in the memory of a process does not.
-  virtual bool watches() const = 0;
-  // All who are lost or have departed by now.
-  virtual Fates fates(Deadline deadline) = 0;
-};
-
 class Secret;
 
-class Store {
+class Store : public KeyValueSpace {
  public:
-  virtual ~Store() = default;
-
-  // Sets a value, replacing an earlier one.
-  virtual void set(std::string_view key, std::string_view value, Deadline deadline) = 0;
-  // Waits until the key exists. BP_TIMEOUT names the key.
-  virtual std::string get(std::string_view key, Deadline deadline) = 0;
-  // Adds to a counter kept as decimal text (a missing one counts as 0); returns the sum. BP_INVALID if the value that
-  // stands there is not a decimal number.
-  virtual int64_t add(std::string_view key, int64_t delta, Deadline deadline) = 0;
-  // Waits until all keys exist. BP_TIMEOUT names the missing ones (the first few of them).
-  virtual void wait(const std::vector<std::string>& keys, Deadline deadline) = 0;
-  // Do all keys exist now?
-  virtual bool check(const std::vector<std::string>& keys, Deadline deadline) = 0;
-  // Sets the key to `desired` if its value equals `expected` (an empty one also matches a missing key). Returns the
-  // value that stands there afterwards (empty if the key is missing and did not match).
-  virtual std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                                  Deadline deadline) = 0;
-  // Removes the key; was there one?
-  virtual bool remove(std::string_view key, Deadline deadline) = 0;
-  // How many keys there are, in the whole store also when asked through a prefix.
-  virtual int64_t num_keys(Deadline deadline) = 0;
   // Enters a rank into a scope: from now on all others of the scope are told when it is lost, and `on_loss` is called
   // for each loss of the others, also for those that were before, in the same order on all ranks. Where a rank is
   // entered twice, the first one counts. The callback runs on a thread of the store, must not block, and must not

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "error.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 

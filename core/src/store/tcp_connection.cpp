@@ -8,8 +8,8 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
-#include "store/roster.hpp"
-#include "store/waiting.hpp"
+#include "liveness/membership_table.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 
@@ -49,7 +49,7 @@ Connection::Connection(std::unique_ptr<Link> link, std::string where)
     : where_(std::move(where)),
       link_(std::move(link)),
       beat_timer_(link_->io),
-      parting_(Parting::Turn::kClients, [this](const Deadline& deadline) { part(deadline); }) {
+      exit_handler_(ExitHandler::Turn::kClients, [this](const Deadline& deadline) { part(deadline); }) {
   read_size();
   thread_ = start_quiet_thread("bp-store-client", [this] { run(); });
 }

@@ -19,8 +19,8 @@
 #include <string>
 #include <thread>
 
+#include "liveness/exit_handler.hpp"
 #include "store/interruption.hpp"
-#include "store/parting.hpp"
 #include "store/tcp_dial.hpp"
 #include "store/wire.hpp"
 
@@ -121,7 +121,7 @@ class Connection {
 
   std::atomic<bool> parted_ = false;  // this process ends: nobody is to be told of anything
   std::thread thread_;
-  const Parting parting_;
+  const ExitHandler exit_handler_;
 };
 
 }  // namespace backplane::core

@@ -14,9 +14,9 @@
 #include <thread>
 #include <utility>
 
-#include "store/waiting.hpp"
 #include "store/wire.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 

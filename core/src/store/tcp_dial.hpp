@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "store/handshake.hpp"
+#include "security/handshake.hpp"
 #include "store/store.hpp"
 #include "store/tcp_address.hpp"
 #include "store/wire.hpp"

@@ -19,21 +19,20 @@
 #include <thread>
 #include <utility>
 
+#include "liveness/exit_handler.hpp"
+#include "liveness/membership_table.hpp"
+#include "liveness/process_identity.hpp"
 #include "log.hpp"
+#include "security/connection_limiter.hpp"
+#include "security/secret.hpp"
 #include "store/board.hpp"
 #include "store/clients.hpp"
-#include "store/environment.hpp"
-#include "store/parting.hpp"
-#include "store/rendezvous.hpp"
-#include "store/roster.hpp"
-#include "store/secret.hpp"
 #include "store/store.hpp"
-#include "store/strangers.hpp"
 #include "store/tcp_address.hpp"
 #include "store/tcp_session.hpp"
-#include "store/waiting.hpp"
 #include "store/wire.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
+#include "waiting.hpp"
 
 namespace backplane::core {
 
@@ -158,7 +157,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     const auto from = socket.remote_endpoint(error).address();
     if (error) return;  // gone already
     const ClientId id = ++last_client_;
-    if (const auto displaced = strangers_.admit(id, from)) {
+    if (const auto displaced = limiter_.admit(id, from)) {
       const auto found = sessions_.find(*displaced);
       if (found != sessions_.end()) std::shared_ptr(found->second)->close("others came before it said who it is");
     }
@@ -182,7 +181,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     }
     Welcome welcome = judge(hello);
     if (welcome.status == BP_OK) {
-      strangers_.leave(session.id());
+      limiter_.leave(session.id());
       const std::string rank = hello.rank < 0 ? "" : fmt::format("rank {} at ", hello.rank);
       clients_.enter(session.id(), rank + session.remote_address());
     }
@@ -260,7 +259,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     }
   }
 
-  // Changes or reads the roster; the answer's payload.
+  // Changes or reads the members; the answer's payload.
   std::string note(ClientId client, const StoreRequest& request) {
     const auto& texts = request.texts;
     const auto expect = [&texts](size_t count) {
@@ -271,21 +270,21 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     switch (request.operation) {
       case Operation::kEnroll: {
         expect(2);
-        const bool held = roster_.enroll(client, texts[0], rank, texts[1]);
+        const bool held = members_.enroll(client, texts[0], rank, texts[1]);
         if (held && rank >= 0) clients_.enter(client, fmt::format("rank {} ({})", rank, texts[1]));
         keep_watch();
         return held ? "1" : "0";
       }
       case Operation::kWithdraw:
         expect(1);
-        roster_.withdraw(client, texts[0], rank);
+        members_.withdraw(client, texts[0], rank);
         return {};
       case Operation::kFates:
         expect(1);
-        return encode_fates(roster_.fates(texts[0]));
+        return encode_fates(members_.fates(texts[0]));
       default:
         expect(0);
-        roster_.goodbye(client);
+        members_.goodbye(client);
         return {};
     }
   }
@@ -312,20 +311,20 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     looked_ = now;
     for (const auto& [id, session] : sessions_) {
       if (late || session->speaks()) session->hear(now);
-      if (now - session->heard() > std::chrono::nanoseconds(heartbeat_.limit_ns) && roster_.holds(id)) {
-        roster_.lose(id, silence_text(heartbeat_));  // it stays connected, to learn of it when it goes on
+      if (now - session->heard() > std::chrono::nanoseconds(heartbeat_.limit_ns) && members_.holds(id)) {
+        members_.lose(id, silence_text(heartbeat_));  // it stays connected, to learn of it when it goes on
       }
     }
-    watching_ = roster_.entries() > 0;
+    watching_ = members_.entries() > 0;
     if (watching_) watch_later();
   }
 
   void on_closed(Session& session) override {
-    strangers_.leave(session.id());
+    limiter_.leave(session.id());
     clients_.leave(session.id());
     board_.forget(session.id());
-    roster_.lose(session.id(), session.why_closed());
-    roster_.forget(session.id());
+    members_.lose(session.id(), session.why_closed());
+    members_.forget(session.id());
     sessions_.erase(session.id());
   }
 
@@ -353,18 +352,20 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   asio::steady_timer accept_timer_{io_};
   asio::steady_timer part_timer_{io_};
   Board board_{[this](Answer answer) { deliver(std::move(answer)); }};
-  Roster roster_{[this](ClientId client, const Push& push) { tell(client, push); }};
+  MembershipTable members_{[this](ClientId client, const std::string& scope, const Loss& loss) {
+    tell(client, {Push::Kind::kNotice, scope, loss.rank, loss.text});
+  }};
   asio::steady_timer watch_timer_{io_};
   bool watching_ = false;
   Clock::time_point looked_ = Clock::now();
   std::map<ClientId, std::shared_ptr<Session>> sessions_;
   ClientId last_client_ = 0;
-  const size_t most_strangers_ = most_strangers();
-  Strangers strangers_{most_strangers_, most_strangers_ / 2};
+  const size_t max_pending_connections_ = max_pending_connections();
+  ConnectionLimiter limiter_{max_pending_connections_, max_pending_connections_ / 2};
   size_t turned_away_ = 0;
   Clock::time_point next_warning_ = Clock::time_point::min();
   std::thread thread_;
-  const Parting parting_{Parting::Turn::kServers, [this](const Deadline& deadline) { part(deadline); }};
+  const ExitHandler exit_handler_{ExitHandler::Turn::kServers, [this](const Deadline& deadline) { part(deadline); }};
 };
 
 }  // namespace

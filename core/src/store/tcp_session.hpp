@@ -13,8 +13,8 @@
 #include <optional>
 #include <string>
 
+#include "security/handshake.hpp"
 #include "store/board.hpp"
-#include "store/handshake.hpp"
 #include "store/tcp_address.hpp"
 #include "store/wire.hpp"
 

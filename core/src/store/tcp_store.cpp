@@ -5,9 +5,10 @@
 #include <memory>
 #include <utility>
 
+#include "store/checks.hpp"
 #include "store/store.hpp"
 #include "store/tcp_connection.hpp"
-#include "store/wording.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 namespace {

@@ -3,66 +3,6 @@
 
 namespace backplane::core {
 
-Packer& Packer::u8(uint8_t value) {
-  bytes_ += static_cast<char>(value);
-  return *this;
-}
-
-Packer& Packer::u32(uint32_t value) {
-  for (int shift = 0; shift < 32; shift += 8) u8(static_cast<uint8_t>(value >> shift));
-  return *this;
-}
-
-Packer& Packer::u64(uint64_t value) {
-  for (int shift = 0; shift < 64; shift += 8) u8(static_cast<uint8_t>(value >> shift));
-  return *this;
-}
-
-Packer& Packer::text(std::string_view value) { return u32(static_cast<uint32_t>(value.size())).raw(value); }
-
-Packer& Packer::raw(std::string_view value) {
-  bytes_ += value;
-  return *this;
-}
-
-std::string Packer::frame(size_t more) const {
-  Packer framed;
-  framed.u32(static_cast<uint32_t>(bytes_.size() + more)).raw(bytes_);
-  return framed.bytes_;
-}
-
-std::string_view Unpacker::raw(size_t size) {
-  if (size > bytes_.size()) {
-    good_ = false;
-    bytes_ = {};
-    return {};
-  }
-  const std::string_view taken = bytes_.substr(0, size);
-  bytes_.remove_prefix(size);
-  return taken;
-}
-
-std::string_view Unpacker::rest() { return raw(bytes_.size()); }
-
-uint8_t Unpacker::u8() {
-  const auto taken = raw(1);
-  return taken.empty() ? uint8_t{0} : static_cast<uint8_t>(taken[0]);
-}
-
-uint32_t Unpacker::u32() {
-  uint32_t value = 0;
-  for (int shift = 0; shift < 32; shift += 8) value |= uint32_t{u8()} << shift;
-  return value;
-}
-
-uint64_t Unpacker::u64() {
-  uint64_t value = 0;
-  for (int shift = 0; shift < 64; shift += 8) value |= uint64_t{u8()} << shift;
-  return value;
-}
-
-std::string_view Unpacker::text() { return raw(u32()); }
-
 std::string encode_key_offer(std::string_view public_key) {
   return Packer().raw(kMagic).u32(kSecureVersion).raw(public_key).frame();
 }
@@ -121,7 +61,7 @@ std::string encode_fates(const Fates& fates) {
 std::optional<std::string> decode_key_offer(std::string_view bytes) {
   Unpacker fields(bytes);
   if (fields.raw(kMagic.size()) != kMagic || fields.u32() != kSecureVersion) return std::nullopt;
-  std::string key(fields.raw(kPublicKeySize));
+  std::string key(fields.raw(kKeySize));
   if (!fields.complete()) return std::nullopt;
   return key;
 }
@@ -129,7 +69,7 @@ std::optional<std::string> decode_key_offer(std::string_view bytes) {
 std::optional<std::string> decode_key_answer(std::string_view bytes) {
   Unpacker fields(bytes);
   if (fields.raw(kMagic.size()) != kMagic || fields.u32() != BP_OK || !fields.text().empty()) return std::nullopt;
-  std::string key(fields.raw(kPublicKeySize));
+  std::string key(fields.raw(kKeySize));
   if (!fields.complete()) return std::nullopt;
   return key;
 }
@@ -194,7 +134,7 @@ std::optional<Push> decode_push(std::string_view payload) {
     push.scope = fields.text();
     push.rank = static_cast<int32_t>(fields.u32());
     push.text = fields.text();
-    if (push.rank < 0 || push.scope.size() > kMaxKeySize || push.text.size() > kMaxNoticeSize) return std::nullopt;
+    if (push.rank < 0 || push.scope.size() > kMaxScopeSize || push.text.size() > kMaxNoticeSize) return std::nullopt;
   } else if (push.kind != Push::Kind::kHeartbeat && push.kind != Push::Kind::kFarewell) {
     return std::nullopt;
   }
@@ -216,7 +156,5 @@ std::optional<Fates> decode_fates(std::string_view payload) {
   }
   return fates;
 }
-
-size_t decode_size(const char* bytes) { return Unpacker(std::string_view(bytes, kSizeBytes)).u32(); }
 
 }  // namespace backplane::core

@@ -25,6 +25,9 @@
 #include <string_view>
 #include <vector>
 
+#include "liveness/membership.hpp"
+#include "packer.hpp"
+#include "security/secret.hpp"
 #include "store/store.hpp"
 
 namespace backplane::core {
@@ -33,51 +36,12 @@ inline constexpr std::string_view kMagic = "bp-store";
 inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr uint32_t kSecureMark = UINT32_C(1) << 31;  // in the version of a client that has a secret
 inline constexpr uint32_t kSecureVersion = kProtocolVersion | kSecureMark;
-inline constexpr size_t kPublicKeySize = 32;
-inline constexpr size_t kSizeBytes = 4;        // of the size before each frame
 inline constexpr size_t kMaxHelloSize = 2048;  // what a stranger may make the server keep
 inline constexpr size_t kMaxJobIdSize = 1024;
 inline constexpr size_t kMaxWelcomeSize = 8192;
-inline constexpr size_t kMaxIdentitySize = 512;  // "host, pid 17"
-inline constexpr size_t kMaxNoticeSize = 1024;   // the sentence about a lost rank
-inline constexpr uint64_t kPushId = 0;           // no request has it
+inline constexpr uint64_t kPushId = 0;  // no request has it
 // The largest value or list of keys, its key, and room for the rest.
 inline constexpr size_t kMaxFrameSize = kMaxValueSize + kMaxKeySize + 8 * kMaxKeys;
-
-// Appends fields to a byte string.
-class Packer {
- public:
-  Packer& u8(uint8_t value);
-  Packer& u32(uint32_t value);
-  Packer& u64(uint64_t value);
-  Packer& text(std::string_view value);
-  Packer& raw(std::string_view value);
-  const std::string& bytes() const { return bytes_; }
-  // What was packed with its size in front; `more` bytes belong to the frame but are sent after it.
-  std::string frame(size_t more = 0) const;
-
- private:
-  std::string bytes_;
-};
-
-// Takes fields out again. Never reads beyond the end: what is not there is 0 or empty, and complete() is false.
-class Unpacker {
- public:
-  explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
-  uint8_t u8();
-  uint32_t u32();
-  uint64_t u64();
-  std::string_view text();
-  std::string_view raw(size_t size);
-  std::string_view rest();
-  // Everything asked for was there and nothing is left.
-  bool complete() const { return good_ && bytes_.empty(); }
-  bool good() const { return good_; }
-
- private:
-  std::string_view bytes_;
-  bool good_ = true;
-};
 
 struct Hello {
   uint32_t version = kProtocolVersion;
@@ -159,7 +123,5 @@ std::optional<Reply> decode_reply(std::string_view bytes);
 // From the payloads of replies.
 std::optional<Push> decode_push(std::string_view payload);
 std::optional<Fates> decode_fates(std::string_view payload);
-// The size in the first 4 bytes.
-size_t decode_size(const char* bytes);
 
 }  // namespace backplane::core

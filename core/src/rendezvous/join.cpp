@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How ranks find that all are there. Each claims its rank by compare_set, compares its world size with the first one's,
+// and counts itself; the last one sets the verdict, for which all wait. Who finds a contradiction sets the verdict too,
+// so that the others fail with the same sentence instead of waiting for a world that cannot complete.
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "liveness/process_identity.hpp"
+#include "rendezvous/rendezvous.hpp"
+#include "text.hpp"
+
+namespace backplane::core {
+namespace {
+
+constexpr const char* kWorldKey = "bp/join/world";
+constexpr const char* kCountKey = "bp/join/count";
+constexpr const char* kVerdictKey = "bp/join/verdict";
+constexpr const char* kComplete = "complete";  // any other verdict is a sentence: why the job cannot start
+constexpr int64_t kDiagnosisNs = 2'000'000'000;
+constexpr size_t kNamedRanks = 16;
+
+std::string rank_key(int32_t rank) { return fmt::format("bp/join/rank/{}", rank); }
+
+// A claim is told from another of the same identity by random digits in front: "9f3a8c0011223344 host, pid 17".
+constexpr size_t kMarkSize = 17;
+
+std::string make_claim(const std::string& identity) {
+  std::random_device entropy;
+  return fmt::format("{:08x}{:08x} {}", entropy() & 0xFFFFFFFFU, entropy() & 0xFFFFFFFFU, identity);
+}
+
+std::string identity_of(const std::string& claim) { return claim.size() > kMarkSize ? claim.substr(kMarkSize) : "?"; }
+
+std::string duplicate_text(const Store& store, int32_t rank, const std::string& first, const std::string& second) {
+  constexpr std::string_view kFile = "file://";
+  const std::string where = store.describe();
+  std::string text =
+      fmt::format("rank {} is claimed by two processes: {} and {} (at {}); ", rank, first, second, where);
+  if (where.compare(0, kFile.size(), kFile) != 0) return text + "give each process a rank of its own";
+  const std::string path = where.substr(kFile.size());
+  if (has_ended(first)) {
+    return text + fmt::format("the first has ended, so that the file is of an earlier run: remove {}", path);
+  }
+  return text +
+         fmt::format("give each process a rank of its own, or remove {} if the first is of an earlier run", path);
+}
+
+// "1", "1 and 3", "0, 2 and others"
+std::string rank_list(const std::vector<int32_t>& ranks, bool more) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() && !more ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text + (more ? " and others" : "");
+}
+
+// After a timeout: who is missing?
+[[noreturn]] void fail_missing_ranks(Store& store, int32_t world_size, const Allowance& allowance) {
+  const Deadline deadline = Deadline::after(kDiagnosisNs);
+  std::vector<int32_t> missing;
+  bool more = false;
+  for (int32_t rank = 0; rank < world_size && !more && !deadline.passed(); ++rank) {
+    if (store.check({rank_key(rank)}, deadline)) continue;
+    more = missing.size() == kNamedRanks;
+    if (!more) missing.push_back(rank);
+  }
+  if (missing.empty()) {
+    fail(BP_TIMEOUT, "not all of {} ranks joined within {} (at {})", world_size, allowance.text(), store.describe());
+  }
+  fail(BP_TIMEOUT,
+       "{} {} of {} did not join within {} (at {}); look there for why they did not start, or allow a longer timeout",
+       missing.size() > 1 ? "ranks" : "rank", rank_list(missing, more), world_size, allowance.text(), store.describe());
+}
+
+[[noreturn]] void refuse(Store& store, const std::string& text, const Deadline& deadline) {
+  decline(store, text, deadline);
+  throw Error(BP_INVALID, text);
+}
+
+void claim_rank(Store& store, int32_t rank, const std::string& identity, const Deadline& deadline) {
+  const std::string claim = make_claim(identity);
+  const std::string held = store.compare_set(rank_key(rank), "", claim, deadline);
+  if (held != claim) refuse(store, duplicate_text(store, rank, identity_of(held), identity), deadline);
+}
+
+// The world key holds "4 rank 0 (host, pid 17)" of whoever came first.
+void compare_world(Store& store, int32_t rank, int32_t world_size, const std::string& identity,
+                   const Deadline& deadline) {
+  const std::string mine = fmt::format("{} rank {} ({})", world_size, rank, identity);
+  const std::string first = store.compare_set(kWorldKey, "", mine, deadline);
+  const size_t space = first.find(' ');
+  const std::string their_size = first.substr(0, space);
+  if (their_size == std::to_string(world_size)) return;
+  refuse(store,
+         fmt::format("the ranks disagree on the world size: {} was started with {}, rank {} ({}) with {}; start all "
+                     "with the same one",
+                     space == std::string::npos ? "another rank" : first.substr(space + 1), their_size, rank, identity,
+                     world_size),
+         deadline);
+}
+
+}  // namespace
+
+void join(Store& store, int32_t rank, int32_t world_size, const std::string& identity, Deadline deadline) {
+  if (world_size < 1) fail(BP_INVALID, "the world size is {}; give 1 or more", world_size);
+  if (rank < 0 || rank >= world_size) {
+    refuse(store,
+           fmt::format("rank is {}, but the world size is {}; ranks go from 0 to {}", rank, world_size, world_size - 1),
+           deadline);
+  }
+  const Allowance allowance(deadline);
+  claim_rank(store, rank, identity, deadline);
+  compare_world(store, rank, world_size, identity, deadline);
+  if (store.add(kCountKey, 1, deadline) == world_size) store.compare_set(kVerdictKey, "", kComplete, deadline);
+  std::string verdict;
+  try {
+    verdict = store.get(kVerdictKey, deadline);
+  } catch (const Error& e) {
+    if (e.status() != BP_TIMEOUT) throw;
+    fail_missing_ranks(store, world_size, allowance);
+  }
+  if (verdict != kComplete) throw Error(BP_INVALID, verdict);
+}
+
+void decline(Store& store, const std::string& why, Deadline deadline) {
+  store.compare_set(kVerdictKey, "", why, deadline);
+}
+
+}  // namespace backplane::core

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "security/secret.hpp"
+
+#include <fcntl.h>
+#include <sodium.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "environment.hpp"
+#include "error.hpp"
+#include "text.hpp"
+
+namespace backplane::core {
+namespace {
+
+constexpr const char* kFileVariable = "BACKPLANE_SECRET_FILE";
+constexpr const char* kDescriptorVariable = "BACKPLANE_SECRET_FD";
+constexpr std::string_view kSecretPurpose = "backplane job secret 1";
+
+class SecretFile {
+ public:
+  explicit SecretFile(int fd) : fd_(fd) {}
+  ~SecretFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  SecretFile(const SecretFile&) = delete;
+  SecretFile& operator=(const SecretFile&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+// The bytes of a secret on their way; with room for one too many and the newline, so that a longer one is noticed.
+struct SecretBytes {
+  SecretBytes() = default;
+  ~SecretBytes() { ::sodium_memzero(bytes.data(), bytes.size()); }
+  SecretBytes(const SecretBytes&) = delete;
+  SecretBytes& operator=(const SecretBytes&) = delete;
+
+  std::array<char, kMaxSecretSize + 2> bytes{};
+  size_t size = 0;
+};
+
+std::string reason(int number) { return std::generic_category().message(number); }
+
+// With pread: the offset of an inherited descriptor is shared with everybody who has it.
+std::shared_ptr<const Secret> read_secret(int fd, const std::string& where) {
+  SecretBytes read;
+  while (read.size < read.bytes.size()) {
+    const ssize_t got =
+        ::pread(fd, read.bytes.data() + read.size, read.bytes.size() - read.size, static_cast<off_t>(read.size));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(BP_INVALID, "cannot read the job's secret from {}: {}", where, reason(errno));
+    if (got == 0) break;
+    read.size += static_cast<size_t>(got);
+  }
+  return std::make_shared<const Secret>(std::string_view(read.bytes.data(), read.size), where);
+}
+
+std::shared_ptr<const Secret> read_secret_file(const std::string& path) {
+  const std::string where = fmt::format("{} ({})", quoted(path), kFileVariable);
+  // O_NONBLOCK so that a FIFO of this name is refused below instead of waited for.
+  const SecretFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) fail(BP_INVALID, "cannot open the job's secret {}: {}", where, reason(errno));
+  struct stat info = {};
+  if (::fstat(file.get(), &info) != 0) fail(BP_INVALID, "cannot look at the job's secret {}: {}", where, reason(errno));
+  if (!S_ISREG(info.st_mode)) {
+    fail(BP_INVALID, "the job's secret {} is not a regular file; name a file that holds it", where);
+  }
+  if (info.st_uid != ::geteuid()) {
+    fail(BP_INVALID, "the job's secret {} belongs to user {}, this process to user {}; give it a file of its own",
+         where, info.st_uid, ::geteuid());
+  }
+  if ((info.st_mode & 077) != 0) {
+    fail(BP_INVALID,
+         "the job's secret {} is open to other users (mode {:04o}); draw a new one into a file of mode 0600", where,
+         info.st_mode & 07777);
+  }
+  return read_secret(file.get(), where);
+}
+
+std::shared_ptr<const Secret> read_secret_descriptor(int fd) {
+  const std::string where = fmt::format("descriptor {} ({})", fd, kDescriptorVariable);
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) {
+    fail(BP_INVALID,
+         "the job's secret should be in {}, which is not open: whoever starts this process must let it "
+         "inherit the descriptor",
+         where);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    fail(BP_INVALID, "the job's secret cannot be read from {}, which is no file; open a regular file or a memfd there",
+         where);
+  }
+  return read_secret(fd, where);
+}
+
+}  // namespace
+
+Key::~Key() { ::sodium_memzero(bytes_.data(), bytes_.size()); }
+
+Secret::Secret(std::string_view bytes, const std::string& where) {
+  if (::sodium_init() < 0) fail(BP_RESOURCE, "libsodium could not be started: the system gives no random numbers");
+  if (!bytes.empty() && bytes.back() == '\n') bytes.remove_suffix(1);
+  if (bytes.size() < kMinSecretSize || bytes.size() > kMaxSecretSize) {
+    fail(BP_INVALID,
+         "the job's secret in {} has {} bytes; give it {} to {} random ones (head -c 32 /dev/urandom | "
+         "base64)",
+         where,
+         bytes.size() > kMaxSecretSize ? fmt::format("more than {}", kMaxSecretSize) : fmt::to_string(bytes.size()),
+         kMinSecretSize, kMaxSecretSize);
+  }
+  ::crypto_generichash(key_.data(), kKeySize, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+                       reinterpret_cast<const unsigned char*>(kSecretPurpose.data()), kSecretPurpose.size());
+}
+
+std::string secret_variable() {
+  for (const char* name : {kFileVariable, kDescriptorVariable}) {
+    if (variable(name)) return name;
+  }
+  return "";
+}
+
+std::shared_ptr<const Secret> environment_secret() {
+  const auto path = variable(kFileVariable);
+  const auto descriptor = variable(kDescriptorVariable);
+  if (path && descriptor) fail(BP_INVALID, "{} and {} are both set; unset one", kFileVariable, kDescriptorVariable);
+  if (path) return read_secret_file(*path);
+  if (descriptor) {
+    return read_secret_descriptor(static_cast<int>(parse_number(kDescriptorVariable, *descriptor, 0, INT32_MAX)));
+  }
+  return nullptr;
+}
+
+}  // namespace backplane::core

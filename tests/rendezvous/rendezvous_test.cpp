@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/rendezvous.hpp"
+
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "liveness/process_identity.hpp"
+#include "store/store_fixture.hpp"
+
+namespace backplane::core {
+namespace {
+
+// Begins with none of the variables that rendezvous reads.
+class RendezvousTest : public testing::Test {
+ protected:
+  RendezvousTest() {
+    for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
+                             "SLURM_NTASKS", "BACKPLANE_STORE_HOSTED", "BACKPLANE_JOB_ID", "BACKPLANE_MASTER_PORT",
+                             "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+      environment_.set(name, std::nullopt);
+    }
+  }
+
+  void set(const std::string& name, const std::string& value) { environment_.set(name, value); }
+  void set_master(uint16_t port) {
+    set("MASTER_ADDR", "127.0.0.1");
+    set("MASTER_PORT", std::to_string(port));
+  }
+  static RendezvousRequest request(const std::string& init_method = "env://", int32_t rank = -1,
+                                   int32_t world_size = -1) {
+    return {init_method, rank, world_size, INT64_C(60'000'000'000)};
+  }
+
+  TemporaryDirectory directory_;
+  Environment environment_;
+};
+
+TEST_F(RendezvousTest, ReadsTheUsualVariables) {
+  const uint16_t port = free_port();
+  set_master(port);
+  set("RANK", "0");
+  set("WORLD_SIZE", "1");
+  const Rendezvous meeting = rendezvous(request());
+  EXPECT_EQ(meeting.rank, 0);
+  EXPECT_EQ(meeting.world_size, 1);
+  ASSERT_NE(meeting.server, nullptr);
+  EXPECT_EQ(meeting.server->port(), port);
+  join(*meeting.store, 0, 1, process_identity(), soon());
+}
+
+TEST_F(RendezvousTest, ReadsLaunchers) {
+  const std::string method = "file://" + directory_.file("store");
+  const std::vector<std::pair<const char*, const char*>> launchers = {{"SLURM_PROCID", "SLURM_NTASKS"},
+                                                                      {"PMI_RANK", "PMI_SIZE"},
+                                                                      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                                                      {"RANK", "WORLD_SIZE"}};
+  int32_t rank = 1;
+  for (const auto& [rank_name, size_name] : launchers) {  // each goes before those in front of it
+    set(rank_name, std::to_string(rank));
+    set(size_name, std::to_string(rank + 10));
+    const Rendezvous meeting = rendezvous(request(method));
+    EXPECT_EQ(meeting.rank, rank) << rank_name;
+    EXPECT_EQ(meeting.world_size, rank + 10) << size_name;
+    ++rank;
+  }
+  EXPECT_EQ(rendezvous(request(method + "?rank=7&world_size=9")).rank, 7);
+  const Rendezvous explicit_one = rendezvous(request(method + "?rank=7&world_size=9", 2, 3));
+  EXPECT_EQ(explicit_one.rank, 2);
+  EXPECT_EQ(explicit_one.world_size, 3);
+}
+
+TEST_F(RendezvousTest, MissingVariablesAreNamed) {
+  EXPECT_ERROR(BP_INVALID, "RANK is not set", rendezvous(request()));
+  set("RANK", "0");
+  EXPECT_ERROR(BP_INVALID, "WORLD_SIZE is not set", rendezvous(request()));
+  set("WORLD_SIZE", "2");
+  EXPECT_ERROR(BP_INVALID, "MASTER_ADDR is not set", rendezvous(request()));
+  set("MASTER_ADDR", "127.0.0.1");
+  EXPECT_ERROR(BP_INVALID, "MASTER_PORT is not set", rendezvous(request()));
+}
+
+TEST_F(RendezvousTest, BadNumbersAreNamed) {
+  set_master(1);
+  set("RANK", "zero");
+  set("WORLD_SIZE", "2");
+  EXPECT_ERROR(BP_INVALID, "RANK is 'zero'; give a whole number from 0", rendezvous(request()));
+  for (const char* bad : {"-1", "1x", " 1", "99999999999", "1.5"}) {
+    set("RANK", bad);
+    EXPECT_ERROR(BP_INVALID, fmt::format("RANK is '{}'", bad), rendezvous(request()));
+  }
+  set("RANK", "2");
+  EXPECT_ERROR(BP_INVALID, "rank is 2, but the world size is 2; ranks go from 0 to 1", rendezvous(request()));
+  set("WORLD_SIZE", "0");
+  EXPECT_ERROR(BP_INVALID, "WORLD_SIZE is '0'; give a whole number from 1", rendezvous(request()));
+  EXPECT_ERROR(BP_INVALID, "world_size is 0", rendezvous(request("env://", 0, 0)));
+  EXPECT_ERROR(BP_INVALID, "rank is -2", rendezvous(request("env://", -2, 2)));
+  for (const char* bad : {"0", "65536", "http", "-5"}) {
+    set("MASTER_PORT", bad);
+    EXPECT_ERROR(BP_INVALID, fmt::format("MASTER_PORT is '{}'; give a whole number from 1 to 65535", bad),
+                 rendezvous(request("env://", 0, 1)));
+  }
+}
+
+TEST_F(RendezvousTest, BadInitMethodsAreExplained) {
+  const auto expect = [](const std::string& method, const std::string& part) {
+    EXPECT_ERROR(BP_INVALID, part, rendezvous(request(method, 0, 1)));
+  };
+  expect("udp://x:1", "'udp://x:1' is none of env://, tcp://host:port[?rank=R&world_size=W] or file:///path");
+  expect("", "is none of env://");
+  expect("tcp://localhost", "needs a host and a port");
+  expect("tcp://:80", "needs a host and a port");
+  expect("tcp://localhost:99999", "the port of init method");
+  expect("tcp://::1:80", "needs brackets");
+  expect("tcp://localhost:80?rank=x", "rank of init method");
+  expect("tcp://localhost:80?color=red", "unknown argument 'color'");
+  expect("file://relative", "absolute path");
+  expect("file://", "absolute path");
+  expect("env://host", "MASTER_ADDR");
+}
+
+TEST_F(RendezvousTest, RanksMeetByTcp) {
+  const std::string method = fmt::format("tcp://localhost:{}", free_port());
+  std::vector<std::future<void>> ranks;
+  for (int32_t rank = 3; rank >= 0; --rank) {
+    ranks.push_back(std::async(std::launch::async, [&method, rank] {
+      // Several rounds on one port, by ranks of different speed: they must not meet in a store that is about to end.
+      for (int round = 0; round < 5; ++round) {
+        SCOPED_TRACE(fmt::format("rank {} in round {}", rank, round));
+        const auto work = [&method, rank] {
+          Rendezvous meeting = rendezvous(request(fmt::format("{}?rank={}&world_size=4", method, rank)));
+          EXPECT_EQ(meeting.server != nullptr, rank == 0);
+          join(*meeting.store, rank, 4, process_identity(), soon());
+          const int64_t nth = meeting.store->add("ranks of this round", 1, soon());
+          EXPECT_TRUE(nth >= 1 && nth <= 4) << nth;
+          leave(meeting, soon());
+        };
+        EXPECT_NO_THROW(work());
+      }
+    }));
+  }
+  for (auto& rank : ranks) rank.get();
+}
+
+TEST_F(RendezvousTest, RanksMeetInAFileAgainAndAgain) {
+  const std::string method = "file://" + directory_.file("store");
+  std::vector<std::future<void>> ranks;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&method, rank] {
+      for (int round = 0; round < 3; ++round) {
+        Rendezvous meeting = rendezvous(request(method, rank, 3));
+        EXPECT_EQ(meeting.server, nullptr);
+        join(*meeting.store, rank, 3, process_identity(), soon());
+        EXPECT_LE(meeting.store->add("ranks of this round", 1, soon()), 3);
+        leave(meeting, soon());
+      }
+    }));
+  }
+  for (auto& rank : ranks) rank.get();
+}
+
+TEST_F(RendezvousTest, TheHostOutlivesTheOthers) {
+  const std::string method = fmt::format("tcp://127.0.0.1:{}", free_port());
+  auto host = std::async(std::launch::async, [&method] {
+    Rendezvous meeting = rendezvous(request(method, 0, 2));
+    join(*meeting.store, 0, 2, process_identity(), soon());
+    meeting.store->set("host leaves", "", soon());
+    leave(meeting, soon());
+  });
+  Rendezvous meeting = rendezvous(request(method, 1, 2));
+  join(*meeting.store, 1, 2, process_identity(), soon());
+  meeting.store->wait({"host leaves"}, soon());
+  meeting.store->set("still", "needed", soon());
+  EXPECT_EQ(meeting.store->get("still", soon()), "needed");
+  leave(meeting, soon());
+  host.get();
+  leave(meeting, soon());  // to a store that is gone: no error
+}
+
+TEST_F(RendezvousTest, ALauncherMayServe) {
+  TcpStoreOptions options;
+  options.job_id = "job 7";
+  const auto server = make_tcp_store_server(options);
+  set_master(server->port());
+  set("BACKPLANE_STORE_HOSTED", "1");
+  set("BACKPLANE_JOB_ID", "job 7");
+  for (int round = 0; round < 3; ++round) {
+    Rendezvous meeting = rendezvous(request("env://", 0, 1));
+    EXPECT_EQ(meeting.server, nullptr);
+    join(*meeting.store, 0, 1, process_identity(), soon());
+    leave(meeting, soon());
+  }
+  set("BACKPLANE_JOB_ID", "job 8");
+  EXPECT_ERROR(BP_INVALID, "belongs to job 'job 7', this rank is of job 'job 8'", rendezvous(request("env://", 0, 1)));
+}
+
+TEST_F(RendezvousTest, RankZeroNeedsAFreePort) {
+  const auto server = make_tcp_store_server({});
+  set_master(server->port());
+  EXPECT_ERROR(BP_RESOURCE, "choose another MASTER_PORT", rendezvous(request("env://", 0, 1)));
+}
+
+TEST_F(RendezvousTest, AMissingHostIsATimeout) {
+  set_master(free_port());
+  RendezvousRequest late = request("env://", 1, 2);
+  late.timeout_ns = 20'000'000;
+  EXPECT_ERROR(BP_TIMEOUT, "is rank 0 or the launcher running there?", rendezvous(late));
+}
+
+TEST_F(RendezvousTest, TorchrunsPortIsNotTouched) {
+  const auto agent = make_tcp_store_server({});  // stands for torch's store, which occupies the port
+  set_master(agent->port());
+  set("RANK", "0");
+  set("WORLD_SIZE", "1");
+  set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  set("TORCHELASTIC_RUN_ID", "../run 1");
+  set("TORCHELASTIC_RESTART_COUNT", "2");
+  EXPECT_ERROR(BP_INVALID, "set BACKPLANE_MASTER_PORT to a free port of 127.0.0.1", rendezvous(request()));
+  set("LOCAL_WORLD_SIZE", "1");
+  set("TMPDIR", directory_.path());
+  EXPECT_EQ(rendezvous(request()).store->describe(),
+            fmt::format("file://{}/backplane-{}-___run_1-2-{}.store", directory_.path(), ::geteuid(), agent->port()));
+  const uint16_t port = free_port();
+  set("BACKPLANE_MASTER_PORT", std::to_string(port));
+  EXPECT_EQ(rendezvous(request()).store->describe(), fmt::format("tcp://127.0.0.1:{}", port));
+}
+
+TEST_F(RendezvousTest, WorldSizesAreComparedOnBothSides) {
+  const std::string method = fmt::format("tcp://127.0.0.1:{}", free_port());
+  const auto run = [&method](int32_t rank, int32_t world_size) {
+    return std::async(std::launch::async, [&method, rank, world_size] {
+      return error_of([&method, rank, world_size] {
+        const Rendezvous meeting = rendezvous(request(method, rank, world_size));
+        join(*meeting.store, rank, world_size, process_identity(), soon());
+      });
+    });
+  };
+  // Rank 0 of 3 hosts and waits; the other two disagree, one of them with it.
+  Rendezvous host = rendezvous(request(method, 0, 3));
+  auto one = run(1, 3);
+  host.store->wait({"bp/join/world"}, soon());
+  auto two = run(2, 4);
+  EXPECT_ERROR(BP_INVALID, "with 4; start all", join(*host.store, 0, 3, process_identity(), soon()));
+  for (auto* rank : {&one, &two}) {
+    const Error told = rank->get();
+    EXPECT_EQ(told.status(), BP_INVALID);
+    EXPECT_NE(std::string(told.what()).find("the ranks disagree on the world size"), std::string::npos) << told.what();
+  }
+}
+
+}  // namespace
+}  // namespace backplane::core
