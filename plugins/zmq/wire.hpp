@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The messages between ranks. Each begins with this header (little endian, as all of Backplane); the table of kinds
-// stands in README.md.
+// is in the design document (share/doc/design.md).
 #pragma once
 
 #include <cstddef>

@@ -91,8 +91,20 @@ check_complete() {
   fi
 }
 
+# Every relative link of an installed document leads to an installed file.
+check_documents() {
+  local document link
+  [ -e "$work/prefix/share/backplane/doc/user-guide.md" ] || fail "the documents are not installed"
+  while read -r document; do
+    while read -r link; do
+      [ -e "$(dirname "$document")/$link" ] || fail "$document has a link to $link, which is not installed"
+    done < <(grep -oE '\]\([^)#: ]+[)#]' "$document" | sed 's/^](//; s/[)#]$//')
+  done < <(find "$work/prefix/share/backplane" -name '*.md' -not -path '*/templates/*')
+}
+
 cmake --install "$build" --prefix "$work/prefix" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 check_complete
+check_documents
 build_outside "$work/prefix/share/backplane/examples" "$work/examples"
 build_outside "$work/prefix/share/backplane/examples/plugin" "$work/plugin"
 build_outside "$here/outside" "$work/c"

@@ -35,7 +35,7 @@ struct Card {
   std::string key;
 };
 
-// The head of a message as README.md describes it.
+// The first frame of a message, as share/doc/design.md describes it.
 std::string head(const std::string& token, int32_t from, uint32_t parts, uint64_t number, char kind = 1) {
   std::string bytes(48, '\0');
   std::memcpy(bytes.data(), "BPR1", 4);
