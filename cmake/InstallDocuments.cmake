@@ -5,7 +5,8 @@ set(build \"${PROJECT_BINARY_DIR}/documents\")
 set(destination \"${CMAKE_INSTALL_DATADIR}/backplane\")")
 install(CODE [[
   file(REMOVE_RECURSE "${build}")
-  file(GLOB documents RELATIVE "${source}" "${source}/*.md" "${source}/share/doc/*" "${source}/plugins/*/README.md")
+  file(GLOB documents RELATIVE "${source}" "${source}/*.md" "${source}/share/doc/*.*" "${source}/share/doc/*/*.*"
+       "${source}/plugins/*/README.md")
   foreach(document ${documents})
     file(READ "${source}/${document}" text)
     string(REPLACE "](share/" "](" text "${text}")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `backplane bench --tune` has measured on this host, for `auto` to choose by. share/doc/performance.md describes
+// What `backplane bench --tune` has measured on this host, for `auto` to choose by. share/doc/user-guide.md describes
 // the file.
 #pragma once
 
