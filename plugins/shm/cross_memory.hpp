@@ -8,6 +8,9 @@
 // the others ask whose it is, in the process ids of their own namespace. Each read takes a random word of that process
 // along, so that nothing is believed that comes from a process to which its id was given later, or from another program
 // in it. What else a rank says is only an address in its own process.
+//
+// The sender never writes to the receiver's process (process_vm_writev): it would win only at 4 MiB, and a sender that
+// is stopped within that call could write hours later to memory that the receiver has freed.
 #pragma once
 
 #include <sys/types.h>

@@ -55,7 +55,8 @@ inline constexpr std::array kOptions = {
 
 struct Settings {
   std::string address;  // checked: a literal address of this machine, no wildcard
-  bool ipc = false;     // where both ranks are on one host
+  bool ipc = false;     // between ranks of one host. Not the default: libzmq ends a process without a free descriptor
+                        // when a peer connects to its local socket (ipc_listener.cpp, 4.3.4 and later)
   int io_threads = 1;
   std::chrono::milliseconds linger{0};
   int send_high_water_mark = 0;
