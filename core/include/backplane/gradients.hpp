@@ -49,7 +49,7 @@ void wait_or_ask(std::condition_variable& changed, std::unique_lock<std::mutex>&
     lock.unlock();
     const bool is_interrupted = bp_interrupted() != 0;
     lock.lock();
-    if (is_interrupted && !ready()) fail(Status::kCancelled, "interrupted by the program; the reduction goes on");
+    if (is_interrupted && !ready()) fail(Status::kCancelled, "interrupted by the program; the reduction continues");
   }
 }
 
@@ -169,7 +169,7 @@ class GradientReducer {
       changed_.notify_all();
     }
     try {
-      group_.destroy();       // ends what is in flight
+      group_.destroy();       // ends operations in flight
     } catch (const Error&) {  // it has ended already, or this is a callback, which must not wait for the end
       bp_group_abort(group_.get(), "the reducer was destroyed", nullptr);
     }

@@ -73,7 +73,7 @@ inline std::pair<Descriptor, Descriptor> make_pipe() {
 inline void write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno != EINTR) return;  // the reader is gone
+    if (written < 0 && errno != EINTR) return;  // the reader has closed
     if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
   }
 }

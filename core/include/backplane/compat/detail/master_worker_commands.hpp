@@ -211,7 +211,7 @@ inline void register_commands() {
     });
     compat::register_command("backplane.gather", [](uint64_t each, uint64_t all, uint32_t dtype, int root) {
       ProcessGroup& workers = CommandState::own().workers();
-      const Buffer there = whole(all, dtype);  // on all: what was dropped fails before anybody begins
+      const Buffer there = whole(all, dtype);  // on all ranks: a dropped buffer fails before any rank begins
       workers.gather(whole(each, dtype), workers.rank() == root ? there : Buffer(), root);
     });
     compat::register_command("backplane.scatter", [](uint64_t all, uint64_t each, uint32_t dtype, int root) {

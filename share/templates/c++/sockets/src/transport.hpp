@@ -68,7 +68,7 @@ class AcmeTransport {
     const ssize_t got = ::recv(fd, link.in.data() + link.read, link.in.size() - link.read, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (got <= 0) {
-      throw sdk::Failure(BP_PEER_LOST, "acme-id: the connection to rank " + std::to_string(peer) + " is gone", peer,
+      throw sdk::Failure(BP_PEER_LOST, "acme-id: the connection to rank " + std::to_string(peer) + " is closed", peer,
                          got < 0 ? errno : 0);
     }
     link.read += static_cast<size_t>(got);
