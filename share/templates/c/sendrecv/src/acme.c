@@ -35,7 +35,7 @@
 static int32_t acme_submit(void* self, const bp_op* op, bp_work** work, bp_error* err) {
   acme_group* t = self;
   const int sends = op->kind == BP_SEND;
-  if (!sends && op->kind != BP_RECV) return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "acme-id: only send and recv");
+  if (!sends && op->kind != BP_RECV) return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "acme-id: only send and recv are native");
   const bp_buffer* buffer = sends ? &op->input : &op->output;
   const uint64_t bytes = buffer->count * bp_dtype_size(op->dtype);
   bp_work* w = calloc(1, sizeof *w);
@@ -178,7 +178,7 @@ static int32_t start(acme_group* t, bp_error* err) {
 static int32_t acme_init(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   (void)self;
   if (init->world_size < 1 || init->rank < 0 || init->rank >= init->world_size) {
-    return bp_error_set(err, BP_INVALID, 0, -1, "acme-id: the rank is not one of the world's");
+    return bp_error_set(err, BP_INVALID, 0, -1, "acme-id: the rank must be at least 0 and below the world size");
   }
   const size_t world = (size_t)init->world_size;
   acme_group* t = calloc(1, sizeof *t);

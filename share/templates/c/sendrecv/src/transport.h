@@ -51,12 +51,12 @@ static void open_to(acme_group* t, int32_t rank) { /* leaves `opened` at 0 if it
   const int32_t status = t->host->store_get(t->host->ctx, key, &to, sizeof to, &size, 0, &err);
   if (status == BP_TIMEOUT || status == BP_CANCELLED) return; /* not listening yet, or the group is ending */
   if (status != BP_OK || size != sizeof to || to.size > sizeof to.name) {
-    lose(t, rank, 0, status != BP_OK ? status : BP_INTERNAL, EADDRNOTAVAIL, "the store has no good address of");
+    lose(t, rank, 0, status != BP_OK ? status : BP_INTERNAL, EADDRNOTAVAIL, "the store has no valid address of");
     return;
   }
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) {
-    if (!is_scarce(errno)) lose(t, rank, 0, BP_RESOURCE, errno, "no socket for");
+    if (!is_scarce(errno)) lose(t, rank, 0, BP_RESOURCE, errno, "cannot create a socket for");
     return;
   }
   if (t->sndbuf > 0) (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &t->sndbuf, sizeof t->sndbuf);
@@ -64,7 +64,7 @@ static void open_to(acme_group* t, int32_t rank) { /* leaves `opened` at 0 if it
   t->peer[rank].fd = fd;
   if (connect(fd, (const struct sockaddr*)&to.name, to.size) != 0) {
     if (errno != EAGAIN && errno != EINTR) {
-      lose(t, rank, 0, BP_PEER_LOST, errno, "not on this host, or gone, is");
+      lose(t, rank, 0, BP_PEER_LOST, errno, "cannot connect on this host to");
       return;
     }
     (void)close(fd); /* its backlog is full */
@@ -188,7 +188,7 @@ static void* progress(void* self) {
       acme_conn* c = &t->conn[i];
       const int code = i >= polled || in[i].revents != 0 ? read_from(t, c) : 0;
       if (code == 0) continue;
-      if (c->source >= 0) lose(t, c->source, 1, code == ENOMEM ? BP_RESOURCE : BP_PEER_LOST, code, "nothing more from");
+      if (c->source >= 0) lose(t, c->source, 1, code == ENOMEM ? BP_RESOURCE : BP_PEER_LOST, code, "no more messages from");
       (void)close(c->fd), free(c->message);
       *c = t->conn[--t->conns];
     }
@@ -201,7 +201,7 @@ static void* progress(void* self) {
       }
       /* Messages that the peer sent before it left were accepted above; otherwise none will arrive. */
       if (p->opened && p->fd < 0 && i != t->rank && !p->connected && p->in.status == BP_OK) {
-        lose(t, i, 1, BP_PEER_LOST, EPIPE, "nothing will come from");
+        lose(t, i, 1, BP_PEER_LOST, EPIPE, "no messages will arrive from");
       }
     }
   }

@@ -135,7 +135,7 @@ impl Group {
                     Receive { source: op.peer, tag: op.tag, data, capacity, result, work: Arc::clone(&work) };
                 locked(&self.shared.state).mailbox.post(receive);
             }
-            _ => return Err(Failure::new(abi::UNSUPPORTED, "acme-id: only send and recv; the core does the rest")),
+            _ => return Err(Failure::new(abi::UNSUPPORTED, "acme-id: only send and recv are native")),
         }
         match work.wait(0) {
             Some(outcome) => outcome.map(|_| None),
