@@ -1,4 +1,4 @@
-# Converts the comments of the public headers to Doxygen's (INPUT_FILTER of cmake/Doxyfile.in).
+# Converts the comments of the public headers to Doxygen's (FILTER_PATTERNS of cmake/Doxyfile.in).
 function escape(text) {
   gsub(/[<>#@]/, "\\\\&", text)
   gsub(/%/, "%%", text)

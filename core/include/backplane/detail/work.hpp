@@ -61,8 +61,8 @@ class Work {
     if (request_) bp_request_cancel(request_.get());
   }
   // Calls `ended` once when the operation has ended, with its failure or nullptr: at once if it has, otherwise on any
-  // thread, also after all copies of this are destroyed, and before the end of the group returns at the latest. `ended` must
-  // neither throw, nor wait for operations, nor end a group (Status::kInvalid).
+  // thread, also after all copies of this are destroyed, and before the end of the group returns at the latest. `ended`
+  // must neither throw, nor wait for operations, nor end a group (Status::kInvalid).
   void on_done(std::function<void(const Error* failure)> ended) {
     if (!request_) return ended(nullptr);
     auto own = std::make_unique<std::function<void(const Error*)>>(std::move(ended));
