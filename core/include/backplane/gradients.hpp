@@ -38,8 +38,8 @@ namespace detail {
 // Waits until ready(), for at most `timeout`. Throws Status::kCancelled if the program interrupts this thread, which is
 // asked every 100 ms.
 template <typename Ready>
-void wait_or_ask(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Timeout timeout,
-                 const Ready& ready) {
+void wait_interruptibly(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Timeout timeout,
+                        const Ready& ready) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kLook{100};
   const auto end =
@@ -88,7 +88,7 @@ class GradientPack {
       fail(Status::kInvalid, "the gradient of '" + parameter +
                                  "' is in a pack that is not full; call flush or finish before waiting for it");
     }
-    wait_or_ask(changed_, lock, timeout, ended);
+    wait_interruptibly(changed_, lock, timeout, ended);
     if (failure_) throw Error(*failure_);
     return state_ == State::kDone;
   }
@@ -218,7 +218,7 @@ class GradientReducer {
   void finish() {
     flush();
     std::unique_lock lock(mutex_);
-    detail::wait_or_ask(changed_, lock, kNoTimeout, [this] { return failure_ || (sent_.empty() && !busy_); });
+    detail::wait_interruptibly(changed_, lock, kNoTimeout, [this] { return failure_ || (sent_.empty() && !busy_); });
     if (failure_) throw Error(*failure_);
   }
 
@@ -291,14 +291,14 @@ class GradientReducer {
     }
   }
   void reduce(const Batch& batch) {
-    std::vector<std::string> said;
+    std::vector<std::string> descriptions;
     for (const auto& pack : batch.packs) {
-      said.insert(said.end(), pack->parameters().begin(), pack->parameters().end());
+      descriptions.insert(descriptions.end(), pack->parameters().begin(), pack->parameters().end());
     }
-    const size_t count = said.size();
-    if (batch.last) said.emplace_back("the end");
+    const size_t count = descriptions.size();
+    if (batch.last) descriptions.emplace_back("the end");
     try {
-      detail::require_agreement(group_, said,
+      detail::require_agreement(group_, descriptions,
                                 {.noun = "gradient",
                                  .whole = "its round",
                                  .advice = "all ranks must add the same gradients in the same order, and then flush",
@@ -358,10 +358,12 @@ class GradientReducer {
 // all ranks, naming the rank, if the lists differ in number, dtypes or counts.
 inline void bcast_list(std::span<const Buffer> buffers, const OptionalGroup& group = {}, int root = 0) {
   ProcessGroup chosen = detail::chosen(group);
-  std::vector<std::string> said;
-  for (const Buffer& buffer : buffers) said.push_back(name_of(buffer.dtype()) + " x " + std::to_string(buffer.count()));
+  std::vector<std::string> descriptions;
+  for (const Buffer& buffer : buffers)
+    descriptions.push_back(name_of(buffer.dtype()) + " x " + std::to_string(buffer.count()));
   detail::require_agreement(
-      chosen, said, {.noun = "buffer", .whole = "its list", .advice = "all ranks must broadcast the same list"});
+      chosen, descriptions,
+      {.noun = "buffer", .whole = "its list", .advice = "all ranks must broadcast the same list"});
   for (const Buffer& buffer : buffers) chosen.broadcast(buffer, root);
 }
 

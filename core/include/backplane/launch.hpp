@@ -129,14 +129,14 @@ class Launcher {
     Descriptor process;  // readable when it has ended
     std::pair<Descriptor, Descriptor>
         start;  // carries the store's port; the parent keeps the reading end open, which avoids SIGPIPE
-    Descriptor said;
-    std::string heard = {};
+    Descriptor report_pipe;
+    std::string report = {};
     bool ended = false;
   };
 
   void fork_rank(int rank, int ranks, const RankFunction& function) {
     auto start = make_pipe();
-    auto said = make_pipe();
+    auto report = make_pipe();
     const pid_t parent = ::getpid();
     const pid_t pid = ::fork();
     if (pid < 0) fail_launch("start a rank");
@@ -145,17 +145,17 @@ class Launcher {
       if (::getppid() != parent) ::_exit(1);
       start.second.reset();
       for (Child& earlier : children_) earlier = Child();
-      become(rank, ranks, start.first.get());
-      perform(function, said.second.get());
+      set_environment(rank, ranks, start.first.get());
+      run_function(function, report.second.get());
     }
     ++running_;
     children_.push_back({rank, pid, Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(start),
-                         std::move(said.first)});
+                         std::move(report.first)});
     if (children_.back().process.get() < 0) fail_launch("watch a rank");
   }
 
   // Runs in the child.
-  void become(int rank, int ranks, int start) const {
+  void set_environment(int rank, int ranks, int start) const {
     std::array<char, 16> port{};
     if (::read(start, port.data(), port.size() - 1) <= 0) ::_exit(1);  // the parent failed
     const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
@@ -169,7 +169,7 @@ class Launcher {
     set("BACKPLANE_JOB_ID", job_id_);
     if (!options_.backend.empty()) set("BACKPLANE_BACKEND", options_.backend);
   }
-  [[noreturn]] static void perform(const RankFunction& function, int said) {
+  [[noreturn]] static void run_function(const RankFunction& function, int report) {
     int code = 0;
     std::string end(1, kThrew);
     try {
@@ -192,20 +192,20 @@ class Launcher {
       code = 1;
     }
     std::fflush(nullptr);
-    write_all(said, end);
+    write_all(report, end);
     ::_exit(code);  // runs no destructor of the parent's objects
   }
 
   void wait_and_read() {
     std::vector<pollfd> polled;
     for (const Child& child : children_) {
-      polled.push_back({child.ended ? -1 : child.said.get(), POLLIN, 0});
+      polled.push_back({child.ended ? -1 : child.report_pipe.get(), POLLIN, 0});
       polled.push_back({child.ended ? -1 : child.process.get(), POLLIN, 0});
     }
     if (::poll(polled.data(), polled.size(), time_left()) < 0 && errno != EINTR) fail_launch("wait for the ranks");
     for (size_t i = 0; i < children_.size(); ++i) {
       const bool over = polled[2 * i + 1].revents != 0;
-      if (over || polled[2 * i].revents != 0) hear(&children_[i], over);
+      if (over || polled[2 * i].revents != 0) read_report(&children_[i], over);
       if (over) reap(&children_[i]);
     }
     if (running_ > 0 && limit_ && Clock::now() >= *limit_) {
@@ -223,15 +223,15 @@ class Launcher {
     return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
   }
   // `all`: reads to the end, because the writer has ended.
-  static void hear(Child* child, bool all) {
+  static void read_report(Child* child, bool all) {
     std::array<char, 65536> bytes{};
     do {
-      pollfd there = {child->said.get(), POLLIN, 0};
+      pollfd there = {child->report_pipe.get(), POLLIN, 0};
       if (::poll(&there, 1, 0) <= 0) return;
-      const ssize_t got = ::read(child->said.get(), bytes.data(), bytes.size());
-      if (got == 0) child->said.reset();
+      const ssize_t got = ::read(child->report_pipe.get(), bytes.data(), bytes.size());
+      if (got == 0) child->report_pipe.reset();
       if (got <= 0) return;
-      child->heard.append(bytes.data(), static_cast<size_t>(got));
+      child->report.append(bytes.data(), static_cast<size_t>(got));
     } while (all);
   }
   void reap(Child* child) {
@@ -240,13 +240,13 @@ class Launcher {
     child->ended = true;
     --running_;
     const std::string who = "rank " + std::to_string(child->rank) + " (pid " + std::to_string(child->pid) + ") ";
-    const char said = child->heard.empty() ? '\0' : child->heard[0];
+    const char kind = child->report.empty() ? '\0' : child->report[0];
     if (WIFSIGNALED(status)) {
       fail_with(
           Status::kPeerLost, child->rank,
           who + "was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")");
-    } else if (said == kThrew || said == kLost) {
-      fail_with(Status::kCancelled, child->rank, who + "failed: " + child->heard.substr(1), said == kLost);
+    } else if (kind == kThrew || kind == kLost) {
+      fail_with(Status::kCancelled, child->rank, who + "failed: " + child->report.substr(1), kind == kLost);
     } else if (WEXITSTATUS(status) != 0) {
       fail_with(Status::kPeerLost, child->rank, who + "exited with code " + std::to_string(WEXITSTATUS(status)));
     }
@@ -285,8 +285,8 @@ class Launcher {
   RankResults results() const {
     RankResults results;
     for (const Child& child : children_) {
-      const bool returned = !child.heard.empty() && child.heard[0] == kReturned;
-      results.push_back(returned ? std::optional(child.heard.substr(1)) : std::nullopt);
+      const bool returned = !child.report.empty() && child.report[0] == kReturned;
+      results.push_back(returned ? std::optional(child.report.substr(1)) : std::nullopt);
       if (!returned) std::fprintf(stderr, "backplane: launch: rank %d returned nothing\n", child.rank);
     }
     return results;
