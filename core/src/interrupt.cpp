@@ -19,6 +19,8 @@ Hook& hook() {
   return *instance;
 }
 
+thread_local uint64_t interruptions_of_thread = 0;
+
 }  // namespace
 
 void set_interrupt_hook(InterruptHook function, void* ctx) {
@@ -36,9 +38,13 @@ bool Interruptible::ask() {
     function = hook().function;
     ctx = hook().ctx;
   }
-  return function != nullptr && function(ctx) != 0;
+  const bool is_interrupted = function != nullptr && function(ctx) != 0;
+  if (is_interrupted) ++interruptions_of_thread;
+  return is_interrupted;
 }
 
 void Interruptible::refuse() { fail(BP_CANCELLED, "interrupted by the program"); }
+
+uint64_t Interruptible::interruptions() { return interruptions_of_thread; }
 
 }  // namespace backplane::core

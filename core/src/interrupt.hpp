@@ -48,6 +48,8 @@ class Interruptible {
     *look = next_look(Deadline::never());
   }
   [[noreturn]] static void refuse();
+  // How often the hook has interrupted this thread.
+  static uint64_t interruptions();
 
  private:
   friend void set_interrupt_hook(InterruptHook hook, void* ctx);

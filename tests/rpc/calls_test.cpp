@@ -153,7 +153,7 @@ TEST_P(CallsTest, ShortFunctionsRunWhereCallsArrive) {
     EXPECT_EQ(std::accumulate(halves.begin(), halves.end(), 0.0), 50000);
     std::string text;
     EXPECT_EQ(failure_of([&worker] { worker.rpc_sync(1 - worker.rank(), "too long"); }, &text), Status::kInvalid);
-    EXPECT_NE(text.find("'too long' is registered as a short function"), std::string::npos) << text;
+    EXPECT_NE(text.find("the inline function 'too long' must not call workers or wait"), std::string::npos) << text;
   });
 }
 
@@ -263,7 +263,7 @@ TEST(RpcCallsTest, ShutdownNamesWhatDoesNotEnd) {
     } else {
       EXPECT_TRUE(gone.wait());
       EXPECT_EQ(failure_of([&worker] { worker.shutdown(false, milliseconds(1)); }, &text), Status::kTimeout);
-      EXPECT_NE(text.find("has left, but what runs there does not end: 'deaf' for 'worker0' runs for"),
+      EXPECT_NE(text.find("has left, but a function there does not end: 'deaf' for 'worker0' runs for"),
                 std::string::npos)
           << text;
     }

@@ -233,9 +233,9 @@ TEST_F(RpcDevicesTest, TroubleWithADeviceEndsTheCallThatHasIt) {
       {"cuMemcpyDtoH_v2", 1, kIllegalAddress, 0, Status::kPeerLost,
        "its answer was lost: CUDA device 1 could not copy a buffer to the host"},
       {"cuMemAlloc_v2", 0, kOutOfMemory, 0, Status::kResource,
-       "'device echo' on worker 'b' (rank 1) failed: its result has no place here: CUDA device 0 has no memory for a "
+       "'device echo' on worker 'b' (rank 1) failed: its result could not be received: CUDA device 0 has no memory for a "
        "buffer of 20000 bytes"},
-      {"cuStreamSynchronize", 0, kIllegalAddress, 0, Status::kInternal, "its result has no place here: CUDA device 0"},
+      {"cuStreamSynchronize", 0, kIllegalAddress, 0, Status::kInternal, "its result could not be received: CUDA device 0"},
   }};
   with_maps("b:0=1", "", [&cases](const rpc::Worker& worker) {
     const DeviceInts array = on_device(counting(5000), 0);

@@ -319,7 +319,7 @@ TEST(RpcJoinTest, FunctionsHaveNamesOfTheirOwn) {
   EXPECT_EQ(failure_of([] { rpc::register_function("once", [] {}); }, &text), Status::kInvalid);
   EXPECT_EQ(text, "function 'once' is registered already; give this one another name");
   EXPECT_EQ(failure_of([] { rpc::register_function("", [] {}); }, &text), Status::kInvalid);
-  EXPECT_EQ(text, "the name of a function has 1 to 255 bytes, not 0");
+  EXPECT_EQ(text, "the name of a function must have 1 to 255 bytes; this one has 0");
 }
 
 TEST(RpcJoinTest, InitBackendTakesOptionsOfThatBackendAndTheirTimeout) {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "rpc/cancels.hpp"
-#include "rpc/forks.hpp"
+#include "rpc/fork_table.hpp"
 #include "support/failures.hpp"
 
 namespace backplane::core::rpc {
@@ -35,7 +35,7 @@ TEST(RpcValuesTest, LiveAsLongAsTheirForks) {
   values.drop(kValue, kSecond);
   EXPECT_EQ(values.size(), 0U);
   EXPECT_EQ(failure_in_values([&values] { values.fork(kValue, kSecond, 1); }),
-            "1 the value that is referred to is gone from its owner");
+            "1 the referenced value no longer exists on its owner");
 }
 
 TEST(RpcValuesTest, AreNotMadeIfTheyWereDroppedFirst) {
@@ -57,7 +57,7 @@ TEST(RpcValuesTest, AreMadeOnce) {
   Values values;
   values.create(kValue, kFirst, 0, "f");
   EXPECT_EQ(failure_in_values([&values] { values.create(kValue, kSecond, 1, "g"); }),
-            "1 there is a value of this number already");
+            "1 a value with this id exists already");
 }
 
 TEST(RpcValuesTest, GoToWhoTookTheLastFork) {
@@ -94,7 +94,7 @@ TEST(RpcValuesTest, TellWhoWaits) {
   std::string told;
   values.when_ready(kValue, [&told](const std::shared_ptr<Value>&, const Error* error) { told = error->what(); });
   EXPECT_EQ(failure_in_values([&values] { values.wait(kValue, Deadline::after(0)); }),
-            "3 the value that is referred to has not been made in time");
+            "3 the referenced value did not exist within the timeout");
   values.set(kValue, Error(BP_INTERNAL, "no"));
   EXPECT_EQ(told, "no");
   EXPECT_EQ(failure_in_values([&values] { values.wait(kValue, Deadline::never()); }), "8 no");
@@ -116,33 +116,33 @@ TEST(RpcValuesTest, DoNotCallWhoWaitsNoMore) {
 }
 
 TEST(RpcForksTest, WhatIsLostDoesNotCountWhenItComes) {
-  Forks forks;
-  const std::vector<Passed> message = {{0, kValue, kFirst}, {0, kValue, kSecond}};
-  EXPECT_EQ(forks.give_up(message).size(), 2U);
-  EXPECT_EQ(forks.give_up(message).size(), 2U);  // told twice
+  ForkTable forks;
+  const std::vector<Fork> message = {{0, kValue, kFirst}, {0, kValue, kSecond}};
+  EXPECT_EQ(forks.abandon(message).size(), 2U);
+  EXPECT_EQ(forks.abandon(message).size(), 2U);  // told twice
   EXPECT_FALSE(forks.hold(message));
 }
 
 TEST(RpcForksTest, WhatHasComeIsNotLost) {
-  Forks forks;
-  const std::vector<Passed> message = {{0, kValue, kFirst}};
+  ForkTable forks;
+  const std::vector<Fork> message = {{0, kValue, kFirst}};
   EXPECT_TRUE(forks.hold(message));
-  EXPECT_TRUE(forks.give_up(message).empty());
+  EXPECT_TRUE(forks.abandon(message).empty());
   EXPECT_TRUE(forks.hold(message));
 }
 
 TEST(RpcForksTest, AnswersAreRememberedUntilTheyAreTaken) {
-  Forks forks;
-  forks.note_answer(1, 7, {{0, kValue, kFirst}});
-  EXPECT_TRUE(forks.take_answer(2, 7).empty());
-  EXPECT_EQ(forks.take_answer(1, 7).size(), 1U);
-  EXPECT_TRUE(forks.take_answer(1, 7).empty());
+  ForkTable forks;
+  forks.add_reply(1, 7, {{0, kValue, kFirst}});
+  EXPECT_TRUE(forks.take_reply(2, 7).empty());
+  EXPECT_EQ(forks.take_reply(1, 7).size(), 1U);
+  EXPECT_TRUE(forks.take_reply(1, 7).empty());
 }
 
 TEST(RpcCancelsTest, OneThatOvertakesItsCallIsKeptForIt) {
-  Cancels cancels;
-  cancels.keep(1, 7);
-  cancels.keep(1, 7);  // told twice
+  EarlyCancels cancels;
+  cancels.add(1, 7);
+  cancels.add(1, 7);  // told twice
   EXPECT_FALSE(cancels.take(2, 7));
   EXPECT_FALSE(cancels.take(1, 8));
   EXPECT_TRUE(cancels.take(1, 7));
@@ -150,57 +150,57 @@ TEST(RpcCancelsTest, OneThatOvertakesItsCallIsKeptForIt) {
 }
 
 TEST(RpcCancelsTest, EachPeersAreKeptForItself) {
-  Cancels cancels;
-  cancels.keep(1, 7);
-  for (uint64_t call = 1; call <= 10000; ++call) cancels.keep(2, call);
+  EarlyCancels cancels;
+  cancels.add(1, 7);
+  for (uint64_t call = 1; call <= 10000; ++call) cancels.add(2, call);
   EXPECT_TRUE(cancels.take(1, 7));
   EXPECT_TRUE(cancels.take(2, 10000));
   EXPECT_FALSE(cancels.take(2, 1));
 }
 
-std::vector<uint64_t> told_again(Cancels* cancels, int32_t to, Cancels::Clock::time_point now) {
+std::vector<uint64_t> told_again(SentCancels* cancels, int32_t to, SentCancels::Clock::time_point now) {
   std::vector<uint64_t> calls;
-  for (const Cancels::Told& each : cancels->again(to, now)) calls.push_back(each.call);
+  for (const SentCancels::Cancel& each : cancels->take_resends(to, now)) calls.push_back(each.call);
   return calls;
 }
 
 TEST(RpcCancelsTest, WhatIsTakenMakesRoom) {
-  Cancels cancels;
-  cancels.keep(1, 1);
+  EarlyCancels cancels;
+  cancels.add(1, 1);
   for (uint64_t call = 2; call <= 2000; ++call) {
-    cancels.keep(1, call);
+    cancels.add(1, call);
     EXPECT_TRUE(cancels.take(1, call));
   }
   EXPECT_TRUE(cancels.take(1, 1));
 }
 
 TEST(RpcCancelsTest, TheLastOnesAreToldAgain) {
-  Cancels cancels;
-  const auto now = Cancels::Clock::now();
-  EXPECT_TRUE(cancels.again(1, now).empty());
-  for (uint64_t call = 1; call <= 1000; ++call) cancels.note(1, {call, 0});
-  cancels.note(2, {5, 77});
+  SentCancels cancels;
+  const auto now = SentCancels::Clock::now();
+  EXPECT_TRUE(cancels.take_resends(1, now).empty());
+  for (uint64_t call = 1; call <= 1000; ++call) cancels.add(1, {call, 0});
+  cancels.add(2, {5, 77});
   const auto last = told_again(&cancels, 1, now);
   EXPECT_EQ(last.back(), 1000U);
   EXPECT_LT(last.size(), 1000U);
-  const auto other = cancels.again(2, now);
+  const auto other = cancels.take_resends(2, now);
   ASSERT_EQ(other.size(), 1U);
   EXPECT_EQ(other[0].call, 5U);
   EXPECT_EQ(other[0].timeout_ns, 77);
   cancels.forget(1);
-  EXPECT_TRUE(cancels.again(1, now).empty());
+  EXPECT_TRUE(cancels.take_resends(1, now).empty());
 }
 
 TEST(RpcCancelsTest, NobodyIsToldAgainWithoutEnd) {
-  Cancels cancels;
-  auto now = Cancels::Clock::now();
-  cancels.note(1, {5, 0});
-  for (int i = 0; i < Cancels::kMostTimes; ++i) EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>{5});
+  SentCancels cancels;
+  auto now = SentCancels::Clock::now();
+  cancels.add(1, {5, 0});
+  for (int i = 0; i < SentCancels::kMaxRounds; ++i) EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>{5});
   EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>());
   now += std::chrono::seconds(1);
   EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>{5});
-  cancels.note(2, {6, 0, {}, Cancels::kMostTimes});
-  for (int i = 0; i < Cancels::kMostTimes; ++i) {
+  cancels.add(2, {6, 0, {}, SentCancels::kMaxRounds});
+  for (int i = 0; i < SentCancels::kMaxRounds; ++i) {
     now += std::chrono::seconds(1);
     EXPECT_EQ(told_again(&cancels, 2, now), std::vector<uint64_t>{6});
   }

@@ -13,7 +13,7 @@
 
 using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
 using rpc::Done;
-using rpc::Parcel;
+using rpc::Payload;
 using rpc::Worker;
 
 struct bp_rpc : Handle<bp_rpc> {
@@ -22,12 +22,12 @@ struct bp_rpc : Handle<bp_rpc> {
 
 namespace {
 
-// The workers of the process, from joining to leaving.
+// The workers of the process that have joined and not left.
 struct Workers {
   std::mutex mutex;
   std::set<std::shared_ptr<Worker>> all;
   std::shared_ptr<Worker> own;
-  bool joining = false;  // the process's own is about to join
+  bool joining = false;  // the default worker is joining
 };
 
 Workers& workers() {
@@ -39,9 +39,9 @@ Worker& worker_of(const bp_rpc* handle) { return *live(handle, "rpc").worker; }
 
 rpc::Ref& ref_of(const bp_rref* handle) { return *live(handle, "ref").ref; }
 
-const std::string& name_of(const Worker& worker) { return worker.names()[static_cast<size_t>(worker.rank())]; }
+const std::string& name_of(const Worker& worker) { return worker.peers().own_name(); }
 
-// A function of a worker, whose name goes into *err.
+// A function of the API on a worker, whose name it puts into *err.
 template <typename Body>
 int32_t worker_call(const bp_rpc* rpc, bp_error* err, Body&& body) noexcept {
   const int32_t status = api_call(err, std::forward<Body>(body));
@@ -60,8 +60,8 @@ std::optional<Error> contradiction(const bp_rpc_config& config, const GroupConfi
   return std::nullopt;
 }
 
-// With the init method that counts: the options' if none is given, and none if that is the usual one, which nobody need
-// have chosen, and which leaves the default group its ranks.
+// The config with the init method that applies: that of the options if none is given. "env://", the default of options,
+// counts as none, because it may not have been chosen; then the ranks of the default group apply.
 bp_rpc_config complete(const bp_rpc_config& config) {
   constexpr size_t kFirstSize = offsetof(bp_rpc_config, rpc_timeout_ns) + sizeof config.rpc_timeout_ns;
   bp_rpc_config made;
@@ -69,25 +69,25 @@ bp_rpc_config complete(const bp_rpc_config& config) {
   take_known(config, kFirstSize, "bp_rpc_config", &made);
   if (made.init_method != nullptr && *made.init_method == '\0') made.init_method = nullptr;
   if (made.options == nullptr || made.init_method != nullptr) return made;
-  const std::string& theirs = live(made.options, "options").init_method;
-  if (!theirs.empty() && theirs != "env://") made.init_method = theirs.c_str();
+  const std::string& from_options = live(made.options, "options").init_method;
+  if (!from_options.empty() && from_options != "env://") made.init_method = from_options.c_str();
   return made;
 }
 
-// The default group, if there is one and nothing else was asked for.
-std::shared_ptr<Group> meeting_place(const bp_rpc_config& config) {
+// The default group, if there is one and the config names no store and no init method.
+std::shared_ptr<Group> parent_group(const bp_rpc_config& config) {
   return config.store == nullptr && config.init_method == nullptr ? default_group() : nullptr;
 }
 
-// The ranks of the default group, or those that meet now. Whoever has a problem meets them all the same, or they would
-// wait for him.
-std::shared_ptr<Group> meet(const bp_rpc_config& config, std::optional<Error>* problem) {
-  if (const std::shared_ptr<Group> there = meeting_place(config)) {
-    const GroupConfig& own = there->config();
+// Makes the workers' group: of the ranks of the default group, or by rendezvous. A worker with a problem joins it as
+// well, because the others wait for it.
+std::shared_ptr<Group> make_group(const bp_rpc_config& config, std::optional<Error>* problem) {
+  if (const std::shared_ptr<Group> parent = parent_group(config)) {
+    const GroupConfig& own = parent->config();
     if (!*problem) *problem = contradiction(config, own);
     std::vector<int32_t> ranks(static_cast<size_t>(own.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
-    return there->new_group(ranks, "rpc", config.timeout_ns);
+    return parent->new_group(ranks, "rpc", config.timeout_ns);
   }
   bp_group_config group;
   bp_group_config_init(&group);
@@ -110,36 +110,36 @@ std::shared_ptr<Worker> join(const bp_rpc_config& config) {
   if (!made.options) made.backend = requested_or(config.backend, "BACKPLANE_RPC_BACKEND");
   if (made.options && config.backend != nullptr) made.backend = config.backend;
   made.timeout_ns = timeout_or(config.timeout_ns, BP_DEFAULT_TIMEOUT_NS);
-  const int64_t usual_ns = made.options ? made.options->rpc_timeout_ns() : BP_DEFAULT_RPC_TIMEOUT_NS;
-  made.rpc_timeout_ns = timeout_or(config.rpc_timeout_ns, usual_ns);
+  const int64_t default_ns = made.options ? made.options->rpc_timeout_ns() : BP_DEFAULT_RPC_TIMEOUT_NS;
+  made.rpc_timeout_ns = timeout_or(config.rpc_timeout_ns, default_ns);
   if (config.init_method != nullptr) made.init_method = config.init_method;
-  made.group = meet(config, &made.problem);
-  return Worker::join(std::move(made));
+  made.group = make_group(config, &made.problem);
+  return Worker::join(made);
 }
 
-// Meets those that may wait for this process, only to tell them why it cannot join; not for long, they need not be
-// there.
-[[noreturn]] void tell(bp_rpc_config config, const Error& problem) {
-  constexpr int64_t kTellNs = INT64_C(10) * 1000000000;
-  if (config.timeout_ns < 0 || config.timeout_ns > kTellNs) config.timeout_ns = kTellNs;
+// Joins only to report why this process cannot, because the other workers may wait for it. Waits for them at most 10 s:
+// they may not exist.
+[[noreturn]] void report_problem(bp_rpc_config config, const Error& problem) {
+  constexpr int64_t kReportNs = INT64_C(10) * 1000000000;
+  if (config.timeout_ns < 0 || config.timeout_ns > kReportNs) config.timeout_ns = kReportNs;
   rpc::WorkerConfig made;
   made.name = config.name == nullptr ? "" : config.name;
   made.registry = &registry_of(config.registry);
   made.timeout_ns = config.timeout_ns;
   made.problem = problem;
   try {
-    made.group = meet(config, &made.problem);
-  } catch (const std::exception&) {  // there is nobody to be told
+    made.group = make_group(config, &made.problem);
+  } catch (const std::exception&) {  // no other worker came
     throw Error(problem);
   }
-  Worker::join(std::move(made));
+  Worker::join(made);
   throw Error(problem);
 }
 
-// Of the process's own worker there is one at a time.
-class Claim {
+// The right to join as the default worker, of which there is one at a time.
+class DefaultClaim {
  public:
-  explicit Claim(const bp_rpc_config& config) {
+  explicit DefaultClaim(const bp_rpc_config& config) {
     if (config.is_default == 0) return;
     const std::lock_guard lock(workers().mutex);
     if (workers().own || workers().joining) {
@@ -150,33 +150,33 @@ class Claim {
     }
     workers().joining = holds_ = true;
   }
-  ~Claim() {
+  ~DefaultClaim() {
     if (!holds_) return;
     const std::lock_guard lock(workers().mutex);
     workers().joining = false;
   }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
+  DefaultClaim(const DefaultClaim&) = delete;
+  DefaultClaim& operator=(const DefaultClaim&) = delete;
 
-  // Why the worker that joins cannot be the process's own.
+  // Why the worker cannot become the default one, if the other workers are to be told.
   const std::optional<Error>& problem() const { return problem_; }
 
  private:
-  // While all are in the world of `own`, they have all been refused here, and nobody waits for this process to say so.
-  // Over the default group, whose ranks must begin the same things, nobody meets who need not.
+  // False if all other workers are refused in the same way: they are workers of `own` and all present, or ranks of the
+  // default group, which must begin the same operations.
   static bool others_may_wait(const Worker& own, const bp_rpc_config& config) {
-    if (meeting_place(config)) return false;
-    const auto size = static_cast<int32_t>(own.names().size());
-    return (config.world_size >= 0 && config.world_size != size) || own.anybody_gone();
+    if (parent_group(config)) return false;
+    const int32_t size = own.peers().size();
+    return (config.world_size >= 0 && config.world_size != size) || own.peers().any_gone();
   }
 
   bool holds_ = false;
   std::optional<Error> problem_;
 };
 
-// `worker` calls it, and so outlives it.
+// `worker` calls the result, and outlives it.
 Done done_of(const Worker& worker, bp_rpc_done done, void* ctx) {
-  return [&worker, done, ctx](std::shared_ptr<Parcel> result, const Error* error) {
+  return [&worker, done, ctx](std::shared_ptr<Payload> result, const Error* error) {
     if (error == nullptr) return done(ctx, new_handle<bp_rpc_payload>(std::move(result)), nullptr);
     bp_error err;
     bp_error_init(&err);
@@ -201,8 +201,8 @@ int32_t bp_rpc_init(const bp_rpc_config* config, bp_rpc** rpc, bp_error* err) {
   return api_call(err, [=] {
     required(rpc, "rpc");
     const bp_rpc_config joining = complete(required(config, "config"));
-    const Claim claim(joining);
-    if (claim.problem()) tell(joining, *claim.problem());
+    const DefaultClaim claim(joining);
+    if (claim.problem()) report_problem(joining, *claim.problem());
     auto worker = join(joining);
     const std::lock_guard lock(workers().mutex);
     workers().all.insert(worker);
@@ -224,19 +224,17 @@ int32_t bp_rpc_current(bp_rpc** rpc, bp_error* err) {
 }
 void bp_rpc_release(bp_rpc* rpc) { release(rpc); }
 
-int32_t bp_rpc_rank(const bp_rpc* rpc) { return is_live(rpc) ? rpc->worker->rank() : -1; }
-int32_t bp_rpc_world_size(const bp_rpc* rpc) {
-  return is_live(rpc) ? static_cast<int32_t>(rpc->worker->names().size()) : -1;
-}
+int32_t bp_rpc_rank(const bp_rpc* rpc) { return is_live(rpc) ? rpc->worker->peers().own_rank() : -1; }
+int32_t bp_rpc_world_size(const bp_rpc* rpc) { return is_live(rpc) ? rpc->worker->peers().size() : -1; }
 const char* bp_rpc_backend(const bp_rpc* rpc) { return is_live(rpc) ? rpc->worker->backend().c_str() : nullptr; }
 const char* bp_rpc_worker_name(const bp_rpc* rpc, int32_t rank) {
   if (!is_live(rpc)) return nullptr;
-  const auto& names = rpc->worker->names();
+  const auto& names = rpc->worker->peers().names();
   return rank < 0 || static_cast<size_t>(rank) >= names.size() ? nullptr : names[static_cast<size_t>(rank)].c_str();
 }
 int32_t bp_rpc_find(const bp_rpc* rpc, const char* name, int32_t* rank, bp_error* err) {
-  return worker_call(rpc, err,
-                     [=] { hand_out(rank, "rank", [=] { return worker_of(rpc).find(&required(name, "name")); }); });
+  return worker_call(
+      rpc, err, [=] { hand_out(rank, "rank", [=] { return worker_of(rpc).peers().find(&required(name, "name")); }); });
 }
 
 int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t timeout_ns, bp_objects** out,
@@ -245,7 +243,8 @@ int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t 
     if (size > 0) required(static_cast<const char*>(data), "data");
     const std::string_view object =
         size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
-    hand_out(out, "out", [=] { return new_handle<bp_objects>(worker_of(rpc).all_gather(object, timeout_ns)); });
+    hand_out(out, "out",
+             [=] { return new_handle<bp_objects>(worker_of(rpc).lifecycle().all_gather(object, timeout_ns)); });
   });
 }
 
@@ -256,9 +255,9 @@ int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char*
     std::optional<Error> problem;
     std::vector<std::string> lines;
     try {
-      lines = worker->shutdown(graceful != 0, timeout_ns);
+      lines = worker->lifecycle().shutdown(graceful != 0, timeout_ns);
     } catch (const Error& error) {
-      if (!worker->has_left()) throw;  // it goes on
+      if (!worker->lifecycle().has_left()) throw;  // the worker still runs
       problem.emplace(error);
     }
     {
@@ -271,8 +270,8 @@ int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char*
   });
 }
 int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err) {
-  return worker_call(rpc, err,
-                     [=] { hand_out(json, "json", [=] { return copy_text(worker_of(rpc).metrics_json()); }); });
+  return worker_call(
+      rpc, err, [=] { hand_out(json, "json", [=] { return copy_text(worker_of(rpc).report().metrics_json()); }); });
 }
 
 int32_t bp_rpc_register(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
@@ -282,32 +281,32 @@ int32_t bp_rpc_register_inline(const char* name, bp_rpc_function function, void*
   return api_call(err, [=] { register_one(name, function, ctx, true); });
 }
 
-const void* bp_rpc_payload_data(const bp_rpc_payload* parcel, uint64_t* size) {
-  const bool is_there = is_live(parcel);
-  if (size != nullptr) *size = is_there ? parcel->parcel->payload().size() : 0;
-  return is_there ? parcel->parcel->payload().data() : nullptr;
+const void* bp_rpc_payload_data(const bp_rpc_payload* payload, uint64_t* size) {
+  const bool is_there = is_live(payload);
+  if (size != nullptr) *size = is_there ? payload->payload->data().size() : 0;
+  return is_there ? payload->payload->data().data() : nullptr;
 }
-uint32_t bp_rpc_payload_buffers(const bp_rpc_payload* parcel) {
-  return is_live(parcel) ? static_cast<uint32_t>(parcel->parcel->buffers().size()) : 0;
+uint32_t bp_rpc_payload_buffers(const bp_rpc_payload* payload) {
+  return is_live(payload) ? static_cast<uint32_t>(payload->payload->buffers().size()) : 0;
 }
-void bp_rpc_payload_buffer(const bp_rpc_payload* parcel, uint32_t index, bp_buffer* buffer) {
+void bp_rpc_payload_buffer(const bp_rpc_payload* payload, uint32_t index, bp_buffer* buffer) {
   if (buffer == nullptr) return;
-  *buffer = index < bp_rpc_payload_buffers(parcel) ? parcel->parcel->buffers()[index] : bp_buffer{};
+  *buffer = index < bp_rpc_payload_buffers(payload) ? payload->payload->buffers()[index] : bp_buffer{};
 }
-bp_rref* bp_rpc_payload_ref(const bp_rpc_payload* parcel, uint32_t index) {
+bp_rref* bp_rpc_payload_ref(const bp_rpc_payload* payload, uint32_t index) {
   bp_rref* ref = nullptr;
   guarded(nullptr, [=, &ref] {
-    const auto& refs = live(parcel, "parcel").parcel->refs();
+    const auto& refs = live(payload, "payload").payload->refs();
     if (index < refs.size()) ref = new_handle<bp_rref>(refs[index]);
   });
   return ref;
 }
-bp_rpc_payload* bp_rpc_payload_retain(const bp_rpc_payload* parcel) {
+bp_rpc_payload* bp_rpc_payload_retain(const bp_rpc_payload* payload) {
   bp_rpc_payload* another = nullptr;
-  guarded(nullptr, [=, &another] { another = new_handle<bp_rpc_payload>(live(parcel, "parcel").parcel); });
+  guarded(nullptr, [=, &another] { another = new_handle<bp_rpc_payload>(live(payload, "payload").payload); });
   return another;
 }
-void bp_rpc_payload_release(bp_rpc_payload* parcel) { release(parcel); }
+void bp_rpc_payload_release(bp_rpc_payload* payload) { release(payload); }
 
 int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_content* arguments, int64_t timeout_ns,
                     bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
@@ -321,7 +320,7 @@ int32_t bp_rpc_call(bp_rpc* rpc, int32_t to, const char* function, const bp_rpc_
   });
 }
 void bp_rpc_cancel(bp_rpc* rpc, uint64_t id) {
-  guarded(nullptr, [=] { worker_of(rpc).cancel(id); });
+  guarded(nullptr, [=] { worker_of(rpc).caller().cancel(id); });
 }
 int32_t bp_rpc_cancelled(void) { return Worker::cancelled() ? 1 : 0; }
 void bp_rpc_wait_begin(void) { rpc::begin_wait(); }
@@ -340,7 +339,7 @@ int32_t bp_rpc_remote(bp_rpc* rpc, int32_t to, const char* function, const bp_rp
     rpc::Content content = rpc::take_content(required(arguments, "arguments"));
     hand_out(ref, "ref", [=, &content] {
       return new_handle<bp_rref>(
-          worker_of(rpc).remote(to, &required(function, "function"), std::move(content), timeout_ns));
+          worker_of(rpc).references().remote(to, &required(function, "function"), std::move(content), timeout_ns));
     });
   });
 }
@@ -348,28 +347,28 @@ int32_t bp_rref_create(bp_rpc* rpc, const bp_rpc_value* value, bp_rref** ref, bp
   return worker_call(rpc, err, [=] {
     required(ref, "ref");
     auto kept = std::make_shared<rpc::Value>(required(value, "value"));
-    *ref = new_handle<bp_rref>(worker_of(rpc).keep(std::move(kept)));
+    *ref = new_handle<bp_rref>(worker_of(rpc).references().create(std::move(kept)));
   });
 }
 int32_t bp_rref_owner(const bp_rref* ref) { return is_live(ref) ? ref->ref->owner() : -1; }
 int32_t bp_rref_fetch(bp_rref* ref, int64_t timeout_ns, bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
   return api_call(err, [=] {
     if (done == nullptr) fail(BP_INVALID, "`done` must not be NULL");
-    const std::shared_ptr<Worker> worker = ref_of(ref).shared_worker();
-    const uint64_t number = worker->fetch(ref->ref, timeout_ns, done_of(*worker, done, ctx));
+    const std::shared_ptr<Worker> worker = ref_of(ref).worker();
+    const uint64_t number = worker->references().fetch(ref->ref, timeout_ns, done_of(*worker, done, ctx));
     if (id != nullptr) *id = number;
   });
 }
 int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error* err) {
   return api_call(err, [=] {
     required(object, "object");
-    const auto value = ref_of(ref).shared_worker()->local(*ref->ref, timeout_ns);
+    const auto value = ref_of(ref).worker()->references().wait_for(*ref->ref, timeout_ns);
     ref->ref->hold(value);
     *object = value->object();
   });
 }
 int32_t bp_rref_worker(const bp_rref* ref, bp_rpc** rpc, bp_error* err) {
-  return api_call(err, [=] { hand_out(rpc, "rpc", [=] { return new_handle<bp_rpc>(ref_of(ref).shared_worker()); }); });
+  return api_call(err, [=] { hand_out(rpc, "rpc", [=] { return new_handle<bp_rpc>(ref_of(ref).worker()); }); });
 }
 void bp_rref_release(bp_rref* ref) { release(ref); }
 

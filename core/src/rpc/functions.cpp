@@ -11,7 +11,7 @@
 namespace backplane::core::rpc {
 namespace {
 
-constexpr size_t kLongestFunctionName = 255;
+constexpr size_t kMaxFunctionNameBytes = 255;
 
 struct Functions {
   std::mutex mutex;
@@ -27,8 +27,9 @@ Functions& functions() {
 
 void register_function(const std::string& name, Function function) {
   const std::lock_guard lock(functions().mutex);
-  if (name.empty() || name.size() > kLongestFunctionName) {
-    fail(BP_INVALID, "the name of a function has 1 to {} bytes, not {}", kLongestFunctionName, name.size());
+  if (name.empty() || name.size() > kMaxFunctionNameBytes) {
+    fail(BP_INVALID, "the name of a function must have 1 to {} bytes; this one has {}", kMaxFunctionNameBytes,
+         name.size());
   }
   if (!functions().by_name.emplace(name, function).second) {
     fail(BP_INVALID, "function '{}' is registered already; give this one another name", name);
@@ -42,8 +43,8 @@ std::optional<Function> find_function(const std::string& name) {
 }
 
 void fail_unknown_function(const std::string& name) {
-  // A peer's word, of any length: nobody's name is like it.
-  if (name.size() > kLongestFunctionName) fail(BP_INVALID, "no function has a name of {} bytes", name.size());
+  // A peer sends any length.
+  if (name.size() > kMaxFunctionNameBytes) fail(BP_INVALID, "no function has a name of {} bytes", name.size());
   std::vector<std::string> names;
   {
     const std::lock_guard lock(functions().mutex);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of this process that others may call.
+// The functions of this process that workers may call.
 #pragma once
 
 #include <optional>
@@ -14,14 +14,14 @@ namespace backplane::core::rpc {
 struct Function {
   bp_rpc_function run = nullptr;
   void* ctx = nullptr;
-  bool is_inline = false;  // it neither waits nor calls anybody
+  bool is_inline = false;  // runs on the thread that received its call
 };
 
-// BP_INVALID if there is one of that name.
+// Throws BP_INVALID if the name is taken.
 void register_function(const std::string& name, Function function);
-// None: there is no function of that name.
+// None if there is no function of that name.
 std::optional<Function> find_function(const std::string& name);
-// BP_INVALID, which names the nearest one.
+// Throws BP_INVALID with the most similar name.
 [[noreturn]] void fail_unknown_function(const std::string& name);
 
 }  // namespace backplane::core::rpc

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a worker counts. Durations go into histograms by powers of two, from one microsecond on.
+// Counters of a worker. Histograms of durations have buckets by powers of two, from one microsecond.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace backplane::core::rpc {
 
 class Histogram {
  public:
-  static constexpr size_t kBuckets = 28;  // bucket b: below 2^b us, and not in b - 1; the last one takes the rest
+  static constexpr size_t kBuckets = 28;  // bucket b: [2^(b-1), 2^b) us; the last one is open
 
   void add(int64_t ns) {
     size_t bucket = 0;
@@ -32,20 +32,20 @@ class Histogram {
 struct PeerMetrics {
   std::atomic<uint64_t> calls_sent = 0;
   std::atomic<uint64_t> calls_received = 0;
-  std::atomic<uint64_t> last_call = 0;  // the highest number of what it asked for
+  std::atomic<uint64_t> last_call = 0;  // the highest number of its requests
   std::atomic<uint64_t> bytes_sent = 0;
   std::atomic<uint64_t> bytes_received = 0;
-  std::atomic<uint64_t> errors = 0;  // calls to it that failed, timeouts among them
+  std::atomic<uint64_t> errors = 0;  // failed calls to it, with timeouts
   std::atomic<uint64_t> timeouts = 0;
-  Histogram round_trips;  // of calls to it that ended well
-  Histogram run_times;    // of functions that it called here
+  Histogram round_trips;  // of successful calls to it
+  Histogram run_times;    // of functions that it called
 };
 
 struct Metrics {
   explicit Metrics(size_t workers) : peers(workers) {}
   std::deque<PeerMetrics> peers;
-  std::atomic<uint64_t> refs = 0;         // references that are held here
-  std::atomic<uint64_t> unconfirmed = 0;  // those of them of which the owner has not said yet that it has the value
+  std::atomic<uint64_t> refs = 0;         // held by this worker
+  std::atomic<uint64_t> unconfirmed = 0;  // of those, not yet confirmed by their owners
 };
 
 }  // namespace backplane::core::rpc

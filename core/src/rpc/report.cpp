@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// What a worker says of itself: counts, and its calls.
+#include "rpc/report.hpp"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
-
-#include "rpc/worker.hpp"
 
 namespace backplane::core::rpc {
 namespace {
@@ -27,8 +25,12 @@ Json json_of(const Histogram& histogram) {
   return {{"count", count}, {"sum_us", histogram.sum_ns() / 1000}, {"below_us_powers_of_2", buckets}};
 }
 
-bool speaks_of_reference(const Calls::Pending& call) {
-  return call.kind == Kind::kFork || call.kind == Kind::kDrop || call.kind == Kind::kLost;
+bool is_about_reference(const CallTable::Pending& call) {
+  return call.kind == Kind::kFork || call.kind == Kind::kDrop || call.kind == Kind::kAbandon;
+}
+
+double age_in_seconds(Deadline::Clock::time_point begun) {
+  return std::chrono::duration<double>(Deadline::Clock::now() - begun).count();
 }
 
 const char* name_of(Kind kind) {
@@ -41,7 +43,7 @@ const char* name_of(Kind kind) {
       return "fetch";
     case Kind::kFork:
     case Kind::kDrop:
-    case Kind::kLost:
+    case Kind::kAbandon:
       return "reference";
     default:
       return "message";
@@ -50,34 +52,51 @@ const char* name_of(Kind kind) {
 
 }  // namespace
 
-std::vector<Worker::Metric> Worker::metrics() const {
-  const base::Executor::Counts threads = executor_->counts();
-  size_t serving = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    serving = std::count_if(inbound_.begin(), inbound_.end(), [](const auto& each) { return !each.second->ended; });
-  }
-  const std::vector<Calls::Pending> pending = calls_.pending();
-  const std::vector<Values::Claim> owned = values_.claims();
+void Report::attach_to(Group& group) {
+  group.show_metrics(context_.peers.own_name(),
+                     [weak = context_.worker, this](const std::function<void(const bp_metric& metric)>& each) {
+                       const auto worker = weak.lock();  // keeps `this`
+                       if (!worker) return;
+                       for (const Metric& it : metrics()) {
+                         const char* peer = it.peer < 0 ? nullptr : context_.peers.name(it.peer).c_str();
+                         each({sizeof(bp_metric), it.kind, it.name, peer, it.value});
+                       }
+                     });
+  context_.recorder.set_group(&group, global_ranks_);
+  group.set_calls([weak = context_.worker, this] {
+    const auto worker = weak.lock();
+    if (!worker) return std::string(R"({"calls":[]})");
+    return fmt::format(R"({{"calls":{},"call_metrics":{}}})", calls_json(), metrics_json());
+  });
+}
+
+std::vector<Report::Metric> Report::metrics() const {
+  const base::Executor::Counts threads = context_.executor.counts();
+  const std::vector<Server::Status> served = server_.calls();
+  const auto serving =
+      std::count_if(served.begin(), served.end(), [](const Server::Status& call) { return !call.ended; });
+  const std::vector<CallTable::Pending> pending = caller_.calls().pending();
+  const std::vector<Values::Claim> owned = references_.values().claims();
   const auto add_holders = [](size_t sum, const Values::Claim& claim) { return sum + claim.holders.size(); };
   const uint64_t forks = std::accumulate(owned.begin(), owned.end(), size_t{0}, add_holders);
-  const auto words = std::count_if(pending.begin(), pending.end(), speaks_of_reference);
+  const auto about_references = std::count_if(pending.begin(), pending.end(), is_about_reference);
+  const Metrics& counters = context_.metrics;
   std::vector<Metric> all = {{"agent.num_pending_requests", BP_METRIC_GAUGE, pending.size()},
                              {"agent.client_active_calls", BP_METRIC_GAUGE, pending.size()},
-                             {"agent.server_active_calls", BP_METRIC_GAUGE, serving},
+                             {"agent.server_active_calls", BP_METRIC_GAUGE, static_cast<uint64_t>(serving)},
                              {"agent.server_active_async_calls", BP_METRIC_GAUGE, threads.blocked},
                              {"agent.thread_pool_size", BP_METRIC_GAUGE, threads.threads},
                              {"agent.num_idle_threads", BP_METRIC_GAUGE, threads.idle},
                              {"agent.num_queued_tasks", BP_METRIC_GAUGE, threads.queued},
                              {"num_owner_rrefs", BP_METRIC_GAUGE, owned.size()},
                              {"num_forks", BP_METRIC_GAUGE, forks},
-                             {"num_user_rrefs", BP_METRIC_GAUGE, metrics_.refs.load()},
-                             {"num_pending_users", BP_METRIC_GAUGE, metrics_.unconfirmed.load()},
-                             {"num_pending_futures", BP_METRIC_GAUGE, static_cast<uint64_t>(words)}};
-  for (size_t rank = 0; rank < names_.size(); ++rank) {
-    const PeerMetrics& peer = metrics_.peers[rank];
+                             {"num_user_rrefs", BP_METRIC_GAUGE, counters.refs.load()},
+                             {"num_pending_users", BP_METRIC_GAUGE, counters.unconfirmed.load()},
+                             {"num_pending_futures", BP_METRIC_GAUGE, static_cast<uint64_t>(about_references)}};
+  for (int32_t rank = 0; rank < context_.peers.size(); ++rank) {
+    const PeerMetrics& peer = counters.peers[static_cast<size_t>(rank)];
     const auto add = [&all, rank](const char* name, const std::atomic<uint64_t>& value) {
-      all.push_back({name, BP_METRIC_COUNTER, value.load(), static_cast<int32_t>(rank)});
+      all.push_back({name, BP_METRIC_COUNTER, value.load(), rank});
     };
     add("calls_sent", peer.calls_sent);
     add("calls_received", peer.calls_received);
@@ -89,21 +108,22 @@ std::vector<Worker::Metric> Worker::metrics() const {
   return all;
 }
 
-std::string Worker::metrics_json() const {
+std::string Report::metrics_json() const {
   Json json = {};
   for (const Metric& each : metrics()) {
-    Json& about = each.peer < 0 ? json : json["peers"][names_[static_cast<size_t>(each.peer)]];
-    about[each.name] = each.value;
+    Json& object = each.peer < 0 ? json : json["peers"][context_.peers.name(each.peer)];
+    object[each.name] = each.value;
   }
-  for (size_t rank = 0; rank < names_.size(); ++rank) {
-    Json& peer = json["peers"][names_[rank]];
-    peer["round_trips"] = json_of(metrics_.peers[rank].round_trips);
-    peer["run_times"] = json_of(metrics_.peers[rank].run_times);
+  for (int32_t rank = 0; rank < context_.peers.size(); ++rank) {
+    Json& peer = json["peers"][context_.peers.name(rank)];
+    const PeerMetrics& counters = context_.metrics.peers[static_cast<size_t>(rank)];
+    peer["round_trips"] = json_of(counters.round_trips);
+    peer["run_times"] = json_of(counters.run_times);
   }
   return json.dump();
 }
 
-std::string Worker::calls_json() const {
+std::string Report::calls_json() const {
   Json all = Json::array();
   const auto add = [this, &all](bool served, int32_t peer, uint64_t number, Kind kind, const std::string& function,
                                 Deadline::Clock::time_point begun) -> Json& {
@@ -111,7 +131,7 @@ std::string Worker::calls_json() const {
                    {"direction", served ? "in" : "out"},
                    {"function", function},
                    {"peer", peer},
-                   {"worker", names_[static_cast<size_t>(peer)]},
+                   {"worker", context_.peers.name(peer)},
                    {"number", number},
                    {"state", "in flight"},
                    {"status", BP_AGAIN},
@@ -119,22 +139,53 @@ std::string Worker::calls_json() const {
                    {"end_ns", 0}});
     return all.back();
   };
-  for (const EndedCall& call : record_.calls()) {
+  for (const EndedCall& call : context_.recorder.calls()) {
     Json& entry = add(call.served, call.peer, call.number, call.kind, call.function, call.begun);
     entry["state"] = call.status == BP_OK ? "done" : "failed";
     entry["status"] = call.status;
     entry["end_ns"] = nanoseconds(call.ended);
   }
-  for (const Calls::Pending& call : calls_.pending()) {
+  for (const CallTable::Pending& call : caller_.calls().pending()) {
     add(false, call.to, call.number, call.kind, call.function, call.begun);
   }
-  const std::lock_guard lock(mutex_);
-  for (const auto& [key, inbound] : inbound_) {
-    const Header& asked = inbound->header;
-    Json& entry = add(true, key.first, asked.call, asked.kind, asked.function, inbound->arrived);
-    entry["state"] = inbound->cancelled ? "cancelled, runs on" : inbound->runs ? "running" : "queued";
+  for (const Server::Status& call : server_.calls()) {
+    Json& entry = add(true, call.from, call.number, call.kind, call.function, call.arrived);
+    entry["state"] = call.cancelled ? "cancelled, runs on" : call.started ? "running" : "queued";
   }
   return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string Report::running_functions() const {
+  std::vector<std::string> all;
+  for (const Server::Status& call : server_.calls()) {
+    all.push_back(fmt::format("'{}' for '{}' {} for {:.1f} s", call.function, context_.peers.name(call.from),
+                              call.started ? "runs" : "waits for a thread", age_in_seconds(call.arrived)));
+  }
+  if (all.empty()) all.emplace_back("a callback, or the destructor of a value");
+  return fmt::format("{}", fmt::join(all, ", "));
+}
+
+std::string Report::pending_calls() const {
+  std::string text;
+  for (const CallTable::Pending& call : caller_.calls().pending()) {
+    text += fmt::format("; it waits for '{}' on '{}' for {:.1f} s", call.function, context_.peers.name(call.to),
+                        age_in_seconds(call.begun));
+  }
+  return server_.is_idle() ? text : fmt::format("{}; here {}", text, running_functions());
+}
+
+std::vector<std::string> Report::leaks() const {
+  std::vector<std::string> all;
+  for (const Values::Claim& claim : references_.values().claims()) {
+    std::string holders;
+    for (const int32_t holder : claim.holders) {
+      holders += fmt::format("{}'{}'", holders.empty() ? "" : ", ", context_.peers.name(holder));
+    }
+    const std::string maker = claim.function.empty() ? "" : fmt::format(" (made by '{}')", claim.function);
+    all.push_back(fmt::format("value {}.{}{} of worker '{}' is still referred to by {}", claim.value.maker,
+                              claim.value.number, maker, context_.peers.own_name(), holders));
+  }
+  return all;
 }
 
 }  // namespace backplane::core::rpc

@@ -10,11 +10,11 @@
 namespace backplane::core::rpc {
 namespace {
 
-Error gone_error() { return Error(BP_INVALID, "the value that is referred to is gone from its owner"); }
+Error no_value() { return Error(BP_INVALID, "the referenced value no longer exists on its owner"); }
 
 }  // namespace
 
-void Values::tell_gone(const std::vector<Waiting>& waiting, const Error& why) {
+void Values::fail_waiters(const std::vector<Waiting>& waiting, const Error& why) {
   for (const Waiting& each : waiting) each.ready(nullptr, &why);
 }
 
@@ -22,9 +22,9 @@ bool Values::create(const Id& value, const Id& fork, int32_t holder, const std::
   const std::lock_guard lock(mutex_);
   if (closed_) throw Error(*closed_);
   if (dropped_early_.remove(fork)) return false;
-  const auto [place, is_new] = values_.try_emplace(value);
-  if (!is_new) fail(BP_INVALID, "there is a value of this number already");
-  Owned& owned = place->second;
+  const auto [entry, is_new] = values_.try_emplace(value);
+  if (!is_new) fail(BP_INVALID, "a value with this id exists already");
+  Owned& owned = entry->second;
   owned.function = function;
   owned.forks.emplace(fork, holder);
   return true;
@@ -33,20 +33,20 @@ bool Values::create(const Id& value, const Id& fork, int32_t holder, const std::
 Values::Owned& Values::find(const Id& value) {
   if (closed_) throw Error(*closed_);
   const auto found = values_.find(value);
-  if (found == values_.end()) throw gone_error();
+  if (found == values_.end()) throw no_value();
   return found->second;
 }
 
 void Values::set(const Id& value, std::shared_ptr<Value> made) { settle(value, std::move(made), std::nullopt); }
 void Values::set(const Id& value, const Error& failure) { settle(value, nullptr, failure); }
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param): what nobody wants ends here, after the lock
+// NOLINTNEXTLINE(performance-unnecessary-value-param): a value without references is destroyed here, after the lock
 void Values::settle(const Id& value, std::shared_ptr<Value> made, const std::optional<Error>& failure) {
   std::vector<Waiting> waiting;
   {
     const std::lock_guard lock(mutex_);
     const auto found = values_.find(value);
-    if (found == values_.end()) return;  // nobody wants it any more; `made` goes without the lock
+    if (found == values_.end()) return;  // its last reference was dropped
     found->second.value = made;
     found->second.failure = failure;
     waiting.swap(found->second.waiting);
@@ -82,7 +82,7 @@ std::shared_ptr<Value> Values::drop(const Id& value, const Id& fork) {
     values_.erase(found);
     changed_.notify_all();
   }
-  tell_gone(waiting, gone_error());
+  fail_waiters(waiting, no_value());
   return gone.empty() ? nullptr : gone.front();
 }
 
@@ -103,7 +103,7 @@ std::vector<std::shared_ptr<Value>> Values::drop_all_of(int32_t holder) {
     }
     changed_.notify_all();
   }
-  tell_gone(waiting, gone_error());
+  fail_waiters(waiting, no_value());
   return gone;
 }
 
@@ -124,7 +124,7 @@ void Values::when_ready(const Id& value, Ready ready, int32_t asker, uint64_t ca
 }
 
 bool Values::stop_waiting(const Id& value, int32_t asker, uint64_t call) {
-  std::vector<Waiting> waiting;  // goes without the lock
+  std::vector<Waiting> waiting;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
   const auto found = values_.find(value);
   if (found == values_.end()) return false;
@@ -142,7 +142,7 @@ std::shared_ptr<Value> Values::wait(const Id& value, Deadline deadline) {
     return closed_ || found == values_.end() || found->second.ready();
   };
   if (!wait_on(changed_, lock, deadline, settled)) {
-    fail(BP_TIMEOUT, "the value that is referred to has not been made in time");
+    fail(BP_TIMEOUT, "the referenced value did not exist within the timeout");
   }
   const Owned& owned = find(value);
   if (owned.failure) throw Error(*owned.failure);
@@ -175,7 +175,7 @@ std::vector<std::shared_ptr<Value>> Values::close(const Error& why) {
     values_.clear();
     changed_.notify_all();
   }
-  tell_gone(waiting, why);
+  fail_waiters(waiting, why);
   return gone;
 }
 

@@ -52,7 +52,7 @@ class Reader {
 
  private:
   std::string_view take(size_t size) {
-    if (size > bytes_.size()) fail(BP_INVALID, "a message is shorter than it says");
+    if (size > bytes_.size()) fail(BP_INVALID, "a message between workers is truncated");
     const std::string_view front = bytes_.substr(0, size);
     bytes_.remove_prefix(size);
     return front;
@@ -60,15 +60,15 @@ class Reader {
   std::string_view& bytes_;
 };
 
-constexpr size_t kPassedSize = 4 + 2 * 12;
+constexpr size_t kForkSize = 4 + 2 * 12;
 
 }  // namespace
 
-bool brings_refs(Kind kind) { return kind == Kind::kCall || kind == Kind::kRemote || kind == Kind::kReply; }
+bool carries_refs(Kind kind) { return kind == Kind::kCall || kind == Kind::kRemote || kind == Kind::kReply; }
 
-std::string encode(const Header& header, uint64_t more) {
+std::string encode(const Header& header, uint64_t payload_bytes) {
   std::string bytes;
-  bytes.reserve(64 + header.function.size() + header.refs.size() * kPassedSize + more);
+  bytes.reserve(64 + header.function.size() + header.refs.size() * kForkSize + payload_bytes);
   Writer out(&bytes);
   out.put(kMagic);
   out.put(static_cast<uint8_t>(header.kind));
@@ -79,20 +79,21 @@ std::string encode(const Header& header, uint64_t more) {
   out.put(header.fork);
   out.put(std::string_view(header.function));
   out.put(static_cast<uint32_t>(header.refs.size()));
-  for (const Passed& ref : header.refs) {
+  for (const Fork& ref : header.refs) {
     out.put(ref.owner);
     out.put(ref.value);
-    out.put(ref.fork);
+    out.put(ref.id);
   }
   return bytes;
 }
 
 Header decode(std::string_view* bytes) {
   Reader in(bytes);
-  if (in.number<uint32_t>() != kMagic) fail(BP_INVALID, "this is no message between workers");
+  if (in.number<uint32_t>() != kMagic)
+    fail(BP_INVALID, "a received message does not have the header of a message between workers");
   const auto kind = in.number<uint8_t>();
-  if (kind < static_cast<uint8_t>(Kind::kCall) || kind > static_cast<uint8_t>(Kind::kDoubt)) {
-    fail(BP_INVALID, "a message is of the unknown kind {}", kind);
+  if (kind < static_cast<uint8_t>(Kind::kCall) || kind > static_cast<uint8_t>(Kind::kRepliesLost)) {
+    fail(BP_INVALID, "a message between workers has the unknown kind {}", kind);
   }
   Header header;
   header.kind = static_cast<Kind>(kind);
@@ -103,12 +104,12 @@ Header decode(std::string_view* bytes) {
   header.fork = in.id();
   header.function = in.text();
   const auto refs = in.number<uint32_t>();
-  if (refs > in.left() / kPassedSize) fail(BP_INVALID, "a message is shorter than it says");
+  if (refs > in.left() / kForkSize) fail(BP_INVALID, "a message between workers is truncated");
   for (uint32_t i = 0; i < refs; ++i) {
-    Passed ref;
+    Fork ref;
     ref.owner = in.number<int32_t>();
     ref.value = in.id();
-    ref.fork = in.id();
+    ref.id = in.id();
     header.refs.push_back(ref);
   }
   return header;

@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "rpc/calls.hpp"
+#include "rpc/call_table.hpp"
 
 namespace backplane::core::rpc {
 namespace {
@@ -41,27 +41,27 @@ Call call_to(int32_t to) {
   return call;
 }
 
-TEST(RpcDeadlinesTest, EachOfThoseThatAreLeftExpiresOnce) {
+TEST(RpcCallTableTest, EachOfThoseThatAreLeftExpiresOnce) {
   constexpr int64_t kHour = INT64_C(3600) * 1000000000;
   Expired expired;
-  Calls calls([&expired](uint64_t number) { expired.add(number); });
+  CallTable calls([&expired](uint64_t number) { expired.add(number); });
   std::multiset<uint64_t> expected;
   std::vector<uint64_t> stay;
   for (int i = 0; i < 5000; ++i) {
     const uint64_t ended = calls.add(call_to(0), Deadline::after(kHour - i));  // the later ones' time is up sooner
     EXPECT_TRUE(calls.take(ended));
     if (i % 2 == 0) stay.push_back(calls.add(call_to(0), i % 4 == 0 ? Deadline::never() : Deadline::after(kHour)));
-    if (i % 2 == 0) calls.doom(stay.back(), 1, Error(BP_PEER_LOST, "another lost"), Deadline::after(0));
+    if (i % 2 == 0) calls.fail_at(stay.back(), 1, Error(BP_PEER_LOST, "another lost"), Deadline::after(0));
     if (i % 3 == 0) expected.insert(calls.add(call_to(0), Deadline::after(i % 100 * 10000)));
     if (i % 5 == 0) expected.insert(calls.add(call_to(1), i % 2 == 0 ? Deadline::never() : Deadline::after(kHour)));
     if (i % 7 == 0) {
-      const uint64_t doomed = calls.add(call_to(0), Deadline::after(kHour));
-      calls.doom(doomed, 0, Error(BP_PEER_LOST, "lost"), Deadline::after(kHour / 2));
-      calls.doom(doomed, 0, Error(BP_PEER_LOST, "lost"), Deadline::after(1000));
-      expected.insert(doomed);
+      const uint64_t failing = calls.add(call_to(0), Deadline::after(kHour));
+      calls.fail_at(failing, 0, Error(BP_PEER_LOST, "lost"), Deadline::after(kHour / 2));
+      calls.fail_at(failing, 0, Error(BP_PEER_LOST, "lost"), Deadline::after(1000));
+      expected.insert(failing);
     }
   }
-  calls.doom_all_to(1, Error(BP_PEER_LOST, "lost"), Deadline::after(0));
+  calls.fail_all_at(1, Error(BP_PEER_LOST, "lost"), Deadline::after(0));
   EXPECT_EQ(expired.wait_for(expected.size()), expected);
   for (const uint64_t number : stay) EXPECT_TRUE(calls.take(number));
   for (const uint64_t number : expected) EXPECT_TRUE(calls.take(number));
@@ -71,10 +71,10 @@ TEST(RpcDeadlinesTest, EachOfThoseThatAreLeftExpiresOnce) {
 }
 
 // What is said of all calls to a worker holds for those that there are, and the soonest counts.
-TEST(RpcDeadlinesTest, AWorkersCallsFailWithWhatIsToldOfIt) {
+TEST(RpcCallTableTest, AWorkersCallsFailWithWhatIsToldOfIt) {
   constexpr int64_t kHour = INT64_C(3600) * 1000000000;
   Expired expired;
-  Calls calls([&expired](uint64_t number) { expired.add(number); });
+  CallTable calls([&expired](uint64_t number) { expired.add(number); });
   const auto why = [&calls](uint64_t number) {
     const std::optional<Call> call = calls.take(number);
     return call && call->failure ? std::string(call->failure->what()) : "";
@@ -83,9 +83,9 @@ TEST(RpcDeadlinesTest, AWorkersCallsFailWithWhatIsToldOfIt) {
   for (int i = 0; i < 1000; ++i) first.insert(calls.add(call_to(1), Deadline::never()));
   const uint64_t to_another = calls.add(call_to(2), Deadline::never());
   const uint64_t later = calls.add(call_to(1), Deadline::never());
-  calls.doom_all_to(1, Error(BP_PEER_LOST, "a connection broke"), Deadline::after(kHour));
+  calls.fail_all_at(1, Error(BP_PEER_LOST, "a connection broke"), Deadline::after(kHour));
   const uint64_t after = calls.add(call_to(1), Deadline::never());
-  calls.doom_all_to(1, Error(BP_PEER_LOST, "it died"), Deadline::after(0), *first.rbegin());
+  calls.fail_all_at(1, Error(BP_PEER_LOST, "it died"), Deadline::after(0), *first.rbegin());
   EXPECT_EQ(expired.wait_for(first.size()), first);
   for (const uint64_t number : first) EXPECT_EQ(why(number), "it died");
   EXPECT_EQ(why(later), "a connection broke");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The calls that have ended of late, for the flight recorder: those that this worker made, and those that it served. A
-// layer of the group in which the workers met may hear of each.
+// The last calls that have ended, made and served, for the flight recorder. Layers of the workers' group are told of
+// each call.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace backplane::core::rpc {
 
 struct EndedCall {
-  bool served = false;  // for `peer`; or else made, to it
+  bool served = false;  // called by `peer`; else made, to it
   int32_t peer = -1;
   uint64_t number = 0;
   Kind kind = Kind::kCall;
@@ -31,14 +31,15 @@ struct EndedCall {
   Deadline::Clock::time_point ended;
   int32_t status = 0;
   uint64_t request_bytes = 0;
-  uint64_t answer_bytes = 0;
+  uint64_t reply_bytes = 0;
 };
 
 inline int64_t nanoseconds(Deadline::Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-// The rank of each worker in a group with these members; -1: it is not in it. All by their ranks in the job.
+// The rank of each worker in a group with these members, -1 if it is no member. Workers and members are ranks in the
+// job.
 inline std::vector<int32_t> ranks_among(const std::vector<int32_t>& workers, const std::vector<int32_t>& members) {
   std::vector<int32_t> ranks;
   for (const int32_t worker : workers) {
@@ -48,25 +49,24 @@ inline std::vector<int32_t> ranks_among(const std::vector<int32_t>& workers, con
   return ranks;
 }
 
-class Record {
+class CallRecorder {
  public:
-  // Whose layers hear of calls from now on. `workers`: their ranks in the job; those that are not in the group are
-  // dead.
-  void show_to(Group* group, const std::vector<int32_t>& workers) {
+  // Sets the group whose layers are told of calls. `workers`: their ranks in the job; those outside the group are dead.
+  void set_group(Group* group, const std::vector<int32_t>& workers) {
     const std::lock_guard lock(mutex_);
     group_ = group->has_layers() ? group->weak_from_this() : std::weak_ptr<Group>();
     ranks_ = ranks_among(workers, group->config().global_ranks);
-    shows_ = group->has_layers();
+    has_layers_ = group->has_layers();
   }
-  // Words about references are not kept.
+  // Messages about references are not recorded.
   void add(EndedCall call) {
     if (call.kind != Kind::kCall && call.kind != Kind::kRemote && call.kind != Kind::kFetch) return;
-    if (shows_) show(call);
-    EndedCall gone;  // its text is freed without the lock
+    if (has_layers_) tell_layers(call);
+    EndedCall evicted;  // destroyed without the lock
     const std::lock_guard lock(mutex_);
     calls_.push_back(std::move(call));
-    if (calls_.size() <= kMost) return;
-    gone = std::move(calls_.front());
+    if (calls_.size() <= kCapacity) return;
+    evicted = std::move(calls_.front());
     calls_.pop_front();
   }
   std::deque<EndedCall> calls() const {
@@ -75,9 +75,9 @@ class Record {
   }
 
  private:
-  static constexpr size_t kMost = 512;
+  static constexpr size_t kCapacity = 512;
 
-  void show(const EndedCall& call) const {
+  void tell_layers(const EndedCall& call) const {
     std::weak_ptr<Group> weak;
     int32_t peer = -1;
     {
@@ -88,13 +88,13 @@ class Record {
     const std::shared_ptr<Group> group = weak.lock();
     if (!group || peer < 0) return;
     group->show_call({sizeof(bp_call), peer, call.served ? 1U : 0U, call.status, call.number, nanoseconds(call.begun),
-                      nanoseconds(call.ended), call.function.c_str(), call.request_bytes, call.answer_bytes});
+                      nanoseconds(call.ended), call.function.c_str(), call.request_bytes, call.reply_bytes});
   }
 
-  std::atomic<bool> shows_ = false;  // to layers
-  mutable std::mutex mutex_;         // guards what follows
+  std::atomic<bool> has_layers_ = false;
+  mutable std::mutex mutex_;  // guards what follows
   std::weak_ptr<Group> group_;
-  std::vector<int32_t> ranks_;  // of the workers, in it
+  std::vector<int32_t> ranks_;  // of the workers, in the group
   std::deque<EndedCall> calls_;
 };
 

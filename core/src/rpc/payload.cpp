@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rpc/parcel.hpp"
+#include "rpc/payload.hpp"
 
 #include <utility>
 
@@ -8,7 +8,7 @@
 namespace backplane::core::rpc {
 namespace {
 
-// Of what the C API was given: lets go of it when it goes, unless it is shared.
+// Releases what the C API was given in its destructor, unless it was shared.
 class Owner {
  public:
   explicit Owner(const bp_rpc_content& given) : owner_(given.owner), release_(given.release) {}
@@ -31,12 +31,12 @@ class Owner {
 }  // namespace
 
 Content take_content(const bp_rpc_content& given) {
-  Owner owner(given);  // first, so that the buffers are given back whatever happens next
+  Owner owner(given);  // first, so that an exception releases the buffers
   Content content;
   if (given.payload_size > 0) content.payload.assign(static_cast<const char*>(given.payload), given.payload_size);
   if (given.buffer_count > 0) content.buffers.assign(given.buffers, given.buffers + given.buffer_count);
   for (uint64_t i = 0; i < given.ref_count; ++i) content.refs.push_back(given.refs[i]->ref);
-  // All else is a copy; what was given may hold references, which its end is to drop while the call is under way.
+  // Without buffers everything is a copy. The release of what was given may drop references, during the call.
   if (!content.buffers.empty()) content.owner = owner.share();
   return content;
 }
@@ -51,7 +51,7 @@ Content Value::encode(const std::shared_ptr<Value>& value, bool last_reference) 
   if (status != BP_OK) throw_report(status, err, "");
   Content content = take_content(encoded);
   if (content.buffers.empty()) return content;
-  // The value goes last.
+  // The value is destroyed last.
   content.owner = std::make_shared<std::pair<std::shared_ptr<Value>, std::shared_ptr<void>>>(value, content.owner);
   return content;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rpc/record.hpp"
+#include "rpc/call_recorder.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@ namespace backplane::core::rpc {
 namespace {
 
 // After a death the group is made anew without the dead, and ranks in it are others than the workers'.
-TEST(RpcRecordTest, LayersAreShownTheGroupsOwnRanks) {
+TEST(RpcCallRecorderTest, LayersAreShownTheGroupsOwnRanks) {
   using Ranks = std::vector<int32_t>;
   EXPECT_EQ(ranks_among({4, 5, 7}, {4, 5, 7}), Ranks({0, 1, 2}));
   EXPECT_EQ(ranks_among({4, 5, 7}, {5, 7}), Ranks({-1, 0, 1}));

@@ -8,8 +8,8 @@
 
 namespace backplane::core::rpc {
 
-// In a catch block: what was thrown, as an error that can be told to a peer.
-inline Error caught() {
+// The exception of the catch block that calls it, as an error that can be sent to a peer.
+inline Error current_error() {
   try {
     throw;
   } catch (const Error& e) {
