@@ -1,5 +1,5 @@
-# With BACKPLANE_BUNDLE, `cpack` makes an archive that runs where nothing is installed: the install tree, the libraries
-# that it needs but for the system's own (libc and its parts), and tools/gpu-check, which finds its way in it.
+# With BACKPLANE_BUNDLE, `cpack` makes an archive that runs without installed dependencies: the install tree, the
+# libraries it needs except libc and its parts, and tools/gpu-check.
 option(BACKPLANE_BUNDLE "Let cpack make an archive that needs nothing else installed" OFF)
 if(NOT BACKPLANE_BUNDLE)
   return()

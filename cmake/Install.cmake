@@ -1,5 +1,5 @@
-# What `cmake --install` puts where, beside plugins, command and share/, which install themselves. Every path is relative
-# to the prefix, so that an installed tree can be moved as a whole.
+# Install rules of headers, libraries and the CMake package. Plugins, the command and share/ have their own. All paths
+# are relative to the prefix, so an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Backplane)
@@ -10,7 +10,7 @@ foreach(optional backplane_conformance)
   endif()
 endforeach()
 
-# Outside projects compile the C++ headers with whatever standard is their default, unless told.
+# The C++ headers require C++20 in projects that use the package.
 target_compile_features(backplane INTERFACE cxx_std_20)
 install(TARGETS ${exported} EXPORT BackplaneTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

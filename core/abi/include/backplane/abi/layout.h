@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The golden layout of every struct of the ABI: offset of each field, and the size at the minor that ends there. Lines
- * are only ever appended: a field that is new gets its BP_AT and, after it, the struct's new BP_SIZE. A line that no
- * longer compiles means that the change in question breaks every plugin in the field.
+ * Assertions of the layout of every struct of the ABI: the offset of each field, and the size of the struct at each
+ * minor version. Lines are only ever appended: a new field gets a BP_AT line, followed by a BP_SIZE line with the
+ * struct's new size. A line that no longer compiles means that the change breaks every released plugin.
  */
 #ifndef BACKPLANE_ABI_LAYOUT_H
 #define BACKPLANE_ABI_LAYOUT_H
