@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A bp_op in bytes and blocks.
+// A bp_op in terms of bytes and blocks.
 #pragma once
 
 #include <algorithm>
@@ -20,21 +20,21 @@ struct Block {
   uint64_t size = 0;  // bytes
 };
 
-struct Room {
+struct OutputBlock {
   std::byte* data = nullptr;
   uint64_t size = 0;  // bytes
   operator Block() const { return {data, size}; }
 };
 
-// How many bytes of a block a slot holds that is for so many parts; `most`: of the largest block.
-inline uint64_t part_of_slot(uint64_t parts, uint64_t most) {
-  return std::min(kSlotSize / parts, (most + 63) / 64 * 64) / 64 * 64;
+// Bytes of a block per step, if a slot is divided into `parts`. `max_size`: size of the largest block.
+inline uint64_t part_of_slot(uint64_t parts, uint64_t max_size) {
+  return std::min(kSlotSize / parts, (max_size + 63) / 64 * 64) / 64 * 64;
 }
-// Which part of the slot of rank `from` is for rank `to`: it has none for itself.
+// The part of rank `from`'s slot that is for rank `to`. There is none for `from` itself.
 inline uint64_t part_for(int32_t to, int32_t from) { return static_cast<uint64_t>(to > from ? to - 1 : to); }
 
 struct Collectives::Call {
-  Call(const bp_op& operation, int32_t ranks, Limit& limit)
+  Call(const bp_op& operation, int32_t ranks, LazyDeadline& deadline)
       : op(operation),
         element(op.kind == BP_BARRIER ? 1 : bp_dtype_size(op.dtype)),
         world_size(ranks),
@@ -45,31 +45,31 @@ struct Collectives::Call {
         output{static_cast<std::byte*>(op.output.data), op.output.count * element},
         scalar(reduces() && op.reduce_op == BP_PREMUL_SUM ? static_cast<const std::byte*>(op.scalar) : nullptr),
         averages(reduces() && op.reduce_op == BP_AVG),
-        passage{limit, digest()} {
+        context{deadline, digest()} {
     if (op.kind == BP_BROADCAST) input = output;
   }
 
-  // Rank r's block of an input that has one for each rank, and of such an output.
+  // Rank r's block of an input, or of an output, that has one block per rank.
   Block block(int32_t rank) const { return part(rank, input, op.in_counts, op.in_displs); }
-  Room room(int32_t rank) const {
+  OutputBlock output_block(int32_t rank) const {
     const Block found = part(rank, output, op.out_counts, op.out_displs);
     return {output.data == nullptr ? nullptr : output.data + (found.data - output.data), found.size};
   }
-  // Of an element, or of a part of a complex number.
+  // Of an element, or of one component of a complex number.
   uint64_t alignment() const { return op.dtype == BP_C64 || op.dtype == BP_C128 ? element / 2 : element; }
-  uint64_t most_in() const { return most(op.in_counts); }
-  uint64_t most_out() const { return most(op.out_counts); }
+  uint64_t max_in() const { return max_size(op.in_counts); }
+  uint64_t max_out() const { return max_size(op.out_counts); }
 
   const bp_op& op;
   const uint64_t element;  // bytes
   const int32_t world_size;
   const int32_t root;
-  const bool varies;  // the counts differ between ranks
+  const bool varies;  // counts differ between ranks
   Block input;
-  Room output;
-  const std::byte* const scalar;  // what this rank's input is to be multiplied by, or null
-  const bool averages;            // the sum is to be divided by the number of ranks
-  Passage passage;
+  OutputBlock output;
+  const std::byte* const scalar;  // factor for this rank's input, or null
+  const bool averages;            // the sum is divided by the number of ranks
+  StepContext context;
 
  private:
   bool reduces() const {
@@ -84,10 +84,10 @@ struct Collectives::Call {
     }
     return {all.data == nullptr ? nullptr : all.data + displs[at] * element, counts[at] * element};
   }
-  uint64_t most(const uint64_t* counts) const {
+  uint64_t max_size(const uint64_t* counts) const {
     return counts == nullptr ? 0 : *std::max_element(counts, counts + world_size) * element;
   }
-  // What all ranks name alike. FNV-1a over numbers.
+  // FNV-1a hash of the parameters that must be equal on all ranks.
   uint32_t digest() const {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     const auto add = [&hash](uint64_t number) { hash = (hash ^ number) * UINT64_C(0x100000001b3); };
@@ -97,7 +97,7 @@ struct Collectives::Call {
     add(op.reduce_op);
     add(static_cast<uint64_t>(root));
     if (!varies) {
-      // The count N of the table in op.h, from whichever side this rank has.
+      // The count N of the table in op.h, which is that of the input or of the output.
       const auto ranks = static_cast<uint64_t>(world_size);
       uint64_t count = op.input.count;
       if (op.kind == BP_BROADCAST || op.kind == BP_SCATTER || op.kind == BP_REDUCE_SCATTER) count = op.output.count;

@@ -5,13 +5,13 @@
 #include <cstring>
 
 #include "backplane/sdk/layer.hpp"
-#include "pass.hpp"
+#include "exchange.hpp"
 
 namespace backplane::shm {
 namespace {
 
-// More than any process has; multiplied by the number of ranks it does not overflow.
-constexpr uint64_t kMostBytes = UINT64_C(1) << 48;
+// More than any process has. The product with the number of ranks does not overflow.
+constexpr uint64_t kMaxBytes = UINT64_C(1) << 48;
 
 bool overlap(const Block& one, const Block& other) {
   const auto begin = [](const Block& block) { return reinterpret_cast<uintptr_t>(block.data); };
@@ -21,12 +21,12 @@ bool overlap(const Block& one, const Block& other) {
 }  // namespace
 
 void run_alone(const bp_op& op, const Reductions& reductions) {
-  Limit limit(0);
-  const Collectives::Call call(op, 1, limit);
+  LazyDeadline deadline(0);
+  const Collectives::Call call(op, 1, deadline);
   const bool from_block = op.kind == BP_SCATTERV || op.kind == BP_REDUCE_SCATTERV || op.kind == BP_ALL_TO_ALLV;
   const bool to_block = op.kind == BP_GATHERV || op.kind == BP_ALL_GATHERV || op.kind == BP_ALL_TO_ALLV;
   const Block from = from_block ? call.block(0) : call.input;
-  const Room to = to_block ? call.room(0) : call.output;
+  const OutputBlock to = to_block ? call.output_block(0) : call.output;
   const uint64_t size = std::min(from.size, to.size);
   const void* const input = from.data;
   const void* const scalar = call.scalar;
@@ -34,13 +34,13 @@ void run_alone(const bp_op& op, const Reductions& reductions) {
   reductions.reduce(op.dtype, op.reduce_op, to.data, {&input, 1}, {&scalar, 1}, size / call.element);
 }
 
-void Collectives::run(const bp_op& op, Limit& limit) {
-  const Call call(op, world_size_, limit);
-  lending_.offer_nothing();
+void Collectives::run(const bp_op& op, LazyDeadline& deadline) {
+  const Call call(op, world_size_, deadline);
+  zero_copy_.expose_nothing();
   try {
     perform(call);
   } catch (...) {
-    lending_.take_back();
+    zero_copy_.revoke();
     throw;
   }
 }
@@ -49,7 +49,7 @@ void Collectives::perform(const Call& call) {
   const bp_op& op = call.op;
   switch (op.kind) {
     case BP_BARRIER:
-      return meet(call);
+      return barrier(call);
     case BP_BROADCAST:
       return broadcast(call);
     case BP_REDUCE:
@@ -71,85 +71,85 @@ void Collectives::perform(const Call& call) {
     case BP_ALL_TO_ALLV:
       return all_to_all(call);
     default:
-      throw sdk::Failure(BP_UNSUPPORTED, "shm has no operation of kind " + std::to_string(op.kind));
+      throw sdk::Failure(BP_UNSUPPORTED, "shm does not support operations of kind " + std::to_string(op.kind));
   }
 }
 
-// Nobody returns before all have come.
-void Collectives::meet(const Call& call) {
-  const uint32_t step = steps_.begin(call.passage);
-  steps_.show(step, call.passage);
-  for (int32_t rank = 0; rank < world_size_; ++rank) steps_.see(rank, step, 0, call.passage);
+// Returns once all ranks have entered.
+void Collectives::barrier(const Call& call) {
+  const uint32_t step = steps_.begin(call.context);
+  steps_.publish(step, call.context);
+  for (int32_t rank = 0; rank < world_size_; ++rank) steps_.wait_for(rank, step, 0, call.context);
 }
 
-// The largest number of bytes that the ranks (or only one of them) name.
-uint64_t Collectives::agree_on_most(const Call& call, uint64_t mine, int32_t only_rank) {
-  const uint32_t step = steps_.begin(call.passage);
-  std::memcpy(steps_.mine(step, sizeof mine), &mine, sizeof mine);
-  steps_.show(step, call.passage);
-  uint64_t most = 0;
+// The maximum of a size over all ranks, or the size of one rank.
+uint64_t Collectives::agree_on_max(const Call& call, uint64_t mine, int32_t only_rank) {
+  const uint32_t step = steps_.begin(call.context);
+  std::memcpy(steps_.own_data(step, sizeof mine), &mine, sizeof mine);
+  steps_.publish(step, call.context);
+  uint64_t max_size = 0;
   for (int32_t rank = 0; rank < world_size_; ++rank) {
     if (only_rank >= 0 && rank != only_rank) continue;
     uint64_t theirs = 0;
-    std::memcpy(&theirs, steps_.see(rank, step, sizeof theirs, call.passage), sizeof theirs);
-    if (theirs > kMostBytes) {
-      throw sdk::Failure(BP_INVALID, "rank " + std::to_string(rank) + " names a block of more bytes than there can be",
-                         rank);
+    std::memcpy(&theirs, steps_.wait_for(rank, step, sizeof theirs, call.context), sizeof theirs);
+    if (theirs > kMaxBytes) {
+      throw sdk::Failure(BP_INVALID, "rank " + std::to_string(rank) + " announced an impossible block size", rank);
     }
-    most = std::max(most, theirs);
+    max_size = std::max(max_size, theirs);
   }
-  return most;
+  return max_size;
 }
 
-// Of a pattern in which all ranks hear each other, so that they do the same. They try both ways, then tell each other
-// how long these took, and from then on take the one whose best try was over sooner.
-void Collectives::measured(const Call& call, Pattern& pattern) {
+// For patterns in which each rank learns from each other, so that all decide alike. Ranks try both ways, announce their
+// times, and use the faster way from then on.
+void Collectives::exchange_measured(const Call& call, Pattern& pattern) {
   const uint64_t size = pattern.size;
-  if (size <= kEagerLimit) return pass(call, pattern);
-  pattern.says_who_reads = true;
-  if (!lending_.all_know()) return pass(call, pattern);
-  Trial& trial = trials_[call.op.kind];
-  if (trial.is_open(size)) {
-    pattern.in_process = trial.reads(size);
-    pattern.meets = is_crowd_;  // what any rank does takes the time of others
+  if (size <= kEagerLimit) return exchange(call, pattern);
+  pattern.announces_readers = true;
+  if (!zero_copy_.all_know_readers()) return exchange(call, pattern);
+  CopyTuner& tuner = tuners_[call.op.kind];
+  if (tuner.is_open(size)) {
+    pattern.in_process = tuner.reads(size);
+    pattern.wants_barrier = oversubscribed_;  // work of any rank takes time from others
     const int64_t began = steady_ns();
-    pass(call, pattern);
-    const bool was_as_tried = pattern.in_process ? lending_.only_in_processes() : !lending_.any_input();
-    const bool ends_it = pattern.meets || pattern.reads(rank_);  // else it waits only where inputs are lent
-    if (was_as_tried) trial.took(size, pattern.in_process, ends_it ? steady_ns() - began : 0);
-  } else if (trial.is_settled(size)) {
-    pattern.in_process = trial.reads(size);
-    pass(call, pattern);
+    exchange(call, pattern);
+    const bool was_as_tried = pattern.in_process ? zero_copy_.only_in_processes() : !zero_copy_.any_input();
+    const bool ends_it = pattern.wants_barrier || pattern.reads(rank_);  // otherwise it waits only for exposed inputs
+    if (was_as_tried) tuner.record(size, pattern.in_process, ends_it ? steady_ns() - began : 0);
+  } else if (tuner.is_decided(size)) {
+    pattern.in_process = tuner.reads(size);
+    exchange(call, pattern);
   } else {
-    pattern.took = trial.best(size);
-    pass(call, pattern);
-    const Trial::Best best = is_crowd_ ? lending_.longest_times() : lending_.shortest_times();
-    if (trial.settle(size, best) && rank_ == 0 && log_)
-      log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
+    pattern.times = tuner.best(size);
+    exchange(call, pattern);
+    const CopyTuner::Best best = oversubscribed_ ? zero_copy_.longest_times() : zero_copy_.shortest_times();
+    if (tuner.decide(size, best) && rank_ == 0 && log_)
+      log_(std::string(sdk::op_name(call.op.kind)) + " from " + tuner.text(size));
   }
 }
 
-// Of a pattern in which only the root is heard. It tries both ways for itself, and the others do as it says. In a crowd
-// all meet after each of its tries, so that these are tries of all.
-void Collectives::measured_by_root(const Call& call, Pattern& pattern) {
+// For patterns in which ranks learn only from the root. The root tries both ways and announces its choice. With more
+// ranks than processors all end each try with a barrier, so that it measures all ranks.
+void Collectives::exchange_measured_by_root(const Call& call, Pattern& pattern) {
   const uint64_t size = pattern.size;
   const bool is_root = rank_ == call.root;
-  pattern.says_who_reads = size > kEagerLimit;
-  if (size <= kEagerLimit || (is_root ? !lending_.knows_all() : !is_crowd_)) return pass(call, pattern);
-  Trial& trial = trials_[call.op.kind];
-  pattern.in_process = is_root && trial.reads(size);
-  const int64_t began = trial.is_open(size) ? steady_ns() : 0;
-  // What the others do meanwhile on processors of their own costs the root nothing; on its own, it does.
-  pattern.meets = is_root && began != 0 && is_crowd_;
-  pass(call, pattern);
-  const bool is_try = began != 0 && (is_root || lending_.any_meets());
-  const bool was_read = lending_.only_in_processes();
-  if (!is_try || (!was_read && lending_.any_input()) || !trial.took(size, was_read, steady_ns() - began)) return;
-  if (trial.settle(size, trial.best(size)) && log_)
-    log_(std::string(sdk::op_name(call.op.kind)) + " from " + trial.text(size));
+  pattern.announces_readers = size > kEagerLimit;
+  if (size <= kEagerLimit || (is_root ? !zero_copy_.knows_all_readers() : !oversubscribed_))
+    return exchange(call, pattern);
+  CopyTuner& tuner = tuners_[call.op.kind];
+  pattern.in_process = is_root && tuner.reads(size);
+  const int64_t began = tuner.is_open(size) ? steady_ns() : 0;
+  // Concurrent work of other ranks matters only if it runs on the root's processor.
+  pattern.wants_barrier = is_root && began != 0 && oversubscribed_;
+  exchange(call, pattern);
+  const bool is_try = began != 0 && (is_root || zero_copy_.any_wants_barrier());
+  const bool was_read = zero_copy_.only_in_processes();
+  if (!is_try || (!was_read && zero_copy_.any_input()) || !tuner.record(size, was_read, steady_ns() - began)) return;
+  if (tuner.decide(size, tuner.best(size)) && log_)
+    log_(std::string(sdk::op_name(call.op.kind)) + " from " + tuner.text(size));
 }
 
-void Collectives::check(const Call& call) const { steps_.check(call.passage); }
+void Collectives::check(const Call& call) const { steps_.check(call.context); }
 
 void Collectives::fetch(const Call& call, int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const {
   // memcpy, not streaming stores: those copy 64 MiB faster, but a program that reads its result next (all_reduce in
@@ -157,88 +157,89 @@ void Collectives::fetch(const Call& call, int32_t rank, std::byte* to, const std
   constexpr uint64_t kPart = UINT64_C(4) << 20;
   for (uint64_t begin = 0; begin < size; begin += kPart) {
     if (begin > 0) check(call);
-    lending_.copy(rank, to + begin, from + begin, std::min(kPart, size - begin));
+    zero_copy_.copy(rank, to + begin, from + begin, std::min(kPart, size - begin));
   }
 }
 
-void Collectives::return_loans(const Call& call, int32_t only_reader, const std::function<void()>& meanwhile) {
-  lending_.check_loans();
-  const bool any = lending_.any_input() || lending_.any_meets();
-  const uint32_t step = any ? steps_.begin(call.passage) : 0;
-  if (any) steps_.show(step, call.passage);
+void Collectives::finish_zero_copy(const Call& call, int32_t only_reader, const std::function<void()>& meanwhile) {
+  zero_copy_.check_revoked();
+  const bool any = zero_copy_.any_input() || zero_copy_.any_wants_barrier();
+  const uint32_t step = any ? steps_.begin(call.context) : 0;
+  if (any) steps_.publish(step, call.context);
   if (meanwhile) meanwhile();
-  if (lending_.input(rank_) == nullptr && !lending_.any_meets()) return;
+  if (zero_copy_.input(rank_) == nullptr && !zero_copy_.any_wants_barrier()) return;
   for (int32_t rank = 0; rank < world_size_; ++rank) {
-    if (only_reader < 0 || only_reader == rank || lending_.any_meets()) steps_.see(rank, step, 0, call.passage);
+    if (only_reader < 0 || only_reader == rank || zero_copy_.any_wants_barrier())
+      steps_.wait_for(rank, step, 0, call.context);
   }
 }
 
-// As pass_at_once, without asking a pattern.
-void Collectives::broadcast_at_once(const Call& call) {
+// exchange_in_one_step without the indirect calls of a pattern.
+void Collectives::broadcast_in_one_step(const Call& call) {
   const uint64_t size = call.output.size;
   if (size == 0) return;
-  const uint32_t step = steps_.begin(call.passage);
-  if (rank_ == call.root) std::memcpy(steps_.mine(step, size), call.input.data, size);
-  steps_.show(step, call.passage);
-  if (rank_ == call.root) return steps_.claim_next(size);
-  std::memcpy(call.output.data, steps_.see(call.root, step, size, call.passage), size);
+  const uint32_t step = steps_.begin(call.context);
+  if (rank_ == call.root) std::memcpy(steps_.own_data(step, size), call.input.data, size);
+  steps_.publish(step, call.context);
+  if (rank_ == call.root) return steps_.prefetch_next(size);
+  std::memcpy(call.output.data, steps_.wait_for(call.root, step, size, call.context), size);
 }
 
 void Collectives::broadcast(const Call& call) {
-  if (call.output.size < Lending::kWorthIt) return broadcast_at_once(call);
+  if (call.output.size < ZeroCopy::kMinBytes) return broadcast_in_one_step(call);
   Pattern pattern;
   pattern.size = call.output.size;
-  pattern.lends = call.input;
+  pattern.exposes = call.input;
   pattern.only_from = call.root;
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t) { return call.output; };
-  pass(call, pattern);
+  exchange(call, pattern);
 }
 
 void Collectives::gather(const Call& call) {
   Pattern pattern;
-  pattern.size = call.varies ? agree_on_most(call, call.input.size, -1) : call.input.size;
-  pattern.lends = call.input;
+  pattern.size = call.varies ? agree_on_max(call, call.input.size, -1) : call.input.size;
+  pattern.exposes = call.input;
   pattern.only_to = call.root;
   pattern.mine = [&call](int32_t) { return call.input; };
-  pattern.theirs = [&call](int32_t from) { return call.room(from); };
-  if (rank_ == call.root) pattern.own = {call.room(rank_).data, call.input.size};
-  measured(call, pattern);
+  pattern.theirs = [&call](int32_t from) { return call.output_block(from); };
+  if (rank_ == call.root) pattern.own = {call.output_block(rank_).data, call.input.size};
+  exchange_measured(call, pattern);
 }
 
 void Collectives::scatter(const Call& call) {
   Pattern pattern;
   pattern.size = call.output.size;
-  if (call.varies) pattern.size = agree_on_most(call, rank_ == call.root ? call.most_in() : 0, call.root);
+  if (call.varies) pattern.size = agree_on_max(call, rank_ == call.root ? call.max_in() : 0, call.root);
   pattern.each = true;
-  pattern.lends = call.input;
+  pattern.exposes = call.input;
   pattern.only_from = call.root;
   pattern.mine = [&call](int32_t to) { return call.block(to); };
   pattern.theirs = [&call](int32_t) { return call.output; };
   if (rank_ == call.root) pattern.own = call.output;
-  measured_by_root(call, pattern);
+  exchange_measured_by_root(call, pattern);
 }
 
 void Collectives::all_gather(const Call& call) {
   Pattern pattern;
-  pattern.size = call.varies ? call.most_out() : call.input.size;
-  pattern.lends = call.input;
+  pattern.size = call.varies ? call.max_out() : call.input.size;
+  pattern.exposes = call.input;
   pattern.mine = [&call](int32_t) { return call.input; };
-  pattern.theirs = [&call](int32_t from) { return call.room(from); };
-  pattern.own = {call.room(rank_).data, call.input.size};
-  measured(call, pattern);
+  pattern.theirs = [&call](int32_t from) { return call.output_block(from); };
+  pattern.own = {call.output_block(rank_).data, call.input.size};
+  exchange_measured(call, pattern);
 }
 
 void Collectives::all_to_all(const Call& call) {
   Pattern pattern;
-  pattern.size = call.varies ? agree_on_most(call, call.most_in(), -1) : call.block(0).size;
+  pattern.size = call.varies ? agree_on_max(call, call.max_in(), -1) : call.block(0).size;
   pattern.each = true;
   pattern.in_place = overlap(call.input, call.output);
-  if (!pattern.in_place) pattern.lends = call.input;  // else it is written over while others read it
+  if (!pattern.in_place) pattern.exposes = call.input;  // otherwise it is overwritten while others read it
   pattern.mine = [&call](int32_t to) { return call.block(to); };
-  pattern.theirs = [&call](int32_t from) { return call.room(from); };
-  pattern.own = {call.room(rank_).data, std::min(call.room(rank_).size, call.block(rank_).size)};
-  measured(call, pattern);
+  pattern.theirs = [&call](int32_t from) { return call.output_block(from); };
+  pattern.own = {call.output_block(rank_).data, std::min(call.output_block(rank_).size, call.block(rank_).size)};
+  exchange_measured(call, pattern);
 }
 
 }  // namespace backplane::shm

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // All collectives, in steps (steps.hpp). There are two patterns:
+// - exchange: each rank publishes pieces of its data, the same for all ranks or one per rank; the others copy them.
+// - reduce: all ranks publish pieces of their input. Each rank reduces its share directly from the slots of the others,
+// in ascending rank order, and publishes the result. Each element is reduced by one rank, so all ranks get identical
+// bits. Small inputs are reduced by every rank, in the same order.
 //
-//   pass      each rank shows a piece of what it has, for all ranks alike or one for each; the others copy it out.
-//   reduce    all ranks show a piece of their input; each reduces its share of it straight from the places of the
-//             others, in ascending order of ranks, and shows the result. One rank alone reduces each element, so that
-//             all get the same bits. What is small, each rank reduces for itself, in the same order.
+// Zero copy (zero_copy.hpp): an input in a rank's heap is exposed instead of published, and the others read it in
+// place. The same applies to other inputs where reading another process is permitted and was measured to be faster.
 //
-// What lies in a rank's heap it need not show: it lends it (lending.hpp), and the others read it where it is. So they
-// do with other inputs, in its process, where that is permitted and was measured to be faster.
-//
-// A piece is shown before the one before it is read, so that nobody waits for what is already under way.
+// A piece is published before the previous one is read, so that ranks do not wait for data under way.
 #pragma once
 
 #include <algorithm>
@@ -18,42 +17,43 @@
 #include <string>
 #include <vector>
 
-#include "lending.hpp"
 #include "reductions.hpp"
 #include "steps.hpp"
+#include "zero_copy.hpp"
 
 namespace backplane::shm {
 
 class Collectives {
  public:
-  // `pools` and `cross` may be null; `log` is told what was measured. `is_crowd`: there are more ranks than processors;
-  // all must say the same. When all ranks have come.
+  // `pools` and `cross` may be null. `log` gets the results of measurements. `oversubscribed`: more ranks than
+  // processors; must be equal on all ranks. Call when all ranks have joined.
   Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps, const Pools* pools,
-              CrossMemory* cross = nullptr, std::function<void(const std::string&)> log = {}, bool is_crowd = false)
+              CrossMemory* cross = nullptr, std::function<void(const std::string&)> log = {},
+              bool oversubscribed = false)
       : rank_(rank),
         world_size_(world_size),
         reductions_(reductions),
         steps_(steps),
-        others_(reading_order(rank, steps.peers().sites())),
-        is_crowd_(is_crowd),
-        lending_(rank, world_size, pools, cross, steps),
+        others_(reading_order(rank, steps.peers().localities())),
+        oversubscribed_(oversubscribed),
+        zero_copy_(rank, world_size, pools, cross, steps),
         inputs_(static_cast<size_t>(world_size)),
-        trials_(BP_OP_COUNT, Trial(cross == nullptr ? Cma::kOff : cross->use(), is_crowd_)),
+        tuners_(BP_OP_COUNT, CopyTuner(cross == nullptr ? Cma::kOff : cross->use(), oversubscribed_)),
         log_(std::move(log)) {}
 
-  // Any collective, in a group of two ranks or more. Blocks. One at a time.
-  void run(const bp_op& op, Limit& limit);
+  // Runs any collective in a group of two or more ranks. Blocks. One at a time.
+  void run(const bp_op& op, LazyDeadline& deadline);
 
-  struct Call;  // an operation in bytes
+  struct Call;  // the operation in bytes
 
  private:
-  struct Pattern;  // of `pass`
-  class Passing;
+  struct Pattern;  // of `exchange`
+  class Exchange;
 
   void perform(const Call& call);
-  void meet(const Call& call);
+  void barrier(const Call& call);
   void broadcast(const Call& call);
-  void broadcast_at_once(const Call& call);
+  void broadcast_in_one_step(const Call& call);
   void gather(const Call& call);
   void scatter(const Call& call);
   void all_gather(const Call& call);
@@ -61,27 +61,27 @@ class Collectives {
   void reduce_scatter(const Call& call);
   void all_reduce(const Call& call);
 
-  uint64_t agree_on_most(const Call& call, uint64_t mine, int32_t only_rank);
-  void pass(const Call& call, const Pattern& pattern);
-  void pass_at_once(const Call& call, const Pattern& pattern);
-  void measured(const Call& call, Pattern& pattern);
-  void measured_by_root(const Call& call, Pattern& pattern);
-  void reduce_small(const Call& call, bool here);
+  uint64_t agree_on_max(const Call& call, uint64_t mine, int32_t only_rank);
+  void exchange(const Call& call, const Pattern& pattern);
+  void exchange_in_one_step(const Call& call, const Pattern& pattern);
+  void exchange_measured(const Call& call, Pattern& pattern);
+  void exchange_measured_by_root(const Call& call, Pattern& pattern);
+  void reduce_on_all(const Call& call, bool here);
   void reduce_at_root(const Call& call, bool here);
-  void reduce_large(const Call& call, bool here);
-  void all_reduce_directly(const Call& call);
+  void reduce_in_shares(const Call& call, bool here);
+  void all_reduce_zero_copy(const Call& call);
   void check(const Call& call) const;
-  // Has body(begin, end) work on `size` bytes in parts of kPart, which stay in the cache; notices abort and deadline.
+  // Calls body(begin, end) for parts of kPart bytes, which stay in the cache. Checks for abort and deadline in between.
   static constexpr uint64_t kPart = UINT64_C(16) << 10;
   template <typename Body>
   void in_parts(const Call& call, uint64_t size, const Body& body) const;
-  // Copies what a rank lends.
+  // Copies from the exposed buffer of a rank.
   void fetch(const Call& call, int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const;
-  // Ends a collective in which somebody may have lent his input: lenders wait until all have read it, after what this
-  // rank has to do `meanwhile`.
-  void return_loans(const Call& call, int32_t only_reader = -1, const std::function<void()>& meanwhile = {});
-  // out = input(0) op input(1) op ..., in this order, divided by the number of ranks if it is an average. If inputs are
-  // to be multiplied, the lending has heard by what. `out` may be this rank's own input.
+  // Ends a collective in which inputs may have been exposed: their owners wait until all have read them. Runs
+  // `meanwhile` before waiting.
+  void finish_zero_copy(const Call& call, int32_t only_reader = -1, const std::function<void()>& meanwhile = {});
+  // out = input(0) op input(1) op ..., in rank order; an average is divided by the number of ranks. If inputs have
+  // scalars, zero_copy_ must have learned them. `out` may be this rank's own input.
   template <typename InputOf>
   void combine_all(const Call& call, std::byte* out, uint64_t size, const InputOf& input);
 
@@ -89,15 +89,15 @@ class Collectives {
   const int32_t world_size_;
   const Reductions& reductions_;
   Steps& steps_;
-  const std::vector<int32_t> others_;  // as this rank reads from them
-  const bool is_crowd_;
-  Lending lending_;
-  std::vector<const void*> inputs_;   // by rank, of what is being reduced
-  std::vector<const void*> scalars_;  // by rank, if there are any
-  std::vector<Trial> trials_;         // by kind: of lending inputs in this process
-  // In how many scatters more this rank, their root, asks who reads in processes. Not in one alone: a rank may be ahead
-  // of others by kLag steps, and cannot read those that have not yet started.
-  uint32_t questions_ = kSteps;
+  const std::vector<int32_t> others_;  // in the order in which this rank reads from them
+  const bool oversubscribed_;
+  ZeroCopy zero_copy_;
+  std::vector<const void*> inputs_;   // by rank; operands of the current reduction
+  std::vector<const void*> scalars_;  // by rank; empty without scalars
+  std::vector<CopyTuner> tuners_;     // by kind: whether to expose inputs in the process
+  // The number of scatters left in which this rank, as root, collects which ranks can read processes. More than one,
+  // because a rank may be up to kLag steps ahead of ranks that cannot be read before they have started.
+  uint32_t reader_queries_ = kSteps;
   const std::function<void(const std::string&)> log_;
 };
 
@@ -110,7 +110,7 @@ void Collectives::in_parts(const Call& call, uint64_t size, const Body& body) co
   }
 }
 
-// Any collective in a group of one.
+// Performs any collective in a group of one.
 void run_alone(const bp_op& op, const Reductions& reductions);
 
 }  // namespace backplane::shm

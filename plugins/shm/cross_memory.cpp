@@ -32,7 +32,7 @@ struct flock byte_of(int32_t rank) {
   return lock;
 }
 
-// Who holds that rank's byte: 0 if it is a process that this one cannot name, -1 if it is nobody, or this one.
+// The process that holds the lock of a rank. 0: in another pid namespace; -1: none, or this process.
 pid_t holder(int file, int32_t rank) {
   struct flock lock = byte_of(rank);
   if (::fcntl(file, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return -1;
@@ -48,109 +48,109 @@ std::string size_text(uint64_t size) {
 }  // namespace
 
 CrossMemory::CrossMemory(const View& view, int32_t rank, int file, Cma use)
-    : view_(view), rank_(rank), file_(file), use_(use), mark_(random_word()), others_(view.layout().ranks()) {
+    : view_(view), rank_(rank), file_(file), use_(use), cookie_(random_word()), others_(view.layout().ranks()) {
   Member& mine = view_.member(rank);
-  mine.mark = mark_;
-  mine.mark_address = reinterpret_cast<uintptr_t>(&mark_);
+  mine.cookie = cookie_;
+  mine.cookie_address = reinterpret_cast<uintptr_t>(&cookie_);
   struct flock lock = byte_of(rank);
-  if (file_ >= 0) ::fcntl(file_, F_SETLK, &lock);  // who does not get it is not read
+  if (file_ >= 0) ::fcntl(file_, F_SETLK, &lock);  // without the lock this rank is not read
 }
 
-void CrossMemory::ask(Other& other, const Member& member, pid_t process) noexcept {
+void CrossMemory::query(Other& other, const Member& member, pid_t process) noexcept {
   other.process = process;
-  other.mark = member.mark;
+  other.cookie = member.cookie;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of another process
-  other.mark_address = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(member.mark_address));
+  other.cookie_address = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(member.cookie_address));
   std::byte nothing{};
-  const bool can_read = process > 0 && read_in(other, other.mark_address, &nothing, 1) == Outcome::kRead;
-  other.answer.store(can_read ? Answer::kYes : Answer::kNo);
+  const bool can_read = process > 0 && read_in(other, other.cookie_address, &nothing, 1) == Outcome::kRead;
+  other.access.store(can_read ? Access::kYes : Access::kNo);
 }
 
-bool CrossMemory::reaches(int32_t rank) noexcept {
+bool CrossMemory::can_read(int32_t rank) noexcept {
   Other& other = others_[static_cast<size_t>(rank)];
-  if (other.answer.load() == Answer::kUnknown) {
-    const std::lock_guard lock(asking_);
-    if (other.answer.load() != Answer::kUnknown) return other.answer.load() == Answer::kYes;
+  if (other.access.load() == Access::kUnknown) {
+    const std::lock_guard lock(query_mutex_);
+    if (other.access.load() != Access::kUnknown) return other.access.load() == Access::kYes;
     const pid_t process = file_ < 0 ? ::getpid() : holder(file_, rank);
-    if (process < 0) return false;  // not yet
-    ask(other, view_.member(rank), process);
+    if (process < 0) return false;  // has not started yet
+    query(other, view_.member(rank), process);
   }
-  return other.answer.load() == Answer::kYes;
+  return other.access.load() == Access::kYes;
 }
 
 bool CrossMemory::read(int32_t rank, const std::byte* address, std::byte* to, uint64_t size) noexcept {
   Other& other = others_[static_cast<size_t>(rank)];
   const Outcome outcome = read_in(other, address, to, size);
-  if (outcome == Outcome::kRefused) other.answer.store(Answer::kNo);
+  if (outcome == Outcome::kRejected) other.access.store(Access::kNo);
   return outcome == Outcome::kRead;
 }
 
 CrossMemory::Outcome CrossMemory::read_in(const Other& other, const std::byte* address, std::byte* to,
                                           uint64_t size) noexcept {
-  uint64_t mark = 0;
-  const std::array<iovec, 2> here = {part(&mark, sizeof mark), part(to, size)};
-  const std::array<iovec, 2> there = {part(other.mark_address, sizeof mark), part(address, size)};
+  uint64_t cookie = 0;
+  const std::array<iovec, 2> here = {part(&cookie, sizeof cookie), part(to, size)};
+  const std::array<iovec, 2> there = {part(other.cookie_address, sizeof cookie), part(address, size)};
   const ssize_t got = ::process_vm_readv(other.process, here.data(), here.size(), there.data(), there.size(), 0);
-  if (got == static_cast<ssize_t>(sizeof mark + size) && mark == other.mark) return Outcome::kRead;
+  if (got == static_cast<ssize_t>(sizeof cookie + size) && cookie == other.cookie) return Outcome::kRead;
   const int code = got < 0 ? errno : EFAULT;
   error_.store(code);
-  // Some buffers cannot be read so, whatever the process: memory of a device.
-  return code == EFAULT && mark == other.mark ? Outcome::kUnreadable : Outcome::kRefused;
+  // Some buffers cannot be read in any process, such as device memory.
+  return code == EFAULT && cookie == other.cookie ? Outcome::kUnreadable : Outcome::kRejected;
 }
 
-bool CrossMemory::reaches_all() noexcept {
+bool CrossMemory::can_read_all() noexcept {
   for (int32_t rank = 0; rank < static_cast<int32_t>(others_.size()); ++rank) {
-    if (rank != rank_ && !reaches(rank)) return false;
+    if (rank != rank_ && !can_read(rank)) return false;
   }
   return true;
 }
 
-bool CrossMemory::can_lend(const std::byte* data, uint64_t size) noexcept {
-  if (data == lent_ && size == lent_size_) return true;
+bool CrossMemory::can_expose(const std::byte* data, uint64_t size) noexcept {
+  if (data == exposable_ && size == exposable_size_) return true;
   std::array<std::byte, 2> ends{};
   const iovec here = part(ends.data(), ends.size());
   const std::array<iovec, 2> there = {part(data, 1), part(data + size - 1, 1)};
   if (::process_vm_readv(::getpid(), &here, 1, there.data(), there.size(), 0) != 2) return false;
-  lent_ = data;
-  lent_size_ = size;
+  exposable_ = data;
+  exposable_size_ = size;
   return true;
 }
 
 std::string CrossMemory::refusal() const {
   for (size_t rank = 0; rank < others_.size(); ++rank) {
-    if (others_[rank].answer.load() != Answer::kNo) continue;
+    if (others_[rank].access.load() != Access::kNo) continue;
     std::string text = "process_vm_readv: memory of rank ";
-    text.append(std::to_string(rank)).append(" is not read, but staged: ");
+    text.append(std::to_string(rank)).append(" is staged instead of read: ");
     if (others_[rank].process <= 0) return text.append("its process is in another pid namespace");
     return text.append(::strerrordesc_np(error_.load()));
   }
   return {};
 }
 
-size_t Trial::index(uint64_t size) { return static_cast<size_t>(std::bit_width(size >> 1)); }
+size_t CopyTuner::index(uint64_t size) { return static_cast<size_t>(std::bit_width(size >> 1)); }
 
-Trial::Turn Trial::turn(uint64_t size) const {
+CopyTuner::Try CopyTuner::next_try(uint64_t size) const {
   const uint32_t number = at(size).tries;
-  const uint32_t first = 2 * in_a_row(size);
-  if (number < first || !is_long(size)) return {number / in_a_row(size) % 2 == 0, true};
+  const uint32_t first = 2 * per_turn(size);
+  if (number < first || !is_long(size)) return {number / per_turn(size) % 2 == 0, true};
   return {(number - first) / kTries == 0, (number - first) % kTries >= kTries / 2};
 }
 
-bool Trial::reads(uint64_t size) const {
+bool CopyTuner::reads(uint64_t size) const {
   const Class& found = at(size);
   if (use_ != Cma::kAuto) return use_ == Cma::kOn;
-  return is_open(size) ? turn(size).reads : found.best[1] < found.best[0];
+  return is_open(size) ? next_try(size).reads : found.best[1] < found.best[0];
 }
 
-bool Trial::took(uint64_t size, bool were_read, int64_t ns) {
+bool CopyTuner::record(uint64_t size, bool were_read, int64_t ns) {
   Class& found = classes_[index(size)];
-  if (!is_open(size) || were_read != turn(size).reads) return false;  // so that either way is tried as often
+  if (!is_open(size) || were_read != next_try(size).reads) return false;  // so that both ways are tried equally often
   double each = static_cast<double>(ns) / static_cast<double>(size);
   double& best = found.best[were_read ? 1 : 0];
-  if (found.is_close && is_long(size)) {
+  if (found.needs_full_trial && is_long(size)) {
     auto& shortest = found.shortest[were_read ? 1 : 0];
     for (double& known : shortest) {
-      if (turn(size).counts && (known == 0 || each < known)) std::swap(known, each);
+      if (next_try(size).counts && (known == 0 || each < known)) std::swap(known, each);
     }
     best = shortest.back();
   } else if (ns > 0 && (best == 0 || each < best)) {
@@ -160,34 +160,34 @@ bool Trial::took(uint64_t size, bool were_read, int64_t ns) {
   return !is_open(size);
 }
 
-bool Trial::settle(uint64_t size, const Best& best) {
+bool CopyTuner::decide(uint64_t size, const Best& best) {
   Class& found = classes_[index(size)];
   found.best = best;
   const bool is_far_behind = best[0] > 0 && best[1] > 0 && best[0] > kFarBehind * best[1];
-  if (!found.is_close && !is_far_behind) {
-    found.is_close = true;
+  if (!found.needs_full_trial && !is_far_behind) {
+    found.needs_full_trial = true;
     if (is_long(size)) found.best = {}, found.shortest = {};
     return false;
   }
-  found.is_settled = true;
+  found.is_decided = true;
   const bool decision = reads(size);
-  return std::exchange(found.decided, decision) != decision;
+  return std::exchange(found.decision, decision) != decision;
 }
 
-void Trial::trust(uint64_t size) {
+void CopyTuner::count_use(uint64_t size) {
   Class& found = classes_[index(size)];
-  if (use_ != Cma::kAuto || ++found.trusted < kTrusted) return;
-  found.trusted = found.tries = 0;
-  found.is_close = found.is_settled = false;
+  if (use_ != Cma::kAuto || ++found.uses < kUsesUntilRetry) return;
+  found.uses = found.tries = 0;
+  found.needs_full_trial = found.is_decided = false;
   found.best = {};
 }
 
-std::string Trial::text(uint64_t size) const {
+std::string CopyTuner::text(uint64_t size) const {
   const uint64_t least = UINT64_C(1) << index(size);
   const auto us = [this, size, least](size_t way) { return at(size).best[way] * static_cast<double>(least) / 1000; };
   std::array<char, 160> text{};
   std::snprintf(text.data(), text.size(), "%s: %s, %.1f us by process_vm_readv, %.1f us staged",
-                size_text(least).c_str(), reads(size) ? "read where they lie" : "staged", us(1), us(0));
+                size_text(least).c_str(), reads(size) ? "read in place" : "staged", us(1), us(0));
   return text.data();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The futex call on a word that processes share.
+// Futex operations on words shared between processes.
 #pragma once
 
 #include <atomic>
@@ -10,15 +10,15 @@
 
 namespace backplane::shm {
 
-// Sleeps while the word has this value, until somebody wakes its sleepers, a signal comes, or the time is over
-// (nanoseconds on CLOCK_MONOTONIC).
+// Sleeps while the word has this value, until it is woken, a signal arrives, or the timeout expires (nanoseconds on
+// CLOCK_MONOTONIC).
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, int64_t timeout_ns) noexcept;
 void futex_wake_all(std::atomic<uint32_t>& word) noexcept;
 
-// Makes what was written before visible, for whoever polls `word`, and for sleepers if ring follows. `lightly`:
-// sleepers see to the fence (Peers::publishes_lightly).
-inline void publish(std::atomic<uint32_t>& word, uint32_t value, bool lightly) noexcept {
-  if (lightly) {
+// Publishes earlier writes to threads that poll `word`, and to sleepers if ring() follows. `membarrier`: sleepers
+// execute the fence (Peers::uses_membarrier).
+inline void publish(std::atomic<uint32_t>& word, uint32_t value, bool membarrier) noexcept {
+  if (membarrier) {
     word.store(value, std::memory_order_release);
     std::atomic_signal_fence(std::memory_order_seq_cst);
   } else {
@@ -26,16 +26,16 @@ inline void publish(std::atomic<uint32_t>& word, uint32_t value, bool lightly) n
   }
 }
 
-// Between plain reads and writes of another process's memory and the flag that judges them. The standard library's
-// fence is one that ThreadSanitizer's builds refuse.
+// Orders plain accesses to another process's memory against the flag that validates them. std::atomic_thread_fence is
+// not supported by ThreadSanitizer builds.
 inline void full_fence() noexcept { __sync_synchronize(); }
 
-// To be called after publishing: a sleeper has counted itself before it looked the last time, so that either it has
-// seen what was published, or it is seen here.
-inline void ring(Bell& bell) noexcept {
-  if (bell.sleepers.load() == 0) return;
-  bell.rings.fetch_add(1);
-  futex_wake_all(bell.rings);
+// Call after publishing. A sleeper registers before its last check: either it sees what was published, or it is seen
+// here.
+inline void ring(Doorbell& doorbell) noexcept {
+  if (doorbell.sleepers.load() == 0) return;
+  doorbell.rings.fetch_add(1);
+  futex_wake_all(doorbell.rings);
 }
 
 }  // namespace backplane::shm

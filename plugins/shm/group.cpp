@@ -18,59 +18,59 @@ std::function<void(const std::string&)> log_of(const sdk::Context& context) {
   return [host = context.host](const std::string& text) { host.log(BP_LOG_INFO, text); };
 }
 
-// One line about where the ranks are and what they share, of rank 0.
-void tell(const sdk::Context& context, Segment& segment) {
+// Rank 0 logs where the ranks run and what they share.
+void log_topology(const sdk::Context& context, Segment& segment) {
   if (context.rank != 0) return;
   const Peers& peers = segment.peers();
   std::string text = std::to_string(context.world_size) + " ranks on one host, ";
   text.append(std::to_string(peers.processors())).append(" processors");
-  const std::string parts = spread(peers.sites());
+  const std::string parts = describe_spread(peers.localities());
   if (!parts.empty()) text.append(", ").append(parts);
-  if (peers.oversubscribed()) text.append("; more ranks than processors, so that they yield instead of polling");
-  const size_t elders = segment.pools().elders();
-  if (elders > 0) text.append("; older groups whose memory they share: ").append(std::to_string(elders));
+  if (peers.oversubscribed()) text.append("; more ranks than processors: waits yield instead of spinning");
+  const size_t older_groups = segment.pools().older_groups();
+  if (older_groups > 0) text.append("; memory pools of older groups: ").append(std::to_string(older_groups));
   context.host.log(BP_LOG_INFO, text);
 }
 
 }  // namespace
 
-Patience patience_of(const sdk::Options& options, const Peers* peers) {
-  const bool crowded = peers != nullptr && peers->oversubscribed();
-  return {.spin_ns = crowded ? 0 : options.integer("spin"), .yield_ns = options.integer("yield")};
+WaitPolicy wait_policy_of(const sdk::Options& options, const Peers* peers) {
+  const bool oversubscribed = peers != nullptr && peers->oversubscribed();
+  return {.spin_ns = oversubscribed ? 0 : options.integer("spin"), .yield_ns = options.integer("yield")};
 }
 
 Group::Group(const sdk::Context& context)
     : world_size_(context.world_size),
       reductions_(context.host),
-      segment_(context.world_size == 1 ? nullptr : meet(context)),
+      segment_(context.world_size == 1 ? nullptr : attach(context)),
       cross_(cross_memory(context, segment_.get())),
-      waiting_(segment_ ? segment_->view().member(context.rank).bell : own_bell_,
-               segment_ ? &segment_->peers() : nullptr,
-               patience_of(context.options, segment_ ? &segment_->peers() : nullptr)),
+      waiter_(segment_ ? segment_->view().member(context.rank).doorbell : own_bell_,
+              segment_ ? &segment_->peers() : nullptr,
+              wait_policy_of(context.options, segment_ ? &segment_->peers() : nullptr)),
       messages_(context.rank, context.world_size, segment_ ? &segment_->view() : nullptr,
-                segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiting_,
-                cross_.get(), log_of(context)) {
+                segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiter_, cross_.get(),
+                log_of(context)) {
   if (!segment_) return;
-  tell(context, *segment_);
-  steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiting_, messages_);
+  log_topology(context, *segment_);
+  steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiter_, messages_);
   collectives_.emplace(context.rank, context.world_size, reductions_, *steps_, &segment_->pools(), cross_.get(),
                        log_of(context), segment_->peers().oversubscribed());
 }
 
 Group::~Group() {
-  // What still runs must end before the segment goes; the others are told that this rank left in order.
-  waiting_.abort(sdk::Failure(BP_CANCELLED, "the group was destroyed"));
+  // Operations in progress must end before the segment is unmapped. The others see that this rank left regularly.
+  waiter_.abort(sdk::Failure(BP_CANCELLED, "the group was destroyed"));
   messages_.stop();
 }
 
 std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   if (op.kind == BP_SEND || op.kind == BP_RECV) return messages_.submit(op);
-  waiting_.check();
+  waiter_.check();
   if (world_size_ == 1) {
     run_alone(op, reductions_);
   } else if ((op.flags & BP_OP_SYNC) != 0 && queued_.load() == 0) {
-    Limit limit(op.timeout_ns);
-    run(op, limit);
+    LazyDeadline deadline(op.timeout_ns);
+    run(op, deadline);
   } else {
     return submit_queued(op);
   }
@@ -82,7 +82,7 @@ std::unique_ptr<sdk::Work> Group::submit_queued(const bp_op& op) {
   const auto owned = std::make_shared<const sdk::OwnedOp>(op, world_size_);
   try {
     return workers_.submit([this, owned] {
-      Limit never(BP_NO_TIMEOUT);
+      LazyDeadline never(BP_NO_TIMEOUT);
       try {
         run(owned->get(), never);
       } catch (...) {
@@ -97,12 +97,12 @@ std::unique_ptr<sdk::Work> Group::submit_queued(const bp_op& op) {
   }
 }
 
-void Group::run(const bp_op& op, Limit& limit) {
+void Group::run(const bp_op& op, LazyDeadline& deadline) {
   const std::lock_guard lock(running_);
-  waiting_.check();
+  waiter_.check();
   if (broken_) fail_again();
   try {
-    collectives_->run(op, limit);
+    collectives_->run(op, deadline);
   } catch (const sdk::Failure& why) {
     broken_.emplace(why);
     throw;
@@ -121,7 +121,7 @@ const void* Group::extension(std::string_view id) {
 }
 
 void Group::abort(const sdk::Failure& why) noexcept {
-  waiting_.abort(why);
+  waiter_.abort(why);
   if (segment_) segment_->peers().abort(why);
   workers_.abort(why);
 }

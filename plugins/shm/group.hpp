@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The process group: messages on the threads of those who wait for them, collectives inline (BP_OP_SYNC) or one after
-// the other on a thread of their own.
+// The process group. Waiting threads move messages. Collectives run on the caller's thread (BP_OP_SYNC) or one after
+// the other on a worker.
 #pragma once
 
 #include <atomic>
@@ -13,16 +13,16 @@
 
 #include "backplane/sdk/sdk.hpp"
 #include "backplane/sdk/worker.hpp"
-#include "brief_lock.hpp"
 #include "collectives.hpp"
-#include "meeting.hpp"
 #include "messages.hpp"
+#include "segment.hpp"
+#include "spin_lock.hpp"
 
 namespace backplane::shm {
 
-// What the options say; who polls among more ranks than processors only keeps them from running. `peers`: null in a
-// group of one.
-Patience patience_of(const sdk::Options& options, const Peers* peers);
+// The wait policy of the options. With more ranks than processors polling is disabled, since it would keep other ranks
+// from running. `peers` is null in a group of one.
+WaitPolicy wait_policy_of(const sdk::Options& options, const Peers* peers);
 
 class Group final : public sdk::ProcessGroup {
  public:
@@ -34,24 +34,25 @@ class Group final : public sdk::ProcessGroup {
   const void* extension(std::string_view id) override;
 
  private:
-  // A collective that the worker is to do.
+  // Submits a collective to the worker.
   std::unique_ptr<sdk::Work> submit_queued(const bp_op& op);
-  void run(const bp_op& op, Limit& limit);
+  void run(const bp_op& op, LazyDeadline& deadline);
   [[noreturn]] void fail_again() const;
 
   const int32_t world_size_;
-  Bell own_bell_{};  // of a group of one
+  Doorbell own_bell_{};  // used in a group of one
   const Reductions reductions_;
   const std::unique_ptr<Segment> segment_;    // null in a group of one
-  const std::unique_ptr<CrossMemory> cross_;  // null: nobody reads in other processes
-  Waiting waiting_;
+  const std::unique_ptr<CrossMemory> cross_;  // null: reading other processes is disabled
+  Waiter waiter_;
   Messages messages_;
   std::optional<Steps> steps_;
   std::optional<Collectives> collectives_;
-  BriefLock running_;                   // held while a collective runs, which hardly ever meets another one here
-  std::optional<sdk::Failure> broken_;  // guarded by running_: a collective failed amid its steps
-  std::atomic<uint64_t> queued_ = 0;    // collectives that the worker has or will have
-  sdk::Workers workers_{1};             // last: its thread uses all of the above
+  SpinLock running_;  // held while a collective runs; rarely contended
+  std::optional<sdk::Failure>
+      broken_;  // guarded by running_: the failure of a collective, which leaves the steps inconsistent
+  std::atomic<uint64_t> queued_ = 0;  // collectives queued for or running on the worker
+  sdk::Workers workers_{1};           // last: its thread uses the fields above
 };
 
 }  // namespace backplane::shm

@@ -15,8 +15,8 @@ uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPag
 class HeapBlock final : public sdk::Allocation {
  public:
   HeapBlock(std::shared_ptr<Arena> arena, uint64_t size)
-      : arena_(std::move(arena)), size_(size), offset_(arena_->take(size)) {}
-  ~HeapBlock() override { arena_->give_back(offset_, size_); }
+      : arena_(std::move(arena)), size_(size), offset_(arena_->allocate(size)) {}
+  ~HeapBlock() override { arena_->free(offset_, size_); }
   HeapBlock(const HeapBlock&) = delete;
   HeapBlock& operator=(const HeapBlock&) = delete;
 
@@ -34,15 +34,15 @@ Arena::Arena(int fd, uint64_t begin, uint64_t size) : mapping_(fd, size, begin),
   free_.emplace(0, size);
 }
 
-uint64_t Arena::take(uint64_t size) {
+uint64_t Arena::allocate(uint64_t size) {
   uint64_t offset = 0;
   {
     const std::lock_guard lock(mutex_);
     const auto found =
         std::find_if(free_.begin(), free_.end(), [size](const auto& part) { return part.second >= size; });
     if (found == free_.end()) {
-      throw sdk::Failure(BP_RESOURCE, "shm: no room for " + std::to_string(size) +
-                                          " bytes among the buffers of this rank; the host has not so much memory");
+      throw sdk::Failure(BP_RESOURCE, "shm: cannot allocate " + std::to_string(size) +
+                                          " bytes: the heap of this rank, as large as the host's memory, is full");
     }
     const auto [begin, length] = *found;
     free_.erase(found);
@@ -50,22 +50,22 @@ uint64_t Arena::take(uint64_t size) {
     offset = begin;
   }
   try {
-    if (!provide(data() + offset, size, "buffers")) reserve(fd_, begin_ + offset, size, "buffers");
+    if (!populate(data() + offset, size, "buffers")) reserve(fd_, begin_ + offset, size, "buffers");
     ::madvise(data() + offset, size, MADV_DODUMP);
   } catch (...) {
-    give_back(offset, size);
+    free(offset, size);
     throw;
   }
   return offset;
 }
 
-void Arena::give_back(uint64_t offset, uint64_t size) noexcept {
+void Arena::free(uint64_t offset, uint64_t size) noexcept {
   ::madvise(data() + offset, size, MADV_REMOVE);
   ::madvise(data() + offset, size, MADV_DONTDUMP);
   const std::lock_guard lock(mutex_);
   try {
     insert(offset, size);
-  } catch (const std::bad_alloc&) {  // this part of the address space is not used again
+  } catch (const std::bad_alloc&) {  // this part of the address space is not reused
   }
 }
 
@@ -90,17 +90,18 @@ Heaps::Heaps(sdk::Descriptor file, uint64_t begin, uint64_t size, int32_t rank, 
     : file_(std::move(file)), begin_(begin), size_(size), rank_(rank), theirs_(static_cast<size_t>(world_size)) {}
 
 std::unique_ptr<sdk::Allocation> Heaps::allocate(uint64_t bytes, uint32_t memory, int32_t /*device*/) {
-  if (memory != BP_HOST) throw sdk::Failure(BP_UNSUPPORTED, "shm has host memory only");
+  if (memory != BP_HOST) throw sdk::Failure(BP_UNSUPPORTED, "shm allocates host memory only");
   if (size_ == 0) {
-    throw sdk::Failure(BP_UNSUPPORTED, "limits of file sizes or address space (ulimit -f, -v) leave no room for heaps");
+    throw sdk::Failure(BP_UNSUPPORTED, "limits on file size or address space (ulimit -f, -v) leave no room for heaps");
   }
   if (bytes > size_) {
-    throw sdk::Failure(BP_RESOURCE, "shm: " + std::to_string(bytes) + " bytes are more than the memory of this host");
+    throw sdk::Failure(BP_RESOURCE, "shm: " + std::to_string(bytes) + " bytes exceed the memory of this host");
   }
   std::shared_ptr<Arena> arena;
   {
     const std::lock_guard lock(mutex_);
-    if (is_retired_) throw sdk::Failure(BP_UNSUPPORTED, "a collective failed that had lent memory of this rank");
+    if (is_retired_)
+      throw sdk::Failure(BP_UNSUPPORTED, "the heap is disabled: a collective that exposed it has failed");
     if (!own_) {
       own_ = std::make_shared<Arena>(file_.get(), begin_ + static_cast<uint64_t>(rank_) * size_, size_);
       base_.store(own_->data());
@@ -117,7 +118,7 @@ void Heaps::retire() noexcept {
   own_.reset();
 }
 
-uint64_t Heaps::place_of(const std::byte* data, uint64_t size) const {
+uint64_t Heaps::location_of(const std::byte* data, uint64_t size) const {
   const auto base = reinterpret_cast<uintptr_t>(base_.load(std::memory_order_relaxed));
   const auto address = reinterpret_cast<uintptr_t>(data);
   if (base == 0 || address < base) return 0;
@@ -125,9 +126,9 @@ uint64_t Heaps::place_of(const std::byte* data, uint64_t size) const {
   return offset <= size_ && size <= size_ - offset ? 1 + offset : 0;
 }
 
-std::byte* Heaps::at(int32_t rank, uint64_t place, uint64_t size, uint64_t alignment) {
-  const uint64_t offset = place - 1;
-  if (place == 0 || offset > size_ || size > size_ - offset || offset % alignment != 0) return nullptr;
+std::byte* Heaps::at(int32_t rank, uint64_t location, uint64_t size, uint64_t alignment) {
+  const uint64_t offset = location - 1;
+  if (location == 0 || offset > size_ || size > size_ - offset || offset % alignment != 0) return nullptr;
   const std::lock_guard lock(mutex_);
   auto& mapping = theirs_[static_cast<size_t>(rank)];
   if (!mapping) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of each rank's own that all ranks of the group can reach: `backplane.memory/1`. Behind the fixed part of the
-// segment's file each rank has a heap, of so much address space as the host has memory; pages exist where something was
-// allocated. A rank maps its own heap when it first allocates, and another's when that rank first names a place in it.
+// Memory of each rank that all ranks of the group can access: `backplane.memory/1`. Behind the fixed part of the
+// segment's file each rank has a heap, with as much address space as the host has memory; pages exist where something
+// is allocated. A rank maps its own heap at the first allocation, and another rank's when that rank first publishes a
+// location in it.
 //
-// Who may write there, and when, is the affair of lending.hpp.
+// zero_copy.hpp defines who may write there and when.
 #pragma once
 
 #include <atomic>
@@ -19,16 +20,16 @@
 
 namespace backplane::shm {
 
-// Which parts of a heap are free, in bytes from its beginning. Any thread.
+// Allocator of a heap, in bytes from its beginning. Thread-safe.
 class Arena {
  public:
-  // The `size` bytes of the file from `begin` on. Without the file nothing more may be taken.
+  // Maps `size` bytes of the file from `begin`. The file must stay open for allocations.
   Arena(int fd, uint64_t begin, uint64_t size);
 
-  // First fit, whole pages, which the system has provided. Throws BP_RESOURCE.
-  uint64_t take(uint64_t size);
-  // Its pages go back to the system.
-  void give_back(uint64_t offset, uint64_t size) noexcept;
+  // First fit, whole pages, populated. Throws BP_RESOURCE.
+  uint64_t allocate(uint64_t size);
+  // Returns the pages to the system.
+  void free(uint64_t offset, uint64_t size) noexcept;
 
   std::byte* data() const { return mapping_.data(); }
 
@@ -36,33 +37,33 @@ class Arena {
   void insert(uint64_t offset, uint64_t size);
 
   const Mapping mapping_;
-  const int fd_;  // not its own: closing one would end the process's locks of bytes of this file (cross_memory.hpp)
+  const int fd_;  // not owned: closing a descriptor would release the process's locks on the file (cross_memory.hpp)
   const uint64_t begin_;
   std::mutex mutex_;                   // guards what follows
-  std::map<uint64_t, uint64_t> free_;  // size by offset; neighbours are joined
+  std::map<uint64_t, uint64_t> free_;  // size by offset; adjacent parts are merged
 };
 
 class Heaps final : public sdk::MemoryPool {
  public:
-  // Rank r's heap is the `size` bytes of the file that begin at begin + r * size. size 0: there are none.
+  // Rank r's heap is the `size` bytes of the file from begin + r * size. size 0: there are no heaps.
   Heaps(sdk::Descriptor file, uint64_t begin, uint64_t size, int32_t rank, int32_t world_size);
 
   int file() const { return file_.get(); }
   uint64_t size() const { return size_; }
-  // There are none, because a rank could not map them. Before the first is used.
-  void forgo() { size_ = 0; }
+  // Disables heaps because a rank cannot map them. Call before the first use.
+  void disable() { size_ = 0; }
 
-  // Memory of this rank's heap. Any thread.
+  // Allocates from this rank's heap. Any thread.
   std::unique_ptr<sdk::Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) override;
 
-  // Where in this rank's heap these bytes lie, if all of them do: 1 + offset; else 0. Any thread.
-  uint64_t place_of(const std::byte* data, uint64_t size) const;
-  // What another rank says that lies there: `place` is whatever it wrote. Null if it is not `size` bytes of its heap
-  // that begin at a multiple of `alignment`. Throws BP_RESOURCE. Any thread.
-  std::byte* at(int32_t rank, uint64_t place, uint64_t size, uint64_t alignment);
+  // 1 + the offset of these bytes in this rank's heap; 0 if they are not entirely in it. Any thread.
+  uint64_t location_of(const std::byte* data, uint64_t size) const;
+  // The address of a location published by another rank, which is untrusted. Null unless `size` bytes of that rank's
+  // heap begin there at a multiple of `alignment`. Throws BP_RESOURCE. Any thread.
+  std::byte* at(int32_t rank, uint64_t location, uint64_t size, uint64_t alignment);
 
-  // From now on this rank has no heap: what was allocated there is ordinary memory until it is released. For pages that
-  // may no longer be what the others see. Any thread.
+  // Disables this rank's heap for good: earlier allocations are ordinary memory until they are released. Used when
+  // pages may differ from those that others see. Any thread.
   void retire() noexcept;
 
  private:
@@ -72,7 +73,7 @@ class Heaps final : public sdk::MemoryPool {
   const int32_t rank_;
   std::mutex mutex_;  // guards what follows
   bool is_retired_ = false;
-  std::shared_ptr<Arena> own_;                    // allocations keep it, also when the group has ended
+  std::shared_ptr<Arena> own_;                    // kept alive by allocations after the group has ended
   std::atomic<std::byte*> base_ = nullptr;        // of own_
   std::vector<std::unique_ptr<Mapping>> theirs_;  // by rank
 };

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What lies where in the segment that the ranks of a group share. Everything follows from the number of ranks, which
-// each rank knows from init: no offset is ever read from the segment itself. The memory begins as zeros.
+// The layout of the segment that the ranks of a group share. All offsets follow from the number of ranks; none is read
+// from the segment. The memory begins as zeros.
 //
 //   Header | Member[n] | opened flags [receiver][sender] | Line[n][kSteps] | slot[n][kSteps] |
 //   Channel[receiver][sender] | heap[n]
 //
-// The heaps (heap.hpp) are mapped one by one, if ever; the rest is what every rank maps, a View.
+// Heaps (heap.hpp) are mapped one by one on demand. Every rank maps the rest, a View. The table of channels is large
+// but sparse: pages of unused channels are never touched.
 //
-// The table of channels is large but sparse: the pages of a channel that is not used are never touched.
-//
-// Whatever another rank may write is read once into a local, and checked before it is used as a size.
+// Values that another rank can write are read once into a local variable and checked before use as a size.
 #pragma once
 
 #include <array>
@@ -26,75 +25,76 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t
 
 constexpr uint64_t kMagic = UINT64_C(0x414d485350414c42);  // "BLAPSHMA"
 constexpr size_t kPage = 4096;
-constexpr int32_t kMostRanks = 1024;
-constexpr uint64_t kMostHeaps = UINT64_C(1) << 43;  // bytes of address space of all heaps together
+constexpr int32_t kMaxRanks = 1024;
+constexpr uint64_t kMaxHeapBytes = UINT64_C(1) << 43;  // bytes of address space of all heaps together
 
-constexpr size_t kMostElders = 8;  // groups whose memory a new one can use, too (pools.hpp)
+constexpr size_t kMaxOlderGroups = 8;  // older groups whose memory a group can use (pools.hpp)
 
 // Collectives: each rank has kSteps lines and slots, used in turn.
 constexpr uint32_t kSteps = 8;
 constexpr size_t kSlotSize = size_t{64} << 10;  // bytes
-constexpr size_t kLineData = 120;               // bytes that travel in the line of their flag
+constexpr size_t kLineData = 120;               // bytes stored in the line itself
 
 // Messages: each ordered pair of ranks has a ring of heads and a ring of bytes.
 constexpr uint32_t kHeads = 128;
-constexpr size_t kHeadData = 48;                     // bytes of a message that travel in its head
+constexpr size_t kHeadData = 48;                     // bytes of a message stored in its head
 constexpr uint64_t kRingSize = UINT64_C(128) << 10;  // bytes
-constexpr uint64_t kEagerLimit = UINT64_C(8) << 10;  // bytes of a message that is sent unasked
-constexpr uint64_t kPiece = UINT64_C(16) << 10;      // bytes of data with one head; two must fit into the ring
+constexpr uint64_t kEagerLimit = UINT64_C(8) << 10;  // bytes; longer messages are announced first
+constexpr uint64_t kPiece = UINT64_C(16) << 10;      // bytes of data per head; two must fit into the ring
 constexpr uint64_t kWindow = UINT64_C(1) << 20;      // eager bytes per pair that no receive has taken
-constexpr uint64_t kOverhead = 128;                  // what each eager message counts beside its data
-constexpr uint64_t kTurn = UINT64_C(1) << 20;        // bytes that are copied from one rank before it is others' turn
+constexpr uint64_t kOverhead = 128;                  // counted for each eager message in addition to its data
+constexpr uint64_t kMaxBatch = UINT64_C(1) << 20;    // bytes copied from one rank before others get their turn
 
 using Token = std::array<unsigned char, 16>;
 
-enum class Go : uint32_t { kWait = 0, kGo = 1, kAgain = 2, kRefused = 3 };
+enum class StartSignal : uint32_t { kWait = 0, kStart = 1, kRetry = 2, kRejected = 3 };
 
-struct Header {  // NOLINT(clang-analyzer-optin.performance.Padding): departures have a line of their own
+struct Header {  // NOLINT(clang-analyzer-optin.performance.Padding): departures has a cache line of its own
   uint64_t magic;
   Token token;
   int32_t world_size;
   std::atomic<uint32_t> arrived;                 // ranks other than 0 that have mapped the segment; a futex for rank 0
-  std::atomic<uint32_t> go;                      // Go; a futex for the others
-  alignas(64) std::atomic<uint32_t> departures;  // changes with each Member::state that changes for the worse
+  std::atomic<uint32_t> go;                      // StartSignal; a futex for the others
+  alignas(64) std::atomic<uint32_t> departures;  // changes whenever a rank leaves, aborts or dies
 };
 
-// A futex on which threads of one rank sleep. Who makes something happen rings it if there are sleepers.
-struct Bell {
+// A futex on which threads of one rank sleep. A thread that causes an event rings it if there are sleepers.
+struct Doorbell {
   std::atomic<uint32_t> rings;
   std::atomic<uint32_t> sleepers;
 };
 
 enum class State : uint32_t { kAbsent = 0, kPresent = 1, kLeft = 2, kAborted = 3, kDead = 4 };
 
-constexpr size_t kWhySize = 640;
+constexpr size_t kAbortTextSize = 640;
 
-struct alignas(64) Member {  // NOLINT(clang-analyzer-optin.performance.Padding): so have the bell and the state
-  alignas(64) Bell bell;
+struct alignas(
+    64) Member {  // NOLINT(clang-analyzer-optin.performance.Padding): doorbell and state have cache lines of their own
+  alignas(64) Doorbell doorbell;
   alignas(64) std::atomic<uint32_t> state;  // State
   int32_t pid;
-  uint64_t born;           // start time of the process, in ticks since boot
-  uint64_t pid_namespace;  // inode: process ids mean the same to ranks with the same one
-  Processors cpus;         // those that the rank may run on
-  Site site;
-  std::atomic<uint32_t> broke_loan;  // 1: a collective failed, and with it what this rank had lent for others to read
-  std::atomic<uint32_t> cpu;         // 1 + the one on which it last waited for long
-  uint32_t has_membarrier;           // 1: registered for it
-  uint32_t has_room;                 // 1: for all heaps, in its address space
-  std::array<uint64_t, kMostElders> elders;  // ids of groups, or 0
-  // By which others know that it is this process that they read (cross_memory.hpp).
-  uint64_t mark;
-  uint64_t mark_address;
+  uint64_t start_time;     // of the process, in ticks since boot
+  uint64_t pid_namespace;  // inode; process ids are comparable between ranks with the same one
+  Processors cpus;         // on which the rank may run
+  Locality locality;
+  std::atomic<uint32_t> collective_failed;  // 1: a collective has failed, so exposed buffers of this rank are invalid
+  std::atomic<uint32_t> cpu;                // 1 + the processor of its last long wait
+  uint32_t has_membarrier;                  // 1: registered for membarrier
+  uint32_t can_map_heaps;                   // 1: its address space has room for all heaps
+  std::array<uint64_t, kMaxOlderGroups> older_groups;  // ids of groups, or 0
+  // Identifies the process to readers (cross_memory.hpp).
+  uint64_t cookie;
+  uint64_t cookie_address;
   // Written before state becomes kAborted.
-  int32_t why_status;
-  int32_t why_rank;
-  std::array<char, kWhySize> why;
+  int32_t abort_status;
+  int32_t abort_rank;
+  std::array<char, kAbortTextSize> why;
 };
 
-// The part of one rank in one step of a collective: flag and data travel together.
+// The data of one rank in one step of a collective. Flag and data share a cache line.
 struct alignas(128) Line {
   std::atomic<uint32_t> step;
-  uint32_t what;  // a digest of the operation, so that ranks see when they do not agree
+  uint32_t digest;  // of the operation, to detect mismatches
   std::array<std::byte, kLineData> data;
 };
 static_assert(sizeof(Line) == 128);
@@ -102,28 +102,28 @@ static_assert(sizeof(Line) == 128);
 enum class Kind : uint8_t {
   kInline = 1,    // a whole message in the head
   kEager = 2,     // a whole message; its bytes in the ring
-  kAnnounce = 3,  // a message waits at the sender: id, size
-  kReady = 4,     // the answer to it: id; size 0: drop it, 1: send it
+  kAnnounce = 3,  // a longer message waits at the sender: id, size
+  kReady = 4,     // the answer: id; size 0: drop it, 1: send it
   kData = 5,      // a piece of it in the ring: id
-  kWithdraw = 6   // the announcement is void: id
+  kWithdraw = 6   // the announcement is withdrawn: id
 };
 
-// An announced message whose bytes others may read where they lie.
-struct Loan {
-  uint64_t place;    // in the sender's memory (pools.hpp, cross_memory.hpp); 0: there is no loan
-  uint32_t revoked;  // Channel::revoked at that time
+// The location of an announced message that the receiver may read in place.
+struct Exposure {
+  uint64_t location;  // in the sender's memory (pools.hpp, cross_memory.hpp); 0: not exposed
+  uint32_t revoked;   // Channel::revoked at the time of the announcement
 };
 
-// Of an announced message, and of what belongs to it.
+// Of an announced message and the heads that belong to it.
 struct Control {
   uint64_t id;
   uint64_t size;
-  Loan loan;  // kAnnounce
+  Exposure exposure;  // kAnnounce
 };
 
 struct alignas(64) Head {
-  std::atomic<uint32_t> turn;  // 1 + the number of this head; written last
-  uint32_t kind_and_length;    // Kind in the lowest byte, above it bytes of payload
+  std::atomic<uint32_t> sequence;  // 1 + the number of this head; written last
+  uint32_t kind_and_length;        // Kind in the lowest byte, payload bytes above it
   uint64_t tag;
   union {
     std::array<std::byte, kHeadData> bytes;
@@ -133,13 +133,13 @@ struct alignas(64) Head {
 static_assert(sizeof(Head) == 64);
 
 struct alignas(kPage) Channel {
-  // Written by the receiver, from 0 up.
-  alignas(64) std::atomic<uint32_t> read_heads;
-  std::atomic<uint64_t> read_bytes;
-  std::atomic<uint64_t> taken;  // eager bytes, with kOverhead for each message, that receives have taken
-  // Set by the sender when it finds no room, cleared by the receiver when it has made some.
+  // Written by the receiver; count from 0.
+  alignas(64) std::atomic<uint32_t> heads_read;
+  std::atomic<uint64_t> bytes_read;
+  std::atomic<uint64_t> taken;  // eager bytes received, including kOverhead per message
+  // Set by the sender when there is no room, cleared by the receiver after making some.
   alignas(64) std::atomic<uint32_t> blocked;
-  // Written by the sender. Counts the loans that it took back, each before its buffer is the program's again.
+  // Written by the sender: the number of revoked exposures, incremented before the program gets the buffer back.
   std::atomic<uint32_t> revoked;
   std::array<Head, kHeads> heads;
   alignas(64) std::array<std::byte, kRingSize> data;

@@ -38,10 +38,10 @@ constexpr int MADV_POPULATE_WRITE = 23;
 }
 
 void set_size(int fd, size_t size) {
-  // Beyond the limit the system would not only refuse, but send SIGXFSZ.
+  // Exceeding the limit would raise SIGXFSZ.
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < size) {
-    throw sdk::Failure(BP_RESOURCE, "the limit of file sizes (ulimit -f) is too low for a shared segment of " +
+    throw sdk::Failure(BP_RESOURCE, "the file size limit (ulimit -f) is too low for a shared segment of " +
                                         std::to_string(size >> 20) + " MiB");
   }
   if (::ftruncate(fd, static_cast<off_t>(size)) != 0) fail("cannot set the size of the shared segment");
@@ -64,10 +64,10 @@ bool is_random_name(const std::string& path) {
          path.find_first_not_of(kDigits, kPrefix.size()) == std::string::npos;
 }
 
-// Each maker of a file holds a lock on it, which ends with his process at the latest.
-bool hold(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
+// The creator of a file holds a lock on it for the life of its process.
+bool try_lock_file(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
 
-// Of this user, and by nobody held: their makers were killed.
+// Removes files of this user without a lock: their creators were killed.
 void remove_orphans() {
   std::error_code error;
   for (std::filesystem::directory_iterator each("/dev/shm", error), end; !error && each != end; each.increment(error)) {
@@ -76,7 +76,7 @@ void remove_orphans() {
     const sdk::Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW));
     struct stat facts {};
     if (!fd || ::fstat(fd.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_uid != ::geteuid()) continue;
-    if (hold(fd.get())) ::unlink(path.c_str());
+    if (try_lock_file(fd.get())) ::unlink(path.c_str());
   }
 }
 
@@ -85,7 +85,7 @@ void remove_orphans() {
 Token random_token() {
   Token token{};
   if (::getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
-    fail("no random number to be had");
+    fail("getrandom failed");
   }
   return token;
 }
@@ -94,14 +94,14 @@ uint64_t heap_size(size_t fixed, int32_t world_size) {
   const auto ranks = static_cast<uint64_t>(world_size);
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * page;
-  const uint64_t size = std::min(memory, kMostHeaps / ranks) / kPage * kPage;
+  const uint64_t size = std::min(memory, kMaxHeapBytes / ranks) / kPage * kPage;
   rlimit files{};
   rlimit addresses{};
   if (::getrlimit(RLIMIT_FSIZE, &files) != 0 || ::getrlimit(RLIMIT_AS, &addresses) != 0) return 0;
   return files.rlim_cur < fixed + ranks * size || addresses.rlim_cur != RLIM_INFINITY ? 0 : size;
 }
 
-bool has_room(uint64_t size) noexcept {
+bool can_map_heaps(uint64_t size) noexcept {
   if (size == 0) return true;
   void* const at = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return at != MAP_FAILED && ::munmap(at, size) == 0;
@@ -109,9 +109,9 @@ bool has_room(uint64_t size) noexcept {
 
 sdk::Descriptor make_anonymous(size_t size) {
   sdk::Descriptor fd(::memfd_create("backplane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) fail("cannot make memory to share (memfd_create)");
+  if (!fd) fail("cannot create shared memory (memfd_create)");
   set_size(fd.get(), size);
-  // A rank that shrank it would end the others by SIGBUS.
+  // Shrinking would kill the other ranks by SIGBUS.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail("cannot seal the segment");
   return fd;
 }
@@ -121,15 +121,17 @@ NamedFile::NamedFile(size_t size) {
   for (int left = 3;; --left) {
     path_ = random_name();
     fd_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!fd_) fail("cannot make the file " + path_);
-    // Whoever comes between the making and the holding takes it for an orphan. Where nothing can be held, nobody does.
-    const bool is_mine = hold(fd_.get()) || errno != EWOULDBLOCK;
+    if (!fd_) fail("cannot create the file " + path_);
+    // A process that runs between creation and locking takes the file for an orphan. Where locks are unsupported no
+    // file is removed.
+    const bool is_mine = try_lock_file(fd_.get()) || errno != EWOULDBLOCK;
     struct stat facts {};
     if (is_mine && ::fstat(fd_.get(), &facts) == 0 && facts.st_nlink > 0) break;
     ::unlink(path_.c_str());
     if (left == 1) {
-      throw sdk::Failure(BP_RESOURCE,
-                         "the file " + path_ + " was removed as soon as it was made; what else cleans up /dev/shm?");
+      throw sdk::Failure(
+          BP_RESOURCE,
+          "the file " + path_ + " was removed right after its creation; does another program clean up /dev/shm?");
     }
   }
   try {
@@ -153,9 +155,9 @@ sdk::Descriptor open_shared(const std::string& path, size_t size) {
   return fd;
 }
 
-sdk::Descriptor another(int fd) {
+sdk::Descriptor duplicate(int fd) {
   sdk::Descriptor copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy) fail("no descriptor for the shared segment");
+  if (!copy) fail("cannot duplicate the descriptor of the shared segment");
   return copy;
 }
 
@@ -164,8 +166,8 @@ Mapping::Mapping(int fd, size_t size, uint64_t offset) : size_(size) {
       ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
   if (at == MAP_FAILED) fail("cannot map the shared segment of " + std::to_string(size >> 20) + " MiB");
   data_ = static_cast<std::byte*>(at);
-  ::madvise(at, size, MADV_DONTFORK);  // without it a child would merely keep the memory
-  ::madvise(at, size, MADV_DONTDUMP);  // a core dump would have the kernel make each page that does not exist
+  ::madvise(at, size, MADV_DONTFORK);  // otherwise a child of fork would keep the memory alive
+  ::madvise(at, size, MADV_DONTDUMP);  // otherwise a core dump would allocate every page
 }
 
 Mapping::~Mapping() { ::munmap(data_, size_); }
@@ -174,7 +176,7 @@ void detach(std::byte* begin, size_t size) noexcept {
   ::mmap(begin, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
-bool provide(std::byte* begin, size_t size, const char* what) {
+bool populate(std::byte* begin, size_t size, const char* what) {
   const auto address = reinterpret_cast<uintptr_t>(begin);
   std::byte* const first = begin - address % kPage;
   const size_t whole = (size + address % kPage + kPage - 1) / kPage * kPage;

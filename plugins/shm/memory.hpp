@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that processes of one host can share, and that is gone when the last of them is: memory without a name
-// however they end, a named file unless its maker is killed while others still have to open it.
+// Memory shared between processes of one host. It is freed with its last user: anonymous memory always, a named file
+// unless its creator is killed before the others have opened it.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace backplane::shm {
 
-// A file of `size` zero bytes without a name, which cannot shrink. Throws BP_RESOURCE.
+// Creates an anonymous file of `size` zero bytes, sealed against shrinking. Throws BP_RESOURCE.
 sdk::Descriptor make_anonymous(size_t size);
 
-// The same with a random name in /dev/shm, mode 0600, for hosts where the former cannot be passed on. The name goes
-// with the object, or, if its process is killed, when this user makes the next one.
+// A file with a random name in /dev/shm, mode 0600, for hosts where anonymous memory cannot be passed on. The name is
+// removed with the object, or, if the process is killed, when this user creates the next one.
 class NamedFile {
  public:
   explicit NamedFile(size_t size);
@@ -32,26 +32,26 @@ class NamedFile {
   sdk::Descriptor fd_;
 };
 
-// Opens what somebody else made. Empty (with errno) if it cannot be, or is not a file of this size.
+// Opens a file created by another process. Returns an empty descriptor (with errno) on failure, or if it is not a file
+// of this size.
 sdk::Descriptor open_shared(const std::string& path, size_t size);
 
 Token random_token();
 
-// How many bytes of address space each of so many ranks can have for memory of its own, behind the `fixed` bytes of a
-// file: as much as the host has memory, but not more of all together than a process can map; none where file sizes or
-// address space are limited.
+// Bytes of address space for the heap of each rank, behind the `fixed` bytes of a file: the host's memory, but not more
+// in total than a process can map. 0 if file sizes or address space are limited.
 uint64_t heap_size(size_t fixed, int32_t world_size);
 
-// Has this process so much address space left? Others may have their limits (ulimit -v) elsewhere.
-bool has_room(uint64_t size) noexcept;
+// Whether this process has that much address space left. Other ranks may have other limits (ulimit -v).
+bool can_map_heaps(uint64_t size) noexcept;
 
-// Another descriptor of the same file. Throws BP_RESOURCE.
-sdk::Descriptor another(int fd);
+// Duplicates a descriptor. Throws BP_RESOURCE.
+sdk::Descriptor duplicate(int fd);
 
-// A mapping. Neither children of a fork nor core dumps have it.
+// A shared mapping, excluded from fork and core dumps.
 class Mapping {
  public:
-  // `size` bytes of the file from `offset` on, a multiple of kPage. Throws BP_RESOURCE.
+  // Maps `size` bytes of the file from `offset`, a multiple of kPage. Throws BP_RESOURCE.
   Mapping(int fd, size_t size, uint64_t offset = 0);
   ~Mapping();
   Mapping(const Mapping&) = delete;
@@ -64,13 +64,13 @@ class Mapping {
   size_t size_;
 };
 
-// Puts fresh private memory in the place of whole pages of a shared mapping.
+// Replaces whole pages of a shared mapping by fresh private memory.
 void detach(std::byte* begin, size_t size) noexcept;
 
-// Has the system provide the pages of this part now: later there would be a signal instead of an error. Throws
-// BP_RESOURCE. False: it cannot, as before Linux 5.14.
-bool provide(std::byte* begin, size_t size, const char* what);
-// The same of a part of a file, and nowhere in particular. Throws BP_RESOURCE.
+// Allocates the pages now, because a failure later would be SIGBUS instead of an error. Throws BP_RESOURCE. Returns
+// false if the kernel cannot (before Linux 5.14).
+bool populate(std::byte* begin, size_t size, const char* what);
+// The same for a part of a file, without a memory node. Throws BP_RESOURCE.
 void reserve(int fd, uint64_t offset, uint64_t size, const char* what);
 
 }  // namespace backplane::shm

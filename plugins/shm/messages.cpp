@@ -12,8 +12,8 @@ class MessageWork final : public sdk::Work {
  public:
   explicit MessageWork(Messages& messages) : messages_(messages) {}
   ~MessageWork() override {
-    if (operation.is_pending()) cancel();                             // the core releases only what is over
-    if (operation.is_noticed) const Messages::Turn given(messages_);  // by who ended it, with the lock
+    if (operation.is_pending()) cancel();                             // the core releases only completed works
+    if (operation.has_notice) const Messages::Lock given(messages_);  // the notice is given under the lock
   }
 
   bool wait(int64_t timeout_ns) override { return messages_.wait(operation, timeout_ns); }
@@ -49,47 +49,47 @@ void describe(const bp_op& op, Operation& operation) {
 
 }  // namespace
 
-Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, const Pools* pools,
-                   Waiting& waiting, CrossMemory* cross, std::function<void(const std::string&)> log)
+Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, const Pools* pools, Waiter& waiter,
+                   CrossMemory* cross, std::function<void(const std::string&)> log)
     : rank_(rank),
       world_size_(world_size),
       view_(view),
       members_(peers),
       pools_(pools),
-      waiting_(waiting),
+      waiter_(waiter),
       cross_(cross),
       log_(std::move(log)),
       peers_(static_cast<size_t>(world_size)),
-      trial_(cross == nullptr ? Cma::kOff : cross->use()),
-      helper_(
-          waiting, [this] { move_on(Look::kFull); },
+      tuner_(cross == nullptr ? Cma::kOff : cross->use()),
+      progress_thread_(
+          waiter, [this] { poll(Poll::kFull); },
           [this] {
             sdk::guarded(nullptr, [this] {
-              const Turn turn(*this);
-              end_noticed();
+              const Lock lock(*this);
+              fail_all_with_notice();
               return BP_OK;
             });
           }) {
   for (int32_t peer = 0; peer < world_size; ++peer) {
     if (peer == rank) continue;
-    at(peer).out = Outbox(view->channel(peer, rank), view->opened(peer, rank), peers->publishes_lightly());
-    at(peer).in = Inbox(view->channel(rank, peer), view->opened(rank, peer), peers->publishes_lightly());
+    at(peer).out = Outbox(view->channel(peer, rank), view->opened(peer, rank), peers->uses_membarrier());
+    at(peer).in = Inbox(view->channel(rank, peer), view->opened(rank, peer), peers->uses_membarrier());
   }
 }
 
 std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
-  waiting_.check();
+  waiter_.check();
   if ((op.flags & BP_OP_SYNC) != 0) {
     Operation operation;
     describe(op, operation);
     const bool may_come = op.timeout_ns != 0 && !operation.is_send && op.message == nullptr;
-    if (may_come && waiting_.gives_turns() && catch_in_turns(operation)) return nullptr;
+    if (may_come && waiter_.only_yields() && receive_directly_yielding(operation)) return nullptr;
     if (start(operation, op.message) || wait(operation, op.timeout_ns)) return nullptr;
     cancel(operation, sdk::Failure(BP_TIMEOUT,
-                                   operation.is_send ? "no receive for this message within the time allowed"
-                                                     : "no message for this receive within the time allowed",
+                                   operation.is_send ? "the send timed out: no matching receive"
+                                                     : "the receive timed out: no matching message",
                                    operation.peer));
-    wait(operation, 0);  // throws, unless it ended just before
+    wait(operation, 0);  // throws unless the operation has just completed
     return nullptr;
   }
   std::unique_ptr<MessageWork> work;
@@ -107,21 +107,20 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
 
 void Messages::leave_in_flight(Operation& operation) {
   if (world_size_ == 1) return;
-  const Turn turn(*this);
+  const Lock lock(*this);
   if (!operation.is_pending()) return;
-  helper_.begin();
+  progress_thread_.operation_started();
   operation.is_async = true;
 }
 
-// `message`: of a receive, the one that was probed, or null. True: it is done. Throws if it cannot start, and then has
-// left no trace.
+// `message`: the probed message of a receive, or null. Returns true if done. If it throws, it has had no effect.
 bool Messages::start(Operation& operation, bp_message* message) {
   {
-    const Turn turn(*this);
+    const Lock lock(*this);
     if (operation.is_send) {
       start_send(operation);
     } else if (message != nullptr) {
-      receive_held(operation, message);
+      receive_probed(operation, message);
     } else {
       start_receive(operation);
     }
@@ -132,14 +131,14 @@ bool Messages::start(Operation& operation, bp_message* message) {
 void Messages::start_send(Operation& send) {
   if (send.peer == rank_) return send_to_self(send);
   Peer& peer = at(send.peer);
-  if (members_->departures() != departures_) see_departures();
-  if (peer.gone) throw sdk::Failure(*peer.gone);
+  if (members_->departures() != departures_) handle_departures();
+  if (peer.lost) throw sdk::Failure(*peer.lost);
   open_channel(send.peer);
   if (peer.controls.empty() && peer.sends.empty() && put(peer, send)) {
     members_->wake(send.peer);
     return;
   }
-  send.where = Operation::Where::kQueued;
+  send.stage = Operation::Stage::kQueued;
   peer.sends.push_back(&send);
 }
 
@@ -148,21 +147,21 @@ void Messages::open_channel(int32_t rank) {
   Outbox& out = at(rank).out;
   if (out.is_open()) return;
   Channel& channel = view_->channel(rank, rank_);
-  provide(reinterpret_cast<std::byte*>(&channel), sizeof channel, "messages");
+  populate(reinterpret_cast<std::byte*>(&channel), sizeof channel, "messages");
   out.open();
 }
 
-// True: the channel has it, or its announcement.
+// Returns true if the message, or its announcement, is in the channel.
 bool Messages::put(Peer& peer, Operation& send) {
   if (!send.has_credit) send.has_credit = peer.out.take_credit(send.size);
   if (!send.has_credit) {
     const uint64_t id = next_id_ + 1;
-    uint64_t place = pools_ == nullptr || send.size == 0 ? 0 : pools_->place_of(send.data, send.size);
-    if (place == 0 && cross_ != nullptr && send.size > kEagerLimit) place = place_in_process(send.data);
-    if (!peer.out.put_control(Kind::kAnnounce, send.tag, id, send.size, place)) return false;
-    send.where = Operation::Where::kAnnounced;
+    uint64_t location = pools_ == nullptr || send.size == 0 ? 0 : pools_->location_of(send.data, send.size);
+    if (location == 0 && cross_ != nullptr && send.size > kEagerLimit) location = location_in_process(send.data);
+    if (!peer.out.put_control(Kind::kAnnounce, send.tag, id, send.size, location)) return false;
+    send.stage = Operation::Stage::kAnnounced;
     send.id = next_id_ = id;
-    peer.announced.emplace(id, Outgoing{&send, 0, place != 0});
+    peer.announced.emplace(id, Outgoing{&send, 0, location != 0});
     return true;
   }
   const bool done = send.size <= kHeadData ? peer.out.put_inline(send.tag, send.data, send.size)
@@ -180,71 +179,72 @@ void Messages::send_to_self(Operation& send) {
   message.source = rank_;
   message.tag = send.tag;
   message.size = send.size;
-  message.form = Message::Form::kLocal;
+  message.state = Message::State::kLocal;
   message.sender = &send;
   matcher_.add(std::move(message));
-  send.where = Operation::Where::kLocal;
+  send.stage = Operation::Stage::kLocal;
 }
 
-// With more ranks than processors: lets others have theirs between two looks. True: it is done.
-bool Messages::catch_in_turns(Operation& receive) {
-  Caught caught = Caught::kNothing;
-  for (int i = 0; i < kTurns && caught == Caught::kNothing; ++i) {
-    const bool is_brief = i == 0 || waiting_.give_turn();
-    const Turn turn(*this);
-    if (i == 0 && !may_catch()) return false;
-    caught = catch_next(receive, 1);
+// For more ranks than processors: yields between polls. Returns true if done.
+bool Messages::receive_directly_yielding(Operation& receive) {
+  DirectReceive outcome = DirectReceive::kNone;
+  for (int i = 0; i < kMaxYields && outcome == DirectReceive::kNone; ++i) {
+    const bool is_brief = i == 0 || waiter_.yield_once();
+    const Lock lock(*this);
+    if (i == 0 && !may_receive_directly()) return false;
+    outcome = receive_directly(receive, 1);
     if (!is_brief) break;
   }
-  return caught == Caught::kIt && wait(receive, 0);
+  return outcome == DirectReceive::kReceived && wait(receive, 0);
 }
 
 void Messages::start_receive(Operation& receive) {
-  if (waiting_.polls() && may_catch() && catch_next(receive, kLooksAtOnce) == Caught::kIt) return;
+  if (waiter_.spins() && may_receive_directly() && receive_directly(receive, kSpinPolls) == DirectReceive::kReceived)
+    return;
   progress();
   receive.order = ++next_order_;
-  place(receive);
+  match_or_post(receive);
 }
 
-// Gives a receive the oldest message that is there, or lets it wait for one.
-void Messages::place(Operation& receive) {
+// Matches a receive with the oldest message, or posts it.
+void Messages::match_or_post(Operation& receive) {
   const std::optional<Message> message = matcher_.take_message(receive.peer, receive.tag);
-  if (message) return give(*message, receive);
+  if (message) return assign(*message, receive);
   if (const sdk::Failure* const why = reason_to_fail(receive.peer)) return fail(receive, *why);
-  receive.where = Operation::Where::kPosted;
+  receive.stage = Operation::Stage::kPosted;
   matcher_.post(receive);
 }
 
-void Messages::give(const Message& message, Operation& receive) {
-  switch (message.form) {
-    case Message::Form::kWhole:
-      at(message.source).in.give_credit(message.size);
+void Messages::assign(const Message& message, Operation& receive) {
+  switch (message.state) {
+    case Message::State::kComplete:
+      at(message.source).in.return_credits(message.size);
       return deliver(receive, message.source, message.tag, message.bytes.data(), message.size);
-    case Message::Form::kAnnounced:
+    case Message::State::kAnnounced:
       return accept(message, receive);
-    case Message::Form::kLocal:
+    case Message::State::kLocal:
       deliver(receive, rank_, message.tag, message.sender->data, message.size);
       return finish(*message.sender);
-    case Message::Form::kComing:
+    case Message::State::kIncoming:
       return resume(message, receive);
   }
 }
 
-// Why nothing can come from there any more, or null.
+// Why no message can arrive from there any more, or null.
 const sdk::Failure* Messages::reason_to_fail(int32_t source) {
   const bool any = source == BP_ANY_SOURCE;
-  if (any && (world_size_ == 1 || gone_ < world_size_ - 1)) return nullptr;
-  const std::optional<sdk::Failure>& gone = at(any ? (rank_ == 0 ? 1 : 0) : source).gone;
-  return gone ? &*gone : nullptr;
+  if (any && (world_size_ == 1 || lost_count_ < world_size_ - 1)) return nullptr;
+  const std::optional<sdk::Failure>& lost = at(any ? (rank_ == 0 ? 1 : 0) : source).lost;
+  return lost ? &*lost : nullptr;
 }
 
 bool Messages::wait(Operation& operation, int64_t timeout_ns) {
   if (operation.is_pending()) {
-    Limit limit(timeout_ns);
-    const End end = waiting_.until(limit, [this, &operation](Look) { return look(operation); });
-    if (end == End::kAborted) {
+    LazyDeadline deadline(timeout_ns);
+    const WaitResult end = waiter_.until(deadline, [this, &operation](Poll) { return mode(operation); });
+    if (end == WaitResult::kAborted) {
       try {
-        waiting_.check();
+        waiter_.check();
       } catch (const sdk::Failure& why) {
         cancel(operation, why);
       }
@@ -261,43 +261,43 @@ bool Messages::wait(Operation& operation, int64_t timeout_ns) {
   return false;
 }
 
-bool Messages::look(const Operation& operation) {
+bool Messages::mode(const Operation& operation) {
   if (!operation.is_pending()) return true;
-  const Turn turn(*this);
-  const int most = waiting_.polls() ? 32 : 1;
-  for (int i = 0; i < most && !waiting_.aborted(); ++i) {
+  const Lock lock(*this);
+  const int max_size = waiter_.spins() ? 32 : 1;
+  for (int i = 0; i < max_size && !waiter_.aborted(); ++i) {
     progress();
     if (!operation.is_pending()) return true;
-    if (lock_.is_wanted()) break;
+    if (lock_.is_contended()) break;
     relax();
   }
   return false;
 }
 
-void Messages::move_on(Look look) {
+void Messages::poll(Poll mode) {
   if (world_size_ == 1) return;
-  if (look == Look::kFull) {
-    const Turn turn(*this);
+  if (mode == Poll::kFull) {
+    const Lock lock(*this);
     return progress();
   }
   if (!lock_.try_lock()) return;
-  const Turn turn(*this, std::adopt_lock);
+  const Lock lock(*this, std::adopt_lock);
   progress();
 }
 
 void Messages::cancel(Operation& operation, const sdk::Failure& why) {
-  const Turn turn(*this);
+  const Lock lock(*this);
   give_up(operation, why);
 }
 
 void Messages::give_up(Operation& operation, const sdk::Failure& why) {
   if (!operation.is_pending()) return;
-  switch (operation.where) {
-    case Operation::Where::kPosted:
+  switch (operation.stage) {
+    case Operation::Stage::kPosted:
       matcher_.remove(operation);
       break;
-    case Operation::Where::kComing:
-      leave_to_others(operation);
+    case Operation::Stage::kIncoming:
+      requeue_incoming(operation);
       break;
     default:
       cancel_send(operation);
@@ -306,32 +306,32 @@ void Messages::give_up(Operation& operation, const sdk::Failure& why) {
 }
 
 void Messages::cancel_send(Operation& send) {
-  if (send.where == Operation::Where::kLocal) {
+  if (send.stage == Operation::Stage::kLocal) {
     const auto is_it = [&send](const Message& each) { return each.sender == &send; };
-    lose_held(is_it, sdk::taken_back());
+    fail_probed(is_it, sdk::taken_back());
     return matcher_.remove_messages(is_it);
   }
   Peer& peer = at(send.peer);
-  if (send.where == Operation::Where::kQueued) {
+  if (send.stage == Operation::Stage::kQueued) {
     std::erase(peer.sends, &send);
     if (send.has_credit) peer.out.return_credit(send.size);
-  } else if (send.where == Operation::Where::kAnnounced) {
-    if (peer.announced.at(send.id).is_lent) peer.out.revoke();
+  } else if (send.stage == Operation::Stage::kAnnounced) {
+    if (peer.announced.at(send.id).is_exposed) peer.out.revoke();
     peer.announced.erase(send.id);
-    std::erase(peer.wanted, send.id);
+    std::erase(peer.ready_ids, send.id);
     send_control(send.peer, {Kind::kWithdraw, send.tag, send.id, 0});
   }
 }
 
-// A receive gives up amid its message, which goes on coming: to the next receive that matches, or, if there is no
-// memory to keep it, to nobody.
-void Messages::leave_to_others(Operation& receive) {
-  Incoming& incoming = at(receive.source).coming.at(receive.id);
+// A receive is cancelled while its message arrives. The message goes to the next matching receive, or is discarded if
+// there is no memory to stash it.
+void Messages::requeue_incoming(Operation& receive) {
+  Incoming& incoming = at(receive.source).incoming_by_id.at(receive.id);
   incoming.receive = nullptr;
-  incoming.is_unwanted = true;
-  if (waiting_.aborted()) return;
+  incoming.is_discarded = true;
+  if (waiter_.aborted()) return;
   Message message;
-  message.form = Message::Form::kComing;
+  message.state = Message::State::kIncoming;
   message.source = receive.source;
   message.tag = incoming.tag;
   message.size = incoming.size;
@@ -341,7 +341,7 @@ void Messages::leave_to_others(Operation& receive) {
     matcher_.add_oldest(std::move(message));
     if (incoming.offset > 0) std::memcpy(stash.get(), receive.data, incoming.offset);
     incoming.stash = std::move(stash);
-    incoming.is_unwanted = false;
+    incoming.is_discarded = false;
   } catch (const std::bad_alloc&) {
   }
 }
@@ -366,26 +366,26 @@ void Messages::deliver(Operation& receive, int32_t source, uint64_t tag, const s
   finish(receive);
 }
 
-// Its last word: from now on it belongs to who waits for it. Sleepers look after a fence of their own if they can. Who
-// releases it waits until the notice is given (~MessageWork).
-void Messages::settle(Operation& operation, Operation::Status status) {
+// Final access: the operation belongs to its waiter afterwards. With membarrier, sleepers execute the fence. The work's
+// destructor waits until its notice has been given (~MessageWork).
+void Messages::set_final_status(Operation& operation, Operation::Status status) {
   has_finished_ = true;
-  if (operation.is_noticed) return settle_and_tell(operation, status);
-  const bool lightly = members_ != nullptr && members_->publishes_lightly();
-  operation.status.store(status, lightly ? std::memory_order_release : std::memory_order_seq_cst);
+  if (operation.has_notice) return complete_with_notice(operation, status);
+  const bool membarrier = members_ != nullptr && members_->uses_membarrier();
+  operation.status.store(status, membarrier ? std::memory_order_release : std::memory_order_seq_cst);
 }
 
 void Messages::finish(Operation& operation) {
-  operation.where = Operation::Where::kNowhere;
-  if (operation.is_async) helper_.end();
-  settle(operation, Operation::Status::kDone);
+  operation.stage = Operation::Stage::kNone;
+  if (operation.is_async) progress_thread_.operation_ended();
+  set_final_status(operation, Operation::Status::kDone);
 }
 
 void Messages::fail(Operation& operation, const sdk::Failure& why) {
-  operation.where = Operation::Where::kNowhere;
+  operation.stage = Operation::Stage::kNone;
   operation.failure.emplace(why);
-  if (operation.is_async) helper_.end();
-  settle(operation, Operation::Status::kFailed);
+  if (operation.is_async) progress_thread_.operation_ended();
+  set_final_status(operation, Operation::Status::kFailed);
 }
 
 }  // namespace backplane::shm

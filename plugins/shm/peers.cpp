@@ -17,19 +17,19 @@
 namespace backplane::shm {
 namespace {
 
-constexpr int64_t kBetweenLooksNs = 50'000'000;
-// Ranks in one look. Together those that wait see all ranks in each interval, at a cost that grows with their number
-// only, and not with its square; one that waits alone among many needs several intervals.
-constexpr int kRanksPerLook = 8;
+constexpr int64_t kCheckIntervalNs = 50'000'000;
+// Ranks per check. All waiting ranks together check every rank in each interval, at a total cost linear in the number
+// of ranks. A single waiting rank needs several intervals.
+constexpr int kRanksPerCheck = 8;
 
-int64_t steady_now() {
+int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-// What another process has written, as text that can be shown.
-std::string readable(const std::array<char, kWhySize>& text) {
-  std::array<char, kWhySize> copy = text;
+// Text written by another process, made printable.
+std::string readable(const std::array<char, kAbortTextSize>& text) {
+  std::array<char, kAbortTextSize> copy = text;
   copy.back() = '\0';
   std::string result = copy.data();
   std::replace_if(
@@ -43,31 +43,31 @@ bool register_membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REG
 
 std::string named(int32_t rank) { return "rank " + std::to_string(rank); }
 
-bool Peers::enter() {
+bool Peers::join() {
   Member& mine = view_.member(rank_);
   if (static_cast<State>(mine.state.load()) != State::kAbsent) return false;
   mine.pid = ::getpid();
-  mine.born = born(mine.pid);
+  mine.start_time = start_time_of(mine.pid);
   mine.pid_namespace = pid_namespace();
   mine.cpus = usable_cpus();
-  mine.site = Topology::of_host().site_of(mine.cpus);
+  mine.locality = Topology::of_host().locality_of(mine.cpus);
   mine.has_membarrier = register_membarrier() ? 1 : 0;
   uint32_t absent = static_cast<uint32_t>(State::kAbsent);
   return mine.state.compare_exchange_strong(absent, static_cast<uint32_t>(State::kPresent));
 }
 
-void Peers::learn_fence() {
-  publishes_lightly_ = true;
+void Peers::agree_on_membarrier() {
+  uses_membarrier_ = true;
   for (int32_t rank = 0; rank < world_size_; ++rank) {
-    if (view_.member(rank).has_membarrier != 1) publishes_lightly_ = false;
+    if (view_.member(rank).has_membarrier != 1) uses_membarrier_ = false;
   }
 }
 
 void Peers::fence() const noexcept {
-  if (publishes_lightly_) ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+  if (uses_membarrier_) ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
 }
 
-void Peers::depart(int32_t rank, State state) noexcept {
+void Peers::leave_as(int32_t rank, State state) noexcept {
   uint32_t present = static_cast<uint32_t>(State::kPresent);
   if (!view_.member(rank).state.compare_exchange_strong(present, static_cast<uint32_t>(state))) return;
   view_.header().departures.fetch_add(1);
@@ -78,17 +78,17 @@ void Peers::depart(int32_t rank, State state) noexcept {
 
 void Peers::leave() noexcept {
   const std::lock_guard lock(leaving_);
-  depart(rank_, State::kLeft);
+  leave_as(rank_, State::kLeft);
 }
 
 void Peers::abort(const sdk::Failure& why) noexcept {
   const std::lock_guard lock(leaving_);
   if (!is_present(rank_)) return;
   Member& mine = view_.member(rank_);
-  mine.why_status = why.status();
-  mine.why_rank = why.peer_rank();
+  mine.abort_status = why.status();
+  mine.abort_rank = why.peer_rank();
   std::strncpy(mine.why.data(), why.what(), mine.why.size() - 1);
-  depart(rank_, State::kAborted);
+  leave_as(rank_, State::kAborted);
 }
 
 sdk::Failure Peers::failure(int32_t rank) const {
@@ -97,8 +97,8 @@ sdk::Failure Peers::failure(int32_t rank) const {
     case State::kDead:
       return {BP_PEER_LOST, named(rank) + " is lost: its process ended", rank};
     case State::kAborted: {
-      const int32_t status = member.why_status;
-      const int32_t culprit = member.why_rank;
+      const int32_t status = member.abort_status;
+      const int32_t culprit = member.abort_rank;
       const std::string text = named(rank) + " left the group: " + readable(member.why);
       if (status != BP_PEER_LOST || culprit < 0 || culprit >= world_size_) return {BP_PEER_LOST, text, rank};
       return {BP_PEER_LOST, text, culprit};
@@ -108,41 +108,41 @@ sdk::Failure Peers::failure(int32_t rank) const {
   }
 }
 
-void Peers::look_for_dead() noexcept {
-  const int64_t now = steady_now();
-  int64_t next = next_look_.load();
-  if (now < next || !next_look_.compare_exchange_strong(next, now + kBetweenLooksNs)) return;
+void Peers::check_liveness() noexcept {
+  const int64_t now = now_ns();
+  int64_t next = next_check_.load();
+  if (now < next || !next_check_.compare_exchange_strong(next, now + kCheckIntervalNs)) return;
   const Member& mine = view_.member(rank_);
   if (mine.pid_namespace == 0) return;
-  int32_t rank = looked_at_.load();
-  for (int32_t i = 0, left = kRanksPerLook; i < world_size_ && left > 0; ++i) {
+  int32_t rank = last_checked_.load();
+  for (int32_t i = 0, left = kRanksPerCheck; i < world_size_ && left > 0; ++i) {
     rank = (rank + 1) % world_size_;
     const Member& member = view_.member(rank);
     if (!is_present(rank) || member.pid == mine.pid || member.pid_namespace != mine.pid_namespace) continue;
-    if (!is_alive(member.pid, member.born)) depart(rank, State::kDead);
+    if (!is_alive(member.pid, member.start_time)) leave_as(rank, State::kDead);
     --left;
   }
-  looked_at_.store(rank);
+  last_checked_.store(rank);
 }
 
 void Peers::wake_others() const noexcept {
   for (int32_t rank = 0; rank < world_size_; ++rank) wake(rank);
 }
 
-void Peers::break_loan() noexcept {
-  view_.member(rank_).broke_loan.store(1);
+void Peers::mark_collective_failed() noexcept {
+  view_.member(rank_).collective_failed.store(1);
   full_fence();
 }
 
-bool Peers::has_broken_loan(int32_t rank) const noexcept {
+bool Peers::has_failed_collective(int32_t rank) const noexcept {
   full_fence();
-  return view_.member(rank).broke_loan.load() != 0;
+  return view_.member(rank).collective_failed.load() != 0;
 }
 
 bool Peers::shares_processor() noexcept {
   const auto mine = static_cast<uint32_t>(::sched_getcpu() + 1);
-  std::atomic<uint32_t>& shown = view_.member(rank_).cpu;
-  if (shown.load(std::memory_order_relaxed) != mine) shown.store(mine, std::memory_order_relaxed);
+  std::atomic<uint32_t>& published = view_.member(rank_).cpu;
+  if (published.load(std::memory_order_relaxed) != mine) published.store(mine, std::memory_order_relaxed);
   for (int32_t rank = 0; rank < world_size_; ++rank) {
     if (rank == rank_ || view_.member(rank).cpu.load(std::memory_order_relaxed) != mine) continue;
     if (mine != 0 && is_present(rank)) return true;
@@ -160,9 +160,9 @@ int Peers::processors() const {
   return count;
 }
 
-std::vector<Site> Peers::sites() const {
-  std::vector<Site> all;
-  for (int32_t rank = 0; rank < world_size_; ++rank) all.push_back(view_.member(rank).site);
+std::vector<Locality> Peers::localities() const {
+  std::vector<Locality> all;
+  for (int32_t rank = 0; rank < world_size_; ++rank) all.push_back(view_.member(rank).locality);
   return all;
 }
 

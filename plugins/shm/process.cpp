@@ -31,15 +31,15 @@ std::string read_file(const char* path) {
 
 struct Stat {
   char state = '?';
-  uint64_t born = 0;
+  uint64_t start_time = 0;
 };
 
-// Empty state with errno if it cannot be read.
+// On failure state stays '?' and errno is set.
 Stat stat_of(pid_t process) {
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/%d/stat", process);
   const std::string text = read_file(path.data());
-  const size_t name_ends = text.rfind(')');  // the name may hold anything
+  const size_t name_ends = text.rfind(')');  // the name may contain any character
   Stat result;
   if (name_ends == std::string::npos || name_ends + 2 >= text.size()) return result;
   const char* at = text.c_str() + name_ends + 2;
@@ -48,12 +48,12 @@ Stat stat_of(pid_t process) {
     at = std::strchr(at, ' ');
     if (at != nullptr) ++at;
   }
-  if (at != nullptr) result.born = std::strtoull(at, nullptr, 10);
+  if (at != nullptr) result.start_time = std::strtoull(at, nullptr, 10);
   return result;
 }
 
-// A leader that has ended is a zombie, too, while other threads of its process run on.
-bool is_over(pid_t process) {
+// A thread-group leader that has ended is a zombie while other threads of its process run.
+bool has_exited(pid_t process) {
   const sdk::Descriptor fd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   if (!fd) return errno == ESRCH || errno == ENOSYS;
   pollfd item = {fd.get(), POLLIN, 0};
@@ -69,14 +69,14 @@ std::string boot_id() {
 }
 
 uint64_t pid_namespace() {
-  std::array<char, 32> self{};  // another number than getpid() if /proc belongs to another namespace
+  std::array<char, 32> self{};  // differs from getpid() if /proc belongs to another pid namespace
   if (::readlink("/proc/self", self.data(), self.size() - 1) < 0) return 0;
   if (self.data() != std::to_string(::getpid())) return 0;
   struct stat facts {};
   return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
 }
 
-uint64_t born(pid_t process) { return stat_of(process).born; }
+uint64_t start_time_of(pid_t process) { return stat_of(process).start_time; }
 
 Processors usable_cpus() {
   Processors mask{};
@@ -89,15 +89,15 @@ Processors usable_cpus() {
   return mask;
 }
 
-bool is_alive(pid_t process, uint64_t born) {
+bool is_alive(pid_t process, uint64_t start_time) {
   errno = 0;
   const Stat now = stat_of(process);
   if (now.state == '?') {  // also if /proc hides it
     return (errno != ENOENT && errno != ESRCH) || ::kill(process, 0) == 0 || errno != ESRCH;
   }
-  if (born != 0 && now.born != 0 && now.born != born) return false;
+  if (start_time != 0 && now.start_time != 0 && now.start_time != start_time) return false;
   if (now.state != 'Z' && now.state != 'X') return true;
-  return !is_over(process);
+  return !has_exited(process);
 }
 
 }  // namespace backplane::shm

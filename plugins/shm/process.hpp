@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernel says about this process and others of its host.
+// Information of the kernel about processes of this host.
 #pragma once
 
 #include <sys/types.h>
@@ -12,12 +12,12 @@
 
 namespace backplane::shm {
 
-std::string boot_id();         // of the running kernel; empty if it cannot be told
-uint64_t pid_namespace();      // inode; 0 if it cannot be told, or is not the one that /proc shows
-uint64_t born(pid_t process);  // start time in ticks since boot; 0 if it cannot be told
+std::string boot_id();                  // of the running kernel; empty if unknown
+uint64_t pid_namespace();               // inode; 0 if unknown, or if /proc shows another one
+uint64_t start_time_of(pid_t process);  // in ticks since boot; 0 if unknown
 Processors usable_cpus();
 
-// False only if it is certain that the process which had this id and start time does not run any more.
-bool is_alive(pid_t process, uint64_t born);
+// Returns false only if the process with this id and start time has certainly ended.
+bool is_alive(pid_t process, uint64_t start_time);
 
 }  // namespace backplane::shm

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of reductions, by the core's extension.
+// Arithmetic of reductions, by the core's host extension.
 #pragma once
 
 #include <span>
@@ -13,15 +13,15 @@ class Reductions {
  public:
   explicit Reductions(const sdk::Host& host);
 
-  // Dtype and operation were validated by the core.
+  // Dtype and operation must have been validated by the core.
   //
-  // out = left op right, element by element; out may be either.
+  // out = left op right, element by element. `out` may be either operand.
   void combine(uint32_t dtype, uint32_t reduce_op, std::byte* out, const std::byte* left, const std::byte* right,
                uint64_t count) const {
     table_->combine(dtype, reduce_op, out, left, right, count);
   }
-  // out = inputs[0] op inputs[1] op ..., an average divided by how many they are. `scalars`: none, or for each input
-  // null or what it is multiplied by first. `out` may be any of the inputs.
+  // out = inputs[0] op inputs[1] op ...; an average is divided by the number of inputs. `scalars`: empty, or per input
+  // null or a factor. `out` may be any input.
   void reduce(uint32_t dtype, uint32_t reduce_op, void* out, std::span<const void* const> inputs,
               std::span<const void* const> scalars, uint64_t count) const {
     table_->reduce(dtype, reduce_op, out, inputs.data(), scalars.empty() ? nullptr : scalars.data(), inputs.size(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `shm`: the ranks of a group are processes of one host that share a segment of memory.
+// `shm`: ranks on one host that share a memory segment.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace backplane::shm {
 namespace {
 
-// Of the group that is to be made, or the least that it could have.
+// The size of the planned group; at least 2.
 int32_t planned_ranks(const sdk::Host& host) {
   const auto* plan = static_cast<const bp_plan_api*>(host.get()->extension(host.get()->ctx, BP_EXT_PLAN));
   return plan == nullptr ? 2 : std::max(2, plan->world_size);
@@ -21,7 +21,7 @@ int32_t planned_ranks(const sdk::Host& host) {
 struct Shm {
   static constexpr const char* id = "shm";
   static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
-  static constexpr const char* summary = "processes of one host, through shared memory";
+  static constexpr const char* summary = "shared memory between processes of one host";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
   static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
                                     BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED |
@@ -30,20 +30,20 @@ struct Shm {
       sdk::option({.type = BP_OPTION_DURATION,
                    .key = "spin",
                    .default_value = "20us",
-                   .help = "how long a waiting rank polls; none if there are more ranks than processors",
+                   .help = "how long a waiting rank spins; 0 with more ranks than processors",
                    .min = 0,
                    .max = 1e9}),
       sdk::option({.type = BP_OPTION_DURATION,
                    .key = "yield",
                    .default_value = "200us",
-                   .help = "how long it then looks between two turns of others, before it sleeps",
+                   .help = "how long it then yields the processor between polls, before it sleeps",
                    .min = 0,
                    .max = 1e9}),
       sdk::option({.type = BP_OPTION_ENUM,
                    .key = "cma",
                    .default_value = "auto",
-                   .help = "reads of ordinary buffers in the other process (process_vm_readv, where the system permits "
-                           "it): where measured to be faster, wherever possible, or never",
+                   .help = "reading ordinary buffers in the process of their rank (process_vm_readv): auto where "
+                           "measured to be faster, on wherever permitted, off never",
                    .choices = "auto|on|off"}),
   };
   static constexpr std::array capabilities = {
@@ -68,11 +68,11 @@ struct Shm {
   static void probe(const sdk::Host& host) {
     if (boot_id().empty()) {
       throw sdk::Failure(BP_UNSUPPORTED,
-                         "/proc/sys/kernel/random/boot_id cannot be read, so that ranks cannot tell whether they share "
+                         "cannot read /proc/sys/kernel/random/boot_id, which tells whether ranks share "
                          "a host; mount /proc");
     }
     try {
-      try_segment(planned_ranks(host));
+      check_segment(planned_ranks(host));
     } catch (const sdk::Failure& why) {
       throw sdk::Failure(BP_UNSUPPORTED, why.what(), -1, why.native_code());
     }

@@ -14,16 +14,16 @@ namespace {
 
 constexpr int kDistances = 4;
 
-int distance(const Site& one, const Site& other) {
+int distance(const Locality& one, const Locality& other) {
   if (one.cache != 0 && one.cache == other.cache) return 0;
   if (one.node != 0 && one.node == other.node) return 1;
   if (one.package != 0 && one.package == other.package) return 2;
   return kDistances - 1;
 }
 
-size_t count(const std::vector<Site>& sites, uint32_t Site::*part) {
+size_t count(const std::vector<Locality>& localities, uint32_t Locality::*part) {
   std::set<uint32_t> different;
-  for (const Site& site : sites) different.insert(site.*part);
+  for (const Locality& locality : localities) different.insert(locality.*part);
   return different.contains(0) ? 0 : different.size();
 }
 
@@ -31,8 +31,8 @@ size_t count(const std::vector<Site>& sites, uint32_t Site::*part) {
 
 using Loaded = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
 
-// Packages, caches of the last level, nodes of memory and processors; the rest would only take time. Also those that
-// this process may not use, so that ranks in different cpusets number them alike.
+// Loads only packages, last-level caches, memory nodes and processors, to save time. Includes disallowed processors, so
+// that ranks in different cpusets number them alike.
 Loaded load(const char* description) {
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) != 0) return {nullptr, hwloc_topology_destroy};
@@ -42,7 +42,7 @@ Loaded load(const char* description) {
     hwloc_topology_set_type_filter(made, type, HWLOC_TYPE_FILTER_KEEP_ALL);
   }
   hwloc_topology_set_type_filter(made, HWLOC_OBJ_GROUP,
-                                 HWLOC_TYPE_FILTER_KEEP_STRUCTURE);  // several nodes in a package
+                                 HWLOC_TYPE_FILTER_KEEP_STRUCTURE);  // several nodes per package
   hwloc_topology_set_flags(
       made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED | HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);  // of this thread
   if (description != nullptr && hwloc_topology_set_synthetic(made, description) != 0) topology.reset();
@@ -67,12 +67,13 @@ Topology::Topology(const char* description) {
   hwloc_obj_t processor = nullptr;
   while ((processor = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_PU, processor)) != nullptr) {
     if (processor->os_index >= std::tuple_size_v<Processors> * 64) continue;
-    if (processor->os_index >= sites_.size()) sites_.resize(processor->os_index + 1);
-    Site& site = sites_[processor->os_index];
-    site.package = above(topology.get(), processor, HWLOC_OBJ_PACKAGE);
-    site.node = processor->nodeset == nullptr ? 0 : static_cast<uint32_t>(hwloc_bitmap_first(processor->nodeset) + 1);
-    site.cache = above(topology.get(), processor, HWLOC_OBJ_L3CACHE);
-    if (site.cache == 0) site.cache = above(topology.get(), processor, HWLOC_OBJ_L2CACHE);
+    if (processor->os_index >= localities_.size()) localities_.resize(processor->os_index + 1);
+    Locality& locality = localities_[processor->os_index];
+    locality.package = above(topology.get(), processor, HWLOC_OBJ_PACKAGE);
+    locality.node =
+        processor->nodeset == nullptr ? 0 : static_cast<uint32_t>(hwloc_bitmap_first(processor->nodeset) + 1);
+    locality.cache = above(topology.get(), processor, HWLOC_OBJ_L3CACHE);
+    if (locality.cache == 0) locality.cache = above(topology.get(), processor, HWLOC_OBJ_L2CACHE);
   }
 }
 
@@ -87,33 +88,34 @@ const Topology& Topology::of_host() {
   return found;
 }
 
-Site Topology::site_of(const Processors& processors) const {
-  Site result;
+Locality Topology::locality_of(const Processors& processors) const {
+  Locality result;
   bool is_first = true;
   const auto join = [&is_first](uint32_t& all, uint32_t one) { all = is_first || all == one ? one : 0; };
   for (size_t i = 0; i < processors.size() * 64; ++i) {
     if ((processors[i / 64] >> (i % 64) & 1) == 0) continue;
-    if (i >= sites_.size()) return {};
-    join(result.package, sites_[i].package);
-    join(result.node, sites_[i].node);
-    join(result.cache, sites_[i].cache);
+    if (i >= localities_.size()) return {};
+    join(result.package, localities_[i].package);
+    join(result.node, localities_[i].node);
+    join(result.cache, localities_[i].cache);
     is_first = false;
   }
   return result;
 }
 
-std::vector<int32_t> reading_order(int32_t rank, const std::vector<Site>& sites) {
-  const auto ranks = static_cast<int32_t>(sites.size());
-  const Site& own = sites[static_cast<size_t>(rank)];
+std::vector<int32_t> reading_order(int32_t rank, const std::vector<Locality>& localities) {
+  const auto ranks = static_cast<int32_t>(localities.size());
+  const Locality& own = localities[static_cast<size_t>(rank)];
   std::vector<int32_t> order;
   for (int near = 0; near < kDistances; ++near) {
-    // Among its like a rank begins after itself; among others, at as many from the first as it is among its like.
+    // Among ranks of its own locality a rank starts after itself. In other groups it starts at its index within its
+    // locality.
     std::vector<int32_t> group;
-    int32_t before = 0;  // how many ranks of its own site precede it
+    int32_t before = 0;  // ranks of its own locality that precede it
     for (int32_t other = 0; other < ranks; ++other) {
-      const bool is_like = sites[static_cast<size_t>(other)] == own;
+      const bool is_like = localities[static_cast<size_t>(other)] == own;
       if (is_like && other < rank) ++before;
-      if (other != rank && distance(own, sites[static_cast<size_t>(other)]) == near) group.push_back(other);
+      if (other != rank && distance(own, localities[static_cast<size_t>(other)]) == near) group.push_back(other);
     }
     if (group.empty()) continue;
     std::rotate(group.begin(), group.begin() + before % static_cast<int32_t>(group.size()), group.end());
@@ -122,9 +124,9 @@ std::vector<int32_t> reading_order(int32_t rank, const std::vector<Site>& sites)
   return order;
 }
 
-std::string spread(const std::vector<Site>& sites) {
-  const size_t nodes = count(sites, &Site::node);
-  const size_t caches = count(sites, &Site::cache);
+std::string describe_spread(const std::vector<Locality>& localities) {
+  const size_t nodes = count(localities, &Locality::node);
+  const size_t caches = count(localities, &Locality::cache);
   const auto many = [](size_t number, const char* one, const char* several) {
     return std::to_string(number).append(number == 1 ? one : several);
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the processors of the host share memory and caches, and what follows for the ranks of a group.
+// Caches and memory nodes of the host, and where the ranks of a group run.
 #pragma once
 
 #include <array>
@@ -10,37 +10,36 @@
 
 namespace backplane::shm {
 
-// A bit for each processor, as the kernel numbers them.
+// A bit per processor, numbered as by the kernel.
 using Processors = std::array<uint64_t, 16>;
 
-// Where a rank runs, as far as the processors that it may use tell: each number is 1 + that of hwloc, or 0 if it is not
-// known, or if the rank may run in several.
-struct Site {
+// Where a rank runs, according to its affinity: 1 + hwloc's number, or 0 if unknown or if it may run in several.
+struct Locality {
   uint32_t package = 0;
-  uint32_t node = 0;   // of memory
-  uint32_t cache = 0;  // of the last level
-  bool operator==(const Site&) const = default;
+  uint32_t node = 0;   // memory node
+  uint32_t cache = 0;  // last-level cache
+  bool operator==(const Locality&) const = default;
 };
 
 class Topology {
  public:
-  // This host's; found out once in a process, which takes milliseconds. Knows nothing if hwloc fails, or was not there
-  // when this was built.
+  // The topology of this host, detected once per process, which takes milliseconds. Empty if hwloc fails or was not
+  // available at build time.
   static const Topology& of_host();
-  // A made-up one, in hwloc's words, as in "package:2 l3:2 core:4 pu:2"; null: this host's.
+  // A synthetic topology in hwloc's syntax, such as "package:2 l3:2 core:4 pu:2"; null: this host's.
   explicit Topology(const char* description);
 
-  Site site_of(const Processors& processors) const;
+  Locality locality_of(const Processors& processors) const;
 
  private:
-  std::vector<Site> sites_;  // by processor
+  std::vector<Locality> localities_;  // by processor
 };
 
-// The other ranks, as `rank` reads from them: first those that it shares a cache with, then those of its node, of its
-// package, and the rest. Ranks that read from the same ones begin at different ones.
-std::vector<int32_t> reading_order(int32_t rank, const std::vector<Site>& sites);
+// The other ranks in the order in which `rank` reads from them: same cache, same node, same package, others. Ranks that
+// read from the same ones start at different ones.
+std::vector<int32_t> reading_order(int32_t rank, const std::vector<Locality>& localities);
 
-// Such as "2 memory nodes, 4 caches": between how many the ranks are spread, as far as it is known; else empty.
-std::string spread(const std::vector<Site>& sites);
+// Such as "2 memory nodes, 4 caches"; empty if unknown.
+std::string describe_spread(const std::vector<Locality>& localities);
 
 }  // namespace backplane::shm

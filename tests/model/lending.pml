@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Buffers that ranks lend each other: Lending (lending.cpp), Collectives::all_reduce_directly and reduce_large
- * (reduce.cpp), return_loans (collectives.cpp). Ranks reduce to rank 0 and all-reduce, in turn. In each collective each
+ * Zero-copy buffers: ZeroCopy (zero_copy.cpp), Collectives::all_reduce_zero_copy and reduce_in_shares
+ * (collectives_reduce.cpp), finish_zero_copy (collectives.cpp). Ranks reduce to rank 0 and all-reduce, in turn. In each collective each
  * rank lends its buffers or not, as it likes, and so it is whether its output begins and ends with a page: if not,
  * others do not write all of it, and its owner fetches the rest. When the collective is over for a rank it writes into
  * its buffers, and goes on.
@@ -50,7 +50,7 @@ inline show_step() {
 }
 inline see_step() { for_all_others(rank[other].shown >= step) }
 
-/* Lending::hear_all. What stands in a line stays there while it may be read: steps.pml. */
+/* ZeroCopy::learn_all. What stands in a line stays there while it may be read: steps.pml. */
 inline hear() {
   all_lend = rank[_pid].lends[time % 2];
   some_lend = rank[_pid].lends[time % 2];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Messages whose bytes their receiver reads in the sender's heap or process: Outbox::revoke and Inbox::has_revoked
- * (ring.cpp), Messages::cancel_send (messages.cpp), announced, fetch, ready and withdrawn (progress.cpp).
+ * (transport.cpp), Messages::cancel_send (messages.cpp), on_announce, fetch, on_ready, on_withdraw (messages_*.cpp).
  *
  * A sender announces messages one after the other, waits for each or gives it up as it likes, and then writes something
  * else into its buffer. The buffer is one cell, which holds the message's number, and is read in two halves, since

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A large all_reduce: Collectives::reduce_large (reduce.cpp) over the steps of steps.pml. It is the collective that asks
+ * A large all_reduce: Collectives::reduce_in_shares (collectives_reduce.cpp) over the steps of steps.pml. It is the collective that asks
  * most of them: each piece is shown before the results of the one before it, and those are written into the place of a
  * step shown earlier, beside what others still read there. Nobody lends anything; a place has one cell of input and
- * one of results. At last there is a step in which ranks only meet (Collectives::meet).
+ * one of results. At last there is a step in which ranks only meet (Collectives::barrier).
  *
  * What must hold: what a rank reads in a place is what was put there for this piece, when it begins to read and when
  * it ends; nobody waits for ever. Mutants:
@@ -115,7 +115,7 @@ active [kRanks] proctype member() {
     step = next;
     piece++
   od;
-  begin_step(step); /* Collectives::meet */
+  begin_step(step); /* Collectives::barrier */
   rank[_pid].shown = step;
   do
   :: other < kRanks -> wait_for(other, step); other++

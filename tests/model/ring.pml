@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One channel of messages: Outbox and Inbox (ring.cpp), Messages::pull (progress.cpp), and the sleep of a sender that
+ * One channel of messages: Outbox and Inbox (transport.cpp), Messages::pull (messages_progress.cpp), and the sleep of a sender that
  * finds no room. Small: kHeads heads, kRing units of bytes; messages of 0 to 2 units, in one piece that does not wrap,
  * of any length in any order. A sleeper that counts itself in time is woken: waiting.pml shows that.
  *
@@ -50,7 +50,7 @@ end:
 }
 
 #define offset(position) ((position) % kRing)
-/* Place::after */
+/* RingSpan::after */
 #define begin_of(position, size) (offset(position) + size > kRing -> position + kRing - offset(position) : position)
 
 #define has_room() (next - read_heads < kFreeHeads && begin_of(position, size) + size - read_bytes <= kFreeBytes)
@@ -70,7 +70,7 @@ active proctype sender() {
         ; seen_rings = rings; rings != seen_rings
 #endif
       :: else ->
-        /* Waiting::until: it counts itself, and fences, before it looks again */
+        /* Waiter::until: it counts itself, and fences, before it looks again */
 #if defined(LIGHT) && !defined(NO_FENCE)
         empty(buffer);
 #endif

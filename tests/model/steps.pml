@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The steps of collectives: Steps::begin, mine, show and see (steps.hpp), with the lines and slots of layout.hpp. Each
+ * The steps of collectives: Steps::begin, own_data, publish and wait_for (steps.hpp), with the lines and slots of layout.hpp. Each
  * rank shows kMost steps, and reads what the others show as late as it likes within the rule of steps.hpp: step k before
  * it shows step k + kLag. Rank 0 reads nothing, like the root of a broadcast: only Steps::begin holds it back. Waiting
  * and waking are in waiting.pml; here a rank simply cannot go on. Here it also looks in each step: Steps::begin looks

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a rank falls asleep and is woken: Waiting::until and its Sleeper (waiting.hpp), publish and ring (futex.hpp),
+ * How a rank falls asleep and is woken: Waiter::until and its Sleeper (progress.hpp), publish and ring (futex.hpp),
  * Peers::fence (peers.cpp). Two other ranks publish kRounds numbers each, into words of their own; two threads of this
  * rank (a caller and the helper) wait for both ranks in each round, on the one bell of the rank.
  *
@@ -8,7 +8,7 @@
  * whenever it likes (x86-TSO). An atomic addition, a sequentially consistent store and a fence empty it first.
  *
  *   -DLIGHT        publish(..., lightly): the sleeper pays for both fences, by membarrier
- *   -DABORT        the last number never comes, but Waiting::abort does
+ *   -DABORT        the last number never comes, but Waiter::abort does
  *
  * Nothing here has a timeout, so that a wake-up that is lost is an invalid end state. Mutants, each of which loses one:
  *   -DNO_FENCE     nobody fences
@@ -21,7 +21,7 @@
 #define kWaiters 2
 #define kRounds 2
 
-byte shown[kPublishers];    /* Line::step, Head::turn: the words that are polled */
+byte shown[kPublishers];    /* Line::step, Head::sequence: the words that are polled */
 byte rings, sleepers;       /* Bell */
 bool asleep[kWaiters];      /* in futex_wait */
 bool aborted;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When `auto` chooses shm, and whose memory groups of it share.
+// When `auto` selects shm, and which memory pools its groups share.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -13,7 +13,7 @@
 namespace backplane::shm::test {
 namespace {
 
-// What rank 0 logs of the group and of what is made from it.
+// What rank 0 logs about the group and its subgroups.
 std::string tell_of_splits(const Place& place, int rank, const std::string& backend) {
   std::string told;
   const auto keep = [](void* ctx, uint32_t, const char* text) {
@@ -36,8 +36,7 @@ std::string tell_of_splits(const Place& place, int rank, const std::string& back
   }
 }
 
-// Each group finds the memory of those that it was made from.
-TEST(ShmMeeting, SplitsShareThePoolsOfTheWhole) {
+TEST(ShmSegment, SubgroupsUseThePoolsOfTheirParent) {
   const Place place;
   const std::string told = run(
       place, [](int) { return true; }, "shm", tell_of_splits)[0];
@@ -47,34 +46,34 @@ TEST(ShmMeeting, SplitsShareThePoolsOfTheWhole) {
   ASSERT_EQ(each.size(), 3U) << told;
   EXPECT_EQ(each[0].find("3 ranks"), 0U) << told;
   EXPECT_EQ(each[0].find("older groups"), std::string::npos) << told;
-  EXPECT_NE(each[1].find("; older groups whose memory they share: 1"), std::string::npos) << told;
-  EXPECT_NE(each[2].find("; older groups whose memory they share: 2"), std::string::npos) << told;
+  EXPECT_NE(each[1].find("; memory pools of older groups: 1"), std::string::npos) << told;
+  EXPECT_NE(each[2].find("; memory pools of older groups: 2"), std::string::npos) << told;
 }
 
-TEST(ShmMeeting, AutoPrefersIt) {
+TEST(ShmSegment, AutoSelectsShm) {
   const Place place;
-  const auto said = run(
+  const auto value = run(
       place, [](int) { return true; }, "auto");
-  EXPECT_EQ(said, std::vector<std::string>(3, "shm"));
+  EXPECT_EQ(value, std::vector<std::string>(3, "shm"));
 }
 
 #ifdef BACKPLANE_TEST_gloo
-TEST(ShmMeeting, AutoPrefersItOnOneHostOnly) {
+TEST(ShmSegment, AutoSelectsShmOnOneHostOnly) {
   const Place place;
-  const auto said = run(
+  const auto value = run(
       place, [&place](int rank) { return rank != 2 || move_to_another_host(place); }, "auto");
-  if (said.empty()) GTEST_SKIP() << "no permission for a mount namespace";
-  for (const std::string& each : said) EXPECT_EQ(each, "gloo");
+  if (value.empty()) GTEST_SKIP() << "no permission for a mount namespace";
+  for (const std::string& each : value) EXPECT_EQ(each, "gloo");
 }
 
-TEST(ShmMeeting, AutoPrefersItIfAllHaveIt) {
+TEST(ShmSegment, AutoSelectsShmIfAllRanksHaveIt) {
   const Place place;
   const auto prepare = [](int rank) { return rank != 1 || setenv("BACKPLANE_PLUGINS_DENY", "shm", 1) == 0; };
   EXPECT_EQ(run(place, prepare, "auto"), std::vector<std::string>(3, "gloo"));
 }
 
-// Where nobody gets memory to share, or one rank none of the size that it takes, shm is not viable.
-TEST(ShmMeeting, AutoDoesWithoutItWhereNoMemoryIsToBeShared) {
+// shm is not viable if no rank can get shared memory, or one of them not enough.
+TEST(ShmSegment, AutoAvoidsShmWithoutSharedMemory) {
   const std::vector<std::function<bool(int)>> hosts = {
       [](int) { return answer_with(SECCOMP_RET_ERRNO | EPERM, SYS_memfd_create); },
       [](int rank) {
@@ -84,9 +83,9 @@ TEST(ShmMeeting, AutoDoesWithoutItWhereNoMemoryIsToBeShared) {
   };
   for (const auto& prepare : hosts) {
     const Place place;
-    const auto said = run(place, prepare, "auto");
-    if (said.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
-    for (const std::string& each : said) EXPECT_EQ(each, "gloo");
+    const auto value = run(place, prepare, "auto");
+    if (value.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
+    for (const std::string& each : value) EXPECT_EQ(each, "gloo");
   }
 }
 #endif

@@ -19,89 +19,90 @@ void run_once(Rank& rank, uint32_t kind, std::vector<uint32_t>& in, std::vector<
   op.dtype = BP_U32;
   op.input = {in.data(), in.size(), BP_HOST, 0};
   op.output = {out.data(), out.size(), BP_HOST, 0};
-  Limit limit(Rank::kLong);
-  rank.collectives.run(op, limit);
+  LazyDeadline deadline(Rank::kLong);
+  rank.collectives.run(op, deadline);
 }
 
-// Each kind in turn, with another root each time, of sizes that fit into a line, into one step or into several.
+// Each kind with varying roots, of sizes for a line, one step and several steps.
 void all_kinds(Rank& rank, uint64_t rounds) {
-  constexpr uint64_t kTurns = std::size(kKinds) + 1;  // one is a barrier's
+  constexpr uint64_t kTurns = std::size(kKinds) + 1;  // including a barrier
   constexpr uint64_t kMost[] = {1, 8, 30, 31, 3000, 20'000, 60'000};
-  std::mt19937_64 same(7);  // all ranks draw the same
+  std::mt19937_64 same(7);  // the same on all ranks
   std::mt19937_64 own(static_cast<uint64_t>(rank.id));
   for (uint64_t round = 0; round < rounds && !testing::Test::HasFatalFailure(); ++round) {
-    const uint64_t most = kMost[same() % 7];
-    const uint64_t count = same() % (most + 1);
-    stumble(own);
+    const uint64_t max_count = kMost[same() % 7];
+    const uint64_t count = same() % (max_count + 1);
+    yield_sometimes(own);
     const uint64_t turn = (round + round / kTurns) % kTurns;
     if (turn < std::size(kKinds)) {
-      Round(rank, round, count, Where::kAny, own).run(kKinds[turn]);
+      CollectiveRound(rank, round, count, Placement::kAny, own).run(kKinds[turn]);
     } else {
-      all_meet(rank);
+      all_barrier(rank);
     }
   }
 }
 
-TEST(Collectives, OneAfterTheOther) {
+TEST(Collectives, ManyInSequence) {
   for (const int32_t ranks : {2, 3, 5}) {
-    on_ranks(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_kinds(rank, 60 * kEffort); });
+    on_ranks(ranks, WaitPolicy{20'000, 200'000}, [](Rank& rank) { all_kinds(rank, 60 * kEffort); });
   }
 }
 
-// Of blocks for each rank, fewer and smaller ones fit into a line or a slot.
-TEST(Collectives, OneAfterTheOtherOfManyRanks) {
-  on_ranks(8, Patience{20'000, 200'000}, [](Rank& rank) { all_kinds(rank, 20 * kEffort); });
+// The size per block that fits into a line or slot depends on the number of ranks.
+TEST(Collectives, ManyInSequenceWithManyRanks) {
+  on_ranks(8, WaitPolicy{20'000, 200'000}, [](Rank& rank) { all_kinds(rank, 20 * kEffort); });
 }
 
-TEST(Collectives, OneAfterTheOtherAsleep) {
-  on_ranks(3, Patience{0, 0}, [](Rank& rank) { all_kinds(rank, 20 * kEffort); });
+TEST(Collectives, ManyInSequenceSleeping) {
+  on_ranks(3, WaitPolicy{0, 0}, [](Rank& rank) { all_kinds(rank, 20 * kEffort); });
 }
 
-// Many slots full, and more than is copied in one go (4 MiB) where it is lent. ThreadSanitizer has an event for each
-// element.
+// Many full slots, and more than one part of a zero-copy read (4 MiB). ThreadSanitizer records an event per element.
 TEST(Collectives, Large) {
   constexpr uint64_t kMany = kEffort == 1 ? 300'000 : 1'100'000;
-  on_heaps(3, Patience{20'000, 200'000}, [](Rank& rank) {
+  on_heaps(3, WaitPolicy{20'000, 200'000}, [](Rank& rank) {
     std::mt19937_64 own(1);
     uint64_t round = 0;
-    for (const Where where : {Where::kOrdinary, Where::kHeap}) {
-      for (const uint32_t kind : {BP_ALL_REDUCE, BP_BROADCAST}) Round(rank, round++, kMany, where, own).run(kind);
+    for (const Placement placement : {Placement::kOrdinary, Placement::kHeap}) {
+      for (const uint32_t kind : {BP_ALL_REDUCE, BP_BROADCAST})
+        CollectiveRound(rank, round++, kMany, placement, own).run(kind);
     }
   });
 }
 
-// Rounds of one step each, in which the runner reads nothing: only that places are used again holds it back. Now and
-// then the held one waits until the runner has gone as far ahead as it may, and looks whether it goes farther.
-void run_ahead(Rank& rank, uint32_t kind, int32_t runner, int32_t held, std::atomic<uint64_t>& done) {
+// Rounds of one step in which the runner reads nothing, so that only the reuse of slots limits it. The held rank
+// sometimes waits until the runner is as far ahead as allowed, and checks that it goes no further.
+void run_ahead(Rank& rank, uint32_t kind, int32_t runner, int32_t probed, std::atomic<uint64_t>& done) {
   constexpr uint64_t kRounds = 200;
   std::mt19937_64 own(1);
   for (uint64_t round = 0; round < kRounds && !testing::Test::HasFatalFailure(); ++round) {
-    if (rank.id == held && round % 23 == 7) {
-      const uint64_t most = round + Steps::kLag;
-      while (done.load() < std::min(most, kRounds) && !testing::Test::HasFailure()) sched_yield();
+    if (rank.id == probed && round % 23 == 7) {
+      const uint64_t max_count = round + Steps::kLag;
+      while (done.load() < std::min(max_count, kRounds) && !testing::Test::HasFailure()) sched_yield();
       for (int i = 0; i < 20; ++i) sched_yield();
-      ASSERT_LE(done.load(), most) << "rank " << runner << " uses places again that rank " << held << " may yet read";
+      ASSERT_LE(done.load(), max_count) << "rank " << runner << " uses places again that rank " << probed
+                                        << " may yet read";
     }
-    const uint64_t number = round * static_cast<uint64_t>(rank.size);  // its root is rank 0
-    Round(rank, number, 1 + round * 7 % 30, Where::kOrdinary, own).run(kind);
+    const uint64_t number = round * static_cast<uint64_t>(rank.size);  // with root 0
+    CollectiveRound(rank, number, 1 + round * 7 % 30, Placement::kOrdinary, own).run(kind);
     if (rank.id == runner) done.store(round + 1);
   }
 }
 
-TEST(Collectives, WhoReadsNothingKeepsWhatOthersMayYetRead) {
+TEST(Collectives, SlotsAreReusedOnlyAfterAllHaveReadThem) {
   for (const int32_t ranks : {2, 3, 5}) {
     std::atomic<uint64_t> done = 0;
-    run_ranks(Memory(ranks), ranks, Patience{20'000, 200'000},
+    run_ranks(Memory(ranks), ranks, WaitPolicy{20'000, 200'000},
               [&done, ranks](Rank& rank) { run_ahead(rank, BP_BROADCAST, 0, ranks - 1, done); });
     done = 0;
-    run_ranks(Memory(ranks), ranks, Patience{20'000, 200'000},
+    run_ranks(Memory(ranks), ranks, WaitPolicy{20'000, 200'000},
               [&done](Rank& rank) { run_ahead(rank, BP_GATHER, 1, 0, done); });
   }
 }
 
-// A block that no memory holds is refused, before its size is used in sums.
-TEST(Collectives, ImpossibleSizesAreRefused) {
-  on_ranks(2, Patience{20'000, 0}, [](Rank& rank) {
+// An impossible block size is rejected before it is used in sums.
+TEST(Collectives, RejectsImpossibleSizes) {
+  on_ranks(2, WaitPolicy{20'000, 0}, [](Rank& rank) {
     uint32_t one = 1;
     std::vector<uint32_t> all(2);
     const uint64_t counts[] = {1, 1};
@@ -114,9 +115,9 @@ TEST(Collectives, ImpossibleSizesAreRefused) {
     op.output = {all.data(), all.size(), BP_HOST, 0};
     op.out_counts = counts;
     op.out_displs = displs;
-    Limit limit(Rank::kLong);
+    LazyDeadline deadline(Rank::kLong);
     try {
-      rank.collectives.run(op, limit);
+      rank.collectives.run(op, deadline);
       ADD_FAILURE() << "a block of 4 EiB was gathered";
     } catch (const sdk::Failure& why) {
       EXPECT_EQ(why.status(), BP_INVALID);
@@ -125,84 +126,85 @@ TEST(Collectives, ImpossibleSizesAreRefused) {
   });
 }
 
-struct Price {
+struct Cost {
   uint32_t steps = 0;
-  uint64_t shown = 0;  // bytes in the slots of the rank that showed most
+  uint64_t published = 0;  // bytes in the slots of the rank that published most
 };
 
-// Of one collective with blocks of `size` bytes.
-Price price(uint32_t kind, int32_t ranks, uint64_t size, bool is_crowd = false) {
+// The cost of one collective with blocks of `size` bytes.
+Cost cost(uint32_t kind, int32_t ranks, uint64_t size, bool oversubscribed = false) {
   const Memory memory(ranks);
-  run_ranks(memory, ranks, Patience{is_crowd ? 0 : 20'000, 200'000}, [kind, size](Rank& rank) {
+  run_ranks(memory, ranks, WaitPolicy{oversubscribed ? 0 : 20'000, 200'000}, [kind, size](Rank& rank) {
     const auto blocks = [kind, &rank](std::initializer_list<uint32_t> many) {
       return std::find(many.begin(), many.end(), kind) == many.end() ? 1 : static_cast<uint64_t>(rank.size);
     };
     const uint64_t count = size / sizeof(uint32_t);
-    // No byte of it or of a sum is zero.
+    // No byte of an input or a sum is zero.
     std::vector<uint32_t> in(count * blocks({BP_ALL_TO_ALL, BP_REDUCE_SCATTER, BP_SCATTER}), 0x01010101);
     std::vector<uint32_t> out(count * blocks({BP_ALL_TO_ALL, BP_ALL_GATHER, BP_GATHER}));
     run_once(rank, kind, in, kind == BP_BROADCAST ? in : out);
   });
-  Price result;
+  Cost result;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     for (uint32_t step = 0; step < kSteps; ++step) {
       result.steps = std::max(result.steps, memory.view.line(rank, step).step.load());
     }
     const std::byte* const slots = memory.view.slot(rank, 0);
     const auto zeros = static_cast<uint64_t>(std::count(slots, slots + kSteps * kSlotSize, std::byte{0}));
-    result.shown = std::max(result.shown, kSteps * kSlotSize - zeros);
+    result.published = std::max(result.published, kSteps * kSlotSize - zeros);
   }
   return result;
 }
 
-// The price of a collective does not grow with the number of ranks, and each byte is shown once.
-TEST(Collectives, CostsWhatTheReadmeSays) {
+// The number of steps does not grow with the number of ranks, and each byte is published once.
+TEST(Collectives, HasTheDocumentedCost) {
   constexpr uint64_t kPiece = kSlotSize;
   for (const int32_t ranks : {2, 3, 5, 8}) {
     for (const uint32_t kind : {BP_BARRIER, BP_BROADCAST, BP_REDUCE, BP_ALL_REDUCE, BP_GATHER, BP_SCATTER,
                                 BP_ALL_GATHER, BP_REDUCE_SCATTER, BP_ALL_TO_ALL}) {
-      EXPECT_EQ(price(kind, ranks, 8).steps, 1U) << kind << " of 8 bytes, " << ranks << " ranks";
-      EXPECT_EQ(price(kind, ranks, 8).shown, 0U) << kind << " of 8 bytes, " << ranks << " ranks";
+      EXPECT_EQ(cost(kind, ranks, 8).steps, 1U) << kind << " of 8 bytes, " << ranks << " ranks";
+      EXPECT_EQ(cost(kind, ranks, 8).published, 0U) << kind << " of 8 bytes, " << ranks << " ranks";
     }
     for (const uint32_t kind : {BP_REDUCE, BP_ALL_REDUCE}) {
       const uint64_t size = kPiece / static_cast<uint64_t>(ranks);
-      EXPECT_EQ(price(kind, ranks, size).steps, 1U) << kind << " of " << size << " bytes, " << ranks << " ranks";
+      EXPECT_EQ(cost(kind, ranks, size).steps, 1U) << kind << " of " << size << " bytes, " << ranks << " ranks";
     }
-    for (const uint32_t kind : {BP_ALL_TO_ALL, BP_REDUCE_SCATTER}) {  // a slot has a part for each of the others
+    for (const uint32_t kind : {BP_ALL_TO_ALL, BP_REDUCE_SCATTER}) {  // a slot has a part for each other rank
       const uint64_t others = static_cast<uint64_t>(ranks) - 1;
       const uint64_t size = kPiece / others / 64 * 64;
-      EXPECT_EQ(price(kind, ranks, size).steps, 1U) << kind << ", " << ranks << " ranks";
-      EXPECT_EQ(price(kind, ranks, size).shown, others * size) << kind << ", " << ranks << " ranks";
+      EXPECT_EQ(cost(kind, ranks, size).steps, 1U) << kind << ", " << ranks << " ranks";
+      EXPECT_EQ(cost(kind, ranks, size).published, others * size) << kind << ", " << ranks << " ranks";
     }
-    // So has the root's, in a scatter, in which the others copy a half while it shows the other one.
+    // In a scatter the root's slot has, and its data pass in halves.
     const uint64_t others = static_cast<uint64_t>(ranks) - 1;
     const uint64_t part = kPiece / others / 64 * 64;
-    EXPECT_EQ(price(BP_SCATTER, ranks, kPiece).steps, std::max<uint64_t>(2, (kPiece + part - 1) / part)) << ranks;
-    EXPECT_EQ(price(BP_SCATTER, ranks, kPiece).shown, others * kPiece) << ranks;
-    EXPECT_EQ(price(BP_SCATTER, ranks, 8192).steps, 1U) << ranks;
+    EXPECT_EQ(cost(BP_SCATTER, ranks, kPiece).steps, std::max<uint64_t>(2, (kPiece + part - 1) / part)) << ranks;
+    EXPECT_EQ(cost(BP_SCATTER, ranks, kPiece).published, others * kPiece) << ranks;
+    EXPECT_EQ(cost(BP_SCATTER, ranks, 8192).steps, 1U) << ranks;
     for (const uint64_t pieces : {1, 3}) {
       for (const auto& [kind, steps] :
            {std::pair(BP_BROADCAST, 1U), std::pair(BP_GATHER, 1U), std::pair(BP_ALL_GATHER, 1U),
             std::pair(BP_REDUCE, 2U), std::pair(BP_ALL_REDUCE, 2U)}) {
-        const Price paid = price(kind, ranks, pieces * kPiece);
-        const bool in_halves = kind == BP_BROADCAST && pieces == 1;  // others read one while the root shows the other
+        const Cost paid = cost(kind, ranks, pieces * kPiece);
+        const bool in_halves =
+            kind == BP_BROADCAST && pieces == 1;  // others read one half while the root publishes the next
         const bool by_root = kind == BP_REDUCE && ranks == 2 && pieces > 1;
         EXPECT_EQ(paid.steps, in_halves ? 2 : pieces * (by_root ? 1 : steps))
             << kind << ", " << ranks << " ranks, " << pieces << " pieces";
-        EXPECT_EQ(paid.shown, pieces * kPiece) << kind << ", " << ranks << " ranks, " << pieces << " pieces";
+        EXPECT_EQ(paid.published, pieces * kPiece) << kind << ", " << ranks << " ranks, " << pieces << " pieces";
       }
-      const Price by_root = price(BP_REDUCE, ranks, pieces * kPiece, true);
+      const Cost by_root = cost(BP_REDUCE, ranks, pieces * kPiece, true);
       EXPECT_EQ(by_root.steps, pieces == 1 ? 2 : pieces) << ranks << " ranks of a crowd, " << pieces << " pieces";
-      EXPECT_EQ(by_root.shown, pieces * kPiece) << ranks << " ranks of a crowd, " << pieces << " pieces";
+      EXPECT_EQ(by_root.published, pieces * kPiece) << ranks << " ranks of a crowd, " << pieces << " pieces";
     }
   }
 }
 
-// Ranks that are not in the same collective are told, and nobody writes where it should not.
-TEST(Collectives, DisagreementIsNamed) {
+// Ranks in different collectives fail, and do not write to wrong memory.
+TEST(Collectives, ReportsDisagreement) {
   const Memory memory(2);
-  Rank first(memory.view, 0, 2, Patience{20'000, 0});
-  Rank second(memory.view, 1, 2, Patience{20'000, 0});
+  Rank first(memory.view, 0, 2, WaitPolicy{20'000, 0});
+  Rank second(memory.view, 1, 2, WaitPolicy{20'000, 0});
   const auto run = [](Rank& rank, uint64_t count) {
     std::vector<uint32_t> data(count);
     try {

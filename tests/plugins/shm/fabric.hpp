@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks of the plugin shm on threads of one process, over one view of a segment that no file is behind.
+// Ranks of the plugin shm on threads of one process, over one view of private memory.
 #pragma once
 
 #include <errno.h>
@@ -27,10 +27,10 @@
 #include "collectives.hpp"
 #include "messages.hpp"
 #include "peers.hpp"
+#include "progress.hpp"
 #include "steps.hpp"
 #include "support/eventually.hpp"
 #include "support/failures.hpp"
-#include "waiting.hpp"
 
 namespace backplane::shm::test {
 
@@ -58,7 +58,7 @@ struct Memory {
   View view;
 };
 
-// out = left + right, of `count` u32 that need not be aligned.
+// out = left + right for `count` unaligned u32.
 inline void add_u32(void* out, const void* left, const void* right, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) {
     uint32_t a = 0;
@@ -70,7 +70,7 @@ inline void add_u32(void* out, const void* left, const void* right, uint64_t cou
   }
 }
 
-// A host whose only service is the sum of u32.
+// A host that offers only the sum of u32.
 inline const bp_host* host() {
   static const bp_reduce_api reduce = {
       sizeof(bp_reduce_api),
@@ -97,7 +97,7 @@ inline const bp_host* host() {
   return &table;
 }
 
-// Some containers forbid all processes to read in any.
+// Some containers forbid process_vm_readv.
 inline bool may_read() {
   std::byte there{1};
   std::byte here{};
@@ -106,7 +106,7 @@ inline bool may_read() {
   return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
 }
 
-// From now on this thread, and those that it makes, may not call process_vm_readv. False: nobody may forbid that here.
+// Forbids process_vm_readv for this thread and its future threads. Returns false if that is not possible.
 inline bool forbid_reading() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -124,25 +124,25 @@ inline bool may_forbid_reading() {
   return may;
 }
 
-// One that never polls is one of a crowd.
+// A rank with spin_ns = 0 behaves as with more ranks than processors.
 struct Rank {
-  Rank(const View& view, int32_t number, int32_t ranks, const Patience& patience, const Pools* pools = nullptr,
+  Rank(const View& view, int32_t number, int32_t ranks, const WaitPolicy& policy, const Pools* pools = nullptr,
        Cma cma = Cma::kOff, std::function<void(const std::string&)> log = {})
       : id(number),
         size(ranks),
         peers(view, number, ranks),
-        is_light((peers.learn_fence(), peers.publishes_lightly())),
-        waiting(view.member(number).bell, &peers, patience),
+        uses_membarrier((peers.agree_on_membarrier(), peers.uses_membarrier())),
+        waiter(view.member(number).doorbell, &peers, policy),
         cross(cma == Cma::kOff ? nullptr : std::make_unique<CrossMemory>(view, number, -1, cma)),
-        messages(number, ranks, &view, &peers, pools, waiting, cross.get(), log),
+        messages(number, ranks, &view, &peers, pools, waiter, cross.get(), log),
         reductions(sdk::Host(host())),
-        steps(view, number, ranks, peers, waiting, messages),
-        collectives(number, ranks, reductions, steps, pools, cross.get(), std::move(log), patience.spin_ns == 0),
+        steps(view, number, ranks, peers, waiter, messages),
+        collectives(number, ranks, reductions, steps, pools, cross.get(), std::move(log), policy.spin_ns == 0),
         own_heap(pools == nullptr ? nullptr : pools->own().get()) {
-    EXPECT_TRUE(peers.enter());
+    EXPECT_TRUE(peers.join());
   }
   ~Rank() {
-    waiting.abort(sdk::Failure(BP_CANCELLED, "the test is over"));
+    waiter.abort(sdk::Failure(BP_CANCELLED, "the test is over"));
     messages.stop();
     peers.leave();
   }
@@ -183,21 +183,21 @@ struct Rank {
   const int32_t id;
   const int32_t size;
   Peers peers;
-  const bool is_light;  // sleepers pay for the fence
-  Waiting waiting;
-  const std::unique_ptr<CrossMemory> cross;  // reads in this process
+  const bool uses_membarrier;  // sleepers execute the fence
+  Waiter waiter;
+  const std::unique_ptr<CrossMemory> cross;  // reads this process
   Messages messages;
   Reductions reductions;
   Steps steps;
   Collectives collectives;
-  Heaps* const own_heap;  // or null
+  Heaps* const own_heap;  // may be null
 };
 
 using Log = std::function<void(int32_t rank, const std::string& text)>;
 
-// Runs body(rank) on a thread for each rank, when all have come; they leave together. `pools`: one for each, or none.
+// Runs body(rank) on a thread per rank once all have joined. They leave together. `pools`: one per rank, or none.
 template <typename Body>
-void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, const Body& body,
+void run_ranks(const Memory& memory, int32_t ranks, const WaitPolicy& policy, const Body& body,
                const std::vector<Pools>& pools = {}, Cma cma = Cma::kOff, const Log& log = {}) {
   std::vector<std::unique_ptr<Rank>> all;
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -205,7 +205,7 @@ void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, co
     const auto tell = [&log, rank](const std::string& text) {
       if (log) log(rank, text);
     };
-    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, patience, own, cma, tell));
+    all.push_back(std::make_unique<Rank>(memory.view, rank, ranks, policy, own, cma, tell));
   }
   std::vector<std::thread> threads;
   for (auto& rank : all) {
@@ -214,7 +214,7 @@ void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, co
         body(*rank);
       } catch (const std::exception& e) {
         ADD_FAILURE() << "rank " << rank->id << ": " << e.what();
-        rank->waiting.abort(sdk::Failure(BP_CANCELLED, e.what()));
+        rank->waiter.abort(sdk::Failure(BP_CANCELLED, e.what()));
         rank->peers.abort(sdk::Failure(BP_CANCELLED, e.what()));
       }
     });
@@ -222,15 +222,15 @@ void run_ranks(const Memory& memory, int32_t ranks, const Patience& patience, co
   for (std::thread& thread : threads) thread.join();
 }
 
-// Does so twice: with fences on both sides, and with those of sleepers only, where the kernel offers that.
+// Runs twice: with fences on both sides, and with membarrier if available.
 template <typename Body>
-void on_ranks(int32_t ranks, const Patience& patience, const Body& body) {
-  run_ranks(Memory(ranks), ranks, patience, body);
+void on_ranks(int32_t ranks, const WaitPolicy& policy, const Body& body) {
+  run_ranks(Memory(ranks), ranks, policy, body);
   const Memory memory(ranks);
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) != 0) return;
   for (int32_t rank = 0; rank < ranks; ++rank) memory.view.member(rank).has_membarrier = 1;
-  run_ranks(memory, ranks, patience, [&body](Rank& rank) {
-    EXPECT_TRUE(rank.is_light);
+  run_ranks(memory, ranks, policy, [&body](Rank& rank) {
+    EXPECT_TRUE(rank.uses_membarrier);
     body(rank);
   });
 }
@@ -248,31 +248,31 @@ inline bool is_filled(const std::vector<std::byte>& bytes, uint64_t size, uint64
   return true;
 }
 
-// Played: the message with tag 1 that rank 1 announces in head i of its channel to rank 0.
+// Writes the announcement of a message with tag 1 into head i of rank 1's channel to rank 0.
 inline void announce(const Memory& memory, size_t i, uint64_t size, uint64_t place) {
   Head& head = memory.view.channel(0, 1).heads[i];
   head.kind_and_length = static_cast<uint32_t>(Kind::kAnnounce);
   head.tag = 1;
   head.control = {i + 1, size, {place, 0}};
-  head.turn.store(static_cast<uint32_t>(i + 1));
+  head.sequence.store(static_cast<uint32_t>(i + 1));
   memory.view.opened(0, 1).store(1);
 }
 
-// The status that `call` fails with, of the plugin's own code; BP_OK if it does not.
+// The status of the plugin's failure; BP_OK if the call succeeds.
 template <typename Call>
 int32_t status_of(const Call& call, std::string* text = nullptr) {
   return backplane::test::status_of<sdk::Failure>(call, text);
 }
 
-// Waits until that rank has shown its part of a step.
+// Waits until a rank has published a step.
 inline void await_step(const View& view, int32_t rank, uint32_t step) {
   const Line& line = view.line(rank, step);
   EXPECT_TRUE(eventually([&line, step] { return line.step.load() == step; }))
       << "rank " << rank << " shows no " << step;
 }
 
-// Lets another thread run, now and then.
-inline void stumble(std::mt19937_64& random) {
+// Yields now and then.
+inline void yield_sometimes(std::mt19937_64& random) {
   if (random() % 8 == 0) sched_yield();
 }
 

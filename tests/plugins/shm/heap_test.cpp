@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks' heaps, and what becomes of collectives whose buffers lie there when a rank lies, differs or dies.
+// Heaps, and failing collectives with buffers in them: malicious, disagreeing and dying ranks.
 #include "heap.hpp"
 
 #include <array>
@@ -17,11 +17,11 @@ void run(Rank& rank, uint32_t kind, const Numbers& in, const Numbers& out, uint6
   op.dtype = BP_U32;
   op.input = {in.data(), count, BP_HOST, 0};
   op.output = {out.data(), count, BP_HOST, 0};
-  Limit limit(Rank::kLong);
-  rank.collectives.run(op, limit);
+  LazyDeadline deadline(Rank::kLong);
+  rank.collectives.run(op, deadline);
 }
 
-TEST(Heap, PagesComeAndGo) {
+TEST(Heap, AllocatesAndFreesPages) {
   const Shared shared(1);
   Heaps& heap = *shared.heaps[0];
   EXPECT_EQ(shared.used(), 0U);
@@ -41,29 +41,29 @@ TEST(Heap, PagesComeAndGo) {
   }
   kept.clear();
   EXPECT_EQ(shared.used(), 0U);
-  const Numbers whole(heap, kHeap / sizeof(uint32_t));  // nothing of it was lost
+  const Numbers whole(heap, kHeap / sizeof(uint32_t));  // all of it is free again
   std::string text;
   EXPECT_EQ(status_of([&heap] { heap.allocate(1, BP_HOST, 0); }, &text), BP_RESOURCE);
-  EXPECT_NE(text.find("among the buffers of this rank"), std::string::npos) << text;
+  EXPECT_NE(text.find("the heap of this rank"), std::string::npos) << text;
 }
 
-TEST(Heap, RefusesWhatItHasNot) {
+TEST(Heap, RejectsImpossibleRequests) {
   const Shared shared(1);
   const auto refuses = [](Heaps& heap, uint64_t bytes, uint32_t memory, int32_t status, const char* words) {
     std::string text;
     EXPECT_EQ(status_of([&heap, bytes, memory] { heap.allocate(bytes, memory, 0); }, &text), status);
     EXPECT_NE(text.find(words), std::string::npos) << text;
   };
-  refuses(*shared.heaps[0], kHeap + 1, BP_HOST, BP_RESOURCE, "more than the memory of this host");
-  refuses(*shared.heaps[0], ~UINT64_C(0), BP_HOST, BP_RESOURCE, "more than the memory of this host");
-  refuses(*shared.heaps[0], 1, BP_CUDA, BP_UNSUPPORTED, "shm has host memory only");
-  Heaps none(another(shared.file.get()), 0, 0, 0, 1);
+  refuses(*shared.heaps[0], kHeap + 1, BP_HOST, BP_RESOURCE, "exceed the memory of this host");
+  refuses(*shared.heaps[0], ~UINT64_C(0), BP_HOST, BP_RESOURCE, "exceed the memory of this host");
+  refuses(*shared.heaps[0], 1, BP_CUDA, BP_UNSUPPORTED, "shm allocates host memory only");
+  Heaps none(duplicate(shared.file.get()), 0, 0, 0, 1);
   refuses(none, 1, BP_HOST, BP_UNSUPPORTED, "leave no room for heaps");
 }
 
-// Before Linux 5.14.
-TEST(Heap, PagesAreProvidedWhereMadviseCannot) {
-  std::thread([] {  // the filter is for this thread alone
+// The fallback before Linux 5.14.
+TEST(Heap, PopulatesWithoutMadvise) {
+  std::thread([] {  // the filter applies to this thread only
     sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
@@ -94,26 +94,26 @@ TEST(Heap, OutlivesTheGroup) {
   EXPECT_TRUE(numbers.all(5));
 }
 
-TEST(Heap, KnowsItsOwn) {
+TEST(Heap, FindsItsOwnBuffers) {
   const Shared shared(2);
   Heaps& heap = *shared.heaps[0];
   std::vector<std::byte> elsewhere(100);
-  EXPECT_EQ(heap.place_of(elsewhere.data(), 100), 0U);
+  EXPECT_EQ(heap.location_of(elsewhere.data(), 100), 0U);
   const Numbers numbers(heap, 1000);
-  EXPECT_EQ(heap.place_of(numbers.bytes(), 4000), 1U);
-  EXPECT_EQ(heap.place_of(numbers.bytes() + 4, 8), 5U);
-  EXPECT_EQ(heap.place_of(numbers.bytes(), kHeap), 1U);
-  EXPECT_EQ(heap.place_of(numbers.bytes(), kHeap + 1), 0U);
-  EXPECT_EQ(heap.place_of(numbers.bytes() + 1, kHeap), 0U);
-  EXPECT_EQ(heap.place_of(elsewhere.data(), 100), 0U);
+  EXPECT_EQ(heap.location_of(numbers.bytes(), 4000), 1U);
+  EXPECT_EQ(heap.location_of(numbers.bytes() + 4, 8), 5U);
+  EXPECT_EQ(heap.location_of(numbers.bytes(), kHeap), 1U);
+  EXPECT_EQ(heap.location_of(numbers.bytes(), kHeap + 1), 0U);
+  EXPECT_EQ(heap.location_of(numbers.bytes() + 1, kHeap), 0U);
+  EXPECT_EQ(heap.location_of(elsewhere.data(), 100), 0U);
   numbers.data()[1] = 77;
   uint32_t read = 0;
   std::memcpy(&read, shared.heaps[1]->at(0, 5, 4, 4), 4);
   EXPECT_EQ(read, 77U);
 }
 
-// Whatever a rank names, nothing outside of its heap is touched.
-TEST(Heap, HostilePlacesAreRefused) {
+// No memory outside of the announced rank's heap is accessed.
+TEST(Heap, RejectsForgedLocations) {
   const Shared shared(2);
   const auto refuses = [&shared](uint64_t place, uint64_t size) {
     const bool known = shared.heaps[1]->at(0, place, size, 4) != nullptr;
@@ -134,30 +134,30 @@ TEST(Heap, HostilePlacesAreRefused) {
   EXPECT_TRUE(refuses(kHeap - 7, ~UINT64_C(0) - 4096));
   EXPECT_FALSE(refuses(1, kHeap));
   EXPECT_FALSE(refuses(kHeap - 3, 4));
-  EXPECT_EQ(*shared.heaps[1]->at(0, kHeap, 1, 1), std::byte{0});  // the last byte; no page was there
+  EXPECT_EQ(*shared.heaps[1]->at(0, kHeap, 1, 1), std::byte{0});  // the last byte, on a new page
 }
 
-// Buffers go while others still map them.
+// Buffers are freed while others still map them.
 void all_reduces(Rank& rank, uint64_t rounds) {
   std::mt19937_64 same(11);
   std::mt19937_64 own(static_cast<uint64_t>(rank.id));
   for (uint64_t round = 0; round < rounds && !testing::Test::HasFatalFailure(); ++round) {
     const uint64_t count = 1 + same() % (same() % 2 == 0 ? 3'000 : 60'000);
-    const Where where = std::array{Where::kAny, Where::kHeap, Where::kHeapInPlace}[same() % 3];
-    stumble(own);
-    Round(rank, round, count, where, own).run(BP_ALL_REDUCE);
+    const Placement placement = std::array{Placement::kAny, Placement::kHeap, Placement::kHeapInPlace}[same() % 3];
+    yield_sometimes(own);
+    CollectiveRound(rank, round, count, placement, own).run(BP_ALL_REDUCE);
   }
 }
 
-TEST(Heap, AllReduceOneAfterTheOther) {
+TEST(Heap, ManyAllReduces) {
   for (const int32_t ranks : {2, 3, 5}) {
-    on_heaps(ranks, Patience{20'000, 200'000}, [](Rank& rank) { all_reduces(rank, 20 * kEffort); });
+    on_heaps(ranks, WaitPolicy{20'000, 200'000}, [](Rank& rank) { all_reduces(rank, 20 * kEffort); });
   }
-  on_heaps(3, Patience{0, 0}, [](Rank& rank) { all_reduces(rank, 10 * kEffort); });
+  on_heaps(3, WaitPolicy{0, 0}, [](Rank& rank) { all_reduces(rank, 10 * kEffort); });
 }
 
-TEST(Heap, DisagreementIsNamed) {
-  on_heaps(2, Patience{20'000, 0}, [](Rank& rank) {
+TEST(Heap, ReportsDisagreement) {
+  on_heaps(2, WaitPolicy{20'000, 0}, [](Rank& rank) {
     const Numbers data(*rank.own_heap, 100'000);
     try {
       run(rank, BP_ALL_REDUCE, data, data, rank.id == 0 ? 100'000 : 99'999);
@@ -169,22 +169,22 @@ TEST(Heap, DisagreementIsNamed) {
   });
 }
 
-// A rank whose line names what is not its own is told apart by all, before anything is read.
-TEST(Heap, AHostileLineEndsTheCollective) {
+// A rank that announces memory outside its heap is named by all before anything is read.
+TEST(Heap, ForgedLineEndsTheCollective) {
   const Memory memory(2);
   const Shared shared(2);
-  Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  Rank liar(memory.view, 1, 2, Patience{20'000, 0});
+  Rank honest(memory.view, 0, 2, WaitPolicy{20'000, 0}, &shared.pools[0]);
+  Rank forger(memory.view, 1, 2, WaitPolicy{20'000, 0});
   constexpr uint64_t kCount = 100'000;
   std::thread other([&] {
-    // Step 1 of the honest rank's operation, whose digest it has read.
+    // Step 1 of the honest rank's operation, whose digest the other has read.
     await_step(memory.view, 0, 1);
     Line& line = memory.view.line(1, 1);
-    line.what = memory.view.line(0, 1).what;
-    const uint64_t places[2] = {kHeap - 8, 1};
-    std::memcpy(line.data.data(), places, sizeof places);
+    line.digest = memory.view.line(0, 1).digest;
+    const uint64_t announcement[2] = {kHeap - 8, 1};
+    std::memcpy(line.data.data(), announcement, sizeof announcement);
     line.step.store(1);
-    liar.peers.wake(0);
+    forger.peers.wake(0);
   });
   const Numbers data(*shared.heaps[0], kCount);
   try {
@@ -193,14 +193,14 @@ TEST(Heap, AHostileLineEndsTheCollective) {
   } catch (const sdk::Failure& why) {
     EXPECT_EQ(why.status(), BP_INVALID);
     EXPECT_EQ(why.peer_rank(), 1);
-    EXPECT_NE(std::string(why.what()).find("not in its memory"), std::string::npos) << why.what();
+    EXPECT_NE(std::string(why.what()).find("outside its memory"), std::string::npos) << why.what();
   }
   other.join();
 }
 
-// A rank that goes after it has lent its buffers is named, and the others have theirs back.
-TEST(Heap, WhoeverLeavesAmidIsNamed) {
-  on_heaps(3, Patience{20'000, 200'000}, [](Rank& rank) {
+// A rank that leaves after exposing its buffers is named, and the others get their buffers back.
+TEST(Heap, NamesARankThatLeavesDuringACollective) {
+  on_heaps(3, WaitPolicy{20'000, 200'000}, [](Rank& rank) {
     const Numbers data(*rank.own_heap, 100'000);
     data.fill(1);
     run(rank, BP_ALL_REDUCE, data, data, data.count);
@@ -216,12 +216,12 @@ TEST(Heap, WhoeverLeavesAmidIsNamed) {
   });
 }
 
-// A rank that gives up may do with its input what it likes: whoever reads it later must not take it for what was sent.
-TEST(Heap, LateReadersAreTold) {
+// A rank that has failed may overwrite its input. Later readers must not accept it.
+TEST(Heap, LateReadersFail) {
   const Memory memory(2);
   const Shared shared(2);
-  Rank root(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  Rank late(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
+  Rank root(memory.view, 0, 2, WaitPolicy{20'000, 0}, &shared.pools[0]);
+  Rank late(memory.view, 1, 2, WaitPolicy{20'000, 0}, &shared.pools[1]);
   const Numbers data(*shared.heaps[0], 100'000);
   data.fill(7);
   bp_op op = {};
@@ -230,13 +230,13 @@ TEST(Heap, LateReadersAreTold) {
   op.dtype = BP_U32;
   op.output = {data.data(), data.count, BP_HOST, 0};
   op.input = op.output;
-  Limit limit(1'000'000);
-  EXPECT_EQ(status_of([&] { root.collectives.run(op, limit); }), BP_TIMEOUT);
+  LazyDeadline deadline(1'000'000);
+  EXPECT_EQ(status_of([&] { root.collectives.run(op, deadline); }), BP_TIMEOUT);
   data.fill(8);
   std::vector<uint32_t> out(data.count);
   op.input = {};
   op.output = {out.data(), data.count, BP_HOST, 0};
-  Limit long_enough(Rank::kLong);
+  LazyDeadline long_enough(Rank::kLong);
   try {
     late.collectives.run(op, long_enough);
     ADD_FAILURE() << "a buffer that was no longer lent was read: " << out[0];
@@ -246,25 +246,25 @@ TEST(Heap, LateReadersAreTold) {
   }
 }
 
-// Whoever has all results of an all_reduce may give up in the next collective: a rank that comes late to the last step
-// has read what was lent when it was good. Rank 1 is played: it lends its input, and its output, too, or not.
-TEST(Heap, WhoGivesUpLaterFailsNoAllReduce) {
-  constexpr uint64_t kCount = 32'768;  // whole pages, and two pieces
+// A rank that has all results of an all_reduce may fail in the next collective. A rank that is late in the last step
+// has read valid inputs. Rank 1 is simulated; it exposes its input, and optionally its output.
+TEST(Heap, LaterFailureDoesNotFailAnAllReduce) {
+  constexpr uint64_t kCount = 32'768;  // whole pages and two partial ones
   for (const auto& [lends_output, last] : {std::pair{true, 2U}, std::pair{false, 4U}}) {
     const Memory memory(2);
     const Shared shared(2);
-    Rank honest(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-    Rank early(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
+    Rank honest(memory.view, 0, 2, WaitPolicy{20'000, 0}, &shared.pools[0]);
+    Rank early(memory.view, 1, 2, WaitPolicy{20'000, 0}, &shared.pools[1]);
     const Numbers theirs(*shared.heaps[1], kCount);
     theirs.fill(2);
-    std::thread other([&memory, &early, lends = lends_output, end = last] {
+    std::thread other([&memory, &early, exposed_input = lends_output, end = last] {
       for (uint32_t step = 1; step <= end; ++step) {
         await_step(memory.view, 0, step);
         Line& line = memory.view.line(1, step);
-        line.what = memory.view.line(0, step).what;
-        const uint64_t places[2] = {1, lends ? UINT64_C(1) : 0};
-        if (step == 1) std::memcpy(line.data.data(), places, sizeof places);
-        if (step == end) early.peers.break_loan();
+        line.digest = memory.view.line(0, step).digest;
+        const uint64_t announcement[2] = {1, exposed_input ? UINT64_C(1) : 0};
+        if (step == 1) std::memcpy(line.data.data(), announcement, sizeof announcement);
+        if (step == end) early.peers.mark_collective_failed();
         line.step.store(step);
         early.peers.wake(0);
       }
@@ -276,23 +276,23 @@ TEST(Heap, WhoGivesUpLaterFailsNoAllReduce) {
   }
 }
 
-// A rank that gives up has its output for itself at once: whoever comes late writes where nobody reads.
-TEST(Heap, LateWritersMissTheProgramsMemory) {
+// A rank that fails owns its output at once. Late writers write to detached pages.
+TEST(Heap, LateWritersDoNotReachTheProgram) {
   const Memory memory(2);
   const Shared shared(2);
-  Rank early(memory.view, 0, 2, Patience{20'000, 0}, &shared.pools[0]);
-  Rank late(memory.view, 1, 2, Patience{20'000, 0}, &shared.pools[1]);
+  Rank early(memory.view, 0, 2, WaitPolicy{20'000, 0}, &shared.pools[0]);
+  Rank late(memory.view, 1, 2, WaitPolicy{20'000, 0}, &shared.pools[1]);
   constexpr uint64_t kCount = 100'000;
-  const Numbers data(*shared.heaps[0], kCount + 2);  // the first and the last page hold other things, too
+  const Numbers data(*shared.heaps[0], kCount + 2);  // the first and last page hold other data as well
   data.fill(7);
   bp_op op = {};
   op.struct_size = sizeof op;
   op.kind = BP_ALL_REDUCE;
   op.dtype = BP_U32;
   op.input = op.output = {data.data() + 1, kCount, BP_HOST, 0};
-  Limit limit(1'000'000);
-  EXPECT_EQ(status_of([&] { early.collectives.run(op, limit); }), BP_TIMEOUT);
-  uint64_t place = 0;  // of the output, as rank 0 has shown it
+  LazyDeadline deadline(1'000'000);
+  EXPECT_EQ(status_of([&] { early.collectives.run(op, deadline); }), BP_TIMEOUT);
+  uint64_t place = 0;  // of the output, as announced by rank 0
   std::memcpy(&place, memory.view.line(0, 1).data.data() + sizeof place, sizeof place);
   ASSERT_EQ(place, 5U);
   const Pages pages(reinterpret_cast<std::byte*>(data.data() + 1), kCount * sizeof(uint32_t));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks of the plugin shm with heaps, in which buffers may lie that they lend each other.
+// Ranks of the plugin shm with heaps.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,11 +12,11 @@ namespace backplane::shm::test {
 
 constexpr uint64_t kHeap = UINT64_C(64) << 20;
 
-// The heaps of some ranks in one file, each with mappings of its own.
+// The heaps of some ranks in one file, mapped by each rank separately.
 struct Shared {
   explicit Shared(int32_t ranks) : file(make_anonymous(static_cast<size_t>(ranks) * kHeap)) {
     for (int32_t rank = 0; rank < ranks; ++rank) {
-      heaps.push_back(std::make_shared<Heaps>(another(file.get()), 0, kHeap, rank, ranks));
+      heaps.push_back(std::make_shared<Heaps>(duplicate(file.get()), 0, kHeap, rank, ranks));
       pools.emplace_back(heaps.back());
     }
   }
@@ -28,7 +28,7 @@ struct Shared {
 
   sdk::Descriptor file;
   std::vector<std::shared_ptr<Heaps>> heaps;
-  std::vector<Pools> pools;  // of the same
+  std::vector<Pools> pools;  // of the heaps
 };
 
 constexpr uint32_t kUntouched = 0xeeeeeeee;
@@ -52,16 +52,16 @@ struct Numbers {
   uint64_t count;
 };
 
-// How many bytes are not zero.
+// The number of bytes that are not zero.
 inline uint64_t written(const std::byte* begin, uint64_t size) {
   return size - static_cast<uint64_t>(std::count(begin, begin + size, std::byte{0}));
 }
 
-// Between ranks that share a view; the heaps are mapped by each.
+// Ranks that share a view. Each maps the heaps.
 template <typename Body>
-void on_heaps(int32_t ranks, const Patience& patience, const Body& body, Cma cma = Cma::kOff) {
+void on_heaps(int32_t ranks, const WaitPolicy& policy, const Body& body, Cma cma = Cma::kOff) {
   const Shared shared(ranks);
-  run_ranks(Memory(ranks), ranks, patience, body, shared.pools, cma);
+  run_ranks(Memory(ranks), ranks, policy, body, shared.pools, cma);
 }
 
 }  // namespace backplane::shm::test

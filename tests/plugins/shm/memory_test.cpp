@@ -17,13 +17,13 @@
 
 #include "backplane/sdk/failure.hpp"
 #include "heap.hpp"
-#include "meeting.hpp"
+#include "segment.hpp"
 
 namespace backplane::shm::test {
 namespace {
 
-// Nobody else can open it or guess where it is.
-TEST(NamedFile, IsItsUsersAloneAndGoesWithTheObject) {
+// Other users can neither open the file nor guess its name.
+TEST(NamedFile, IsPrivateAndRemovedWithTheObject) {
   const std::string prefix = "/dev/shm/backplane-";
   std::set<std::string> paths;
   for (const mode_t mask : {0000, 0077}) {
@@ -44,8 +44,8 @@ TEST(NamedFile, IsItsUsersAloneAndGoesWithTheObject) {
   for (const std::string& path : paths) EXPECT_NE(::access(path.c_str(), F_OK), 0) << path;
 }
 
-// Only its maker's end makes an orphan of it.
-TEST(NamedFile, WhatAKilledProcessLeavesGoesWithTheNextOne) {
+// A file is an orphan only after its creator has ended.
+TEST(NamedFile, RemovesFilesOfKilledProcesses) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const pid_t maker = ::fork();
@@ -60,16 +60,16 @@ TEST(NamedFile, WhatAKilledProcessLeavesGoesWithTheNextOne) {
   std::array<char, 100> path{};
   ASSERT_GT(::read(ends[0], path.data(), path.size() - 1), 0);
   ::close(ends[0]);
-  // A test beside this one may have removed it already.
-  const NamedFile held(kPage);
+  // A concurrent test may have removed it already.
+  const NamedFile probed(kPage);
   const NamedFile next(kPage);
   EXPECT_NE(::access(path.data(), F_OK), 0) << path.data();
-  EXPECT_EQ(::access(held.path().c_str(), F_OK), 0) << held.path();
+  EXPECT_EQ(::access(probed.path().c_str(), F_OK), 0) << probed.path();
   EXPECT_EQ(::access(next.path().c_str(), F_OK), 0) << next.path();
 }
 
-// Whoever puts a file of another kind there keeps it.
-TEST(NamedFile, OtherFilesStay) {
+// Files that shm has not created are kept.
+TEST(NamedFile, KeepsOtherFiles) {
   const std::string other = "/dev/shm/backplane-test-" + std::to_string(::getpid());
   const sdk::Descriptor made(::open(other.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   const NamedFile file(kPage);
@@ -77,9 +77,9 @@ TEST(NamedFile, OtherFilesStay) {
   ::unlink(other.c_str());
 }
 
-// Does the kernel leave the page at this address out of core dumps?
+// Whether the kernel excludes the page at this address from core dumps.
 bool is_left_out_of_dumps(const void* address) {
-  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  const auto expected = reinterpret_cast<uintptr_t>(address);
   std::ifstream maps("/proc/self/smaps");
   bool is_here = false;
   for (std::string line; std::getline(maps, line);) {
@@ -87,36 +87,35 @@ bool is_left_out_of_dumps(const void* address) {
     uintptr_t begin = 0;
     uintptr_t end = 0;
     char dash = 0;
-    if (words >> std::hex >> begin >> dash >> end && dash == '-') is_here = begin <= wanted && wanted < end;
+    if (words >> std::hex >> begin >> dash >> end && dash == '-') is_here = begin <= expected && expected < end;
     if (is_here && line.starts_with("VmFlags:")) return line.find(" dd") != std::string::npos;
   }
   ADD_FAILURE() << "no flags of the page";
   return false;
 }
 
-// The kernel would make a page for each hole of the file.
-TEST(Mapping, CoreDumpsHoldNothingButBuffers) {
+// Otherwise the kernel would allocate every hole of the file.
+TEST(Mapping, IsExcludedFromCoreDumps) {
   constexpr size_t kSize = 8 * kPage;
   const sdk::Descriptor file = make_anonymous(kSize);
   Arena arena(file.get(), 0, kSize);
   EXPECT_TRUE(is_left_out_of_dumps(arena.data()));
-  const uint64_t place = arena.take(kPage);
+  const uint64_t place = arena.allocate(kPage);
   EXPECT_FALSE(is_left_out_of_dumps(arena.data() + place));
   EXPECT_TRUE(is_left_out_of_dumps(arena.data() + (place + kPage) % kSize));
-  arena.give_back(place, kPage);
+  arena.free(place, kPage);
   EXPECT_TRUE(is_left_out_of_dumps(arena.data() + place));
 }
 
-// What a process can tell before the ranks meet.
-TEST(TrySegment, SaysWhyRanksCouldNotMeet) {
-  try_segment(2);
+// What a process can check before the ranks meet.
+TEST(CheckSegment, ReportsWhyAGroupIsImpossible) {
+  check_segment(2);
   try {
-    try_segment(kMostRanks + 1);
+    check_segment(kMaxRanks + 1);
     ADD_FAILURE() << "so many cannot meet";
   } catch (const sdk::Failure& why) {
     EXPECT_EQ(why.status(), BP_UNSUPPORTED);
-    EXPECT_NE(std::string(why.what()).find("at most 1024 ranks of one host, not 1025"), std::string::npos)
-        << why.what();
+    EXPECT_NE(std::string(why.what()).find("at most 1024 ranks, not 1025"), std::string::npos) << why.what();
   }
 }
 

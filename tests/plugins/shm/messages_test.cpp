@@ -10,9 +10,9 @@
 namespace backplane::shm::test {
 namespace {
 
-constexpr Patience kImpatient = {0, 0};
-constexpr Patience kPatient = {20'000, 200'000};
-constexpr Patience kOfACrowd = {0, 200'000};  // yields at once
+constexpr WaitPolicy kImpatient = {0, 0};
+constexpr WaitPolicy kPatient = {20'000, 200'000};
+constexpr WaitPolicy kOfACrowd = {0, 200'000};  // yields at once
 
 uint64_t size_of(uint64_t name) {
   std::mt19937_64 random(name);
@@ -20,39 +20,40 @@ uint64_t size_of(uint64_t name) {
   return random() % (kMost[random() % 7] + 1);
 }
 
-// Heads in the channel that one rank writes for the other.
+// Heads in the channel of one rank to the other.
 size_t heads(const View& view, int32_t receiver, int32_t sender) {
   const auto& all = view.channel(receiver, sender).heads;
-  return static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const Head& each) { return each.turn != 0; }));
+  return static_cast<size_t>(
+      std::count_if(all.begin(), all.end(), [](const Head& each) { return each.sequence != 0; }));
 }
 
-// What a message takes grows with its bytes alone: one head for a small one, of a large one also what announces it, the
-// answer, and one for each piece.
-TEST(Messages, CostWhatTheReadmeSays) {
-  struct Price {
+// The cost depends on the size only: one head for a small message; for a large one also the announcement, the answer
+// and one head per piece.
+TEST(Messages, HaveTheDocumentedCost) {
+  struct Cost {
     uint64_t size;
     size_t there;
     size_t back;
   };
   for (const int32_t ranks : {2, 5}) {
-    for (const Price& price :
-         {Price{0, 1, 0}, Price{kHeadData, 1, 0}, Price{kHeadData + 1, 1, 0}, Price{kEagerLimit, 1, 0},
-          Price{kEagerLimit + 1, 2, 1}, Price{kPiece, 2, 1}, Price{5 * kPiece, 6, 1}, Price{20 * kPiece + 1, 22, 1}}) {
+    for (const Cost& cost :
+         {Cost{0, 1, 0}, Cost{kHeadData, 1, 0}, Cost{kHeadData + 1, 1, 0}, Cost{kEagerLimit, 1, 0},
+          Cost{kEagerLimit + 1, 2, 1}, Cost{kPiece, 2, 1}, Cost{5 * kPiece, 6, 1}, Cost{20 * kPiece + 1, 22, 1}}) {
       const Memory memory(ranks);
-      run_ranks(memory, ranks, kPatient, [&price](Rank& rank) {
-        std::vector<std::byte> bytes(price.size);
+      run_ranks(memory, ranks, kPatient, [&cost](Rank& rank) {
+        std::vector<std::byte> bytes(cost.size);
         if (rank.id == 1) Rank::finish(rank.send(0, 3, bytes.data(), bytes.size()));
         if (rank.id == 0) Rank::finish(rank.recv(1, 3, bytes.data(), bytes.size()));
       });
-      EXPECT_EQ(heads(memory.view, 0, 1), price.there) << price.size << " bytes, " << ranks << " ranks";
-      EXPECT_EQ(heads(memory.view, 1, 0), price.back) << price.size << " bytes, " << ranks << " ranks";
+      EXPECT_EQ(heads(memory.view, 0, 1), cost.there) << cost.size << " bytes, " << ranks << " ranks";
+      EXPECT_EQ(heads(memory.view, 1, 0), cost.back) << cost.size << " bytes, " << ranks << " ranks";
       for (int32_t other = 2; other < ranks; ++other) EXPECT_EQ(heads(memory.view, 0, other), 0U);
     }
   }
 }
 
-// Everybody sends to everybody, and receives in another order.
-void storm(Rank& rank, uint64_t rounds) {
+// All ranks send to all, and receive in another order.
+void all_to_all_messages(Rank& rank, uint64_t rounds) {
   std::mt19937_64 random(static_cast<uint64_t>(rank.id));
   for (uint64_t round = 0; round < rounds; ++round) {
     struct One {
@@ -77,7 +78,7 @@ void storm(Rank& rank, uint64_t rounds) {
     std::shuffle(in.begin(), in.end(), random);
     std::vector<bp_result> results(in.size(), bp_result{sizeof(bp_result), -1, 0, 0});
     for (size_t i = 0; i < out.size(); ++i) {
-      stumble(random);
+      yield_sometimes(random);
       out[i].work = rank.send(out[i].peer, out[i].tag, out[i].bytes.data(), out[i].bytes.size());
       in[i].work = rank.recv(in[i].peer, in[i].tag, in[i].bytes.data(), in[i].bytes.size(), &results[i]);
     }
@@ -92,9 +93,9 @@ void storm(Rank& rank, uint64_t rounds) {
   }
 }
 
-TEST(Messages, StormOfFourRanks) {
-  for (const Patience& patience : {kPatient, kOfACrowd, kImpatient}) {
-    on_ranks(4, patience, [](Rank& rank) { storm(rank, 3 * kEffort); });
+TEST(Messages, AllToAllAmongFourRanks) {
+  for (const WaitPolicy& policy : {kPatient, kOfACrowd, kImpatient}) {
+    on_ranks(4, policy, [](Rank& rank) { all_to_all_messages(rank, 3 * kEffort); });
   }
 }
 
@@ -117,12 +118,11 @@ void talk(Rank& rank) {
 }
 
 TEST(Messages, SeveralThreadsOfOneRank) {
-  for (const Patience& patience : {kPatient, kOfACrowd}) on_ranks(2, patience, talk);
+  for (const WaitPolicy& policy : {kPatient, kOfACrowd}) on_ranks(2, policy, talk);
 }
 
-// Those of a crowd that wait for what comes next, and for something else: later tags first, older receives, too little
-// room, and what is large.
-TEST(Messages, ReceivesBetweenTurnsOfOthers) {
+// With more ranks than processors: later tags first, older receives, too small buffers, large messages.
+TEST(Messages, ReceiveWithoutSpinning) {
   on_ranks(3, kOfACrowd, [](Rank& rank) {
     const int32_t to = (rank.id + 1) % 3;
     const int32_t from = (rank.id + 2) % 3;
@@ -162,8 +162,8 @@ TEST(Messages, ReceivesBetweenTurnsOfOthers) {
   });
 }
 
-// A receive that gives up amid a large message leaves it, whole, to the next one.
-TEST(Messages, ReceivesThatGiveUp) {
+// A receive that is cancelled while a large message arrives leaves it to the next one.
+TEST(Messages, CancelledReceivesLoseNothing) {
   on_ranks(2, kImpatient, [](Rank& rank) {
     constexpr size_t kSize = size_t{3} << 20;
     for (uint64_t round = 0; round < 10; ++round) {
@@ -201,10 +201,10 @@ TEST(Messages, ReceivesThatGiveUp) {
   });
 }
 
-void expect_names_of_who_left(const Patience& patience) {
+void expect_names_of_who_left(const WaitPolicy& policy) {
   const Memory memory(3);
   std::vector<std::unique_ptr<Rank>> ranks;
-  for (int32_t i = 0; i < 3; ++i) ranks.push_back(std::make_unique<Rank>(memory.view, i, 3, patience));
+  for (int32_t i = 0; i < 3; ++i) ranks.push_back(std::make_unique<Rank>(memory.view, i, 3, policy));
   char byte = 'x';
   ranks[1]->send(0, 1, &byte, 1);
   ranks[1].reset();
@@ -229,12 +229,12 @@ void expect_names_of_who_left(const Patience& patience) {
   }
 }
 
-TEST(Messages, NameWhoLeft) {
-  for (const Patience& patience : {kPatient, kOfACrowd}) expect_names_of_who_left(patience);
+TEST(Messages, NameARankThatLeft) {
+  for (const WaitPolicy& policy : {kPatient, kOfACrowd}) expect_names_of_who_left(policy);
 }
 
 // A receive that is too small belongs to its waiter as soon as it has failed, while another thread answers the sender.
-TEST(Messages, ReceivesThatAreTooSmall) {
+TEST(Messages, TooSmallReceivesFail) {
   on_ranks(2, kPatient, [](Rank& rank) {
     std::vector<std::thread> threads;
     for (uint64_t tag = 0; tag < 2; ++tag) {
@@ -259,8 +259,8 @@ TEST(Messages, ReceivesThatAreTooSmall) {
   });
 }
 
-// Sends that are cancelled before they found room cost nothing of the window.
-TEST(Messages, CancelledSendsGiveTheirCreditBack) {
+// Cancelled sends that never found room return their window space.
+TEST(Messages, CancelledSendsReturnWindowSpace) {
   const Memory memory(2);
   Rank sender(memory.view, 0, 2, kPatient);
   Rank receiver(memory.view, 1, 2, kPatient);
@@ -271,27 +271,28 @@ TEST(Messages, CancelledSendsGiveTheirCreditBack) {
     ASSERT_NE(work, nullptr);
     work->cancel();
   }
-  receiver.messages.move_on(Look::kFull);  // makes room, but takes nothing
+  receiver.messages.poll(Poll::kFull);  // makes room without taking messages
   EXPECT_EQ(sender.send(1, 1, bytes.data(), bytes.size()), nullptr);
 }
 
-// What a hostile rank can write into its channel: everybody else goes on.
-TEST(Messages, NonsenseCostsOnlyItsWriter) {
+// Malformed data from a malicious rank do not affect others.
+TEST(Messages, MalformedDataLosesOnlyItsSender) {
   const Memory memory(3);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int32_t i = 0; i < 3; ++i) ranks.push_back(std::make_unique<Rank>(memory.view, i, 3, kPatient));
   Channel& channel = memory.view.channel(0, 1);
-  channel.heads[0].kind_and_length = static_cast<uint32_t>(Kind::kData) | 100U << 8;  // of a message never announced
+  channel.heads[0].kind_and_length =
+      static_cast<uint32_t>(Kind::kData) | 100U << 8;  // of a message that was never announced
   channel.heads[0].control = {77, 100, {}};
-  channel.heads[0].turn.store(1);
+  channel.heads[0].sequence.store(1);
   memory.view.opened(0, 1).store(1);
   char got = 0;
   try {
     ranks[0]->recv(1, 1, &got, 1, nullptr, BP_OP_SYNC);
-    ADD_FAILURE() << "nonsense was received";
+    ADD_FAILURE() << "malformed data were received";
   } catch (const sdk::Failure& why) {
     EXPECT_EQ(why.status(), BP_PEER_LOST);
-    EXPECT_NE(std::string(why.what()).find("nonsense"), std::string::npos);
+    EXPECT_NE(std::string(why.what()).find("malformed data"), std::string::npos);
   }
   char byte = 'y';
   ranks[2]->send(0, 1, &byte, 1);

@@ -14,7 +14,7 @@
 namespace backplane::shm::test {
 namespace {
 
-// A process that does nothing until it is killed.
+// A process that sleeps until it is killed.
 class SleepingProcess {
  public:
   SleepingProcess() : id_(fork()) {
@@ -36,41 +36,41 @@ class SleepingProcess {
   pid_t id_;
 };
 
-// Makes a rank of a process that knows nothing of it.
-void enrol(const View& view, int32_t rank, pid_t process) {
+// Registers a process that does not take part as a rank.
+void register_rank(const View& view, int32_t rank, pid_t process) {
   Member& member = view.member(rank);
   member.pid = process;
-  member.born = born(process);
+  member.start_time = start_time_of(process);
   member.pid_namespace = pid_namespace();
   member.state.store(static_cast<uint32_t>(State::kPresent));
 }
 
-TEST(Process, KnowsWhoLives) {
-  EXPECT_TRUE(is_alive(getpid(), born(getpid())));
-  EXPECT_NE(born(getpid()), 0U);
-  EXPECT_FALSE(is_alive(getpid(), born(getpid()) + 1)) << "another process with the same number";
-  pid_t gone = 0;
+TEST(Process, DetectsLiveProcesses) {
+  EXPECT_TRUE(is_alive(getpid(), start_time_of(getpid())));
+  EXPECT_NE(start_time_of(getpid()), 0U);
+  EXPECT_FALSE(is_alive(getpid(), start_time_of(getpid()) + 1)) << "another process with the same number";
+  pid_t lost = 0;
   {
     const SleepingProcess sleeper;
-    gone = sleeper.id();
-    EXPECT_TRUE(is_alive(gone, born(gone)));
-    kill(gone, SIGSTOP);
-    EXPECT_TRUE(is_alive(gone, born(gone))) << "standing still is not death";
+    lost = sleeper.id();
+    EXPECT_TRUE(is_alive(lost, start_time_of(lost)));
+    kill(lost, SIGSTOP);
+    EXPECT_TRUE(is_alive(lost, start_time_of(lost))) << "standing still is not death";
     sleeper.kill();
     siginfo_t info = {};
-    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(gone), &info, WEXITED | WNOWAIT), 0);
-    EXPECT_FALSE(is_alive(gone, 0)) << "a zombie";
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(lost), &info, WEXITED | WNOWAIT), 0);
+    EXPECT_FALSE(is_alive(lost, 0)) << "a zombie";
   }
-  EXPECT_FALSE(is_alive(gone, 0));
+  EXPECT_FALSE(is_alive(lost, 0));
 }
 
-// Process ids that another /proc shows mean other processes.
-TEST(Process, TrustsOnlyItsOwnProc) {
+// Process ids are meaningless if /proc belongs to another namespace.
+TEST(Process, RequiresItsOwnProcMount) {
   EXPECT_NE(pid_namespace(), 0U);
-  constexpr int kCannot = 77;
+  constexpr int kImpossible = 77;
   const pid_t outer = fork();
   if (outer == 0) {
-    if (unshare(CLONE_NEWPID) != 0) _exit(kCannot);
+    if (unshare(CLONE_NEWPID) != 0) _exit(kImpossible);
     const pid_t inner = fork();
     if (inner == 0) _exit(pid_namespace() == 0 ? 0 : 1);
     int status = 1;
@@ -80,27 +80,27 @@ TEST(Process, TrustsOnlyItsOwnProc) {
   int status = 1;
   waitpid(outer, &status, 0);
   ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kCannot) GTEST_SKIP() << "no permission for a pid namespace";
+  if (WEXITSTATUS(status) == kImpossible) GTEST_SKIP() << "no permission for a pid namespace";
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// One look costs the same however many ranks there are, and goes on over those that are dead.
-TEST(Peers, LooksAtAFewInTurn) {
+// The cost of a check does not depend on the number of ranks, and dead ranks are skipped.
+TEST(Peers, ChecksAFewRanksAtATime) {
   constexpr int32_t kRanks = 20;
   const Memory memory(kRanks);
   Peers peers(memory.view, 5, kRanks);
-  ASSERT_TRUE(peers.enter());
+  ASSERT_TRUE(peers.join());
   {
     const SleepingProcess process;
     for (int32_t rank = 0; rank < kRanks; ++rank) {
-      if (rank != 5) enrol(memory.view, rank, process.id());
+      if (rank != 5) register_rank(memory.view, rank, process.id());
     }
   }
-  peers.look_for_dead();
+  peers.check_liveness();
   EXPECT_EQ(peers.departures(), 8U);
   for (int32_t rank = 6; rank < 14; ++rank) EXPECT_FALSE(peers.is_present(rank)) << rank;
   const auto all_have_gone = [&peers] {
-    peers.look_for_dead();  // looks once in a while only, however often it is called
+    peers.check_liveness();  // repeated calls check only once per interval
     return peers.departures() == static_cast<size_t>(kRanks - 1);
   };
   EXPECT_TRUE(backplane::test::eventually(all_have_gone)) << "looks do not reach all of them";
@@ -111,12 +111,13 @@ TEST(Peers, LooksAtAFewInTurn) {
 template <typename Operation>
 void expect_loss(const Operation& operation) {
   const Memory memory(2);
-  Rank rank(memory.view, 0, 2, Patience{20'000, 200'000});
+  Rank rank(memory.view, 0, 2, WaitPolicy{20'000, 200'000});
   const SleepingProcess peer;
-  enrol(memory.view, 1, peer.id());
+  register_rank(memory.view, 1, peer.id());
   std::thread killer([&] {
-    // Not before rank 0 sleeps, so that it is its own look that finds the death.
-    EXPECT_TRUE(eventually([&memory] { return memory.view.member(0).bell.sleepers.load() > 0; })) << "it never sleeps";
+    // Kill it while rank 0 sleeps, so that its own check finds the death.
+    EXPECT_TRUE(eventually([&memory] { return memory.view.member(0).doorbell.sleepers.load() > 0; }))
+        << "it never sleeps";
     peer.kill();
   });
   try {
@@ -148,8 +149,8 @@ TEST(Peers, DeathEndsACollective) {
   expect_loss([](Rank& rank) {
     bp_op op;
     bp_op_init(&op, BP_BARRIER);
-    Limit limit(Rank::kLong);
-    rank.collectives.run(op, limit);
+    LazyDeadline deadline(Rank::kLong);
+    rank.collectives.run(op, deadline);
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks of shm in processes of their own, which meet through a file store.
+// Ranks of shm in separate processes that meet through a file store.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,14 +29,14 @@ namespace backplane::shm::test {
 struct Place {
   Place() {
     path = mkdtemp(path.data());
-    std::ofstream(path + "/tuning") << R"({"format": "backplane-tuning/1", "host": "here", "measured": []})";
+    std::ofstream(path + "/tuning") << R"({"format": "backplane-tuning/1", "host": "here", "exchange_measured": []})";
   }
   ~Place() { std::filesystem::remove_all(path); }
   std::string path = "/tmp/backplane-shm-XXXXXX";
 };
 
 inline backplane::ProcessGroup join(const Place& place, int rank, const std::string& backend) {
-  setenv("BACKPLANE_TUNING_FILE", (place.path + "/tuning").c_str(), 1);  // whatever this host was tuned to
+  setenv("BACKPLANE_TUNING_FILE", (place.path + "/tuning").c_str(), 1);  // ignore this host's tuning
   backplane::GroupOptions options;
   options.backend = backend;
   options.init_method = "file://" + place.path + "/store";
@@ -46,7 +46,7 @@ inline backplane::ProcessGroup join(const Place& place, int rank, const std::str
   return backplane::init_process_group(options);
 }
 
-// What a rank of three does; its words come back through a file, for a test may not end in a child.
+// Runs a rank of three. It reports through a file, because a test must not end in a child.
 inline std::string take_part(const Place& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
@@ -75,8 +75,8 @@ inline bool may(const std::function<bool(int rank)>& prepare, int rank) {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
-// Runs the ranks in processes of their own; `prepare` says false if it may not do what it needs. That is tried before
-// anybody waits for anybody: the answer is empty then.
+// Runs the ranks in separate processes. `prepare` returns false if it lacks permission. It is tried first; the result
+// is empty then.
 inline std::vector<std::string> run(const Place& place, const std::function<bool(int rank)>& prepare,
                                     const std::string& backend = "shm",
                                     std::string (*part)(const Place&, int, const std::string&) = take_part) {
@@ -88,7 +88,7 @@ inline std::vector<std::string> run(const Place& place, const std::function<bool
     children.push_back(fork());
     if (children.back() != 0) continue;
     if (!prepare(rank)) _exit(1);
-    const pid_t inner = fork();  // the first process of a new pid namespace, if there is one
+    const pid_t inner = fork();  // the first process of a new pid namespace, if requested
     if (inner == 0) {
       std::ofstream(place.path + "/" + std::to_string(rank)) << part(place, rank, backend) << std::flush;
       _exit(0);
@@ -97,16 +97,16 @@ inline std::vector<std::string> run(const Place& place, const std::function<bool
     waitpid(inner, &status, 0);
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
   }
-  std::vector<std::string> said;
+  std::vector<std::string> value;
   for (int rank = 0; rank < 3; ++rank) {
     waitpid(children[static_cast<size_t>(rank)], nullptr, 0);
     std::ifstream file(place.path + "/" + std::to_string(rank));
-    said.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    value.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
-  return said;
+  return value;
 }
 
-// Whoever sees another boot id is on another host, as far as this plugin can tell.
+// A different boot id simulates another host.
 inline bool move_to_another_host(const Place& place) {
   const std::string file = place.path + "/boot_id";
   std::ofstream(file) << "00000000-1111-2222-3333-444444444444\n" << std::flush;
@@ -114,7 +114,7 @@ inline bool move_to_another_host(const Place& place) {
          mount(file.c_str(), "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr) == 0;
 }
 
-// What a process that makes this system call gets from now on.
+// Makes a system call of this process fail with this error.
 inline bool answer_with(unsigned action, unsigned call) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives of any kind, with buffers in heaps or elsewhere, that check what they are left with.
+// Collectives of all kinds with buffers in heaps or elsewhere, checked.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,16 @@
 
 namespace backplane::shm::test {
 
-// Numbers of a block, three of which fit into one step.
-constexpr uint64_t kSome = 5'000;
+// Elements of a block; three blocks fit into one step.
+constexpr uint64_t kBlockCount = 5'000;
 
 constexpr uint32_t kKinds[] = {BP_BROADCAST,  BP_REDUCE,          BP_ALL_REDUCE, BP_GATHER,      BP_GATHERV,
                                BP_SCATTER,    BP_SCATTERV,        BP_ALL_GATHER, BP_ALL_GATHERV, BP_REDUCE_SCATTER,
                                BP_ALL_TO_ALL, BP_REDUCE_SCATTERV, BP_ALL_TO_ALLV};
 
-// Where the buffers of a round lie: all in heaps; the same, and in place where a kind allows that; each by chance in
-// the heap, if the rank has one, and by chance in place; none in heaps.
-enum class Where { kHeap, kHeapInPlace, kAny, kOrdinary };
+// Location of the buffers: all in heaps; also in place where possible; randomly in the heap (if any) and in place; none
+// in heaps.
+enum class Placement { kHeap, kHeapInPlace, kAny, kOrdinary };
 
 struct Buffer {
   Buffer(Rank& rank, uint64_t count, bool in_heap) : plain(in_heap ? 0 : count) {
@@ -36,7 +36,7 @@ struct Buffer {
   std::span<uint32_t> numbers;
 };
 
-// Blocks of numbers, one for each rank, with gaps between them if their counts vary.
+// One block per rank, with gaps if counts vary.
 struct Blocks {
   Blocks(std::vector<uint64_t> sizes, uint64_t gap) : counts(std::move(sizes)), displs(counts.size()) {
     for (size_t i = 0; i < counts.size(); ++i) {
@@ -49,10 +49,10 @@ struct Blocks {
   uint64_t total = 0;
 };
 
-class Round {
+class CollectiveRound {
  public:
-  Round(Rank& rank, uint64_t number, uint64_t most, Where where, std::mt19937_64& random)
-      : rank_(rank), number_(number), most_(most), where_(where), random_(random) {}
+  CollectiveRound(Rank& rank, uint64_t number, uint64_t max_count, Placement placement, std::mt19937_64& random)
+      : rank_(rank), number_(number), max_count_(max_count), placement_(placement), random_(random) {}
 
   void run(uint32_t kind) {
     kind_ = kind;
@@ -92,31 +92,31 @@ class Round {
     if (!gets) op.output = {};
     if (varies_ && many_in && gives) op.in_counts = in.counts.data(), op.in_displs = in.displs.data();
     if (varies_ && many_out && gets) op.out_counts = out.counts.data(), op.out_displs = out.displs.data();
-    Limit limit(Rank::kLong);
-    rank_.collectives.run(op, limit);
-    expect(out, to, many_out, root);
+    LazyDeadline deadline(Rank::kLong);
+    rank_.collectives.run(op, deadline);
+    start_incoming(out, to, many_out, root);
   }
 
  private:
   static size_t at(int32_t rank) { return static_cast<size_t>(rank); }
   bool is(uint32_t one, uint32_t other) const { return kind_ == one || kind_ == other; }
   static bp_buffer buffer(std::span<uint32_t> numbers) { return {numbers.data(), numbers.size(), BP_HOST, 0}; }
-  // Broadcast always is, all_to_allv never.
+  // Broadcast is always in place, all_to_allv never.
   bool is_in_place() {
     if (kind_ == BP_BROADCAST) return true;
     if (kind_ == BP_ALL_TO_ALLV) return false;
-    return where_ == Where::kHeapInPlace || (where_ == Where::kAny && random_() % 2 == 0);
+    return placement_ == Placement::kHeapInPlace || (placement_ == Placement::kAny && random_() % 2 == 0);
   }
   bool in_heap() {
-    if (where_ == Where::kHeap || where_ == Where::kHeapInPlace) return true;
-    return where_ == Where::kAny && rank_.own_heap != nullptr && random_() % 2 == 0;
+    if (placement_ == Placement::kHeap || placement_ == Placement::kHeapInPlace) return true;
+    return placement_ == Placement::kAny && rank_.own_heap != nullptr && random_() % 2 == 0;
   }
-  // What `from` gives to `to`, in elements; of operations that reduce, all give a rank the same number.
+  // Elements that `from` sends to `to`. In reductions all ranks send equally many.
   uint64_t count(int32_t from, int32_t to) const {
-    if (!varies_) return most_;
+    if (!varies_) return max_count_;
     if (kind_ == BP_GATHERV || kind_ == BP_ALL_GATHERV) to = 0;
     if (kind_ == BP_SCATTERV || kind_ == BP_REDUCE_SCATTERV) from = 0;
-    return most_ * static_cast<uint64_t>((from + 2 * to + static_cast<int32_t>(number_)) % 3) / 2;
+    return max_count_ * static_cast<uint64_t>((from + 2 * to + static_cast<int32_t>(number_)) % 3) / 2;
   }
   Blocks blocks(bool any, bool many, bool is_input) const {
     std::vector<uint64_t> sizes;
@@ -128,7 +128,7 @@ class Round {
   uint32_t given(int32_t from, int32_t to, uint64_t i) const {
     return static_cast<uint32_t>(number_ * 7919 + at(from) * 1'000'003 + at(to) * 10'007 + i * 31);
   }
-  uint32_t wanted(int32_t from, int32_t root, uint64_t i) const {
+  uint32_t expected(int32_t from, int32_t root, uint64_t i) const {
     if (kind_ == BP_BROADCAST) return given(root, 0, i);
     if (is(BP_SCATTER, BP_SCATTERV)) return given(root, rank_.id, i);
     if (is(BP_ALL_TO_ALL, BP_ALL_TO_ALLV)) return given(from, rank_.id, i);
@@ -138,12 +138,12 @@ class Round {
     for (int32_t rank = 0; rank < rank_.size; ++rank) sum += given(rank, each ? rank_.id : 0, i);
     return sum;
   }
-  void expect(const Blocks& out, std::span<const uint32_t> numbers, bool many, int32_t root) const {
+  void start_incoming(const Blocks& out, std::span<const uint32_t> numbers, bool many, int32_t root) const {
     uint64_t next = 0;
     for (size_t block = 0; block < out.counts.size(); ++block) {
       for (; next < out.displs[block]; ++next) ASSERT_EQ(numbers[next], kUntouched) << "kind " << kind_;
       for (uint64_t i = 0; i < out.counts[block]; ++i, ++next) {
-        ASSERT_EQ(numbers[next], wanted(many ? static_cast<int32_t>(block) : 0, root, i))
+        ASSERT_EQ(numbers[next], expected(many ? static_cast<int32_t>(block) : 0, root, i))
             << "kind " << kind_ << ", block " << block << " at " << i;
       }
     }
@@ -152,19 +152,19 @@ class Round {
 
   Rank& rank_;
   const uint64_t number_;
-  const uint64_t most_;  // elements of a block
-  const Where where_;
+  const uint64_t max_count_;  // elements per block
+  const Placement placement_;
   std::mt19937_64& random_;  // this rank's own
   uint32_t kind_ = 0;
   bool varies_ = false;
 };
 
-inline void all_meet(Rank& rank) {
+inline void all_barrier(Rank& rank) {
   bp_op op = {};
   op.struct_size = sizeof op;
   op.kind = BP_BARRIER;
-  Limit limit(Rank::kLong);
-  rank.collectives.run(op, limit);
+  LazyDeadline deadline(Rank::kLong);
+  rank.collectives.run(op, deadline);
 }
 
 }  // namespace backplane::shm::test

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ring.hpp"
+#include "transport.hpp"
 
 namespace backplane::shm {
 
-Place Place::after(uint64_t position, uint64_t length) {
+RingSpan RingSpan::after(uint64_t position, uint64_t length) {
   const uint64_t offset = position % kRingSize;
   const uint64_t rounded = (length + 63) / 64 * 64;
   if (offset + rounded > kRingSize) position += kRingSize - offset;
@@ -11,18 +11,18 @@ Place Place::after(uint64_t position, uint64_t length) {
 }
 
 bool Outbox::has_head() {
-  if (next_ - read_heads_ < kHeads) return true;
-  read_heads_ = channel_->read_heads.load();
-  return next_ - read_heads_ < kHeads;
+  if (next_ - heads_read_ < kHeads) return true;
+  heads_read_ = channel_->heads_read.load();
+  return next_ - heads_read_ < kHeads;
 }
 
-bool Outbox::has_bytes(const Place& place) {
-  if (place.end - read_bytes_ <= kRingSize) return true;
-  read_bytes_ = channel_->read_bytes.load();
-  return place.end - read_bytes_ <= kRingSize;
+bool Outbox::has_bytes(const RingSpan& span) {
+  if (span.end - bytes_read_ <= kRingSize) return true;
+  bytes_read_ = channel_->bytes_read.load();
+  return span.end - bytes_read_ <= kRingSize;
 }
 
-// What was freed before the receiver sees the question is seen by whoever looks once more after it.
+// Requests a wake-up. Room freed before the receiver sees the request is found by the caller's second check.
 bool Outbox::ask_for_room() {
   if (channel_->blocked.load() != 0) return false;
   channel_->blocked.store(1);
@@ -32,7 +32,7 @@ bool Outbox::ask_for_room() {
 void Outbox::publish(Kind kind, uint64_t length) {
   Head& to = head();
   to.kind_and_length = static_cast<uint32_t>(kind) | static_cast<uint32_t>(length << 8);
-  shm::publish(to.turn, ++next_, lightly_);
+  shm::publish(to.sequence, ++next_, membarrier_);
 }
 
 bool Outbox::put_inline(uint64_t tag, const void* data, uint64_t size) {
@@ -47,12 +47,12 @@ bool Outbox::put_inline(uint64_t tag, const void* data, uint64_t size) {
 }
 
 bool Outbox::put_piece(Kind kind, uint64_t tag, uint64_t id, const void* data, uint64_t size) {
-  const Place place = Place::after(position_, size);
-  while (!has_head() || !has_bytes(place)) {
+  const RingSpan span = RingSpan::after(position_, size);
+  while (!has_head() || !has_bytes(span)) {
     if (!ask_for_room()) return false;
   }
-  std::memcpy(channel_->data.data() + place.begin % kRingSize, data, size);
-  position_ = place.end;
+  std::memcpy(channel_->data.data() + span.begin % kRingSize, data, size);
+  position_ = span.end;
   Head& to = head();
   to.tag = tag;
   to.control = {id, size, {}};
@@ -60,13 +60,13 @@ bool Outbox::put_piece(Kind kind, uint64_t tag, uint64_t id, const void* data, u
   return true;
 }
 
-bool Outbox::put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size, uint64_t place) {
+bool Outbox::put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size, uint64_t location) {
   while (!has_head()) {
     if (!ask_for_room()) return false;
   }
   Head& to = head();
   to.tag = tag;
-  to.control = {id, size, {place, revoked_}};
+  to.control = {id, size, {location, revocations_}};
   publish(kind, 0);
   return true;
 }
@@ -81,19 +81,19 @@ bool Outbox::take_credit(uint64_t size) {
 }
 
 void Outbox::revoke() noexcept {
-  channel_->revoked.store(++revoked_);
+  channel_->revoked.store(++revocations_);
   full_fence();
 }
 
-bool Inbox::has_revoked(const Loan& loan) const noexcept {
+bool Inbox::has_revoked(const Exposure& exposure) const noexcept {
   full_fence();
-  return channel_->revoked.load() != loan.revoked;
+  return channel_->revoked.load() != exposure.revoked;
 }
 
-Inbox::Look Inbox::look(Arrival& arrival) {
-  if (!is_open_ && !(is_open_ = opened_->load() != 0)) return Look::kNothing;
+Inbox::Peek Inbox::peek(Arrival& arrival) {
+  if (!is_open_ && !(is_open_ = opened_->load() != 0)) return Peek::kNone;
   const Head& from = channel_->heads[next_ % kHeads];
-  if (from.turn.load() != next_ + 1) return Look::kNothing;
+  if (from.sequence.load() != next_ + 1) return Peek::kNone;
   const uint32_t word = from.kind_and_length;
   arrival.kind = static_cast<Kind>(word & 255);
   arrival.length = word >> 8;
@@ -101,39 +101,39 @@ Inbox::Look Inbox::look(Arrival& arrival) {
   after_ = position_;
   const bool is_whole = arrival.kind == Kind::kInline || arrival.kind == Kind::kEager;
   eager_ = is_whole ? arrival.length + kOverhead : 0;
-  if (arrived_ + eager_ - taken_ > kWindow) return Look::kNonsense;
+  if (arrived_ + eager_ - taken_ > kWindow) return Peek::kMalformed;
   switch (arrival.kind) {
     case Kind::kInline:
-      if (arrival.length > kHeadData) return Look::kNonsense;
+      if (arrival.length > kHeadData) return Peek::kMalformed;
       bytes_ = from.bytes;
       arrival.data = bytes_.data();
-      return Look::kSomething;
+      return Peek::kMessage;
     case Kind::kEager:
     case Kind::kData: {
       if (arrival.length > kPiece || (arrival.kind == Kind::kEager && arrival.length > kEagerLimit)) {
-        return Look::kNonsense;
+        return Peek::kMalformed;
       }
       arrival.id = from.control.id;
-      const Place place = Place::after(position_, arrival.length);
-      arrival.data = channel_->data.data() + place.begin % kRingSize;
-      after_ = place.end;
-      return Look::kSomething;
+      const RingSpan span = RingSpan::after(position_, arrival.length);
+      arrival.data = channel_->data.data() + span.begin % kRingSize;
+      after_ = span.end;
+      return Peek::kMessage;
     }
     case Kind::kAnnounce:
     case Kind::kReady:
     case Kind::kWithdraw:
       arrival.id = from.control.id;
       arrival.size = from.control.size;
-      arrival.loan = from.control.loan;
+      arrival.exposure = from.control.exposure;
       arrival.data = nullptr;
-      return Look::kSomething;
+      return Peek::kMessage;
   }
-  return Look::kNonsense;
+  return Peek::kMalformed;
 }
 
 bool Inbox::release() {
-  channel_->read_bytes.store(position_, std::memory_order_release);
-  shm::publish(channel_->read_heads, next_, lightly_);
+  channel_->bytes_read.store(position_, std::memory_order_release);
+  shm::publish(channel_->heads_read, next_, membarrier_);
   if (channel_->blocked.load() == 0) return false;
   channel_->blocked.store(0);
   return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ring.hpp"
+#include "transport.hpp"
 
 #include "fabric.hpp"
 
@@ -28,10 +28,10 @@ void put(Pair& pair, uint64_t number, std::mt19937_64& random) {
     return pair.out.put_piece(Kind::kData, number, number, bytes.data(), bytes.size());
   };
   while (!put_once()) sched_yield();
-  stumble(random);
+  yield_sometimes(random);
 }
 
-TEST(Ring, CarriesEverythingInOrder) {
+TEST(Ring, KeepsOrder) {
   Pair pair;
   pair.out.open();
   constexpr uint64_t kCount = 2000 * kEffort;
@@ -42,9 +42,9 @@ TEST(Ring, CarriesEverythingInOrder) {
   std::mt19937_64 random(2);
   Arrival arrival;
   for (uint64_t number = 1; number <= kCount;) {
-    const Inbox::Look look = pair.in.look(arrival);
-    ASSERT_NE(look, Inbox::Look::kNonsense);
-    if (look == Inbox::Look::kNothing) {
+    const Inbox::Peek look = pair.in.peek(arrival);
+    ASSERT_NE(look, Inbox::Peek::kMalformed);
+    if (look == Inbox::Peek::kNone) {
       sched_yield();
       continue;
     }
@@ -52,7 +52,7 @@ TEST(Ring, CarriesEverythingInOrder) {
     ASSERT_EQ(arrival.length, length_of(number));
     for (uint64_t i = 0; i < arrival.length; ++i) ASSERT_EQ(arrival.data[i], byte_of(number, i)) << "of " << number;
     pair.in.pop();
-    if (arrival.kind == Kind::kInline) pair.in.give_credit(arrival.length);
+    if (arrival.kind == Kind::kInline) pair.in.return_credits(arrival.length);
     if (random() % 3 == 0 || arrival.length > kEagerLimit) pair.in.release();
     if (random() % 64 == 0) sched_yield();
     ++number;
@@ -62,14 +62,14 @@ TEST(Ring, CarriesEverythingInOrder) {
   writer.join();
 }
 
-TEST(Ring, SaysThatTheSenderWaits) {
+TEST(Ring, ReportsAWaitingSender) {
   Pair pair;
   pair.out.open();
   uint32_t count = 0;
   while (pair.out.put_inline(count, nullptr, 0)) ++count;
   EXPECT_EQ(count, kHeads);
   Arrival arrival;
-  ASSERT_EQ(pair.in.look(arrival), Inbox::Look::kSomething);
+  ASSERT_EQ(pair.in.peek(arrival), Inbox::Peek::kMessage);
   pair.in.pop();
   EXPECT_TRUE(pair.in.release());
   EXPECT_FALSE(pair.in.release());
@@ -82,93 +82,93 @@ bool put_data(Pair& pair, uint64_t size) {
   return pair.out.put_piece(Kind::kData, 1, 1, bytes.data(), size);
 }
 
-// A lock that this thread holds, and for which another one waits.
-class Wanted {
+// A lock held by this thread, for which another thread waits.
+class Request {
  public:
-  Wanted() {
+  Request() {
     lock.lock();
     other_ = std::thread([this] {
       lock.lock();
       lock.unlock();
     });
-    while (!lock.is_wanted()) sched_yield();
+    while (!lock.is_contended()) sched_yield();
   }
-  ~Wanted() {
+  ~Request() {
     lock.unlock();
     other_.join();
   }
-  Wanted(const Wanted&) = delete;
-  Wanted& operator=(const Wanted&) = delete;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
 
-  BriefLock lock;
+  SpinLock lock;
 
  private:
   std::thread other_;
 };
 
-TEST(Reading, TellsTheSenderOfRoomBeforeAllIsRead) {
+TEST(ReadBatch, ReportsRoomByBytes) {
   Pair pair;
   pair.out.open();
   while (put_data(pair, kPiece)) {
   }
-  const BriefLock lock;
-  Reading reading(pair.in, lock);
+  const SpinLock lock;
+  ReadBatch reading(pair.in, lock);
   Arrival arrival;
   uint64_t bytes = 0;
   bool waits = false;
-  while (!waits && reading.next(arrival) == Inbox::Look::kSomething) {
+  while (!waits && reading.next(arrival) == Inbox::Peek::kMessage) {
     bytes += arrival.length;
     waits = reading.pop();
   }
   EXPECT_TRUE(waits);
-  EXPECT_EQ(bytes, Reading::kBatchBytes);
+  EXPECT_EQ(bytes, ReadBatch::kBatchBytes);
   EXPECT_LE(bytes, kRingSize / 4);
   EXPECT_TRUE(put_data(pair, kPiece));
 }
 
-TEST(Reading, TellsTheSenderOfHeads) {
+TEST(ReadBatch, ReportsRoomByHeads) {
   Pair pair;
   pair.out.open();
   while (pair.out.put_inline(1, nullptr, 0)) {
   }
-  const BriefLock lock;
-  Reading reading(pair.in, lock);
+  const SpinLock lock;
+  ReadBatch reading(pair.in, lock);
   Arrival arrival;
   uint32_t heads = 0;
-  for (bool waits = false; !waits && reading.next(arrival) == Inbox::Look::kSomething; ++heads) waits = reading.pop();
-  EXPECT_EQ(heads, static_cast<uint32_t>(Reading::kBatch));
+  for (bool waits = false; !waits && reading.next(arrival) == Inbox::Peek::kMessage; ++heads) waits = reading.pop();
+  EXPECT_EQ(heads, static_cast<uint32_t>(ReadBatch::kBatch));
   EXPECT_LE(heads, kHeads / 8);
 }
 
-// The most bytes, and heads, of one turn, while the sender goes on.
-void expect_end(const BriefLock& lock, uint64_t max_message_bytes, uint64_t most_heads) {
+// The limits of bytes and heads of a batch while the sender continues.
+void expect_end(const SpinLock& lock, uint64_t max_message_bytes, uint64_t most_heads) {
   for (const uint64_t size : {kPiece, uint64_t{5000}, uint64_t{0}}) {
     Pair pair;
     pair.out.open();
-    Reading reading(pair.in, lock);
+    ReadBatch reading(pair.in, lock);
     Arrival arrival;
     uint64_t heads = 0;
-    while (put_data(pair, size) && reading.next(arrival) == Inbox::Look::kSomething) {
+    while (put_data(pair, size) && reading.next(arrival) == Inbox::Peek::kMessage) {
       reading.pop();
       ASSERT_LE(++heads * size, max_message_bytes + size);
       ASSERT_LE(heads, most_heads);
     }
     reading.end();
-    EXPECT_EQ(reading.next(arrival), Inbox::Look::kNothing);
-    EXPECT_EQ(pair.in.look(arrival), Inbox::Look::kSomething) << "the sender is not kept from sending";
+    EXPECT_EQ(reading.next(arrival), Inbox::Peek::kNone);
+    EXPECT_EQ(pair.in.peek(arrival), Inbox::Peek::kMessage) << "the sender is not kept from sending";
   }
 }
 
-TEST(Reading, EndsAlthoughTheSenderGoesOn) { expect_end({}, UINT64_C(1) << 20, 4 * kHeads); }
+TEST(ReadBatch, EndsWhileTheSenderContinues) { expect_end({}, UINT64_C(1) << 20, 4 * kHeads); }
 
-TEST(Reading, EndsSoonerIfAnotherThreadWaits) {
-  const Wanted wanted;
-  expect_end(wanted.lock, kRingSize, kHeads);
+TEST(ReadBatch, EndsEarlyIfTheLockIsContended) {
+  const Request expected;
+  expect_end(expected.lock, kRingSize, kHeads);
 }
 
-// Whoever has put it there has rung already, and does not ring again.
-TEST(Reading, LeavesNothingThatWasThereWhenItBegan) {
-  const Wanted wanted;
+// The sender of those has rung already and will not ring again.
+TEST(ReadBatch, ReadsAllThatWasThereAtItsBegin) {
+  const Request expected;
   Pair pair;
   pair.out.open();
   std::mt19937_64 random(1);
@@ -187,8 +187,8 @@ TEST(Reading, LeavesNothingThatWasThereWhenItBegan) {
     while (put_once(0)) {
     }
     const uint64_t there = sent;
-    Reading reading(pair.in, wanted.lock);
-    for (; reading.next(arrival) == Inbox::Look::kSomething; ++read) {
+    ReadBatch reading(pair.in, expected.lock);
+    for (; reading.next(arrival) == Inbox::Peek::kMessage; ++read) {
       reading.pop();
       while (random() % 4 != 0 && put_once(random() % 2 * size)) {
       }
@@ -198,19 +198,19 @@ TEST(Reading, LeavesNothingThatWasThereWhenItBegan) {
   }
 }
 
-TEST(Ring, GivesCreditForWhatWasTaken) {
+TEST(Ring, ReturnsWindowSpace) {
   Pair pair;
   pair.out.open();
   EXPECT_FALSE(pair.out.take_credit(kEagerLimit + 1));
   uint64_t count = 0;
   while (pair.out.take_credit(1000)) ++count;
   EXPECT_EQ(count, kWindow / (1000 + kOverhead));
-  pair.in.give_credit(1000);
+  pair.in.return_credits(1000);
   EXPECT_TRUE(pair.out.take_credit(1000));
   EXPECT_FALSE(pair.out.take_credit(1000));
 }
 
-TEST(Ring, TakesCreditBackForWhatWasNotSent) {
+TEST(Ring, ReturnsUnusedWindowSpace) {
   Pair pair;
   while (pair.out.take_credit(1000)) {
   }
@@ -219,43 +219,43 @@ TEST(Ring, TakesCreditBackForWhatWasNotSent) {
   EXPECT_FALSE(pair.out.take_credit(1000));
 }
 
-TEST(Ring, RefusesWhatExceedsTheWindow) {
+TEST(Ring, RejectsDataBeyondTheWindow) {
   Pair pair;
   pair.out.open();
   const char bytes[kHeadData] = {};
   Arrival arrival;
   for (uint64_t count = 0; count < kWindow / (kHeadData + kOverhead); ++count) {
     ASSERT_TRUE(pair.out.put_inline(1, bytes, kHeadData));
-    ASSERT_EQ(pair.in.look(arrival), Inbox::Look::kSomething);
+    ASSERT_EQ(pair.in.peek(arrival), Inbox::Peek::kMessage);
     pair.in.pop();
     pair.in.release();
   }
   ASSERT_TRUE(pair.out.put_inline(1, bytes, kHeadData));
-  EXPECT_EQ(pair.in.look(arrival), Inbox::Look::kNonsense);
-  pair.in.give_credit(kHeadData);
-  EXPECT_EQ(pair.in.look(arrival), Inbox::Look::kSomething);
+  EXPECT_EQ(pair.in.peek(arrival), Inbox::Peek::kMalformed);
+  pair.in.return_credits(kHeadData);
+  EXPECT_EQ(pair.in.peek(arrival), Inbox::Peek::kMessage);
 }
 
-// A peer may write what it likes; nothing is believed that would reach outside.
-TEST(Ring, RefusesNonsense) {
+// Data written by a malicious peer never lead outside the channel.
+TEST(Ring, RejectsMalformedHeads) {
   const auto look_at = [](uint32_t word) {
     Pair pair;
     pair.out.open();
     pair.channel.heads[0].kind_and_length = word;
-    pair.channel.heads[0].turn.store(1);
+    pair.channel.heads[0].sequence.store(1);
     Arrival arrival;
-    return pair.in.look(arrival);
+    return pair.in.peek(arrival);
   };
   const auto word = [](Kind kind, uint64_t length) {
     return static_cast<uint32_t>(kind) | static_cast<uint32_t>(length << 8);
   };
-  EXPECT_EQ(look_at(word(Kind::kInline, kHeadData)), Inbox::Look::kSomething);
-  EXPECT_EQ(look_at(word(Kind::kInline, kHeadData + 1)), Inbox::Look::kNonsense);
-  EXPECT_EQ(look_at(word(Kind::kEager, kEagerLimit + 1)), Inbox::Look::kNonsense);
-  EXPECT_EQ(look_at(word(Kind::kData, kPiece + 1)), Inbox::Look::kNonsense);
-  EXPECT_EQ(look_at(word(Kind::kData, 0xffffff)), Inbox::Look::kNonsense);
-  EXPECT_EQ(look_at(0), Inbox::Look::kNonsense);
-  EXPECT_EQ(look_at(99), Inbox::Look::kNonsense);
+  EXPECT_EQ(look_at(word(Kind::kInline, kHeadData)), Inbox::Peek::kMessage);
+  EXPECT_EQ(look_at(word(Kind::kInline, kHeadData + 1)), Inbox::Peek::kMalformed);
+  EXPECT_EQ(look_at(word(Kind::kEager, kEagerLimit + 1)), Inbox::Peek::kMalformed);
+  EXPECT_EQ(look_at(word(Kind::kData, kPiece + 1)), Inbox::Peek::kMalformed);
+  EXPECT_EQ(look_at(word(Kind::kData, 0xffffff)), Inbox::Peek::kMalformed);
+  EXPECT_EQ(look_at(0), Inbox::Peek::kMalformed);
+  EXPECT_EQ(look_at(99), Inbox::Peek::kMalformed);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Receives of any tag, messages that are probed, and notices.
+// Any-tag receives, probed messages and completion notices.
 #include <atomic>
 
 #include "fabric.hpp"
@@ -11,8 +11,8 @@ namespace {
 constexpr uint64_t kLargeBytes = kEagerLimit * 10;
 constexpr uint64_t kMoreThanAChannel = kPiece * 40;
 
-// Two ranks on this thread; `param`: whether messages are read in the sender's process.
-class Held : public testing::TestWithParam<bool> {
+// Two ranks on this thread. Parameter: read messages in the sender's process.
+class Probed : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (GetParam() && !may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
@@ -22,7 +22,7 @@ class Held : public testing::TestWithParam<bool> {
     fill(bytes, name);
     return bytes;
   }
-  // NULL: there is none yet.
+  // Returns null if there is no message.
   bp_message* probe(int32_t peer, uint64_t tag) { return there_.messages.probe(peer, tag, result_); }
   std::unique_ptr<sdk::Work> recv(bp_message* message, std::vector<std::byte>& bytes, bp_result* result = nullptr,
                                   uint64_t flags = 0) {
@@ -43,13 +43,13 @@ class Held : public testing::TestWithParam<bool> {
       return why.status();
     }
   }
-  // The status of what submit says, or of the work when the other rank has moved on, too.
+  // The status of submit, or of the work after progress on the other rank.
   int32_t end_of_recv(bp_message* message, std::vector<std::byte>& bytes) {
     try {
       const auto work = recv(message, bytes);
       int32_t status = BP_AGAIN;
       EXPECT_TRUE(
-          eventually([&] { return here_.messages.move_on(Look::kFull), (status = end_of(work.get())) != BP_AGAIN; }));
+          eventually([&] { return here_.messages.poll(Poll::kFull), (status = end_of(work.get())) != BP_AGAIN; }));
       return status;
     } catch (const sdk::Failure& why) {
       return why.status();
@@ -57,21 +57,21 @@ class Held : public testing::TestWithParam<bool> {
   }
   bool both_end(sdk::Work* one, sdk::Work* two) {
     return eventually([&] {
-      const bool is_done = end_of(one) == BP_OK;  // either moves its rank on
+      const bool is_done = end_of(one) == BP_OK;  // each test makes progress on its rank
       return end_of(two) == BP_OK && is_done;
     });
   }
 
   const Memory memory_{2};
   const Cma cma_ = GetParam() ? Cma::kOn : Cma::kOff;
-  Rank here_{memory_.view, 0, 2, Patience{0, 0}, nullptr, cma_};
-  Rank there_{memory_.view, 1, 2, Patience{0, 0}, nullptr, cma_};
+  Rank here_{memory_.view, 0, 2, WaitPolicy{0, 0}, nullptr, cma_};
+  Rank there_{memory_.view, 1, 2, WaitPolicy{0, 0}, nullptr, cma_};
   bp_result result_ = {sizeof(bp_result), -1, 0, 0};
 };
-INSTANTIATE_TEST_SUITE_P(Cma, Held, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Cma, Probed, testing::Bool(),
                          [](const auto& test) { return test.param ? "ReadInTheProcess" : "Sent"; });
 
-TEST_P(Held, AnyTagTakesTheOldestOfAllTagsOfUsers) {
+TEST_P(Probed, AnyTagMatchesTheOldestUserTag) {
   const auto small = filled(40, 1), large = filled(kLargeBytes, 2);
   const std::vector<uint64_t> tags = {7, 3, 4000000000, 3};
   EXPECT_EQ(here_.send(1, BP_TAG_INTERNAL | 9, small.data(), small.size()), nullptr);
@@ -88,10 +88,10 @@ TEST_P(Held, AnyTagTakesTheOldestOfAllTagsOfUsers) {
   EXPECT_EQ(probe(0, BP_ANY_TAG), nullptr) << "the core's is none of them";
 }
 
-TEST_P(Held, AReceiveThatWaitsTakesAnyTag) {
-  for (const Patience patience : {Patience{0, 0}, Patience{20'000, 0}, Patience{0, 200'000}}) {
+TEST_P(Probed, WaitingReceiveMatchesAnyTag) {
+  for (const WaitPolicy policy : {WaitPolicy{0, 0}, WaitPolicy{20'000, 0}, WaitPolicy{0, 200'000}}) {
     const Memory memory(2);
-    run_ranks(memory, 2, patience, [](Rank& rank) {
+    run_ranks(memory, 2, policy, [](Rank& rank) {
       for (uint64_t round = 0; round < 200; ++round) {
         std::vector<std::byte> bytes(40);
         if (rank.id == 0) {
@@ -108,12 +108,12 @@ TEST_P(Held, AReceiveThatWaitsTakesAnyTag) {
   }
 }
 
-TEST_P(Held, AProbedMessageIsReceivedAndTheNextGoesToOthers) {
+TEST_P(Probed, ProbedMessageIsReservedForItsReceive) {
   EXPECT_EQ(probe(0, 5), nullptr);
   for (const uint64_t size : {uint64_t{0}, uint64_t{40}, kEagerLimit, kLargeBytes, kMoreThanAChannel}) {
     const auto first = filled(size, 1), second = filled(size, 2);
     const auto sent = here_.send(1, 5, first.data(), size);
-    const auto sent_too = here_.send(1, 5, second.data(), size);
+    const auto sent_second = here_.send(1, 5, second.data(), size);
     bp_message* const message = probe(BP_ANY_SOURCE, BP_ANY_TAG);
     ASSERT_NE(message, nullptr);
     EXPECT_EQ(result_.source, 0);
@@ -121,7 +121,7 @@ TEST_P(Held, AProbedMessageIsReceivedAndTheNextGoesToOthers) {
     EXPECT_EQ(result_.bytes, size);
     std::vector<std::byte> one(size), two(size);
     const auto other = there_.recv(0, 5, two.data(), size);
-    EXPECT_TRUE(both_end(other.get(), sent_too.get()));
+    EXPECT_TRUE(both_end(other.get(), sent_second.get()));
     EXPECT_TRUE(is_filled(two, size, 2)) << size;
     bp_result result = {sizeof(bp_result), -1, 0, 0};
     const auto received = recv(message, one, &result);
@@ -132,7 +132,7 @@ TEST_P(Held, AProbedMessageIsReceivedAndTheNextGoesToOthers) {
   }
 }
 
-TEST_P(Held, ADroppedMessageIsDoneForItsSender) {
+TEST_P(Probed, DroppingCompletesTheSend) {
   const auto large = filled(kLargeBytes, 1);
   for (Rank* const from : {&here_, &there_}) {  // another rank, and itself
     const auto sent = from->send(1, 5, large.data(), kLargeBytes);
@@ -144,7 +144,7 @@ TEST_P(Held, ADroppedMessageIsDoneForItsSender) {
   }
 }
 
-TEST_P(Held, DroppedMessagesMakeRoomForOthers) {
+TEST_P(Probed, DroppingReturnsWindowSpace) {
   const auto bytes = filled(kEagerLimit, 1);
   for (uint64_t i = 0; i < 4 * kWindow / kEagerLimit; ++i) {
     ASSERT_EQ(here_.send(1, 5, bytes.data(), bytes.size()), nullptr) << i;
@@ -154,7 +154,7 @@ TEST_P(Held, DroppedMessagesMakeRoomForOthers) {
   }
 }
 
-TEST_P(Held, WhatItsSenderCancelsWhileItIsHeldCannotBeReceived) {
+TEST_P(Probed, SenderMayCancelAProbedMessage) {
   auto large = filled(kLargeBytes, 1);
   const auto next = filled(40, 3);
   std::vector<std::byte> bytes(kLargeBytes);
@@ -165,9 +165,9 @@ TEST_P(Held, WhatItsSenderCancelsWhileItIsHeldCannotBeReceived) {
       ASSERT_NE(message, nullptr);
       sent->cancel();
       EXPECT_EQ(end_of(sent.get()), BP_CANCELLED);
-      std::fill(large.begin(), large.end(), std::byte{});  // it is the sender's again
+      std::fill(large.begin(), large.end(), std::byte{});  // owned by the sender again
       EXPECT_EQ(here_.send(1, 5, next.data(), next.size()), nullptr);
-      if (is_seen) there_.messages.move_on(Look::kFull);
+      if (is_seen) there_.messages.poll(Poll::kFull);
       EXPECT_EQ(end_of_recv(message, bytes), BP_CANCELLED);
       const auto received = there_.recv(0, 5, bytes.data(), bytes.size());
       EXPECT_TRUE(both_end(received.get(), nullptr));
@@ -177,21 +177,21 @@ TEST_P(Held, WhatItsSenderCancelsWhileItIsHeldCannotBeReceived) {
   }
 }
 
-// A receive gives up amid its message, which is probed then.
-TEST_P(Held, AMessageOfWhichAPartHasComeIsHeld) {
+// A receive is cancelled while its message arrives; the rest is probed.
+TEST_P(Probed, ProbesAPartlyReceivedMessage) {
   const auto data = filled(kMoreThanAChannel, 1);
   for (const bool is_dropped : {false, true}) {
     const auto sent = here_.send(1, 5, data.data(), data.size());
     std::vector<std::byte> first(data.size()), bytes(data.size());
-    const auto given_up = there_.recv(0, 5, first.data(), first.size());
-    here_.messages.move_on(Look::kFull);
-    given_up->cancel();
+    const auto cancelled = there_.recv(0, 5, first.data(), first.size());
+    here_.messages.poll(Poll::kFull);
+    cancelled->cancel();
     bp_message* const message = probe(0, 5);
     ASSERT_NE(message, nullptr);
     EXPECT_EQ(result_.bytes, data.size());
     if (is_dropped) {
       there_.messages.drop(message);
-      EXPECT_TRUE(eventually([&] { return there_.messages.move_on(Look::kFull), end_of(sent.get()) == BP_OK; }));
+      EXPECT_TRUE(eventually([&] { return there_.messages.poll(Poll::kFull), end_of(sent.get()) == BP_OK; }));
       continue;
     }
     const auto received = recv(message, bytes);
@@ -200,7 +200,7 @@ TEST_P(Held, AMessageOfWhichAPartHasComeIsHeld) {
   }
 }
 
-TEST_P(Held, OfARankThatIsGoneWhatHasArrivedIsReceived) {
+TEST_P(Probed, ReceivesWhatALostRankHasSent) {
   const auto small = filled(40, 1), large = filled(kLargeBytes, 2);
   EXPECT_EQ(here_.send(1, 1, small.data(), small.size()), nullptr);
   const auto sent = here_.send(1, 2, large.data(), kLargeBytes);
@@ -208,7 +208,7 @@ TEST_P(Held, OfARankThatIsGoneWhatHasArrivedIsReceived) {
   bp_message* const promised = probe(0, 2);
   here_.peers.leave();
   std::vector<std::byte> bytes(kLargeBytes);
-  there_.messages.move_on(Look::kFull);
+  there_.messages.poll(Poll::kFull);
   EXPECT_EQ(end_of_recv(promised, bytes), BP_PEER_LOST);
   EXPECT_EQ(end_of_recv(whole, bytes), BP_OK);
   EXPECT_TRUE(is_filled(bytes, 40, 1));
@@ -216,33 +216,33 @@ TEST_P(Held, OfARankThatIsGoneWhatHasArrivedIsReceived) {
   EXPECT_THROW(probe(BP_ANY_SOURCE, 1), sdk::Failure) << "nobody is left";
 }
 
-TEST_P(Held, AnAbortEndsWhatIsHeld) {
+TEST_P(Probed, AbortFailsProbedMessages) {
   const auto large = filled(kLargeBytes, 2);
   const auto sent = there_.send(1, 2, large.data(), kLargeBytes);
   bp_message* const one = probe(1, 2);
-  const auto sent_too = there_.send(1, 2, large.data(), kLargeBytes);
+  const auto sent_second = there_.send(1, 2, large.data(), kLargeBytes);
   bp_message* const two = probe(1, 2);
-  there_.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
+  there_.waiter.abort(sdk::Failure(BP_TIMEOUT, "over"));
   std::vector<std::byte> bytes(kLargeBytes);
   EXPECT_EQ(end_of_recv(one, bytes), BP_TIMEOUT);
   EXPECT_EQ(end_of(sent.get()), BP_TIMEOUT);
   there_.messages.drop(two);
-  EXPECT_EQ(end_of(sent_too.get()), BP_TIMEOUT);
+  EXPECT_EQ(end_of(sent_second.get()), BP_TIMEOUT);
   EXPECT_THROW(probe(1, 2), sdk::Failure);
 }
 
-// Counts how often it was told.
-struct Told {
+// Counts the notices.
+struct NoticeCounter {
   sdk::Notice notice() {
-    return {[](void* to) { ++static_cast<Told*>(to)->times; }, this};
+    return {[](void* to) { ++static_cast<NoticeCounter*>(to)->times; }, this};
   }
   std::atomic<int> times = 0;
 };
 
-TEST_P(Held, WorksTellOfTheirEndOnceWithoutACall) {
+TEST_P(Probed, NoticesAreGivenOnceWithoutPolling) {
   const auto large = filled(kLargeBytes, 1);
   std::vector<std::byte> bytes(kLargeBytes);
-  Told sent_told, received_told, late;
+  NoticeCounter sent_told, received_told, late;
   auto received = there_.recv(0, 5, bytes.data(), kLargeBytes);
   EXPECT_TRUE(received->on_end(received_told.notice()));
   EXPECT_EQ(received_told.times, 0);
@@ -262,21 +262,21 @@ TEST_P(Held, WorksTellOfTheirEndOnceWithoutACall) {
   EXPECT_EQ(sent_told.times + received_told.times + late.times, 3);
 }
 
-TEST_P(Held, WorksTellOfAnAbortWithoutACall) {
+TEST_P(Probed, NoticesAreGivenOnAbort) {
   std::vector<std::byte> bytes(kLargeBytes);
   for (const bool before : {true, false}) {
     const Memory memory(2);
-    Rank rank(memory.view, 0, 2, Patience{0, 0}, nullptr, Cma::kOff);
-    Told told[3];
+    Rank rank(memory.view, 0, 2, WaitPolicy{0, 0}, nullptr, Cma::kOff);
+    NoticeCounter told[3];
     const std::unique_ptr<sdk::Work> works[] = {rank.recv(1, 5, bytes.data(), kLargeBytes),
                                                 rank.recv(0, 5, bytes.data(), kLargeBytes),
                                                 rank.send(1, 5, bytes.data(), kLargeBytes)};
     if (!before) {
-      rank.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
-      rank.messages.stop();  // its thread has done its last act
+      rank.waiter.abort(sdk::Failure(BP_TIMEOUT, "over"));
+      rank.messages.stop();  // its thread has completed the operations
     }
     for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(works[i]->on_end(told[i].notice()));
-    if (before) rank.waiting.abort(sdk::Failure(BP_TIMEOUT, "over"));
+    if (before) rank.waiter.abort(sdk::Failure(BP_TIMEOUT, "over"));
     for (size_t i = 0; i < 3; ++i) {
       EXPECT_TRUE(eventually([&] { return told[i].times == 1; })) << i;
       EXPECT_EQ(end_of(works[i].get()), BP_TIMEOUT);
@@ -284,11 +284,11 @@ TEST_P(Held, WorksTellOfAnAbortWithoutACall) {
   }
 }
 
-// Whoever sees the end releases the work at once, while another thread, which has ended it, is still about to tell.
-TEST_P(Held, AReleasedWorkHasTold) {
+// A work may be released as soon as it is complete, while another thread is about to give its notice.
+TEST_P(Probed, ReleaseWaitsForTheNotice) {
   constexpr uint64_t kRounds = 300;
   const Memory memory(2);
-  run_ranks(memory, 2, Patience{20'000, 0}, [](Rank& rank) {
+  run_ranks(memory, 2, WaitPolicy{20'000, 0}, [](Rank& rank) {
     std::vector<std::byte> bytes(40), end(40);
     if (rank.id == 0) {
       for (uint64_t round = 0; round <= kRounds; ++round) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Processes that meet through a file store: in one place, in pid namespaces of their own, and as if on other hosts.
+// Processes that attach through a file store: on one host, in separate pid namespaces, and as if on other hosts.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -17,7 +17,7 @@
 namespace backplane::shm::test {
 namespace {
 
-// The same all_reduce over and over, until rank 2 is killed amid one of them.
+// Repeats an all_reduce until rank 2 is killed in one of them.
 std::string outlive_rank_2(const Place& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
@@ -26,7 +26,7 @@ std::string outlive_rank_2(const Place& place, int rank, const std::string& back
     if (!shared.native()) return "no memory of its own";
     for (int round = 0;; ++round) {
       if (rank == 2 && round == 20) {
-        std::thread([] { raise(SIGKILL); }).detach();  // while the next ones are under way
+        std::thread([] { raise(SIGKILL); }).detach();  // while later ones are in progress
       }
       group.all_reduce(shared);
     }
@@ -35,7 +35,7 @@ std::string outlive_rank_2(const Place& place, int rank, const std::string& back
   }
 }
 
-// Large messages in a ring, in ordinary memory.
+// Large messages around a ring, in ordinary memory.
 std::string pass_around(const Place& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
@@ -54,7 +54,7 @@ std::string pass_around(const Place& place, int rank, const std::string& backend
   }
 }
 
-// The same until rank 2 is killed amid one of them.
+// The same until rank 2 is killed.
 std::string pass_around_without_rank_2(const Place& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
@@ -71,7 +71,7 @@ std::string pass_around_without_rank_2(const Place& place, int rank, const std::
   }
 }
 
-// Ordinary buffers, gathered until rank 2 is killed amid it.
+// Gathers ordinary buffers until rank 2 is killed.
 std::string gather_without_rank_2(const Place& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
@@ -96,8 +96,8 @@ std::vector<std::string> shared_files() {
   return names;
 }
 
-// Tests that run beside this one have files there, too, though not for long.
-bool nothing_stays() {
+// Concurrent tests have files there as well, for a short time.
+bool leaves_nothing() {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   for (const std::string& name : shared_files()) {
     while (std::filesystem::exists("/dev/shm/" + name)) {
@@ -108,57 +108,57 @@ bool nothing_stays() {
   return true;
 }
 
-TEST(ShmMeeting, OneHost) {
+TEST(ShmSegment, OneHost) {
   const Place place;
   EXPECT_EQ(run(place, [](int) { return true; }), std::vector<std::string>(3, "right"));
-  EXPECT_TRUE(nothing_stays());
+  EXPECT_TRUE(leaves_nothing());
 }
 
-// Their process ids mean nothing to each other, so that they meet in /dev/shm.
-TEST(ShmMeeting, PidNamespacesOfTheirOwn) {
+// Process ids differ between the namespaces, so they attach through /dev/shm.
+TEST(ShmSegment, SeparatePidNamespaces) {
   const Place place;
-  const auto said = run(place, [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; });
-  if (said.empty()) GTEST_SKIP() << "no permission for a pid namespace";
-  for (const std::string& each : said) EXPECT_EQ(each, "right");
-  EXPECT_TRUE(nothing_stays());
+  const auto value = run(place, [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; });
+  if (value.empty()) GTEST_SKIP() << "no permission for a pid namespace";
+  for (const std::string& each : value) EXPECT_EQ(each, "right");
+  EXPECT_TRUE(leaves_nothing());
 }
 
-TEST(ShmMeeting, OtherHost) {
+TEST(ShmSegment, OtherHost) {
   const Place place;
-  const auto said = run(place, [&place](int rank) { return rank != 2 || move_to_another_host(place); });
-  if (said.empty()) GTEST_SKIP() << "no permission for a mount namespace";
-  for (const std::string& each : said) {
-    EXPECT_NE(each.find("rank 2 runs on another one than rank 0"), std::string::npos) << each;
+  const auto value = run(place, [&place](int rank) { return rank != 2 || move_to_another_host(place); });
+  if (value.empty()) GTEST_SKIP() << "no permission for a mount namespace";
+  for (const std::string& each : value) {
+    EXPECT_NE(each.find("rank 2 runs on another host than rank 0"), std::string::npos) << each;
   }
 }
 
-// Whoever shares neither process ids nor /dev/shm cannot join, and says so.
-TEST(ShmMeeting, NothingShared) {
+// A rank that shares neither process ids nor /dev/shm cannot join and reports why.
+TEST(ShmSegment, NothingInCommon) {
   const Place place;
-  const auto said = run(place, [](int rank) {
+  const auto value = run(place, [](int rank) {
     return rank != 2 || (unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 &&
                          mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
                          mount("none", "/dev/shm", "tmpfs", 0, nullptr) == 0);
   });
-  if (said.empty()) GTEST_SKIP() << "no permission for namespaces";
-  for (const std::string& each : said) EXPECT_NE(each.find("rank 2 can open neither"), std::string::npos) << each;
-  EXPECT_TRUE(nothing_stays());
+  if (value.empty()) GTEST_SKIP() << "no permission for namespaces";
+  for (const std::string& each : value) EXPECT_NE(each.find("rank 2 can open neither"), std::string::npos) << each;
+  EXPECT_TRUE(leaves_nothing());
 }
 
-TEST(ShmMeeting, NothingStaysOfARankThatIsKilledWithBuffersOfItsOwn) {
+TEST(ShmSegment, KilledRankLeavesNothingBehind) {
   const Place place;
-  const auto said = run(
+  const auto value = run(
       place, [](int) { return true; }, "shm", outlive_rank_2);
   for (size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_NE(said[rank].find("rank 2"), std::string::npos) << said[rank];
-    EXPECT_NE(said[rank].find("is lost"), std::string::npos) << said[rank];
+    EXPECT_NE(value[rank].find("rank 2"), std::string::npos) << value[rank];
+    EXPECT_NE(value[rank].find("is lost"), std::string::npos) << value[rank];
   }
-  EXPECT_EQ(said[2], "");
-  EXPECT_TRUE(nothing_stays());
+  EXPECT_EQ(value[2], "");
+  EXPECT_TRUE(leaves_nothing());
 }
 
-// Rank 0 finds no room for heaps: all work as ever, in ordinary memory.
-TEST(ShmMeeting, LimitsLeaveOrdinaryMemory) {
+// Without room for heaps on rank 0, all ranks use ordinary memory.
+TEST(ShmSegment, LimitsFallBackToOrdinaryMemory) {
   for (const auto limited : {RLIMIT_FSIZE, RLIMIT_AS}) {
     const Place place;
     const auto prepare = [limited](int) {
@@ -169,8 +169,8 @@ TEST(ShmMeeting, LimitsLeaveOrdinaryMemory) {
   }
 }
 
-// Nor does one that could not map what others allocate: for it nobody has heaps.
-TEST(ShmMeeting, LimitsOfOneRankLeaveAllOrdinaryMemory) {
+// If one rank cannot map heaps, no rank has them.
+TEST(ShmSegment, LimitsOfOneRankApplyToAll) {
   const Place place;
   const auto prepare = [](int rank) {
     const rlimit enough = {UINT64_C(4) << 30, UINT64_C(4) << 30};
@@ -179,7 +179,7 @@ TEST(ShmMeeting, LimitsOfOneRankLeaveAllOrdinaryMemory) {
   EXPECT_EQ(run(place, prepare), std::vector<std::string>(3, "right, but ordinary"));
 }
 
-// A /dev/shm with little room, for this process and its children.
+// A small /dev/shm for this process and its children.
 class SmallSharedMemory {
  public:
   explicit SmallSharedMemory(const char* size)
@@ -197,25 +197,23 @@ class SmallSharedMemory {
   const bool is_there_;
 };
 
-// An error on all ranks, and no signal: whether the first page is missing, or the places of rank 0, or those of the
-// ranks that come later.
-TEST(ShmMeeting, NoMemoryLeft) {
+// An error on all ranks and no signal, whether memory runs out at the first page, for rank 0, or for later ranks.
+TEST(ShmSegment, NoMemoryLeft) {
   for (const char* const size : {"size=4k", "size=64k", "size=800k"}) {
     const SmallSharedMemory small(size);
     if (!small.is_there()) GTEST_SKIP() << "no permission for a mount namespace";
     const Place place;
-    const auto said = run(place, [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; });
-    if (said.empty()) GTEST_SKIP() << "no permission for a pid namespace";
-    for (const std::string& each : said) EXPECT_NE(each.find("no memory for"), std::string::npos) << size << each;
-    EXPECT_TRUE(nothing_stays());
+    const auto value = run(place, [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; });
+    if (value.empty()) GTEST_SKIP() << "no permission for a pid namespace";
+    for (const std::string& each : value) EXPECT_NE(each.find("no memory for"), std::string::npos) << size << each;
+    EXPECT_TRUE(leaves_nothing());
   }
 }
 
 bool answer_reads_with(unsigned action) { return answer_with(action, SYS_process_vm_readv); }
 
-// Large messages arrive wherever they are allowed to be read, by all, by some or by nobody; on those of the hosts that
-// can be made here.
-TEST(ShmMeeting, LargeMessages) {
+// Large messages arrive whether all, some or no ranks may read other processes.
+TEST(ShmSegment, LargeMessages) {
   const std::vector<std::function<bool(int)>> hosts = {
       [](int) { return true; },
       [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; },
@@ -226,35 +224,35 @@ TEST(ShmMeeting, LargeMessages) {
   for (const char* const backend : {"shm", "shm?cma=on", "shm?cma=off"}) {
     for (const auto& prepare : hosts) {
       const Place place;
-      for (const std::string& said : run(place, prepare, backend, pass_around)) EXPECT_EQ(said, "right") << backend;
+      for (const std::string& value : run(place, prepare, backend, pass_around)) EXPECT_EQ(value, "right") << backend;
     }
   }
-  EXPECT_TRUE(nothing_stays());
+  EXPECT_TRUE(leaves_nothing());
 }
 
-// Rank 1 does not survive it.
-TEST(ShmMeeting, LargeMessagesAreReadWhereThatIsOn) {
+// Rank 1 is killed.
+TEST(ShmSegment, LargeMessagesWithCmaOn) {
   const auto fragile = [](int rank) { return rank != 1 || answer_reads_with(SECCOMP_RET_KILL_PROCESS); };
   const Place on;
-  const auto said = run(on, fragile, "shm?cma=on", pass_around);
-  if (said.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
+  const auto value = run(on, fragile, "shm?cma=on", pass_around);
+  if (value.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
   const Place off;
   EXPECT_EQ(run(off, fragile, "shm?cma=off", pass_around), std::vector<std::string>(3, "right"));
-  EXPECT_EQ(said[1], "");
-  EXPECT_NE(said[0].find("rank 1"), std::string::npos) << said[0];
+  EXPECT_EQ(value[1], "");
+  EXPECT_NE(value[0].find("rank 1"), std::string::npos) << value[0];
 }
 
-TEST(ShmMeeting, RanksThatAreKilledWhileOthersReadInThemAreLost) {
+TEST(ShmSegment, RankKilledWhileItIsReadIsLost) {
   for (const auto part : {pass_around_without_rank_2, gather_without_rank_2}) {
     for (const char* const backend : {"shm?cma=on", "shm?cma=off"}) {
       const Place place;
-      const auto said = run(
+      const auto value = run(
           place, [](int) { return true; }, backend, part);
       for (size_t rank = 0; rank < 2; ++rank) {
-        EXPECT_NE(said[rank].find("rank 2"), std::string::npos) << said[rank];
-        EXPECT_NE(said[rank].find("is lost"), std::string::npos) << said[rank];
+        EXPECT_NE(value[rank].find("rank 2"), std::string::npos) << value[rank];
+        EXPECT_NE(value[rank].find("is lost"), std::string::npos) << value[rank];
       }
-      EXPECT_EQ(said[2], "");
+      EXPECT_EQ(value[2], "");
     }
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "helper.hpp"
+#include "progress_thread.hpp"
 
 #include <chrono>
 
@@ -8,12 +8,12 @@
 namespace backplane::shm {
 namespace {
 
-constexpr auto kHelperPause = std::chrono::milliseconds(1);
-constexpr int kIdleLooks = 100;  // looks without anything in flight, after which the thread sleeps
+constexpr auto kPollInterval = std::chrono::milliseconds(1);
+constexpr int kIdlePolls = 100;  // polls without operations in flight, after which the thread sleeps
 
 }  // namespace
 
-void Helper::begin() {
+void ProgressThread::operation_started() {
   if (!is_started_.load()) {
     const std::lock_guard lock(mutex_);
     if (!is_started_.load() && !stopping_.load()) {
@@ -24,8 +24,8 @@ void Helper::begin() {
           run();
           return BP_OK;
         });
-        if (status != BP_OK) waiting_.abort(sdk::Failure(why));
-        if (waiting_.aborted() && aborted_) aborted_();
+        if (status != BP_OK) waiter_.abort(sdk::Failure(why));
+        if (waiter_.aborted() && aborted_) aborted_();
       });
       is_started_.store(true);
     }
@@ -36,43 +36,43 @@ void Helper::begin() {
   changed_.notify_all();
 }
 
-void Helper::stop() {
+void ProgressThread::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_.store(true);
     changed_.notify_all();
   }
-  waiting_.wake();
+  waiter_.wake();
   if (thread_.joinable()) thread_.join();
 }
 
-void Helper::run() {
+void ProgressThread::run() {
   uint64_t seen = 0;
   int idle = 0;
-  while (!stopping_.load() && !waiting_.aborted()) {
+  while (!stopping_.load() && !waiter_.aborted()) {
     {
       std::unique_lock lock(mutex_);
-      if (idle >= kIdleLooks) {
+      if (idle >= kIdlePolls) {
         is_idle_.store(true);
-        changed_.wait(lock, [this] { return stopping_.load() || waiting_.aborted() || in_flight_.load() > 0; });
+        changed_.wait(lock, [this] { return stopping_.load() || waiter_.aborted() || in_flight_.load() > 0; });
         is_idle_.store(false);
         idle = 0;
       } else {
-        changed_.wait_for(lock, kHelperPause, [this] { return stopping_.load(); });
+        changed_.wait_for(lock, kPollInterval, [this] { return stopping_.load(); });
       }
     }
     idle = in_flight_.load() > 0 ? 0 : idle + 1;
-    const uint64_t drives = waiting_.drives();
-    if (idle == 0 && drives == seen && waiting_.drivers() == 0) drive();
+    const uint64_t drives = waiter_.drives();
+    if (idle == 0 && drives == seen && waiter_.drivers() == 0) drive();
     seen = drives;
   }
 }
 
-void Helper::drive() {
-  const uint64_t drives = waiting_.drives();
-  waiting_.sleep_until([this, drives] {
+void ProgressThread::drive() {
+  const uint64_t drives = waiter_.drives();
+  waiter_.sleep_until([this, drives] {
     progress_();
-    return stopping_.load() || in_flight_.load() == 0 || waiting_.drives() != drives || waiting_.drivers() > 0;
+    return stopping_.load() || in_flight_.load() == 0 || waiter_.drives() != drives || waiter_.drivers() > 0;
   });
 }
 

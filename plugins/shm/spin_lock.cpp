@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "brief_lock.hpp"
+#include "spin_lock.hpp"
 
 #include <sched.h>
 #include <time.h>
 
-#include "waiting.hpp"
+#include "progress.hpp"
 
 namespace backplane::shm {
 namespace {
 
 constexpr int kPolls = 100;
-constexpr int kYields = 100;  // a holder of lower priority never runs while somebody only yields
-constexpr timespec kMoment = {0, 50'000};
+constexpr int kYields = 100;  // afterwards sleep: yielding would starve a holder of lower priority
+constexpr timespec kSleep = {0, 50'000};
 
 }  // namespace
 
-void BriefLock::wait() noexcept {
+void SpinLock::wait() noexcept {
   waiters_.fetch_add(1, std::memory_order_relaxed);
   for (int i = 0; !try_lock(); ++i) {
     if (i < kPolls) {
@@ -23,7 +23,7 @@ void BriefLock::wait() noexcept {
     } else if (i < kPolls + kYields) {
       ::sched_yield();
     } else {
-      ::nanosleep(&kMoment, nullptr);
+      ::nanosleep(&kSleep, nullptr);
     }
   }
   waiters_.fetch_sub(1, std::memory_order_relaxed);

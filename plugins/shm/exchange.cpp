@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange.hpp"
+
+namespace backplane::shm {
+namespace {
+
+// Bytes of each block per step.
+uint64_t stride_of(uint64_t size, uint64_t parts, bool from_one) {
+  // Data of a single rank pass in two halves: the others copy one while it publishes the next.
+  const uint64_t max_size = from_one ? std::max((size + 1) / 2, kEagerLimit) : size;
+  return part_of_slot(parts, std::min(max_size, size));
+}
+
+}  // namespace
+
+void Collectives::exchange(const Call& call, const Pattern& pattern) {
+  const uint64_t parts = pattern.each ? static_cast<uint64_t>(world_size_) : 1;
+  if (pattern.size * parts < ZeroCopy::kMinBytes) return exchange_in_one_step(call, pattern);
+  Exchange(this, call, pattern).run();
+}
+
+// Small data in one step, never exposed.
+void Collectives::exchange_in_one_step(const Call& call, const Pattern& pattern) {
+  if (pattern.size == 0) return;
+  const uint64_t parts = pattern.each ? static_cast<uint64_t>(world_size_) : 1;
+  const uint64_t published = pattern.size * parts;
+  const uint32_t step = steps_.begin(call.context);
+  std::byte* const slot = steps_.own_data(step, published);
+  for (uint64_t part = 0; pattern.publishes(rank_) && part < parts; ++part) {
+    if (pattern.each && static_cast<int32_t>(part) == rank_) continue;
+    const Block block = pattern.mine(static_cast<int32_t>(part));
+    copy(slot + part * pattern.size, block.data, std::min(pattern.size, block.size));
+  }
+  steps_.publish(step, call.context);
+  if (!pattern.reads(rank_)) return steps_.prefetch_next(published);
+  if (!pattern.each) copy(pattern.own.data, pattern.mine(0).data, std::min(pattern.size, pattern.own.size));
+  const uint64_t before = pattern.each ? static_cast<uint64_t>(rank_) * pattern.size : 0;
+  for (const int32_t from : others_) {
+    if (!pattern.publishes(from)) continue;
+    const OutputBlock room = pattern.theirs(from);
+    copy(room.data, steps_.wait_for(from, step, published, call.context) + before, std::min(pattern.size, room.size));
+  }
+  if (pattern.each) copy(pattern.own.data, pattern.mine(rank_).data, std::min(pattern.size, pattern.own.size));
+  if (pattern.publishes(rank_)) steps_.prefetch_next(published);
+}
+
+Collectives::Exchange::Exchange(Collectives* collectives, const Call& call, const Pattern& pattern)
+    : all_(*collectives),
+      call_(call),
+      pattern_(pattern),
+      parts_(pattern.each ? static_cast<uint64_t>(all_.world_size_) : 1),
+      stride_(stride_of(pattern.size, pattern.each ? parts_ - 1 : 1, pattern.only_from >= 0)),
+      is_active_(pattern.size * parts_ >= ZeroCopy::kMinBytes),
+      publishes_(pattern.publishes(all_.rank_)),
+      reads_(pattern.reads(all_.rank_)) {}
+
+void Collectives::Exchange::run() {
+  expose();
+  uint32_t step = pattern_.size > 0 ? publish(0) : 0;
+  while (exposes_ && copied_ < pattern_.own.size && !all_.steps_.has_published(all_.others_.front(), step)) {
+    copy_own(copied_ + kSlotSize);
+    all_.check(call_);
+  }
+  for (uint64_t offset = 0; offset < pattern_.size; offset += stride_) {
+    const uint32_t next = pattern_.size - offset > stride_ ? publish(offset + stride_) : 0;
+    if (reads_ || (is_active_ && offset == 0)) read(step, offset);
+    step = next;
+    if (all_is_lent()) break;  // and has been read
+  }
+  all_.finish_zero_copy(call_, pattern_.only_to, [this] { copy_own(pattern_.own.size); });
+  if (publishes_ && !exposes_) all_.steps_.prefetch_next(pattern_.each ? (parts_ - 1) * stride_ : stride_);
+}
+
+void Collectives::Exchange::expose() {
+  ZeroCopy& zero_copy = all_.zero_copy_;
+  const Block& exposes = pattern_.exposes;
+  if (is_active_ && publishes_) zero_copy.expose(exposes.data, nullptr, exposes.size);
+  if (pattern_.announces_readers) zero_copy.announce_reader(pattern_.times, pattern_.only_from < 0);
+  if (pattern_.in_process) zero_copy.expose_in_process(exposes.data, exposes.size);
+  if (pattern_.wants_barrier) zero_copy.request_barrier();
+  exposes_ = zero_copy.input(all_.rank_) != nullptr;
+  // Until all ranks have announced that they can read processes, or have had the chance to.
+  queries_readers_ = pattern_.announces_readers && pattern_.only_from == all_.rank_ && zero_copy.can_read_processes() &&
+                     !zero_copy.knows_all_readers() && all_.reader_queries_ > 0;
+  if (queries_readers_) --all_.reader_queries_;
+}
+
+uint32_t Collectives::Exchange::publish(uint64_t offset) {
+  const uint32_t step = all_.steps_.begin(call_.context);
+  if (is_active_ && offset == 0) all_.zero_copy_.announce(step, call_.op.in_counts, call_.op.in_displs, call_.element);
+  if (publishes_ && !exposes_) stage(step, offset);
+  all_.steps_.publish(step, call_.context);
+  return step;
+}
+
+void Collectives::Exchange::stage(uint32_t step, uint64_t offset) {
+  std::byte* const slot = all_.steps_.own_data(step, kSlotSize);
+  for (uint64_t part = 0; part < parts_; ++part) {
+    const auto to = static_cast<int32_t>(part);
+    if (pattern_.each && to == all_.rank_) continue;
+    const Block block = pattern_.mine(to);
+    if (offset >= block.size) continue;
+    copy(slot + part_for(to, all_.rank_) * stride_, block.data + offset, std::min(stride_, block.size - offset));
+  }
+}
+
+void Collectives::Exchange::read(uint32_t step, uint64_t offset) {
+  if (!pattern_.each) copy_own(offset + stride_);  // now, while it is in the cache
+  for (const int32_t from : all_.others_) {
+    if (queries_readers_ && offset == 0) all_.zero_copy_.learn(from, step, {}, call_.context);
+    if (pattern_.publishes(from)) read_from(from, step, offset);
+  }
+}
+
+void Collectives::Exchange::read_from(int32_t from, uint32_t step, uint64_t offset) {
+  const OutputBlock room = pattern_.theirs(from);
+  if (is_active_ && offset == 0) all_.zero_copy_.learn(from, step, request(room.size), call_.context);
+  if (!reads_) return;
+  const std::byte* const exposed = all_.zero_copy_.input(from);
+  if (exposed != nullptr && !pattern_.in_place) {
+    if (offset == 0) all_.fetch(call_, from, room.data, exposed, room.size);
+    return;
+  }
+  const uint64_t before = pattern_.each ? part_for(all_.rank_, from) * stride_ : 0;  // parts for other ranks
+  const std::byte* const slot =
+      exposed != nullptr ? exposed + offset : all_.steps_.wait_for(from, step, kSlotSize, call_.context) + before;
+  if (offset >= room.size) return;
+  all_.zero_copy_.copy(from, room.data + offset, slot, std::min(stride_, room.size - offset));
+}
+
+ZeroCopy::Request Collectives::Exchange::request(uint64_t size) const {
+  if (!reads_) return {};
+  return {.size = size,
+          .offset = pattern_.each && !call_.varies ? static_cast<uint64_t>(all_.rank_) * size : 0,
+          .is_listed = pattern_.each && call_.varies,
+          .in_process = pattern_.announces_readers};
+}
+
+void Collectives::Exchange::copy_own(uint64_t end) {
+  end = std::min(end, pattern_.own.size);
+  if (copied_ >= end) return;
+  const std::byte* const from = pattern_.mine(pattern_.each ? all_.rank_ : 0).data;
+  all_.fetch(call_, all_.rank_, pattern_.own.data + copied_, from + copied_, end - copied_);
+  copied_ = end;
+}
+
+bool Collectives::Exchange::all_is_lent() const {
+  return pattern_.only_from < 0 ? all_.zero_copy_.all_inputs() : all_.zero_copy_.input(pattern_.only_from) != nullptr;
+}
+
+}  // namespace backplane::shm
