@@ -19,17 +19,17 @@ void expect(bool right, const std::string& what) {
   if (!right) throw std::runtime_error(what);
 }
 
-// What `function` fails with, which is of this status and has these words.
+// The failure of `function`; it must have this status and contain `part`.
 template <typename Function>
-std::string failure_of(const Function& function, Status status, const std::string& words) {
+std::string failure_of(const Function& function, Status status, const std::string& part) {
   try {
     function();
   } catch (const Error& e) {
     const std::string text = e.what();
-    expect(e.status() == status && text.find(words) != std::string::npos, text);
+    expect(e.status() == status && text.find(part) != std::string::npos, text);
     return text;
   }
-  throw std::runtime_error("something succeeded that was to fail with '" + words + "'");
+  throw std::runtime_error("a function succeeded that must fail with '" + part + "'");
 }
 
 // Each of them is given before its failure is known, and the next one after it.
@@ -40,7 +40,7 @@ void commands_that_never_begin(compat::Master* master) {
   for (const auto& end : unknown) {
     failure_of([&end] { end.wait(); }, Status::kInvalid, "no function 'no such command' is registered there");
   }
-  failure_of([&wrong] { wrong.wait(); }, Status::kInvalid, "a received value does not have the expected type");
+  failure_of([&wrong] { wrong.wait(); }, Status::kInvalid, "of 'add' must be int: a string was sent");
   for (const auto& answer : answers) expect(answer.wait() == 3, "a wrong sum");
 }
 
@@ -124,7 +124,7 @@ void collectives(compat::Master* master) {
   failure_of([&] { master->all_gather(all, each); }, Status::kInvalid, holds + "4 of each of 2 workers");
   failure_of([&] { master->gather(each, each, 1); }, Status::kInvalid, holds + "2 of each of 2 workers");
   failure_of([&] { master->scatter(each, each, 1); }, Status::kInvalid, holds + "2 of each of 2 workers");
-  // What not only the root has lost fails on all, and leaves nobody in a collective.
+  // A failure of one worker fails all, and none stays blocked in a collective.
   master->drop(all);
   for (const auto& ends : {master->gather(each, all, 1), master->scatter(all, each, 1)}) {
     for (const auto& end : ends) failure_of([&end] { end.wait(); }, Status::kInvalid, "it was dropped");
@@ -141,7 +141,7 @@ void a_barrier_that_one_comes_late_to(compat::Master* master) {
   rpc::rpc_sync(2, "open the gate");
   end_all(ends);
   late.wait();
-  expect(waited, "a barrier waited for nobody");
+  expect(waited, "a barrier did not wait");
 }
 
 int work(const std::string& backend) {

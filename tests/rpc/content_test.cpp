@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a peer's values may be.
+// Values that a peer may send.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -35,11 +35,11 @@ TEST(RpcContentTest, ValuesAreOfLimitedDepth) {
   EXPECT_NE(text.find("depth"), std::string::npos) << text;
 }
 
-TEST(RpcContentTest, WhatIsSaidToBeThereMustBe) {
+TEST(RpcContentTest, TruncatedValuesAreRefused) {
   for (const char* const bytes : {"", "\x91", "\x91\xdd\xff\xff\xff\xff", "\xdd\xff\xff\xff\xff", "\xc1"}) {
     std::string text;
     EXPECT_EQ(failure_of([bytes] { read(bytes); }, &text), Status::kInvalid);
-    EXPECT_EQ(text, "a received value is cut off or malformed");
+    EXPECT_EQ(text, *bytes == '\0' ? "no value was sent" : "the value that was sent is truncated or malformed");
   }
 }
 

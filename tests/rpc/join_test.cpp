@@ -39,7 +39,7 @@ TEST(RpcJoinTest, WorkersKnowEachOther) {
     EXPECT_EQ(worker.backend(), "process_group");
     const auto all = worker.all_gather(worker.rank() * 10);
     EXPECT_EQ(all, (std::map<std::string, int>{{"worker0", 0}, {"worker1", 10}, {"worker2", 20}}));
-    // What others send is of another type.
+    // Objects of different types.
     const auto mixed = [&worker] {
       if (worker.rank() == 0) {
         worker.all_gather(1);
@@ -49,7 +49,11 @@ TEST(RpcJoinTest, WorkersKnowEachOther) {
     };
     std::string text;
     EXPECT_EQ(failure_of(mixed, &text), Status::kInvalid);
-    EXPECT_NE(text.find("does not have the expected type"), std::string::npos) << text;
+    const bool is_first = worker.rank() == 0;
+    EXPECT_EQ(text.find(is_first ? "the object of worker 'worker1' (rank 1) must be int: a string was sent"
+                                 : "the object of worker 'worker0' (rank 0) must be std::string: an integer was sent"),
+              0U)
+        << text;
   });
 }
 
@@ -116,7 +120,7 @@ TEST(RpcJoinTest, RanksMustBeThoseOfTheDefaultGroup) {
   destroy_process_group();
 }
 
-// Whoever is initialized already is waited for by others that are not.
+// The other workers wait for a process that is initialized already.
 TEST(RpcJoinTest, WhoIsInAnotherWorldTellsThoseThatWait) {
   const rpc::Worker alone = rpc::init_rpc("alone", rpc_options("self", Store::inproc(), 0, 1));
   const Store store = Store::inproc();
@@ -288,7 +292,7 @@ TEST(RpcJoinTest, APairOfHandlersIsAnAgent) {
   EXPECT_EQ(started, 4);
 }
 
-// Whoever gives them is told with all others, who would wait for him.
+// The error reaches all workers: they would wait for the one with the wrong options.
 TEST(RpcJoinTest, OptionsAreThoseOfTheBackendThatIsNamed) {
   const auto refused = [](const std::string& backend, const std::string& other, const std::string& why) {
     for (const std::string& text : failures(2, [&](int rank, std::string*, rpc::RpcOptions*options) {

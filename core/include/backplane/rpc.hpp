@@ -98,7 +98,11 @@ class RRef {
       backplane::detail::call(bp_rref_local, ref_.get(), timeout.count(), &object);
     }
     auto* const kept = static_cast<detail::Kept<T>*>(object);
-    if (*kept->type != typeid(T)) detail::fail(Status::kInvalid, "this reference is to a value of another type");
+    if (*kept->type != typeid(T)) {
+      const auto type = detail::demangled(*kept->type);
+      detail::fail(Status::kInvalid, "the reference is to a value of type " + std::string(type ? type.get() : "") +
+                                         ", not " + detail::TypeName<T>::text());
+    }
     return kept->value;
   }
   bp_rref* get() const { return ref_.get(); }
@@ -139,9 +143,10 @@ class Worker {
     detail::Packer packer;
     (packer.add(std::forward<Arguments>(arguments)), ...);
     const bp_rpc_content content = packer.content();
-    return Future<R>::start(rpc_, [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+    const auto start = [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
       return bp_rpc_call(get(), id_of_callee, function.c_str(), &content, to.timeout.count(), done, ctx, id, err);
-    });
+    };
+    return Future<R>::start(rpc_, start, {function, id_of_callee});
   }
   // Calls a function of another worker and blocks until it has ended, at most to.timeout.
   template <typename R = void, typename... Arguments>
@@ -185,8 +190,16 @@ class Worker {
     for (int id = 0; id < static_cast<int>(bp_objects_count(raw)); ++id) {
       uint64_t size = 0;
       const auto* const data = static_cast<const char*>(bp_objects_get(raw, static_cast<uint64_t>(id), &size));
-      size_t offset = 0;
-      all.emplace(info(id).name, detail::unpack<T>(data, size, &offset));
+      const std::string name = info(id).name;
+      try {
+        size_t offset = 0;
+        all.emplace(name, detail::unpack<T>(data, size, &offset));
+      } catch (const Error& e) {
+        detail::fail(e.status(),
+                     "the object of worker '" + name + "' (rank " + std::to_string(id) + ") must be " +
+                         detail::TypeName<T>::text() + ": " + e.what() + "; all workers must pass objects of one type",
+                     id);
+      }
     }
     return all;
   }
@@ -312,11 +325,10 @@ bool RRef<T>::is_owner() const {
 }
 template <typename T>
 T RRef<T>::to_here(Timeout timeout) const {
-  return Future<T>::start(worker().rpc_,
-                          [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
-                            return bp_rref_fetch(get(), timeout.count(), done, ctx, id, err);
-                          })
-      .wait();
+  const auto start = [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
+    return bp_rref_fetch(get(), timeout.count(), done, ctx, id, err);
+  };
+  return Future<T>::start(worker().rpc_, start, {"", bp_rref_owner(get())}).wait();
 }
 
 }  // namespace backplane::rpc

@@ -4,14 +4,18 @@
 // references. Decoding runs no code of the peer. Sizes and depth are checked before memory is allocated.
 #pragma once
 
+#include <cxxabi.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <msgpack.hpp>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -122,20 +126,70 @@ using backplane::detail::fail;
 using PayloadHandle = std::shared_ptr<bp_rpc_payload>;
 inline PayloadHandle own(bp_rpc_payload* received) { return {received, bp_rpc_payload_release}; }
 
+// A type's name as in source code. NULL: no memory.
+inline std::unique_ptr<char, decltype(&std::free)> demangled(const std::type_info& type) {
+  return {abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), &std::free};
+}
+
+// For error texts, without the default arguments of std::string and std::vector.
+template <typename T>
+struct TypeName {
+  static std::string text() {
+    if constexpr (std::is_same_v<T, std::string>) return "std::string";
+    const auto name = demangled(typeid(T));
+    return name ? name.get() : typeid(T).name();
+  }
+};
+template <typename T>
+struct TypeName<std::vector<T>> {
+  static std::string text() { return "std::vector<" + TypeName<T>::text() + ">"; }
+};
+
+// "an integer": what a peer sent.
+inline const char* describe(const msgpack::object& object) {
+  switch (object.type) {
+    case msgpack::type::NIL:
+      return "nothing (nil)";
+    case msgpack::type::BOOLEAN:
+      return "a boolean";
+    case msgpack::type::POSITIVE_INTEGER:
+    case msgpack::type::NEGATIVE_INTEGER:
+      return "an integer";
+    case msgpack::type::FLOAT32:
+    case msgpack::type::FLOAT64:
+      return "a floating-point number";
+    case msgpack::type::STR:
+      return "a string";
+    case msgpack::type::ARRAY:
+      return "a list";
+    case msgpack::type::MAP:
+      return "a map";
+    default:
+      return "binary data";
+  }
+}
+
 // The next value of a received message. The message is parsed first, so that memory is allocated only for elements that
-// it contains.
+// it contains. Throws Status::kInvalid with the reason why there is no T.
 template <typename T>
 T unpack(const char* data, size_t size, size_t* offset) {
+  if (*offset >= size) fail(Status::kInvalid, "no value was sent");
   msgpack::null_visitor look;
   size_t end = *offset;
   try {
-    if (!msgpack::parse(data, size, end, look)) fail(Status::kInvalid, "a received value is cut off or malformed");
+    if (!msgpack::parse(data, size, end, look))
+      fail(Status::kInvalid, "the value that was sent is truncated or malformed");
     const msgpack::unpack_limit limit(size, size, size, size, size, 64);
-    return msgpack::unpack(data, size, *offset, nullptr, nullptr, limit).get().template as<T>();
+    const auto handle = msgpack::unpack(data, size, *offset, nullptr, nullptr, limit);
+    try {
+      return handle.get().template as<T>();
+    } catch (const msgpack::type_error&) {
+      fail(Status::kInvalid, std::string(describe(handle.get())) + " was sent");
+    }
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    fail(Status::kInvalid, std::string("a received value does not have the expected type: ") + e.what());
+    fail(Status::kInvalid, std::string("the value that was sent cannot be decoded: ") + e.what());
   }
 }
 
@@ -232,11 +286,17 @@ class Unpacker {
   T take() {
     return Taker<T>::take(this);
   }
-  // Throws if values are left: the caller passed more arguments than the function has.
-  void finish() const {
-    if (offset_ == size_ && buffer_ == bp_rpc_payload_buffers(received_.get())) return;
-    fail(Status::kInvalid, "more was sent than is expected here; give as many values, of the same types");
+  // The same; an error names `subject()`, as "argument 1 of 'f'", its type and `hint()`.
+  template <typename T, typename Subject, typename Hint>
+  T take(const Subject& subject, const Hint& hint, int peer_rank = -1) {
+    try {
+      return take<T>();
+    } catch (const Error& e) {
+      fail(e.status(), subject() + " must be " + TypeName<T>::text() + ": " + e.what() + "; " + hint(), peer_rank);
+    }
   }
+  // False if values are left: the caller passed more arguments than the function has.
+  bool is_at_end() const { return offset_ == size_ && buffer_ == bp_rpc_payload_buffers(received_.get()); }
 
  private:
   template <typename T>
@@ -276,7 +336,7 @@ class Unpacker {
   struct Taker<RRef<T>> {
     static RRef<T> take(Unpacker* from) {
       bp_rref* const ref = bp_rpc_payload_ref(from->received_.get(), from->ref_++);
-      if (ref == nullptr) fail(Status::kInvalid, "a reference is expected here, and none was sent");
+      if (ref == nullptr) fail(Status::kInvalid, "no reference was sent");
       return RRef<T>(ref);
     }
   };
@@ -289,15 +349,16 @@ class Unpacker {
   bp_buffer next_buffer(size_t element, uint32_t memory = BP_HOST) {
     bp_buffer buffer = {};
     if (buffer_ >= bp_rpc_payload_buffers(received_.get())) {
-      fail(Status::kInvalid, "an array is expected here, and none was sent");
+      fail(Status::kInvalid, "no array was sent");
     }
     bp_rpc_payload_buffer(received_.get(), buffer_++, &buffer);
     if (buffer.memory != memory) {
-      fail(Status::kInvalid, memory == BP_HOST
-                                 ? "an array in host memory is expected here, and one of a device was sent"
-                                 : "an array of a device is expected here, and one in host memory was sent");
+      fail(Status::kInvalid, memory == BP_HOST ? "an array of a device was sent" : "an array in host memory was sent");
     }
-    if (buffer.count % element != 0) fail(Status::kInvalid, "a received array has elements of another type");
+    if (buffer.count % element != 0) {
+      fail(Status::kInvalid, "an array of " + std::to_string(buffer.count) + " bytes was sent, no multiple of " +
+                                 std::to_string(element) + " bytes");
+    }
     return buffer;
   }
 

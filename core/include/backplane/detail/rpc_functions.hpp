@@ -3,10 +3,7 @@
 // Registration of functions that other workers may call, and the values behind references.
 #pragma once
 
-#include <cxxabi.h>
-
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -66,18 +63,36 @@ struct Signature<R (C::*)(Parameters...) const> : Signature<R (*)(Parameters...)
 template <typename C, typename R, typename... Parameters>
 struct Signature<R (C::*)(Parameters...)> : Signature<R (*)(Parameters...)> {};
 
+// A registered function and its name, for error texts.
+template <typename Function>
+struct Registered {
+  std::string name;
+  Function function;
+};
+
+// "'add' takes (int, int)"
 template <typename... Arguments>
-std::tuple<Arguments...> take_all(Unpacker* from, std::type_identity<std::tuple<Arguments...>>) {
-  return std::tuple<Arguments...>{from->take<Arguments>()...};  // braces: in this order
+std::string parameters_of(const std::string& function, std::type_identity<std::tuple<Arguments...>>) {
+  std::string types;
+  ((types += (types.empty() ? "" : ", ") + TypeName<Arguments>::text()), ...);
+  return "'" + function + "' takes (" + types + ")";
+}
+
+template <typename... Arguments, size_t... I>
+std::tuple<Arguments...> take_all(Unpacker* from, const std::string& function,
+                                  std::type_identity<std::tuple<Arguments...>> types, std::index_sequence<I...>) {
+  const auto hint = [&] { return parameters_of(function, types); };
+  std::tuple<Arguments...> all{from->take<Arguments>(  // braces: in this order
+      [&] { return "argument " + std::to_string(I + 1) + " of '" + function + "'"; }, hint)...};
+  if (!from->is_at_end()) fail(Status::kInvalid, "too many arguments were sent: " + hint());
+  return all;
 }
 
 // Reports an exception with its type, as torch does: "std::out_of_range: there is no such row".
 inline int32_t report(const std::exception& e, bp_error* err) noexcept {
-  const char* const mangled = typeid(e).name();
-  const std::unique_ptr<char, decltype(&std::free)> type(abi::__cxa_demangle(mangled, nullptr, nullptr, nullptr),
-                                                         &std::free);
+  const auto type = demangled(typeid(e));
   char text[BP_ERROR_TEXT_SIZE + 4];  // room for one more character, so that it is cut as a whole
-  std::snprintf(text, sizeof(text), "%s: %s", type ? type.get() : mangled, e.what());
+  std::snprintf(text, sizeof(text), "%s: %s", type ? type.get() : typeid(e).name(), e.what());
   return bp_error_set(err, BP_INTERNAL, 0, -1, text);
 }
 
@@ -86,9 +101,10 @@ int32_t run(void* ctx, const bp_rpc_payload* arguments, bp_rpc_value* result, bp
   using Result = typename Signature<Function>::Result;
   try {
     Unpacker unpacker(own(bp_rpc_payload_retain(arguments)));
-    auto given = take_all(&unpacker, std::type_identity<typename Signature<Function>::Arguments>());
-    unpacker.finish();
-    Function& function = *static_cast<Function*>(ctx);
+    using Arguments = typename Signature<Function>::Arguments;
+    auto& [name, function] = *static_cast<Registered<Function>*>(ctx);
+    auto given = take_all(&unpacker, name, std::type_identity<Arguments>(),
+                          std::make_index_sequence<std::tuple_size_v<Arguments>>());
     if constexpr (std::is_void_v<Result>) {
       std::apply(function, std::move(given));
       *result = keep(std::monostate());
@@ -107,7 +123,7 @@ int32_t run(void* ctx, const bp_rpc_payload* arguments, bp_rpc_value* result, bp
 
 template <typename Register, typename Function>
 void register_with(Register* registering, const std::string& name, Function function) {
-  auto kept = std::make_unique<Function>(std::move(function));
+  std::unique_ptr<Registered<Function>> kept(new Registered<Function>{name, std::move(function)});
   backplane::detail::call(registering, name.c_str(), &run<Function>, static_cast<void*>(kept.get()));
   kept.release();  // NOLINT(bugprone-unused-return-value): callable as long as the process
 }

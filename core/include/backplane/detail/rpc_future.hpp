@@ -16,6 +16,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -72,12 +73,18 @@ class Waiter {
   sem_t woken_;
 };
 
+// What a result comes from, for error texts.
+struct ResultSource {
+  std::string function;  // empty: a reference
+  int worker = -1;
+};
+
 template <typename T>
 class FutureState {
  public:
   using Value = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
 
-  explicit FutureState(RpcHandle rpc) : rpc_(std::move(rpc)) {}
+  explicit FutureState(RpcHandle rpc, ResultSource source = {}) : rpc_(std::move(rpc)), source_(std::move(source)) {}
 
   const RpcHandle& rpc() const { return rpc_; }
   void set_call(uint64_t id) { call_ = id; }
@@ -140,7 +147,7 @@ class FutureState {
     if constexpr (std::is_void_v<T>) {
       return;
     } else {
-      return value_ ? *value_ : Unpacker(received_).template take<T>();
+      return value_ ? *value_ : decode();
     }
   }
   // Runs `callback` on a thread of the worker when the future is done.
@@ -156,6 +163,17 @@ class FutureState {
   }
 
  private:
+  T decode() {
+    const auto subject = [this] {
+      const char* const name = bp_rpc_worker_name(rpc_.get(), source_.worker);
+      const std::string worker =
+          name == nullptr ? "" : "worker '" + std::string(name) + "' (rank " + std::to_string(source_.worker) + ")";
+      if (source_.function.empty()) return "the value" + (worker.empty() ? "" : " of " + worker);
+      return "the result of '" + source_.function + "' on " + worker;
+    };
+    const auto hint = [] { return std::string("ask for the type that the worker returns"); };
+    return Unpacker(received_).template take<T>(subject, hint, source_.worker);
+  }
   // Removes a waiter. Returns false if the future is done; then the waiter is woken.
   bool forget(const Waiter* waiter) {
     const std::lock_guard lock(mutex_);
@@ -191,6 +209,7 @@ class FutureState {
   }
 
   const RpcHandle rpc_;
+  const ResultSource source_;
   std::atomic<uint64_t> call_ = 0;
   std::mutex mutex_;
   Waiter* waiters_ = nullptr;  // a list; empty once the future is done
@@ -258,8 +277,8 @@ class Future {
   }
   // Starts a call of the C API, call(done, ctx, &id, &err), and returns its future.
   template <typename Call>
-  static Future start(const detail::RpcHandle& rpc, const Call& call) {
-    auto state = std::make_shared<State>(rpc);
+  static Future start(const detail::RpcHandle& rpc, const Call& call, detail::ResultSource source = {}) {
+    auto state = std::make_shared<State>(rpc, std::move(source));
     auto ctx = std::make_unique<std::shared_ptr<State>>(state);
     bp_error err;
     bp_error_init(&err);

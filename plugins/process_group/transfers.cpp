@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transfers in progress, and the threads that wait for them.
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "agent.hpp"
+
+namespace backplane::process_group {
+namespace {
+
+constexpr int64_t kSliceNs = 20'000'000;  // of one round over all transfers
+
+}  // namespace
+
+// True if its receiver has refused the message, or its sender has withdrawn it.
+bool Agent::is_abandoned(const Transfer& transfer) const {
+  if (!transfer.multipart) return false;
+  const std::lock_guard lock(mutex_);
+  if (transfer.number == 0) return !in_progress_.contains(*transfer.multipart);
+  const auto found = multipart_.find(transfer.number);
+  return found != multipart_.end() && found->second;
+}
+
+// Whether all multipart messages before this one have ended, and this one, if it waits for its receipt.
+bool Agent::is_first(const MessageKey& key, int64_t slice_ns) {
+  std::unique_lock lock(mutex_);
+  return progress_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this, &key] {
+    const auto first = in_progress_.lower_bound({key.first, 0});
+    return abort_cause_ || (receive_failure_ && key.first < 0) || first == in_progress_.end() || *first > key;
+  });
+}
+
+void Agent::Transfer::set_deadline(int64_t timeout_ns, const char* text) {
+  timeout_text = text;
+  constexpr int64_t kFar = INT64_C(365) * 24 * 3600 * 1000000000;  // avoids overflow of the clock
+  if (timeout_ns >= 0) deadline = Clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kFar));
+}
+
+void Agent::add(Transfer transfer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!abort_cause_) {
+      transfers_.push_back(std::move(transfer));
+      changed_.notify_one();
+      return;
+    }
+  }
+  while (!drive(&transfer, kSliceNs)) {  // no thread waits any more, and abort has ended the works
+  }
+}
+
+// The threads that wait take flights in turn. After abort all works end by themselves, and the queue empties.
+void Agent::wait() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return abort_cause_ || !transfers_.empty(); });
+    if (transfers_.empty()) return;
+    Transfer transfer = std::move(transfers_.front());
+    transfers_.pop_front();
+    // A round over all queued transfers takes one slice, so blocked ones delay the others only briefly.
+    const int64_t slice_ns = kSliceNs / static_cast<int64_t>(1 + transfers_.size());
+    lock.unlock();
+    const bool over = drive(&transfer, slice_ns);
+    if (over) transfer = {};  // without the lock: its release may run destructors of the program
+    lock.lock();
+    if (!over) transfers_.push_back(std::move(transfer));
+  }
+}
+
+bool Agent::drive(Transfer* transfer, int64_t slice_ns) {
+  const bool late = transfer->deadline && Clock::now() >= *transfer->deadline;
+  if (late || is_abandoned(*transfer)) {
+    for (const auto& work : transfer->works) work->cancel();
+  }
+  try {
+    while (!transfer->works.empty()) {
+      if (!transfer->works.back()->wait(slice_ns)) return false;
+      transfer->works.pop_back();
+    }
+  } catch (const sdk::Failure& failure) {
+    transfer->works.pop_back();
+    for (const auto& work : transfer->works) work->cancel();
+    // The first failure is told once nothing uses the buffers any more.
+    const bool by_limit = late && failure.status() == BP_CANCELLED;  // not of another cause, as a death
+    if (!transfer->failure && by_limit) transfer->failure.emplace(BP_TIMEOUT, transfer->timeout_text);
+    if (!transfer->failure) transfer->failure.emplace(failure);
+    if (!transfer->works.empty()) return false;
+  }
+  const bool over = late || transfer->failure || is_abandoned(*transfer);
+  if (transfer->ordered && !over && !is_first(*transfer->ordered, slice_ns)) return false;
+  finish(transfer);
+  return true;
+}
+
+// A receiver's refusal says more than the failure of what was cancelled for it. One that has not refused waits for
+// parts that will not come.
+void Agent::finish(Transfer* transfer) {
+  const auto refusal = take_refusal(transfer->number);
+  if (refusal) transfer->failure.emplace(*refusal);
+  if (transfer->number != 0 && transfer->failure && !refusal) withdraw(*transfer);
+  if (!is_abandoned(*transfer)) transfer->ended(transfer->failure ? &*transfer->failure : nullptr);
+  end_messages(*transfer);
+}
+
+void Agent::end_messages(const Transfer& transfer) {
+  if (transfer.multipart) end_message(*transfer.multipart);
+  if (transfer.ordered) end_message(*transfer.ordered);
+}
+
+void Agent::end_message(const MessageKey& message) {
+  const std::lock_guard lock(mutex_);
+  in_progress_.erase(message);
+  progress_.notify_all();
+}
+
+std::optional<sdk::Failure> Agent::take_refusal(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = multipart_.find(number);
+  if (found == multipart_.end()) return std::nullopt;
+  const std::optional<sdk::Failure> refusal = found->second;
+  multipart_.erase(found);
+  return refusal;
+}
+
+}  // namespace backplane::process_group
