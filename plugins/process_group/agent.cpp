@@ -12,12 +12,12 @@ namespace backplane::process_group {
 namespace {
 
 constexpr uint64_t kFrameTag = 1;
-constexpr uint64_t kPartTags = uint64_t{1} << 48;      // plus number * kMostParts + part
-constexpr int64_t kMostBehindNs = 1'000'000'000;       // how long a word waits for what was sent before it
-constexpr int64_t kMostToldNs = 60'000'000'000;        // how long a receiver is told that something will not come
+constexpr uint64_t kPartTags = uint64_t{1} << 48;      // plus number * kMaxParts + part
+constexpr int64_t kMaxOrderWaitNs = 1'000'000'000;     // of a message that must come after earlier ones
+constexpr int64_t kControlTimeoutNs = 60'000'000'000;  // of a message that tells a peer what became of another one
 constexpr auto kPause = std::chrono::milliseconds(1);  // after a message that could not be received
 
-uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kMostParts + part) & (kPartTags - 1)); }
+uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kMaxParts + part) & (kPartTags - 1)); }
 
 }  // namespace
 
@@ -48,7 +48,7 @@ std::unique_ptr<sdk::Work> Agent::start(uint32_t kind, int32_t peer, uint64_t ta
   return inner_.submit(op);
 }
 
-void Agent::require_way(int32_t to, const sdk::RpcMessage& message) const {
+void Agent::require_sendable(int32_t to, const sdk::RpcMessage& message) const {
   for (const bp_buffer& buffer : message.buffers()) {
     if (buffer.memory == BP_HOST) continue;
     throw sdk::Failure(BP_UNSUPPORTED,
@@ -56,15 +56,15 @@ void Agent::require_way(int32_t to, const sdk::RpcMessage& message) const {
                        "devices, or copy them to the host");
   }
   const std::lock_guard lock(mutex_);
-  if (ended_) throw sdk::Failure(*ended_);
-  if (deaf_) throw sdk::Failure(*deaf_);
-  const auto stranger = strangers_.find(to);
-  if (stranger != strangers_.end()) throw sdk::Failure(stranger->second);
+  if (abort_cause_) throw sdk::Failure(*abort_cause_);
+  if (receive_failure_) throw sdk::Failure(*receive_failure_);
+  const auto peer = other_versions_.find(to);
+  if (peer != other_versions_.end()) throw sdk::Failure(peer->second);
 }
 
 void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
-  require_way(to, message);
-  struct Departure {
+  require_sendable(to, message);
+  struct Outgoing {
     sdk::RpcMessage message;
     std::string frame;
   };
@@ -75,49 +75,49 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   std::string frame = encode(&head, message.payload(), message.buffers());
   const std::vector<Part>& parts = head.parts;
   const uint64_t number = head.number;
-  const auto departure = std::make_shared<Departure>(Departure{std::move(message), std::move(frame)});
-  const uint64_t id = departure->message.id();
-  Flight flight;
-  flight.set_limit(timeout_ns, "nobody received it in the time that it had");
-  if (goes_in_parts(head)) {
-    flight.number = number;
-    flight.arrives = departure_of(to, number);
+  const auto outgoing = std::make_shared<Outgoing>(Outgoing{std::move(message), std::move(frame)});
+  const uint64_t id = outgoing->message.id();
+  Transfer transfer;
+  transfer.set_deadline(timeout_ns, "it was not received within its timeout");
+  if (is_multipart(head)) {
+    transfer.number = number;
+    transfer.multipart = key_of_sent(to, number);
   }
-  // Whoever says goodbye waits until it is given back, and then ends the group with all that is still in its queues.
-  if (id == 0) flight.follows = departure_of(to, number);
-  flight.works.reserve(1 + parts.size());
-  flight.ended = [this, to, number, id, departure](const sdk::Failure* failure) {
-    if (failure != nullptr && !cause()) tell_failed(to, number, id, *failure);
+  // The sender of a goodbye aborts the group, with all queued messages, once the goodbye is released.
+  if (id == 0) transfer.ordered = key_of_sent(to, number);
+  transfer.works.reserve(1 + parts.size());
+  transfer.ended = [this, to, number, id, outgoing](const sdk::Failure* failure) {
+    if (failure != nullptr && !cause()) report_failed(to, number, id, *failure);
   };
   bool has_begun = false;
   try {
-    if (flight.arrives || flight.follows) {  // before its receiver can refuse it, or confirm
+    if (transfer.multipart || transfer.ordered) {  // before its receiver can refuse it, or confirm
       const std::lock_guard lock(mutex_);
-      if (flight.arrives) in_parts_.emplace(number, std::nullopt);
-      under_way_.insert(departure_of(to, number));
+      if (transfer.multipart) multipart_.emplace(number, std::nullopt);
+      in_progress_.insert(key_of_sent(to, number));
     }
-    auto work = start(BP_SEND, to, kFrameTag, departure->frame.data(), departure->frame.size(), nullptr);
+    auto work = start(BP_SEND, to, kFrameTag, outgoing->frame.data(), outgoing->frame.size(), nullptr);
     has_begun = true;
-    if (work) flight.works.push_back(std::move(work));
+    if (work) transfer.works.push_back(std::move(work));
     for (size_t i = 0; i < parts.size(); ++i) {
       if (parts[i].offset != 0) continue;
       void* const data =
-          i == 0 ? const_cast<char*>(departure->message.payload().data()) : departure->message.buffers()[i - 1].data;
+          i == 0 ? const_cast<char*>(outgoing->message.payload().data()) : outgoing->message.buffers()[i - 1].data;
       work = start(BP_SEND, to, tag_of(number, i), data, parts[i].bytes, nullptr);
-      if (work) flight.works.push_back(std::move(work));
+      if (work) transfer.works.push_back(std::move(work));
     }
   } catch (const std::exception& e) {
     if (!has_begun) {
-      forget(flight.number);
-      land(flight);
+      take_refusal(transfer.number);
+      end_messages(transfer);
       throw;
     }
-    for (const auto& work : flight.works) work->cancel();
+    for (const auto& work : transfer.works) work->cancel();
     const auto* const failure = dynamic_cast<const sdk::Failure*>(&e);
-    flight.failure.emplace(failure != nullptr ? *failure : sdk::Failure(BP_RESOURCE, "no memory is left to send it"));
+    transfer.failure.emplace(failure != nullptr ? *failure : sdk::Failure(BP_RESOURCE, "no memory is left to send it"));
   }
-  // What is sent already, as small messages are, needs no other thread.
-  if (!drive(&flight, 0)) add(std::move(flight));
+  // A transfer that has ended, as those of small messages have, needs no other thread.
+  if (!drive(&transfer, 0)) add(std::move(transfer));
 }
 
 void Agent::listen() {
@@ -127,25 +127,25 @@ void Agent::listen() {
   for (;;) {
     if (const auto failure = receive_frame(&frame, &from, &bytes)) {
       if (cause()) return;
-      // One that was too long, say, is no reason to be deaf to the next.
+      // After a message that was too long, for example, the next one can be received.
       const int32_t status = failure->status();
       if (status == BP_INVALID || status == BP_TIMEOUT || status == BP_CANCELLED) {
         host_.log(BP_LOG_WARN, std::string("a message was dropped: ").append(failure->what()));
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, kPause, [this] { return ended_.has_value(); });
+        changed_.wait_for(lock, kPause, [this] { return abort_cause_.has_value(); });
         continue;
       }
       host_.log(status == BP_PEER_LOST ? BP_LOG_INFO : BP_LOG_ERROR,
                 std::string("nothing more is received: ").append(failure->what()));
       {
         const std::lock_guard lock(mutex_);
-        deaf_.emplace(*failure);
-        arrived_.notify_all();
+        receive_failure_.emplace(*failure);
+        progress_.notify_all();
       }
       return core_.lost(-1, *failure);
     }
     try {
-      take_in(from, std::string_view(frame).substr(0, bytes));
+      handle_frame(from, std::string_view(frame).substr(0, bytes));
     } catch (const std::exception& e) {
       host_.log(BP_LOG_WARN, std::string("a message was dropped: ") + e.what());
     }
@@ -165,35 +165,32 @@ std::unique_ptr<sdk::Failure> Agent::receive_frame(std::string* frame, int32_t* 
   return nullptr;
 }
 
-// Neither understands the other: both are to say so, instead of waiting for answers.
-void Agent::part_with(int32_t stranger, const std::string& version) {
+// Neither side understands the other: both report it instead of waiting for replies.
+void Agent::reject_version(int32_t peer, const std::string& version) {
   std::string text = "rank ";
-  text.append(std::to_string(stranger))
-      .append(" speaks version ")
-      .append(version)
-      .append(" of this agent's frames, and ");
+  text.append(std::to_string(peer)).append(" speaks version ").append(version).append(" of this agent's frames, and ");
   text.append("this worker version ").append(kVersion).append("; let all workers run the same version of Backplane");
-  const sdk::Failure why(BP_UNSUPPORTED, text, stranger);
+  const sdk::Failure why(BP_UNSUPPORTED, text, peer);
   {
     const std::lock_guard lock(mutex_);
-    if (!strangers_.emplace(stranger, why).second) return;
+    if (!other_versions_.emplace(peer, why).second) return;
   }
   host_.log(BP_LOG_WARN, text);
-  core_.lost(stranger, why);
+  core_.lost(peer, why);
   Frame greeting;  // to no message: its version is what counts
   greeting.withdrawn = true;
-  tell(stranger, greeting, "", kMostToldNs);
+  send_control(peer, greeting, "", kControlTimeoutNs);
 }
 
-void Agent::take_in(int32_t from, std::string_view bytes) {
+void Agent::handle_frame(int32_t from, std::string_view bytes) {
   const std::string version = other_version(bytes);
-  if (!version.empty()) return part_with(from, version);
+  if (!version.empty()) return reject_version(from, version);
   Frame frame;
   try {
     decode(bytes, core_.max_message_bytes(), &frame);
     if (frame.refusal != 0) return on_refused(from, frame, bytes);
-    if (frame.withdrawn) return end_way({from, frame.number});
-    if (frame.receipt) return end_way(departure_of(from, frame.number));
+    if (frame.withdrawn) return end_message({from, frame.number});
+    if (frame.receipt) return end_message(key_of_sent(from, frame.number));
     receive_parts(from, frame, bytes);
   } catch (const std::bad_alloc&) {
     refuse(from, frame, sdk::Failure(BP_RESOURCE, "its receiver has no memory for it", from));
@@ -204,35 +201,35 @@ void Agent::take_in(int32_t from, std::string_view bytes) {
   }
 }
 
-// Tells the sender, who otherwise waits for an answer, and for somebody to receive the parts.
+// Tells the sender, which waits for a reply and for the parts to be received.
 void Agent::refuse(int32_t to, const Frame& frame, const sdk::Failure& why) {
   if (frame.number == 0 || frame.refusal != 0) return;
   Frame head;
   head.number = frame.number;
   head.id = frame.id;
   head.refusal = why.status();
-  tell(to, head, why.what(), BP_NO_TIMEOUT);
+  send_control(to, head, why.what(), BP_NO_TIMEOUT);
 }
 
-// Tells the receiver, who otherwise waits for the rest, and holds back what comes after it.
-void Agent::withdraw(const Flight& flight) {
-  if (flight.failure->status() == BP_PEER_LOST) return;
+// Tells the receiver, which waits for the rest and holds back ordered messages behind it.
+void Agent::withdraw(const Transfer& transfer) {
+  if (transfer.failure->status() == BP_PEER_LOST) return;
   Frame head;
-  head.number = flight.number;
+  head.number = transfer.number;
   head.withdrawn = true;
-  tell(destination_of(*flight.arrives), head, "", kMostToldNs);
+  send_control(destination_of(*transfer.multipart), head, "", kControlTimeoutNs);
 }
 
-void Agent::tell(int32_t to, Frame head, const std::string& text, int64_t timeout_ns) {
+void Agent::send_control(int32_t to, Frame head, const std::string& text, int64_t timeout_ns) {
   if (cause()) return;
   try {
-    const auto word = std::make_shared<std::string>(encode(&head, text, {}));
-    Flight flight;
-    flight.set_limit(timeout_ns, "");
-    auto work = start(BP_SEND, to, kFrameTag, word->data(), word->size(), nullptr);
-    if (work) flight.works.push_back(std::move(work));
-    flight.ended = [word](const sdk::Failure*) {};
-    if (!flight.works.empty()) add(std::move(flight));
+    const auto control = std::make_shared<std::string>(encode(&head, text, {}));
+    Transfer transfer;
+    transfer.set_deadline(timeout_ns, "");
+    auto work = start(BP_SEND, to, kFrameTag, control->data(), control->size(), nullptr);
+    if (work) transfer.works.push_back(std::move(work));
+    transfer.ended = [control](const sdk::Failure*) {};
+    if (!transfer.works.empty()) add(std::move(transfer));
   } catch (const std::exception& e) {
     const auto* const failure = dynamic_cast<const sdk::Failure*>(&e);
     const bool has_left = failure != nullptr && failure->status() == BP_PEER_LOST;  // and waits for nothing
@@ -248,105 +245,107 @@ void Agent::on_refused(int32_t by, const Frame& frame, std::string_view bytes) {
   const sdk::Failure refusal(frame.refusal, "its receiver refused it: " + why, by);
   {
     const std::lock_guard lock(mutex_);
-    const auto found = in_parts_.find(frame.number);
-    if (found != in_parts_.end()) {  // whoever waits for its parts cancels them, and tells the core
+    const auto found = multipart_.find(frame.number);
+    if (found != multipart_.end()) {  // the thread that waits for its parts cancels them and reports the failure
       found->second.emplace(refusal);
       return;
     }
   }
-  end_way(departure_of(by, frame.number));  // no receipt comes
-  tell_failed(by, frame.number, frame.id, refusal);
+  end_message(key_of_sent(by, frame.number));  // no receipt comes
+  report_failed(by, frame.number, frame.id, refusal);
 }
 
-// Once: a message that was given up here may be refused there, too.
-void Agent::tell_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Failure& why) {
-  constexpr size_t kMost = 4096;
+// Once: an abandoned message may be refused by its receiver as well.
+void Agent::report_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Failure& why) {
+  constexpr size_t kMaxFailed = 4096;
   {
     const std::lock_guard lock(mutex_);
     if (!failed_.insert(number).second) return;
-    if (failed_.size() > kMost) failed_.erase(failed_.begin());
+    if (failed_.size() > kMaxFailed) failed_.erase(failed_.begin());
   }
   core_.failed(to, id, why);
 }
 
 void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view bytes) {
-  const auto arrival = std::make_shared<Arrival>();
-  arrival->frame = bytes;
-  arrival->results.resize(frame.parts.size(), bp_result{sizeof(bp_result), -1, 0, 0});
-  const Origin origin(from, frame.number);
-  Flight flight;
-  flight.set_limit(frame.timeout_ns, "its parts did not come in the time that it had");
-  flight.works.reserve(frame.parts.size());
-  flight.ended = [this, from, frame, arrival](const sdk::Failure* failure) { deliver(from, frame, arrival, failure); };
+  const auto incoming = std::make_shared<Incoming>();
+  incoming->frame = bytes;
+  incoming->results.resize(frame.parts.size(), bp_result{sizeof(bp_result), -1, 0, 0});
+  const MessageKey key(from, frame.number);
+  Transfer transfer;
+  transfer.set_deadline(frame.timeout_ns, "its parts did not arrive within their timeout");
+  transfer.works.reserve(frame.parts.size());
+  transfer.ended = [this, from, frame, incoming](const sdk::Failure* failure) {
+    deliver(from, frame, incoming, failure);
+  };
   try {
-    if (goes_in_parts(frame)) {
-      flight.arrives = origin;
+    if (is_multipart(frame)) {
+      transfer.multipart = key;
       const std::lock_guard lock(mutex_);
-      under_way_.insert(origin);
+      in_progress_.insert(key);
     }
     for (size_t i = 0; i < frame.parts.size(); ++i) {
       const Part& part = frame.parts[i];
       if (part.offset != 0) {
-        arrival->parts.push_back(reinterpret_cast<std::byte*>(arrival->frame.data()) + part.offset);
+        incoming->parts.push_back(reinterpret_cast<std::byte*>(incoming->frame.data()) + part.offset);
         continue;
       }
-      arrival->parts.push_back(arrival->alone.emplace_back(memory_->take(part.bytes)).get());
+      incoming->parts.push_back(incoming->large_parts.emplace_back(memory_->take(part.bytes)).get());
       auto work =
-          start(BP_RECV, from, tag_of(frame.number, i), arrival->parts.back(), part.bytes, &arrival->results[i]);
-      if (work) flight.works.push_back(std::move(work));
+          start(BP_RECV, from, tag_of(frame.number, i), incoming->parts.back(), part.bytes, &incoming->results[i]);
+      if (work) transfer.works.push_back(std::move(work));
     }
   } catch (...) {
     // The memory stays until the transport writes to it no more.
-    for (const auto& work : flight.works) work->cancel();
-    flight.ended = [arrival](const sdk::Failure*) {};
-    flight.works.empty() ? land(flight) : add(std::move(flight));
+    for (const auto& work : transfer.works) work->cancel();
+    transfer.ended = [incoming](const sdk::Failure*) {};
+    transfer.works.empty() ? end_messages(transfer) : add(std::move(transfer));
     throw;
   }
-  if (flight.works.empty()) {
-    if (flight.arrives || frame.id != 0 || is_next(origin, 0)) {
-      flight.ended(nullptr);
-      return land(flight);
+  if (transfer.works.empty()) {
+    if (transfer.multipart || frame.id != 0 || is_first(key, 0)) {
+      transfer.ended(nullptr);
+      return end_messages(transfer);
     }
     // Nobody asks for it: a goodbye, say, which would end what was sent before it.
-    flight.follows = origin;
-    flight.set_limit(kMostBehindNs, "");
+    transfer.ordered = key;
+    transfer.set_deadline(kMaxOrderWaitNs, "");
   }
-  add(std::move(flight));
+  add(std::move(transfer));
 }
 
-void Agent::deliver(int32_t from, const Frame& frame, const std::shared_ptr<Arrival>& arrival,
+void Agent::deliver(int32_t from, const Frame& frame, const std::shared_ptr<Incoming>& incoming,
                     const sdk::Failure* failure) {
   if (cause()) return;
   if (failure != nullptr) return refuse(from, frame, *failure);
   std::vector<bp_buffer> buffers;
   for (size_t i = 0; i < frame.parts.size(); ++i) {
     const Part& part = frame.parts[i];
-    if (part.offset == 0 && arrival->results[i].bytes != part.bytes) {
+    if (part.offset == 0 && incoming->results[i].bytes != part.bytes) {
       return refuse(from, frame, sdk::Failure(BP_INVALID, "a part of it was not as long as its frame said"));
     }
-    if (i > 0) buffers.push_back({arrival->parts[i], part.bytes, BP_HOST, 0});
+    if (i > 0) buffers.push_back({incoming->parts[i], part.bytes, BP_HOST, 0});
   }
-  const std::string_view payload(reinterpret_cast<const char*>(arrival->parts[0]), frame.parts[0].bytes);
-  core_.received(from, payload, buffers, arrival);
+  const std::string_view payload(reinterpret_cast<const char*>(incoming->parts[0]), frame.parts[0].bytes);
+  core_.received(from, payload, buffers, incoming);
   if (frame.id != 0 || frame.number == 0) return;
   Frame receipt;
   receipt.number = frame.number;
   receipt.receipt = true;
-  tell(from, receipt, "", kMostToldNs);
+  send_control(from, receipt, "", kControlTimeoutNs);
 }
 
 std::optional<sdk::Failure> Agent::cause() const {
   const std::lock_guard lock(mutex_);
-  return ended_;
+  return abort_cause_;
 }
 
 void Agent::abort(const sdk::Failure& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    ended_.emplace(why);
+    if (abort_cause_) return;
+    abort_cause_.emplace(why);
     changed_.notify_all();
-    arrived_.notify_all();
+    progress_.notify_all();
   }
   inner_.abort(why);
   for (std::thread& thread : threads_) thread.join();  // they deliver nothing more

@@ -14,7 +14,7 @@ struct ProcessGroupRpc {
   static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary = "RPC over the messages of any process group";
   static constexpr uint32_t kinds = BP_KIND_RPC;
-  // The group's backend answers for its peers, and is asked itself.
+  // Authentication is that of the group's backend, which is checked itself.
   static constexpr uint32_t flags = BP_BACKEND_RPC_OVER_GROUP | BP_BACKEND_AUTHENTICATES;
   static constexpr std::array options = sdk::joined(
       sdk::kRpcOptions,

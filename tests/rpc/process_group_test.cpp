@@ -46,11 +46,11 @@ class Peer {
   void send_bytes(std::string bytes) { message(BP_SEND, &bytes, nullptr); }
   void receive_part(uint64_t number, size_t part, std::string* bytes) {
     bp_result result = {sizeof(bp_result), -1, 0, 0};
-    message(BP_RECV, bytes, &result, (uint64_t{1} << 48) | (number * process_group::kMostParts + part));
+    message(BP_RECV, bytes, &result, (uint64_t{1} << 48) | (number * process_group::kMaxParts + part));
   }
-  // What a frame said of such a payload.
+  // The header of a frame with this payload.
   void send_part(uint64_t number, std::string bytes) {
-    message(BP_SEND, &bytes, nullptr, (uint64_t{1} << 48) | (number * process_group::kMostParts));
+    message(BP_SEND, &bytes, nullptr, (uint64_t{1} << 48) | (number * process_group::kMaxParts));
   }
 
  private:
@@ -65,8 +65,8 @@ class Peer {
     const auto work = group_.submit(op);
     if (!work || work->wait(INT64_C(20'000'000'000))) return;
     work->cancel();
-    throw std::runtime_error(kind == BP_SEND ? "nobody received from the peer for 20 s"
-                                             : "nobody sent to the peer for 20 s");
+    throw std::runtime_error(kind == BP_SEND ? "the peer's message was not received within 20 s"
+                                             : "the peer got no message within 20 s");
   }
 
   core::Host host_;
@@ -80,10 +80,10 @@ TEST(ProcessGroupAgentTest, WhatFailedHereAndIsRefusedThereIsToldOnce) {
   std::thread other([&] { peer = std::make_unique<Peer>(store); });
   Side side(builtin("process_group"), store, 0);
   other.join();
-  ASSERT_EQ(side.send(1, 7, 100000, 1'000'000), BP_OK);  // nobody receives its buffer
+  ASSERT_EQ(side.send(1, 7, 100000, 1'000'000), BP_OK);  // its buffer is not received
   process_group::Frame frame;
   process_group::decode(peer->receive_frame(), UINT64_MAX, &frame);
-  const std::string why = "nobody received it in the time that it had";
+  const std::string why = "it was not received within its timeout";
   EXPECT_EQ(side.failure(7), why);
   frame.refusal = BP_INVALID;
   peer->send_frame(frame, "too late");
@@ -108,10 +108,10 @@ TEST(ProcessGroupAgentTest, WhoDoesNotSendAllPartsIsTold) {
   EXPECT_EQ(refusal.number, 7U);
   EXPECT_EQ(refusal.refusal, BP_TIMEOUT);
   EXPECT_EQ(bytes.substr(refusal.parts[0].offset, refusal.parts[0].bytes),
-            "its parts did not come in the time that it had");
+            "its parts did not arrive within their timeout");
 }
 
-// What is larger is still on its way when a goodbye comes, which would end it.
+// A large message is still in flight when a goodbye arrives.
 TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForComeAfterWhatWasSentBefore) {
   const auto store = core::make_inproc_store();
   std::unique_ptr<Peer> peer;
@@ -124,14 +124,14 @@ TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForComeAfterWhatWasSentBefore) {
   const std::string payload(100000, 'x');
   peer->send_frame(large, payload);
   const auto begun = std::chrono::steady_clock::now();
-  process_group::Frame word;
-  word.number = 2;
-  peer->send_frame(word, "goodbye");
+  process_group::Frame goodbye;
+  goodbye.number = 2;
+  peer->send_frame(goodbye, "goodbye");
   process_group::Frame call;
   call.number = 3;
   call.id = 8;
   peer->send_frame(call, "a call");
-  side.has_received(1);  // the call; the word has come before it
+  side.has_received(1);  // the call; the goodbye arrived before it
   peer->send_part(1, payload);
   ASSERT_TRUE(side.has_received(3));
   const bool was_late = std::chrono::steady_clock::now() - begun >= std::chrono::seconds(1);  // it waits no longer
@@ -153,16 +153,16 @@ TEST(ProcessGroupAgentTest, WhatItsSenderGivesUpHoldsUpNoGoodbye) {
   end.number = 1;
   end.withdrawn = true;
   peer->send_frame(end, "");
-  process_group::Frame word;
-  word.number = 2;
-  peer->send_frame(word, "goodbye");
+  process_group::Frame goodbye;
+  goodbye.number = 2;
+  peer->send_frame(goodbye, "goodbye");
   process_group::Frame call;
   call.number = 3;
   call.id = 8;
   peer->send_frame(call, "a call");
   ASSERT_TRUE(side.has_received(2));
   EXPECT_EQ(side.received_payloads(), std::vector<uint64_t>({7, 6}));
-  peer->send_frame(end, "");  // nobody knows of it any more
+  peer->send_frame(end, "");  // it is not known any more
   peer->send_frame(call, "another");
   EXPECT_TRUE(side.has_received(3));
 }
@@ -227,7 +227,7 @@ TEST(ProcessGroupAgentTest, WhoseFrameWasSentHearsIfTheRestIsNot) {
   }
 }
 
-// Whoever is held up with one message, keeps no others from being received.
+// A message that cannot be received does not delay others.
 TEST(ProcessGroupAgentTest, AsManyMessagesAreDeliveredAtATimeAsThereAreThreads) {
   const auto store = core::make_inproc_store();
   std::unique_ptr<Peer> peer;
@@ -250,7 +250,7 @@ TEST(ProcessGroupAgentTest, AsManyMessagesAreDeliveredAtATimeAsThereAreThreads) 
   EXPECT_TRUE(side.has_received(3));
 }
 
-// Who says goodbye waits until it is given back, and then ends what is still being sent.
+// A goodbye is released only after it has arrived: its sender aborts the group then.
 TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackAfterWhatWasSentBefore) {
   const auto store = core::make_inproc_store();
   std::unique_ptr<Peer> peer;
@@ -261,10 +261,10 @@ TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackAfterWhatWasSentB
   ASSERT_EQ(side.send(1, 0, 0), BP_OK);
   process_group::Frame large;
   process_group::decode(peer->receive_frame(), UINT64_MAX, &large);
-  process_group::Frame word;
-  process_group::decode(peer->receive_frame(), UINT64_MAX, &word);
+  process_group::Frame goodbye;
+  process_group::decode(peer->receive_frame(), UINT64_MAX, &goodbye);
   process_group::Frame receipt;
-  receipt.number = word.number;
+  receipt.number = goodbye.number;
   receipt.receipt = true;
   peer->send_frame(receipt, "");
   ASSERT_EQ(side.send(1, 8, 0), BP_OK);
@@ -275,7 +275,7 @@ TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackAfterWhatWasSentB
   EXPECT_TRUE(side.comes_to_hold(0));
 }
 
-// That it is sent does not say that it has arrived.
+// A sent goodbye may not have arrived yet.
 TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackWithTheirReceipt) {
   const auto store = core::make_inproc_store();
   std::unique_ptr<Peer> peer;
@@ -283,13 +283,13 @@ TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreGivenBackWithTheirReceipt)
   Side side(builtin("process_group"), store, 0);
   other.join();
   ASSERT_EQ(side.send(1, 0, 0), BP_OK);
-  process_group::Frame word;
-  process_group::decode(peer->receive_frame(), UINT64_MAX, &word);
+  process_group::Frame goodbye;
+  process_group::decode(peer->receive_frame(), UINT64_MAX, &goodbye);
   ASSERT_EQ(side.send(1, 7, 0), BP_OK);
   peer->receive_frame();
   EXPECT_TRUE(side.comes_to_hold(1));
   process_group::Frame receipt;
-  receipt.number = word.number;
+  receipt.number = goodbye.number;
   receipt.receipt = true;
   peer->send_frame(receipt, "");
   EXPECT_TRUE(side.comes_to_hold(0));
@@ -305,9 +305,9 @@ TEST(ProcessGroupAgentTest, WordsThatNobodyWaitsForAreConfirmed) {
   std::thread other([&] { peer = std::make_unique<Peer>(store); });
   Side side(builtin("process_group"), store, 0);
   other.join();
-  process_group::Frame word;
-  word.number = 7;
-  peer->send_frame(word, "goodbye");
+  process_group::Frame goodbye;
+  goodbye.number = 7;
+  peer->send_frame(goodbye, "goodbye");
   process_group::Frame receipt;
   process_group::decode(peer->receive_frame(), UINT64_MAX, &receipt);
   EXPECT_TRUE(receipt.receipt);
@@ -348,9 +348,9 @@ TEST(ProcessGroupAgentTest, WhoHasLeftNeedsNoReceipt) {
     Side side(builtin("process_group"), store, 0, {}, uint64_t{1} << 32, send_nothing);
     other.join();
     for (const uint64_t number : {7, 8}) {  // the first one's receipt has failed before the second is received
-      process_group::Frame word;
-      word.number = number;
-      peer->send_frame(word, "goodbye");
+      process_group::Frame goodbye;
+      goodbye.number = number;
+      peer->send_frame(goodbye, "goodbye");
     }
     EXPECT_TRUE(side.has_received(2));
   }

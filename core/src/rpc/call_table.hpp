@@ -93,7 +93,7 @@ class CallTable {
     Deadline deadline;
     bool expired = false;  // reported, or about to be
   };
-  // What fail_all_at has recorded.
+  // A call of fail_all_at.
   struct PeerFailure {
     int32_t to = -1;
     uint64_t last = 0;

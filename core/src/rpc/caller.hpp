@@ -32,7 +32,7 @@ class Caller {
   uint64_t begin(int32_t to, const Header& header, uint64_t request_bytes, int64_t* timeout_ns, Done done);
   // Sends the message of request header.call. If that fails, releases its forks and ends the request.
   void send(int32_t to, const Header& header, Content content, int64_t timeout_ns);
-  // begin and send, for a message without references. If the peer is gone, ends the request at once.
+  // begin and send, for a message without references. Ends the request at once if the peer has left or died.
   uint64_t request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done);
   CallTable& calls() { return calls_; }
 
@@ -42,10 +42,10 @@ class Caller {
   // The error with the function and the worker in its text.
   Error describe(const Call& call, const Error& error) const;
   int64_t resolve_timeout(int64_t timeout_ns) const;
-  // Of messages that are sent again if they are not confirmed, and of cancellations.
+  // The timeout of cancellations, and of messages that are repeated until they are confirmed.
   int64_t retry_timeout_ns() const;
 
-  // What arrives. None of these blocks.
+  // Events of the transport and the failure detector. None of these blocks.
   void on_reply(int32_t from, const Header& header, std::shared_ptr<Payload> payload);
   void on_send_failed(int32_t to, uint64_t number, const Error& error);
   void on_connection_lost(int32_t peer, const Error& error);

@@ -8,7 +8,7 @@
 namespace backplane::core::rpc {
 namespace {
 
-// What a message points to while it is sent.
+// Keeps the bytes and buffers of a message valid until the transport releases it.
 struct Package {
   std::string bytes;
   std::shared_ptr<void> owner;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the parts of a worker share. The parts, each of which calls only those behind it:
+// State that the parts of a worker share. A part calls only those to its right:
 //
 //     Worker (routes what arrives), Lifecycle, Report  ->  Server  ->  References  ->  Caller  ->  Connection
 //

@@ -134,7 +134,7 @@ size_t thread_count(const BackendOptions& options) {
   return 16;  // torch's default for TENSORPIPE
 }
 
-// What this worker tells the others: its name, what `fill` adds, and the problem if that throws.
+// The statement of this worker: its name, the fields that `fill` adds, and its exception as the problem.
 Json make_statement(const std::string& name, const std::function<void(Json*)>& fill) {
   Json statement = {{"name", name}};
   try {

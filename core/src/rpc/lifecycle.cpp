@@ -224,7 +224,7 @@ struct Lifecycle::Goodbyes {
 };
 
 void Lifecycle::say_goodbye() {
-  constexpr int64_t kMaxNs = 2'000'000'000;    // usually the small message is gone at once; this is for a busy host
+  constexpr int64_t kMaxNs = 2'000'000'000;    // for a busy host; usually the message is sent at once
   constexpr int64_t kLeavingNs = 100'000'000;  // for peers that leave as well: their agents may never confirm
   constexpr auto kPoll = std::chrono::milliseconds(20);
   const auto goodbyes = std::make_shared<Goodbyes>();

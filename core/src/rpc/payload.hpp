@@ -76,7 +76,7 @@ class Payload {
   std::vector<std::shared_ptr<Ref>> refs_;
 };
 
-// What is to be sent. `owner` keeps the buffers valid.
+// Content of a message to send. `owner` keeps the buffers valid.
 struct Content {
   std::string payload;
   std::vector<bp_buffer> buffers;

@@ -59,7 +59,7 @@ class Peers {
     const std::lock_guard lock(mutex_);
     gone_.emplace(rank, why);
   }
-  // Why a worker is gone; none: it is there.
+  // The reason why a worker has left or died; none if it is present.
   std::optional<Error> gone(int32_t rank) const {
     const std::lock_guard lock(mutex_);
     const auto found = gone_.find(rank);

@@ -29,7 +29,7 @@ class Server {
   Server(Context* context, Connection* connection, References* references)
       : context_(*context), connection_(*connection), references_(*references) {}
 
-  // What arrives. None of these blocks. `problem`: the request's buffers could not be received; NULL: none.
+  // Messages and events. None of these blocks. `problem`: the request's buffers could not be received; NULL: none.
   void serve(int32_t from, Header header, std::shared_ptr<Payload> payload, const Error* problem);
   void on_cancel(int32_t from, const Header& header);
   void on_peer_gone(int32_t peer);

@@ -11,7 +11,7 @@
 namespace backplane::core::rpc {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // unless the backend has an option for it
+constexpr uint64_t kDefaultMaxMessageBytes = uint64_t{1} << 32;  // of backends without the option
 
 // The group's own backend for host memory.
 const ChosenBackend& backend_of(const Group& group, const Member& agent) {
@@ -28,29 +28,30 @@ const ChosenBackend& backend_of(const Group& group, const Member& agent) {
 Transport::Sink& sink_of(void* ctx) { return *static_cast<Transport::Sink*>(ctx); }
 Error error_of(const bp_error& err) { return {err.status, err.text, err.peer_rank, err.native_code}; }
 
-// An agent cannot mend what is wrong with its words; whoever writes one reads the log.
+// Runs `body` for a report of an agent. An exception is logged: the agent could not handle it.
 template <typename Body>
-void hear(Body&& body) {
+void handle_report(Body&& body) {
   bp_error err;
   bp_error_init(&err);
   if (guarded(&err, std::forward<Body>(body)) == BP_OK) return;
-  log(BP_LOG_WARN, "rpc: word of an agent was dropped: {}", err.text);
+  log(BP_LOG_WARN, "rpc: an invalid report of an agent was dropped: {}", err.text);
 }
 
 void report_received(void* ctx, int32_t from, const bp_rpc_message* message) { sink_of(ctx).received(from, *message); }
 void report_failed(void* ctx, int32_t to, uint64_t id, const bp_error* err) {
-  hear([=] { sink_of(ctx).failed(to, id, error_of(*err)); });
+  handle_report([=] { sink_of(ctx).failed(to, id, error_of(*err)); });
 }
 void report_lost(void* ctx, int32_t peer, const bp_error* err) {
-  hear([=] { sink_of(ctx).lost(peer, error_of(*err)); });
+  handle_report([=] { sink_of(ctx).lost(peer, error_of(*err)); });
 }
 void report_refused(void* ctx, int32_t from, const bp_rpc_message* message, const bp_error* err) {
-  hear([=] { sink_of(ctx).refused(from, *message, error_of(*err)); });
+  handle_report([=] { sink_of(ctx).refused(from, *message, error_of(*err)); });
 }
 
-// Ends an agent that is refused, if it has what that takes: it knows the host and the inner group, which end now.
+// Destroys an agent that is refused, if its table is complete enough: it uses the host and the inner group, which are
+// about to be destroyed.
 template <typename Api>
-void end_refused(const bp_agent& agent, const char* text) {
+void destroy_refused(const bp_agent& agent, const char* text) {
   const auto* api = static_cast<const Api*>(agent.api);
   if (api == nullptr || !BP_HAS(api, destroy) || api->abort == nullptr || api->destroy == nullptr) return;
   bp_error why;
@@ -85,7 +86,7 @@ uint64_t Transport::max_message_bytes(const BackendOptions& options) {
   for (const auto& [key, value] : options.values()) {
     if (key == "max_message_bytes") return std::stoull(value);
   }
-  return kMostBytes;
+  return kDefaultMaxMessageBytes;
 }
 
 Transport::Transport(const Member& member, const std::shared_ptr<const BackendOptions>& options, const Group& group,
@@ -134,21 +135,21 @@ void Transport::check(const Group& group) const {
   if (agent_.kind != BP_KIND_RPC || api == nullptr || !BP_HAS(api, extension) || api->send == nullptr ||
       api->abort == nullptr || api->destroy == nullptr || api->extension == nullptr) {
     constexpr const char* kIncomplete = "this is not a complete RPC agent";
-    if (agent_.kind == BP_KIND_RPC) end_refused<bp_rpc_api>(agent_, kIncomplete);
-    if (agent_.kind == BP_KIND_PROCESS_GROUP) end_refused<bp_process_group_api>(agent_, kIncomplete);
+    if (agent_.kind == BP_KIND_RPC) destroy_refused<bp_rpc_api>(agent_, kIncomplete);
+    if (agent_.kind == BP_KIND_PROCESS_GROUP) destroy_refused<bp_process_group_api>(agent_, kIncomplete);
     fail(BP_INTERNAL, "backend {} did not return a complete RPC agent", member_.id);
   }
   const GroupConfig& config = group.config();
   if (agent_.rank == config.rank && agent_.world_size == config.world_size) return;
-  end_refused<bp_rpc_api>(agent_, "the agent is of another place");
+  destroy_refused<bp_rpc_api>(agent_, "the agent has another rank or world size");
   if (agent_.rank != config.rank) {
     fail(BP_INVALID, "rank argument {} doesn't match pg rank {}", config.rank, agent_.rank);
   }
   fail(BP_INVALID, "world_size argument {} doesn't match pg size {}", config.world_size, agent_.world_size);
 }
 
-// The group's own backend once more, so that the loss of a worker, which breaks the group, leaves the messages among
-// the others alone.
+// A second agent of the group's backend: the loss of a worker breaks the group, but must not affect messages among the
+// others.
 void Transport::make_inner(const Group& group, const std::shared_ptr<Store>& store, int64_t timeout_ns) {
   const GroupConfig& config = group.config();
   const ChosenBackend& chosen = backend_of(group, member_);

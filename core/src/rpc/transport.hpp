@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An RPC agent as the core holds it: the backend's (abi/ext/rpc.h), and the process group it sends over if it needs
-// one.
+// An RPC agent (abi/ext/rpc.h) of a backend, with the process group that it sends over if it needs one.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ namespace backplane::core::rpc {
 
 class Transport {
  public:
-  // Who gets what arrives; the rules are those of bp_rpc_host.
+  // Receives the agent's reports; the rules are those of bp_rpc_host.
   class Sink {
    public:
     virtual ~Sink() = default;
@@ -29,24 +28,24 @@ class Transport {
     virtual void refused(int32_t from, const bp_rpc_message& message, const Error& error) = 0;
   };
 
-  // BP_INVALID unless the backend makes RPC agents.
+  // Throws BP_INVALID unless the backend makes RPC agents.
   static void check_kind(const Member& member);
-  // What can be known before anybody waits for anybody: BP_INVALID or BP_UNSUPPORTED if the agent needs a group, and
-  // cannot send over one like this.
+  // Throws BP_INVALID or BP_UNSUPPORTED if the agent needs a group and cannot send over this one. Does not block.
   static void check_group(const Member& member, const Group& group);
-  // The largest message that is sent or taken with these options, in bytes.
+  // The largest message that a worker with these options sends or accepts, in bytes.
   static uint64_t max_message_bytes(const BackendOptions& options);
 
-  // Runs the init handler. `name`: this worker's. `store`: the group's; interrupting it ends this. Throws core::Error.
+  // Runs the init handler. `name`: of the worker. `store`: of the group; an interruption of it ends the init. Throws
+  // core::Error.
   Transport(const Member& member, const std::shared_ptr<const BackendOptions>& options, const Group& group,
             const std::shared_ptr<Store>& store, const std::string& name, int64_t timeout_ns, Sink* sink);
   ~Transport();
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  // Takes the message over, also if it throws. Not to this worker itself. Any thread; does not block.
+  // Takes ownership of the message, also if it throws. `to` must not be this worker. Any thread; does not block.
   void send(int32_t to, const bp_rpc_message& message, int64_t timeout_ns);
-  // Nothing is delivered afterwards. Twice is fine.
+  // Nothing is delivered afterwards. Further calls have no effect.
   void abort(const Error& why);
 
  private:
