@@ -37,8 +37,8 @@ int32_t init(const bp_backend*, const bp_init* given, bp_agent* agent, bp_error*
   return BP_OK;
 }
 
-// What a worker is told that joins with an agent that says this of itself.
-std::string refusal_of(const std::function<void(bp_agent*)>& words) {
+// The failure to join of a worker whose agent is changed by `change`.
+std::string refusal_of(const std::function<void(bp_agent*)>& change) {
   static const bp_backend* const liar = [] {
     static bp_backend backend = {};
     backend.struct_size = sizeof(bp_backend);
@@ -50,7 +50,7 @@ std::string refusal_of(const std::function<void(bp_agent*)>& words) {
     register_backend(backend);
     return &backend;
   }();
-  lie = words;
+  lie = change;
   ends.clear();
   rpc::RpcOptions options = rpc_options("self", Store::inproc(), 0, 1);
   options.backend = liar->id;
@@ -80,18 +80,18 @@ TEST(RpcAgentsTest, AnIncompleteAgentIsRefusedAndEndedIfThatIsPossible) {
       },
       [](bp_agent*) { table.struct_size = offsetof(bp_rpc_api, extension); }, [](bp_agent*) { table.send = nullptr; },
       [](bp_agent*) { table.extension = nullptr; }};
-  for (const auto& words : endable) {
+  for (const auto& change : endable) {
     table = right_table();
-    EXPECT_EQ(refusal_of(words), "rank 0 cannot join: backend liar did not return a complete RPC agent");
+    EXPECT_EQ(refusal_of(change), "rank 0 cannot join: backend liar did not return a complete RPC agent");
     EXPECT_EQ(ends, "aborted destroyed ");
   }
   const std::vector<std::function<void(bp_agent*)>> all = {
       [](bp_agent* agent) { agent->api = nullptr; },
       [](bp_agent*) { table.struct_size = offsetof(bp_rpc_api, destroy); }, [](bp_agent*) { table.abort = nullptr; },
       [](bp_agent*) { table.destroy = nullptr; }};
-  for (const auto& words : all) {
+  for (const auto& change : all) {
     table = right_table();
-    EXPECT_EQ(refusal_of(words), "rank 0 cannot join: backend liar did not return a complete RPC agent");
+    EXPECT_EQ(refusal_of(change), "rank 0 cannot join: backend liar did not return a complete RPC agent");
     EXPECT_EQ(ends, "");  // it has nothing that could be called
   }
   table = right_table();

@@ -6,8 +6,8 @@
 namespace backplane::core::rpc {
 namespace {
 
-// After a death the group is made anew without the dead, and ranks in it are others than the workers'.
-TEST(RpcCallRecorderTest, LayersAreShownTheGroupsOwnRanks) {
+// After a death the group shrinks, and its ranks differ from the workers'.
+TEST(RpcCallRecorderTest, LayersGetRanksOfTheGroup) {
   using Ranks = std::vector<int32_t>;
   EXPECT_EQ(ranks_among({4, 5, 7}, {4, 5, 7}), Ranks({0, 1, 2}));
   EXPECT_EQ(ranks_among({4, 5, 7}, {5, 7}), Ranks({-1, 0, 1}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whose time is up, of many calls that end in all ways.
+// Deadlines of calls that end in various ways.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -22,7 +22,7 @@ class Expired {
     numbers_.insert(number);
     changed_.notify_all();
   }
-  // Waits until there are so many.
+  // Waits until there are at least `count`.
   std::multiset<uint64_t> wait_for(size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(60), [this, count] { return numbers_.size() >= count; });
@@ -41,14 +41,14 @@ Call call_to(int32_t to) {
   return call;
 }
 
-TEST(RpcCallTableTest, EachOfThoseThatAreLeftExpiresOnce) {
+TEST(RpcCallTableTest, EachPendingCallExpiresOnce) {
   constexpr int64_t kHour = INT64_C(3600) * 1000000000;
   Expired expired;
   CallTable calls([&expired](uint64_t number) { expired.add(number); });
   std::multiset<uint64_t> expected;
   std::vector<uint64_t> stay;
   for (int i = 0; i < 5000; ++i) {
-    const uint64_t ended = calls.add(call_to(0), Deadline::after(kHour - i));  // the later ones' time is up sooner
+    const uint64_t ended = calls.add(call_to(0), Deadline::after(kHour - i));  // later calls have earlier deadlines
     EXPECT_TRUE(calls.take(ended));
     if (i % 2 == 0) stay.push_back(calls.add(call_to(0), i % 4 == 0 ? Deadline::never() : Deadline::after(kHour)));
     if (i % 2 == 0) calls.fail_at(stay.back(), 1, Error(BP_PEER_LOST, "another lost"), Deadline::after(0));
@@ -70,8 +70,8 @@ TEST(RpcCallTableTest, EachOfThoseThatAreLeftExpiresOnce) {
   EXPECT_EQ(expired.wait_for(0), expected);
 }
 
-// What is said of all calls to a worker holds for those that there are, and the soonest counts.
-TEST(RpcCallTableTest, AWorkersCallsFailWithWhatIsToldOfIt) {
+// A failure of all calls to a worker covers the present ones; the earliest failure counts.
+TEST(RpcCallTableTest, CallsFailWithTheFailureOfTheirPeer) {
   constexpr int64_t kHour = INT64_C(3600) * 1000000000;
   Expired expired;
   CallTable calls([&expired](uint64_t number) { expired.add(number); });

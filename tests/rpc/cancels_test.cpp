@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whoever serves a call hears that nobody waits for it any more, whatever becomes of the messages between.
+// A callee learns that its caller no longer waits, even if messages are lost or reordered.
 #include <atomic>
 #include <chrono>
 #include <cstdint>

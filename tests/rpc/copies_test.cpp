@@ -21,7 +21,7 @@ void count(size_t bytes) {
 
 }  // namespace
 
-// Of the whole program, and of the libraries that it loads.
+// Counts allocations of the whole program and the libraries that it loads.
 extern "C" {
 void* __libc_malloc(size_t);            // NOLINT(bugprone-reserved-identifier): glibc's own
 void* __libc_calloc(size_t, size_t);    // NOLINT(bugprone-reserved-identifier)
@@ -97,7 +97,7 @@ void expect_few_copies(const rpc::Worker& worker) {
     EXPECT_EQ(worker.rpc_sync<size_t>(1, function, std::forward<decltype(argument)>(argument)), kCount);
   };
   const Numbers kept(kCount, 0.5);
-  // What is received takes memory once; nothing else is.
+  // Received buffers are allocated once; there is no other allocation.
   EXPECT_EQ(taken_by([&call] { call("array", prepared()); }), 1);
   EXPECT_EQ(taken_by([&worker] { worker.rpc_sync<Array>(1, "prepared"); }), 1);
   const auto array = worker.remote<Array>(1, "prepared");
@@ -108,7 +108,7 @@ void expect_few_copies(const rpc::Worker& worker) {
   EXPECT_EQ(taken_by([&worker] { worker.rpc_sync<Array>(1, "made"); }), 1 + 1);
   EXPECT_EQ(taken_by([&worker] { worker.rpc_sync<Numbers>(1, "made"); }), 1 + 2);
   EXPECT_EQ(taken_by([&call] { call("vector", prepared()); }), 2);
-  // What its owner may change while it is being sent is copied there: once more where it becomes a vector again.
+  // A value that its owner may change during the send is copied there, and once more into the vector of the receiver.
   EXPECT_EQ(taken_by([&call, &kept] { call("array", kept); }), 2);
   EXPECT_EQ(taken_by([&call, &kept] { call("vector", kept); }), 3);
   const auto vector = worker.remote<Numbers>(1, "made");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whoever owns a value hears that nobody waits for it any more, whatever becomes of the messages between: over an agent
-// of this test, which loses and holds back what it is told to, and says what is not so.
+// The owner of a value learns that no worker waits for it any more, even if messages are lost or reordered: over an
+// agent of this test, which loses and holds back what it is told to, and says what is not so.
 #include <array>
 #include <condition_variable>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who waits for a call.
+// Threads that wait for a call.
 #include <future>
 #include <new>
 #include <thread>
@@ -14,7 +14,7 @@ thread_local bool memory_is_short = false;
 
 }  // namespace
 
-// What may fail without an exception does, if the test asks for that.
+// Allocations without exceptions fail if the test asks for that.
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
   if (memory_is_short) return nullptr;
   try {
@@ -67,7 +67,7 @@ TEST(RpcFutureTest, ManyMayWaitForOne) {
 
 TEST(RpcFutureTest, CallsEndAlsoIfThereIsNoMemoryForWhatTheyFailedWith) {
   rpc::detail::FutureState<int> state(nullptr);
-  std::thread waiting([&state] { EXPECT_TRUE(state.wait(std::chrono::seconds(60))) << "nobody woke it"; });
+  std::thread waiting([&state] { EXPECT_TRUE(state.wait(std::chrono::seconds(60))) << "it was not woken"; });
   bp_error err;
   bp_error_init(&err);
   bp_error_set(&err, BP_TIMEOUT, 0, 1, "it took too long");

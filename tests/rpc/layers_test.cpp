@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What layers of the group in which the workers meet hear of calls.
+// Calls as seen by the layers of the workers' group.
 #include <chrono>
 #include <future>
 #include <map>
@@ -29,12 +29,12 @@ namespace {
   return true;
 }();
 
-// The events with these words, in the file of a group and rank.
-int count(const std::string& text, const std::string& name, const std::string& words) {
+// The number of events with this name and these fields.
+int count(const std::string& text, const std::string& name, const std::string& fields) {
   int found = 0;
   for (size_t at = 0; (at = text.find("\"name\":\"" + name + "\",\"cat\":\"call\"", at)) != std::string::npos; ++at) {
     const std::string line = text.substr(at, text.find('\n', at) - at);
-    if (contains(line, words)) ++found;
+    if (contains(line, fields)) ++found;
   }
   return found;
 }
@@ -51,7 +51,7 @@ std::map<uint64_t, nlohmann::json> calls_of(const std::string& trace, const std:
   return calls;
 }
 
-// Of calls between 0 and 1: "traced twice" with 1000 doubles, a failure, and others.
+// Calls between workers 0 and 1: "traced twice" with 1000 doubles, a failure, and others.
 void expect_alike(const std::map<uint64_t, nlohmann::json>& made, const std::map<uint64_t, nlohmann::json>& served,
                   int large_calls = 1) {
   int large = 0;
@@ -70,7 +70,7 @@ void expect_alike(const std::map<uint64_t, nlohmann::json>& made, const std::map
   EXPECT_EQ(large, large_calls);
 }
 
-// What the worker 0 of two wrote at its end, in whose trace `made` are its calls to the other.
+// Checks the trace of worker 0 of two; `made`: its calls to the other one.
 void expect_metrics(const Exposition& metrics, const std::map<uint64_t, nlohmann::json>& made) {
   const std::string whose = "{group=\"rpc\",rank=\"0\",";
   const auto of = [&whose](const std::string& name, const std::string& labels) {
@@ -175,8 +175,8 @@ TEST_P(RpcLayersTest, TheTraceHasCallsThatLeavingEnds) {
     }
   });
   const std::string caller = content(directory.path() / "rpc-0.json");
-  const std::string words = "\"number\":1,\"direction\":\"out\",\"peer\":1,\"status\":\"cancelled\"";
-  EXPECT_EQ(count(caller, "traced hang", words), 1) << caller;
+  const std::string fields = "\"number\":1,\"direction\":\"out\",\"peer\":1,\"status\":\"cancelled\"";
+  EXPECT_EQ(count(caller, "traced hang", fields), 1) << caller;
 }
 
 TEST(RpcLayersTest, TheMetricsAreThoseOfTheMoment) {

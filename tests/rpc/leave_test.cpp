@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is on its way when a worker leaves.
+// Messages in flight while a worker shuts down.
 #include "rpc/workers.hpp"
 
 namespace backplane::test {
@@ -19,7 +19,7 @@ class RpcLeaveTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, RpcLeaveTest, testing::ValuesIn(rpc_ways()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(RpcLeaveTest, WithGraceAllAnswersArrive) {
+TEST_P(RpcLeaveTest, GracefulShutdownDeliversAllReplies) {
   std::vector<rpc::Future<Bytes>> answers;
   in_world(GetParam(), 2, [&answers](const rpc::Worker& worker) {
     if (worker.rank() != 0) return;

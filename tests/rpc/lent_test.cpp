@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What calls carry lies where its owner has it, unless somebody could still change it.
+// Buffers of calls are sent from the memory of their owner, unless another thread could change it.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a worker says of itself: torch's names, and what has happened, neither more nor less.
+// Metrics of a worker: torch's names, and exact counts.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -38,7 +38,7 @@ std::set<std::string> keys_of(const Json& object) {
   return keys;
 }
 
-// What is counted, once that is so.
+// The metrics, once they fulfil a condition.
 Json counts_once(const rpc::Worker& worker, const std::function<bool(const Json&)>& is_so) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   for (;;) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A worker that contradicts its default group keeps nobody waiting; what is checked is in mismatched.cpp.
+// A worker that contradicts its default group does not block the others; mismatched.cpp has the checks.
 #include "rpc/processes.hpp"
 #include "rpc/workers.hpp"
 

@@ -69,7 +69,7 @@ int survive(const rpc::Worker& worker) {
   return 0;
 }
 
-// What a command failed with; it must name worker 2.
+// The failure of a command; it must name worker 2.
 std::string problem_of(const rpc::Future<void>& command) {
   try {
     command.wait();
@@ -99,7 +99,7 @@ int drive(const GroupOptions& options, const std::string& agent) {
   if (Clock::now() - begun > std::chrono::seconds(2)) return fail("the master heard of the death too late");
   problem = problem_of(master->run_on(2, "die"));
   if (!problem.empty()) return fail(problem);
-  // The other one has its buffers and goes on, but for what needs both.
+  // The other one keeps its buffers and still works, except for operations that need both.
   const auto ends = master->all_reduce(x);
   for (const auto& end : ends) {
     problem = problem_of(end);

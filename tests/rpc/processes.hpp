@@ -21,9 +21,9 @@
 
 namespace backplane::test {
 
-inline pid_t spawn(const std::vector<std::string>& words) {
+inline pid_t spawn(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& each : command) arguments.push_back(const_cast<char*>(each.c_str()));
   arguments.push_back(nullptr);
   pid_t pid = -1;
   EXPECT_EQ(posix_spawn(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ), 0);
@@ -46,8 +46,8 @@ inline int status_at_end(pid_t pid, std::chrono::steady_clock::time_point until)
   return status;
 }
 
-// Runs `words` as each rank of a job of their own; the status of each (waitpid).
-inline std::vector<int> run_ranks(int count, const std::vector<std::string>& words) {
+// Runs `command` as each rank of a job. Returns the status of each (waitpid).
+inline std::vector<int> run_ranks(int count, const std::vector<std::string>& command) {
   const StoreServer server("127.0.0.1", 0, "ranks");
   const ScopedVariable address("MASTER_ADDR", "127.0.0.1");
   const ScopedVariable port("MASTER_PORT", std::to_string(server.port()));
@@ -57,7 +57,7 @@ inline std::vector<int> run_ranks(int count, const std::vector<std::string>& wor
   std::vector<pid_t> pids;
   for (int rank = 0; rank < count; ++rank) {
     const ScopedVariable own("RANK", std::to_string(rank));
-    pids.push_back(spawn(words));
+    pids.push_back(spawn(command));
   }
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(120);
   std::vector<int> statuses;

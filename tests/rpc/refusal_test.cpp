@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nobody waits for what another worker will not take, or for a worker that cannot start.
+// Messages above the limit of a worker, and workers that cannot start.
 #include "rpc/workers.hpp"
 
 namespace backplane::test {
@@ -16,12 +16,12 @@ class RpcRefusalTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, RpcRefusalTest, testing::ValuesIn(rpc_ways()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(RpcRefusalTest, WhatAWorkerDoesNotTakeIsNotSent) {
+TEST_P(RpcRefusalTest, MessagesAboveTheLimitOfTheReceiverAreNotSent) {
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
     const char* const limit = rank == 1 ? "?max_message_bytes=65536" : "";
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2, limit));
-    const rpc::To other(1 - rank, kNoTimeout);  // without a timeout, a call that nobody ends hangs
+    const rpc::To other(1 - rank, kNoTimeout);  // without a timeout, a call that is not ended hangs
     std::string text;
     if (rank == 0) {
       const rpc::Array<uint8_t> large(std::vector<uint8_t>(100000));
@@ -65,7 +65,7 @@ struct Unable {
   const char* problem;
 };
 
-TEST(RpcStartTest, WhoCannotStartKeepsNobodyWaiting) {
+TEST(RpcStartTest, AFailedStartFailsAllWorkers) {
   std::vector<Unable> all;
   for (const std::string& agent : own_agents()) {
     if (agent == "tensorpipe") all.push_back({"tensorpipe", "?transports=pigeon", "transports does not know 'pigeon'"});

@@ -116,7 +116,7 @@ class Side {
     return send(to, id, buffer, BP_NO_TIMEOUT, new Lent{this, {}});
   }
   // Its core is an older one: it knows nothing of messages without their buffers.
-  // What was said of messages without their buffers; waits for one, "" if there is none within 20 s.
+  // The error of the next message without its buffers; "" if there is none within 20 s.
   std::string refusal() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kPatience, [this] { return !refusal_.empty(); });
@@ -144,7 +144,7 @@ class Side {
     const std::lock_guard lock(mutex_);
     return lost_.count(peer);
   }
-  // What was said of the last one.
+  // The last error.
   std::string loss_of(int32_t peer) {
     const std::lock_guard lock(mutex_);
     const auto behind = lost_.upper_bound(peer);

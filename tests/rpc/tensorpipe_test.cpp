@@ -33,7 +33,7 @@ sockaddr_in address_in(const std::string& card) {
 
 std::string card_key(int rank) { return "group/rpc/0/rpc/agent/worker/" + std::to_string(rank); }
 
-// Connects there and leaves without a word. False if nobody listens.
+// Connects and closes the connection without sending. False if the port is closed.
 bool knock(const std::string& card) {
   const sockaddr_in address = address_in(card);
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -47,7 +47,7 @@ bool knock(const std::string& card) {
   return true;
 }();
 
-// Calls may fail for a while, over connections that have broken or that nobody accepts.
+// Calls may fail for a while, over connections that have broken or are not accepted.
 void expect_one_within_a_few(const rpc::Worker& worker, int to) {
   int got = 0;
   for (int i = 0; i < 1000 && got == 0; ++i) {
@@ -67,7 +67,7 @@ TEST(RpcTensorPipeTest, IsTakenIfNobodyNamesAnother) {
     options.backend.clear();
     const auto worker = rpc::Worker::join(worker_name(rank), options);
     EXPECT_EQ(worker.backend(), "tensorpipe");
-    EXPECT_EQ(store.get(card_key(rank)).find("uv://"), std::string::npos);  // on one host nobody listens on a port
+    EXPECT_EQ(store.get(card_key(rank)).find("uv://"), std::string::npos);  // on one host no port is open
     worker.shutdown();
   });
 }
@@ -97,7 +97,7 @@ TEST(RpcTensorPipeTest, IsNotForJobsWithASecret) {
   }
 }
 
-// What would fail on a thread of TensorPipe's, and end the process there, is seen before.
+// Failures that would end the process on a thread of TensorPipe are detected before.
 TEST(RpcTensorPipeTest, WorkersThatCannotReachEachOtherDoNotStart) {
   const auto refusal = [](const char* first, const char* second, Status status) {
     const Store store = Store::inproc();
@@ -141,7 +141,7 @@ TEST(RpcTensorPipeTest, DescriptorsDecideOnSharedMemory) {
   EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-// What would suffice for pipes alone is not spent on express connections.
+// Descriptors that pipes need are not used for express connections.
 TEST(RpcTensorPipeTest, DescriptorsDecideOnExpressConnections) {
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -175,7 +175,7 @@ TEST(RpcTensorPipeTest, AddressesThatLeadNowhereFailTheCall) {
       EXPECT_EQ(failure_of([&worker] { worker.rpc_sync<int>(1, "one"); }, &text), Status::kPeerLost);
       EXPECT_NE(text.find("no route to rank 1"), std::string::npos) << text;
       store.set(card_key(1), card);
-      expect_one_within_a_few(worker, 1);  // the word of that call's end may be on the wrong way still
+      expect_one_within_a_few(worker, 1);  // the cancellation of that call may use the wrong connection
     }
     EXPECT_TRUE(worker.shutdown().empty());
   });
@@ -217,8 +217,8 @@ TEST(RpcTensorPipeTest, StrangersWhoComeAndGoLockNobodyOut) {
       for (int i = 0; i < 2; ++i) knock(store.get(card_key(1)));  // the listener may be about to be replaced
     }
     worker.all_gather(0);
-    // Who comes while the listener is being replaced fails, and is told; not for long.
-    expect_one_within_a_few(worker, (rank + 2) % 3);  // nobody has a pipe to it yet
+    // A connection attempt fails while the listener is being replaced.
+    expect_one_within_a_few(worker, (rank + 2) % 3);  // no worker has a pipe to it yet
     worker.shutdown();
   });
 }
@@ -287,7 +287,7 @@ class Trap {
   std::thread thread_;
 };
 
-// A function that is asked whether its caller waits no more, until that is so or it may go.
+// A function that runs until it is cancelled or released.
 struct Held {
   std::promise<void> began;
   std::promise<bool> heard;
@@ -328,9 +328,9 @@ void expect_told(bool cancel, int traps, bool told, bool express = false) {
       EXPECT_TRUE(call.wait_for(std::chrono::seconds(20)));
       std::string text;
       EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), cancel ? Status::kCancelled : Status::kPeerLost);
-      // Of an express connection rank 1 may be the first to hear, and to tell of its doubt.
-      const char* const words = express ? " broke" : "the connection to rank 1 broke";
-      EXPECT_EQ(text.find(words) != std::string::npos, !cancel) << text;
+      // Rank 1 may detect the broken express connection first, and report lost replies.
+      const char* const part = express ? " broke" : "the connection to rank 1 broke";
+      EXPECT_EQ(text.find(part) != std::string::npos, !cancel) << text;
       EXPECT_TRUE(!trap || trap->is_sprung());
       if (!told) {
         expect_one_within_a_few(worker, 1);  // the first one may still go over the last one that broke
@@ -349,7 +349,7 @@ TEST(RpcTensorPipeTest, BrokenConnectionsEndTheCallsOnThem) { expect_told(false,
 TEST(RpcTensorPipeTest, BrokenExpressConnectionsEndTheCallsOnThem) { expect_told(false, 0, true, true); }
 TEST(RpcTensorPipeTest, CancelsThatAConnectionTakesWithItAreTold) { expect_told(true, 0, true); }
 TEST(RpcTensorPipeTest, CancelsThatAnExpressConnectionTakesWithItAreTold) { expect_told(true, 0, true, true); }
-// One that was told of a connection that broke is told thrice more, however many break, and then nobody opens another.
+// After a connection broke a cancellation is sent three more times at most, and no connection is opened after that.
 TEST(RpcTensorPipeTest, CancelsThatConnectionsTakeWithThemAreToldAgain) { expect_told(false, 2, true); }
 TEST(RpcTensorPipeTest, CancelsAreNotToldAgainWithoutEnd) { expect_told(false, 4, false); }
 

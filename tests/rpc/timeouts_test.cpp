@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls that nobody waits for any more, because of their timeout, a cancel or an interruption.
+// Calls whose caller no longer waits: timeout, cancellation, interruption.
 #include "rpc/gate.hpp"
 #include "rpc/workers.hpp"
 #include "support/interruption.hpp"

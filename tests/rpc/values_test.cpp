@@ -22,11 +22,11 @@ constexpr Id kValue = {0, 1};
 constexpr Id kFirst = {0, 2};
 constexpr Id kSecond = {1, 1};
 
-TEST(RpcValuesTest, LiveAsLongAsTheirForks) {
+TEST(RpcValuesTest, ExistAsLongAsTheirForks) {
   Values values;
   EXPECT_TRUE(values.create(kValue, kFirst, 0, "f"));
   values.fork(kValue, kSecond, 1);
-  values.fork(kValue, kSecond, 1);  // told twice
+  values.fork(kValue, kSecond, 1);  // received twice
   values.drop(kValue, kFirst);
   values.drop(kValue, kFirst);
   EXPECT_EQ(values.size(), 1U);
@@ -38,14 +38,14 @@ TEST(RpcValuesTest, LiveAsLongAsTheirForks) {
             "1 the referenced value no longer exists on its owner");
 }
 
-TEST(RpcValuesTest, AreNotMadeIfTheyWereDroppedFirst) {
+TEST(RpcValuesTest, AreNotCreatedAfterTheirForkWasDropped) {
   Values values;
   values.drop(kValue, kFirst);
   EXPECT_FALSE(values.create(kValue, kFirst, 0, "f"));
   EXPECT_EQ(values.size(), 0U);
 }
 
-TEST(RpcValuesTest, ForksThatWereDroppedFirstAreNotGiven) {
+TEST(RpcValuesTest, ForksThatWereDroppedFirstAreNotRegistered) {
   Values values;
   values.create(kValue, kFirst, 0, "f");
   values.drop(kValue, kSecond);
@@ -53,14 +53,14 @@ TEST(RpcValuesTest, ForksThatWereDroppedFirstAreNotGiven) {
   EXPECT_EQ(values.claims()[0].holders, std::vector<int32_t>{0});
 }
 
-TEST(RpcValuesTest, AreMadeOnce) {
+TEST(RpcValuesTest, AreCreatedOnce) {
   Values values;
   values.create(kValue, kFirst, 0, "f");
   EXPECT_EQ(failure_in_values([&values] { values.create(kValue, kSecond, 1, "g"); }),
             "1 a value with this id exists already");
 }
 
-TEST(RpcValuesTest, GoToWhoTookTheLastFork) {
+TEST(RpcValuesTest, AreReturnedByTheLastDrop) {
   int destroyed = 0;
   const bp_rpc_value raw = {sizeof(bp_rpc_value), 0, &destroyed, [](void* count) { ++*static_cast<int*>(count); },
                             nullptr};
@@ -78,7 +78,7 @@ TEST(RpcValuesTest, GoToWhoTookTheLastFork) {
   EXPECT_EQ(status, BP_INVALID);
 }
 
-TEST(RpcValuesTest, GoWithTheLastHolderThatDies) {
+TEST(RpcValuesTest, AreRemovedWithTheLastHolderThatDies) {
   Values values;
   values.create(kValue, kFirst, 2, "f");
   values.fork(kValue, kSecond, 1);
@@ -88,7 +88,7 @@ TEST(RpcValuesTest, GoWithTheLastHolderThatDies) {
   EXPECT_EQ(values.size(), 0U);
 }
 
-TEST(RpcValuesTest, TellWhoWaits) {
+TEST(RpcValuesTest, ReportFailuresToWaiters) {
   Values values;
   values.create(kValue, kFirst, 0, "f");
   std::string told;
@@ -100,7 +100,7 @@ TEST(RpcValuesTest, TellWhoWaits) {
   EXPECT_EQ(failure_in_values([&values] { values.wait(kValue, Deadline::never()); }), "8 no");
 }
 
-TEST(RpcValuesTest, DoNotCallWhoWaitsNoMore) {
+TEST(RpcValuesTest, DoNotCallRemovedWaiters) {
   Values values;
   values.create(kValue, kFirst, 0, "f");
   std::string called;
@@ -110,20 +110,20 @@ TEST(RpcValuesTest, DoNotCallWhoWaitsNoMore) {
         static_cast<int32_t>(call % 2), call);
   }
   EXPECT_TRUE(values.stop_waiting(kValue, 1, 3));
-  EXPECT_FALSE(values.stop_waiting(kValue, 1, 2));  // somebody else's
-  values.drop_all_of(0);                            // asked for it, and made the value's only claim: all are told
+  EXPECT_FALSE(values.stop_waiting(kValue, 1, 2));  // of another worker
+  values.drop_all_of(0);                            // holds the only fork, and waits: the other waiters are called
   EXPECT_EQ(called, "1");
 }
 
-TEST(RpcForksTest, WhatIsLostDoesNotCountWhenItComes) {
+TEST(RpcForksTest, AbandonedForksAreRefusedWhenTheyArrive) {
   ForkTable forks;
   const std::vector<Fork> message = {{0, kValue, kFirst}, {0, kValue, kSecond}};
   EXPECT_EQ(forks.abandon(message).size(), 2U);
-  EXPECT_EQ(forks.abandon(message).size(), 2U);  // told twice
+  EXPECT_EQ(forks.abandon(message).size(), 2U);  // received twice
   EXPECT_FALSE(forks.hold(message));
 }
 
-TEST(RpcForksTest, WhatHasComeIsNotLost) {
+TEST(RpcForksTest, HeldForksAreNotAbandoned) {
   ForkTable forks;
   const std::vector<Fork> message = {{0, kValue, kFirst}};
   EXPECT_TRUE(forks.hold(message));
@@ -131,7 +131,7 @@ TEST(RpcForksTest, WhatHasComeIsNotLost) {
   EXPECT_TRUE(forks.hold(message));
 }
 
-TEST(RpcForksTest, AnswersAreRememberedUntilTheyAreTaken) {
+TEST(RpcForksTest, RepliesAreKeptUntilTheyAreTaken) {
   ForkTable forks;
   forks.add_reply(1, 7, {{0, kValue, kFirst}});
   EXPECT_TRUE(forks.take_reply(2, 7).empty());
@@ -139,17 +139,17 @@ TEST(RpcForksTest, AnswersAreRememberedUntilTheyAreTaken) {
   EXPECT_TRUE(forks.take_reply(1, 7).empty());
 }
 
-TEST(RpcCancelsTest, OneThatOvertakesItsCallIsKeptForIt) {
+TEST(RpcCancelsTest, EarlyCancelsAreKeptForTheirCall) {
   EarlyCancels cancels;
   cancels.add(1, 7);
-  cancels.add(1, 7);  // told twice
+  cancels.add(1, 7);  // received twice
   EXPECT_FALSE(cancels.take(2, 7));
   EXPECT_FALSE(cancels.take(1, 8));
   EXPECT_TRUE(cancels.take(1, 7));
   EXPECT_FALSE(cancels.take(1, 7));
 }
 
-TEST(RpcCancelsTest, EachPeersAreKeptForItself) {
+TEST(RpcCancelsTest, EarlyCancelsAreKeptPerPeer) {
   EarlyCancels cancels;
   cancels.add(1, 7);
   for (uint64_t call = 1; call <= 10000; ++call) cancels.add(2, call);
@@ -158,13 +158,13 @@ TEST(RpcCancelsTest, EachPeersAreKeptForItself) {
   EXPECT_FALSE(cancels.take(2, 1));
 }
 
-std::vector<uint64_t> told_again(SentCancels* cancels, int32_t to, SentCancels::Clock::time_point now) {
+std::vector<uint64_t> resent(SentCancels* cancels, int32_t to, SentCancels::Clock::time_point now) {
   std::vector<uint64_t> calls;
   for (const SentCancels::Cancel& each : cancels->take_resends(to, now)) calls.push_back(each.call);
   return calls;
 }
 
-TEST(RpcCancelsTest, WhatIsTakenMakesRoom) {
+TEST(RpcCancelsTest, TakenCancelsMakeRoom) {
   EarlyCancels cancels;
   cancels.add(1, 1);
   for (uint64_t call = 2; call <= 2000; ++call) {
@@ -174,13 +174,13 @@ TEST(RpcCancelsTest, WhatIsTakenMakesRoom) {
   EXPECT_TRUE(cancels.take(1, 1));
 }
 
-TEST(RpcCancelsTest, TheLastOnesAreToldAgain) {
+TEST(RpcCancelsTest, TheLastCancelsAreResent) {
   SentCancels cancels;
   const auto now = SentCancels::Clock::now();
   EXPECT_TRUE(cancels.take_resends(1, now).empty());
   for (uint64_t call = 1; call <= 1000; ++call) cancels.add(1, {call, 0});
   cancels.add(2, {5, 77});
-  const auto last = told_again(&cancels, 1, now);
+  const auto last = resent(&cancels, 1, now);
   EXPECT_EQ(last.back(), 1000U);
   EXPECT_LT(last.size(), 1000U);
   const auto other = cancels.take_resends(2, now);
@@ -191,24 +191,24 @@ TEST(RpcCancelsTest, TheLastOnesAreToldAgain) {
   EXPECT_TRUE(cancels.take_resends(1, now).empty());
 }
 
-TEST(RpcCancelsTest, NobodyIsToldAgainWithoutEnd) {
+TEST(RpcCancelsTest, ResendsAreLimited) {
   SentCancels cancels;
   auto now = SentCancels::Clock::now();
   cancels.add(1, {5, 0});
-  for (int i = 0; i < SentCancels::kMaxRounds; ++i) EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>{5});
-  EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>());
+  for (int i = 0; i < SentCancels::kMaxRounds; ++i) EXPECT_EQ(resent(&cancels, 1, now), std::vector<uint64_t>{5});
+  EXPECT_EQ(resent(&cancels, 1, now), std::vector<uint64_t>());
   now += std::chrono::seconds(1);
-  EXPECT_EQ(told_again(&cancels, 1, now), std::vector<uint64_t>{5});
+  EXPECT_EQ(resent(&cancels, 1, now), std::vector<uint64_t>{5});
   cancels.add(2, {6, 0, {}, SentCancels::kMaxRounds});
   for (int i = 0; i < SentCancels::kMaxRounds; ++i) {
     now += std::chrono::seconds(1);
-    EXPECT_EQ(told_again(&cancels, 2, now), std::vector<uint64_t>{6});
+    EXPECT_EQ(resent(&cancels, 2, now), std::vector<uint64_t>{6});
   }
   now += std::chrono::seconds(1);
-  EXPECT_EQ(told_again(&cancels, 2, now), std::vector<uint64_t>());
+  EXPECT_EQ(resent(&cancels, 2, now), std::vector<uint64_t>());
 }
 
-TEST(RpcValuesTest, EndWithTheirWorker) {
+TEST(RpcValuesTest, FailWaitersAtClose) {
   Values values;
   values.create(kValue, kFirst, 0, "f");
   int32_t status = BP_OK;

@@ -22,7 +22,7 @@ Header full() {
   return header;
 }
 
-TEST(RpcWireTest, GivesBackWhatWasWritten) {
+TEST(RpcWireTest, DecodesWhatWasEncoded) {
   const std::string bytes = encode(full(), 3) + "abc";
   std::string_view left = bytes;
   const Header read = decode(&left);
@@ -36,7 +36,7 @@ TEST(RpcWireTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(encode(read, 0), encode(full(), 0));
 }
 
-TEST(RpcWireTest, RefusesWhatIsCutOrForged) {
+TEST(RpcWireTest, RefusesTruncatedAndForgedHeaders) {
   const std::string bytes = encode(full(), 0);
   for (size_t size = 0; size < bytes.size(); ++size) {
     std::string_view cut = std::string_view(bytes).substr(0, size);

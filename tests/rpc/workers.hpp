@@ -28,7 +28,7 @@ inline std::vector<std::string> own_agents() {
   return agents;
 }
 
-// What messages can travel over: process groups of these backends, or agents of their own.
+// Ways to carry messages: process groups of these backends, or agents with connections of their own.
 inline std::vector<std::string> rpc_ways() {
   std::vector<std::string> ways = built_backends();
   for (std::string& agent : own_agents()) ways.push_back(std::move(agent));
@@ -53,7 +53,7 @@ inline rpc::RpcOptions rpc_options(const std::string& way, const Store& store, i
   return options;
 }
 
-// Runs body(worker) for each of them, and shuts down gracefully: nobody must be left with references.
+// Runs body(worker) for each worker and shuts down gracefully. No references may be left.
 inline void in_world(const std::string& way, int world_size, const std::function<void(const rpc::Worker&)>& body,
                      const std::string& agent = "") {
   const Store store = Store::inproc();
@@ -64,7 +64,7 @@ inline void in_world(const std::string& way, int world_size, const std::function
     } catch (const std::exception& e) {
       ADD_FAILURE() << "rank " << rank << ": " << e.what();
     }
-    // What is under way by then may take minutes where sanitizers share a busy machine.
+    // Pending calls may take minutes under sanitizers on a busy machine.
     EXPECT_EQ(worker.shutdown(true, std::chrono::seconds(240)), std::vector<std::string>());
   });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only the agent over libzmq does; cuts_test.cpp has how it survives broken connections.
+// Behaviour of the agent over libzmq alone; cuts_test.cpp tests broken connections.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
