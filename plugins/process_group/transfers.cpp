@@ -51,7 +51,7 @@ void Agent::add(Transfer transfer) {
   }
 }
 
-// The threads that wait take flights in turn. After abort all works end by themselves, and the queue empties.
+// The waiting threads take transfers in turn. After abort all works end by themselves, and the queue empties.
 void Agent::wait() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -82,7 +82,7 @@ bool Agent::drive(Transfer* transfer, int64_t slice_ns) {
   } catch (const sdk::Failure& failure) {
     transfer->works.pop_back();
     for (const auto& work : transfer->works) work->cancel();
-    // The first failure is told once nothing uses the buffers any more.
+    // The first failure is reported once no work uses the buffers any more.
     const bool by_limit = late && failure.status() == BP_CANCELLED;  // not of another cause, as a death
     if (!transfer->failure && by_limit) transfer->failure.emplace(BP_TIMEOUT, transfer->timeout_text);
     if (!transfer->failure) transfer->failure.emplace(failure);
@@ -94,7 +94,7 @@ bool Agent::drive(Transfer* transfer, int64_t slice_ns) {
   return true;
 }
 
-// A receiver's refusal says more than the failure of what was cancelled for it. One that has not refused waits for
+// A refusal by the receiver replaces the failure of the works cancelled for it. Without one the receiver waits for
 // parts that will not come.
 void Agent::finish(Transfer* transfer) {
   const auto refusal = take_refusal(transfer->number);
