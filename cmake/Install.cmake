@@ -2,6 +2,7 @@
 # are relative to the prefix, so an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development) # the packages of Package.cmake
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Backplane)
 set(exported backplane_abi backplane_base backplane_sdk backplane)
 foreach(optional backplane_conformance)
@@ -12,7 +13,8 @@ endforeach()
 
 # The C++ headers require C++20 in projects that use the package.
 target_compile_features(backplane INTERFACE cxx_std_20)
-install(TARGETS ${exported} EXPORT BackplaneTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+install(TARGETS ${exported} EXPORT BackplaneTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
         FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT BackplaneTargets NAMESPACE Backplane:: DESTINATION ${package_dir})
 

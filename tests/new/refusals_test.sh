@@ -22,15 +22,15 @@ refused() {
   rm output
 }
 
-refused 2 "cannot name a backend" Upper
-refused 2 "cannot name a backend" "$(printf 'a%.0s' {1..33})"
-refused 2 "cannot name a backend" "a/b"
-refused 2 "cannot name a backend" ""
-refused 2 "is taken" auto
-refused 2 "is taken" inproc
-refused 2 "there are: --language c++ --from sendrecv" net --language go
-refused 2 "there are: --language c++ --from sendrecv" net --language rust --from wrap
-refused 2 "make it first" net --directory missing/net
+refused 2 "is not a valid id" Upper
+refused 2 "is not a valid id" "$(printf 'a%.0s' {1..33})"
+refused 2 "is not a valid id" "a/b"
+refused 2 "is not a valid id" ""
+refused 2 "is the id of an installed backend" auto
+refused 2 "is the id of an installed backend" inproc
+refused 2 "the templates are: --language c++ --from sendrecv" net --language go
+refused 2 "the templates are: --language c++ --from sendrecv" net --language rust --from wrap
+refused 2 "cannot create the project: there is no directory" net --directory missing/net
 [ -z "$(ls -A)" ] || fail "something was left behind: $(ls -A)"
 
 mkdir full empty
@@ -41,7 +41,7 @@ refused 2 "is not an empty directory" net --directory file
 [ "$(ls -A full)" = precious ] || fail "a full directory was changed"
 if [ "$(id -u)" -ne 0 ]; then
   chmod a-w empty
-  refused 1 "cannot make a folder" net --directory empty/net
+  refused 1 "cannot create a folder" net --directory empty/net
   chmod u+w empty
 fi
 "$command" new net --directory empty >output

@@ -16,7 +16,7 @@ TEST(Info, ShowsOptionsAndOperations) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   for (const char* part : {"trace 1.0\n", "BackendType.TRACE", "the tests", "tags (send and recv match tags)",
                            "threads  int   2        1..64  threads of its own", "send       cpu     -           u8",
-                           "Completed by the core over send and recv:\n  barrier, broadcast"}) {
+                           "Implemented by the core over send and recv:\n  barrier, broadcast"}) {
     EXPECT_TRUE(contains(outcome.out, part)) << part << "\n" << outcome.out;
   }
   EXPECT_FALSE(contains(outcome.out, "noise"));

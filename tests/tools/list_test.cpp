@@ -88,14 +88,14 @@ TEST(List, ShowsWhatAProbeRemarksAndWarnsOf) {
 TEST(Command, RefusesWrongUseInOneSentence) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{}, "A subcommand is required"},
-      {{"lisst"}, "there is no command 'lisst'; there are list, info, check, bench, explain, new, trace, run"},
-      {{"list", "--jsn"}, "not expected: --jsn"},
-      {{"info"}, "name is required"},
-      {{"run", "-n", "2"}, "which program?"},
-      {{"run", "true"}, "--nproc is required"},
-      {{"run", "-n", "0", "true"}, "--nproc: Value 0 not in range 1 to 65536"},
+      {{"lisst"}, "unknown subcommand 'lisst'; the subcommands are list, info, check, bench, explain, new, trace, run"},
+      {{"list", "--jsn"}, "not expected: --jsn (see 'backplane list --help')"},
+      {{"info"}, "name is required (see 'backplane info --help')"},
+      {{"run", "-n", "2"}, "no program is given"},
+      {{"run", "true"}, "--ranks is required"},
+      {{"run", "-n", "0", "true"}, "--ranks: Value 0 not in range 1 to 65536"},
       {{"run", "-n", "1", "--bogus", "true"}, "not expected: --bogus"},
-      {{"run", "-n", "1", "--nnodes", "2", "true"}, "several nodes need --master-addr and --master-port"},
+      {{"run", "-n", "1", "--nnodes", "2", "true"}, "--nnodes needs --master-addr and --master-port"},
       {{"run", "-n", "1", "--node-rank", "1", "true"}, "--node-rank is 1, but --nnodes 1 allows 0 to 0"},
       {{"__answer", "probe", "self"}, "this subcommand is for the command's own use"}};
   for (const auto& [words, sentence] : cases) {
@@ -114,7 +114,7 @@ TEST(Command, HelpsAndTellsItsVersion) {
   EXPECT_EQ(help.code, 0);
   EXPECT_TRUE(contains(help.out, "list")) << help.out;
   EXPECT_FALSE(contains(help.out, "__answer")) << help.out;
-  EXPECT_TRUE(contains(run({"run", "--help"}).out, "PROG [ARGS...]"));
+  EXPECT_TRUE(contains(run({"run", "--help"}).out, "PROGRAM [ARGUMENT]..."));
 }
 
 }  // namespace

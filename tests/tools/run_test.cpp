@@ -83,7 +83,7 @@ TEST(Run, SaysThatAProgramIsMissingOrNotExecutable) {
   fs::permissions(place.file("script"), fs::perms(0755));
   const Outcome missing = run({"run", "-n", "2", "no-such-program"});
   EXPECT_EQ(missing.code, 127);
-  EXPECT_TRUE(contains(missing.err, "backplane: there is no program 'no-such-program' in PATH")) << missing.err;
+  EXPECT_TRUE(contains(missing.err, "backplane: program 'no-such-program' not found in PATH")) << missing.err;
   EXPECT_EQ(run({"run", "-n", "2", place.file("none")}).code, 127);
   const Outcome data = run({"run", "-n", "2", place.file("data")});
   EXPECT_EQ(data.code, 126);

@@ -96,7 +96,7 @@ TEST_P(TraceCommand, PutsTheTracesOfSurvivorsTogether) {
   job.quit({0, 2});
 
   const json trace = traced({directory_});
-  EXPECT_TRUE(remarks_on(trace, "there is no trace of rank 1")) << trace["remarks"];
+  EXPECT_TRUE(remarks_on(trace, "no trace of rank 1")) << trace["remarks"];
   EXPECT_TRUE(remarks_on(trace, "broken on rank 0: " + loss)) << trace["remarks"];
   EXPECT_TRUE(remarks_on(trace, "broken on rank 2: " + loss)) << trace["remarks"];
   for (const int rank : {0, 2}) {
@@ -185,18 +185,18 @@ TEST_P(TraceCommand, AsksARunningJobAndOneThatIsGone) {
 
   job[1].signal(SIGSTOP);  // a rank that does not answer is missing, and the others are shown
   trace = traced({"--store", store, "--timeout", "1"});
-  EXPECT_TRUE(remarks_on(trace, "there is no trace of rank 1")) << trace["remarks"];
+  EXPECT_TRUE(remarks_on(trace, "no trace of rank 1")) << trace["remarks"];
   EXPECT_EQ(event(trace, 2, 2)["operation"], kOperation);
   job[1].signal(SIGCONT);
   job[1].tell("all_reduce");
   for (const std::string& answer : job.hear({0, 1, 2})) EXPECT_EQ(answer, "sum 3");
 
   expect_refusal({"trace", "--store", store, "--group", "other", "--timeout", "2"}, 1,
-                 "backplane: no group 'other' answers at " + store + ": ");
+                 "backplane: cannot get the trace of group 'other' from the store at " + store + ": ");
   expect_refusal({"trace", "--store", store, "--job", "other", "--timeout", "20"}, 1,
                  "belongs to job '', this rank is of job 'other'");
   job.quit({0, 1, 2});
-  expect_refusal({"trace", "--store", store, "--timeout", "2"}, 1, "backplane: no rank of group 'world' answers");
+  expect_refusal({"trace", "--store", store, "--timeout", "2"}, 1, "backplane: no rank of group 'world' answered");
   job.server().kill();
   expect_refusal({"trace", "--store", store, "--timeout", "0.5"}, 1,
                  "could not reach the store at " + store + " within ");
@@ -205,9 +205,9 @@ TEST_P(TraceCommand, AsksARunningJobAndOneThatIsGone) {
 TEST(TraceCommandFiles, SaysWhatIsWrongWithThem) {
   const Workplace place;
   const std::string directory = place.file("");
-  expect_refusal({"trace", directory}, 1, "no trace lies in");
-  expect_refusal({"trace", place.file("none")}, 2, "there is no " + place.file("none"));
-  const std::string neither = "name the files or directories of traces, or a running job by --store";
+  expect_refusal({"trace", directory}, 1, "no trace files in");
+  expect_refusal({"trace", place.file("none")}, 2, place.file("none") + " does not exist");
+  const std::string neither = "name either trace files or directories, or a running job by --store";
   expect_refusal({"trace"}, 2, neither);
   expect_refusal({"trace", directory, "--store", "127.0.0.1:1"}, 2, neither);
   for (const char* address : {"localhost", "localhost:", "localhost:0", "localhost:70000", "localhost:1x"}) {
@@ -249,8 +249,7 @@ TEST(TraceCommandFiles, NamesTheFirstDifferenceAndFewOfManyMissing) {
   const json trace = traced({place.file("")});
   EXPECT_TRUE(remarks_on(trace, "rank 3 entered broadcast (f32 x 2) as #1 where rank 0 entered all_reduce (f32 x 2)"))
       << trace["remarks"];
-  EXPECT_TRUE(remarks_on(trace, "there is no trace of ranks 1, 2, 4, 5, 6, 7, 8, 9 and of 999999990 more"))
-      << trace["remarks"];
+  EXPECT_TRUE(remarks_on(trace, "no trace of ranks 1, 2, 4, 5, 6, 7, 8, 9 and of 999999990 more")) << trace["remarks"];
 }
 
 TEST(TraceCommandFiles, ShowsCallsBetweenWorkers) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane explain: what `auto` stands for here. It is asked of ranks that choose as those of any job do.
+// backplane explain: the backend that `auto` chooses here. Starts ranks, which choose as those of any job do.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -19,26 +19,32 @@ namespace {
 constexpr const char* kRankCommand = "__explain";
 constexpr const char* kDevices = "--devices";
 constexpr std::chrono::seconds kExplainTimeout{30};
-constexpr std::string_view kSentence = "auto chose ";  // how the line begins that every group logs
+constexpr std::string_view kSentence = "auto chose ";  // the beginning of the line that every group logs
 
 constexpr const char* kExplainFooter = R"(
-Starts N ranks that make a group, and prints which backend they agreed on, why, and why not those that are preferred to
-it. Where 'backplane bench --tune' has written a tuning table for this host (or BACKPLANE_TUNING_FILE names one), the
-fastest by that is chosen, and what was measured is told. BACKPLANE_LOG=info makes any program say the same.)";
+Starts N ranks that form a group, and prints the backend that they agreed on, the reason, and why preferred backends were
+not chosen. With a tuning table, written by 'backplane bench --tune' or named by BACKPLANE_TUNING_FILE, 'auto' chooses the
+fastest backend of the table, and the measured times are printed. BACKPLANE_LOG=info logs the same in any program.
 
-struct Question {
+Exit codes: 0; 1 if no backend is viable; 2 wrong use; 124 if the ranks do not agree within 30 s.
+
+Examples:
+  backplane explain
+  backplane explain -n 8 --devices)";
+
+struct Request {
   int ranks = 2;
-  bool devices = false;  // each rank has one, by its number on its host
+  bool devices = false;  // rank i on this host uses device i
 };
 
-int ask_ranks(const Question& question) {
+int start_ranks(const Request& request) {
   Job job;
-  job.ranks_per_node = question.ranks;
+  job.ranks_per_node = request.ranks;
   job.job_id = random_job_id();
   Plan plan;
   plan.path = "/proc/self/exe";
   plan.arguments = {"backplane", kRankCommand};
-  if (question.devices) plan.arguments.emplace_back(kDevices);
+  if (request.devices) plan.arguments.emplace_back(kDevices);
   plan.timeout = kExplainTimeout;
   plan.grace = std::chrono::seconds(1);
   Guard guard;  // forks, so it comes before any thread
@@ -46,7 +52,7 @@ int ask_ranks(const Question& question) {
   return run_job(job, plan, signals, guard);
 }
 
-void answer_rank(bool with_device) {
+void print_choice(bool with_device) {
   std::string reason;
   const auto listen = [](void* ctx, uint32_t level, const char* text) {
     const std::string_view line = text;
@@ -74,18 +80,18 @@ void answer_rank(bool with_device) {
 }  // namespace
 
 void add_explain(CLI::App& app, int& exit_code) {
-  auto question = std::make_shared<Question>();
-  CLI::App* command = app.add_subcommand("explain", "Say which backend 'auto' stands for on this machine, and why");
+  auto request = std::make_shared<Request>();
+  CLI::App* command = app.add_subcommand("explain", "Show which backend 'auto' chooses on this machine, and why");
   command->footer(kExplainFooter);
-  command->add_option("-n,--nproc", question->ranks, "Ranks of the group")
+  command->add_option("-n,--ranks", request->ranks, "Ranks of the group")
       ->check(CLI::Range(1, 4096))
       ->option_text("N (2)");
-  command->add_flag(kDevices, question->devices, "Ranks that compute on a GPU each: rank i on device i");
-  command->callback([question, &exit_code] { exit_code = ask_ranks(*question); });
+  command->add_flag(kDevices, request->devices, "Give each rank a GPU: rank i uses device i");
+  command->callback([request, &exit_code] { exit_code = start_ranks(*request); });
   auto with_device = std::make_shared<bool>(false);
   CLI::App* rank = app.add_subcommand(kRankCommand)->group("");
   rank->add_flag(kDevices, *with_device);
-  rank->callback([with_device] { answer_rank(*with_device); });
+  rank->callback([with_device] { print_choice(*with_device); });
 }
 
 }  // namespace backplane::tool

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane info: everything that one backend says about itself.
+// backplane info: the description of one backend.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,32 +25,40 @@ struct InfoSettings {
   bool json = false;
 };
 
-struct Meaning {
+struct Description {
   const char* name;
   const char* words;
 };
-constexpr Meaning kMeanings[] = {{"process_group", "process groups"},
-                                 {"rpc", "RPC agents"},
-                                 {"layer", "a layer over another backend"},
-                                 {"tags", "send and recv match tags"},
-                                 {"any_source", "recv from any source"},
-                                 {"any_tag", "recv with any tag"},
-                                 {"autonomous", "operations get on without calls"},
-                                 {"threads", "ranks may be threads of one process"},
-                                 {"one_process", "all ranks of a group are in one process"},
-                                 {"bounded", "is trusted to keep deadlines"},
-                                 {"authenticates", "knows its peers in jobs with a secret"},
-                                 {"local", "leaves the process-wide default group alone"},
-                                 {"rpc_over_group", "its messages travel over a process group"},
-                                 {"blocking_init", "its start cannot be interrupted"},
-                                 {"one_world", "a process belongs to one world"}};
+constexpr Description kDescriptions[] = {{"process_group", "process groups"},
+                                         {"rpc", "RPC agents"},
+                                         {"layer", "a layer over another backend"},
+                                         {"tags", "send and recv match tags"},
+                                         {"any_source", "recv from any source"},
+                                         {"any_tag", "recv with any tag"},
+                                         {"autonomous", "operations progress without the caller polling"},
+                                         {"threads", "ranks may be threads of one process"},
+                                         {"one_process", "all ranks of a group are in one process"},
+                                         {"bounded", "keeps deadlines itself"},
+                                         {"authenticates", "authenticates peers in jobs with a secret"},
+                                         {"local", "leaves the process-wide default group alone"},
+                                         {"rpc_over_group", "its messages travel over a process group"},
+                                         {"blocking_init", "its start cannot be interrupted"},
+                                         {"one_world", "a process belongs to one world"}};
+
+constexpr const char* kInfoFooter = R"(
+Exit codes: 0; 1 if the backend is unknown or cannot be loaded; 2 wrong use.
+
+Examples:
+  backplane info zmq
+  backplane info gloo --json)";
 
 std::string in_words(const Json& names) {
   Strings words;
   for (const std::string name : names) {
-    const auto* const known = std::find_if(std::begin(kMeanings), std::end(kMeanings),
-                                           [&name](const Meaning& meaning) { return name == meaning.name; });
-    words.push_back(known == std::end(kMeanings) ? name : fmt::format("{} ({})", name, known->words));
+    const auto* const known =
+        std::find_if(std::begin(kDescriptions), std::end(kDescriptions),
+                     [&name](const Description& description) { return name == description.name; });
+    words.push_back(known == std::end(kDescriptions) ? name : fmt::format("{} ({})", name, known->words));
   }
   return words.empty() ? "none" : join(words);
 }
@@ -70,7 +78,7 @@ bool moves_host_bytes(const Json& capabilities, const char* operation) {
   });
 }
 
-// What the backend lacks and the core makes of its send and recv, for which u8 in host memory is enough.
+// Operations that the backend lacks and the core implements over its send and recv, which need u8 in host memory.
 Strings completed_by_core(const Json& info) {
   const Json& capabilities = info["capabilities"];
   Strings result;
@@ -125,9 +133,9 @@ std::string capabilities_text(const Json& info, const Strings& completed) {
     const std::string memory = join(c["memory"].get<Strings>(), " ");
     table.add({c["op"], memory.empty() ? "-" : memory, reduce_ops_text(c["reduce_ops"]), dtypes_text(c["dtypes"])});
   }
-  std::string text = info["capabilities"].empty() ? "\nOperations of its own: none\n"
-                                                  : "\nOperations of its own:\n" + table.text("  ");
-  if (!completed.empty()) text += fmt::format("\nCompleted by the core over send and recv:\n  {}\n", join(completed));
+  std::string text =
+      info["capabilities"].empty() ? "\nNative operations: none\n" : "\nNative operations:\n" + table.text("  ");
+  if (!completed.empty()) text += fmt::format("\nImplemented by the core over send and recv:\n  {}\n", join(completed));
   return text;
 }
 
@@ -147,8 +155,11 @@ std::string describe(const Json& info, const Strings& completed) {
 
 void add_info(CLI::App& app, int& exit_code) {
   auto settings = std::make_shared<InfoSettings>();
-  CLI::App* command = app.add_subcommand("info", "Show everything about one backend: options, operations, versions");
-  command->add_option("name", settings->backend, "The backend, as 'backplane list' names it; in any case")->required();
+  CLI::App* command = app.add_subcommand("info", "Describe one backend: options, operations, versions");
+  command->add_option("name", settings->backend, "Id of the backend, as in 'backplane list'; upper or lower case")
+      ->required()
+      ->option_text("BACKEND");
+  command->footer(kInfoFooter);
   command->add_flag("--json", settings->json, "Print JSON");
   command->callback([settings, &exit_code] {
     const Answer answer = ask(kInfo, settings->backend, "while its plugin was loaded", kAnswerTime);

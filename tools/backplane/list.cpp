@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane list: what is there, what was rejected and where it was looked for. Runs no plugin code but for --probe.
+// backplane list: backends, rejected plugin files and searched directories. Runs plugin code with --probe alone.
 #include <fmt/format.h>
 
 #include <memory>
@@ -22,6 +22,17 @@ struct ListSettings {
   bool probe = false;
   double probe_timeout = static_cast<double>(kAnswerTime.count());
 };
+
+constexpr const char* kListFooter = R"(
+Prints one line per backend: id, version, kinds (process_group, rpc, layer), whether it authenticates peers in jobs with a
+secret (AUTH), ABI version and file. Rejected plugin files follow with the reason, then the searched directories.
+
+Exit codes: 0; 1 if the registry cannot be read; 2 wrong use.
+
+Examples:
+  backplane list
+  backplane list --probe --probe-timeout 2
+  backplane list --json | jq -r '.backends[].id')";
 
 Json read_list() {
   bp_error err;
@@ -91,11 +102,12 @@ std::string directories_text(const Json& list) {
 
 void add_list(CLI::App& app, int& exit_code) {
   auto settings = std::make_shared<ListSettings>();
-  CLI::App* command = app.add_subcommand("list", "Show the backends that are there, without running any of their code");
+  CLI::App* command = app.add_subcommand("list", "List the backends that are installed, without running their code");
+  command->footer(kListFooter);
   command->add_flag("--json", settings->json, "Print JSON");
   command->add_flag("--probe", settings->probe,
-                    "Ask each backend whether it is viable on this machine, each in a process of its own");
-  command->add_option("--probe-timeout", settings->probe_timeout, "Seconds that each backend has for its answer")
+                    "Test whether each backend is viable on this machine, in a process per backend");
+  command->add_option("--probe-timeout", settings->probe_timeout, "Time limit per backend for --probe")
       ->check(CLI::Range(0.001, 1e6))
       ->option_text("SECONDS (10)");
   command->callback([settings, &exit_code] {

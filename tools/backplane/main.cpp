@@ -15,19 +15,26 @@
 namespace backplane::tool {
 namespace {
 
-constexpr const char* kAbout = "Backplane: communication backends as plugins, and a launcher for their jobs";
+constexpr const char* kAbout = "Start, measure and check programs over Backplane's communication backends";
 constexpr const char* kEnvironment = R"(
 Environment:
-  BACKPLANE_PLUGIN_PATH     directories to search for plugins first, separated by colons
-  BACKPLANE_PLUGINS_ALLOW   only these backends, separated by commas; BACKPLANE_PLUGINS_DENY: not these
-  BACKPLANE_BACKEND         the backend of groups that name none
-  BACKPLANE_LOG             debug, info, warn (the default), error or off
+  BACKPLANE_PLUGIN_PATH     directories to search first for plugins, separated by colons
+  BACKPLANE_PLUGINS_ALLOW   ids of the only backends to use, separated by commas
+  BACKPLANE_PLUGINS_DENY    ids of backends not to use, separated by commas
+  BACKPLANE_BACKEND         backend of groups that name none
+  BACKPLANE_LOG             debug, info, warn (default), error or off
   NO_COLOR                  no colours, if not empty
 
-'backplane SUBCOMMAND --help' says more.)";
+Examples:
+  backplane list --probe
+  backplane run -n 4 ./train
+  backplane bench --backend gloo --backend zmq
+  backplane check ./backplane_acme.so
 
-// Where run's own options end and the program begins: after "--", or at the first word that is neither an option nor an
-// option's value. CLI11 would go on to look for options among the program's.
+'backplane SUBCOMMAND --help' describes a subcommand.)";
+
+// Index of the program in `backplane run [OPTION]... [--] PROGRAM`: the "--", or the first word that is neither an
+// option nor an option's value. CLI11 would take the program's options for its own.
 size_t program_begin(const CLI::App& run, const std::vector<std::string>& words, size_t at) {
   for (; at < words.size(); ++at) {
     const std::string& word = words[at];
@@ -45,10 +52,10 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   std::string names;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
     if (command->get_name() == words.front()) return;
-    if (command->get_group().empty()) continue;  // for other processes of this program
+    if (command->get_group().empty()) continue;  // hidden
     names += (names.empty() ? "" : ", ") + command->get_name();
   }
-  throw Failure(kWrongUse, fmt::format("there is no command '{}'; there are {}", words.front(), names));
+  throw Failure(kWrongUse, fmt::format("unknown subcommand '{}'; the subcommands are {}", words.front(), names));
 }
 
 int report(const CLI::App& app, const CLI::ParseError& error) {
@@ -57,7 +64,10 @@ int report(const CLI::App& app, const CLI::ParseError& error) {
   }
   std::string sentence = error.what();
   sentence.erase(std::remove(sentence.begin(), sentence.end(), '\n'), sentence.end());
-  fmt::print(stderr, "backplane: {} ('backplane --help' says more)\n", sentence);
+  const auto used = app.get_subcommands();
+  const std::string subcommand =
+      used.empty() || used.front()->get_group().empty() ? "" : " " + used.front()->get_name();
+  fmt::print(stderr, "backplane: {} (see 'backplane{} --help')\n", sentence, subcommand);
   return kWrongUse;
 }
 
@@ -79,6 +89,7 @@ int main(int count, char** arguments) {
   const CLI::App* run = add_run(app, program, exit_code);
   add_answer(app);
   add_bench_rank(app);
+  add_documents(app);
 
   std::vector<std::string> words(arguments + std::min(count, 1), arguments + count);
   if (!words.empty() && words.front() == run->get_name()) {
@@ -89,7 +100,7 @@ int main(int count, char** arguments) {
   }
   try {
     check_command(app, words);
-    std::reverse(words.begin(), words.end());  // as CLI11 wants them
+    std::reverse(words.begin(), words.end());  // CLI11 takes them in reverse order
     app.parse(words);
     return exit_code;
   } catch (const CLI::ParseError& error) {

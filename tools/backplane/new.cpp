@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane new: writes a project for a backend of one's own, from the templates in share/backplane/templates.
+// backplane new: creates the project of a new backend from the templates in share/backplane/templates.
 #include <fmt/format.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -27,6 +27,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kNewFooter = R"(
+The project builds against an installed Backplane, passes 'backplane check' and has a CI workflow. Templates: c++ with
+sendrecv, native and wrap; c and rust with sendrecv.
+
+Exit codes: 0; 1 if the project cannot be written; 2 wrong use.
+
+Examples:
+  backplane new acme
+  backplane new acme --language c++ --from wrap --directory src/acme
+  backplane new acme --language rust)";
+
 struct NewSettings {
   std::string name;
   std::string language = "c++";
@@ -34,12 +45,12 @@ struct NewSettings {
   std::string directory;
 };
 
-// A project is made of these folders of templates, later ones over earlier ones.
+// A project is a copy of these template folders; files of later ones replace those of earlier ones.
 struct Recipe {
   const char* language;
   const char* origin;
   std::array<const char*, 4> layers;  // up to the first nullptr
-  const char* edit;                   // where an author begins; "acme" stands for the name
+  const char* edit;                   // the file to edit first; "acme" stands for the name
   const char* about;
 };
 constexpr Recipe kRecipes[] = {
@@ -58,8 +69,8 @@ constexpr Recipe kRecipes[] = {
     {"rust", "sendrecv", {"common", "rust/sendrecv"}, "src/transport.rs", "sends and receives"},
 };
 
-// What the templates say for the name, in the order in which it is looked for: "acme-id" is the name itself, the others
-// are parts of identifiers.
+// Placeholders in the templates, in the order of search: "acme-id" is the name itself, the others are parts of
+// identifiers.
 struct Word {
   std::string placeholder;
   std::string replacement;
@@ -81,7 +92,7 @@ std::vector<Word> words_for(const std::string& name) {
   return {{"acme-id", name}, {"acme", lower}, {"Acme", camel}, {"ACME", upper}};
 }
 
-// In one pass: the name itself may contain a placeholder.
+// In one pass, since the name may contain a placeholder.
 std::string substituted(const std::string& text, const std::vector<Word>& words) {
   std::string result;
   for (size_t at = 0; at < text.size();) {
@@ -99,14 +110,14 @@ void check_name(const std::string& name) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   });
   if (!fits) {
-    throw Failure(kWrongUse, fmt::format("'{}' cannot name a backend; use 1 to 32 of a-z, 0-9, '_' and '-'", name));
+    throw Failure(kWrongUse, fmt::format("'{}' is not a valid id; use 1 to 32 of a-z, 0-9, '_' and '-'", name));
   }
-  // CMake would take it for an option of its commands.
+  // CMake would parse it as an option.
   if (name.front() == '-') {
     throw Failure(kWrongUse, fmt::format("'{}' begins with '-'; begin with a letter or a digit", name));
   }
   if (name == "auto" || backend_registered(name)) {
-    throw Failure(kWrongUse, fmt::format("'{}' is taken: Backplane has a backend of that name; choose another", name));
+    throw Failure(kWrongUse, fmt::format("'{}' is the id of an installed backend; choose another", name));
   }
 }
 
@@ -116,23 +127,24 @@ const Recipe& recipe_for(const NewSettings& settings) {
     if (settings.language == recipe.language && settings.origin == recipe.origin) return recipe;
     existing += fmt::format("{}--language {} --from {}", existing.empty() ? "" : ", ", recipe.language, recipe.origin);
   }
-  throw Failure(kWrongUse, fmt::format("there is no template for --language {} --from {}; there are: {}",
+  throw Failure(kWrongUse, fmt::format("no template for --language {} --from {}; the templates are: {}",
                                        settings.language, settings.origin, existing));
 }
 
-// Beside this program, in the build tree as in an installed one, wherever that was moved to.
+// Relative to this program, in the build tree and in an installed one.
 fs::path templates() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   fs::path folder = (program.parent_path() / "../share/backplane/templates").lexically_normal();
   if (error || !fs::is_directory(folder, error)) {
-    throw Failure(kFailed, fmt::format("there are no templates in {}; they are installed together with this command",
-                                       folder.string()));
+    throw Failure(kFailed,
+                  fmt::format("no templates in {}; reinstall Backplane, which puts them there with this command",
+                              folder.string()));
   }
   return folder;
 }
 
-// Where Backplane is installed: its CMake package is there, too.
+// The prefix of the installation, for CMAKE_PREFIX_PATH.
 fs::path prefix_of(const fs::path& templates) { return templates.parent_path().parent_path().parent_path(); }
 
 std::string read_all(const fs::path& path) {
@@ -151,7 +163,8 @@ void write_substituted(const fs::path& path, const std::string& text) {
 
 // Copies one folder of templates into the project.
 void apply(const fs::path& layer, const fs::path& project, const std::vector<Word>& words) {
-  if (!fs::is_directory(layer)) throw Failure(kFailed, fmt::format("the templates lack {}", layer.string()));
+  if (!fs::is_directory(layer))
+    throw Failure(kFailed, fmt::format("the template folder {} is missing; reinstall Backplane", layer.string()));
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(layer)) {
     const fs::path target = project / substituted(entry.path().lexically_relative(layer).string(), words);
     if (entry.is_directory()) {
@@ -163,13 +176,13 @@ void apply(const fs::path& layer, const fs::path& project, const std::vector<Wor
   }
 }
 
-// A folder beside the one that is to come, gone again unless it was kept: there is either a whole project or none.
+// A temporary folder beside the target, removed unless keep() is called, so that no partial project remains.
 class Draft {
  public:
   explicit Draft(const fs::path& target) : target_(target) {
     std::string name = (target.parent_path() / fmt::format(".{}.XXXXXX", target.filename().string())).string();
     if (::mkdtemp(name.data()) == nullptr)
-      fail_system(fmt::format("cannot make a folder in {}", target.parent_path().string()));
+      fail_system(fmt::format("cannot create a folder in {}", target.parent_path().string()));
     path_ = name;
     fs::permissions(path_, fs::perms::owner_all | fs::perms::group_read | fs::perms::group_exec |
                                fs::perms::others_read | fs::perms::others_exec);
@@ -183,13 +196,13 @@ class Draft {
 
   const fs::path& path() const { return path_; }
 
-  // rename replaces an empty directory, and no other: who came first meanwhile keeps what is his.
+  // rename(2) replaces an empty directory alone, so files that appeared meanwhile are kept.
   void keep() {
     if (::rename(path_.c_str(), target_.c_str()) != 0) {
       const int code = errno;
       if (code == ENOTEMPTY || code == EEXIST || code == ENOTDIR) refuse(target_);
       errno = code;
-      fail_system(fmt::format("cannot make {}", target_.string()));
+      fail_system(fmt::format("cannot create {}", target_.string()));
     }
     path_.clear();
   }
@@ -204,7 +217,7 @@ class Draft {
   fs::path path_;
 };
 
-// May others write to what this process makes?
+// True if files of this process are writable for others.
 bool shares_writing() {
   const mode_t mask = ::umask(0);
   ::umask(mask);
@@ -221,8 +234,8 @@ void create(const NewSettings& settings) {
   const std::string shown = settings.directory.empty() ? settings.name : target.string();
   if (fs::exists(target) && !(fs::is_directory(target) && fs::is_empty(target))) Draft::refuse(shown);
   if (!fs::is_directory(target.parent_path())) {
-    throw Failure(kWrongUse, fmt::format("there is no directory {} for the project; make it first",
-                                         target.parent_path().string()));
+    throw Failure(kWrongUse,
+                  fmt::format("cannot create the project: there is no directory {}", target.parent_path().string()));
   }
 
   Draft draft(target);
@@ -232,23 +245,31 @@ void create(const NewSettings& settings) {
   draft.keep();
   const std::string folder = shell_quoted(shown), build = shell_quoted(shown + "/build");
   const std::string prefix = shell_quoted(prefix_of(source).string());
-  fmt::print("{} is the project of a backend that {}. Build and check it:\n\n", shown, recipe.about);
-  if (shares_writing()) fmt::print("    umask 022  # plugins that others could write to are refused\n");
+  fmt::print("Created {}, the project of a backend that {}. Build and check it:\n\n", shown, recipe.about);
+  if (shares_writing()) fmt::print("    umask 022  # plugins that other users can write to are refused\n");
   fmt::print("    cmake -S {0} -B {1} -DCMAKE_PREFIX_PATH={2} && cmake --build {1} && ctest --test-dir {1}\n\n", folder,
              build, prefix);
-  fmt::print("Then begin with {}/{}.\n", shown, substituted(recipe.edit, words));
+  fmt::print("Then edit {}/{}.\n", shown, substituted(recipe.edit, words));
 }
 
 }  // namespace
 
 void add_new(CLI::App& app, int& exit_code) {
   auto settings = std::make_shared<NewSettings>();
-  CLI::App* command = app.add_subcommand("new", "Write a project for a backend of your own, ready to build and check");
-  command->add_option("name", settings->name, "The backend: 1 to 32 of a-z, 0-9, '_' and '-'")->required();
-  command->add_option("--language", settings->language, "c++ (the default), c or rust");
-  command->add_option("--from", settings->origin,
-                      "What it begins as: sendrecv (the default), native (own collectives) or wrap (of a library)");
-  command->add_option("--directory", settings->directory, "Where to; by default a new directory of that name here");
+  CLI::App* command = app.add_subcommand("new", "Create the project of a new backend, ready to build and check");
+  command->add_option("name", settings->name, "Id of the backend: 1 to 32 of a-z, 0-9, '_' and '-'")
+      ->required()
+      ->option_text("ID");
+  command->footer(kNewFooter);
+  command->add_option("--language", settings->language, "c++, c or rust")->option_text("LANGUAGE (c++)");
+  command
+      ->add_option("--from", settings->origin,
+                   "Template: sendrecv (send and receive), native (collectives) or wrap (a blocking library)")
+      ->option_text("TEMPLATE (sendrecv)");
+  command
+      ->add_option("--directory", settings->directory,
+                   "Directory of the project; must not exist or be empty. Default: ./ID")
+      ->option_text("DIRECTORY");
   command->callback([settings, &exit_code] {
     try {
       create(*settings);

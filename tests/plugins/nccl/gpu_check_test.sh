@@ -53,7 +53,7 @@ grep -q "^gpu-check: .*/nowhere/none.md cannot be written; name another file" "$
 code=0
 "$work/gpu-check" --library "$3" --devices 1 --filter p2p.tag-mach --output "$work/none.md" >"$work/log" 2>&1 || code=$?
 [ $code -eq 2 ]
-tail -n 1 "$work/log" | grep -q "^gpu-check: nothing was checked: no case is called p2p.tag-mach; did you mean" ||
+tail -n 1 "$work/log" | grep -q "^gpu-check: nothing was checked: --filter p2p.tag-mach: no such case; did you mean" ||
   { cat "$work/log"; exit 1; }
 [ ! -e "$work/none.md" ]
 

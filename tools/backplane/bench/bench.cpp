@@ -193,9 +193,9 @@ int run_bench(const BenchSettings& settings) {
 }
 
 // An option that may be given several times, with one value each: values may contain commas.
-void add_repeatable(CLI::App* command, const std::string& name, Strings& values, const char* about) {
+void add_repeatable(CLI::App* command, const std::string& name, Strings& values, const char* value, const char* about) {
   command->add_option(name, values, about)
-      ->option_text("NAME")
+      ->option_text(value)
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -206,9 +206,9 @@ void add_measuring_options(CLI::App* command, BenchSettings& settings) {
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->option_text("N,... (2)");
-  add_repeatable(command, "--backend", settings.backends,
+  add_repeatable(command, "--backend", settings.backends, "BACKEND",
                  "A backend, as in 'gloo?iface=lo'; repeatable. Default: all that are viable");
-  add_repeatable(command, "--peer", settings.peers, "Another library to measure beside them; repeatable");
+  add_repeatable(command, "--peer", settings.peers, "NAME", "Another library to measure beside them; repeatable");
   command->add_option("--operation", settings.operations, "Operations to measure")
       ->delimiter(',')
       ->option_text("OPERATION,... (all_reduce)");

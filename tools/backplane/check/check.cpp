@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane check: does a backend keep the rules of the plugin ABI?
+// backplane check: tests a backend against the rules of the plugin ABI.
 #include <fmt/format.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -27,6 +27,17 @@ namespace {
 using conformance::Level;
 using conformance::Report;
 
+constexpr const char* kCheckFooter = R"(
+The ranks run in child processes. The report names each failed case with rank, expected and actual value, and a command
+that runs this case alone.
+
+Exit codes: 0 all rules hold; 1 a rule is broken, or Backplane refuses the plugin; 2 wrong use, or the check failed itself.
+
+Examples:
+  backplane check ./backplane_acme.so -n 4
+  backplane check zmq --filter p2p --filter 'collectives.all-*'
+  backplane check gloo --option iface=lo --format junit -o report.xml)";
+
 struct CheckSettings {
   std::string subject;
   std::string backend;
@@ -36,7 +47,7 @@ struct CheckSettings {
   std::string format = "text";
   std::string output;
   uint64_t seed = 0;
-  double patience = 1;
+  double timeout_scale = 1;
   std::vector<std::string> options;
   std::string buffers = "host";
   bool list = false;
@@ -47,7 +58,7 @@ std::map<std::string, std::string> key_values(const std::vector<std::string>& wo
   for (const std::string& word : words) {
     const size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {
-      throw Failure(kWrongUse, fmt::format("--option wants KEY=VALUE, not {}", printable(word)));
+      throw Failure(kWrongUse, fmt::format("--option {}: expected KEY=VALUE", printable(word)));
     }
     if (!result.emplace(word.substr(0, equals), word.substr(equals + 1)).second) {
       throw Failure(kWrongUse, fmt::format("--option {} is given twice", printable(word.substr(0, equals))));
@@ -56,13 +67,13 @@ std::map<std::string, std::string> key_values(const std::vector<std::string>& wo
   return result;
 }
 
-// How the command to reproduce a failure begins; the library adds the subject and the case.
+// The beginning of the command that reproduces a failure. The library appends the subject and the case.
 std::string reproduction(const CheckSettings& settings) {
   std::string command = "backplane check";
   if (!settings.backend.empty()) command += " --backend " + shell_quoted(settings.backend);
   for (const std::string& option : settings.options) command += " --option " + shell_quoted(option);
   if (settings.buffers != "host") command += " --buffers " + settings.buffers;
-  if (settings.patience != 1) command += fmt::format(" --patience {:g}", settings.patience);
+  if (settings.timeout_scale != 1) command += fmt::format(" --timeout-scale {:g}", settings.timeout_scale);
   return command;
 }
 
@@ -80,11 +91,11 @@ bool wants_colour() {
   return on_terminal(stdout) && (no_colour == nullptr || *no_colour == '\0');
 }
 
-// One line that is written over and over; nothing unless somebody watches.
+// A line on a terminal that is overwritten. Writes nothing if stderr is not a terminal.
 class ProgressLine {
  public:
   void show(const std::string& text) {
-    if (!watched_) return;
+    if (!terminal_) return;
     fmt::print(stderr, "\r{}\x1b[K", printable(text));
     std::fflush(stderr);
     shown_ = true;
@@ -97,7 +108,7 @@ class ProgressLine {
   }
 
  private:
-  const bool watched_ = on_terminal(stderr);
+  const bool terminal_ = on_terminal(stderr);
   bool shown_ = false;
 };
 
@@ -114,7 +125,7 @@ void print(const std::string& text) {
   }
 }
 
-// Of a plugin that the core refuses, no more than the loading is worth a look.
+// For a plugin that the core refuses, only the cases about loading it are run.
 std::vector<std::string> loading_only(const std::vector<std::string>& names) {
   std::vector<std::string> result;
   for (const std::string& name : names) {
@@ -128,7 +139,7 @@ struct Suite {
   std::string report;
 };
 
-// In a process of its own, whatever the plugin does to it. Throws Failure if that process did not live to the end.
+// Runs the suite in a child process, which the plugin may damage. Throws Failure if that process ended early.
 Suite run_suite(const conformance::Subject& subject, conformance::Settings settings,
                 const std::function<std::string(const Report&)>& write) {
   constexpr std::chrono::minutes kSilence(10);  // longer than any case may take
@@ -149,8 +160,8 @@ Suite run_suite(const conformance::Subject& subject, conformance::Settings setti
   const Aside aside = run_aside(body, show, std::chrono::duration_cast<std::chrono::nanoseconds>(silence));
   progress.clear();
   if (!aside.complete) {
-    throw Failure(kFailed, fmt::format("the check {} {}; if nobody else did that, it was the plugin, which must leave "
-                                       "other processes alone",
+    throw Failure(kFailed, fmt::format("the process that ran the check {} {}; unless it was ended from outside, the "
+                                       "plugin did that: it must not signal other processes",
                                        aside.trouble, running));
   }
   return {std::atoi(aside.result.c_str()), aside.result.substr(aside.result.find(' ') + 1)};
@@ -162,7 +173,7 @@ int check(const CheckSettings& settings) {
   suite.ranks = settings.ranks;
   suite.level = level;
   suite.seed = settings.seed;
-  suite.patience = settings.patience;
+  suite.patience = settings.timeout_scale;
   suite.on_device = settings.buffers == "device";
   suite.command = reproduction(settings);
   suite.filters = chosen_cases(settings.filters, level);
@@ -170,11 +181,11 @@ int check(const CheckSettings& settings) {
     for (const auto& [name, value] : extra_variables(rank)) ::setenv(name.c_str(), value.c_str(), 1);
   };
   const FoundSubject found =
-      find_subject(settings.subject, settings.backend, key_values(settings.options), settings.patience);
-  if (!settings.output.empty()) write_report(settings.output, "");  // rather now than after a minute's work
+      find_subject(settings.subject, settings.backend, key_values(settings.options), settings.timeout_scale);
+  if (!settings.output.empty()) write_report(settings.output, "");  // reports an unwritable file before the check
   if (!found.refusal.empty()) {
     const std::string verdict = fmt::format("Backplane refuses this plugin: {}\n", printable(found.refusal));
-    // Other formats than text have no place for it.
+    // The other formats have no field for it.
     if (settings.format == "text" && settings.output.empty()) {
       print(verdict);
     } else {
@@ -199,43 +210,47 @@ int check(const CheckSettings& settings) {
 
 void add_check(CLI::App& app, int& exit_code) {
   auto settings = std::make_shared<CheckSettings>();
-  CLI::App* command = app.add_subcommand("check", "Try whether a backend keeps the rules of the plugin ABI");
-  command->footer("Exit codes: 0 all rules hold, 1 they do not, 2 wrong use, or the check itself could not be done.");
-  command->add_option("subject", settings->subject, "A plugin file, or a backend as 'backplane list' names it")
-      ->option_text("FILE|NAME");
-  command->add_option("-n,--ranks", settings->ranks, "How many ranks take part, 1 to 64 (4)")
-      ->option_text("RANKS")
-      ->check(CLI::Range(1, 64));
+  CLI::App* command = app.add_subcommand("check", "Test a backend against the rules of the plugin ABI");
+  command->footer(kCheckFooter);
   command
-      ->add_option("--level", settings->level, "must: the rules; full: also what is slow, large or a matter of quality")
-      ->option_text("LEVEL")
+      ->add_option("subject", settings->subject,
+                   "A plugin file (a path, or a name that ends in .so), or the id of a backend")
+      ->option_text("FILE|BACKEND");
+  command->add_option("-n,--ranks", settings->ranks, "Ranks, 1 to 64")->option_text("N (4)")->check(CLI::Range(1, 64));
+  command
+      ->add_option("--level", settings->level,
+                   "must: the rules; full: also cases that are slow, large or about quality")
+      ->option_text("LEVEL (must)")
       ->check(CLI::IsMember({"must", "full"}));
   command
-      ->add_option("--filter", settings->filters, "Only these: a group, a case, or a pattern with * and ?; repeatable")
+      ->add_option("--filter", settings->filters,
+                   "Run these alone: a group, a case, or a pattern with * and ?; repeatable")
       ->option_text("GROUP[.CASE]")
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--format", settings->format, "text, tap, junit or json")
-      ->option_text("FORMAT")
+  command->add_option("--format", settings->format, "Format of the report: text, tap, junit or json")
+      ->option_text("FORMAT (text)")
       ->check(CLI::IsMember({"text", "tap", "junit", "json"}));
-  command->add_option("--output", settings->output, "Write the report to this file")->option_text("FILE");
-  command->add_option("--seed", settings->seed, "Seed of the random numbers; 0: drawn")->option_text("NUMBER");
-  command->add_option("--patience", settings->patience, "Factor on all deadlines, for slow machines (1)")
-      ->option_text("FACTOR")
+  command->add_option("-o,--output", settings->output, "Write the report to this file instead of stdout")
+      ->option_text("FILE");
+  command->add_option("--seed", settings->seed, "Seed of the random numbers; 0 chooses one")->option_text("NUMBER");
+  command->add_option("--timeout-scale", settings->timeout_scale, "Factor on all deadlines, for slow machines")
+      ->option_text("FACTOR (1)")
       ->check(CLI::Range(0.1, 1000.0));
-  command->add_option("--option", settings->options, "An option of the backend, KEY=VALUE; repeatable")
+  command->add_option("--option", settings->options, "An option of the backend; repeatable")
       ->option_text("KEY=VALUE")
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
       ->add_option("--buffers", settings->buffers,
-                   "host; device: operations get memory of the backend's device, to and from which the check copies")
-      ->option_text("WHERE")
+                   "Memory of the operations: host, or device for the backend's device memory")
+      ->option_text("MEMORY (host)")
       ->check(CLI::IsMember({"host", "device"}));
-  command->add_option("--backend", settings->backend, "Which one, of a file with several")->option_text("ID");
-  command->add_flag("--list", settings->list, "Show the cases and check nothing");
+  command->add_option("--backend", settings->backend, "Id of the backend, if the file holds several")
+      ->option_text("ID");
+  command->add_flag("--list", settings->list, "List the cases, do not check");
   command->callback([settings, &exit_code] {
     if (settings->list) {
       fmt::print("{}", case_table());
@@ -243,7 +258,7 @@ void add_check(CLI::App& app, int& exit_code) {
       return;
     }
     if (settings->subject.empty()) {
-      throw Failure(kWrongUse, "name a plugin file or a backend to check ('backplane check --help' says more)");
+      throw Failure(kWrongUse, "no plugin file or backend is given; usage: backplane check [OPTION]... FILE|BACKEND");
     }
     exit_code = check(*settings);
   });

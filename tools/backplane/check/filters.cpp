@@ -18,7 +18,7 @@ using conformance::Result;
 
 std::string name_of(const Result& which) { return which.group + "." + which.name; }
 
-// Insertions, deletions and replacements that turn one into the other (Levenshtein).
+// Levenshtein distance.
 size_t distance(const std::string& from, const std::string& to) {
   std::vector<size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -63,11 +63,11 @@ std::vector<std::string> chosen_cases(const std::vector<std::string>& filters, L
     }
     if (!known) {
       throw Failure(kWrongUse,
-                    fmt::format("no case is called {}; did you mean {}? ('backplane check --list' shows all)",
+                    fmt::format("--filter {}: no such case; did you mean {}? ('backplane check --list' shows all)",
                                 printable(filter), nearest(filter, cases)));
     }
     if (!any) {
-      throw Failure(kWrongUse, fmt::format("all cases that {} stands for belong to the full level; add --level full",
+      throw Failure(kWrongUse, fmt::format("--filter {}: all matching cases belong to the full level; add --level full",
                                            printable(filter)));
     }
   }

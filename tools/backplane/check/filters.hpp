@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which cases of the conformance suite the user means.
+// Selection of conformance cases by --filter.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace backplane::tool {
 
-// The names of the cases that the filters stand for: a group ("p2p"), a case ("p2p.tag-match") or a pattern with * and
-// ?; none: all. A case of the full level is among them if that is the level, or if a filter names it exactly. Throws
-// Failure(kWrongUse) for a filter that nothing satisfies, naming the nearest.
+// Names of the cases that match a filter: a group ("p2p"), a case ("p2p.tag-match") or a pattern with * and ?. Without
+// filters, all. Cases of the full level need that level, or a filter that names them exactly. Throws Failure(kWrongUse)
+// for a filter without a match, with the nearest name.
 std::vector<std::string> chosen_cases(const std::vector<std::string>& filters, conformance::Level level);
 
 // The cases as a table: name, level, rule.

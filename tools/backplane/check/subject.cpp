@@ -25,19 +25,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Plugin code may do anything to the process that asked for it: so that is not this one.
-Answer ask_aside(const char* question, const std::string& about, double patience) {
-  const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(kAnswerTime * patience);
+// Plugin code may signal the process that asks the question, so another process asks.
+Answer ask_aside(const char* question, const std::string& about, double timeout_scale) {
+  const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(kAnswerTime * timeout_scale);
   const Aside aside = run_aside(
       [question, &about, time](const Say&) {
-        ::dup2(open_null_device().get(), STDERR_FILENO);  // the suite tells what a plugin prints, and how much of it
+        ::dup2(open_null_device().get(), STDERR_FILENO);  // the suite reports what a plugin prints
         const Answer answer = ask(question, about, "while the core loaded it", time);
         return std::to_string(answer.status) + " " + answer.text;
       },
       {}, 2 * time + kAnswerTime);
   if (!aside.complete) {
     return {BP_INTERNAL,
-            fmt::format("the process that loaded it {}; a plugin must leave other processes alone", aside.trouble)};
+            fmt::format("the process that loaded it {}; a plugin must not signal other processes", aside.trouble)};
   }
   const size_t space = aside.result.find(' ');
   return {std::atoi(aside.result.c_str()), aside.result.substr(space + 1)};
@@ -45,7 +45,7 @@ Answer ask_aside(const char* question, const std::string& about, double patience
 
 bool is_path(const std::string& what) { return what.find('/') != std::string::npos || what.ends_with(".so"); }
 
-// Options are checked against what the backend declares, as the core would.
+// Checks options against those that the backend declares, as the core does.
 void check_options(const Json& info, const std::map<std::string, std::string>& options) {
   for (const auto& [key, value] : options) {
     const Json& declared = info["options"];
@@ -59,14 +59,14 @@ void check_options(const Json& info, const std::map<std::string, std::string>& o
   }
 }
 
-// The suite calls a backend bare, as itself and from no core: it would have nothing for a layer to lie over.
+// The suite calls a backend directly. A layer needs another backend below it.
 void refuse_layer(const Json& info) {
   const Json& kinds = info["kinds"];
   if (kinds.size() != 1 || kinds.front() != "layer") return;
   const std::string id = info["id"].get<std::string>();
-  throw Failure(kWrongUse, fmt::format("{} is a layer (name it in BACKPLANE_LAYERS), and only backends are checked; "
-                                       "check the one it is to lie over, e.g. 'backplane check zmq', and run a "
-                                       "program with BACKPLANE_LAYERS={}",
+  throw Failure(kWrongUse, fmt::format("{} is a layer, and only backends can be checked; check the backend below it, "
+                                       "e.g. 'backplane check zmq', and test the layer by running a program with "
+                                       "BACKPLANE_LAYERS={}",
                                        id, id));
 }
 
@@ -82,7 +82,7 @@ const Json& backend_of(const Json& backends, const std::string& id, const std::s
 }
 
 FoundSubject file_subject(const std::string& path, const std::string& backend,
-                          const std::map<std::string, std::string>& options, double patience) {
+                          const std::map<std::string, std::string>& options, double timeout_scale) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0) {
     throw Failure(kWrongUse, fmt::format("cannot check {}: {}", printable(path), errno_text(errno)));
@@ -95,18 +95,18 @@ FoundSubject file_subject(const std::string& path, const std::string& backend,
                   fmt::format("{} is not a regular file; name a plugin file, or a backend", printable(path)));
   }
   FoundSubject found;
-  // dlopen searches its own directories for a name without a slash.
+  // dlopen searches the library path for a name without a slash.
   found.subject.path = std::filesystem::absolute(path).string();
   found.subject.backend = backend;
   found.subject.options = options;
-  const Answer answer = ask_aside(kFile, found.subject.path, patience);
+  const Answer answer = ask_aside(kFile, found.subject.path, timeout_scale);
   if (answer.status != BP_OK) {
     found.refusal = answer.text;
     return found;
   }
   const Json backends = Json::parse(answer.text, nullptr, false);
   if (!backends.is_array() || backends.empty()) {
-    found.refusal = "its description makes no sense";
+    found.refusal = "its description is malformed";
     return found;
   }
   const Json& chosen = backend_of(backends, backend, path);
@@ -115,7 +115,7 @@ FoundSubject file_subject(const std::string& path, const std::string& backend,
   return found;
 }
 
-// The plugin that a linked-in backend would be if it came from a file.
+// A plugin table for a backend that is linked into the core.
 const bp_plugin* built_in(const std::string& name) {
   bp_error err;
   bp_error_init(&err);
@@ -128,7 +128,7 @@ const bp_plugin* built_in(const std::string& name) {
   return &plugin;
 }
 
-// Where the file of a backend is that the core knows and refuses; empty if there is none.
+// Path of the file of a backend that the core refuses; empty if there is none.
 std::string refused_file(const std::string& name) {
   bp_error err;
   bp_error_init(&err);
@@ -148,8 +148,8 @@ std::string refused_file(const std::string& name) {
 }
 
 FoundSubject named_subject(const std::string& name, const std::string& backend,
-                           const std::map<std::string, std::string>& options, double patience) {
-  const Answer answer = ask_aside(kInfo, name, patience);
+                           const std::map<std::string, std::string>& options, double timeout_scale) {
+  const Answer answer = ask_aside(kInfo, name, timeout_scale);
   FoundSubject found;
   found.subject.options = options;
   if (answer.status != BP_OK) {
@@ -162,8 +162,8 @@ FoundSubject named_subject(const std::string& name, const std::string& backend,
   const Json info = Json::parse(answer.text);
   const std::string id = info["id"];
   if (!backend.empty() && backend != id) {
-    throw Failure(kWrongUse, fmt::format("{} and --backend {} are two backends; name one of them", printable(name),
-                                         printable(backend)));
+    throw Failure(kWrongUse, fmt::format("{} and --backend {} name different backends; name one of them",
+                                         printable(name), printable(backend)));
   }
   refuse_layer(info);
   check_options(info, options);
@@ -180,9 +180,9 @@ FoundSubject named_subject(const std::string& name, const std::string& backend,
 }  // namespace
 
 FoundSubject find_subject(const std::string& what, const std::string& backend,
-                          const std::map<std::string, std::string>& options, double patience) {
-  return is_path(what) ? file_subject(what, backend, options, patience)
-                       : named_subject(what, backend, options, patience);
+                          const std::map<std::string, std::string>& options, double timeout_scale) {
+  return is_path(what) ? file_subject(what, backend, options, timeout_scale)
+                       : named_subject(what, backend, options, timeout_scale);
 }
 
 }  // namespace backplane::tool

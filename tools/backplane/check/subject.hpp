@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `backplane check` is to check, found by a path or by a backend's name, and what the core says about it.
+// Finds the plugin that `backplane check` is to check, by path or by id.
 #pragma once
 
 #include <map>
@@ -12,13 +12,13 @@ namespace backplane::tool {
 
 struct FoundSubject {
   conformance::Subject subject;
-  std::string refusal;  // why the core would not take this plugin; empty if it would
+  std::string refusal;  // why the core refuses this plugin; empty if it does not
 };
 
-// `what` with a slash, or ending in .so, is a path; else a backend that the registry knows. `backend` chooses among
-// several in one file; may be empty. Plugin code runs in a child process, which has kAnswerTime times `patience` for
-// it. Throws Failure(kWrongUse).
+// `what` is a path if it has a slash or ends in .so, else the id of a registered backend. `backend` chooses one of
+// several in a file; may be empty. Plugin code runs in a child process for at most kAnswerTime times `timeout_scale`.
+// Throws Failure(kWrongUse).
 FoundSubject find_subject(const std::string& what, const std::string& backend,
-                          const std::map<std::string, std::string>& options, double patience);
+                          const std::map<std::string, std::string>& options, double timeout_scale);
 
 }  // namespace backplane::tool

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ends the command: one sentence for stderr and an exit code.
+// An error that ends the command: a sentence for stderr and an exit code.
 #pragma once
 
 #include <stdexcept>
@@ -10,8 +10,8 @@ namespace backplane::tool {
 
 constexpr int kFailed = 1;
 constexpr int kWrongUse = 2;
-constexpr int kTimedOut = 124;       // as timeout(1) does
-constexpr int kNotExecutable = 126;  // this one and the next as shells do
+constexpr int kTimedOut = 124;       // as timeout(1)
+constexpr int kNotExecutable = 126;  // this and the next as in shells
 constexpr int kNotFound = 127;
 constexpr int kSignalled = 128;  // plus the signal's number
 

@@ -19,8 +19,8 @@ bool is_directory(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// 0, or why `path` cannot be executed.
-int objection(const std::string& path) {
+// 0, or the errno that prevents execution of `path`.
+int execution_error(const std::string& path) {
   if (::access(path.c_str(), F_OK) != 0) return errno;
   if (is_directory(path)) return EISDIR;
   return ::access(path.c_str(), X_OK) == 0 ? 0 : errno;
@@ -28,7 +28,7 @@ int objection(const std::string& path) {
 
 [[noreturn]] void refuse(const std::string& path, int number) {
   const bool missing = number == ENOENT || number == ENOTDIR;
-  if (missing) throw Failure(kNotFound, fmt::format("there is no program {}", path));
+  if (missing) throw Failure(kNotFound, fmt::format("program {} not found", path));
   const std::string hint = number == EACCES ? fmt::format("; chmod +x {} if it is a program", path) : "";
   throw Failure(kNotExecutable, fmt::format("{} cannot be executed: {}{}", path, errno_text(number), hint));
 }
@@ -37,7 +37,7 @@ int objection(const std::string& path) {
 
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
-    if (const int number = objection(name)) refuse(name, number);
+    if (const int number = execution_error(name)) refuse(name, number);
     return name;
   }
   const char* variable = std::getenv("PATH");
@@ -47,14 +47,14 @@ std::string find_program(const std::string& name) {
     const size_t end = std::min(list.find(':', begin), list.size());
     // An empty part is the current directory (POSIX).
     std::string path = (end == begin ? "." : list.substr(begin, end - begin)) + "/" + name;
-    const int number = objection(path);
+    const int number = execution_error(path);
     if (number == 0) return path;
     if (number == EACCES && denied.empty() && ::access(path.c_str(), F_OK) == 0) denied = path;
     begin = end + 1;
   }
   if (!denied.empty()) refuse(denied, EACCES);
   throw Failure(kNotFound,
-                fmt::format("there is no program '{}' in PATH; a file in this directory is ./{}", name, name));
+                fmt::format("program '{}' not found in PATH; write ./{} for a file in this directory", name, name));
 }
 
 std::string exec_failure(const std::string& path, int number) {
@@ -62,7 +62,8 @@ std::string exec_failure(const std::string& path, int number) {
     return fmt::format("{} cannot be executed: {}; if it is a script, its first line must name the interpreter (#!)",
                        path, errno_text(number));
   }
-  if (number == ENOENT) return fmt::format("{} cannot be executed: the interpreter that it names does not exist", path);
+  if (number == ENOENT)
+    return fmt::format("{} cannot be executed: the interpreter in its first line does not exist", path);
   return fmt::format("{} cannot be executed: {}", path, errno_text(number));
 }
 

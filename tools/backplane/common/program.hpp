@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a program is, looked up before anything is started.
+// Finds the program to run.
 #pragma once
 
 #include <string>
 
 namespace backplane::tool {
 
-// A name without a slash is searched in PATH, as execvp does. Fails with kNotFound or kNotExecutable and a sentence.
+// Searches PATH for a name without a slash, as execvp does. Throws Failure: kNotFound or kNotExecutable.
 std::string find_program(const std::string& name);
 
-// Why exec of a file that find_program accepted failed, as a sentence.
+// Describes why exec failed for a file that find_program accepted.
 std::string exec_failure(const std::string& path, int number);
 
 }  // namespace backplane::tool

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text for people: aligned columns with notes between the rows.
+// Aligned columns with notes between the rows, and text that is safe for a terminal.
 #pragma once
 
 #include <string>
@@ -27,9 +27,9 @@ class Table {
   std::vector<Line> lines_;
 };
 
-// Text of unknown origin (file names, what a plugin says) without what could move a terminal's cursor.
+// Replaces control characters in text of unknown origin, such as file names and texts of plugins.
 std::string printable(std::string_view text);
-// A word of a shell's command line.
+// Quoted for a shell's command line.
 std::string shell_quoted(const std::string& word);
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");

@@ -17,8 +17,8 @@ std::string random_job_id() {
 int run_job(Job& job, const Plan& plan, Signals& signals, Guard& guard) {
   JobStore store(job);
   const int code = Launch(job, plan, signals, guard).run();
-  const std::string complaint = store.close([&signals, code] { return code != 0 || signals.asked_to_end(); });
-  if (!complaint.empty()) fmt::print(stderr, "backplane: {}\n", complaint);
+  const std::string error = store.close([&signals, code] { return code != 0 || signals.asked_to_end(); });
+  if (!error.empty()) fmt::print(stderr, "backplane: {}\n", error);
   return code;
 }
 

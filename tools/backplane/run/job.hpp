@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job from its beginning to its end: the store through which its ranks meet, the ranks, and what is left of them.
+// A job from start to end: its store and its ranks.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ namespace backplane::tool {
 
 std::string random_job_id();
 
-// Starts the ranks of this node and returns the exit code: 0 if all ended well. Fills in the job's port. `guard` is
-// this job's alone, and was made while the process had one thread.
+// Runs the ranks of this node and returns the exit code, 0 if all succeeded. Sets the job's port if it was 0. `guard`
+// serves this job alone, and was constructed while the process had one thread.
 int run_job(Job& job, const Plan& plan, Signals& signals, Guard& guard);
 
 }  // namespace backplane::tool

@@ -20,11 +20,11 @@ constexpr const char* kFileVariable = "BACKPLANE_SECRET_FILE";
 constexpr const char* kDescriptorVariable = "BACKPLANE_SECRET_FD";
 constexpr size_t kRandomBytes = 32;
 
-// Random bytes as text, so that whoever prints them by accident at least prints no control characters.
+// Hexadecimal, so that an accidental print contains no control characters.
 void write_random_text(int fd) {
   std::array<unsigned char, kRandomBytes> random{};
   if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
-    fail_system("cannot draw a secret");
+    fail_system("cannot create the job's secret: getrandom");
   }
   std::array<char, 2 * kRandomBytes> text{};
   for (size_t i = 0; i < random.size(); ++i) {
@@ -34,7 +34,7 @@ void write_random_text(int fd) {
   const ssize_t written = ::write(fd, text.data(), text.size());
   ::explicit_bzero(random.data(), random.size());
   ::explicit_bzero(text.data(), text.size());
-  if (written != static_cast<ssize_t>(text.size())) fail_system("cannot keep a secret in memory");
+  if (written != static_cast<ssize_t>(text.size())) fail_system("cannot create a memory file for the job's secret");
 }
 
 }  // namespace
@@ -44,14 +44,14 @@ void use_secret_file(const std::string& path) {
   ::unsetenv(kDescriptorVariable);
 }
 
-Descriptor draw_secret() {
+Descriptor create_secret() {
   const Descriptor made(::memfd_create("backplane-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!made) fail_system("cannot keep a secret in memory");
+  if (!made) fail_system("cannot create a memory file for the job's secret");
   Descriptor secret(::fcntl(made.get(), F_DUPFD_CLOEXEC, kLowestDescriptor));
-  if (!secret) fail_system("cannot duplicate a descriptor");
+  if (!secret) fail_system("cannot duplicate the descriptor of the job's secret");
   write_random_text(secret.get());
   if (::fcntl(secret.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
-    fail_system("cannot seal a secret in memory");
+    fail_system("cannot seal the job's secret");
   }
   ::setenv(kDescriptorVariable, std::to_string(secret.get()).c_str(), 1);
   ::unsetenv(kFileVariable);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The job's secret as the launcher hands it to its ranks and uses it itself: by variables that say where it is, never
-// what it is.
+// The job's secret. The launcher passes its location to the ranks by environment variables, never its value.
 #pragma once
 
 #include <optional>
@@ -11,11 +10,11 @@
 
 namespace backplane::tool {
 
-// Makes this process's environment, which the ranks get, name the file. It is read, and judged, when the store is made.
+// Sets BACKPLANE_SECRET_FILE for this process and the ranks. The file is read and checked when the store is created.
 void use_secret_file(const std::string& path);
 
-// Draws a secret into sealed memory without a name, and makes the environment name the descriptor, which is
-// close-on-exec: only children that are meant to inherit it do.
-Descriptor draw_secret();
+// Creates a random secret in a sealed memory file and sets BACKPLANE_SECRET_FD. The descriptor is close-on-exec, so
+// only children that are given it inherit it.
+Descriptor create_secret();
 
 }  // namespace backplane::tool

@@ -11,9 +11,9 @@ namespace backplane::tool {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kTell = 2 * kSecond;       // for a farewell to a node 0 that may be gone
-constexpr int64_t kSlice = kSecond / 10;     // between looks at signals
-constexpr std::chrono::seconds kLinger{30};  // how long node 0 outlasts its own ranks
+constexpr int64_t kReport = 2 * kSecond;     // for a report to node 0, which may have ended
+constexpr int64_t kSlice = kSecond / 10;     // between checks for signals
+constexpr std::chrono::seconds kLinger{30};  // limit of node 0's wait for the other nodes
 
 struct ReleaseStore {
   void operator()(bp_store* store) const { bp_store_release(store); }
@@ -22,7 +22,7 @@ using StorePointer = std::unique_ptr<bp_store, ReleaseStore>;
 
 StorePointer connect(const Job& job) {
   bp_store* store = nullptr;
-  bp_store_connect(job.master_addr.c_str(), job.master_port, job.job_id.c_str(), kTell, &store, nullptr);
+  bp_store_connect(job.master_addr.c_str(), job.master_port, job.job_id.c_str(), kReport, &store, nullptr);
   return StorePointer(store);
 }
 
@@ -44,17 +44,17 @@ JobStore::JobStore(Job& job) : job_(&job) {
 
 std::string JobStore::close(const std::function<bool()>& interrupted) {
   if (job_->nodes == 1) return {};
-  if (server_ != nullptr) return wait_for_others(interrupted);
-  tell();
+  if (server_ != nullptr) return wait_for_nodes(interrupted);
+  report_end();
   return {};
 }
 
-void JobStore::tell() const {
+void JobStore::report_end() const {
   const StorePointer store = connect(*job_);
-  if (store != nullptr) bp_store_set(store.get(), ended_key(job_->node_rank).c_str(), "1", 1, kTell, nullptr);
+  if (store != nullptr) bp_store_set(store.get(), ended_key(job_->node_rank).c_str(), "1", 1, kReport, nullptr);
 }
 
-std::string JobStore::wait_for_others(const std::function<bool()>& interrupted) const {
+std::string JobStore::wait_for_nodes(const std::function<bool()>& interrupted) const {
   const StorePointer store = connect(*job_);
   if (store == nullptr) return {};
   const auto end = std::chrono::steady_clock::now() + kLinger;
@@ -64,7 +64,7 @@ std::string JobStore::wait_for_others(const std::function<bool()>& interrupted) 
     while (bp_store_wait(store.get(), &name, 1, kSlice, nullptr) != BP_OK) {
       if (interrupted()) return {};
       if (std::chrono::steady_clock::now() < end) continue;
-      return fmt::format("node {} has not ended {} s after this one; the job's store is closed now", node,
+      return fmt::format("node {} did not end within {} s after node 0; closing the job's store", node,
                          kLinger.count());
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store through which a job's ranks meet. The launcher of node 0 serves it, so it outlives every rank.
+// The store of a job. The launcher of node 0 serves it, so it outlives every rank.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,12 @@ namespace backplane::tool {
 
 class JobStore {
  public:
-  // On node 0 serves the store and fills in the port if it was 0.
+  // On node 0: serves the store, and sets the port if it was 0. Throws Failure.
   explicit JobStore(Job& job);
 
-  // To be called when this node's ranks have ended. Other nodes tell node 0. Node 0 waits for them, since their ranks
-  // may still need the store, for a limited time and until `interrupted`. Returns a sentence if it waited in vain.
+  // Call it when this node's ranks have ended. Other nodes report that to node 0. Node 0 waits for these reports, since
+  // ranks there may still use the store, for at most 30 s or until `interrupted`. Returns an error text if one is
+  // missing.
   std::string close(const std::function<bool()>& interrupted);
 
  private:
@@ -25,8 +26,8 @@ class JobStore {
     void operator()(bp_store_server* server) const { bp_store_server_release(server); }
   };
 
-  void tell() const;
-  std::string wait_for_others(const std::function<bool()>& interrupted) const;
+  void report_end() const;
+  std::string wait_for_nodes(const std::function<bool()>& interrupted) const;
 
   const Job* job_;
   std::unique_ptr<bp_store_server, ReleaseServer> server_;

@@ -25,9 +25,9 @@ Launch::Launch(const Job& job, const Plan& plan, Signals& signals, Guard& guard)
     : job_(job), plan_(plan), signals_(signals), guard_(guard), null_(open_null_device()) {}
 
 Launch::~Launch() {
-  // All at once, so that none sees another die and complains.
+  // At once, so that no rank reports the death of another.
   signal_all(SIGKILL);
-  guard_.dismiss();  // before the numbers of the groups become free
+  guard_.dismiss();  // before the process group ids become free
   for (const Rank& rank : ranks_) reap(rank.pid);
 }
 
@@ -36,10 +36,10 @@ int Launch::run() {
   for (int i = 0; i < job_.ranks_per_node; ++i) start_rank(i);
   input_.handed_over();
   while (!done()) wait_and_serve();
-  return verdict_.value_or(0);
+  return exit_code_.value_or(0);
 }
 
-void Launch::say(const std::string& sentence) { err_.write(this, "", fmt::format("backplane: {}\n", sentence)); }
+void Launch::print(const std::string& sentence) { err_.write(this, "", fmt::format("backplane: {}\n", sentence)); }
 
 void Launch::start_rank(int local_rank) {
   const int number = global_rank(job_, local_rank);
@@ -86,7 +86,7 @@ void Launch::wait_and_serve() {
   constexpr size_t kFixed = 4;
   for (const LineRelay& relay : relays_) polled.push_back({relay.ready() ? relay.fd() : -1, POLLIN, 0});
   if (::poll(polled.data(), polled.size(), poll_timeout()) < 0 && errno != EINTR) fail_system("cannot poll");
-  // A stream that has ended is read without waiting: what is there comes, or the end.
+  // The streams of ended ranks are read without polling.
   const auto happened = [&polled](size_t i) { return polled[i].revents != 0; };
   if (happened(1)) out_.flush_some();
   if (happened(2)) err_.flush_some();
@@ -95,7 +95,7 @@ void Launch::wait_and_serve() {
     const bool ending = running_ == 0 && relays_[i].ready();
     if (happened(kFixed + i) || ending) relays_[i].read();
   }
-  // After the output, so that a rank's last words precede the news of its end where both are there.
+  // After the output, so that a rank's last lines precede the report of its end.
   for (const int number : signals_.take()) handle(number);
   check_deadlines();
 }
@@ -129,13 +129,13 @@ void Launch::handle(int signal) {
     return;
   }
   if (signal == SIGINT && ++interrupts_ > 1) {
-    say("interrupted twice: killing all ranks");
+    print("interrupted twice: killing all ranks");
     signal_all(SIGKILL);
-    // Whoever is that impatient does not wait for a reader of the output either.
+    // Does not wait for a stalled reader of the output.
     if (running_ == 0) throw Failure(kSignalled + SIGINT, "interrupted");
     return;
   }
-  told_to_end_ = told_to_end_ || signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+  forwarded_end_ = forwarded_end_ || signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
   signal_all(signal);
 }
 
@@ -148,13 +148,13 @@ void Launch::note_ended_ranks() {
     if (!ended) continue;
     rank.ended = true;
     --running_;
-    judge(rank, how);
+    check_exit(rank, how);
   }
   if (running_ == 0) finish_outputs();
 }
 
-void Launch::judge(const Rank& rank, const siginfo_t& how) {
-  // The words in which the other ranks are told of it, so that both are found by one search.
+void Launch::check_exit(const Rank& rank, const siginfo_t& how) {
+  // The other ranks report the failure by the same name.
   const std::string who = fmt::format("rank {} ({}, pid {})", rank.number, host_name(), rank.pid);
   if (how.si_code != CLD_EXITED) {
     begin_end(kSignalled + how.si_status,
@@ -166,19 +166,19 @@ void Launch::judge(const Rank& rank, const siginfo_t& how) {
 }
 
 void Launch::begin_end(int exit_code, const std::string& why) {
-  if (ending_) return;  // the first failure counts; the others follow from it
-  verdict_ = verdict_.value_or(exit_code);
+  if (ending_) return;  // later failures are consequences of the first
+  exit_code_ = exit_code_.value_or(exit_code);
   ending_ = !plan_.keep_going || exit_code == kTimedOut;
-  if (!ending_) return say(why);
-  say(running_ == 0 ? why : fmt::format("{}; ending the other ranks", why));
+  if (!ending_) return print(why);
+  print(running_ == 0 ? why : fmt::format("{}; ending the other ranks", why));
   kill_at_ = Clock::now() + plan_.grace;
-  // Ranks that were told already are ending in their own way.
-  if (!told_to_end_ || exit_code == kTimedOut) signal_all(SIGTERM);
+  // Ranks that got a forwarded signal already are ending.
+  if (!forwarded_end_ || exit_code == kTimedOut) signal_all(SIGTERM);
   signal_all(SIGCONT);  // a stopped process gets no SIGTERM
 }
 
 void Launch::finish_outputs() {
-  // What the ranks have left behind is ended, too; nothing more comes through the pipes after that.
+  // Ends the processes that ranks left in their groups. After that the pipes get no more data.
   signal_all(SIGKILL);
   for (LineRelay& relay : relays_) relay.finish();
 }

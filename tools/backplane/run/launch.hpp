@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs the ranks of one node to their end: output, signals, the first failure, the end of all others.
+// Runs the ranks of one node: forwards output and signals, and ends all ranks when one fails.
 #pragma once
 
 #include <chrono>
@@ -23,10 +23,10 @@ struct Plan {
   std::vector<std::string> arguments;  // the program's name first
   std::optional<std::chrono::nanoseconds> timeout;
   std::chrono::nanoseconds grace{};  // between SIGTERM and SIGKILL
-  bool prefix = false;               // each line of output begins with its rank
-  int output = 1;                    // what becomes standard output of ranks whose lines have no prefix
-  int inherited = -1;                // a descriptor that each rank gets under its number, -1: none
-  bool keep_going = false;           // a rank that fails does not end the others
+  bool prefix = false;               // prefix each line of output with its rank
+  int output = 1;                    // standard output of ranks without a prefix
+  int inherited = -1;                // a descriptor that the ranks inherit; -1 for none
+  bool keep_going = false;           // a failed rank does not end the others
 };
 
 class Launch {
@@ -38,25 +38,25 @@ class Launch {
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
-  // Returns the exit code: 0 if all ranks ended well.
+  // Returns the exit code, 0 if all ranks succeeded.
   int run();
 
  private:
   struct Rank {
     int number;
     pid_t pid;
-    bool ended = false;  // not reaped before all have ended, so that its group's number stays its own
+    bool ended = false;  // reaped after all have ended, so that its process group id is not reused
   };
 
   void start_rank(int local_rank);
-  void say(const std::string& sentence);
+  void print(const std::string& sentence);
   bool done() const;
   void wait_and_serve();
   int poll_timeout() const;
   void check_deadlines();
   void handle(int signal);
   void note_ended_ranks();
-  void judge(const Rank& rank, const siginfo_t& how);
+  void check_exit(const Rank& rank, const siginfo_t& how);
   void begin_end(int exit_code, const std::string& why);
   void finish_outputs();
   void signal_all(int signal) const;
@@ -72,11 +72,11 @@ class Launch {
   std::vector<Rank> ranks_;
   std::deque<LineRelay> relays_;
   size_t running_ = 0;
-  std::optional<int> verdict_;              // the exit code, once something has failed
+  std::optional<int> exit_code_;            // set by the first failure
   std::optional<Clock::time_point> limit_;  // of --timeout
   std::optional<Clock::time_point> kill_at_;
-  bool ending_ = false;       // the ranks that are left are being ended
-  bool told_to_end_ = false;  // a signal that ends programs was forwarded
+  bool ending_ = false;         // the remaining ranks are being ended
+  bool forwarded_end_ = false;  // SIGINT, SIGTERM or SIGHUP was forwarded
   int interrupts_ = 0;
 };
 

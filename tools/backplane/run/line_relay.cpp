@@ -10,7 +10,7 @@
 namespace backplane::tool {
 namespace {
 
-constexpr size_t kLongestLine = size_t{64} * 1024;  // longer ones are passed on in pieces
+constexpr size_t kLongestLine = size_t{64} * 1024;  // longer lines are forwarded in parts
 constexpr int kRankColours[] = {36, 32, 33, 35, 34, 31};
 
 std::string make_prefix(int rank, bool coloured) {
@@ -30,7 +30,7 @@ void LineRelay::read() {
   const ssize_t size = ::read(from_.get(), buffer.data(), buffer.size());
   if (size > 0) {
     accept({buffer.data(), static_cast<size_t>(size)});
-    // The rank learns as it would without us that nobody reads what it writes: by SIGPIPE.
+    // The rank gets SIGPIPE, as without the launcher.
     if (to_->broken()) from_.reset();
     return;
   }
@@ -53,7 +53,7 @@ void LineRelay::accept(std::string_view bytes) {
 
 void LineRelay::close() {
   to_->write(this, prefix_, line_);
-  to_->end_line(this);  // even if all of the line has been passed on in pieces
+  to_->end_line(this);  // even if the whole line was forwarded in parts
   line_.clear();
   from_.reset();
 }

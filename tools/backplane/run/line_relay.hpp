@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One stream of one rank on its way to a sink: whole lines, each with the rank in front. Bytes are passed as they are.
+// Copies one output stream of a rank to an Output, in whole lines with the rank as prefix. Bytes are not changed.
 #pragma once
 
 #include <string>
@@ -16,13 +16,12 @@ class LineRelay {
 
   int fd() const { return from_.get(); }
   bool open() const { return static_cast<bool>(from_); }
-  // True if there is room for what read() would bring.
+  // True if the output has room for another read().
   bool ready() const { return open() && !to_->full(); }
 
-  // Reads once. To be called when poll() has said so.
+  // Reads once. Call it after poll() reported POLLIN.
   void read();
-  // The rank has ended: what still lies in the pipe is read, then the stream is over, even if a stranger that inherited
-  // its other end lives on.
+  // The rank has exited: the stream ends when the pipe is empty, even if another process still holds its other end.
   void finish() { ending_ = true; }
 
  private:
@@ -32,7 +31,7 @@ class LineRelay {
   Descriptor from_;
   Output* to_;
   std::string prefix_;
-  std::string line_;  // the beginning of a line whose end has not come yet
+  std::string line_;  // a line without its newline
   bool ending_ = false;
 };
 

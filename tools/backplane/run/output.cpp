@@ -11,7 +11,7 @@
 namespace backplane::tool {
 namespace {
 
-// https://no-color.org: any value but the empty one switches colours off.
+// https://no-color.org: any non-empty value disables colours.
 bool wants_colours(int fd) {
   const char* off = std::getenv("NO_COLOR");
   const char* terminal = std::getenv("TERM");
@@ -23,24 +23,24 @@ bool wants_colours(int fd) {
 
 Output::Output(int fd) : fd_(fd), coloured_(wants_colours(fd)) {}
 
-void Output::write(const void* speaker, std::string_view prefix, std::string_view text) {
+void Output::write(const void* source, std::string_view prefix, std::string_view text) {
   if (broken_ || text.empty()) return;
-  if (unfinished_ != speaker) {
+  if (unfinished_ != source) {
     end_line(unfinished_);
     pending_ += prefix;
   }
   pending_ += text;
-  unfinished_ = text.back() == '\n' ? nullptr : speaker;
+  unfinished_ = text.back() == '\n' ? nullptr : source;
 }
 
-void Output::end_line(const void* speaker) {
-  if (broken_ || speaker == nullptr || unfinished_ != speaker) return;
+void Output::end_line(const void* source) {
+  if (broken_ || source == nullptr || unfinished_ != source) return;
   pending_ += '\n';
   unfinished_ = nullptr;
 }
 
 void Output::flush_some() {
-  // A pipe for which poll() says POLLOUT takes PIPE_BUF bytes without blocking.
+  // A pipe with POLLOUT accepts PIPE_BUF bytes without blocking.
   const ssize_t size = ::write(fd_, pending_.data(), std::min<size_t>(pending_.size(), PIPE_BUF));
   if (size >= 0) {
     pending_.erase(0, static_cast<size_t>(size));

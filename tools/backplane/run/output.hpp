@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where output goes: the command's own stdout or stderr. What is written waits in memory until the descriptor takes it,
-// so that a reader that stalls (a pager) never keeps the command from handling signals.
+// Buffered output to stdout or stderr. The text waits in memory until the descriptor accepts it, so a stalled reader
+// such as a pager does not keep the launcher from handling signals.
 #pragma once
 
 #include <string>
@@ -13,20 +13,19 @@ class Output {
  public:
   explicit Output(int fd);
 
-  // Whoever has more to say waits as long as this is true.
+  // Writers must stop while this is true.
   bool full() const { return pending_.size() >= kLimit; }
   bool empty() const { return pending_.empty(); }
-  bool broken() const { return broken_; }  // nobody reads any more
+  bool broken() const { return broken_; }  // the reader has closed its end
   bool coloured() const { return coloured_; }
   int fd() const { return fd_; }
 
-  // Appends. `speaker` tells whose words these are: the unfinished line of another speaker is ended first.
-  // `prefix` stands before each line that begins here.
-  void write(const void* speaker, std::string_view prefix, std::string_view text);
-  // The speaker says no more: its line is ended if it is unfinished.
-  void end_line(const void* speaker);
+  // Appends text of one source. Ends the unfinished line of another source first. Writes `prefix` if a line begins.
+  void write(const void* source, std::string_view prefix, std::string_view text);
+  // Ends the source's line if it is unfinished.
+  void end_line(const void* source);
 
-  // Writes a little; to be called when poll() has said POLLOUT.
+  // Writes at most PIPE_BUF bytes. Call it after poll() reported POLLOUT.
   void flush_some();
 
  private:
@@ -35,7 +34,7 @@ class Output {
   const int fd_;
   const bool coloured_;
   bool broken_ = false;
-  const void* unfinished_ = nullptr;  // whose line has no end yet
+  const void* unfinished_ = nullptr;  // the source whose line has no newline yet
   std::string pending_;
 };
 

@@ -9,12 +9,12 @@
 namespace backplane::tool {
 
 Signals::Signals() {
-  // A blocked signal is delivered to a signalfd even if it is ignored, so those are left out here.
+  // A blocked signal is delivered to a signalfd even if it is ignored, so ignored signals are not added.
   const auto ignored = [](int number) {
     struct sigaction action {};
     return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
   };
-  ::signal(SIGCHLD, SIG_DFL);  // a parent that ignores it would make the kernel reap our children
+  ::signal(SIGCHLD, SIG_DFL);  // if it were ignored, the kernel would reap the children
   sigset_t set;
   ::sigemptyset(&set);
   for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
@@ -24,7 +24,7 @@ Signals::Signals() {
   ::signal(SIGPIPE, SIG_IGN);
   ::pthread_sigmask(SIG_BLOCK, &set, &before_);
   descriptor_ = Descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!descriptor_) fail_system("cannot listen to signals");
+  if (!descriptor_) fail_system("cannot create a signalfd");
 }
 
 std::vector<int> Signals::take() {

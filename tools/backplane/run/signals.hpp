@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Signals as something to poll for.
+// Signals as a descriptor for poll().
 #pragma once
 
 #include <signal.h>
@@ -11,21 +11,21 @@
 
 namespace backplane::tool {
 
-// Blocks what a launcher handles (SIGCHLD and those that it forwards) in the calling thread and in those that it starts
-// later, and ignores SIGPIPE. Signals that were ignored before, as by nohup, stay ignored.
+// Blocks SIGCHLD and the signals that a launcher forwards, in the calling thread and in threads that it starts later,
+// and ignores SIGPIPE. Signals that were ignored before, e.g. by nohup, stay ignored.
 class Signals {
  public:
   Signals();
 
   int fd() const { return descriptor_.get(); }
-  // What has come since the last call.
+  // The signals that arrived since the last call.
   std::vector<int> take();
-  // The first SIGINT, SIGTERM or SIGHUP that was taken; 0: none.
+  // The first SIGINT, SIGTERM or SIGHUP that take() returned; 0 for none.
   int taken_end() const { return taken_end_; }
-  // True if somebody wants the launcher to end. Takes nothing.
+  // True if such a signal is pending. Does not take it.
   bool asked_to_end() const;
 
-  // What to restore in a child.
+  // The state to restore in a child.
   const sigset_t& mask_before() const { return before_; }
   bool sigpipe_was_default() const { return sigpipe_was_default_; }
 

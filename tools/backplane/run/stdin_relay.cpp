@@ -17,7 +17,7 @@ StdinRelay::StdinRelay() {
 pollfd StdinRelay::interest() const {
   if (!pipe_.write) return {-1, 0, 0};
   if (!pending_.empty()) return {pipe_.write.get(), POLLOUT, 0};
-  // A launcher in the background must not read either.
+  // A launcher in the background must not read from the terminal.
   return {::tcgetpgrp(0) == ::getpgrp() ? 0 : -1, POLLIN, 0};
 }
 

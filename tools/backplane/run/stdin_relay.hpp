@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Standard input for rank 0. A file or pipe is inherited. A terminal cannot be: ranks are in background process groups,
-// which the kernel stops when they read from it; so the launcher reads and passes on.
+// Standard input of rank 0. Rank 0 inherits a file or pipe. It cannot inherit a terminal: ranks are in background
+// process groups, which the kernel stops when they read from it. The launcher reads from the terminal and forwards the
+// bytes.
 #pragma once
 
 #include <poll.h>
@@ -16,12 +17,12 @@ class StdinRelay {
  public:
   StdinRelay();
 
-  // What rank 0 is to have as its standard input.
+  // The descriptor for rank 0.
   int for_rank() const { return pipe_.read ? pipe_.read.get() : 0; }
-  // Once rank 0 has it.
+  // Call it when rank 0 has inherited the descriptor.
   void handed_over() { pipe_.read.reset(); }
 
-  // What to wait for, fd -1 if nothing; then what to do when it has happened.
+  // interest: the event to poll for; fd is -1 for none. serve: handles it.
   pollfd interest() const;
   void serve();
 

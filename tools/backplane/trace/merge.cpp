@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string words(const Json& entry) {
+std::string operation_text(const Json& entry) {
   std::string text = entry.at("op").get<std::string>();
   if (entry.contains("reduce_op")) text += fmt::format(" {}", entry["reduce_op"].get<std::string>());
   if (entry.contains("dtype")) {
@@ -30,7 +30,7 @@ std::string words(const Json& entry) {
 }
 
 // "call 'f' on worker1 (rank 1)", "call 'f' for worker0 (rank 0)"
-std::string call_words(const Json& call) {
+std::string call_text(const Json& call) {
   const std::string function = call.at("function").get<std::string>();
   return fmt::format("{}{} {} {} (rank {})", call.at("kind").get<std::string>(),
                      function.empty() ? "" : fmt::format(" '{}'", function),
@@ -55,7 +55,7 @@ uint64_t last_collective(const TracedRank& rank) {
   return last;
 }
 
-// Names the first few ranks of which nothing was found; empty if all are there.
+// Names up to kNamed ranks without a trace; empty if none is missing.
 std::string missing(const std::map<int, const TracedRank*>& members, int world_size) {
   constexpr size_t kNamed = 8;
   const auto there = std::count_if(members.begin(), members.end(),
@@ -66,21 +66,22 @@ std::string missing(const std::map<int, const TracedRank*>& members, int world_s
     if (members.count(rank) == 0) named.push_back(std::to_string(rank));
   }
   if (named.empty()) return "";
-  return fmt::format("there is no trace of rank{} {}{}", count == 1 ? "" : "s", join(named),
+  return fmt::format("no trace of rank{} {}{}", count == 1 ? "" : "s", join(named),
                      count > kNamed ? fmt::format(" and of {} more", count - kNamed) : "");
 }
 
-// The first collective that two ranks entered with different words.
+// The first collective in which two ranks entered different operations.
 std::string first_difference(const std::map<int, const TracedRank*>& ranks) {
   std::map<uint64_t, std::pair<int, std::string>> entered;
   std::map<uint64_t, std::string> differences;
   for (const auto& [number, rank] : ranks) {
     for (const TraceEvent& event : rank->events) {
-      if (!event.collective || event.words.find("v (") != std::string::npos) continue;
-      const auto [first, is_new] = entered.emplace(event.seq, std::pair(number, event.words));
-      if (is_new || first->second.second == event.words) continue;
-      differences.emplace(event.seq, fmt::format("rank {} entered {} as #{} where rank {} entered {}", number,
-                                                 event.words, event.seq, first->second.first, first->second.second));
+      if (!event.collective || event.operation.find("v (") != std::string::npos) continue;
+      const auto [first, is_new] = entered.emplace(event.seq, std::pair(number, event.operation));
+      if (is_new || first->second.second == event.operation) continue;
+      differences.emplace(event.seq,
+                          fmt::format("rank {} entered {} as #{} where rank {} entered {}", number, event.operation,
+                                      event.seq, first->second.first, first->second.second));
     }
   }
   return differences.empty() ? "" : differences.begin()->second;
@@ -104,9 +105,10 @@ TracedRank read_trace(const Json& json, const std::string& origin) {
       rank.events.push_back({rank.group, rank.rank, std::move(text), number, collective, entry.at("state"),
                              entry.at("begin_ns").get<int64_t>() + to_wall, end == 0 ? 0 : end + to_wall});
     };
-    for (const Json& entry : json.at("entries")) add(entry, words(entry), entry.at("seq"), !entry.contains("peer"));
+    for (const Json& entry : json.at("entries"))
+      add(entry, operation_text(entry), entry.at("seq"), !entry.contains("peer"));
     if (json.contains("calls")) {
-      for (const Json& call : json["calls"]) add(call, call_words(call), call.at("number"), false);
+      for (const Json& call : json["calls"]) add(call, call_text(call), call.at("number"), false);
     }
     return rank;
   } catch (const Json::exception& error) {
@@ -126,24 +128,24 @@ std::vector<std::string> remarks(const std::vector<TracedRank>& ranks) {
   std::vector<std::string> lines;
   for (const auto& [key, members] : by_group(ranks)) {
     const TracedRank& any = *members.begin()->second;
-    const auto say = [&lines, &any](const std::string& text) {
+    const auto add = [&lines, &any](const std::string& text) {
       lines.push_back(fmt::format("group '{}': {}", any.group, text));
     };
     uint64_t furthest = 0;
     for (const auto& [number, rank] : members) furthest = std::max(furthest, last_collective(*rank));
     const std::string absent = missing(members, any.world_size);
-    if (!absent.empty()) say(absent);
+    if (!absent.empty()) add(absent);
     for (const auto& [number, one] : members) {
       const TracedRank& rank = *one;
       const uint64_t last = last_collective(rank);
       if (last < furthest) {
-        say(fmt::format("rank {} ({}) has entered {} collectives where others have entered {}", number, rank.identity,
+        add(fmt::format("rank {} ({}) has entered {} collectives where others have entered {}", number, rank.identity,
                         last, furthest));
       }
-      if (!rank.broken.empty()) say(fmt::format("broken on rank {}: {}", number, rank.broken));
+      if (!rank.broken.empty()) add(fmt::format("broken on rank {}: {}", number, rank.broken));
     }
     const std::string difference = first_difference(members);
-    if (!difference.empty()) say(difference);
+    if (!difference.empty()) add(difference);
   }
   return lines;
 }
@@ -159,7 +161,7 @@ std::string trace_table(const std::vector<TracedRank>& ranks, size_t last) {
     const TraceEvent& event = events[i];
     table.add({milliseconds(event.begin_ns - events.front().begin_ns), printable(event.group),
                std::to_string(event.rank), std::to_string(event.seq), printable(event.state),
-               event.end_ns == 0 ? "-" : milliseconds(event.end_ns - event.begin_ns), printable(event.words)});
+               event.end_ns == 0 ? "-" : milliseconds(event.end_ns - event.begin_ns), printable(event.operation)});
   }
   return text + table.text();
 }
@@ -175,7 +177,7 @@ std::string chrome_trace(const std::vector<TracedRank>& ranks) {
     metadata("process_name", fmt::format("rank {} ({})", rank.rank, rank.identity));
     metadata("thread_name", rank.group);
     for (const TraceEvent& event : rank.events) {
-      Json item = {{"name", event.words},
+      Json item = {{"name", event.operation},
                    {"ph", event.end_ns == 0 ? "B" : "X"},
                    {"ts", static_cast<double>(event.begin_ns) * 1e-3},
                    {"pid", rank.rank},

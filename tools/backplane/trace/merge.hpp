@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flight recorders of several ranks, put together.
+// Merges the flight recorders of several ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace backplane::tool {
 struct TraceEvent {
   std::string group;
   int rank = -1;
-  std::string words;  // "all_reduce sum (f32 x 4)"
+  std::string operation;  // "all_reduce sum (f32 x 4)"
   uint64_t seq = 0;
   bool collective = true;
-  std::string state;  // "in flight", "done", "failed"; of a function for others also "queued", "running" ...
+  std::string state;  // "in flight", "done", "failed"; for incoming calls also "queued", "running"
   int64_t begin_ns = 0;
   int64_t end_ns = 0;  // 0: in flight
 };
@@ -29,18 +29,17 @@ struct TracedRank {
   int rank = -1;
   int world_size = 0;
   std::string identity;
-  std::string broken;  // why the group is broken on this rank; empty if it is not
+  std::string broken;  // cause if the group failed on this rank; else empty
   std::vector<TraceEvent> events;
 };
 
-// Reads what bp_group_trace said. Throws Failure, naming `origin`, if it is not that.
+// Reads the JSON of bp_group_trace. Throws Failure naming `origin` if it has another form.
 TracedRank read_trace(const nlohmann::ordered_json& json, const std::string& origin);
 
-// All operations in the order in which they began.
+// All operations by time of their start.
 std::vector<TraceEvent> merged(const std::vector<TracedRank>& ranks);
 
-// One sentence per group for what strikes the eye: ranks that are missing or behind, and the first collective in which
-// ranks differ.
+// Findings per group: ranks that are missing or behind, failures, and the first collective in which ranks differ.
 std::vector<std::string> remarks(const std::vector<TracedRank>& ranks);
 
 std::string trace_table(const std::vector<TracedRank>& ranks, size_t last);

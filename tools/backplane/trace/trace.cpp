@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane trace: what the ranks of a job did last, from the files they wrote or from the running job.
+// backplane trace: the last operations of all ranks, from trace files or from a running job.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "backplane/backplane.h"
 #include "commands.hpp"
 #include "common/failure.hpp"
+#include "common/files.hpp"
 #include "trace/merge.hpp"
 
 namespace backplane::tool {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* kTraceFooter = R"(
+Each rank keeps its last operations in memory. With BACKPLANE_TRACE_DIR it writes them to that directory when a group
+fails, or when a file 'request' appears there. 'backplane trace' merges the files by time, and prints which ranks are
+missing or behind and the first collective in which ranks differ.
+
+Exit codes: 0; 1 if a trace cannot be read or the job does not answer; 2 wrong use.
+
+Examples:
+  backplane trace /tmp/traces
+  backplane trace --store 10.0.0.1:29500 --job run-29500
+  backplane trace /tmp/traces --format chrome -o trace.json)";
 
 struct TraceSettings {
   std::vector<std::string> paths;
@@ -37,12 +48,8 @@ Json parse(const std::string& text, const std::string& origin) {
   return json;
 }
 
-void read_file(const std::filesystem::path& path, std::vector<TracedRank>& ranks) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw Failure(kFailed, fmt::format("cannot read {}", path.string()));
-  const Json json = parse(text.str(), path.string());
+void read_traces(const std::filesystem::path& path, std::vector<TracedRank>& ranks) {
+  const Json json = parse(read_file(path.string()), path.string());
   if (json.is_object() && json.contains("traces")) {
     for (const Json& one : json["traces"]) ranks.push_back(read_trace(one, path.string()));
   } else {
@@ -54,9 +61,9 @@ std::vector<TracedRank> read_paths(const std::vector<std::string>& paths) {
   std::vector<TracedRank> ranks;
   for (const std::string& path : paths) {
     std::error_code ignored;
-    if (!std::filesystem::exists(path, ignored)) throw Failure(kWrongUse, fmt::format("there is no {}", path));
+    if (!std::filesystem::exists(path, ignored)) throw Failure(kWrongUse, fmt::format("{} does not exist", path));
     if (!std::filesystem::is_directory(path, ignored)) {
-      read_file(path, ranks);
+      read_traces(path, ranks);
       continue;
     }
     std::vector<std::filesystem::path> files;
@@ -64,12 +71,13 @@ std::vector<TracedRank> read_paths(const std::vector<std::string>& paths) {
       if (entry.path().extension() == ".json") files.push_back(entry.path());
     }
     if (files.empty()) {
-      throw Failure(kFailed, fmt::format("no trace lies in {}; ranks write theirs there when a group breaks, or when "
-                                         "{}/request is touched, if BACKPLANE_TRACE_DIR={} was set",
-                                         path, path, path));
+      throw Failure(kFailed,
+                    fmt::format("no trace files in {}; ranks with BACKPLANE_TRACE_DIR={} write one when a group "
+                                "fails, or when {}/request is touched",
+                                path, path, path));
     }
     std::sort(files.begin(), files.end());
-    for (const auto& file : files) read_file(file, ranks);
+    for (const auto& file : files) read_traces(file, ranks);
   }
   return ranks;
 }
@@ -93,13 +101,14 @@ std::vector<TracedRank> ask_job(const TraceSettings& settings) {
   const std::unique_ptr<bp_store, void (*)(bp_store*)> owner(store, bp_store_release);
   char* text = nullptr;
   if (bp_store_trace(store, settings.group.c_str(), timeout_ns, &text, &err) != BP_OK) {
-    throw Failure(kFailed, fmt::format("no group '{}' answers at {}: {}", settings.group, settings.store, err.text));
+    throw Failure(kFailed, fmt::format("cannot get the trace of group '{}' from the store at {}: {}", settings.group,
+                                       settings.store, err.text));
   }
   const std::unique_ptr<char, void (*)(void*)> text_owner(text, bp_free);
   std::vector<TracedRank> ranks;
-  const Json told = parse(text, "the job's answer");
-  for (const Json& one : told.at("traces")) ranks.push_back(read_trace(one, "the job's answer"));
-  if (ranks.empty()) throw Failure(kFailed, fmt::format("no rank of group '{}' answers", settings.group));
+  const Json reply = parse(text, "the reply of the job");
+  for (const Json& one : reply.at("traces")) ranks.push_back(read_trace(one, "the reply of the job"));
+  if (ranks.empty()) throw Failure(kFailed, fmt::format("no rank of group '{}' answered", settings.group));
   return ranks;
 }
 
@@ -109,7 +118,7 @@ Json as_json(const std::vector<TracedRank>& ranks) {
     list.push_back({{"group", event.group},
                     {"rank", event.rank},
                     {"number", event.seq},
-                    {"operation", event.words},
+                    {"operation", event.operation},
                     {"state", event.state},
                     {"begin_ns", event.begin_ns},
                     {"end_ns", event.end_ns}});
@@ -119,7 +128,7 @@ Json as_json(const std::vector<TracedRank>& ranks) {
 
 void show(const TraceSettings& settings) {
   if (settings.paths.empty() == settings.store.empty()) {
-    throw Failure(kWrongUse, "name the files or directories of traces, or a running job by --store");
+    throw Failure(kWrongUse, "name either trace files or directories, or a running job by --store");
   }
   const std::vector<TracedRank> ranks = settings.store.empty() ? read_paths(settings.paths) : ask_job(settings);
   const std::string text = settings.format == "chrome" ? chrome_trace(ranks)
@@ -130,27 +139,27 @@ void show(const TraceSettings& settings) {
     fmt::print("{}", text);
     return;
   }
-  std::ofstream file(settings.output);
-  file << text;
-  file.close();
-  if (!file) throw Failure(kFailed, fmt::format("cannot write {}: {}", settings.output, errno_text(errno)));
+  write_file(settings.output, text);
 }
 
 }  // namespace
 
 void add_trace(CLI::App& app) {
   auto settings = std::make_shared<TraceSettings>();
-  CLI::App* command = app.add_subcommand("trace", "Show what the ranks of a job did last, put together");
-  command->add_option("path", settings->paths, "Trace files, or directories of them (BACKPLANE_TRACE_DIR)");
-  command->add_option("--store", settings->store, "Ask the running job whose store is at HOST:PORT");
-  command->add_option("--job", settings->job, "Id of that job");
-  command->add_option("--group", settings->group, "Name of that job's first group")->capture_default_str();
-  command->add_option("--timeout", settings->timeout, "Seconds for its ranks to answer")->capture_default_str();
-  command->add_option("--format", settings->format, "table, json, or chrome (for Perfetto)")
+  CLI::App* command = app.add_subcommand("trace", "Show the last operations of the ranks of a job");
+  command->add_option("path", settings->paths, "Trace files, or directories with trace files (BACKPLANE_TRACE_DIR)")
+      ->option_text("FILE");
+  command->footer(kTraceFooter);
+  command->add_option("--store", settings->store, "Ask the running job with this store")->option_text("HOST:PORT");
+  command->add_option("--job", settings->job, "Id of that job")->option_text("ID");
+  command->add_option("--group", settings->group, "Name of that job's first group")->option_text("NAME (world)");
+  command->add_option("--timeout", settings->timeout, "Time limit for the answers of its ranks")
+      ->option_text("SECONDS (5)");
+  command->add_option("--format", settings->format, "table, json, or chrome for Perfetto and chrome://tracing")
       ->check(CLI::IsMember({"table", "json", "chrome"}))
-      ->capture_default_str();
-  command->add_option("--last", settings->last, "Rows of the table")->capture_default_str();
-  command->add_option("-o,--output", settings->output, "Write to this file instead of stdout");
+      ->option_text("FORMAT (table)");
+  command->add_option("--last", settings->last, "Show the last N operations in the table")->option_text("N (40)");
+  command->add_option("-o,--output", settings->output, "Write to this file instead of stdout")->option_text("FILE");
   command->callback([settings] { show(*settings); });
 }
 
