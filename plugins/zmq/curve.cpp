@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "backplane/sdk/sdk.hpp"
-#include "sockets.hpp"
+#include "transport.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 constexpr const char* kEndpoint = "inproc://zeromq.zap.01";  // by RFC 27
@@ -40,28 +40,28 @@ void forget(std::string& key) {
   key.clear();
 }
 
-void guard(zmq::socket_t& listening, const KeyPair& own) {
-  listening.set(zmq::sockopt::curve_server, true);
-  listening.set(zmq::sockopt::curve_secretkey, own.private_key);
-  listening.set(zmq::sockopt::zap_domain, std::string(kDomain));
+void guard(::zmq::socket_t& listening, const KeyPair& own) {
+  listening.set(::zmq::sockopt::curve_server, true);
+  listening.set(::zmq::sockopt::curve_secretkey, own.private_key);
+  listening.set(::zmq::sockopt::zap_domain, std::string(kDomain));
 }
 
-Admission::Admission(zmq::context_t& context) : socket_(context, zmq::socket_type::rep) {
-  socket_.set(zmq::sockopt::linger, 0);
+Admission::Admission(::zmq::context_t& context) : socket_(context, ::zmq::socket_type::rep) {
+  socket_.set(::zmq::sockopt::linger, 0);
   socket_.bind(kEndpoint);
 }
 
-int Admission::descriptor() { return socket_.get(zmq::sockopt::fd); }
+int Admission::descriptor() { return socket_.get(::zmq::sockopt::fd); }
 
 const std::optional<std::string>& Admission::waiting() {
   while (!waiting_ && socket_.handle() != nullptr) {
-    zmq::message_t first;
-    if (!zmq_plugin::receive(first, socket_)) break;
+    ::zmq::message_t first;
+    if (!zmq::receive(first, socket_)) break;
     std::vector<std::string> frames = {first.to_string()};
     bool more = first.more();
     while (more) {
-      zmq::message_t frame;
-      if (!zmq_plugin::receive(frame, socket_)) break;
+      ::zmq::message_t frame;
+      if (!zmq::receive(frame, socket_)) break;
       more = frame.more();
       frames.push_back(frame.to_string());
     }
@@ -84,14 +84,14 @@ void Admission::answer(int32_t rank) {
       "1.0", request_, good ? "200" : "400", good ? "OK" : "no rank of this group", good ? std::to_string(rank) : "",
       ""};
   for (size_t i = 0; i < frames.size(); ++i) {
-    const auto flags = i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;
-    socket_.send(zmq::buffer(frames[i]), flags | zmq::send_flags::dontwait);
+    const auto flags = i + 1 < frames.size() ? ::zmq::send_flags::sndmore : ::zmq::send_flags::none;
+    socket_.send(::zmq::buffer(frames[i]), flags | ::zmq::send_flags::dontwait);
   }
 }
 
 void Admission::close() { socket_.close(); }
 
-int32_t Admission::rank_of(const zmq::message_t& frame) {
+int32_t Admission::rank_of(const ::zmq::message_t& frame) {
   const char* user = zmq_msg_gets(frame.handle(), "User-Id");
   int32_t rank = -1;
   if (user == nullptr) return rank;
@@ -100,4 +100,4 @@ int32_t Admission::rank_of(const zmq::message_t& frame) {
   return parsed.ec == std::errc() && parsed.ptr == end ? rank : -1;
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

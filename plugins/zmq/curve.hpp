@@ -10,7 +10,7 @@
 #include <string>
 #include <zmq.hpp>
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 
 inline constexpr size_t kCurveKeySize = 40;  // characters of Z85
 
@@ -31,7 +31,7 @@ class Admission {
  public:
   // Must be made before the socket that it guards listens, and be closed after it: libzmq lets everybody in who knows
   // the listener's key if there is nobody to ask.
-  explicit Admission(zmq::context_t& context);
+  explicit Admission(::zmq::context_t& context);
 
   // Becomes readable when somebody may be waiting; like ZMQ_FD, only after waiting() was empty.
   int descriptor();
@@ -42,15 +42,15 @@ class Admission {
   void close();
 
   // The rank as which the sender of a message was let in, -1 if it was not asked for.
-  static int32_t rank_of(const zmq::message_t& frame);
+  static int32_t rank_of(const ::zmq::message_t& frame);
 
  private:
-  zmq::socket_t socket_;
+  ::zmq::socket_t socket_;
   std::optional<std::string> waiting_;
   std::string request_;  // its id
 };
 
 // Makes `listening` a socket that only lets in whom an Admission of the same context does.
-void guard(zmq::socket_t& listening, const KeyPair& own);
+void guard(::zmq::socket_t& listening, const KeyPair& own);
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

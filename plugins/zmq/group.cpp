@@ -5,10 +5,9 @@
 #include <sstream>
 #include <utility>
 
-#include "interface.hpp"
-#include "place.hpp"
+#include "address.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -61,39 +60,29 @@ uint64_t agree_on_token(const sdk::Context& context, const std::string& address)
 
 class ZmqWork final : public sdk::Work {
  public:
-  ZmqWork(ZmqGroup& group, OperationPtr operation) : group_(group), operation_(std::move(operation)) {}
-  bool wait(int64_t timeout_ns) override { return group_.wait(*operation_, timeout_ns); }
-  void cancel() noexcept override { group_.cancel(operation_); }
-  bool on_end(sdk::Notice notice) override {
-    group_.on_end(*operation_, notice);
-    return true;
-  }
+  ZmqWork(ZmqGroup& group, std::unique_ptr<sdk::CompletionWork> work) : group_(group), work_(std::move(work)) {}
+  bool wait(int64_t timeout_ns) override { return group_.wait(work_->completion(), timeout_ns); }
+  void cancel() noexcept override { group_.cancel(*work_); }
+  bool on_end(sdk::Notice notice) override { return work_->on_end(notice); }
 
  private:
   ZmqGroup& group_;
-  OperationPtr operation_;
+  const std::unique_ptr<sdk::CompletionWork> work_;
 };
-
-void raise_failure(const Operation& operation) {
-  if (operation.failure) throw sdk::Failure(*operation.failure);
-}
 
 }  // namespace
 
 ZmqGroup::ZmqGroup(const sdk::Context& context)
-    : host_(context.host),
-      settings_(read_settings(context.options)),
-      releases_(wake_.get()),
-      sockets_(settings_, context.host.secure()) {
+    : host_(context.host), settings_(read_settings(context.options)), sockets_(settings_, context.host.secure()) {
   // The key first: whoever finds the endpoint may be dialled by this rank, and asks for the key.
   if (sockets_.secure()) host_.store_set(owner_key(sockets_.public_key()), std::to_string(context.rank));
-  host_.store_set(place_key(context.rank), format_place(sockets_));
-  protocol_ = std::make_unique<Protocol>(context.rank, context.world_size, settings_, host_,
-                                         agree_on_token(context, settings_.address), sockets_, releases_);
+  host_.store_set(address_key(context.rank), format_address(sockets_));
+  messages_ = std::make_unique<Messages>(context.rank, context.world_size, settings_, host_,
+                                         agree_on_token(context, settings_.address), sockets_, wake_);
   driver_ = std::make_unique<Driver>(
-      wake_, sockets_.descriptors(), settings_.poll, [this](const Operation* wanted) { return progress(wanted); },
+      wake_, sockets_.descriptors(), settings_.poll, [this](const sdk::Completion* wanted) { return progress(wanted); },
       [this](Driver::Lock& lock) { return upkeep(lock); });
-  protocol_->on_unresolved([this] {
+  messages_->on_unresolved([this] {
     look_up_pause_ = {};
     next_look_up_ = {};
     driver_->call_thread();
@@ -109,13 +98,13 @@ ZmqGroup::~ZmqGroup() {
   Driver::Lock lock(driver_->mutex());
   leaving_ = true;
   const TimePoint deadline = Clock::now() + settings_.linger;
-  if (!protocol_->aborted()) protocol_->begin_goodbye();
+  if (!messages_->aborted()) messages_->begin_goodbye();
   TimePoint due = progress(nullptr);
-  while (!protocol_->aborted() && !protocol_->goodbye_answered() && Clock::now() < deadline) {
+  while (!messages_->aborted() && !messages_->goodbye_answered() && Clock::now() < deadline) {
     due = driver_->step(lock, std::min(due, deadline));
   }
-  if (!protocol_->aborted()) protocol_->end_goodbye();
-  if (protocol_->aborted()) close_after_abort();
+  if (!messages_->aborted()) messages_->end_goodbye();
+  if (messages_->aborted()) close_after_abort();
   // Everything has arrived, or never will, but for the last answers.
   sockets_.close({}, std::min(settings_.linger, kLastWords));
   sockets_.shut_down();
@@ -123,22 +112,23 @@ ZmqGroup::~ZmqGroup() {
 
 std::unique_ptr<sdk::Work> ZmqGroup::submit(const bp_op& op) {
   Driver::Lock lock(driver_->mutex());
-  OperationPtr operation = op.kind == BP_SEND ? protocol_->send(op) : protocol_->receive(op);
-  const bool waits = !operation->done && (op.flags & BP_OP_SYNC) != 0;
-  go_on();
-  if (waits) finish_in_line(lock, operation, op);
-  if (operation->done) {
-    raise_failure(*operation);
-    return nullptr;
-  }
-  return std::make_unique<ZmqWork>(*this, std::move(operation));
+  std::unique_ptr<sdk::CompletionWork> work = messages_->submit(op);
+  send_ready();
+  if (work && (op.flags & BP_OP_SYNC) != 0) finish_in_line(lock, *work, op);
+  if (!work || work->wait(0)) return nullptr;
+  return std::make_unique<ZmqWork>(*this, std::move(work));
 }
 
-void ZmqGroup::go_on() {
-  if (protocol_->has_backlog()) {
+void ZmqGroup::send_ready() noexcept {
+  try {
+    messages_->send_ready();
+  } catch (const std::exception& e) {
+    fail(e);
+  }
+  if (messages_->has_backlog() || messages_->aborted()) {
     catch_up();
   } else if (driver_->driving()) {
-    protocol_->take_answers();
+    messages_->take_answers();
     driver_->changed();
   }
 }
@@ -151,23 +141,19 @@ const void* ZmqGroup::extension(std::string_view id) {
 bp_message* ZmqGroup::probe(int32_t peer, uint64_t tag, bp_result& result) {
   const Driver::Lock lock(driver_->mutex());
   catch_up();
-  return protocol_->probe(peer, tag, result);
+  return messages_->probe(peer, tag, result);
 }
 
-// Without memory to tell its sender, or without that rank, nobody learns of it.
 void ZmqGroup::drop(bp_message* message) noexcept {
   const Driver::Lock lock(driver_->mutex());
-  sdk::guarded(nullptr, [this, message] {
-    protocol_->drop(message);
-    go_on();
-    return BP_OK;
-  });
+  messages_->drop(message);
+  send_ready();
 }
 
-TimePoint ZmqGroup::progress(const Operation* wanted) noexcept {
-  if (protocol_->aborted()) close_after_abort();
+TimePoint ZmqGroup::progress(const sdk::Completion* wanted) noexcept {
+  if (messages_->aborted()) close_after_abort();
   try {
-    const TimePoint due = protocol_->progress(wanted);
+    const TimePoint due = messages_->progress(wanted);
     admit_known();
     return due;
   } catch (const std::exception& e) {
@@ -178,17 +164,17 @@ TimePoint ZmqGroup::progress(const Operation* wanted) noexcept {
 
 void ZmqGroup::catch_up() {
   try {
-    driver_->changed(protocol_->progress());
+    driver_->changed(messages_->progress());
   } catch (const std::exception& e) {
     fail(e);
     driver_->changed(TimePoint::min());
   }
 }
 
-// Nothing gets on any more, also if nobody waits for it just now.
+// No operation can progress any more. The core is told in case no thread waits for one.
 void ZmqGroup::fail(const std::exception& e) {
   const sdk::Failure why(BP_INTERNAL, std::string("zmq: ") + e.what());
-  protocol_->abort(why);
+  messages_->abort(why);
   host_.report_failure(why);
 }
 
@@ -204,7 +190,7 @@ void ZmqGroup::admit_known() {
 // One look-up for each connection. Whoever dials has put its key into the store before.
 void ZmqGroup::admit_others(Driver::Lock& lock) {
   if (!sockets_.secure()) return;
-  while (!closed_ && !protocol_->aborted() && sockets_.admission().waiting()) {
+  while (!closed_ && !messages_->aborted() && sockets_.admission().waiting()) {
     const std::string key = *sockets_.admission().waiting();
     int32_t rank = -1;
     lock.unlock();
@@ -214,7 +200,7 @@ void ZmqGroup::admit_others(Driver::Lock& lock) {
       // No rank's key.
     }
     lock.lock();
-    if (closed_ || protocol_->aborted()) return;
+    if (closed_ || messages_->aborted()) return;
     if (rank >= 0) keys_[key] = rank;
     if (sockets_.admission().waiting() == key) sockets_.admission().answer(rank);
   }
@@ -225,7 +211,7 @@ void ZmqGroup::close_after_abort() {
   if (closed_) return;
   closed_ = true;
   driver_->forget_descriptors();
-  protocol_->end_goodbye();
+  messages_->end_goodbye();
   sockets_.close({}, kLastWords);
 }
 
@@ -233,8 +219,8 @@ void ZmqGroup::close_after_abort() {
 // other operations.
 TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
   admit_others(lock);
-  if (protocol_->aborted()) return TimePoint::max();
-  std::vector<int32_t> wanted = protocol_->unresolved();
+  if (messages_->aborted()) return TimePoint::max();
+  std::vector<int32_t> wanted = messages_->unresolved();
   if (wanted.empty()) return TimePoint::max();
   if (Clock::now() < next_look_up_) return next_look_up_;
   look_up_pause_ = std::min(2 * look_up_pause_ + std::chrono::milliseconds(1), kLongestLookUpPause);
@@ -243,63 +229,61 @@ TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
     std::string line;
     lock.unlock();
     try {
-      line = host_.store_get(place_key(rank), 0);
+      line = host_.store_get(address_key(rank), 0);
     } catch (const std::exception&) {
       // Not there yet. A store that is gone for good is the core's to notice.
     }
     lock.lock();
     if (line.empty()) continue;
-    const Place place = parse_place(line, settings_.ipc);
-    if (place.public_key.size() == kCurveKeySize) keys_[place.public_key] = rank;
-    protocol_->resolve(rank, place.endpoint, place.public_key);
+    const Address found = parse_address(line, settings_.ipc);
+    if (found.public_key.size() == kCurveKeySize) keys_[found.public_key] = rank;
+    messages_->resolve(rank, found.endpoint, found.public_key);
   }
   catch_up();
-  return protocol_->unresolved().empty() ? TimePoint::max() : next_look_up_;
+  return messages_->unresolved().empty() ? TimePoint::max() : next_look_up_;
 }
 
-// Keeps the deadline of a SYNC operation.
-void ZmqGroup::finish_in_line(Driver::Lock& lock, const OperationPtr& operation, const bp_op& op) {
-  driver_->wait(lock, *operation, deadline_after(op.timeout_ns));
-  if (!operation->done) catch_up();  // libzmq may have let go of it just now
-  if (operation->done) return;
-  const std::string what = operation->sends ? "send to " : "recv from ";
-  const std::string whom = operation->peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(operation->peer);
+// Keeps the deadline of a SYNC operation. Returns when it is done; throws BP_TIMEOUT if it was cancelled.
+void ZmqGroup::finish_in_line(Driver::Lock& lock, sdk::CompletionWork& work, const bp_op& op) {
+  const sdk::Completion& operation = work.completion();
+  driver_->wait(lock, operation, deadline_after(op.timeout_ns));
+  if (!operation.done()) catch_up();  // libzmq may have released its buffer just now
+  if (operation.done()) return;
+  const bool sends = op.kind == BP_SEND;
+  const std::string peer = op.peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(op.peer);
   const std::string tag = op.tag == BP_ANY_TAG ? " with any tag" : " with tag " + std::to_string(op.tag);
-  const double seconds = static_cast<double>(op.timeout_ns) / 1e9;
-  protocol_->cancel(
-      operation,
-      sdk::Failure(BP_TIMEOUT, what + whom + tag + " was not done after " + std::to_string(seconds) + " s",
-                   operation->peer),
-      true);
+  const std::string what = (sends ? "send to " : "recv from ") + peer + tag + " was not done after " +
+                           std::to_string(static_cast<double>(op.timeout_ns) / 1e9) + " s";
+  work.cancel();
   catch_up();
-  driver_->wait(lock, *operation, TimePoint::max());
+  if (!operation.done() && sends) messages_->sever(op.peer, what);  // to get the buffer back
+  catch_up();
+  driver_->wait(lock, operation, TimePoint::max());
+  try {
+    work.wait(0);
+  } catch (const sdk::Failure&) {
+    throw sdk::Failure(BP_TIMEOUT, what, op.peer);
+  }
 }
 
-bool ZmqGroup::wait(Operation& operation, int64_t timeout_ns) {
+bool ZmqGroup::wait(sdk::Completion& operation, int64_t timeout_ns) {
   Driver::Lock lock(driver_->mutex());
-  if (!operation.done && timeout_ns == 0) catch_up();
+  if (!operation.done() && timeout_ns == 0) catch_up();
   driver_->wait(lock, operation, deadline_after(timeout_ns));
-  if (operation.done) raise_failure(operation);
-  return operation.done;
+  return operation.wait(0);
 }
 
-void ZmqGroup::cancel(const OperationPtr& operation) noexcept {
+void ZmqGroup::cancel(sdk::Work& work) noexcept {
   const Driver::Lock lock(driver_->mutex());
-  protocol_->cancel(operation, sdk::Failure(BP_CANCELLED, "cancelled by this rank"), false);
+  work.cancel();
   catch_up();
-}
-
-void ZmqGroup::on_end(Operation& operation, sdk::Notice notice) {
-  const Driver::Lock lock(driver_->mutex());
-  operation.notice = notice;
-  if (operation.done) operation.notice.give();
 }
 
 void ZmqGroup::abort(const sdk::Failure& why) noexcept {
   const Driver::Lock lock(driver_->mutex());
-  protocol_->abort(why);
+  messages_->abort(why);
   driver_->changed(TimePoint::min());  // only the driver closes the sockets, and so gets lent buffers back
   driver_->call_thread();
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

@@ -12,9 +12,9 @@
 #include <system_error>
 #include <thread>
 
-#include "driver.hpp"
+#include "progress.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 // Of a context: a mailbox of its own; for the reaper and each I/O thread a mailbox and an epoll. Of each of the four
@@ -71,4 +71,4 @@ void require_resources(int io_threads) {
   require_threads(kThreads + io_threads);
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

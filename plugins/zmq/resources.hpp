@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 
 // libzmq ends the process if it cannot have a thread or a descriptor that it needs itself. So they are tried out before
 // libzmq is asked: throws Failure(BP_RESOURCE) if there are not enough for one group now. Starts short-lived threads.
@@ -12,4 +12,4 @@ void require_resources(int io_threads);
 // (mallopt, GLIBC_TUNABLES): by the rule by which it keeps what a program has once freed.
 void keep_memory_for_messages();
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

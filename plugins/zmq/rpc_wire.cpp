@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 constexpr uint64_t kAlignment = 16;
@@ -25,21 +25,21 @@ std::vector<Part> parts_of(const sdk::RpcMessage& message) {
 // Called by libzmq, on any thread.
 void give_back_departure(void*, void* hint) { delete static_cast<std::shared_ptr<Departure>*>(hint); }
 
-zmq::message_t lend(const Part& part, const std::shared_ptr<Departure>& owner) {
+::zmq::message_t lend(const Part& part, const std::shared_ptr<Departure>& owner) {
   auto hint = std::make_unique<std::shared_ptr<Departure>>(owner);
-  zmq::message_t frame(part.data, part.bytes, &give_back_departure, hint.get());
+  ::zmq::message_t frame(part.data, part.bytes, &give_back_departure, hint.get());
   hint.release();  // NOLINT(bugprone-unused-return-value): give_back_departure deletes it
   return frame;
 }
 
 }  // namespace
 
-std::vector<zmq::message_t> compose(RpcHeader header, const std::shared_ptr<Departure>& departure) {
+std::vector<::zmq::message_t> compose(RpcHeader header, const std::shared_ptr<Departure>& departure) {
   const std::vector<Part> parts = departure ? parts_of(departure->message) : std::vector<Part>();
   header.parts = static_cast<uint32_t>(parts.size());
   uint64_t end = aligned(sizeof(header) + parts.size() * sizeof(uint64_t));
   for (const Part& part : parts) end += part.bytes > kInlineSize ? 0 : aligned(part.bytes);
-  std::vector<zmq::message_t> frames;
+  std::vector<::zmq::message_t> frames;
   std::byte* const first = frames.emplace_back(end).data<std::byte>();
   std::memset(first, 0, end);  // what lies between the parts is nobody's business
   std::memcpy(first, &header, sizeof(header));
@@ -57,7 +57,7 @@ std::vector<zmq::message_t> compose(RpcHeader header, const std::shared_ptr<Depa
   return frames;
 }
 
-std::optional<RpcHeader> parse_header(const zmq::message_t& frame, const Token& own, int32_t world_size) {
+std::optional<RpcHeader> parse_header(const ::zmq::message_t& frame, const Token& own, int32_t world_size) {
   RpcHeader header;
   if (frame.size() < sizeof(header)) return std::nullopt;
   std::memcpy(&header, frame.data(), sizeof(header));
@@ -69,11 +69,12 @@ std::optional<RpcHeader> parse_header(const zmq::message_t& frame, const Token& 
   return header;
 }
 
-std::shared_ptr<RpcArrival> parse_message(const RpcHeader& header, std::vector<zmq::message_t> frames, uint64_t most) {
+std::shared_ptr<RpcArrival> parse_message(const RpcHeader& header, std::vector<::zmq::message_t> frames,
+                                          uint64_t most) {
   auto arrival = std::make_shared<RpcArrival>();
   arrival->from = header.from;
   arrival->frames = std::move(frames);
-  zmq::message_t& first = arrival->frames.front();
+  ::zmq::message_t& first = arrival->frames.front();
   uint64_t offset = aligned(sizeof(header) + header.parts * sizeof(uint64_t));
   if (first.size() < offset) return nullptr;
   size_t next = 1;  // frame
@@ -100,4 +101,4 @@ std::shared_ptr<RpcArrival> parse_message(const RpcHeader& header, std::vector<z
   return next == arrival->frames.size() ? arrival : nullptr;
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

@@ -17,7 +17,7 @@
 
 #include "backplane/sdk/rpc.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
@@ -59,20 +59,20 @@ struct Departure {
 };
 
 // The frames of a message; of a receipt or a question, without a departure.
-std::vector<zmq::message_t> compose(RpcHeader header, const std::shared_ptr<Departure>& departure);
+std::vector<::zmq::message_t> compose(RpcHeader header, const std::shared_ptr<Departure>& departure);
 
 // The header at the front of a frame, if it is one for the owner of this token, from one of so many workers.
-std::optional<RpcHeader> parse_header(const zmq::message_t& frame, const Token& own, int32_t world_size);
+std::optional<RpcHeader> parse_header(const ::zmq::message_t& frame, const Token& own, int32_t world_size);
 
 // A message that came: what it is made of lies in its frames.
 struct RpcArrival {
   int32_t from = -1;
-  std::vector<zmq::message_t> frames;
+  std::vector<::zmq::message_t> frames;
   std::string_view payload;
   std::vector<bp_buffer> buffers;
 };
 
 // Takes a message apart; NULL if its frames are not what it says, or it is larger than `most` bytes.
-std::shared_ptr<RpcArrival> parse_message(const RpcHeader& header, std::vector<zmq::message_t> frames, uint64_t most);
+std::shared_ptr<RpcArrival> parse_message(const RpcHeader& header, std::vector<::zmq::message_t> frames, uint64_t most);
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

@@ -4,23 +4,17 @@
 #include <cstring>
 #include <sstream>
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
-bool fits(const Header& header, size_t behind) {
-  switch (header.kind) {
-    case Kind::kEager:
-      return header.size == behind;
+bool fits(Kind kind, size_t behind) {
+  switch (kind) {
+    case Kind::kFrame:
+      return behind >= sdk::Messenger::kHeadSize;
     case Kind::kBye:
       return behind <= kMaxReason;
     case Kind::kHello:
-    case Kind::kRequest:
-    case Kind::kReady:
-    case Kind::kData:
-    case Kind::kWithdraw:
-    case Kind::kCredit:
     case Kind::kFarewell:
-    case Kind::kWhole:
       return behind == 0;
   }
   return false;
@@ -34,7 +28,7 @@ std::optional<Header> parse(const std::byte* frame, size_t frame_size, uint64_t 
   std::memcpy(static_cast<void*>(&header), frame, sizeof(Header));
   if (header.magic != kMagic || header.version != kVersion || header.token != token) return std::nullopt;
   if (header.source < 0 || header.source >= world_size) return std::nullopt;
-  if (!fits(header, frame_size - sizeof(Header))) return std::nullopt;
+  if (!fits(header.kind, frame_size - sizeof(Header))) return std::nullopt;
   return header;
 }
 
@@ -51,10 +45,10 @@ sdk::Failure decode_reason(const std::string& reason, int32_t rank, int32_t worl
   if (!(stream >> status >> peer_rank)) return {BP_PEER_LOST, left, rank};
   std::string text;
   std::getline(stream >> std::ws, text);
-  // What was cancelled there is lost here; any other cause is the same one for everybody.
+  // A cancellation there is a loss here. Any other cause is the same for all ranks.
   const bool shared = status > BP_OK && status <= BP_INTERNAL && status != BP_CANCELLED && status != BP_AGAIN;
   if (!shared || peer_rank < -1 || peer_rank >= world_size) return {BP_PEER_LOST, left + ": " + text, rank};
   return {status, left + ": " + text, peer_rank < 0 ? rank : peer_rank};
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

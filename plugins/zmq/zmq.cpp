@@ -4,9 +4,9 @@
 // machine or many. The core completes the collectives. `zmq` is an RPC agent, too, with connections of its own.
 #include "backplane/sdk/rpc.hpp"
 #include "group.hpp"
-#include "rpc_agent.hpp"
+#include "rpc.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 struct Common {
@@ -50,7 +50,7 @@ struct HfBarrier : Common {
 };
 
 }  // namespace
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq
 
-BACKPLANE_PLUGIN("Backplane", backplane::zmq_plugin::Zmq, backplane::zmq_plugin::HfZmq,
-                 backplane::zmq_plugin::HfZmqLocal, backplane::zmq_plugin::HfBarrier)
+BACKPLANE_PLUGIN("Backplane", backplane::zmq::Zmq, backplane::zmq::HfZmq, backplane::zmq::HfZmqLocal,
+                 backplane::zmq::HfBarrier)

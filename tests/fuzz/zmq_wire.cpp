@@ -14,14 +14,14 @@
 
 namespace {
 
-using namespace backplane::zmq_plugin;
+using namespace backplane::zmq;
 namespace sdk = backplane::sdk;
 
 constexpr uint64_t kToken = UINT64_C(0x6e656b6f74207962);  // "by token", as in the seeds
 
 Reached read_bye("a farewell was read");
-Reached read_data("a message with data was read");
-Reached read_other("a message without data was read");
+Reached read_data("a frame of the messenger was read");
+Reached read_other("a hello or a farewell was read");
 Reached read_cause("a cause was read that is the same for everybody");
 Reached read_end("a reason was read for which its sender is lost");
 
@@ -48,15 +48,15 @@ void check_frame(const std::byte* frame, size_t size, int32_t world_size) {
   if (!header) return;
   require(size >= sizeof(Header) && std::memcmp(frame, &*header, sizeof(Header)) == 0);
   require(header->source >= 0 && header->source < world_size && header->token == kToken);
-  require(header->kind >= Kind::kHello && header->kind <= Kind::kWhole);
+  require(header->kind >= Kind::kHello && header->kind <= Kind::kFarewell);
   const size_t behind = size - sizeof(Header);
   if (header->kind == Kind::kBye) {
     require(behind <= kMaxReason);
     check_reason({reinterpret_cast<const char*>(frame) + sizeof(Header), behind}, header->source, world_size);
     read_bye.mark();
   } else {
-    require(header->kind == Kind::kEager ? header->size == behind : behind == 0);
-    (header->kind == Kind::kEager ? read_data : read_other).mark();
+    require(header->kind == Kind::kFrame ? behind >= sdk::Messenger::kHeadSize : behind == 0);
+    (header->kind == Kind::kFrame ? read_data : read_other).mark();
   }
 }
 

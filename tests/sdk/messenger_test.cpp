@@ -307,17 +307,17 @@ TEST(MessengerTest, AFrameThatWasNotTakenFailsWithItsPeer) {
   EXPECT_EQ(end_of(sent), BP_PEER_LOST);
 }
 
-TEST(MessengerTest, NonsenseIsRefused) {
+TEST(MessengerTest, MalformedFramesAreRefused) {
   Wire wire(2);
   Messenger::Bytes frame(Messenger::kHeadSize, std::byte{0xff});
-  const std::string nonsense = "a frame that makes no sense";
+  const std::string malformed = "malformed frame";
   for (const Failure& refusal :
        {failure_of([&frame] { Messenger::frame_size(frame.data()); }),
         failure_of([&wire, &frame] { wire[0].arrived(1, frame); }), failure_of([&wire, &frame] {
           wire[0].arrived(1, {frame.data(), 3});
         })}) {
     EXPECT_EQ(refusal.status(), BP_PEER_LOST);
-    EXPECT_NE(std::string(refusal.what()).find(nonsense), std::string::npos) << refusal.what();
+    EXPECT_NE(std::string(refusal.what()).find(malformed), std::string::npos) << refusal.what();
   }
   const Messenger::Head unasked = {4, 4, 0, 99, 4};  // data of a message that was never announced
   frame.assign(Messenger::kHeadSize + 4, std::byte{});

@@ -84,7 +84,7 @@ TEST(ZmqFaults, AKilledProcessIsNamed) {
   bp_error_init(&err);
   EXPECT_EQ(rank.finish(receiving, 20 * kSecond, &err), BP_PEER_LOST);
   EXPECT_EQ(err.peer_rank, 1);
-  EXPECT_NE(std::string(err.text).find("rank 1 is gone"), std::string::npos) << err.text;
+  EXPECT_NE(std::string(err.text).find("rank 1 is lost"), std::string::npos) << err.text;
   EXPECT_EQ(rank.finish(sending), BP_PEER_LOST);
   EXPECT_EQ(rank.recv(1, 2, 6).status, BP_PEER_LOST);
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where the job has a secret, nobody but the group's ranks gets a word in.
+#include "backplane/sdk/messenger.hpp"
 #include "plugins/zmq/stranger.hpp"
 #include "plugins/zmq/support.hpp"
 #include "plugins/zmq/wire_copy.hpp"
@@ -88,7 +89,7 @@ TEST(ZmqSecureRanks, NoRankSpeaksForAnother) {
   WireHeader hello;
   hello.token = std::stoull(stored(host, "zmq/token"));
   hello.source = 1;
-  hello.target = 0;
+  hello.value = 0;
   two.say(hello.text());
   EXPECT_TRUE(two.let_in());
   Bytes byte(1);
@@ -96,12 +97,10 @@ TEST(ZmqSecureRanks, NoRankSpeaksForAnother) {
   // As itself it is heard, behind the lie.
   hello.source = 2;
   two.say(hello.text());
-  WireHeader eager = hello;
-  eager.kind = 2;
-  eager.tag = 7;
-  eager.size = 1;
-  eager.target = 0;
-  two.say(eager.text().append("!"));
+  WireHeader frame = hello;
+  frame.kind = WireHeader::kFrame;
+  const sdk::Messenger::Head eager = {1, 1, 7, 0, 1};  // with one byte and tag 7
+  two.say(frame.text().append(reinterpret_cast<const char*>(&eager), sizeof eager).append("!"));
   EXPECT_EQ(zero.finish(receiving), BP_OK);
   EXPECT_EQ(byte[0], '!');
   EXPECT_NE(host.logged().find("in the name of another rank"), std::string::npos) << host.logged();

@@ -110,14 +110,12 @@ TEST_F(ZmqStrangers, LiesWithTheRightToken) {
         header.token = token;
         header.kind = kind;
         header.source = source;
-        header.tag = 1;
-        header.size = UINT64_MAX;
-        header.offset = UINT64_MAX - 5;
-        header.id = header.target = 1;
+        header.value = 1;
         stranger.say({header.text()});
         stranger.say({header.text(), std::string(100, 'd')});
-        header.size = 7;
         stranger.say({header.text() + "1234567"});
+        stranger.say({header.text() + std::string(32, '\1')});
+        stranger.say({header.text() + std::string(32, '\xff'), std::string(100, 'd')});
       }
     }
   }
@@ -131,7 +129,7 @@ TEST_F(ZmqStrangers, MessagesForAnotherRank) {
   WireHeader hello;
   hello.token = std::stoull(stored(host_, "zmq/token"));
   hello.source = 1;
-  hello.target = 5;
+  hello.value = 5;
   {
     Stranger stranger(word(stored(host_, "zmq/0"), 0));
     stranger.say({hello.text()});
@@ -145,7 +143,7 @@ TEST_F(ZmqStrangers, AHelloThatIsSaidAgain) {
   WireHeader hello;
   hello.token = std::stoull(stored(host_, "zmq/token"));
   hello.source = 1;
-  hello.target = 0;
+  hello.value = 0;
   {
     Stranger stranger(word(stored(host_, "zmq/0"), 0));
     stranger.say({hello.text()});

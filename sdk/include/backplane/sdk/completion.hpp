@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A Work for backends that finish operations on a thread of their own: the thread holds the Completion, the core holds
-// the Work, and whichever lives longer keeps the state. A group of such works offers notices by notify_table().
+// A Work for backends that finish operations on a thread of their own. The thread holds the Completion, the core holds
+// the Work, and both share the state. A group of such works offers notices by notify_table().
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -19,16 +20,18 @@
 
 namespace backplane::sdk {
 
-// The terminal state of one operation: set once, then the same for ever. Any thread.
+// The terminal state of one operation. Set once; later calls have no effect. Any thread.
 class Completion {
  public:
   void finish() { settle(std::nullopt); }
   void fail(const Failure& failure) { settle(failure); }
+  // Finished or failed. Takes no lock.
+  bool done() const noexcept { return done_.load(std::memory_order_acquire); }
 
   // Like Work::wait.
   bool wait(int64_t timeout_ns) {
     std::unique_lock lock(mutex_);
-    const auto done = [this] { return done_; };
+    const auto done = [this] { return done_.load(); };
     if (timeout_ns < 0) {
       changed_.wait(lock, done);
     } else if (timeout_ns > 0) {
@@ -38,7 +41,7 @@ class Completion {
     return done_;
   }
 
-  // Like Work::on_end. Whoever sees the end by `wait` does so after the notice was given: both take the lock.
+  // Like Work::on_end. `wait` reports the end only after the notice was given: both take the lock.
   void on_end(Notice notice) {
     const std::lock_guard lock(mutex_);
     notice_ = notice;
@@ -46,7 +49,7 @@ class Completion {
   }
 
  private:
-  static constexpr int64_t kLongest = INT64_C(30'000'000'000'000'000);  // a year; now + INT64_MAX would overflow
+  static constexpr int64_t kLongest = INT64_C(30'000'000'000'000'000);  // a year: now + INT64_MAX would overflow
 
   void settle(std::optional<Failure> failure) {
     const std::lock_guard lock(mutex_);
@@ -59,17 +62,19 @@ class Completion {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool done_ = false;
+  std::atomic<bool> done_ = false;  // changed under the lock
   Notice notice_;
   std::optional<Failure> failure_;
 };
 
-// The Work of a Completion. `on_cancel` (may be empty) asks the backend's thread to give the operation up; it is called
-// from any thread and must not throw.
+// The Work of a Completion. `on_cancel` (may be empty) asks the backend to cancel the operation. It is called from any
+// thread and must not throw.
 class CompletionWork final : public Work {
  public:
   explicit CompletionWork(std::shared_ptr<Completion> completion, std::function<void()> on_cancel = {})
       : completion_(std::move(completion)), on_cancel_(std::move(on_cancel)) {}
+
+  Completion& completion() const noexcept { return *completion_; }
 
   bool wait(int64_t timeout_ns) override { return completion_->wait(timeout_ns); }
   bool on_end(Notice notice) override {

@@ -8,7 +8,7 @@
 namespace backplane::sdk {
 
 namespace detail {
-// A failed completion, for an operation that ends before it has waited.
+// Of an operation that fails before it has waited.
 inline std::shared_ptr<Completion> failed(const Failure& why) {
   auto completion = std::make_shared<Completion>();
   completion->fail(why);
@@ -16,7 +16,7 @@ inline std::shared_ptr<Completion> failed(const Failure& why) {
 }
 }  // namespace detail
 
-// False: there was nothing left to hand over.
+// False: the message was withdrawn.
 inline bool Mailbox::hand_over(Message& message, Receive& receive) {
   const bool fits = message.size <= receive.capacity;
   if (receive.result != nullptr) {
@@ -32,7 +32,7 @@ inline bool Mailbox::hand_over(Message& message, Receive& receive) {
                                        std::to_string(receive.capacity) + " bytes",
                                    message.source));
   } else if (!message.fetch) {
-    if (message.size > 0) std::memcpy(receive.data, message.data, message.size);
+    if (message.size > 0) std::memmove(receive.data, message.data, message.size);
     receive.received->finish();
   }
   if (message.sent) message.sent->finish();
@@ -40,21 +40,38 @@ inline bool Mailbox::hand_over(Message& message, Receive& receive) {
   return true;
 }
 
-// True if nothing is left to do for this message: a receive was waiting for it and has it now.
+inline std::optional<Mailbox::Receives::Position> Mailbox::receive_for(const Message& message) {
+  const auto wanted = [&message](const Receive& r) { return r.source == BP_ANY_SOURCE || r.source == message.source; };
+  auto found = receives_.first(message.tag, wanted);
+  if (!matches_tag(BP_ANY_TAG, message.tag)) return found;
+  const auto of_any_tag = receives_.first(BP_ANY_TAG, wanted);
+  return of_any_tag && (!found || (*of_any_tag)->order < (*found)->order) ? of_any_tag : found;
+}
+
+inline std::optional<Mailbox::Messages::Position> Mailbox::message_for(int32_t source, uint64_t tag) {
+  const auto wanted = [source](const Message& m) { return source == BP_ANY_SOURCE || source == m.source; };
+  return tag == BP_ANY_TAG ? messages_.first_of_any_tag(wanted) : messages_.first(tag, wanted);
+}
+
+// True if the message needs nothing more: a receive was waiting for it, or it was withdrawn.
 inline bool Mailbox::meet(Message& message) {
   const auto receive = receive_for(message);
-  if (receive == receives_.end()) return false;
-  if (hand_over(message, *receive)) receives_.erase(receive);
+  if (!receive) return false;
+  if (hand_over(message, **receive)) receives_.erase(*receive);
   return true;
 }
 
 inline std::shared_ptr<Completion> Mailbox::put(int32_t source, uint64_t tag, const void* data, uint64_t size) {
   const std::lock_guard lock(mutex_);
   if (closed_for_senders_) return detail::failed(*closed_for_senders_);
-  if (const auto left = gone_.find(source); left != gone_.end()) return detail::failed(left->second);
-  Message message{source, tag, data, size, {}, nullptr, {}, {}, 0, false, {}};
+  if (const auto lost = lost_peers_.find(source); lost != lost_peers_.end()) return detail::failed(lost->second);
+  Message message;
+  message.source = source;
+  message.tag = tag;
+  message.data = data;
+  message.size = size;
   if (meet(message)) return nullptr;
-  if (size <= kEagerLimit && eager_bytes_ + size <= kCapacity) {
+  if (size <= eager_limit_ && eager_bytes_ + size <= capacity_) {
     const auto* bytes = static_cast<const std::byte*>(data);
     if (size > 0) message.copy.assign(bytes, bytes + size);
     message.data = message.copy.data();
@@ -63,24 +80,44 @@ inline std::shared_ptr<Completion> Mailbox::put(int32_t source, uint64_t tag, co
   } else {
     message.sent = std::make_shared<Completion>();
   }
-  messages_.push_back(std::move(message));
-  return messages_.back().sent;
+  std::shared_ptr<Completion> sent = message.sent;
+  message.order = ++next_order_;
+  messages_.insert(std::move(message));
+  return sent;
 }
 
-inline void Mailbox::deliver(int32_t source, uint64_t tag, Bytes bytes, std::function<void()> on_taken) {
-  Message message{source, tag, nullptr, bytes.size(), std::move(bytes), nullptr, std::move(on_taken), {}, 0, false, {}};
-  message.data = message.copy.data();  // which moving a vector does not change
-  place(std::move(message), false);
-}
-
-inline void Mailbox::place(Message message, bool oldest) {
+inline void Mailbox::deliver(int32_t source, uint64_t tag, std::span<const std::byte> data,
+                             std::function<void()> on_taken, const Keep& keep) {
+  Message message;
+  message.source = source;
+  message.tag = tag;
+  message.data = data.data();
+  message.size = data.size();
+  message.on_taken = std::move(on_taken);
   const std::lock_guard lock(mutex_);
   if (closed_ || meet(message)) return;
-  if (oldest) {
-    messages_.push_front(std::move(message));
+  if (keep) {
+    message.owner = keep();
   } else {
-    messages_.push_back(std::move(message));
+    message.copy.assign(data.begin(), data.end());
+    message.data = message.copy.data();  // moving a vector does not change it
   }
+  message.order = ++next_order_;
+  messages_.insert(std::move(message));
+}
+
+inline void Mailbox::place_announced(int32_t source, uint64_t tag, uint64_t size, uint64_t id, Fetch fetch,
+                                     int64_t order) {
+  Message message;
+  message.source = source;
+  message.tag = tag;
+  message.size = size;
+  message.id = id;
+  message.fetch = std::move(fetch);
+  message.order = order;
+  const std::lock_guard lock(mutex_);
+  if (closed_ || meet(message)) return;
+  messages_.insert(std::move(message));
 }
 
 inline bool Mailbox::withdraw(int32_t source, uint64_t id) {
@@ -88,61 +125,51 @@ inline bool Mailbox::withdraw(int32_t source, uint64_t id) {
   const std::lock_guard lock(mutex_);
   const auto held = std::find_if(held_.begin(), held_.end(), is_it);
   if (held != held_.end()) lose(*held, taken_back_);
-  return held != held_.end() || std::erase_if(messages_, is_it) > 0;
+  return held != held_.end() || messages_.remove_if(is_it) > 0;
 }
 
 inline std::shared_ptr<Completion> Mailbox::take(Receive receive) {
   if (!receive.received) receive.received = std::make_shared<Completion>();
   std::shared_ptr<Completion> received = receive.received;
-  {
-    const std::lock_guard lock(mutex_);
-    receive.order = ++next_order_;
-  }
+  receive.order = ++next_order_;
   post(std::move(receive));
   return received;
 }
 
 inline void Mailbox::post(Receive receive) {
   const std::lock_guard lock(mutex_);
-  for (auto message = messages_.begin(); message != messages_.end();) {
-    const auto candidate = message++;
-    if (!matches(receive, *candidate)) continue;
-    const bool has_it = hand_over(*candidate, receive);
-    forget(candidate);
+  while (const auto message = message_for(receive.source, receive.tag)) {
+    const bool has_it = hand_over(**message, receive);
+    if ((*message)->counted) eager_bytes_ -= (*message)->size;
+    messages_.erase(*message);
     if (has_it) return;
   }
   if (const Failure* const why = reason_to_fail(receive.source)) {
     receive.received->fail(*why);
   } else {
-    const auto at = std::find_if(receives_.rbegin(), receives_.rend(),
-                                 [&receive](const Receive& r) { return r.order < receive.order; });
-    receives_.insert(at.base(), std::move(receive));
+    receives_.insert(std::move(receive));
   }
 }
 
-// Why a receive from there would fail if no message is here for it, or null.
+// Why a receive from there fails if no message waits for it, or null.
 inline const Failure* Mailbox::reason_to_fail(int32_t source) const {
   if (closed_) return &*closed_;
-  if (const auto left = gone_.find(source); left != gone_.end()) return &left->second;
-  return source == BP_ANY_SOURCE && nobody_left_ ? &*nobody_left_ : nullptr;
+  if (const auto lost = lost_peers_.find(source); lost != lost_peers_.end()) return &lost->second;
+  return source == BP_ANY_SOURCE && all_lost_ ? &*all_lost_ : nullptr;
 }
 
 inline bp_message* Mailbox::probe(int32_t source, uint64_t tag, bp_result& result) {
-  Receive receive;
-  receive.source = source;
-  receive.tag = tag;
   const std::lock_guard lock(mutex_);
-  const auto message =
-      std::find_if(messages_.begin(), messages_.end(), [&receive](const Message& m) { return matches(receive, m); });
-  if (message == messages_.end()) {
+  const auto message = message_for(source, tag);
+  if (!message) {
     if (const Failure* const why = reason_to_fail(source)) throw Failure(*why);
     return nullptr;
   }
-  result.source = message->source;
-  result.bytes = message->size;
-  result.tag = message->tag;
-  held_.splice(held_.end(), messages_, message);
-  return reinterpret_cast<bp_message*>(&*message);
+  result.source = (*message)->source;
+  result.bytes = (*message)->size;
+  result.tag = (*message)->tag;
+  messages_.move_to(held_, *message);
+  return reinterpret_cast<bp_message*>(&held_.back());
 }
 
 inline std::list<Mailbox::Message>::iterator Mailbox::find_held(const bp_message* message) {
@@ -150,7 +177,7 @@ inline std::list<Mailbox::Message>::iterator Mailbox::find_held(const bp_message
                       [message](const Message& m) { return reinterpret_cast<const bp_message*>(&m) == message; });
 }
 
-// One that is held, and whose data its sender does not lend any more.
+// A held message whose sender took its buffer back.
 inline void Mailbox::lose(Message& message, const Failure& why) {
   message.lost.emplace(why);
   message.sent.reset();
@@ -184,7 +211,7 @@ inline std::shared_ptr<Completion> Mailbox::take(bp_message* which, Receive rece
 inline void Mailbox::drop(bp_message* which) noexcept {
   const std::lock_guard lock(mutex_);
   const auto message = find_held(which);
-  guarded(nullptr, [&message] {  // without memory to tell its sender, that waits until the group ends
+  guarded(nullptr, [&message] {  // without memory to tell the sender, its send waits until the group ends
     if (message->fetch) message->fetch(nullptr);
     return BP_OK;
   });
@@ -194,14 +221,8 @@ inline void Mailbox::drop(bp_message* which) noexcept {
   held_.erase(message);
 }
 
-inline void Mailbox::forget(std::list<Message>::iterator message) {
-  if (message->counted) eager_bytes_ -= message->size;
-  messages_.erase(message);
-}
-
 inline bool Mailbox::cancel(const Completion* which) noexcept {
   const std::lock_guard lock(mutex_);
-  const size_t before = messages_.size() + receives_.size();
   const auto held =
       std::find_if(held_.begin(), held_.end(), [which](const Message& m) { return m.sent && m.sent.get() == which; });
   if (held != held_.end()) {
@@ -209,17 +230,17 @@ inline bool Mailbox::cancel(const Completion* which) noexcept {
     lose(*held, taken_back_);
     return true;
   }
-  std::erase_if(messages_, [this, which](const Message& m) {
+  const size_t messages = messages_.remove_if([this, which](const Message& m) {
     if (m.sent.get() != which || !m.sent) return false;
     m.sent->fail(cancelled_);
     return true;
   });
-  std::erase_if(receives_, [this, which](const Receive& r) {
+  const size_t receives = receives_.remove_if([this, which](const Receive& r) {
     if (r.received.get() != which) return false;
     r.received->fail(cancelled_);
     return true;
   });
-  return messages_.size() + receives_.size() != before;
+  return messages + receives > 0;
 }
 
 inline void Mailbox::close(const Failure& why, const Failure& for_senders) {
@@ -227,14 +248,15 @@ inline void Mailbox::close(const Failure& why, const Failure& for_senders) {
   if (closed_) return;
   closed_.emplace(why);
   closed_for_senders_.emplace(for_senders);
-  for (const Message& message : messages_) {
+  messages_.for_each([&for_senders](const Message& message) {
     if (message.sent) message.sent->fail(for_senders);
-  }
-  for (const Receive& receive : receives_) receive.received->fail(why);
+  });
+  receives_.for_each([&why](const Receive& receive) { receive.received->fail(why); });
   for (Message& message : held_) {
     if (message.sent) message.sent->fail(for_senders);
     lose(message, why);
     message.copy = {};
+    message.owner.reset();
     message.counted = false;
   }
   messages_.clear();
@@ -245,9 +267,9 @@ inline void Mailbox::close(const Failure& why, const Failure& for_senders) {
 inline void Mailbox::drop_peer(int32_t rank, const Failure& why, size_t others,
                                const std::function<bool(uint64_t id)>& keep) {
   const std::lock_guard lock(mutex_);
-  gone_.emplace(rank, why);
-  if (gone_.size() >= others) nobody_left_.emplace(why);
-  std::erase_if(messages_, [rank, &why, &keep](const Message& m) {
+  lost_peers_.emplace(rank, why);
+  if (lost_peers_.size() >= others) all_lost_.emplace(why);
+  messages_.remove_if([rank, &why, &keep](const Message& m) {
     if (m.source != rank || (!m.sent && !m.fetch)) return false;
     if (m.fetch) return !keep || !keep(m.id);
     m.sent->fail(why);
@@ -260,8 +282,8 @@ inline void Mailbox::drop_peer(int32_t rank, const Failure& why, size_t others,
     if (message.sent) message.sent->fail(why);
     lose(message, why);
   }
-  std::erase_if(receives_, [this, rank, &why](const Receive& r) {
-    if (r.source != rank && !(r.source == BP_ANY_SOURCE && nobody_left_)) return false;
+  receives_.remove_if([this, rank, &why](const Receive& r) {
+    if (r.source != rank && !(r.source == BP_ANY_SOURCE && all_lost_)) return false;
     r.received->fail(why);
     return true;
   });

@@ -10,46 +10,43 @@
 namespace backplane::sdk {
 namespace detail {
 enum FrameKind : uint32_t { kEager = 1, kAnnounce, kReady, kData, kWithdraw, kCredit };
+inline bool carries_data(uint32_t kind) { return kind == kEager || kind == kData; }
 }  // namespace detail
 
-inline Messenger::Bytes Messenger::frame(uint32_t kind, uint64_t tag, uint64_t id, uint64_t size,
-                                         std::span<const std::byte> payload) {
-  const Head head{kind, static_cast<uint32_t>(payload.size()), tag, id, size};
-  Bytes bytes(kHeadSize + payload.size());
-  std::memcpy(bytes.data(), &head, kHeadSize);
-  if (!payload.empty()) std::memcpy(bytes.data() + kHeadSize, payload.data(), payload.size());
-  return bytes;
+inline Messenger::Frame Messenger::control(uint32_t kind, uint64_t tag, uint64_t id, uint64_t size) {
+  Frame frame;
+  frame.head = {kind, 0, tag, id, size};
+  return frame;
 }
 
-inline void Messenger::nonsense(int32_t peer) {
-  throw Failure(BP_PEER_LOST, "rank " + std::to_string(peer) + " sent a frame that makes no sense", peer);
+inline void Messenger::refuse_frame(int32_t peer) {
+  throw Failure(BP_PEER_LOST, "rank " + std::to_string(peer) + " sent a malformed frame", peer);
 }
 
-inline size_t Messenger::frame_size(const std::byte* bytes) {
+inline size_t Messenger::frame_size(const std::byte* bytes, uint64_t max_payload) {
   Head head{};
   std::memcpy(&head, bytes, kHeadSize);
   const bool is_known = head.kind >= detail::kEager && head.kind <= detail::kCredit;
-  const bool holds_data = head.kind == detail::kEager || head.kind == detail::kData;
-  if (!is_known || head.payload > (holds_data ? kPiece : 0)) {
-    throw Failure(BP_PEER_LOST, "a frame that makes no sense came; do all ranks run the same version of this backend?");
+  if (!is_known || head.payload > (detail::carries_data(head.kind) ? max_payload : 0)) {
+    throw Failure(BP_PEER_LOST, "a malformed frame came; run the same version of this backend on all ranks");
   }
   return kHeadSize + head.payload;
 }
 
-inline std::unique_ptr<Work> Messenger::submit(const bp_op& op) {
+inline std::unique_ptr<CompletionWork> Messenger::submit(const bp_op& op) {
   const uint64_t width = bp_dtype_size(op.dtype);
   if (op.kind == BP_SEND) return send(op.peer, op.tag, op.input.data, op.input.count * width);
   if (op.kind == BP_RECV) {
     return recv({op.peer, op.tag, op.output.data, op.output.count * width, op.result, nullptr, 0, false}, op.message);
   }
-  throw Failure(BP_UNSUPPORTED, "this backend sends and receives; the core does the rest over it");
+  throw Failure(BP_UNSUPPORTED, "this backend has no native collectives; the core runs them over send and recv");
 }
 
-// `message`: the one that was probed, or null.
-inline std::unique_ptr<Work> Messenger::recv(Receive receive, bp_message* message) {
+// `message`: the probed one, or null.
+inline std::unique_ptr<CompletionWork> Messenger::recv(Receive receive, bp_message* message) {
   std::shared_ptr<Completion> received;
-  std::unique_ptr<Work> work;
-  // Before it is posted: whoever is told that there is no memory for it frees its buffer.
+  std::unique_ptr<CompletionWork> work;
+  // Before it is posted: a caller that is told that there is no memory frees its buffer.
   try {
     received = std::make_shared<Completion>();
     work = std::make_unique<CompletionWork>(received, [this, which = received.get()] { cancel_recv(which); });
@@ -67,51 +64,92 @@ inline std::unique_ptr<Work> Messenger::recv(Receive receive, bp_message* messag
   return work;
 }
 
-inline std::unique_ptr<Work> Messenger::send(int32_t peer, uint64_t tag, const void* data, uint64_t size) {
-  if (peer == rank_) {
-    std::shared_ptr<Completion> sent = mailbox_.put(rank_, tag, data, size);
-    if (!sent || sent->wait(0)) return nullptr;
-    try {
-      return std::make_unique<CompletionWork>(sent, [this, which = sent.get()] { mailbox_.cancel(which); });
-    } catch (const std::bad_alloc&) {
-      mailbox_.cancel(sent.get());
-      throw;
-    }
+inline std::unique_ptr<CompletionWork> Messenger::send_to_self(uint64_t tag, const void* data, uint64_t size) {
+  std::shared_ptr<Completion> sent = mailbox_.put(rank_, tag, data, size);
+  if (!sent || sent->wait(0)) return nullptr;
+  try {
+    return std::make_unique<CompletionWork>(sent, [this, which = sent.get()] { mailbox_.cancel(which); });
+  } catch (const std::bad_alloc&) {
+    mailbox_.cancel(sent.get());
+    throw;
   }
+}
+
+inline std::unique_ptr<CompletionWork> Messenger::send(int32_t peer, uint64_t tag, const void* data, uint64_t size) {
+  if (peer == rank_) return send_to_self(tag, data, size);
   const auto* bytes = static_cast<const std::byte*>(data);
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
   if (aborted_) throw Failure(*aborted_);
   if (p.lost) throw Failure(*p.lost);
-  if (size <= kEagerLimit && p.waiting_there + size + kOverhead <= kWindow) {
-    queue(peer, frame(detail::kEager, tag, 0, size, {bytes, size}));
+  const bool is_eager = size <= limits_.eager && p.waiting_there + size + kOverhead <= limits_.window;
+  const uint64_t id = ++next_id_;
+  Frame frame = control(is_eager ? detail::kEager : detail::kAnnounce, tag, id, size);
+  if (is_eager) frame.head.payload = static_cast<uint32_t>(size);
+  if (is_eager && !limits_.borrows_eager) {
+    if (size > 0) frame.copy.assign(bytes, bytes + size);
+    frame.data = frame.copy;
+    queue(peer, std::move(frame));
     p.waiting_there += size + kOverhead;
     return nullptr;
   }
-  const uint64_t id = ++next_id_;
   auto sent = std::make_shared<Completion>();
   auto work = std::make_unique<CompletionWork>(sent, [this, peer, id] { cancel_send(peer, id); });
-  p.out.emplace(id, Outgoing{bytes, size, 0, sent});
-  queue(peer, frame(detail::kAnnounce, tag, id, size));
+  auto buffer = std::make_shared<BorrowedBuffer>(std::move(sent));
+  if (is_eager) {
+    frame.data = {bytes, size};
+    frame.buffer = std::move(buffer);
+    p.waiting_there += size + kOverhead;
+  } else {
+    p.out.emplace(id, Outgoing{bytes, size, 0, std::move(buffer)});
+  }
+  queue(peer, std::move(frame));
   return work;
 }
 
 // Under the lock.
-inline void Messenger::queue(int32_t peer, Bytes bytes) {
+inline void Messenger::queue(int32_t peer, Frame frame) {
   if (aborted_ || at(peer).lost) return;
-  at(peer).frames.push_back(std::move(bytes));
+  at(peer).frames.push_back(std::move(frame));
   on_ready_(peer);
 }
 
-inline bool Messenger::next(int32_t peer, Bytes& frame) {
+inline bool Messenger::has_frame(const Peer& p) const {
+  return !aborted_ && !p.lost && (!p.frames.empty() || !p.wanted.empty() || p.owed >= limits_.window / 4);
+}
+
+inline bool Messenger::has_frame(int32_t peer) {
+  const std::lock_guard lock(mutex_);
+  return has_frame(at(peer));
+}
+
+inline bool Messenger::next(int32_t peer, Frame& frame) {
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
-  p.carrying = false;
-  if (p.leaving) p.leaving->finish();
+  if (!has_frame(p)) return false;
+  take_frame(p, frame);
+  if (!frame.buffer) return true;
+  while (!p.borrowed.empty() && p.borrowed.front().expired()) p.borrowed.pop_front();
+  p.borrowed.emplace_back(frame.buffer);
+  return true;
+}
+
+inline bool Messenger::next(int32_t peer, Bytes& bytes) {
+  const std::lock_guard lock(mutex_);
+  Peer& p = at(peer);
   p.leaving.reset();
-  p.carrying = !aborted_ && !p.lost && next_frame(p, frame);
-  if (!p.carrying) changed_.notify_all();
-  return p.carrying;
+  p.carrying = has_frame(p);
+  if (!p.carrying) {
+    changed_.notify_all();
+    return false;
+  }
+  Frame frame;
+  take_frame(p, frame);
+  bytes.resize(kHeadSize + frame.data.size());
+  std::memcpy(bytes.data(), &frame.head, kHeadSize);
+  if (!frame.data.empty()) std::memcpy(bytes.data() + kHeadSize, frame.data.data(), frame.data.size());
+  if (!p.out.contains(frame.head.id)) p.leaving = std::move(frame.buffer);
+  return true;
 }
 
 inline void Messenger::not_carried(int32_t peer) {
@@ -124,75 +162,85 @@ inline void Messenger::not_carried(int32_t peer) {
   changed_.notify_all();
 }
 
-inline bool Messenger::next_frame(Peer& p, Bytes& out) {
+inline void Messenger::take_frame(Peer& p, Frame& frame) {
   if (!p.frames.empty()) {
-    out = std::move(p.frames.front());
+    frame = std::move(p.frames.front());
     p.frames.pop_front();
   } else if (!p.wanted.empty()) {
-    next_piece(p, out);
-  } else if (p.owed >= kWindow / 4) {
-    out = frame(detail::kCredit, 0, 0, std::exchange(p.owed, 0));
+    take_piece(p, frame);
   } else {
-    return false;
+    frame = control(detail::kCredit, 0, 0, std::exchange(p.owed, 0));
   }
-  return true;
 }
 
-inline void Messenger::next_piece(Peer& p, Bytes& out) {
+inline void Messenger::take_piece(Peer& p, Frame& frame) {
   const auto message = p.out.find(p.wanted.front());
   Outgoing& m = message->second;
-  const uint64_t size = std::min(m.size - m.offset, kPiece);
-  out = frame(detail::kData, 0, message->first, m.size, {m.data + m.offset, size});
+  const uint64_t size = std::min(m.size - m.offset, limits_.piece);
+  frame = control(detail::kData, 0, message->first, m.size);
+  frame.head.payload = static_cast<uint32_t>(size);
+  frame.data = {m.data + m.offset, size};
+  frame.buffer = m.buffer;
   m.offset += size;
   if (m.offset < m.size) return;
-  p.leaving = std::move(m.sent);
   p.out.erase(message);
   p.wanted.pop_front();
 }
 
 inline void Messenger::arrived(int32_t peer, std::span<const std::byte> bytes) {
   Head head{};
-  if (bytes.size() < kHeadSize || bytes.size() != frame_size(bytes.data())) nonsense(peer);
+  if (bytes.size() < kHeadSize) refuse_frame(peer);
   std::memcpy(&head, bytes.data(), kHeadSize);
-  const auto data = bytes.subspan(kHeadSize);
+  arrived(peer, head, bytes.subspan(kHeadSize));
+}
+
+inline void Messenger::arrived(int32_t peer, const Head& head, std::span<const std::byte> data,
+                               const Mailbox::Keep& keep) {
+  if (head.payload != data.size() || (!data.empty() && !detail::carries_data(head.kind))) refuse_frame(peer);
   switch (head.kind) {
     case detail::kEager:
-      mailbox_.deliver(peer, head.tag, Bytes(data.begin(), data.end()),
-                       [this, peer, size = data.size()] { taken(peer, size + kOverhead); });
-      return;
-    case detail::kAnnounce: {
-      {
-        const std::lock_guard lock(mutex_);
-        if (head.size > INT64_MAX || !at(peer).in.emplace(head.id, Incoming{head.tag, head.size, 0, {}, {}}).second) {
-          nonsense(peer);
-        }
-      }
-      mailbox_.announce(peer, head.tag, head.size, head.id,
-                        [this, peer, id = head.id](Receive* receive) { return fetch(peer, id, receive); });
-      return;
-    }
-    case detail::kReady: {
-      const std::lock_guard lock(mutex_);
-      Peer& p = at(peer);
-      const auto message = p.out.find(head.id);
-      if (message == p.out.end()) return;  // it was withdrawn meanwhile
-      if (head.size != 0) {                // received, in the sense that it was too long
-        message->second.sent->finish();
-        p.out.erase(message);
-      } else if (std::find(p.wanted.begin(), p.wanted.end(), head.id) == p.wanted.end()) {
-        p.wanted.push_back(head.id);
-        on_ready_(peer);
-      }
-      return;
-    }
+      if (data.size() > limits_.eager) refuse_frame(peer);
+      return mailbox_.deliver(
+          peer, head.tag, data, [this, peer, size = data.size()] { taken(peer, size + kOverhead); }, keep);
+    case detail::kAnnounce:
+      return announced(peer, head);
+    case detail::kReady:
+      return is_ready(peer, head);
     case detail::kData:
       return came(peer, head.id, data);
     case detail::kWithdraw:
       return withdrawn(peer, head.id);
-    default: {
+    case detail::kCredit: {
       const std::lock_guard lock(mutex_);
       at(peer).waiting_there -= std::min(at(peer).waiting_there, head.size);
+      return;
     }
+    default:
+      refuse_frame(peer);
+  }
+}
+
+inline void Messenger::announced(int32_t peer, const Head& head) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (head.size > INT64_MAX || !at(peer).in.emplace(head.id, Incoming{head.tag, head.size, 0, {}, {}}).second) {
+      refuse_frame(peer);
+    }
+  }
+  mailbox_.announce(peer, head.tag, head.size, head.id,
+                    [this, peer, id = head.id](Receive* receive) { return fetch(peer, id, receive); });
+}
+
+inline void Messenger::is_ready(int32_t peer, const Head& head) {
+  const std::lock_guard lock(mutex_);
+  Peer& p = at(peer);
+  const auto message = p.out.find(head.id);
+  if (message == p.out.end()) return;  // it was withdrawn
+  if (head.size != 0) {                // its receive was too small: it counts as received
+    p.out.erase(message);
+  } else if (std::find(p.wanted.begin(), p.wanted.end(), head.id) == p.wanted.end()) {
+    p.wanted.push_back(head.id);
+    on_ready_(peer);
   }
 }
 
@@ -200,19 +248,19 @@ inline void Messenger::arrived(int32_t peer, std::span<const std::byte> bytes) {
 inline void Messenger::taken(int32_t peer, uint64_t size) {
   const std::lock_guard lock(mutex_);
   at(peer).owed += size;
-  if (at(peer).owed >= kWindow / 4) on_ready_(peer);
+  if (at(peer).owed >= limits_.window / 4) on_ready_(peer);
 }
 
-// A receive has taken an announced message, or found it too long. The mailbox's lock is held.
+// A receive has taken an announced message, or is too small for it. The mailbox's lock is held.
 inline bool Messenger::fetch(int32_t peer, uint64_t id, Receive* receive) {
   const std::lock_guard lock(mutex_);
   const auto message = at(peer).in.find(id);
-  if (message == at(peer).in.end()) return false;  // withdrawn, lost or aborted at this very moment
+  if (message == at(peer).in.end()) return false;  // withdrawn, lost or aborted meanwhile
   Incoming& m = message->second;
   const bool has_begun = !m.stash.empty();
   if (receive == nullptr) {
-    if (!has_begun) queue(peer, frame(detail::kReady, 0, id, 1));
-    at(peer).in.erase(message);  // what still comes of it is dropped
+    if (!has_begun) queue(peer, control(detail::kReady, 0, id, 1));
+    at(peer).in.erase(message);  // data that still comes is discarded
     return true;
   }
   if (has_begun) std::memcpy(receive->data, m.stash.data(), m.offset);
@@ -223,7 +271,7 @@ inline bool Messenger::fetch(int32_t peer, uint64_t id, Receive* receive) {
   }
   m.receive = *receive;
   m.stash = {};
-  if (!has_begun) queue(peer, frame(detail::kReady, 0, id, 0));
+  if (!has_begun) queue(peer, control(detail::kReady, 0, id, 0));
   return true;
 }
 
@@ -232,7 +280,7 @@ inline void Messenger::came(int32_t peer, uint64_t id, std::span<const std::byte
   const auto message = at(peer).in.find(id);
   if (message == at(peer).in.end()) return;
   Incoming& m = message->second;
-  if ((!m.receive && m.stash.empty()) || data.size() > m.size - m.offset) nonsense(peer);
+  if ((!m.receive && m.stash.empty()) || data.size() > m.size - m.offset) refuse_frame(peer);
   std::byte* to = m.receive ? static_cast<std::byte*>(m.receive->data) : m.stash.data();
   if (!data.empty()) std::memcpy(to + m.offset, data.data(), data.size());
   m.offset += data.size();
@@ -254,18 +302,27 @@ inline void Messenger::withdrawn(int32_t peer, uint64_t id) {
   if (receive) mailbox_.restore(std::move(*receive));
 }
 
+// No effect once all frames of the message have been given out.
 inline void Messenger::cancel_send(int32_t peer, uint64_t id) {
+  const Failure cancelled(BP_CANCELLED, "cancelled by this rank");
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
-  const auto message = p.out.find(id);
-  if (message == p.out.end()) return;  // done, or its last piece is on the way
-  message->second.sent->fail(Failure(BP_CANCELLED, "cancelled by this rank"));
-  p.out.erase(message);
-  std::erase(p.wanted, id);
-  queue(peer, frame(detail::kWithdraw, 0, id, 0));
+  if (const auto message = p.out.find(id); message != p.out.end()) {
+    message->second.buffer->fail(cancelled);
+    p.out.erase(message);
+    std::erase(p.wanted, id);
+    return queue(peer, control(detail::kWithdraw, 0, id, 0));
+  }
+  const auto frame = std::find_if(p.frames.begin(), p.frames.end(), [id](const Frame& f) {
+    return f.head.kind == detail::kEager && f.buffer && f.head.id == id;
+  });
+  if (frame == p.frames.end()) return;
+  frame->buffer->fail(cancelled);
+  p.waiting_there -= std::min<uint64_t>(p.waiting_there, frame->head.payload + kOverhead);
+  p.frames.erase(frame);
 }
 
-// A receive that waits is failed. One whose message is on its way leaves it, with what has come, to the next receive.
+// A receive that waits fails. One whose message is on its way leaves it, with the data so far, to the next receive.
 inline void Messenger::cancel_recv(const Completion* which) {
   if (mailbox_.cancel(which)) return;
   std::optional<Receive> receive;
@@ -291,16 +348,27 @@ inline void Messenger::cancel_recv(const Completion* which) {
   mailbox_.announce_again(peer, tag, size, id, [this, peer, id](Receive* next) { return fetch(peer, id, next); });
 }
 
-inline void Messenger::lost(int32_t peer, const Failure& why) {
+// Under the lock.
+inline void Messenger::Peer::fail_borrowed(const Failure& why) {
+  for (const auto& each : borrowed) {
+    if (const Buffer buffer = each.lock()) buffer->fail(why);
+  }
+}
+
+inline void Messenger::lost(int32_t peer, const Failure& why, bool borrowed_too) {
   std::vector<std::shared_ptr<Completion>> failing;
   {
     const std::lock_guard lock(mutex_);
     Peer& p = at(peer);
     if (p.lost) return;
     p.lost.emplace(why);
-    for (auto& [id, m] : p.out) failing.push_back(m.sent);
-    // While the transport has a frame in hand, it alone knows whether the peer got that before it left.
-    failing.insert(failing.end(), p.stuck.begin(), p.stuck.end());
+    for (auto& [id, m] : p.out) m.buffer->fail(why);
+    for (const Frame& frame : p.frames) {
+      if (frame.buffer) frame.buffer->fail(why);
+    }
+    // Only the transport knows whether the peer got the Bytes given out last before it left.
+    for (const Buffer& buffer : p.stuck) buffer->fail(why);
+    if (borrowed_too) p.fail_borrowed(why);
     for (auto& [id, m] : p.in) {
       if (m.receive) failing.push_back(m.receive->received);
     }
@@ -311,6 +379,7 @@ inline void Messenger::lost(int32_t peer, const Failure& why) {
     p.out.clear();
     p.wanted.clear();
     p.frames.clear();
+    p.stuck.clear();
     changed_.notify_all();
   }
   for (const auto& completion : failing) completion->fail(why);
@@ -336,9 +405,13 @@ inline void Messenger::abort(const Failure& why) {
 // Under the lock.
 inline void Messenger::fail_all(const Failure& why) {
   for (Peer& p : peers_) {
-    for (auto& [id, m] : p.out) m.sent->fail(why);
+    for (auto& [id, m] : p.out) m.buffer->fail(why);
+    for (const Frame& frame : p.frames) {
+      if (frame.buffer) frame.buffer->fail(why);
+    }
     if (p.leaving) p.leaving->fail(why);
-    for (const auto& completion : p.stuck) completion->fail(why);
+    for (const Buffer& buffer : p.stuck) buffer->fail(why);
+    p.fail_borrowed(why);
     for (auto& [id, m] : p.in) {
       if (m.receive) m.receive->received->fail(why);
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sockets.hpp"
+#include "transport.hpp"
 
 #include <cstring>
 #include <random>
 
-#include "interface.hpp"
+#include "address.hpp"
 #include "resources.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 constexpr const char* kEvents = "inproc://events";
@@ -32,27 +32,27 @@ std::string route_to(int32_t rank, uint32_t dial) {
 int in_milliseconds(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
 
 // zmq_msg_send without exceptions; errno tells. A signal handler of the program must not cost a message.
-bool send(zmq::message_t& frame, zmq::socket_t& socket, int flags) {
+bool send(::zmq::message_t& frame, ::zmq::socket_t& socket, int flags) {
   for (;;) {
     if (zmq_msg_send(frame.handle(), socket.handle(), flags | ZMQ_DONTWAIT) >= 0) return true;
     if (zmq_errno() != EINTR) return false;
   }
 }
 
-void configure(zmq::socket_t& socket, const Settings& settings) {
-  socket.set(zmq::sockopt::linger, 0);  // until close(): a broken connection lets go of its messages at once
-  socket.set(zmq::sockopt::sndhwm, settings.send_high_water_mark);
-  socket.set(zmq::sockopt::rcvhwm, settings.receive_high_water_mark);
-  socket.set(zmq::sockopt::router_mandatory, true);
+void configure(::zmq::socket_t& socket, const Settings& settings) {
+  socket.set(::zmq::sockopt::linger, 0);  // until close(): a broken connection lets go of its messages at once
+  socket.set(::zmq::sockopt::sndhwm, settings.send_high_water_mark);
+  socket.set(::zmq::sockopt::rcvhwm, settings.receive_high_water_mark);
+  socket.set(::zmq::sockopt::router_mandatory, true);
   if (settings.heartbeat.count() > 0) {
-    socket.set(zmq::sockopt::heartbeat_ivl, in_milliseconds(settings.heartbeat));
-    socket.set(zmq::sockopt::heartbeat_timeout, 3 * in_milliseconds(settings.heartbeat));
+    socket.set(::zmq::sockopt::heartbeat_ivl, in_milliseconds(settings.heartbeat));
+    socket.set(::zmq::sockopt::heartbeat_timeout, 3 * in_milliseconds(settings.heartbeat));
   }
 }
 
 }  // namespace
 
-bool receive(zmq::message_t& frame, zmq::socket_t& socket) {
+bool receive(::zmq::message_t& frame, ::zmq::socket_t& socket) {
   for (;;) {
     if (zmq_msg_recv(frame.handle(), socket.handle(), ZMQ_DONTWAIT) >= 0) return true;
     if (zmq_errno() != EINTR) return false;
@@ -63,12 +63,12 @@ Sockets::Sockets(const Settings& settings, bool secure)
     : settings_((require_resources(settings.io_threads), settings)),
       own_(secure ? draw_key_pair() : KeyPair()),
       context_(settings.io_threads),
-      listening_(context_, zmq::socket_type::router),
-      dialling_(context_, zmq::socket_type::router),
-      events_(context_, zmq::socket_type::pair) {
+      listening_(context_, ::zmq::socket_type::router),
+      dialling_(context_, ::zmq::socket_type::router),
+      events_(context_, ::zmq::socket_type::pair) {
   keep_memory_for_messages();
   configure(listening_, settings);
-  listening_.set(zmq::sockopt::maxmsgsize, int64_t{settings.max_message_size} + (secure ? kCurveBytes : 0));
+  listening_.set(::zmq::sockopt::maxmsgsize, int64_t{settings.max_message_size} + (secure ? kCurveBytes : 0));
   if (secure) {
     admission_.emplace(context_);
     guard(listening_, own_);
@@ -76,43 +76,43 @@ Sockets::Sockets(const Settings& settings, bool secure)
   listen();
 
   configure(dialling_, settings);
-  dialling_.set(zmq::sockopt::maxmsgsize, int64_t{kReplyLimit} + (secure ? kCurveBytes : 0));
+  dialling_.set(::zmq::sockopt::maxmsgsize, int64_t{kReplyLimit} + (secure ? kCurveBytes : 0));
   if (secure) {
-    dialling_.set(zmq::sockopt::curve_publickey, own_.public_key);
-    dialling_.set(zmq::sockopt::curve_secretkey, own_.private_key);
+    dialling_.set(::zmq::sockopt::curve_publickey, own_.public_key);
+    dialling_.set(::zmq::sockopt::curve_secretkey, own_.private_key);
   }
   forget(own_.private_key);  // libzmq has it
   // Without reconnecting, libzmq drops a connection that breaks together with what came over it and was not yet
   // received: the last words of a rank that left. Long before this time is over the rank has been given up.
-  dialling_.set(zmq::sockopt::reconnect_ivl, in_milliseconds(kNeverReconnect));
-  dialling_.set(zmq::sockopt::connect_timeout, in_milliseconds(settings.connect_timeout));
+  dialling_.set(::zmq::sockopt::reconnect_ivl, in_milliseconds(kNeverReconnect));
+  dialling_.set(::zmq::sockopt::connect_timeout, in_milliseconds(settings.connect_timeout));
   // A retry is a failure here, and the only word about a connection for which there was no descriptor.
   constexpr int kWatched = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
                            ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                            ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-  if (zmq_socket_monitor(dialling_.handle(), kEvents, kWatched) != 0) throw zmq::error_t();
-  events_.set(zmq::sockopt::linger, 0);
+  if (zmq_socket_monitor(dialling_.handle(), kEvents, kWatched) != 0) throw ::zmq::error_t();
+  events_.set(::zmq::sockopt::linger, 0);
   events_.connect(kEvents);
 }
 
 void Sockets::listen() {
-  listening_.set(zmq::sockopt::backlog, kBacklog);
+  listening_.set(::zmq::sockopt::backlog, kBacklog);
   const bool ipv6 = settings_.address.find(':') != std::string::npos;
-  listening_.set(zmq::sockopt::ipv6, ipv6);
+  listening_.set(::zmq::sockopt::ipv6, ipv6);
   const std::string address = ipv6 ? "[" + settings_.address + "]" : settings_.address;
   try {
     listening_.bind("tcp://" + address + ":*");
-  } catch (const zmq::error_t& e) {
+  } catch (const ::zmq::error_t& e) {
     throw sdk::Failure(BP_RESOURCE, "zmq: cannot listen on " + address + ": " + e.what(), -1, e.num());
   }
-  endpoint_ = listening_.get(zmq::sockopt::last_endpoint);
+  endpoint_ = listening_.get(::zmq::sockopt::last_endpoint);
   if (!settings_.ipc) return;
   std::random_device random;
   const uint64_t name = (static_cast<uint64_t>(random()) << 32) | random();
   local_endpoint_ = local_prefix() + std::to_string(name);
   try {
     listening_.bind(local_endpoint_);
-  } catch (const zmq::error_t& e) {
+  } catch (const ::zmq::error_t& e) {
     throw sdk::Failure(
         BP_RESOURCE, std::string("zmq: cannot listen on a local socket: ") + e.what() + "; transport=tcp does without",
         -1, e.num());
@@ -125,17 +125,17 @@ Sockets::~Sockets() {
 }
 
 std::vector<int> Sockets::descriptors() {
-  std::vector<int> all = {listening_.get(zmq::sockopt::fd), dialling_.get(zmq::sockopt::fd),
-                          events_.get(zmq::sockopt::fd)};
+  std::vector<int> all = {listening_.get(::zmq::sockopt::fd), dialling_.get(::zmq::sockopt::fd),
+                          events_.get(::zmq::sockopt::fd)};
   if (admission_) all.push_back(admission_->descriptor());
   return all;
 }
 
 void Sockets::dial(int32_t rank, const std::string& endpoint, const std::string& public_key) {
-  if (secure()) dialling_.set(zmq::sockopt::curve_serverkey, public_key);  // of the next connection
+  if (secure()) dialling_.set(::zmq::sockopt::curve_serverkey, public_key);  // of the next connection
   const std::string route = route_to(rank, ++dials_);
-  dialling_.set(zmq::sockopt::connect_routing_id, route);
-  dialling_.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
+  dialling_.set(::zmq::sockopt::connect_routing_id, route);
+  dialling_.set(::zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
   dialling_.connect(endpoint);
   ranks_[endpoint] = rank;
   dialled_[rank] = {endpoint, route};
@@ -153,46 +153,46 @@ void Sockets::hang_up(int32_t rank) {
 Sent Sockets::begin(int32_t rank) {
   const auto found = dialled_.find(rank);
   if (found == dialled_.end()) return Sent::kGone;
-  zmq::message_t frame(found->second.route.data(), found->second.route.size());
+  ::zmq::message_t frame(found->second.route.data(), found->second.route.size());
   if (send(frame, dialling_, ZMQ_SNDMORE)) return Sent::kYes;
   return zmq_errno() == EAGAIN ? Sent::kFull : Sent::kGone;
 }
 
-void Sockets::part(zmq::message_t& frame, bool more) { send(frame, dialling_, more ? ZMQ_SNDMORE : 0); }
+void Sockets::part(::zmq::message_t& frame, bool more) { send(frame, dialling_, more ? ZMQ_SNDMORE : 0); }
 
-void Sockets::reply(const std::string& route, zmq::message_t frame) {
-  zmq::message_t first(route.data(), route.size());
+void Sockets::reply(const std::string& route, ::zmq::message_t frame) {
+  ::zmq::message_t first(route.data(), route.size());
   if (send(first, listening_, ZMQ_SNDMORE)) send(frame, listening_, 0);
 }
 
-bool Sockets::receive_from(zmq::socket_t& socket, Inbound& message) {
-  if (!zmq_plugin::receive(message.route, socket)) return false;
+bool Sockets::receive_from(::zmq::socket_t& socket, Inbound& message) {
+  if (!zmq::receive(message.route, socket)) return false;
   message.frames = 0;
   bool more = message.route.more();
   // The frames of one message become readable together, so that none can be missing here.
   while (more) {
-    zmq::message_t excess;
-    zmq::message_t& frame = message.frames == 0 ? message.frame : message.frames == 1 ? message.body : excess;
-    if (!zmq_plugin::receive(frame, socket)) break;
+    ::zmq::message_t excess;
+    ::zmq::message_t& frame = message.frames == 0 ? message.frame : message.frames == 1 ? message.body : excess;
+    if (!zmq::receive(frame, socket)) break;
     more = frame.more();
     if (message.frames < 3) ++message.frames;
   }
   return true;
 }
 
-bool Sockets::receive(zmq::message_t& route, std::vector<zmq::message_t>& frames) {
+bool Sockets::receive(::zmq::message_t& route, std::vector<::zmq::message_t>& frames) {
   frames.clear();
-  if (!zmq_plugin::receive(route, listening_)) return false;
+  if (!zmq::receive(route, listening_)) return false;
   bool more = route.more();
-  while (more && zmq_plugin::receive(frames.emplace_back(), listening_)) more = frames.back().more();
+  while (more && zmq::receive(frames.emplace_back(), listening_)) more = frames.back().more();
   return true;
 }
 
 std::optional<int32_t> Sockets::broken() {
-  zmq::message_t event;
-  zmq::message_t address;
-  while (zmq_plugin::receive(event, events_)) {
-    if (!event.more() || !zmq_plugin::receive(address, events_)) continue;
+  ::zmq::message_t event;
+  ::zmq::message_t address;
+  while (zmq::receive(event, events_)) {
+    if (!event.more() || !zmq::receive(address, events_)) continue;
     const auto found = ranks_.find(address.to_string());
     if (found != ranks_.end()) return found->second;
   }
@@ -203,19 +203,19 @@ void Sockets::close(std::chrono::milliseconds linger_dialled, std::chrono::milli
   if (dialling_.handle() == nullptr) return;
   zmq_socket_monitor(dialling_.handle(), nullptr, 0);
   events_.close();
-  dialling_.set(zmq::sockopt::linger, in_milliseconds(linger_dialled));
+  dialling_.set(::zmq::sockopt::linger, in_milliseconds(linger_dialled));
   dialling_.close();
-  listening_.set(zmq::sockopt::linger, in_milliseconds(linger_listening));
+  listening_.set(::zmq::sockopt::linger, in_milliseconds(linger_listening));
   listening_.close();
   if (admission_) admission_->close();
 }
 
 void Sockets::shut_down() { context_.close(); }
 
-int32_t Sockets::rank_of(const zmq::message_t& route) {
+int32_t Sockets::rank_of(const ::zmq::message_t& route) {
   int32_t rank = -1;
   if (route.size() == 1 + sizeof rank + sizeof(uint32_t)) std::memcpy(&rank, route.data<char>() + 1, sizeof rank);
   return rank;
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

@@ -16,9 +16,9 @@
 #include <zmq.hpp>
 
 #include "curve.hpp"
-#include "settings.hpp"
+#include "options.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 
 enum class Sent {
   kYes,
@@ -28,14 +28,14 @@ enum class Sent {
 
 // A message as it came in. `body` is empty unless there was a second frame.
 struct Inbound {
-  zmq::message_t route;  // which connection; for reply()
-  zmq::message_t frame;
-  zmq::message_t body;
+  ::zmq::message_t route;  // which connection; for reply()
+  ::zmq::message_t frame;
+  ::zmq::message_t body;
   size_t frames = 0;  // behind the route; 3 stands for any larger number
 };
 
 // Takes a frame without blocking; false if there is none.
-bool receive(zmq::message_t& frame, zmq::socket_t& socket);
+bool receive(::zmq::message_t& frame, ::zmq::socket_t& socket);
 
 class Sockets {
  public:
@@ -58,21 +58,21 @@ class Sockets {
   // waited for after everything was received.
   std::vector<int> descriptors();
 
-  // Throws zmq::error_t if the endpoint is malformed, or the key of a rank that is to be known by one.
+  // Throws ::zmq::error_t if the endpoint is malformed, or the key of a rank that is to be known by one.
   void dial(int32_t rank, const std::string& endpoint, const std::string& public_key);
   // Drops the connection with everything that waits in it.
   void hang_up(int32_t rank);
 
   // Begins a message to a rank. After kYes its frames follow by part(); they cannot fail.
   Sent begin(int32_t rank);
-  void part(zmq::message_t& frame, bool more);
+  void part(::zmq::message_t& frame, bool more);
   // Answers along a connection that was dialled from the other side. Best effort.
-  void reply(const std::string& route, zmq::message_t frame);
+  void reply(const std::string& route, ::zmq::message_t frame);
 
   // The next message from the ranks that dialled this one; false if there is none.
   bool receive(Inbound& message) { return receive_from(listening_, message); }
   // The same with all its frames, for messages of any number of them.
-  bool receive(zmq::message_t& route, std::vector<zmq::message_t>& frames);
+  bool receive(::zmq::message_t& route, std::vector<::zmq::message_t>& frames);
   // The next answer from a rank that this one dialled.
   bool receive_reply(Inbound& message) { return receive_from(dialling_, message); }
   // The rank whose connection has broken, or could not be made.
@@ -84,19 +84,19 @@ class Sockets {
   void shut_down();
 
   // The rank that a route of receive_reply() belongs to.
-  static int32_t rank_of(const zmq::message_t& route);
+  static int32_t rank_of(const ::zmq::message_t& route);
 
  private:
-  static bool receive_from(zmq::socket_t& socket, Inbound& message);
+  static bool receive_from(::zmq::socket_t& socket, Inbound& message);
   void listen();
 
   const Settings settings_;
   KeyPair own_;
-  zmq::context_t context_;
+  ::zmq::context_t context_;
   std::optional<Admission> admission_;
-  zmq::socket_t listening_;
-  zmq::socket_t dialling_;
-  zmq::socket_t events_;  // what becomes of the dialled connections
+  ::zmq::socket_t listening_;
+  ::zmq::socket_t dialling_;
+  ::zmq::socket_t events_;  // what becomes of the dialled connections
   std::string endpoint_;
   std::string local_endpoint_;
   std::unordered_map<std::string, int32_t> ranks_;  // by endpoint
@@ -108,4 +108,4 @@ class Sockets {
   uint32_t dials_ = 0;
 };
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

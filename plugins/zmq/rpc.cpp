@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rpc_agent.hpp"
+#include "rpc.hpp"
 
 #include <sys/random.h>
 
@@ -8,10 +8,10 @@
 #include <sstream>
 #include <utility>
 
+#include "address.hpp"
 #include "backplane/sdk/worker.hpp"
-#include "interface.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -60,7 +60,7 @@ RpcAgent::RpcAgent(const sdk::Context& context)
   if (getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
     throw sdk::Failure(BP_RESOURCE, "zmq: the system gives no random bytes");
   }
-  tell_place();
+  publish_address();
   for (int32_t rank = 0; rank < context.world_size; ++rank) learn(rank, context);
   polled_.push_back({wake_.get(), POLLIN, 0});
   for (const int descriptor : sockets_.descriptors()) polled_.push_back({descriptor, POLLIN, 0});
@@ -70,24 +70,24 @@ RpcAgent::RpcAgent(const sdk::Context& context)
 RpcAgent::~RpcAgent() { abort(sdk::Failure(BP_CANCELLED, "this worker has left")); }
 
 // The token comes first, then words: on which host, and where there.
-void RpcAgent::tell_place() {
+void RpcAgent::publish_address() {
   host_.store_set(
-      place_key(rank_),
-      std::string(token_.data(), token_.size()).append(host_identity()).append(" ").append(format_place(sockets_)));
+      address_key(rank_),
+      std::string(token_.data(), token_.size()).append(host_identity()).append(" ").append(format_address(sockets_)));
 }
 
 void RpcAgent::learn(int32_t rank, const sdk::Context& context) {
   if (rank == rank_) return;
-  const std::string card = host_.store_get(place_key(rank), context.timeout_ns);
+  const std::string card = host_.store_get(address_key(rank), context.timeout_ns);
   Peer& peer = peers_[static_cast<size_t>(rank)];
   const size_t space = card.find(' ', std::min(card.size(), peer.token.size()));
   if (space == std::string::npos) throw sdk::Failure(BP_INVALID, "zmq: a worker has left a broken card", rank);
   std::copy_n(card.begin(), peer.token.size(), peer.token.begin());
   const std::string host = card.substr(peer.token.size(), space - peer.token.size());
-  peer.place = parse_place(card.substr(space + 1), settings_.ipc);
-  if (peer.place.public_key.size() == kCurveKeySize) keys_[peer.place.public_key] = rank;
+  peer.address = parse_address(card.substr(space + 1), settings_.ipc);
+  if (peer.address.public_key.size() == kCurveKeySize) keys_[peer.address.public_key] = rank;
   if (host == host_identity()) return;
-  const std::string& endpoint = peer.place.endpoint;
+  const std::string& endpoint = peer.address.endpoint;
   if (endpoint.starts_with("tcp://127.") || endpoint.starts_with("tcp://[::1]")) refuse_loopback(rank_, rank, rank);
   if (is_loopback(settings_.address)) refuse_loopback(rank_, rank, rank_);
 }
@@ -221,4 +221,4 @@ void RpcAgent::abort(const sdk::Failure& why) noexcept {
   finished_.take();
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

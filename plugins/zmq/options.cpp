@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "settings.hpp"
+#include "options.hpp"
 
-#include "interface.hpp"
+#include "address.hpp"
 #include "wire.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 std::chrono::milliseconds duration(const sdk::Options& options, const char* key) {
@@ -32,13 +32,13 @@ Settings read_settings(const sdk::Options& options) {
   // What is in the way of heartbeats ends living connections: libzmq reads none while the queue is full.
   if (settings.receive_high_water_mark == 0)
     settings.receive_high_water_mark = settings.heartbeat.count() > 0 ? 256 : 16;
-  const auto largest = static_cast<uint64_t>(settings.max_message_size) - sizeof(Header);
+  const auto largest = static_cast<uint64_t>(settings.max_message_size) - kHeadSize;
   if (settings.chunk_size > largest || settings.eager_limit > largest) {
-    throw sdk::Failure(BP_INVALID, "zmq: chunk_size and eager_limit must be at least " +
-                                       std::to_string(sizeof(Header)) + " bytes below max_message_size (" +
-                                       std::to_string(settings.max_message_size) + ")");
+    throw sdk::Failure(BP_INVALID, "zmq: chunk_size and eager_limit must be at least " + std::to_string(kHeadSize) +
+                                       " bytes below max_message_size (" + std::to_string(settings.max_message_size) +
+                                       ")");
   }
   return settings;
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "driver.hpp"
+#include "progress.hpp"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -8,13 +8,13 @@
 #include <cerrno>
 #include <utility>
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 // How long the group's thread watches before it takes over: longer than the pause between two operations of a busy
-// program, short against what anybody would notice of an asynchronous one.
+// program, short against the latency of an asynchronous operation that a user would notice.
 constexpr std::chrono::milliseconds kWatch(1);
 
 // Far enough for "no deadline", near enough for every clock's arithmetic.
@@ -32,51 +32,56 @@ void EventFd::clear() const {
   eventfd_read(fd_, &count);
 }
 
-Driver::Driver(const EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds patience,
+Driver::Driver(const EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds poll,
                Progress progress, Upkeep upkeep)
     : wake_(wake),
       polled_{{wake.get(), POLLIN, 0}},
-      spin_policy_(patience),
+      spin_policy_(poll),
       progress_(std::move(progress)),
       upkeep_(std::move(upkeep)) {
   for (const int descriptor : descriptors) polled_.push_back({descriptor, POLLIN, 0});
 }
 
-void Driver::wait(Lock& lock, Operation& operation, TimePoint deadline) {
-  while (!operation.done && Clock::now() < deadline) {
+void Driver::wait(Lock& lock, const sdk::Completion& operation, TimePoint deadline) {
+  while (!operation.done() && Clock::now() < deadline) {
     if (!driving_) {
       ++drives_;
       drive(lock, &operation, deadline);
       continue;
     }
     std::condition_variable turn;
-    operation.waiter = &turn;
-    const auto place = waiting_.insert(waiting_.end(), &turn);
+    const auto entry = waiting_.insert(waiting_.end(), {&turn, &operation});
     if (thread_drives_ && sleeping_) wake_.raise();
     turn.wait_until(lock, bounded(deadline));
-    waiting_.erase(place);
-    operation.waiter = nullptr;
+    waiting_.erase(entry);
   }
   pass_on();
 }
 
-// Somebody has to drive as long as anybody waits.
+// As long as any thread waits, one of them drives.
 void Driver::pass_on() {
   if (driving_) return;
   if (!waiting_.empty()) {
-    waiting_.front()->notify_one();
+    waiting_.front().turn->notify_one();
   } else if (parked_) {
     thread_turn_.notify_one();
   }
 }
 
-void Driver::drive(Lock& lock, Operation* operation, TimePoint deadline) {
+void Driver::wake_done() {
+  for (const Waiter& each : waiting_) {
+    if (each.operation->done()) each.turn->notify_one();
+  }
+}
+
+void Driver::drive(Lock& lock, const sdk::Completion* operation, TimePoint deadline) {
   driving_ = true;
   driven_for_ = operation;
   thread_drives_ = operation == nullptr;
   for (;;) {
     const TimePoint due = progress_(operation);
-    if (operation != nullptr ? operation->done : stopping_ || attention_ || !waiting_.empty()) break;
+    wake_done();
+    if (operation != nullptr ? operation->done() : stopping_ || attention_ || !waiting_.empty()) break;
     const TimePoint now = Clock::now();
     if (now >= deadline) break;
     if (due > now) sleep(lock, std::min(due, deadline));
@@ -88,10 +93,10 @@ void Driver::drive(Lock& lock, Operation* operation, TimePoint deadline) {
 void Driver::sleep(Lock& lock, TimePoint until) {
   sleeping_ = true;
   sleeping_until_ = until;
-  const bool impatient = driven_for_ != nullptr;
+  const bool polls = driven_for_ != nullptr;
   lock.unlock();
-  // The processor goes above all to libzmq's threads.
-  if (!impatient || !spin_policy_.poll(until, [this] { return poll({}); })) poll(until);
+  // Polling yields the processor to libzmq's threads.
+  if (!polls || !spin_policy_.poll(until, [this] { return poll({}); })) poll(until);
   if (polled_[0].revents != 0) wake_.clear();
   lock.lock();
   sleeping_ = false;
@@ -110,7 +115,8 @@ TimePoint Driver::step(Lock& lock, TimePoint until) {
 }
 
 void Driver::changed(TimePoint due) {
-  const bool finished = driven_for_ != nullptr && driven_for_->done;
+  wake_done();
+  const bool finished = driven_for_ != nullptr && driven_for_->done();
   if (sleeping_ && (finished || due < sleeping_until_)) wake_.raise();
 }
 
@@ -142,7 +148,7 @@ void Driver::stand_by(Lock& lock, TimePoint due) {
   thread_turn_.wait_until(lock, std::min(bounded(due), Clock::now() + kWatch),
                           [this] { return stopping_ || attention_; });
   if (!driving_ || drives_ != seen) return;
-  // Somebody drives for long: no need to look every millisecond.
+  // Another thread drives for long: sleep until it stops.
   parked_ = true;
   thread_turn_.wait_until(lock, bounded(due), [this] { return stopping_ || attention_ || !driving_; });
   parked_ = false;
@@ -155,4 +161,4 @@ void Driver::stop() {
   wake_.raise();
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

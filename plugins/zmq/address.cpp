@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interface.hpp"
+#include "address.hpp"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
+#include <sstream>
 
 #include "backplane/sdk/failure.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 // The text of an address, empty if it is not one to listen on.
@@ -92,4 +94,28 @@ std::string host_identity() {
 
 std::string local_prefix() { return "ipc://@backplane/" + host_identity() + "/"; }
 
-}  // namespace backplane::zmq_plugin
+std::string address_key(int32_t rank) { return "zmq/" + std::to_string(rank); }
+
+std::string format_address(const Sockets& sockets) {
+  const auto word = [](const std::string& text) { return text.empty() ? " -" : " " + text; };
+  return sockets.endpoint() + word(sockets.local_endpoint()) + word(sockets.public_key());
+}
+
+Address parse_address(const std::string& line, bool ipc) {
+  std::istringstream words(line);
+  std::string remote;
+  std::string local;
+  std::string key;
+  words >> remote >> local >> key;
+  return {ipc && local.starts_with(local_prefix()) ? local : remote, key};
+}
+
+void refuse_loopback(int32_t rank, int32_t other, int32_t culprit) {
+  throw sdk::Failure(BP_INVALID, "zmq: rank " + std::to_string(std::min(rank, other)) + " and rank " +
+                                     std::to_string(std::max(rank, other)) + " are on different hosts, but rank " +
+                                     std::to_string(culprit) +
+                                     " listens on a loopback address; give every rank the option iface (as in " +
+                                     "zmq?iface=eth0) or address");
+}
+
+}  // namespace backplane::zmq

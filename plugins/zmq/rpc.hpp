@@ -21,15 +21,15 @@
 #include <unordered_map>
 #include <vector>
 
+#include "address.hpp"
 #include "backplane/sdk/rpc.hpp"
 #include "backplane/sdk/spin_policy.hpp"
-#include "driver.hpp"
-#include "place.hpp"
+#include "options.hpp"
+#include "progress.hpp"
 #include "rpc_wire.hpp"
-#include "settings.hpp"
-#include "sockets.hpp"
+#include "transport.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 
 class RpcAgent final : public sdk::RpcAgent {
  public:
@@ -43,7 +43,7 @@ class RpcAgent final : public sdk::RpcAgent {
   using Kept = std::shared_ptr<Departure>;
 
   struct Peer {
-    Place place;
+    Address address;
     Token token = {};
     std::optional<sdk::Failure> gone;  // why nothing goes there for now
     TimePoint lost_at;
@@ -89,8 +89,8 @@ class RpcAgent final : public sdk::RpcAgent {
     std::vector<std::unique_ptr<Departure>> messages_;
   };
 
-  // rpc_agent.cpp
-  void tell_place();
+  // rpc.cpp
+  void publish_address();
   void learn(int32_t rank, const sdk::Context& context);
   void run();
   void serve();
@@ -100,9 +100,9 @@ class RpcAgent final : public sdk::RpcAgent {
   bool poll(TimePoint until);
   void wake();
 
-  // rpc_traffic.cpp; all with the lock
+  // rpc_messages.cpp; all with the lock
   bool receive(News* news);
-  void take(std::vector<zmq::message_t> frames, News* news);
+  void take(std::vector<::zmq::message_t> frames, News* news);
   void confirm(Peer* peer, uint64_t number);
   void admit();
   void note_breaks(News* news);
@@ -140,4 +140,4 @@ class RpcAgent final : public sdk::RpcAgent {
   std::thread thread_;
 };
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

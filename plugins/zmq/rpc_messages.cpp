@@ -5,9 +5,9 @@
 #include <set>
 #include <utility>
 
-#include "rpc_agent.hpp"
+#include "rpc.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -34,8 +34,8 @@ bool RpcAgent::receive(News* news) {
   while (sockets_.receive_reply(none)) {  // nobody answers on these
   }
   note_breaks(news);
-  zmq::message_t route;
-  std::vector<zmq::message_t> frames;
+  ::zmq::message_t route;
+  std::vector<::zmq::message_t> frames;
   int count = 0;
   while (count < kAtATime && sockets_.receive(route, frames)) {
     ++count;
@@ -53,7 +53,7 @@ void RpcAgent::admit() {
   }
 }
 
-void RpcAgent::take(std::vector<zmq::message_t> frames, News* news) {
+void RpcAgent::take(std::vector<::zmq::message_t> frames, News* news) {
   const auto header =
       frames.empty() ? std::nullopt : parse_header(frames.front(), token_, static_cast<int32_t>(peers_.size()));
   const bool proven =
@@ -114,7 +114,7 @@ void RpcAgent::broke(int32_t rank, News* news) {
     return lose(
         rank,
         sdk::Failure(BP_PEER_LOST,
-                     "rank " + std::to_string(rank) + " is gone: nobody answers at " + peer.place.endpoint, rank),
+                     "rank " + std::to_string(rank) + " is gone: nobody answers at " + peer.address.endpoint, rank),
         news);
   }
   peer.dial_at = now + pause_after(peer.failures);
@@ -182,13 +182,13 @@ void RpcAgent::expire(int32_t rank, TimePoint now, News* news) {
 void RpcAgent::dial(int32_t rank, News* news) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   try {
-    sockets_.dial(rank, peer.place.endpoint, peer.place.public_key);
-  } catch (const zmq::error_t& e) {
+    sockets_.dial(rank, peer.address.endpoint, peer.address.public_key);
+  } catch (const ::zmq::error_t& e) {
     return lose(rank,
-                sdk::Failure(
-                    BP_PEER_LOST,
-                    "rank " + std::to_string(rank) + " cannot be dialled at '" + peer.place.endpoint + "': " + e.what(),
-                    rank, e.num()),
+                sdk::Failure(BP_PEER_LOST,
+                             "rank " + std::to_string(rank) + " cannot be dialled at '" + peer.address.endpoint +
+                                 "': " + e.what(),
+                             rank, e.num()),
                 news);
   }
   peer.dialled = true;
@@ -206,7 +206,7 @@ bool RpcAgent::post(int32_t rank, RpcKind kind, const Kept& message) {
   header.token = peer.token;
   header.number = message ? message->number : 0;
   header.received = peer.received;
-  std::vector<zmq::message_t> frames = compose(header, message);
+  std::vector<::zmq::message_t> frames = compose(header, message);
   if (sockets_.begin(rank) != Sent::kYes) {
     sockets_.hang_up(rank);
     peer.dialled = false;
@@ -219,4 +219,4 @@ bool RpcAgent::post(int32_t rank, RpcKind kind, const Kept& message) {
   return true;
 }
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

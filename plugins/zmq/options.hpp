@@ -7,7 +7,7 @@
 
 #include "backplane/sdk/sdk.hpp"
 
-namespace backplane::zmq_plugin {
+namespace backplane::zmq {
 
 constexpr bp_option text_option(const char* key, const char* value, const char* help) {
   return sdk::option({.key = key, .default_value = value, .help = help});
@@ -73,4 +73,4 @@ struct Settings {
 // Throws Failure(BP_INVALID) for combinations that the schema does not exclude.
 Settings read_settings(const sdk::Options& options);
 
-}  // namespace backplane::zmq_plugin
+}  // namespace backplane::zmq

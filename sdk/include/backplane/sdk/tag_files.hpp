@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elements listed by tag, so that many of one tag do not slow down the search for another.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <list>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "probe.hpp"
+
+namespace backplane::sdk {
+
+// An Element has the fields `tag` and `order`. Each list is sorted by `order`.
+template <typename Element>
+class TagFiles {
+  using List = std::list<Element>;
+  using Files = std::unordered_map<uint64_t, List>;
+
+ public:
+  struct Position {
+    typename Files::iterator file;
+    typename List::iterator element;
+    Element& operator*() const { return *element; }
+    Element* operator->() const { return &*element; }
+  };
+
+  void insert(Element element) {
+    List& list = files_[element.tag];
+    auto at = list.end();
+    while (at != list.begin() && std::prev(at)->order > element.order) --at;
+    list.insert(at, std::move(element));
+  }
+
+  // The first element with exactly this tag that satisfies `wanted`.
+  template <typename Wanted>
+  std::optional<Position> first(uint64_t tag, const Wanted& wanted) {
+    return first(files_.find(tag), wanted);
+  }
+  // The first one, by `order`, of all tags that BP_ANY_TAG matches.
+  template <typename Wanted>
+  std::optional<Position> first_of_any_tag(const Wanted& wanted) {
+    std::optional<Position> oldest;
+    for (auto file = files_.begin(); file != files_.end(); ++file) {
+      if (!matches_tag(BP_ANY_TAG, file->first)) continue;
+      const auto found = first(file, wanted);
+      if (found && (!oldest || (*found)->order < (*oldest)->order)) oldest = found;
+    }
+    return oldest;
+  }
+
+  void erase(const Position& position) {
+    position.file->second.erase(position.element);
+    if (position.file->second.empty()) files_.erase(position.file);
+  }
+  // Moves the element to the end of `other`.
+  void move_to(List& other, const Position& position) {
+    other.splice(other.end(), position.file->second, position.element);
+    if (position.file->second.empty()) files_.erase(position.file);
+  }
+  // Returns how many were removed.
+  template <typename Unwanted>
+  size_t remove_if(const Unwanted& unwanted) {
+    size_t removed = 0;
+    for (auto& [tag, list] : files_) removed += list.remove_if(unwanted);
+    if (removed > 0) std::erase_if(files_, [](const auto& file) { return file.second.empty(); });
+    return removed;
+  }
+  template <typename Body>
+  void for_each(const Body& body) {
+    for (auto& [tag, list] : files_) std::for_each(list.begin(), list.end(), body);
+  }
+  void clear() { files_.clear(); }
+
+ private:
+  template <typename Wanted>
+  std::optional<Position> first(typename Files::iterator file, const Wanted& wanted) {
+    if (file == files_.end()) return std::nullopt;
+    const auto found = std::find_if(file->second.begin(), file->second.end(), wanted);
+    if (found == file->second.end()) return std::nullopt;
+    return Position{file, found};
+  }
+
+  Files files_;
+};
+
+}  // namespace backplane::sdk
