@@ -16,9 +16,9 @@
 #include "backplane/base/executor.hpp"
 #include "backplane/sdk/block.hpp"
 #include "backplane/sdk/rpc.hpp"
-#include "cuda.hpp"
+#include "device.hpp"
 #include "device_maps.hpp"
-#include "message.hpp"
+#include "wire.hpp"
 
 namespace backplane::tensorpipe {
 

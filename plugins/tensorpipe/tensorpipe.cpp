@@ -4,9 +4,9 @@
 #include <array>
 #include <memory>
 
-#include "agent.hpp"
 #include "backplane/sdk/rpc.hpp"
 #include "backplane/sdk/sdk.hpp"
+#include "rpc.hpp"
 
 namespace backplane::tensorpipe {
 namespace {

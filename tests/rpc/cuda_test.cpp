@@ -2,7 +2,7 @@
 //
 // What tensorpipe's agent uses of CUDA's driver, and the threads on which it does, by themselves: TensorPipe is no
 // matter for ThreadSanitizer, these are.
-#include "cuda.hpp"
+#include "device.hpp"
 
 #include <gtest/gtest.h>
 

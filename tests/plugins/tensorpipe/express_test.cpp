@@ -9,10 +9,10 @@
 #include <future>
 
 #include "endpoint.hpp"
-#include "message.hpp"
 #include "plugins/tensorpipe/support.hpp"
 #include "rpc/cut_express.hpp"
 #include "support/scoped_log.hpp"
+#include "wire.hpp"
 
 namespace backplane::test {
 namespace {

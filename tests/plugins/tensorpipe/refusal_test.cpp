@@ -9,9 +9,9 @@
 
 #include "cuda_double.hpp"
 #include "endpoint.hpp"
-#include "message.hpp"
 #include "plugins/tensorpipe/support.hpp"
 #include "support/scoped_log.hpp"
+#include "wire.hpp"
 
 namespace backplane::test {
 namespace {

@@ -28,11 +28,11 @@
 #include <vector>
 
 #include "backplane/sdk/rpc.hpp"
-#include "context.hpp"
 #include "device_maps.hpp"
 #include "endpoint.hpp"
-#include "message.hpp"
 #include "staging.hpp"
+#include "transport.hpp"
+#include "wire.hpp"
 
 namespace backplane::tensorpipe {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda.hpp"
+#include "device.hpp"
 
 #include <dlfcn.h>
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "address.hpp"
-#include "agent.hpp"
 #include "errors.hpp"
+#include "rpc.hpp"
 
 namespace backplane::tensorpipe {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "context.hpp"
+#include "transport.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "message.hpp"
+#include "wire.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 #include <exception>
 #include <utility>
 
-#include "agent.hpp"
 #include "errors.hpp"
+#include "rpc.hpp"
 
 namespace backplane::tensorpipe {
 
