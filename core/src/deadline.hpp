@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Deadlines, and the timeouts of the API that become one.
+// Deadlines and the timeouts of the API.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline int64_t timeout_or(int64_t given_ns, int64_t own_ns) {
   return timeout_ns < 0 ? BP_NO_TIMEOUT : timeout_ns;
 }
 
-// "5 s", "1.5 s", "20 ms": for messages.
+// For messages.
 inline double seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 }  // namespace backplane::core

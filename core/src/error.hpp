@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Errors inside the core are exceptions of one type; `guarded` turns them into the ABI's status and bp_error at each
-// boundary, `check` turns a status that came from below into an exception.
+// Errors of the core are exceptions of one type. `guarded` turns them into a status and a bp_error at each boundary of
+// the ABI; `throw_report` turns a plugin's status into an exception.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,9 +24,9 @@ class Error : public std::runtime_error {
 
   // One of BP_INVALID ... BP_INTERNAL.
   int32_t status() const noexcept { return status_; }
-  // The rank that the failure is about, -1 if unknown.
+  // The rank that failed, -1 if unknown.
   int32_t peer_rank() const noexcept { return peer_rank_; }
-  // errno or the like, 0 if there is none.
+  // errno or a library's error number, 0 if there is none.
   int64_t native_code() const noexcept { return native_code_; }
 
  private:
@@ -41,13 +41,13 @@ template <typename... Args>
   throw Error(status, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Throws what a function of the ABI reported; `what` is put before its text unless empty.
+// Throws the error that a function of the ABI reported. `what`, unless empty, precedes its text.
 [[noreturn]] inline void throw_report(int32_t status, const bp_error& report, const std::string& what) {
   throw Error(status, what.empty() ? report.text : fmt::format("{}: {}", what, report.text), report.peer_rank,
               report.native_code);
 }
 
-// Runs `body` (which returns nothing) and turns what it throws into a status and a filled-in *err.
+// Runs `body` and turns an exception into a status and *err.
 template <typename Body>
 int32_t guarded(bp_error* err, Body&& body) noexcept {
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handles of the C API and the pointers that come with them: NULL and released handles are answered with BP_INVALID.
+// Handles and pointer arguments of the C API. BP_INVALID for NULL and for released handles.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,8 @@
 
 namespace backplane::core {
 
-// Base of what is behind a handle. The memory of a released handle stays with the process and is marked, so that it can
-// be asked whether it lives. It serves a new handle of its type once kResting others have been released after it; until
-// then a call with the released one is recognised for certain.
+// Base of the object behind a handle. The memory of a released handle is marked and kept, so that late use is detected.
+// A new handle of the type reuses it once kQuarantined others have been released after it.
 template <typename T>
 class Handle {
  public:
@@ -29,19 +28,19 @@ class Handle {
 
   bool is_live() const { return mark_.load(std::memory_order_relaxed) == kLive; }
 
-  static void* operator new(size_t size) { return resting().take(size); }
-  static void operator delete(void* memory) { resting().give(memory); }
+  static void* operator new(size_t size) { return quarantine().take(size); }
+  static void operator delete(void* memory) { quarantine().give(memory); }
 
  private:
   static constexpr uint64_t kLive = UINT64_C(0x6c6976656c697665);
-  static constexpr size_t kResting = 1024;
+  static constexpr size_t kQuarantined = 1024;
 
-  class Resting {
+  class Quarantine {
    public:
     void* take(size_t size) {
       {
         const std::lock_guard lock(mutex_);
-        if (released_.size() > kResting) {
+        if (released_.size() > kQuarantined) {
           void* const memory = released_.front();
           released_.pop_front();
           return memory;
@@ -60,43 +59,43 @@ class Handle {
     std::deque<void*> released_;
   };
 
-  static Resting& resting() {
-    static auto* const instance = new Resting;  // other threads may use it while the process ends
+  static Quarantine& quarantine() {
+    static auto* const instance = new Quarantine;  // other threads may use it while the process ends
     return *instance;
   }
 
   std::atomic<uint64_t> mark_{kLive};  // the first member of the first base: `give` knows where it is
 };
 
-// What a pointer of the caller's points to; BP_INVALID names it if it is NULL.
+// The object of a pointer argument. BP_INVALID with its name if it is NULL.
 template <typename T>
 T& required(T* pointer, const char* name) {
   if (pointer == nullptr) fail(BP_INVALID, "`{}` must not be NULL", name);
   return *pointer;
 }
 
-// What is behind a handle; BP_INVALID if it is NULL or was released.
+// The object of a handle. BP_INVALID if it is NULL or was released.
 template <typename T>
 T& live(T* handle, const char* name) {
   if (!required(handle, name).is_live()) fail(BP_INVALID, "`{}` was released", name);
   return *handle;
 }
 
-// *place = make(), unless the place is NULL.
+// *result = make(). BP_INVALID if `result` is NULL.
 template <typename T, typename Make>
-void hand_out(T* place, const char* name, Make&& make) {
-  required(place, name);
-  *place = std::forward<Make>(make)();
+void hand_out(T* result, const char* name, Make&& make) {
+  required(result, name);
+  *result = std::forward<Make>(make)();
 }
 
-// For functions that have no error to report.
+// For functions without an error argument.
 template <typename T>
 bool is_live(const T* handle) {
   return handle != nullptr && handle->is_live();
 }
 
-// Copies a struct of the caller's, which may be older than this core (its later fields keep their defaults in *taken)
-// or newer. BP_INVALID if it is shorter than in the first release.
+// Copies a struct of the caller, which may be older or newer than this core. Fields that it lacks keep their defaults
+// in *taken. BP_INVALID if it is shorter than in the first release.
 template <typename T>
 void take_known(const T& given, size_t first_size, const char* name, T* taken) {
   if (given.struct_size < first_size) {
@@ -106,7 +105,7 @@ void take_known(const T& given, size_t first_size, const char* name, T* taken) {
   taken->struct_size = sizeof *taken;
 }
 
-// A list of the caller's. BP_INVALID if it is NULL but for its count, or longer than any that fits into memory.
+// A list argument. BP_INVALID if it is NULL with a count above 0, or too long for any memory.
 template <typename T>
 std::pair<const T*, const T*> list_of(const T* items, uint64_t count, const char* name) {
   constexpr uint64_t kMost = UINT64_C(1) << 32;
@@ -121,7 +120,7 @@ T* new_handle(Members&&... members) {
   return new T{{}, std::forward<Members>(members)...};
 }
 
-// Gives a handle back: of NULL and of what was released already, nothing.
+// Releases a handle. Ignores NULL and released ones.
 template <typename T>
 void release(T* handle) {
   if (is_live(handle)) delete handle;

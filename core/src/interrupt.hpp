@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The program's interruption hook (bp_set_interrupt_hook): threads of the program that block in a function of the API
-// ask it from time to time. Threads of the core and of plugins never do.
+// call it from time to time. Threads of the core and of plugins never do.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ void set_interrupt_hook(InterruptHook hook, void* ctx);
 
 class Interruptible {
  public:
-  // As long as it lives, waits of this thread ask the hook, if there is one.
+  // While it lives, waits of this thread call the hook, if one is set.
   Interruptible() : entered_(is_hook_set() && !inside_) {
     if (entered_) inside_ = true;
   }
@@ -27,21 +27,21 @@ class Interruptible {
   Interruptible(const Interruptible&) = delete;
   Interruptible& operator=(const Interruptible&) = delete;
 
-  // Does this thread ask?
+  // Whether this thread calls the hook.
   static bool active() { return is_hook_set() && inside_; }
-  // When a wait until `deadline` has to look up: in 100 ms at the latest if this thread asks.
+  // When a wait until `deadline` must next call the hook: after at most 100 ms if this thread calls it.
   static Deadline next_look(Deadline deadline) {
     return active() ? std::min(deadline, Deadline::after(kLookNs)) : deadline;
   }
-  // Asks the hook; false on a thread that does not. Not under a lock.
+  // Calls the hook. False on a thread that does not. Must not be called under a lock.
   static bool interrupted() { return active() && ask(); }
   // The same on any thread.
   static bool hook_says_so() { return is_hook_set() && ask(); }
-  // Throws BP_CANCELLED if it says so.
+  // Throws BP_CANCELLED if the hook interrupts.
   static void check() {
     if (interrupted()) refuse();
   }
-  // The same for a loop that looks up more often than that: asks when `look`, at first next_look(), has passed.
+  // For a loop that iterates more often: calls the hook when `look`, initially next_look(), has passed.
   static void check(Deadline* look) {
     if (!look->passed()) return;
     check();
@@ -55,7 +55,7 @@ class Interruptible {
   friend void set_interrupt_hook(InterruptHook hook, void* ctx);
   static constexpr int64_t kLookNs = INT64_C(100) * 1000000;
   static bool ask();
-  // First, since a thread-local variable of a library costs a call.
+  // Checked first: a thread-local variable of a library costs a call.
   static bool is_hook_set() { return hook_set_.load(std::memory_order_relaxed); }
 
   static inline std::atomic<bool> hook_set_ = false;

@@ -22,14 +22,14 @@ class Packer {
   Packer& text(std::string_view value);
   Packer& raw(std::string_view value);
   const std::string& bytes() const { return bytes_; }
-  // What was packed with its size in front; `more` bytes belong to the frame but are sent after it.
+  // The packed bytes as a frame. `more` bytes of the frame are sent separately after it.
   std::string frame(size_t more = 0) const;
 
  private:
   std::string bytes_;
 };
 
-// Takes fields out again. Never reads beyond the end: what is not there is 0 or empty, and complete() is false.
+// Extracts fields. Never reads beyond the end: a missing field is 0 or empty, and complete() is false.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
@@ -39,7 +39,7 @@ class Unpacker {
   std::string_view text();
   std::string_view raw(size_t size);
   std::string_view rest();
-  // Everything asked for was there and nothing is left.
+  // All fields were present and no bytes are left.
   bool complete() const { return good_ && bytes_.empty(); }
   bool good() const { return good_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the stores share: waiting on a condition until a Deadline, and a thread that takes no signals.
+// Waits on a condition variable until a Deadline; threads that receive no signals.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 
 namespace backplane::core {
 
-// Waits once; false if the deadline has passed. Wakes for no reason, too. Throws BP_CANCELLED, with the lock held, if
+// Waits once; false if the deadline has passed. Spurious wake-ups occur. Throws BP_CANCELLED, with the lock held, if
 // the program interrupts this thread.
 inline bool wait_on(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, const Deadline& deadline) {
   const Deadline until = Interruptible::next_look(deadline);
@@ -37,7 +37,7 @@ inline bool wait_on(std::condition_variable& condition, std::unique_lock<std::mu
   return !deadline.passed();
 }
 
-// Waits until `ready` says true; false if it still says false at the deadline. Throws likewise.
+// Waits until `ready` returns true; false if it returns false at the deadline. Throws likewise.
 template <typename Ready>
 bool wait_on(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
              Ready ready) {
@@ -47,7 +47,7 @@ bool wait_on(std::condition_variable& condition, std::unique_lock<std::mutex>& l
   return true;
 }
 
-// The deadline, or a little later: so that a call whose deadline has passed still gets to ask once.
+// The deadline, but at least `ns` from now: a call whose deadline has passed still checks once.
 inline Deadline at_least(const Deadline& deadline, int64_t ns) {
   const Deadline little = Deadline::after(ns);
   return deadline.at() < little.at() ? little : deadline;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What comes to a store's port: any bytes are a frame or not, a frame that was understood is understood the same when
-// it is written out again, whatever requests several clients send in whatever order, the board and the membership table
-// behind the port keep their accounts, and in secure mode nothing is opened but what was sealed, as it was, in its
-// turn.
+// it is written out again, whatever requests several clients send in whatever order, the requests and the membership
+// table behind the port keep their accounts, and in secure mode nothing is opened but what was sealed, as it was, in
+// its turn.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,7 +16,7 @@
 #include "reached.hpp"
 #include "security/handshake.hpp"
 #include "security/secret.hpp"
-#include "store/board.hpp"
+#include "store/request_handler.hpp"
 #include "store/wire.hpp"
 
 namespace {
@@ -29,13 +29,13 @@ Reached read_refusal("a refusal was read");
 Reached read_request("a request was read");
 Reached read_reply("a reply was read");
 Reached read_push("a push was read");
-Reached read_fates("fates were read");
+Reached read_fates("absences were read");
 Reached read_offer("the offer of a key was read");
 Reached read_answer("the answer with a key was read");
 Reached agreed("a key was agreed on");
 Reached opened_sealed("a sealed frame was opened");
 Reached refused_changed("a changed frame was refused");
-Reached served_board("the board had a request");
+Reached served_request("the requests had a request");
 Reached served_members("the membership table had a request");
 Reached told_loss("a loss was told");
 
@@ -58,7 +58,7 @@ void check_hello(std::string_view bytes) {
 void check_welcome(std::string_view bytes) {
   const auto welcome = decode_welcome(bytes);
   if (!welcome) return;
-  if (welcome->status == BP_OK) require(body(encode(*welcome)) == bytes && sound(welcome->heartbeat));
+  if (welcome->status == BP_OK) require(body(encode(*welcome)) == bytes && is_valid(welcome->heartbeat));
   (welcome->status == BP_OK ? read_welcome : read_refusal).mark();
 }
 
@@ -85,10 +85,10 @@ void check_push(std::string_view bytes) {
   read_push.mark();
 }
 
-void check_fates(std::string_view bytes) {
-  const auto fates = decode_fates(bytes);
-  if (!fates) return;
-  require(decode_fates(encode_fates(*fates)) == fates);
+void check_absences(std::string_view bytes) {
+  const auto absences = decode_absences(bytes);
+  if (!absences) return;
+  require(decode_absences(encode_absences(*absences)) == absences);
   read_fates.mark();
 }
 
@@ -97,8 +97,8 @@ void check_keys(std::string_view bytes) {
     require(body(encode_key_offer(*key)) == bytes);
     read_offer.mark();
   }
-  if (const auto key = decode_key_answer(bytes)) {
-    require(body(encode_key_answer(*key)) == bytes);
+  if (const auto key = decode_key_reply(bytes)) {
+    require(body(encode_key_reply(*key)) == bytes);
     read_answer.mark();
   }
 }
@@ -137,7 +137,7 @@ void check_seal(std::string_view bytes) {
 // Requests, each with a byte that says which client sends it and one for its size.
 void serve(std::string_view bytes) {
   constexpr ClientId kClients = 4;
-  Board board([](const Answer&) {});
+  RequestHandler requests([](const OutgoingReply&) {});
   MembershipTable members([](ClientId client, const std::string& scope, const Loss& loss) {
     require(client < kClients && loss.text.size() <= kMaxNoticeSize);
     check_push(decode_reply(body(encode(Push{Push::Kind::kNotice, scope, loss.rank, loss.text})))->payload);
@@ -152,7 +152,7 @@ void serve(std::string_view bytes) {
       members.lose(client, one);
       if (one.empty()) continue;  // silent, but still there
       members.forget(client);
-      board.forget(client);
+      requests.forget(client);
       require(!members.holds(client));
       continue;
     }
@@ -165,14 +165,14 @@ void serve(std::string_view bytes) {
         members.enroll(client, scope, rank, request->texts.size() < 2 ? "" : request->texts[1]);
       } else if (request->operation == Operation::kWithdraw) {
         members.withdraw(client, scope, rank);
-      } else if (request->operation == Operation::kGoodbye) {
-        members.goodbye(client);
+      } else if (request->operation == Operation::kLeave) {
+        members.leave(client);
         require(!members.holds(client));
-      } else if (request->operation == Operation::kFates) {
-        check_fates(encode_fates(members.fates(scope)));
+      } else if (request->operation == Operation::kAbsences) {
+        check_absences(encode_absences(members.absences(scope)));
       } else {
-        board.handle(client, std::move(*request));
-        served_board.mark();
+        requests.handle(client, std::move(*request));
+        served_request.mark();
         continue;
       }
       served_members.mark();
@@ -182,9 +182,9 @@ void serve(std::string_view bytes) {
   }
   for (ClientId client = 0; client < kClients; ++client) {
     members.forget(client);
-    board.forget(client);
+    requests.forget(client);
   }
-  require(members.entries() == 0 && board.waiting() == 0);
+  require(members.entries() == 0 && requests.waiting() == 0);
 }
 
 }  // namespace
@@ -192,8 +192,9 @@ void serve(std::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  constexpr void (*kTargets[])(std::string_view) = {check_hello, check_welcome, check_request, check_reply, check_push,
-                                                    check_fates, serve,         check_keys,    check_seal};
+  constexpr void (*kTargets[])(std::string_view) = {check_hello, check_welcome, check_request,
+                                                    check_reply, check_push,    check_absences,
+                                                    serve,       check_keys,    check_seal};
   kTargets[data[0] % std::size(kTargets)](bytes);
   return 0;
 }

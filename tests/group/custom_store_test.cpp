@@ -98,7 +98,7 @@ TEST(CustomStore, WhatTheFunctionsThrowIsTheFailureOfTheCall) {
   EXPECT_EQ(failure_of([&store] { store.set("own", "v"); }, &text), Status::kInternal);
   EXPECT_NE(text.find("no quorum"), std::string::npos) << text;
   EXPECT_EQ(failure_of([&store] { store.get("k", Timeout(0)); }, &text), Status::kTimeout);
-  EXPECT_NE(text.find("'k', which nobody set (test://space)"), std::string::npos) << text;
+  EXPECT_NE(text.find("'k', which no rank set (at test://space)"), std::string::npos) << text;
   EXPECT_EQ(failure_of([&store] { store.num_keys(); }), Status::kUnsupported);
 }
 

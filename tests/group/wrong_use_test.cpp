@@ -120,8 +120,8 @@ TEST_F(WrongUseTest, Selection) {
   expect_words(refusal(of("self?threads=2")), {"self has no option 'threads'"});
   expect_words(refusal(of("self?threads")), {"expected key=value"});
   expect_words(refusal(of("tpu:self")), {"unknown device 'tpu'"});
-  expect_words(refusal(of("cpu:self,cpu:inproc")), {"two parts serve the same device"});
-  expect_words(refusal(of("a b")), {"'a b' is not a backend's name"});
+  expect_words(refusal(of("cpu:self,cpu:inproc")), {"self and inproc serve the same device; name one backend"});
+  expect_words(refusal(of("a b")), {"'a b' is not a valid name"});
 }
 
 TEST_F(WrongUseTest, EnvironmentChoosesTheBackend) {

@@ -83,7 +83,7 @@ class HostsTest : public testing::TestWithParam<std::string> {
     rank(victim).tell(its_work);
     const auto start = Clock::now();
     cut();
-    expect_all(rest, lost(victim, "nothing was heard from it for 2 s; is it stopped, or its network down?"));
+    expect_all(rest, lost(victim, "no heartbeat from it for 2 s; it may be suspended, or its network down"));
     const double told = seconds_since(start);
     EXPECT_LT(told, kCutLimit);
     const std::string own = rank(victim).hear();
@@ -168,7 +168,7 @@ TEST_P(HostsTest, TheHostOfTheStoreIsCutOff) {
   }
   const std::string beside = rank(0).hear();  // hears from the store that the others are gone
   EXPECT_TRUE(beside.starts_with("error 5 ")) << beside;
-  EXPECT_NE(beside.find("nothing was heard from it for 2 s"), std::string::npos) << beside;
+  EXPECT_NE(beside.find("no heartbeat from it for 2 s"), std::string::npos) << beside;
   EXPECT_LT(seconds_since(start), kCutLimit);
   quit({0, 1, 2, 3});
 }

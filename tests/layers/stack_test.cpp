@@ -16,8 +16,11 @@ TEST(LayersTest, DistinguishesLayersFromBackends) {
   EXPECT_TRUE(contains(text, "trace is a layer, not a backend: name it in BACKPLANE_LAYERS")) << text;
   text = refusal("validate,inproc");
   EXPECT_TRUE(contains(text, "inproc is a backend, not a layer: BACKPLANE_LAYERS takes layers")) << text;
-  EXPECT_TRUE(contains(refusal("validat"), "Did you mean 'validate'?"));
-  EXPECT_TRUE(contains(refusal("cpu:trace"), "a layer stands around every device's backend"));
+  text = refusal("validat");
+  EXPECT_TRUE(contains(text, "unknown layer 'validat'. Did you mean 'validate'?")) << text;
+  EXPECT_FALSE(contains(text, "inproc")) << "backends are listed: " << text;
+  EXPECT_TRUE(
+      contains(refusal("cpu:trace"), "a layer wraps the backends of all devices; write 'trace' without a device"));
   EXPECT_TRUE(contains(refusal("trace?file"), "expected key=value"));
 }
 

@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Gloo, HostileTest, testing::Values("gloo"));
 INSTANTIATE_TEST_SUITE_P(Shm, HostileTest, testing::Values("shm"));
 #endif
 
-TEST_P(HostileTest, StrangersAtEveryPortDisturbNoOperation) {
+TEST_P(HostileTest, UnknownClientsAtEveryPortDisturbNoOperation) {
   Job job(GetParam(), kWorld);
   job.init();
   const std::vector<int> all = job.others({});

@@ -122,11 +122,11 @@ double kill_in_init(const std::string& backend, int world, int victim) {
   return took;
 }
 
-TEST_P(LivenessTest, WhoMeetsInAFileIsNamedToo) {
+TEST_P(LivenessTest, KilledRanksOfAFileStoreAreNamed) {
   for (const Moment& moment : kMoments) kill_at(GetParam(), moment, 3, 1, Host::kFile);
 }
 
-TEST_P(LivenessTest, WhoLeavesAFileInPeaceEndsNothing) {
+TEST_P(LivenessTest, LeavingAFileStoreEndsNothing) {
   Job job(GetParam(), 3, Host::kFile);
   job.init();
   EXPECT_EQ(job[2].ask("leave"), "ok");
@@ -142,7 +142,7 @@ TEST_P(LivenessTest, WhoLeavesAFileInPeaceEndsNothing) {
   job.quit({0});
 }
 
-TEST_P(LivenessTest, WhoeverIsKilledIsNamedByAll) {
+TEST_P(LivenessTest, KilledRanksAreNamedByAll) {
   std::mt19937 random(7);
   double longest = 0;
   int named = 0;
@@ -165,7 +165,7 @@ TEST_P(LivenessTest, AStoppedRankIsNamed) {
   Job job(GetParam(), 3, Host::kLauncher, {{"BACKPLANE_HEARTBEAT_LIMIT", "2s"}});
   job.init();
   const std::string expected =
-      lost(job.name(1), 1, "nothing was heard from it for 2 s; is it stopped, or its network down?");
+      lost(job.name(1), 1, "no heartbeat from it for 2 s; it may be suspended, or its network down");
   job.tell({0, 2}, "all_reduce");
   const auto start = Clock::now();
   job[1].signal(SIGSTOP);
@@ -187,7 +187,7 @@ TEST_P(LivenessTest, AStoppedServerIsNamed) {
   job.tell({1, 2}, "all_reduce");
   job[0].signal(SIGSTOP);
   expect_all(job.hear({1, 2}),
-             lost(job.name(0), 0, "nothing was heard from it for 2 s; is it stopped, or its network down?"));
+             lost(job.name(0), 0, "no heartbeat from it for 2 s; it may be suspended, or its network down"));
   job[0].kill();
   job.quit({1, 2});
 }
@@ -218,7 +218,7 @@ TEST_P(LivenessTest, TheLossOfTheStoreIsNamed) {
   job.quit({0, 1, 2});
 }
 
-TEST_P(LivenessTest, WhoLeavesInPeaceEndsNothing) {
+TEST_P(LivenessTest, LeavingEndsNothing) {
   Job job(GetParam(), 4);
   job.init();
   expect_all(job.ask({0, 1, 2, 3}, "all_reduce"), "sum 4");
@@ -234,7 +234,7 @@ TEST_P(LivenessTest, WhoLeavesInPeaceEndsNothing) {
   job.quit({0, 1});
 }
 
-TEST_P(LivenessTest, WhoVanishesIsLost) {
+TEST_P(LivenessTest, VanishedRanksAreLost) {
   Job job(GetParam(), 3);
   job.init();
   job[2].tell("vanish");  // code 0, but without a word

@@ -19,7 +19,7 @@ class MembershipTableTest : public testing::Test {
   }};
 };
 
-TEST_F(MembershipTableTest, ALossIsToldToItsScope) {
+TEST_F(MembershipTableTest, NotifiesTheScopeOfALoss) {
   EXPECT_TRUE(members_.enroll(1, "a", 0, "host, pid 1"));
   EXPECT_TRUE(members_.enroll(2, "a", 1, "host, pid 2"));
   EXPECT_TRUE(members_.enroll(3, "b", 0, "host, pid 3"));
@@ -28,23 +28,23 @@ TEST_F(MembershipTableTest, ALossIsToldToItsScope) {
   const std::vector<std::string> news = {"a: rank 1 (host, pid 2) is lost: its process ended"};
   EXPECT_EQ(told(1), news);
   EXPECT_EQ(told(3), std::vector<std::string>());
-  EXPECT_EQ(members_.fates("a"), (Fates{{1, Fate::kLost}}));
+  EXPECT_EQ(members_.absences("a"), (Absences{{1, Absence::kLost}}));
   EXPECT_TRUE(members_.enroll(4, "a", 2, "host, pid 4"));
   EXPECT_EQ(told(4), news);                                 // who comes later is told, too
   EXPECT_FALSE(members_.enroll(5, "a", 1, "host, pid 5"));  // who was given up stays so
 }
 
-TEST_F(MembershipTableTest, WhoDepartsIsNotLost) {
+TEST_F(MembershipTableTest, LeavingIsNoLoss) {
   members_.enroll(1, "a", 0, "one");
   members_.enroll(2, "a", 1, "two");
   members_.withdraw(2, "a", 1);
   members_.lose(2, "its process ended");
   members_.forget(2);
   EXPECT_EQ(told(1), std::vector<std::string>());
-  EXPECT_EQ(members_.fates("a"), (Fates{{1, Fate::kDeparted}}));
+  EXPECT_EQ(members_.absences("a"), (Absences{{1, Absence::kLeft}}));
   EXPECT_TRUE(members_.enroll(3, "a", 1, "three"));  // and may come back
   EXPECT_TRUE(members_.holds(3));
-  members_.goodbye(3);
+  members_.leave(3);
   EXPECT_FALSE(members_.holds(3));
   members_.lose(3, "its process ended");
   EXPECT_EQ(told(1), std::vector<std::string>());
@@ -54,9 +54,9 @@ TEST_F(MembershipTableTest, TheFirstHolderOfARankCounts) {
   EXPECT_TRUE(members_.enroll(1, "a", 0, "one"));
   EXPECT_FALSE(members_.enroll(2, "a", 0, "two"));
   members_.lose(2, "its process ended");
-  EXPECT_EQ(members_.fates("a"), Fates());
+  EXPECT_EQ(members_.absences("a"), Absences());
   members_.withdraw(2, "a", 0);
-  EXPECT_EQ(members_.fates("a"), Fates());
+  EXPECT_EQ(members_.absences("a"), Absences());
   EXPECT_TRUE(members_.holds(1));
 }
 
@@ -69,11 +69,11 @@ TEST_F(MembershipTableTest, OneClientMayHoldSeveralRanks) {
                                                "a: rank 2 (one) is lost: its process ended"}));
 }
 
-TEST_F(MembershipTableTest, NothingIsKeptOfThoseWhoDeparted) {
+TEST_F(MembershipTableTest, ErasesMembersThatLeft) {
   for (ClientId client = 1; client <= 3; ++client) members_.enroll(client, "a", static_cast<int32_t>(client), "x");
   for (ClientId client = 1; client <= 3; ++client) members_.withdraw(client, "a", static_cast<int32_t>(client));
   EXPECT_EQ(members_.entries(), 0U);
-  EXPECT_EQ(members_.fates("a"), Fates());
+  EXPECT_EQ(members_.absences("a"), Absences());
   members_.enroll(4, "b", -1, "a watcher");
   members_.forget(4);
   members_.forget(4);
@@ -82,8 +82,8 @@ TEST_F(MembershipTableTest, NothingIsKeptOfThoseWhoDeparted) {
 }
 
 TEST_F(MembershipTableTest, LimitsHold) {
-  EXPECT_ERROR(BP_INVALID, "a scope of 5000 bytes", members_.enroll(1, std::string(5000, 's'), 0, "x"));
-  EXPECT_ERROR(BP_INVALID, "an identity of 600 bytes", members_.enroll(1, "a", 0, std::string(600, 'x')));
+  EXPECT_ERROR(BP_INVALID, "the scope has 5000 bytes", members_.enroll(1, std::string(5000, 's'), 0, "x"));
+  EXPECT_ERROR(BP_INVALID, "the identity has 600 bytes", members_.enroll(1, "a", 0, std::string(600, 'x')));
   EXPECT_ERROR(BP_INVALID, "not printable", members_.enroll(1, "a", 0, "two\nlines"));
   EXPECT_ERROR(BP_INVALID, "rank -2", members_.enroll(1, "a", -2, "x"));
   members_.enroll(1, "a", 0, std::string(kMaxIdentitySize, 'x'));

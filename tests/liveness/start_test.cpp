@@ -81,7 +81,7 @@ TEST(StartTest, AbortDuringShrinkDoesNotEndIt) {
   });
 }
 
-TEST(StartTest, ShrinkNamesWhoDoesNotCome) {
+TEST(StartTest, ShrinkNamesMissingRanks) {
   const Store store = Store::inproc();
   std::promise<void> over;
   std::shared_future<void> told = over.get_future().share();

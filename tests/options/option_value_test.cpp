@@ -55,7 +55,7 @@ TEST(OptionValueTest, FloatsAndChoicesAreTakenAsTheyAre) {
   }
 }
 
-TEST(OptionValueTest, WrongValuesAreSaidPlainly) {
+TEST(OptionValueTest, ErrorsOfValues) {
   const auto problem = [](uint32_t type, const char* value) {
     return read_option(option(type, "k", "", 1, 64), value).problem;
   };
@@ -68,6 +68,8 @@ TEST(OptionValueTest, WrongValuesAreSaidPlainly) {
   EXPECT_EQ(problem(BP_OPTION_ENUM, "star"), "is not one of ring|tree");
   EXPECT_EQ(problem(BP_OPTION_DURATION, "5 parsecs"), "is not a duration such as 250ms, 5s or 2m");
   EXPECT_EQ(problem(BP_OPTION_DURATION, "1h"), "is not between 1e-09 s and 6.4e-08 s");
+  EXPECT_EQ(problem(BP_OPTION_DURATION, "20"),
+            "is not between 1e-09 s and 6.4e-08 s; a number without a unit is seconds: write 20ms or 20us");
   EXPECT_EQ(problem(BP_OPTION_BYTES, "1T"), "is not a size such as 4096, 64K or 1M");
   EXPECT_EQ(problem(BP_OPTION_BYTES, "1e19"), "is too large");
   EXPECT_EQ(problem(BP_OPTION_BYTES, "1K"), "is not between 1 and 64");
@@ -108,13 +110,14 @@ TEST_F(CompleteOptionsTest, DefaultsAreFilledInInTheOrderOfTheSchema) {
 TEST_F(CompleteOptionsTest, Refusals) {
   EXPECT_EQ(refusal({{"secret", "7"}, {"thread", "3"}}),
             "acme has no option 'thread'. Did you mean 'threads'? It has: threads, iface, secret.");
-  EXPECT_EQ(refusal({{"secret", "7"}, {"threads", "3"}, {"threads", "4"}}), "option 'threads' of acme is given twice");
+  EXPECT_EQ(refusal({{"secret", "7"}, {"threads", "3"}, {"threads", "4"}}),
+            "option 'threads' of acme is given twice; keep one");
   EXPECT_EQ(refusal({}), "acme needs the option 'secret': help");
   EXPECT_EQ(refusal({{"secret", "7"}, {"threads", "0"}}), "option 'threads' of acme: '0' is not between 1 and 64");
   EXPECT_EQ(refusal({{"secret", "hunter2"}}), "option 'secret' of acme: the value is not a whole number");
 }
 
-TEST(NearestTest, FindsMisspeltNamesAndNothingElse) {
+TEST(NearestTest, FindsOnlyMisspeltNames) {
   const std::vector<std::string> names = {"gloo", "zmq", "inproc"};
   EXPECT_EQ(nearest("glo", names), "gloo");
   EXPECT_EQ(nearest("golo", names), "gloo");

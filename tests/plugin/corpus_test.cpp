@@ -76,7 +76,8 @@ const Made kMade[] = {
     {{"big_endian", "it is a big-endian file", "build it for this machine"},
      [](Image& i) { i.header().e_ident[EI_DATA] = ELFDATA2MSB; }},
     {{"fixed_executable", "it is an executable", "move or rename it"}, [](Image& i) { i.header().e_type = ET_EXEC; }},
-    {{"note_magic", "its note has the magic number", "its author"}, [](Image& i) { i.note().magic = 7; }},
+    {{"note_magic", "its note has the magic number", "remove or update this plugin"},
+     [](Image& i) { i.note().magic = 7; }},
     {{"abi_too_old", "it is built for ABI 0.0, this core has ABI 1.", "build it with the headers of this core"},
      [](Image& i) { i.note().abi_major = 0; }},
     {{"abi_too_new", "it is built for ABI 2.0, this core has ABI 1.", "use a newer Backplane"},
@@ -86,11 +87,12 @@ const Made kMade[] = {
     {{"needs_extension", "it needs the extension acme.onesided/1, which this core does not have",
       "use a newer Backplane"},
      [](Image& i) { std::strcpy(i.note().needs, "backplane.reduce/1 acme.onesided/1"); }},
-    {{"needs_malformed", "the extensions that it needs are not well-formed", "its author"},
+    {{"needs_malformed", "the extensions that it needs are not well-formed", "remove or update this plugin"},
      [](Image& i) { std::strcpy(i.note().needs, "backplane.reduce/1  backplane.rpc/1"); }},
-    {{"needs_unterminated", "the list of extensions in its note is not terminated", "its author"},
+    {{"needs_unterminated", "the list of extensions in its note is not terminated", "remove or update this plugin"},
      [](Image& i) { std::memset(i.note().needs, 'a', sizeof i.note().needs); }},
-    {{"bad_id", "'Sound', which is not a valid id", "its author"}, [](Image& i) { i.backend().id[0] = 'S'; }},
+    {{"bad_id", "'Sound', which is not a valid id", "remove or update this plugin"},
+     [](Image& i) { i.backend().id[0] = 'S'; }},
 };
 
 // The rest of that kind.
@@ -99,22 +101,22 @@ const Case kRejected[] = {
     {"fifo", "it is a FIFO", "move or rename it"},
     {"executable", "it is a position-independent executable", "move or rename it"},
     {"no_note", "it has no .note.backplane note", "move or rename it"},
-    {"duplicate_note", "it has 2 .note.backplane notes", "its author"},
+    {"duplicate_note", "it has 2 .note.backplane notes", "remove or update this plugin"},
 };
 
 // Bad once it is loaded, which happens in a child.
 const Case kBrokenCode[] = {
     {"missing_library", "libbackplane_test_missing.so: cannot open shared object file", "install what is missing"},
     {"unresolved", "undefined symbol: backplane_test_symbol_that_nobody_defines", "install what is missing"},
-    {"note_disagrees", "its note says", "its author"},
-    {"no_entry", "it does not export bp_plugin_v1", "its author"},
-    {"null_table", "its table of backends is NULL", "its author"},
-    {"bad_magic", "its bp_plugin_v1 has the magic number 0x00001234", "its author"},
-    {"null_function", "has no init function", "its author"},
-    {"crashes", "crashed with SIGSEGV", "its author"},
-    {"exits", "ended the process with exit code 0", "its author"},
-    {"hangs", "did not answer within", "its author"},
-    {"throws", "crashed with SIGABRT", "its author"},
+    {"note_disagrees", "its note says", "remove or update this plugin"},
+    {"no_entry", "it does not export bp_plugin_v1", "remove or update this plugin"},
+    {"null_table", "its table of backends is NULL", "remove or update this plugin"},
+    {"bad_magic", "its bp_plugin_v1 has the magic number 0x00001234", "remove or update this plugin"},
+    {"null_function", "has no init function", "remove or update this plugin"},
+    {"crashes", "crashed with SIGSEGV", "remove or update this plugin"},
+    {"exits", "ended the process with exit code 0", "remove or update this plugin"},
+    {"hangs", "did not answer within", "remove or update this plugin"},
+    {"throws", "crashed with SIGABRT", "remove or update this plugin"},
 };
 
 std::string replaced(std::string text, const std::string& what) {

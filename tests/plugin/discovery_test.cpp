@@ -102,7 +102,7 @@ TEST(Discovery, AFileNamedAfterTheBackendComesBeforeOthers) {
   EXPECT_EQ(found.files[0].backends.at(1).state, BackendState::kAvailable);
 }
 
-TEST(Discovery, SaysWhyNothingWasFound) {
+TEST(Discovery, ReportsWhyNothingWasFound) {
   const test::TempDirectory temp;
   const auto path = path_of({temp.path().string(), temp.file("none")});
   EXPECT_EQ(why_not_found(path, "good", BP_INVALID), "no plugin for backend 'good'; looked in " + temp.path().string() +
@@ -135,7 +135,7 @@ TEST(Discovery, AllowsAndDeniesById) {
   const Scan found = scan(path);
   EXPECT_EQ(found.files[0].backends.at(0).state, BackendState::kAvailable);
   EXPECT_EQ(found.files[0].backends.at(1).state, BackendState::kDenied);
-  EXPECT_EQ(found.files[0].backends[1].reason, "denied by BACKPLANE_PLUGINS_DENY");
+  EXPECT_EQ(found.files[0].backends[1].reason, "denied by BACKPLANE_PLUGINS_DENY; remove it from that list");
   EXPECT_TRUE(contains(why_not_found(path, "second", BP_UNSUPPORTED), "denied by"));
   path.policy.allow = {"other"};
   EXPECT_TRUE(contains(why_not_found(path, "good", BP_UNSUPPORTED), "not named in BACKPLANE_PLUGINS_ALLOW"));

@@ -163,20 +163,21 @@ TEST(ElfFile, RejectsEachMalformedFileWithItsOwnReason) {
   }
 }
 
-TEST(ElfFile, RejectsWhatTheFixturesLackOrHaveTwice) {
+TEST(ElfFile, RejectsMissingAndRepeatedParts) {
   EXPECT_TRUE(test::contains(reason(Image("no_note").bytes), "it has no .note.backplane note"));
   EXPECT_TRUE(test::contains(reason(Image("duplicate_note").bytes), "it has 2 .note.backplane notes"));
   const Bytes program = test::read_file(test::fixture("plugin_test_executable"));
   EXPECT_TRUE(test::contains(reason(program), "position-independent executable"));
   Image twice("two");
   std::strcpy((&twice.backend())[1].id, "good");
-  EXPECT_TRUE(test::contains(reason(twice.bytes), "its note names backend 'good' twice; remove it"));
+  EXPECT_TRUE(test::contains(reason(twice.bytes), "its note names backend 'good' twice; remove or update"));
 }
 
 TEST(ElfFile, RejectsANoteShorterThanItsHeader) {
   const Bytes description(20);
   const Error error = test::error_of([&description] { parse_note(description); });
-  EXPECT_TRUE(test::contains(error.what(), "its note is 20 bytes long, shorter than the header of 104; remove it"));
+  EXPECT_TRUE(
+      test::contains(error.what(), "its note is 20 bytes long, shorter than the header of 104; remove or update"));
 }
 
 TEST(ElfFile, RejectsEveryTruncation) {

@@ -47,7 +47,7 @@ TEST_F(HostReduce, ReducesAllAtOnce) {
   EXPECT_EQ(data[2], (std::vector<int32_t>{25, -6, 80}));
 }
 
-TEST_F(HostReduce, RefusesWhatDoesNotGoTogether) {
+TEST_F(HostReduce, RefusesInvalidCombinations) {
   uint8_t data[16] = {};
   const uint8_t factor[16] = {};
   EXPECT_EQ(api_->combine(BP_F32, BP_BXOR, data, data, data, 1), BP_INVALID);

@@ -74,7 +74,7 @@ TEST(Loader, AcceptsALargerStruct) {
   EXPECT_EQ(plugin->struct_size, sizeof(bp_plugin) + 64);
 }
 
-TEST(Loader, KeepsTheWordsOfTheDynamicLoader) {
+TEST(Loader, ReportsTheTextOfTheDynamicLoader) {
   const std::string text = failure("unresolved", BP_UNSUPPORTED);
   EXPECT_TRUE(contains(text, "it cannot be loaded: ")) << text;
   EXPECT_TRUE(contains(text, "undefined symbol: backplane_test_symbol_that_nobody_defines")) << text;
@@ -105,7 +105,7 @@ TEST(Loader, RefusesABrokenEntry) {
   EXPECT_EQ(failure("null_init", BP_INTERNAL), "backend 'good' has no init function");
 }
 
-TEST(Loader, RefusesACodeThatDisagreesWithItsNote) {
+TEST(Loader, RefusesAPluginThatDisagreesWithItsNote) {
   EXPECT_EQ(failure("other_version", BP_INTERNAL), "its note says backend 'good' has version 1.0, its code says 1.1");
   EXPECT_EQ(failure("other_kinds", BP_INTERNAL), "its note says backend 'good' has kinds 1, its code says 2");
   EXPECT_EQ(failure("other_flags", BP_INTERNAL), "its note says backend 'good' has flags 1, its code says 0");
@@ -124,9 +124,9 @@ TEST(Loader, RefusesAFileThatChangedAfterTheCheck) {
   const auto path = temp.copy("good", "backplane_good.so");
   const Note note = read_plugin_file(path, false);
   std::filesystem::rename(temp.copy("two", "other"), path);
-  EXPECT_TRUE(contains(test::error_of([&] { load(path, note); }).what(), "changed after it had been checked"));
+  EXPECT_TRUE(contains(test::error_of([&] { load(path, note); }).what(), "changed after it was checked"));
   std::filesystem::remove(path);
-  EXPECT_TRUE(contains(test::error_of([&] { load(path, note); }).what(), "changed after it had been checked"));
+  EXPECT_TRUE(contains(test::error_of([&] { load(path, note); }).what(), "changed after it was checked"));
 }
 
 TEST(Loader, RefusesAFileThatReplacesALoadedOne) {

@@ -30,14 +30,14 @@ TEST(PluginFile, ReadsAPluginAndRemembersWhichFileItWas) {
   EXPECT_EQ(identify(temp.file("missing")), std::nullopt);
 }
 
-TEST(PluginFile, OpensNothingButRegularFiles) {
+TEST(PluginFile, OpensOnlyRegularFiles) {
   const test::TempDirectory temp;
   ASSERT_EQ(::mkfifo(temp.file("fifo").c_str(), 0600), 0);
   EXPECT_EQ(file_reason(temp.file("fifo")), "it is a FIFO, not a regular file" + kMove);
   EXPECT_EQ(file_reason(temp.directory("directory")), "it is a directory" + kMove);
   EXPECT_EQ(file_reason("/dev/null"), "it is a device, not a regular file" + kMove);
   EXPECT_EQ(file_reason(temp.file("missing")), "it cannot be examined: No such file or directory");
-  EXPECT_EQ(file_reason(temp.write("empty", {})), "it is empty; copy it here again, or build it anew");
+  EXPECT_EQ(file_reason(temp.write("empty", {})), "it is empty; copy it here again, or rebuild it");
 
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -48,7 +48,7 @@ TEST(PluginFile, OpensNothingButRegularFiles) {
   ::close(fd);
 }
 
-TEST(PluginFile, RefusesWhatOthersCanWrite) {
+TEST(PluginFile, RefusesFilesWritableByOthers) {
   const test::TempDirectory temp;
   const auto path = temp.copy("good", "plugin");
   ::chmod(path.c_str(), 0664);
@@ -72,7 +72,7 @@ TEST(PluginFile, AsksOnlyAboutTheFilesOwnDirectory) {
   EXPECT_EQ(read_plugin_file(path, false).backends.size(), 1U);
 }
 
-TEST(PluginFile, RefusesWhatStrangersOwn) {
+TEST(PluginFile, RefusesFilesOfOtherUsers) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
   const test::TempDirectory temp;
   const auto path = temp.copy("good", "plugin");
@@ -83,7 +83,7 @@ TEST(PluginFile, RefusesWhatStrangersOwn) {
   EXPECT_TRUE(test::contains(file_reason(path), "its directory " + temp.path().string() + " belongs to user 12345"));
 }
 
-TEST(PluginFile, LooksBehindLinks) {
+TEST(PluginFile, FollowsLinks) {
   const test::TempDirectory temp;
   temp.directory("open");
   temp.directory("own");

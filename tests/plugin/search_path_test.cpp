@@ -80,8 +80,8 @@ TEST(SearchPath, ReadsThePolicy) {
   const Policy policy = search_path(false).policy;
   EXPECT_TRUE(policy.allow_unsafe);
   EXPECT_EQ(policy.objection("tcp"), "");
-  EXPECT_EQ(policy.objection("shm"), "denied by BACKPLANE_PLUGINS_DENY");
-  EXPECT_EQ(policy.objection("gloo"), "not named in BACKPLANE_PLUGINS_ALLOW");
+  EXPECT_EQ(policy.objection("shm"), "denied by BACKPLANE_PLUGINS_DENY; remove it from that list");
+  EXPECT_EQ(policy.objection("gloo"), "not named in BACKPLANE_PLUGINS_ALLOW; add it to the list or unset the variable");
   EXPECT_EQ(Policy{}.objection("gloo"), "");
 }
 

@@ -175,7 +175,7 @@ TEST(BackendTypeTest, AnUnsoundDescriptorIsRefused) {
             "the version or summary of backend 'unsound' is NULL or not printable UTF-8");
   EXPECT_EQ(refusal([](bp_backend& b) { b.version = "1.0-very-long-indeed-2026"; }),
             "the version of backend 'unsound' is longer than 23 bytes");
-  EXPECT_EQ(refusal([](bp_backend& b) { b.kinds = 0; }), "backend 'unsound' is of no kind");
+  EXPECT_EQ(refusal([](bp_backend& b) { b.kinds = 0; }), "backend 'unsound' has no kind");
   EXPECT_EQ(refusal([](bp_backend& b) { b.init = nullptr; }), "backend 'unsound' has no init function");
   EXPECT_EQ(refusal([](bp_backend& b) { b.destroy_options = [](const bp_backend*, bp_options*) {}; }),
             "backend 'unsound' has only one of construct_options and destroy_options");

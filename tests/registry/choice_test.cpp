@@ -23,7 +23,7 @@ namespace {
 
 struct View {
   std::vector<Candidate> candidates;
-  std::string place = "here";
+  std::string domain = "here";
   std::string tuning = {};
 };
 
@@ -36,7 +36,7 @@ std::vector<std::string> told(const std::vector<View>& views) {
     threads.emplace_back([rank, &views, &store, &result] {
       try {
         const Choice choice = agree_on_backend(*store, static_cast<int32_t>(rank), static_cast<int32_t>(views.size()),
-                                               views[rank].candidates, views[rank].place, views[rank].tuning,
+                                               views[rank].candidates, views[rank].domain, views[rank].tuning,
                                                Deadline::after(INT64_C(20'000'000'000)));
         result[rank] = choice.reason;
       } catch (const Error& e) {
@@ -67,23 +67,23 @@ TEST(ChoiceTest, OneRankCannotUseIt) {
   EXPECT_EQ(told({{kAll}, {kAll}, other})[0], "gloo: 3 ranks, all of which can use it; not shm: rank 2: mount /proc");
 }
 
-TEST(ChoiceTest, NothingForAll) {
+TEST(ChoiceTest, FailsIfNoBackendSuitsAll) {
   EXPECT_EQ(told({{{{"gloo", ""}}}, {{{"zmq", ""}}}})[0].substr(0, 52),
             fmt::format("{} auto found no backend that all 2 ranks can use; not", BP_UNSUPPORTED).substr(0, 52));
 }
 
 // Memory of devices is served by whatever all ranks can use, each on a device of its own, on one host.
 TEST(ChoiceTest, DevicesBesideTheHost) {
-  const auto on = [](const std::string& device, const std::string& place = "here") {
-    return View{{{"gloo", ""}, {"nccl", "", true, device}}, place};
+  const auto on = [](const std::string& device, const std::string& domain = "here") {
+    return View{{{"gloo", ""}, {"nccl", "", true, device}}, domain};
   };
   View remarkable = on("0");
   remarkable.candidates[1].remark = "no peer access";
   View other = remarkable;
   other.candidates[1].device = "1";
   EXPECT_EQ(told({remarkable, other})[0],
-            "gloo: 2 ranks, all of which can use it; nccl for memory of devices (no peer access)");
-  EXPECT_EQ(told({on("0"), on("1")})[0], "gloo: 2 ranks, all of which can use it; nccl for memory of devices");
+            "gloo: 2 ranks, all of which can use it; nccl for device memory (no peer access)");
+  EXPECT_EQ(told({on("0"), on("1")})[0], "gloo: 2 ranks, all of which can use it; nccl for device memory");
   EXPECT_EQ(told({on("0"), on("0", "there")})[0], "gloo: 2 ranks, all of which can use it") << "two hosts";
   EXPECT_EQ(told({on("0"), on("0")})[0], "gloo: 2 ranks, all of which can use it") << "one device for two";
   const View none = {{{"gloo", ""}, {"nccl", "no device was named for this rank"}}, "here"};
@@ -96,7 +96,7 @@ constexpr const char* kTuning = R"({"format": "backplane-tuning/1", "measured": 
   {"ranks": 2, "operation": "all_reduce", "bytes": 4, "us": {"shm": 1.6, "gloo": 180, "zmq": 95.4}},
   {"ranks": 8, "operation": "all_reduce", "bytes": 4, "us": {"shm": 5, "zmq": 4.9}}]})";
 
-TEST(ChoiceTest, SaysWhatWasMeasured) {
+TEST(ChoiceTest, ReportsMeasurements) {
   const View tuned = {kAll, "here", kTuning};
   EXPECT_EQ(told({tuned, {kAll}, {kAll}})[0],
             "shm: 3 ranks on one host; measured with 2 ranks 1.6 us at 4 B, gloo 180, zmq 95; "
@@ -126,7 +126,7 @@ TEST(ChoiceTest, OnlyWhatIsClearlyFasterIsPreferred) {
 }
 
 // Sizes at which another is faster by half and more.
-TEST(ChoiceTest, OthersServeWhatTheyAreBetterAt) {
+TEST(ChoiceTest, FasterBackendsServeTheirOperations) {
   const View tuned = {kAll, "here", R"({"format": "backplane-tuning/1", "measured": [
     {"ranks": 2, "operation": "all_reduce", "bytes": 4, "us": {"shm": 1, "gloo": 50, "zmq": 60}},
     {"ranks": 2, "operation": "all_reduce", "bytes": 1024, "us": {"shm": 90, "gloo": 50, "zmq": 60}},
@@ -183,7 +183,7 @@ TEST(ChoiceTest, NoTableAtAll) {
 }
 
 // A table that is there but cannot be opened is no mistake in its text.
-TEST(ChoiceTest, ATableThatCannotBeOpenedIsSaid) {
+TEST(ChoiceTest, AnUnreadableTableIsReported) {
   const test::ScopedDirectory directory;
   const std::string path = (directory.path() / "tuning").string();
   const std::string table = R"({"format": "backplane-tuning/1", "measured": []})";
@@ -238,13 +238,13 @@ TEST(ChoiceTest, CandidatesJoinProcesses) {
 }
 
 // Ranks of one boot of one host and one user.
-TEST(ChoiceTest, APlaceIsABootOfAHostAndAUser) {
+TEST(ChoiceTest, AMemoryDomainIsABootOfAHostAndAUser) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   ASSERT_FALSE(boot.empty());
-  const std::string place = shared_place();
-  EXPECT_TRUE(place.starts_with(boot + " ")) << place;
-  EXPECT_TRUE(place.ends_with(fmt::format(" {}", ::geteuid()))) << place;
+  const std::string domain = memory_domain();
+  EXPECT_TRUE(domain.starts_with(boot + " ")) << domain;
+  EXPECT_TRUE(domain.ends_with(fmt::format(" {}", ::geteuid()))) << domain;
 }
 
 // A probe hears for how many ranks the choice is made, and nothing where there is none to make.

@@ -103,7 +103,7 @@ TEST_F(ParityTest, TensorPipesOptionsReachItsAgent) {
   const auto given_twice = [] { options_of("TENSORPIPE", {{"_transports", "uv"}, {"transports", "shm"}}); };
   std::string text;
   EXPECT_EQ(failure_of(given_twice, &text), Status::kInvalid);
-  EXPECT_EQ(text, "option 'transports' of tensorpipe is given twice");
+  EXPECT_EQ(text, "option 'transports' of tensorpipe is given twice; keep one");
   const auto misspelt = [] { options_of("TENSORPIPE", {{"device_map", "you:0=0"}}); };
   EXPECT_EQ(failure_of(misspelt, &text), Status::kInvalid);
   EXPECT_NE(text.find("Did you mean 'device_maps'?"), std::string::npos) << text;

@@ -37,25 +37,26 @@ TEST(SelectionTest, Devices) {
   EXPECT_TRUE(parts[1].options.empty());
 }
 
-TEST(SelectionTest, WhatIsWrongIsSaid) {
-  constexpr const char* kNoName = "'' is not a backend's name (letters, digits, _ and -, at most 32)";
+TEST(SelectionTest, ErrorsNameTheWrongPart) {
+  constexpr const char* kNoName = "'' is not a valid name; use 1 to 32 letters, digits, _ and -";
   constexpr const char* kNoPair = "expected key=value after '?' or '&', found ";
-  constexpr const char* kTwice = "two parts serve the same device";
-  constexpr const char* kNoDigits = "% is not followed by two hexadecimal digits";
+  constexpr const char* kNoDigits = "% is not followed by two hexadecimal digits; write %25 for a % sign";
   const std::pair<const char*, std::string> cases[] = {
       {"", kNoName},
       {",", kNoName},
       {"gloo,", kNoName},
       {"cpu:", kNoName},
-      {"gloo,zmq", kTwice},
-      {"cpu:gloo,cpu:zmq", kTwice},
+      {"gloo,zmq", "gloo and zmq serve the same device; name one backend, or one for each device: cpu:gloo,cuda:zmq"},
+      {"cpu:gloo,cpu:zmq",
+       "gloo and zmq serve the same device; name one backend, or one for each device: cpu:gloo,cuda:zmq"},
+      {"gloo:threads=2", "unknown device 'gloo'; options follow a '?': write 'gloo?threads=2'"},
       {":gloo", "unknown device ''; use cpu or cuda"},
       {"gloo?", kNoPair + std::string("''")},
       {"gloo?=1", kNoPair + std::string("'=1'")},
       {"gloo?a=1&", kNoPair + std::string("''")},
       {"gloo?a=%2", kNoDigits},
       {"gloo?a=%zz", kNoDigits},
-      {"../gloo", "'../gloo' is not a backend's name (letters, digits, _ and -, at most 32)"}};
+      {"../gloo", "'../gloo' is not a valid name; use 1 to 32 letters, digits, _ and -"}};
   for (const auto& [text, expected] : cases) {
     try {
       parse_selection(text);
@@ -67,7 +68,7 @@ TEST(SelectionTest, WhatIsWrongIsSaid) {
   }
 }
 
-TEST(SelectionTest, ErrorsAreTextWhateverWasTyped) {
+TEST(SelectionTest, ErrorsArePrintable) {
   for (const char* text : {"\xff\n", "gloo?\xff", "\xff:gloo", "gloo?a\xff=%2"}) {
     try {
       parse_selection(text);

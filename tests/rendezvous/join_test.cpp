@@ -28,7 +28,7 @@ std::future<Error> start_join(const std::shared_ptr<Store>& store, int32_t rank,
   });
 }
 
-TEST(Join, EndsWhenAllAreThere) {
+TEST(Join, EndsWhenAllRanksHaveJoined) {
   const auto store = make_inproc_store();
   std::vector<std::future<Error>> ranks;
   for (int32_t rank = 0; rank < 8; ++rank) ranks.push_back(start_join(store, rank, 8, soon()));
@@ -45,7 +45,7 @@ TEST(Join, NamesMissingRanks) {
     EXPECT_EQ(error.status(), BP_TIMEOUT);
     const std::string text = error.what();
     EXPECT_EQ(text.find("ranks 1 and 3 of 4 did not join within "), 0U) << text;
-    EXPECT_NE(text.find("(at the store of this process); look there"), std::string::npos) << text;
+    EXPECT_NE(text.find("(at the store of this process); look at their output"), std::string::npos) << text;
   }
 }
 
@@ -74,7 +74,7 @@ TEST(Join, TheSameProcessMayNotJoinTwice) {
   EXPECT_ERROR(BP_INVALID, "claimed by two", join(*store, 0, 1, who(0), soon()));
 }
 
-TEST(Join, BothSidesHearOfAnotherWorldSize) {
+TEST(Join, ReportsDifferentWorldSizesOnBothSides) {
   const auto store = make_inproc_store();
   auto first = start_join(store, 0, 4, soon());
   while (!store->check({"bp/join/world"}, soon())) std::this_thread::yield();
@@ -118,7 +118,7 @@ TEST(Join, AStaleFileIsNamed) {
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
   ASSERT_EQ(status, 0) << "the earlier run did not join";
   const auto store = make_file_store(path);
-  EXPECT_ERROR(BP_INVALID, "the first has ended, so that the file is of an earlier run: remove " + path,
+  EXPECT_ERROR(BP_INVALID, "the first has ended, so the file is from an earlier run; remove " + path,
                join(*store, 0, 1, process_identity(), soon()));
 }
 

@@ -107,8 +107,8 @@ TEST_F(RendezvousTest, BadInitMethodsAreExplained) {
   const auto expect = [](const std::string& method, const std::string& part) {
     EXPECT_ERROR(BP_INVALID, part, rendezvous(request(method, 0, 1)));
   };
-  expect("udp://x:1", "'udp://x:1' is none of env://, tcp://host:port[?rank=R&world_size=W] or file:///path");
-  expect("", "is none of env://");
+  expect("udp://x:1", "'udp://x:1' is not valid; use env://, tcp://host:port[?rank=R&world_size=W] or file:///path");
+  expect("", "is not valid; use env://");
   expect("tcp://localhost", "needs a host and a port");
   expect("tcp://:80", "needs a host and a port");
   expect("tcp://localhost:99999", "the port of init method");
@@ -198,14 +198,14 @@ TEST_F(RendezvousTest, ALauncherMayServe) {
 TEST_F(RendezvousTest, RankZeroNeedsAFreePort) {
   const auto server = make_tcp_store_server({});
   set_master(server->port());
-  EXPECT_ERROR(BP_RESOURCE, "choose another MASTER_PORT", rendezvous(request("env://", 0, 1)));
+  EXPECT_ERROR(BP_RESOURCE, "choose another port (MASTER_PORT", rendezvous(request("env://", 0, 1)));
 }
 
 TEST_F(RendezvousTest, AMissingHostIsATimeout) {
   set_master(free_port());
   RendezvousRequest late = request("env://", 1, 2);
   late.timeout_ns = 20'000'000;
-  EXPECT_ERROR(BP_TIMEOUT, "is rank 0 or the launcher running there?", rendezvous(late));
+  EXPECT_ERROR(BP_TIMEOUT, "look at the output of rank 0 or the launcher", rendezvous(late));
 }
 
 TEST_F(RendezvousTest, TorchrunsPortIsNotTouched) {

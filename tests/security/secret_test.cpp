@@ -52,14 +52,14 @@ class SecretTest : public testing::Test {
   Environment environment_;
 };
 
-TEST_F(SecretTest, ThereIsNoneUnlessNamed) {
+TEST_F(SecretTest, IsAbsentByDefault) {
   EXPECT_EQ(environment_secret(), nullptr);
   EXPECT_EQ(secret_variable(), "");
   environment_.set("BACKPLANE_SECRET_FILE", "");
   EXPECT_EQ(environment_secret(), nullptr);
 }
 
-TEST_F(SecretTest, OneNewlineAtTheEndDoesNotCount) {
+TEST_F(SecretTest, IgnoresOneNewlineAtTheEnd) {
   file(kWord);
   const auto bare = environment_secret();
   ASSERT_TRUE(bare);
@@ -72,7 +72,7 @@ TEST_F(SecretTest, OneNewlineAtTheEndDoesNotCount) {
 
 TEST_F(SecretTest, SizesFrom16To1024) {
   file(lines(std::string(15, 'x'), 1));
-  expect_refused("has 15 bytes; give it 16 to 1024");
+  expect_refused("has 15 bytes; use 16 to 1024");
   file("");
   expect_refused("has 0 bytes");
   file(std::string(16, 'x'));
@@ -85,7 +85,7 @@ TEST_F(SecretTest, SizesFrom16To1024) {
   expect_refused("has more than 1024 bytes");
 }
 
-TEST_F(SecretTest, OthersMayNotTouchTheFile) {
+TEST_F(SecretTest, RefusesFilesOpenToOthers) {
   for (const mode_t mode : {0640, 0604, 0620, 0601}) {
     file(kWord, mode);
     expect_refused("is open to other users");
@@ -98,7 +98,7 @@ TEST_F(SecretTest, AnotherUsersFileIsRefused) {
   expect_refused("belongs to user 1, this process to user 0");
 }
 
-TEST_F(SecretTest, WhatIsNoFileIsRefused) {
+TEST_F(SecretTest, RefusesOtherThanRegularFiles) {
   environment_.set("BACKPLANE_SECRET_FILE", directory_.path());
   expect_refused("is not a regular file");
   const std::string fifo = directory_.file("fifo");
@@ -124,19 +124,19 @@ TEST_F(SecretTest, ADescriptorMayBeReadByMany) {
   ::close(fd);
 }
 
-TEST_F(SecretTest, DescriptorsThatWillNotDo) {
+TEST_F(SecretTest, RefusesUnusableDescriptors) {
   environment_.set("BACKPLANE_SECRET_FD", "many");
   expect_refused("give a whole number");
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   environment_.set("BACKPLANE_SECRET_FD", std::to_string(ends[0]));
-  expect_refused("which is no file");
+  expect_refused("which is not a regular file");
   ::close(ends[0]);
   ::close(ends[1]);
   expect_refused("which is not open");
 }
 
-TEST_F(SecretTest, AFileStoreOfSuchAJobIsClosedToOthers) {
+TEST_F(SecretTest, AFileStoreMustBePrivate) {
   file(kWord);
   const std::string path = directory_.file("store");
   make_file_store(path)->set("k", "v", soon());

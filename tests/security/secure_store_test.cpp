@@ -71,7 +71,7 @@ class SecureStore : public testing::Test {
   std::unique_ptr<TcpStoreServer> server_;
 };
 
-TEST_F(SecureStore, ServesWhoeverHasTheSecret) {
+TEST_F(SecureStore, ServesClientsWithTheSecret) {
   const auto one = make_tcp_store(options_, soon());
   const auto two = make_tcp_store(options_, soon());
   const std::string large(size_t{5} << 20, 'x');
@@ -84,7 +84,7 @@ TEST_F(SecureStore, ServesWhoeverHasTheSecret) {
   EXPECT_TRUE(log_.lines().empty());
 }
 
-TEST_F(SecureStore, TurnsAwayWhoeverHasNone) {
+TEST_F(SecureStore, RefusesClientsWithoutTheSecret) {
   TcpStoreOptions options = options_;
   options.secret = nullptr;
   options.job_id = "another";  // of which it learns nothing
@@ -92,7 +92,7 @@ TEST_F(SecureStore, TurnsAwayWhoeverHasNone) {
   expect_service();
 }
 
-TEST_F(SecureStore, TurnsAwayAnotherSecretAndSaysSoOnce) {
+TEST_F(SecureStore, RefusesAnotherSecretAndWarnsOnce) {
   TcpStoreOptions options = options_;
   options.secret = secret("a secret of 32 random bytes, too");
   options.job_id = "another";
@@ -102,7 +102,7 @@ TEST_F(SecureStore, TurnsAwayAnotherSecretAndSaysSoOnce) {
   expect_service();
   const auto lines = log_.lines();
   ASSERT_EQ(lines.size(), 1U);
-  EXPECT_NE(lines[0].find("turned away a client which has another secret"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("refused a client which has another secret"), std::string::npos) << lines[0];
   EXPECT_EQ(lines[0].find("random bytes"), std::string::npos) << lines[0];
 }
 
@@ -116,13 +116,13 @@ TEST_F(SecureStore, AStoreWithoutASecretIsNotTrusted) {
   EXPECT_EQ(make_tcp_store(plain, soon())->add("n", 1, soon()), 1);
 }
 
-TEST_F(SecureStore, TellsAnotherJobOfTheSameSecretApart) {
+TEST_F(SecureStore, RefusesAnotherJobWithTheSameSecret) {
   TcpStoreOptions options = options_;
   options.job_id = "other";
   EXPECT_ERROR(BP_INVALID, "belongs to job 'the job', this rank is of job 'other'", make_tcp_store(options, soon()));
 }
 
-TEST_F(SecureStore, NobodyOnTheWayReadsAWord) {
+TEST_F(SecureStore, FramesAreEncrypted) {
   Relay relay(options_.port);
   {
     const auto store = make_tcp_store(via(relay), soon());
@@ -139,7 +139,7 @@ TEST_F(SecureStore, NobodyOnTheWayReadsAWord) {
   }
 }
 
-TEST_F(SecureStore, ARecordingPlayedAgainIsWorthless) {
+TEST_F(SecureStore, ReplaysAreRefused) {
   Relay relay(options_.port);
   {
     const auto store = make_tcp_store(via(relay), soon());
@@ -159,7 +159,7 @@ TEST_F(SecureStore, ARecordingPlayedAgainIsWorthless) {
   EXPECT_EQ(make_tcp_store(options_, soon())->add("count", 1, soon()), 2);
 }
 
-TEST_F(SecureStore, WhateverIsChangedOnItsWayIsNotBelieved) {
+TEST_F(SecureStore, ChangedFramesAreRefused) {
   const auto talk = [this](const Relay& relay) {
     const auto store = make_tcp_store(via(relay), in_ms(3000));
     store->set("a", "1", in_ms(3000));
@@ -204,7 +204,7 @@ TEST_F(SecureStore, WhateverIsChangedOnItsWayIsNotBelieved) {
   expect_service();
 }
 
-TEST_F(SecureStore, ACutConnectionIsNoAnswer) {
+TEST_F(SecureStore, ACutConnectionIsAnError) {
   for (const size_t most : {10, 60, 100, 150}) {
     const Relay relay(options_.port, [most](Relay::Way way, size_t offset, std::string& bytes) {
       if (way == Relay::Way::kToServer || offset + bytes.size() <= most) return true;
@@ -228,7 +228,7 @@ TEST_F(SecureStore, KeysOfSmallOrderAreRefused) {
   expect_service();
 }
 
-TEST_F(SecureStore, SomebodyWithoutTheSecretCannotGoOnAfterTheKeys) {
+TEST_F(SecureStore, AClientWithoutTheSecretIsRefusedAfterTheKeyExchange) {
   for (const size_t size : {1, 15, 16, 64, 2000}) {
     const int fd = dial_loopback(options_.port);
     send_all(fd, encode_key_offer(KeyExchange(KeyExchange::End::kClient).public_key()));
@@ -241,12 +241,12 @@ TEST_F(SecureStore, SomebodyWithoutTheSecretCannotGoOnAfterTheKeys) {
   const int fd = dial_loopback(options_.port);
   send_all(fd, encode_key_offer(KeyExchange(KeyExchange::End::kClient).public_key()));
   send_all(fd, Packer().u32(1U << 20).bytes());  // more than a Hello may have: closed before anything is kept
-  EXPECT_EQ(drain(fd).size(), encode_key_answer(std::string(kKeySize, 'k')).size());
+  EXPECT_EQ(drain(fd).size(), encode_key_reply(std::string(kKeySize, 'k')).size());
   ::close(fd);
 }
 
 // Idle connections, as many as the server would ever keep and more, and garbage beside them.
-TEST_F(SecureStore, AFloodKeepsNoRankOut) {
+TEST_F(SecureStore, AFloodLocksOutNoRank) {
   rlimit limit = {};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   const size_t flood = std::min<size_t>(max_pending_connections() + 100, static_cast<size_t>(limit.rlim_cur) / 2);
@@ -280,7 +280,7 @@ TEST_F(SecureStore, AFloodKeepsNoRankOut) {
   for (const int fd : idle) ::close(fd);
 }
 
-TEST(ConnectionLimiter, TheOldestOfTheSameAddressGoes) {
+TEST(ConnectionLimiter, ClosesTheOldestOfTheSameAddress) {
   using boost::asio::ip::make_address;
   ConnectionLimiter limiter(6, 3);
   const auto a = make_address("10.0.0.1");
@@ -288,13 +288,13 @@ TEST(ConnectionLimiter, TheOldestOfTheSameAddressGoes) {
   const auto c = make_address("10.0.0.3");
   for (const ConnectionId id : {1, 2, 3}) EXPECT_FALSE(limiter.admit(id, a));
   EXPECT_EQ(limiter.admit(4, a), ConnectionId{1});
-  limiter.leave(1);  // once more, as its session closes
+  limiter.release(1);  // once more, as its session closes
   EXPECT_EQ(limiter.size(), 3U);
   EXPECT_FALSE(limiter.admit(5, b));
   EXPECT_FALSE(limiter.admit(6, b));
   EXPECT_FALSE(limiter.admit(7, c));
   EXPECT_EQ(limiter.admit(8, c), ConnectionId{2}) << "of the address that has the most";
-  limiter.leave(5);
+  limiter.release(5);
   EXPECT_FALSE(limiter.admit(9, b));
 }
 
@@ -307,7 +307,7 @@ TEST(ConnectionLimiter, ANetworkOfIpv6CountsAsOneAddress) {
   EXPECT_FALSE(limiter.admit(4, make_address("2001:db8:1::3")));
 }
 
-TEST(ConnectionLimiter, AWildcardIsRefusedWithASecretToo) {
+TEST(ConnectionLimiter, AWildcardIsRefusedWithASecret) {
   TcpStoreOptions options;
   options.secret = secret();
   options.host = "0.0.0.0";

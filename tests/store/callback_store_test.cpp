@@ -39,16 +39,16 @@ TEST_F(CallbackStoreTest, FailuresKeepTheirStatusAndText) {
   EXPECT_EQ(error.native_code(), 113);
   EXPECT_EQ(error.peer_rank(), -1);  // the store's numbers are not the group's
   table_.set = set_says_nothing;
-  EXPECT_ERROR(BP_RESOURCE, "it did not say why", open()->set("k", "v", soon()));
+  EXPECT_ERROR(BP_RESOURCE, "it gave no reason", open()->set("k", "v", soon()));
 }
 
-TEST_F(CallbackStoreTest, WhatIsNoStatusIsAnError) {
+TEST_F(CallbackStoreTest, RejectsInvalidStatuses) {
   int32_t status = 0;
   table_.ctx = &status;
   table_.set = set_fails;
   for (const int32_t wrong : {-1, int32_t{BP_AGAIN}, 9, 77}) {
     status = wrong;
-    EXPECT_ERROR(BP_INTERNAL, fmt::format("`set` of map://test returned {}, which is no status", wrong),
+    EXPECT_ERROR(BP_INTERNAL, fmt::format("`set` of map://test returned {}, which is not an allowed status", wrong),
                  open()->set("k", "v", soon()));
   }
 }
@@ -57,7 +57,7 @@ TEST_F(CallbackStoreTest, ValuesMustBeGiven) {
   table_.get = [](void*, const char*, bp_store_answer*, int64_t, bp_error*) { return int32_t{BP_OK}; };
   table_.compare_set = [](void*, const char*, const void*, uint64_t, const void*, uint64_t, bp_store_answer*, int64_t,
                           bp_error*) { return int32_t{BP_OK}; };
-  EXPECT_ERROR(BP_INTERNAL, "`get` of map://test returned BP_OK without a value (asked about 'k')",
+  EXPECT_ERROR(BP_INTERNAL, "`get` of map://test returned BP_OK without a value (request for 'k')",
                open()->get("k", soon()));
   EXPECT_ERROR(BP_INTERNAL, "`compare_set` of map://test returned BP_OK without a value",
                open()->compare_set("k", "", "v", soon()));
@@ -84,7 +84,7 @@ TEST_F(CallbackStoreTest, ValuesAreChecked) {
   EXPECT_ERROR(BP_UNSUPPORTED, "map://test has no callback `num_keys`", open()->num_keys(soon()));
 }
 
-TEST_F(CallbackStoreTest, AnAnswerEndsWithItsCallback) {
+TEST_F(CallbackStoreTest, AnswersAreInvalidAfterTheCallback) {
   static bp_store_answer* kept = nullptr;
   table_.get = [](void*, const char*, bp_store_answer* answer, int64_t, bp_error* err) {
     kept = answer;
@@ -98,7 +98,7 @@ TEST_F(CallbackStoreTest, AnAnswerEndsWithItsCallback) {
   EXPECT_EQ(bp_store_answer_set(nullptr, "v", 1, nullptr), BP_INVALID);
 }
 
-TEST_F(CallbackStoreTest, ForeignExceptionsEndTheCallAlone) {
+TEST_F(CallbackStoreTest, ExceptionsEndOnlyTheirCall) {
   table_.set = [](void*, const char*, const void*, uint64_t, int64_t, bp_error*) -> int32_t {
     throw std::runtime_error("which it must not");
   };
@@ -108,8 +108,8 @@ TEST_F(CallbackStoreTest, ForeignExceptionsEndTheCallAlone) {
 TEST_F(CallbackStoreTest, KeysWithNulAreRefused) {
   const auto store = open();
   const std::string key("a\0b", 3);
-  EXPECT_ERROR(BP_INVALID, "'a\\x00b' has a NUL", store->set(key, "v", soon()));
-  EXPECT_ERROR(BP_INVALID, "has a NUL", store->check({"a", key}, soon()) || store->check({key}, soon()));
+  EXPECT_ERROR(BP_INVALID, "'a\\x00b' contains a NUL", store->set(key, "v", soon()));
+  EXPECT_ERROR(BP_INVALID, "contains a NUL", store->check({"a", key}, soon()) || store->check({key}, soon()));
 }
 
 // What a callback is told about time.
@@ -172,7 +172,7 @@ TEST(CallbackStoreStuck, InterruptionEndsTheCall) {
   EXPECT_EQ(error.status(), BP_CANCELLED);
   EXPECT_STREQ(error.what(), "the group was aborted");
   store.reset();
-  EXPECT_EQ(stuck.releases, 0);  // the callback that was left behind may still use what the program gave
+  EXPECT_EQ(stuck.releases, 0);  // the callback that is detached may still use what the program gave
   stuck.go.set_value();
   stuck.await_release();
   EXPECT_EQ(stuck.releases, 1);
@@ -182,7 +182,7 @@ TEST(CallbackStoreStuck, TheDeadlineEndsTheCall) {
   Stuck stuck;
   auto store = make_callback_store(stuck.table);
   EXPECT_ERROR_LIKE(BP_TIMEOUT,
-                    "a callback of map://test did not return within [0-9]+ ms and 1 s more .asked about 'k'.",
+                    "a callback of map://test did not return within [0-9]+ ms and 1 s more .request for 'k'.",
                     store->set("k", "v", in_ms(20)));
   store.reset();
   stuck.go.set_value();
@@ -210,9 +210,9 @@ TEST_F(CallbackStoreTest, RanksThatLeaveAreKnown) {
   };
   const auto zero = enroll(0);
   EXPECT_FALSE(zero->watches());
-  EXPECT_TRUE(zero->fates(soon()).empty());
+  EXPECT_TRUE(zero->absences(soon()).empty());
   for (const int32_t rank : {11, 1, -1}) enroll(rank);
-  EXPECT_EQ(zero->fates(soon()), (Fates{{1, Fate::kDeparted}, {11, Fate::kDeparted}}));
+  EXPECT_EQ(zero->absences(soon()), (Absences{{1, Absence::kLeft}, {11, Absence::kLeft}}));
 }
 
 }  // namespace

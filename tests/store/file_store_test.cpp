@@ -81,7 +81,7 @@ TEST_F(FileStoreTest, AnotherFileIsNotOverwritten) {
 }
 
 // A process that dies while it appends leaves any number of bytes of its record.
-TEST_F(FileStoreTest, ATornRecordIsCutOff) {
+TEST_F(FileStoreTest, AnIncompleteRecordIsTruncated) {
   make_file_store(path_)->set("a", "1", soon());
   const std::string before = contents();
   make_file_store(path_)->set("b", "2", soon());
@@ -96,7 +96,7 @@ TEST_F(FileStoreTest, ATornRecordIsCutOff) {
   }
 }
 
-TEST_F(FileStoreTest, ATornRecordIsCutOffUnderTheEyesOfOthers) {
+TEST_F(FileStoreTest, AnIncompleteRecordIsTruncatedWhileOthersRead) {
   const auto reader = make_file_store(path_);
   reader->set("a", "1", soon());
   { std::ofstream(path_, std::ios::binary | std::ios::app) << std::string("\x20\0\0\0half a record", 17); }
@@ -105,7 +105,7 @@ TEST_F(FileStoreTest, ATornRecordIsCutOffUnderTheEyesOfOthers) {
   EXPECT_EQ(reader->get("b", soon()), "2");
 }
 
-TEST_F(FileStoreTest, ABadChecksumAtTheEndIsTorn) {
+TEST_F(FileStoreTest, ABadChecksumAtTheEndIsTruncated) {
   make_file_store(path_)->set("a", "1", soon());
   std::string bytes = contents();
   bytes.back() ^= 1;
@@ -126,7 +126,7 @@ TEST_F(FileStoreTest, DamageInTheMiddleIsAnError) {
 }
 
 // Each has ever longer pauses, in which the looks of the others are no news.
-TEST_F(FileStoreTest, ThreadsThatWaitDoNotKeepEachOtherAwake) {
+TEST_F(FileStoreTest, WaitingThreadsDoNotWakeEachOther) {
   const auto store = make_file_store(path_);
   store->set("there", "1", Deadline::never());
   std::vector<std::future<int64_t>> waits;
@@ -162,7 +162,7 @@ TEST_F(FileStoreTest, AProcessKilledWithTheLockReleasesIt) {
   ::close(ready[1]);
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1) << "the other process does not hold the lock";
-  EXPECT_ERROR(BP_TIMEOUT, "another process holds it", store->set("b", "2", in_ms(50)));
+  EXPECT_ERROR(BP_TIMEOUT, "another process holds the lock", store->set("b", "2", in_ms(50)));
   auto interrupted = std::async(std::launch::async, [&store] {
     const auto view = store->view();
     auto call = std::async(std::launch::async, [&view] { return error_of([&view] { view->add("n", 1, soon()); }); });

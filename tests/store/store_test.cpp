@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(All, StoreTest,
                          testing::Values("inproc", "prefix", "file", "tcp", "callbacks", "callbacks_polled"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(StoreTest, KeepsWhatIsSet) {
+TEST_P(StoreTest, KeepsValues) {
   store_->set("a", "1", soon());
   store_->set("b", "2", soon());
   store_->set("a", "3", soon());
@@ -117,7 +117,7 @@ TEST_P(StoreTest, KeepsLargeValues) {
   EXPECT_TRUE(backing_->open()->get("large", soon()) == large);
 }
 
-TEST_P(StoreTest, RefusesWhatIsTooLarge) {
+TEST_P(StoreTest, RefusesOversizedArguments) {
   const std::string large(kMaxValueSize + 1, 'x');
   EXPECT_ERROR(BP_INVALID, "k' has 67108865 bytes", store_->set("k", large, soon()));
   EXPECT_ERROR(BP_INVALID, "at most 67108864", store_->compare_set("k", "", large, soon()));
@@ -182,7 +182,7 @@ TEST_P(StoreTest, GetWaitsForSet) {
   EXPECT_EQ(value.get(), "v");
 }
 
-TEST_P(StoreTest, AWaitingGetDoesNotHoldUpOthers) {
+TEST_P(StoreTest, AWaitingGetDoesNotBlockOthers) {
   auto value = std::async(std::launch::async, [this] { return store_->get("k", soon()); });
   auto number = std::async(std::launch::async, [this] { return store_->get("n", soon()); });
   EXPECT_EQ(store_->add("n", 1, soon()), 1);  // through the same handle
@@ -202,13 +202,13 @@ TEST_P(StoreTest, WaitsForAllKeys) {
 TEST_P(StoreTest, TimeoutsNameTheKeys) {
   store_->set("here", "", soon());
   EXPECT_ERROR_LIKE(BP_TIMEOUT, "waited ([0-9]|[1-4][0-9]|50) ms for '", store_->get("gone", in_ms(50)));
-  EXPECT_ERROR(BP_TIMEOUT, "gone', which nobody set", store_->get("gone", in_ms(50)));
+  EXPECT_ERROR(BP_TIMEOUT, "gone', which no rank set", store_->get("gone", in_ms(50)));
   EXPECT_ERROR(BP_TIMEOUT, "gone' and '", store_->wait({"gone", "here", "lost"}, in_ms(20)));
   EXPECT_ERROR(BP_TIMEOUT, "g4' and 4 more", store_->wait({"g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8"}, in_ms(20)));
   EXPECT_ERROR(BP_TIMEOUT, store_->describe(), store_->get("gone", in_ms(1)));
 }
 
-TEST(Wording, RoundsDurations) {
+TEST(Text, RoundsDurations) {
   EXPECT_EQ(duration_text(5'000'000'000), "5 s");
   EXPECT_EQ(duration_text(4'999'990'000), "5 s");
   EXPECT_EQ(duration_text(1'234'000'000), "1.23 s");
@@ -216,7 +216,7 @@ TEST(Wording, RoundsDurations) {
   EXPECT_EQ(duration_text(49'600'000), "50 ms");
 }
 
-TEST_P(StoreTest, AskOnceWhenTheDeadlineHasPassed) {
+TEST_P(StoreTest, CheckOnceWhenTheDeadlineHasPassed) {
   store_->set("k", "v", in_ms(0));
   EXPECT_EQ(store_->get("k", in_ms(0)), "v");
   EXPECT_EQ(store_->add("n", 1, in_ms(0)), 1);
@@ -240,7 +240,7 @@ TEST_P(StoreTest, InterruptEndsWaitingCalls) {
   EXPECT_EQ(other->get("k", soon()), "v");
 }
 
-TEST_P(StoreTest, ViewsAreInterruptedFromAbove) {
+TEST_P(StoreTest, InterruptionReachesViews) {
   const auto view = make_prefix_store(store_, "v/");
   const auto sibling = make_prefix_store(store_, "s/");
   auto waiting = std::async(std::launch::async, [&view] { return error_of([&view] { view->get("k", soon()); }); });

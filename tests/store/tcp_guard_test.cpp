@@ -88,7 +88,7 @@ TEST_F(TcpGuard, GarbageClosesOnlyItsConnection) {
   }
 }
 
-TEST_F(TcpGuard, GarbageAfterTheHelloClosesToo) {
+TEST_F(TcpGuard, GarbageAfterTheHelloClosesTheConnection) {
   for (const std::string& bytes : {std::string("\xff\xff\xff\xff", 4), Packer().raw("not a request").frame()}) {
     RawClient client(port());
     client.send(encode(Hello{}) + bytes);
@@ -97,7 +97,7 @@ TEST_F(TcpGuard, GarbageAfterTheHelloClosesToo) {
   }
 }
 
-TEST_F(TcpGuard, AnotherVersionIsToldSo) {
+TEST_F(TcpGuard, AnotherVersionIsRefusedWithBothVersions) {
   RawClient client(port());
   Hello hello;
   hello.version = 99;
@@ -110,7 +110,7 @@ TEST_F(TcpGuard, AnotherVersionIsToldSo) {
   EXPECT_NE(welcome->text.find("speaks protocol 2, this rank speaks 99"), std::string::npos) << welcome->text;
 }
 
-TEST_F(TcpGuard, SlowStrangersAreClosedAndDisturbNobody) {
+TEST_F(TcpGuard, SlowUnauthenticatedClientsAreClosed) {
   std::vector<std::unique_ptr<RawClient>> slow;
   for (int i = 0; i < 24; ++i) {
     slow.push_back(std::make_unique<RawClient>(port()));
@@ -123,7 +123,7 @@ TEST_F(TcpGuard, SlowStrangersAreClosedAndDisturbNobody) {
   expect_service();
 }
 
-TEST_F(TcpGuard, AClientThatDoesNotReadItsAnswersIsNotServedForEver) {
+TEST_F(TcpGuard, AClientThatReadsNoRepliesIsPaused) {
   constexpr size_t kLarge = size_t{4} << 20;
   constexpr uint64_t kTimes = 40;  // much more than the server keeps for a client and the connection holds
   good_->set("large", std::string(kLarge, 'x'), soon());
@@ -179,7 +179,7 @@ class FakeServer {
 
 void say(int fd, const std::string& bytes) { ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
 
-TEST(TcpGuardClient, RecognisesWhatIsNoStore) {
+TEST(TcpGuardClient, RefusesOtherServers) {
   const FakeServer http([](int fd) { say(fd, "HTTP/1.1 400 Bad StoreRequest\r\n\r\n"); });
   EXPECT_ERROR(BP_INVALID, "is not a Backplane store", make_tcp_store(http.options(), soon()));
   const FakeServer other([](int fd) { say(fd, Packer().raw("some other protocol").frame()); });
@@ -188,20 +188,20 @@ TEST(TcpGuardClient, RecognisesWhatIsNoStore) {
 
 TEST(TcpGuardClient, SilenceIsATimeout) {
   const FakeServer silent([](int) {});
-  EXPECT_ERROR(BP_TIMEOUT, "did not answer", make_tcp_store(silent.options(), in_ms(50)));
+  EXPECT_ERROR(BP_TIMEOUT, "did not reply", make_tcp_store(silent.options(), in_ms(50)));
 }
 
 TEST(TcpGuardClient, AStalledServerIsATimeout) {
   const FakeServer stalled([](int fd) { say(fd, encode(Welcome{})); });
   const auto store = make_tcp_store(stalled.options(), soon());
-  EXPECT_ERROR_LIKE(BP_TIMEOUT, R"(did not answer within ([0-9]|[1-4][0-9]|50) ms \(asked about 'k'\))",
+  EXPECT_ERROR_LIKE(BP_TIMEOUT, R"(did not reply within ([0-9]|[1-4][0-9]|50) ms to a request for 'k')",
                     store->get("k", in_ms(50)));
-  EXPECT_ERROR(BP_TIMEOUT, "did not answer", store->num_keys(in_ms(0)));
-  EXPECT_ERROR(BP_TIMEOUT, "did not answer", store->set("k", std::string(size_t{16} << 20, 'x'), in_ms(50)));
-  EXPECT_ERROR(BP_TIMEOUT, "did not answer", store->get("k", in_ms(1)));
+  EXPECT_ERROR(BP_TIMEOUT, "did not reply", store->num_keys(in_ms(0)));
+  EXPECT_ERROR(BP_TIMEOUT, "did not reply", store->set("k", std::string(size_t{16} << 20, 'x'), in_ms(50)));
+  EXPECT_ERROR(BP_TIMEOUT, "did not reply", store->get("k", in_ms(1)));
 }
 
-TEST(TcpGuardClient, AMadServerIsLost) {
+TEST(TcpGuardClient, AMalformedReplyLosesTheServer) {
   const FakeServer mad([](int fd) { say(fd, encode(Welcome{}) + "\xff\xff\xff\xff"); });
   const auto store = make_tcp_store(mad.options(), soon());
   EXPECT_ERROR(BP_PEER_LOST, "too large", store->get("k", soon()));

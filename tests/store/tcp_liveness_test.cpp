@@ -110,11 +110,11 @@ class TcpLiveness : public testing::Test {
   }
   void restart(Heartbeat heartbeat) { server_ = make_tcp_store_server(served(heartbeat)); }
   // Until the server knows of so many lost or departed.
-  static Fates fates(Membership& membership, size_t count) {
-    Fates fates;
+  static Absences absences(Membership& membership, size_t count) {
+    Absences absences;
     const Deadline deadline = soon();
-    while (fates.size() < count && !deadline.passed()) fates = membership.fates(soon());
-    return fates;
+    while (absences.size() < count && !deadline.passed()) absences = membership.absences(soon());
+    return absences;
   }
 
   std::unique_ptr<TcpStoreServer> server_ = make_tcp_store_server(served());
@@ -130,27 +130,27 @@ TEST_F(TcpLiveness, AClosedConnectionIsALoss) {
   EXPECT_EQ(loss.rank, 3);
   EXPECT_FALSE(loss.store);
   EXPECT_EQ(loss.text, "rank 3 (host, pid 9) is lost: its process ended");
-  EXPECT_EQ(membership->fates(soon()), (Fates{{3, Fate::kLost}}));
+  EXPECT_EQ(membership->absences(soon()), (Absences{{3, Absence::kLost}}));
   Ear late;
   const auto other = connect();
   const auto second = other->enroll({"g/", 1, "host, pid 2"}, late.listener(), soon());
   EXPECT_EQ(late.next().text, loss.text);
 }
 
-TEST_F(TcpLiveness, NonsenseIsALossToo) {
+TEST_F(TcpLiveness, MalformedDataIsALoss) {
   const auto store = connect();
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
   const Mute mad(server_->port(), enrolment("g", 3) + "\xff\xff\xff\xff");
-  EXPECT_EQ(ear_.next().text, "rank 3 (host, pid 9) is lost: it sent what makes no sense");
+  EXPECT_EQ(ear_.next().text, "rank 3 (host, pid 9) is lost: it sent malformed data");
 }
 
-TEST_F(TcpLiveness, DepartureIsNoLoss) {
+TEST_F(TcpLiveness, LeavingIsNoLoss) {
   const auto store = connect();
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
   connect()->enroll(
       {"g", 1, "host, pid 2"}, [](const Loss&) {}, soon());  // and is gone
-  Mute(server_->port(), enrolment("g", 2) + encode(StoreRequest{2, Operation::kGoodbye, 0, {}})).finish();
-  EXPECT_EQ(fates(*membership, 2), (Fates{{1, Fate::kDeparted}, {2, Fate::kDeparted}}));
+  Mute(server_->port(), enrolment("g", 2) + encode(StoreRequest{2, Operation::kLeave, 0, {}})).finish();
+  EXPECT_EQ(absences(*membership, 2), (Absences{{1, Absence::kLeft}, {2, Absence::kLeft}}));
   EXPECT_TRUE(ear_.silent());
 }
 
@@ -160,11 +160,11 @@ TEST_F(TcpLiveness, SilenceIsALoss) {
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
   const Mute mute(server_->port(), enrolment("g", 3));
   EXPECT_EQ(ear_.next().text,
-            "rank 3 (host, pid 9) is lost: nothing was heard from it for 1 s; is it stopped, or its network down?");
-  EXPECT_EQ(membership->fates(soon()), (Fates{{3, Fate::kLost}}));
+            "rank 3 (host, pid 9) is lost: no heartbeat from it for 1 s; it may be suspended, or its network down");
+  EXPECT_EQ(membership->absences(soon()), (Absences{{3, Absence::kLost}}));
 }
 
-TEST_F(TcpLiveness, AGoodbyeOfTheServerIsNoLoss) {
+TEST_F(TcpLiveness, AShutdownOfTheServerIsNoLoss) {
   const auto store = connect();
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
   server_.reset();
@@ -172,14 +172,14 @@ TEST_F(TcpLiveness, AGoodbyeOfTheServerIsNoLoss) {
   EXPECT_TRUE(ear_.stays_silent(in_ms(100)));  // news of a loss comes right behind that
 }
 
-TEST_F(TcpLiveness, AGoodbyeOfTheServerComesBehindWhatIsOnItsWay) {
+TEST_F(TcpLiveness, TheShutdownNoticeFollowsQueuedReplies) {
   const std::string large(size_t{8} << 20, 'x');  // more than the connection holds
   connect()->set("large", large, soon());
   Mute reader(server_->port(), encode(StoreRequest{1, Operation::kGet, 0, {"large"}}));
   constexpr size_t kBegun = 4096;  // more than the welcome: the answer is on its way
   EXPECT_EQ(reader.receive(kBegun).size(), kBegun);
   std::thread end([this] { server_.reset(); });
-  EXPECT_TRUE(reader.receive(SIZE_MAX).ends_with(encode(Push{Push::Kind::kFarewell, "", -1, ""})));
+  EXPECT_TRUE(reader.receive(SIZE_MAX).ends_with(encode(Push{Push::Kind::kShutdown, "", -1, ""})));
   end.join();
 }
 
@@ -247,7 +247,7 @@ TEST_F(TcpLiveness, TheSilenceOfTheServerIsALoss) {
   EXPECT_TRUE(loss.store);
   EXPECT_EQ(loss.rank, 2);
   EXPECT_EQ(loss.text,
-            "rank 2 (host, pid 5) is lost: nothing was heard from it for 1 s; is it stopped, or its network down?");
+            "rank 2 (host, pid 5) is lost: no heartbeat from it for 1 s; it may be suspended, or its network down");
 }
 
 TEST_F(TcpLiveness, TheEndOfTheServerIsALoss) {
@@ -259,11 +259,11 @@ TEST_F(TcpLiveness, TheEndOfTheServerIsALoss) {
   EXPECT_TRUE(loss.store);
   EXPECT_EQ(loss.rank, -1);
   EXPECT_EQ(loss.text, "the store at " + store->describe() +
-                           " (host, pid 5), through which the ranks watch over each other, is lost: its process ended");
+                           " (host, pid 5), which detects lost ranks, is lost: its process ended");
 }
 
 // ConnectionLimiter, and clients that lie about others, cannot end anybody.
-TEST_F(TcpLiveness, HostileBytesLoseNobody) {
+TEST_F(TcpLiveness, HostileBytesLoseNoRank) {
   const auto store = connect();
   const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
   std::mt19937 random(11);
@@ -271,10 +271,10 @@ TEST_F(TcpLiveness, HostileBytesLoseNobody) {
     std::string bytes(random() % 200, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
     const Mute hostile(server_->port(), encode(StoreRequest{1, Operation::kWithdraw, 0, {"g"}}) + enrolment("g", 0) +
-                                            encode(StoreRequest{3, Operation::kGoodbye, 0, {}}) + bytes);
+                                            encode(StoreRequest{3, Operation::kLeave, 0, {}}) + bytes);
     EXPECT_GT(store->add("n", 1, soon()), 0);
   }
-  EXPECT_EQ(membership->fates(soon()), Fates());
+  EXPECT_EQ(membership->absences(soon()), Absences());
   EXPECT_TRUE(ear_.silent());
 }
 

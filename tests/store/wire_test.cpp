@@ -14,7 +14,7 @@ std::string body_of(const std::string& frame) {
   return frame.substr(kSizeBytes);
 }
 
-TEST(Wire, FramesComeBackAsTheyWere) {
+TEST(Wire, FramesRoundTrip) {
   const auto hello = decode_hello(body_of(encode(Hello{kProtocolVersion, 3, 8, "job"})));
   ASSERT_TRUE(hello);
   EXPECT_EQ(hello->rank, 3);
@@ -43,7 +43,7 @@ TEST(Wire, FramesComeBackAsTheyWere) {
 }
 
 // What the server says unasked is a reply to nobody.
-TEST(Wire, PushesAndFatesComeBackAsTheyWere) {
+TEST(Wire, PushesAndAbsencesRoundTrip) {
   const auto reply = decode_reply(body_of(encode(Push{Push::Kind::kNotice, "scope/", 3, "rank 3 is lost"})));
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->id, kPushId);
@@ -53,12 +53,12 @@ TEST(Wire, PushesAndFatesComeBackAsTheyWere) {
   EXPECT_EQ(push->scope, "scope/");
   EXPECT_EQ(push->rank, 3);
   EXPECT_EQ(push->text, "rank 3 is lost");
-  const Fates fates = {{1, Fate::kLost}, {4, Fate::kDeparted}};
-  EXPECT_EQ(decode_fates(encode_fates(fates)), fates);
-  EXPECT_EQ(decode_fates(encode_fates({})), Fates());
+  const Absences absences = {{1, Absence::kLost}, {4, Absence::kLeft}};
+  EXPECT_EQ(decode_absences(encode_absences(absences)), absences);
+  EXPECT_EQ(decode_absences(encode_absences({})), Absences());
 }
 
-TEST(Wire, PushesAndFatesAreReadStrictly) {
+TEST(Wire, PushesAndAbsencesAreReadStrictly) {
   const std::string notice = body_of(encode(Push{Push::Kind::kNotice, "s", 3, "text"})).substr(12);
   ASSERT_TRUE(decode_push(notice));
   for (size_t size = 0; size < notice.size(); ++size) EXPECT_FALSE(decode_push(notice.substr(0, size)));
@@ -67,12 +67,12 @@ TEST(Wire, PushesAndFatesAreReadStrictly) {
   EXPECT_FALSE(decode_push(body_of(encode(Push{Push::Kind::kNotice, "s", -1, "text"})).substr(12)));
   EXPECT_FALSE(
       decode_push(body_of(encode(Push{Push::Kind::kNotice, "s", 1, std::string(kMaxNoticeSize + 1, 'x')})).substr(12)));
-  const std::string fates = encode_fates({{1, Fate::kLost}, {4, Fate::kDeparted}});
-  for (size_t size = 0; size < fates.size(); ++size) EXPECT_FALSE(decode_fates(fates.substr(0, size)));
-  EXPECT_FALSE(decode_fates(fates + "x"));
-  EXPECT_FALSE(decode_fates(Packer().u32(0x40000000).bytes()));
-  EXPECT_FALSE(decode_fates(Packer().u32(1).u32(2).u8(3).bytes()));
-  EXPECT_FALSE(decode_fates(Packer().u32(2).u32(2).u8(1).u32(2).u8(1).bytes()));  // twice the same rank
+  const std::string absences = encode_absences({{1, Absence::kLost}, {4, Absence::kLeft}});
+  for (size_t size = 0; size < absences.size(); ++size) EXPECT_FALSE(decode_absences(absences.substr(0, size)));
+  EXPECT_FALSE(decode_absences(absences + "x"));
+  EXPECT_FALSE(decode_absences(Packer().u32(0x40000000).bytes()));
+  EXPECT_FALSE(decode_absences(Packer().u32(1).u32(2).u8(3).bytes()));
+  EXPECT_FALSE(decode_absences(Packer().u32(2).u32(2).u8(1).u32(2).u8(1).bytes()));  // twice the same rank
 }
 
 TEST(Wire, WelcomesAreReadStrictly) {
@@ -83,7 +83,7 @@ TEST(Wire, WelcomesAreReadStrictly) {
   EXPECT_FALSE(decode_welcome(body_of(encode(Welcome{BP_OK, "", -1, std::string(kMaxIdentitySize + 1, 'x'), {}}))));
 }
 
-TEST(Wire, AnotherVersionsHelloStillHasItsVersion) {
+TEST(Wire, AHelloOfAnotherVersionHasItsVersion) {
   const auto hello = decode_hello(body_of(encode(Hello{99, 0, 1, ""})) + "fields of the future");
   ASSERT_TRUE(hello);
   EXPECT_EQ(hello->version, 99U);
@@ -97,7 +97,7 @@ TEST(Wire, CutFramesAreRefused) {
   for (size_t size = 0; size < hello.size(); ++size) EXPECT_FALSE(decode_hello(hello.substr(0, size)));
 }
 
-TEST(Wire, DamagedRequestsAreReadAsTheyStandOrNotAtAll) {
+TEST(Wire, DamagedRequestsAreRefusedOrRoundTrip) {
   std::mt19937 random(18);
   const std::string request = body_of(encode(StoreRequest{7, Operation::kSet, 0, {"key", "value"}}));
   int read = 0;
@@ -122,7 +122,7 @@ TEST(Wire, RandomBytesNeverReadBeyondTheEnd) {
     decode_request(bytes);
     decode_reply(bytes);
     decode_push(bytes);
-    decode_fates(bytes);
+    decode_absences(bytes);
     decode_hello(std::string(kMagic) + bytes);
     decode_welcome(std::string(kMagic) + bytes);
   }

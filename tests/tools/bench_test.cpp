@@ -188,7 +188,7 @@ TEST(Explain, TellsWhyNot) {
       run({"explain", "-n", "3"}, {{{"BACKPLANE_TUNING_FILE", "/dev/null"}, {"BACKPLANE_PLUGINS_ALLOW", "zmq"}}});
   ASSERT_EQ(untuned.code, 0) << untuned.err;
   EXPECT_EQ(untuned.out, "zmq: 3 ranks, all of which can use it\n");
-  EXPECT_TRUE(contains(untuned.err, "auto does without the tuning table /dev/null: ")) << untuned.err;
+  EXPECT_TRUE(contains(untuned.err, "auto ignores the tuning table /dev/null: ")) << untuned.err;
   EXPECT_EQ(run({"explain", "-n", "1"}).out, "self: the world has one rank\n");
   const Outcome nothing = run({"explain"}, {{{"BACKPLANE_PLUGINS_ALLOW", "inproc"}}});
   EXPECT_EQ(nothing.code, 1);

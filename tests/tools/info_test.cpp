@@ -40,14 +40,14 @@ TEST(Info, SuggestsTheNearestName) {
 TEST(Info, SurvivesAPlugin) {
   const Outcome crashed = run({"info", "crash"}, with_plugin("crash"));
   EXPECT_EQ(crashed.code, 1);
-  EXPECT_EQ(crashed.err,
-            "backplane: backend crash: crashed with SIGSEGV while its plugin was loaded; remove it until its author "
-            "has mended it\n");
+  EXPECT_EQ(
+      crashed.err,
+      "backplane: backend crash: crashed with SIGSEGV while its plugin was loaded; remove or update this plugin\n");
   const Outcome left = run({"info", "exit"}, with_plugin("exit"));
   EXPECT_EQ(left.code, 1);
   EXPECT_EQ(left.err,
-            "backplane: backend exit: ended the process with exit code 0 while its plugin was loaded; remove it until "
-            "its author has mended it\n");
+            "backplane: backend exit: ended the process with exit code 0 while its plugin was loaded; "
+            "remove or update this plugin\n");
 }
 
 }  // namespace

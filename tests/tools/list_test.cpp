@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kRemedy = "; remove it until its author has mended it";
+constexpr const char* kRemedy = "; remove or update this plugin";
 
 Json backend(const Json& list, const std::string& id) {
   for (const Json& each : list["backends"]) {
@@ -43,7 +43,8 @@ TEST(List, ShowsBackendsRejectedFilesAndDirectories) {
 TEST(List, SaysWhyABackendIsNotAvailable) {
   const Outcome outcome =
       run({"list"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("crash")}, {"BACKPLANE_PLUGINS_DENY", "crash"}}});
-  EXPECT_TRUE(contains(outcome.out, "\n    denied: denied by BACKPLANE_PLUGINS_DENY\n")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "\n    denied: denied by BACKPLANE_PLUGINS_DENY; remove it from that list\n"))
+      << outcome.out;
 }
 
 TEST(List, RunsNoPluginCode) {
@@ -76,7 +77,7 @@ TEST(List, ProbesEachBackendInAChild) {
 
 TEST(List, ProbesInTheTable) {
   const Outcome outcome = run({"list", "--probe"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("crash")}}});
-  EXPECT_TRUE(contains(outcome.out, "\n    not viable: crashed with SIGSEGV while probing; remove it")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "\n    not viable: crashed with SIGSEGV while probing; remove or update")) << outcome.out;
 }
 
 TEST(List, ShowsWhatAProbeRemarksAndWarnsOf) {

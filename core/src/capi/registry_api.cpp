@@ -6,7 +6,7 @@
 #include "registry/report.hpp"
 #include "registry/selection.hpp"
 
-using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
+using namespace backplane::core;  // NOLINT: the C API is outside the namespace
 
 namespace {
 

@@ -34,7 +34,7 @@ std::vector<std::string> list(const char* const* keys, uint64_t count) {
 
 const char* or_empty(const char* text) { return text == nullptr ? "" : text; }
 
-// What the caller gave, with a default for each field that it does not know.
+// The caller's callbacks, with defaults for the fields that it does not know.
 bp_store_callbacks complete(const bp_store_callbacks* given) {
   constexpr size_t kFirstSize = offsetof(bp_store_callbacks, release) + sizeof given->release;
   bp_store_callbacks callbacks;
@@ -49,8 +49,8 @@ bp_store_callbacks complete(const bp_store_callbacks* given) {
 }
 
 template <typename Make>
-void hand_out_store(bp_store** place, Make&& make) {
-  hand_out(place, "store", [&make] {
+void hand_out_store(bp_store** store, Make&& make) {
+  hand_out(store, "store", [&make] {
     auto handle = std::make_unique<bp_store>();
     handle->store = make();
     return handle.release();
@@ -85,7 +85,7 @@ char* copy_text(const std::string& text) {
 
 }  // namespace backplane::core
 
-using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
+using namespace backplane::core;  // NOLINT: the C API is outside the namespace
 
 extern "C" {
 

@@ -58,7 +58,7 @@ std::vector<Chosen> choose_layers(Registry& registry) {
   const char* environment = std::getenv("BACKPLANE_LAYERS");
   std::vector<Chosen> chosen;
   for (const SelectionPart& part : parse_layers(environment == nullptr ? "" : environment)) {
-    const Member& member = registry.lookup(part.name);
+    const Member& member = registry.lookup_layer(part.name);
     Stage::check_kind(member, BP_KIND_LAYER);
     chosen.push_back({&member, make_options(member, part.options)});
   }

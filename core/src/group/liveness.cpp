@@ -61,9 +61,9 @@ std::optional<Loss> Liveness::await_loss(const std::vector<int32_t>& ranks, int3
     if (auto loss = loss_among(ranks); loss || deadline.passed()) return loss;
     if (suspect >= 0) {
       try {
-        const Fates fates = this->fates(std::min(deadline, Deadline::after(kAskNs)));
-        const auto fate = fates.find(suspect);
-        if (fate != fates.end() && fate->second == Fate::kDeparted) return loss_among(ranks);
+        const Absences absences = this->absences(std::min(deadline, Deadline::after(kAskNs)));
+        const auto absence = absences.find(suspect);
+        if (absence != absences.end() && absence->second == Absence::kLeft) return loss_among(ranks);
       } catch (const Error&) {
         // The store is lost or busy, of which there will be news.
       }

@@ -50,7 +50,7 @@ class Liveness {
   std::optional<Loss> await_loss(const std::vector<int32_t>& ranks, int32_t suspect, Deadline deadline);
   bool anybody_lost() const;
   // All who are lost or have departed by now.
-  Fates fates(Deadline deadline) { return membership_->fates(deadline); }
+  Absences absences(Deadline deadline) { return membership_->absences(deadline); }
 
  private:
   Liveness() = default;

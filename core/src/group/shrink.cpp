@@ -114,10 +114,11 @@ std::vector<int32_t> Group::survivors(Store& round, Deadline deadline, const All
   for (;; pause_ns = std::min(2 * pause_ns, kLongestLookNs)) {
     if (state_.load() == State::kDestroyed) refuse();
     const bool last = deadline.passed();
-    const Fates fates = liveness_ ? liveness_->fates(last ? Deadline::after(kStoreCallNs) : deadline) : Fates();
+    const Absences absences =
+        liveness_ ? liveness_->absences(last ? Deadline::after(kStoreCallNs) : deadline) : Absences();
     std::vector<int32_t> living;
     for (int32_t rank = 0; rank < config_.world_size; ++rank) {
-      if (fates.count(config_.global_ranks[static_cast<size_t>(rank)]) == 0) living.push_back(rank);
+      if (absences.count(config_.global_ranks[static_cast<size_t>(rank)]) == 0) living.push_back(rank);
     }
     if (std::find(living.begin(), living.end(), config_.rank) == living.end()) {
       fail(BP_PEER_LOST, "shrink of group '{}': the others have given this rank up for lost; it cannot go on with them",

@@ -148,7 +148,7 @@ Choice Group::choose_one(const ChosenBackend& part, size_t number, Deadline dead
   const auto mine = [&] { return candidates(*part.choose_from, config_.world_size, config_.device); };
   if (config_.world_size > 1 || !part.choose_from->registered("self")) {
     const auto store = make_prefix_store(store_, fmt::format("auto{}/", number));
-    return agree_on_backend(*store, config_.rank, config_.world_size, mine(), shared_place(),
+    return agree_on_backend(*store, config_.rank, config_.world_size, mine(), memory_domain(),
                             config_.rank == 0 ? tuning_text() : "", deadline);
   }
   Choice choice = {"self", "self: the world has one rank"};

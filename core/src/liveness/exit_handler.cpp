@@ -10,21 +10,21 @@
 namespace backplane::core {
 namespace {
 
-constexpr int64_t kLimitNs = 1'000'000'000;  // for all of them together
+constexpr int64_t kLimitNs = 1'000'000'000;  // for all handlers together
 
 }  // namespace
 
-// Those that are to be called. Its destructor is the end of the process.
+// The registered handlers. The destructor of the static instance, which exit runs, calls them.
 class ExitHandlers {
  public:
-  static void add(ExitHandler* parting) {
-    static ExitHandlers calls;  // made with the first one, destroyed by exit
+  static void add(ExitHandler* handler) {
+    static ExitHandlers calls;  // constructed with the first handler, destroyed by exit
     const std::lock_guard lock(shared().mutex);
-    shared().all.insert(parting);
+    shared().all.insert(handler);
   }
-  static void remove(ExitHandler* parting) {
+  static void remove(ExitHandler* handler) {
     const std::lock_guard lock(shared().mutex);
-    shared().all.erase(parting);
+    shared().all.erase(handler);
   }
   ExitHandlers(const ExitHandlers&) = delete;
   ExitHandlers& operator=(const ExitHandlers&) = delete;
@@ -37,18 +37,18 @@ class ExitHandlers {
 
   ExitHandlers() = default;
   ~ExitHandlers() {
-    if (::getpid() != process_) return;  // the threads that would speak are the parent's
+    if (::getpid() != process_) return;  // the threads that a handler needs are the parent's
     const Deadline deadline = Deadline::after(kLimitNs);
     const std::lock_guard lock(shared().mutex);
-    for (const ExitHandler::Turn turn : {ExitHandler::Turn::kClients, ExitHandler::Turn::kServers}) {
-      for (const ExitHandler* parting : shared().all) {
-        if (parting->turn_ == turn) parting->part_(deadline);
+    for (const ExitHandler::Order order : {ExitHandler::Order::kClient, ExitHandler::Order::kServer}) {
+      for (const ExitHandler* handler : shared().all) {
+        if (handler->order_ == order) handler->run_(deadline);
       }
     }
     shared().all.clear();
   }
 
-  // Never destroyed: other threads may use it while the process ends.
+  // Never destroyed: other threads use it while the process ends.
   static Shared& shared() {
     static Shared* const instance = new Shared;
     return *instance;
@@ -57,7 +57,7 @@ class ExitHandlers {
   const pid_t process_ = ::getpid();
 };
 
-ExitHandler::ExitHandler(Turn turn, std::function<void(Deadline)> part) : turn_(turn), part_(std::move(part)) {
+ExitHandler::ExitHandler(Order order, std::function<void(Deadline)> run) : order_(order), run_(std::move(run)) {
   ExitHandlers::add(this);
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is to be said to other processes when this one ends by exit or by returning from main while it still has groups:
-// that it left in peace. Whoever is killed, aborts, calls _exit or becomes another program by exec says nothing, and so
-// counts as lost.
+// Functions that run when this process ends by exit or by returning from main. They tell other processes that it left
+// in an orderly way. A process that is killed, aborts, or calls _exit or exec runs none and counts as lost.
 #pragma once
 
 #include <functional>
@@ -13,13 +12,12 @@ namespace backplane::core {
 
 class ExitHandler {
  public:
-  enum class Turn { kClients, kServers };  // the clients' first, since their servers may be in this process
+  enum class Order { kClient, kServer };  // clients first: their server may be in this process
 
-  // `part` is called at most once, by the thread that ends the process, unless this object is destroyed before. It must
-  // return soon after the deadline and not throw. The first of these objects makes the process call them at its end;
-  // nothing happens when the library is loaded. In a child made by fork nothing is called.
-  ExitHandler(Turn turn, std::function<void(Deadline)> part);
-  // Waits for a call in progress.
+  // `run` is called at most once, by the thread that ends the process, unless this object is destroyed before. It must
+  // return soon after the deadline and not throw. A child made by fork calls nothing.
+  ExitHandler(Order order, std::function<void(Deadline)> run);
+  // Waits for a running call.
   ~ExitHandler();
   ExitHandler(const ExitHandler&) = delete;
   ExitHandler& operator=(const ExitHandler&) = delete;
@@ -27,8 +25,8 @@ class ExitHandler {
  private:
   friend class ExitHandlers;
 
-  const Turn turn_;
-  const std::function<void(Deadline)> part_;
+  const Order order_;
+  const std::function<void(Deadline)> run_;
 };
 
 }  // namespace backplane::core

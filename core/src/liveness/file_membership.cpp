@@ -26,13 +26,13 @@
 namespace backplane::core {
 namespace {
 
-constexpr int64_t kLookNs = 200'000'000;            // how often the locks of the others are looked at
-constexpr int64_t kStepNs = 1'000'000'000;          // for a call of the store about this rank
-constexpr const char* kNextByte = "bp/alive/next";  // in the store: how many bytes are given out
-constexpr std::string_view kDeparted = "departed";
-constexpr std::string_view kLost = "lost";
+constexpr int64_t kPollNs = 200'000'000;            // between checks of the other ranks' locks
+constexpr int64_t kStepNs = 1'000'000'000;          // for one store call
+constexpr const char* kNextByte = "bp/alive/next";  // in the store: the number of bytes in use
+constexpr std::string_view kLeftEntry = "departed";
+constexpr std::string_view kLostEntry = "lost";
 
-// The file of locks.
+// The file of the locks.
 class LockFile {
  public:
   explicit LockFile(const std::string& path)
@@ -44,7 +44,7 @@ class LockFile {
       fail(BP_INVALID, "{} is not a regular file; give the store a file of its own", path_);
     }
   }
-  ~LockFile() { ::close(fd_); }  // and with it all its locks
+  ~LockFile() { ::close(fd_); }  // which releases its locks
   LockFile(const LockFile&) = delete;
   LockFile& operator=(const LockFile&) = delete;
 
@@ -52,10 +52,10 @@ class LockFile {
     struct flock range = at(byte);
     if (::fcntl(fd_, F_OFD_SETLK, &range) != 0) fail_io("lock");
   }
-  // Does anybody hold the lock of this byte? Not to be asked about this file's own.
+  // Whether another process or file description holds the lock of this byte.
   bool locked(int64_t byte) const {
     struct flock range = at(byte);
-    if (::fcntl(fd_, F_OFD_GETLK, &range) != 0) fail_io("look at the locks of");
+    if (::fcntl(fd_, F_OFD_GETLK, &range) != 0) fail_io("query the locks of");
     return range.l_type != F_UNLCK;
   }
 
@@ -78,12 +78,12 @@ class LockFile {
   const int fd_;
 };
 
-// What the store says of one rank: "17 host, pid 4" (its byte and its identity), or "departed", or "lost" and the
-// sentence about it.
+// The record of one rank in the store: "17 host, pid 4" (its byte and its identity), "departed", or "lost" and the text
+// of the loss.
 struct Entry {
   int64_t byte = -1;
   std::string identity;
-  std::optional<Fate> fate;
+  std::optional<Absence> absence;
   std::string text;
 };
 
@@ -92,10 +92,10 @@ std::optional<Entry> parse(const std::string& value) {
   const size_t space = value.find(' ');
   const std::string_view first = std::string_view(value).substr(0, space);
   const std::string rest = space == std::string::npos ? "" : value.substr(space + 1);
-  if (first == kDeparted) {
-    entry.fate = Fate::kDeparted;
-  } else if (first == kLost) {
-    entry.fate = Fate::kLost;
+  if (first == kLeftEntry) {
+    entry.absence = Absence::kLeft;
+  } else if (first == kLostEntry) {
+    entry.absence = Absence::kLost;
     entry.text = rest;
   } else {
     const auto parsed = std::from_chars(first.data(), first.data() + first.size(), entry.byte);
@@ -114,7 +114,7 @@ class FileMembership final : public Membership {
         scope_(enrolment.scope),
         rank_(enrolment.rank),
         on_loss_(std::move(on_loss)),
-        exit_handler_(ExitHandler::Turn::kClients, [this](const Deadline&) { depart(); }) {
+        exit_handler_(ExitHandler::Order::kClient, [this](const Deadline&) { leave(); }) {
     if (rank_ >= 0) enter(enrolment.identity, deadline);
     thread_ = start_quiet_thread("bp-store-watch", [this] { run(); });
   }
@@ -126,19 +126,19 @@ class FileMembership final : public Membership {
     }
     stopped_.notify_all();
     thread_.join();
-    depart();
+    leave();
   }
   FileMembership(const FileMembership&) = delete;
   FileMembership& operator=(const FileMembership&) = delete;
 
   bool watches() const override { return true; }
 
-  Fates fates(Deadline deadline) override {
-    Fates fates;
+  Absences absences(Deadline deadline) override {
+    Absences absences;
     for (const auto& [rank, entry] : entries(deadline)) {
-      if (entry.fate) fates.emplace(rank, *entry.fate);
+      if (entry.absence) absences.emplace(rank, *entry.absence);
     }
-    return fates;
+    return absences;
   }
 
  private:
@@ -146,24 +146,24 @@ class FileMembership final : public Membership {
   std::string losses_key() const { return scope_ + "bp/alive/losses"; }
   std::string ranks_key() const { return scope_ + "bp/alive/ranks"; }
 
-  // The lock comes first, so that nobody sees an entry of a living rank without it.
+  // The lock comes first: an entry without a lock means that its rank is dead.
   void enter(const std::string& identity, const Deadline& deadline) {
     const int64_t byte = store_->add(kNextByte, 1, deadline);
     locks_.lock(byte);
     const std::string mine = fmt::format("{} {}", byte, identity);
     const std::string held = store_->compare_set(key(rank_), "", mine, deadline);
     holds_ =
-        held == mine || (held.starts_with(kDeparted) && store_->compare_set(key(rank_), held, mine, deadline) == mine);
-    mine_ = mine;
-    if (holds_) append_rank(*store_, ranks_key(), rank_, deadline);  // whoever looks needs to know whom to look for
+        held == mine || (held.starts_with(kLeftEntry) && store_->compare_set(key(rank_), held, mine, deadline) == mine);
+    own_entry_ = mine;
+    if (holds_) append_rank(*store_, ranks_key(), rank_, deadline);  // the ranks to check
   }
 
-  void depart() noexcept {
-    if (departed_.exchange(true) || !holds_) return;
+  void leave() noexcept {
+    if (left_.exchange(true) || !holds_) return;
     try {
-      store_->compare_set(key(rank_), mine_, kDeparted, Deadline::after(kStepNs));
+      store_->compare_set(key(rank_), own_entry_, kLeftEntry, Deadline::after(kStepNs));
     } catch (const std::exception&) {
-      // The file is gone or locked for good: nobody is left to read it.
+      // The file was removed or is locked for good: no rank can read the entry.
     }
   }
 
@@ -180,35 +180,35 @@ class FileMembership final : public Membership {
     while (!stop_) {
       lock.unlock();
       try {
-        look();
+        check_others();
       } catch (const std::exception&) {
-        // The store was interrupted or is busy; there is another look.
+        // The store was interrupted or is busy; try again later.
       }
       lock.lock();
-      stopped_.wait_for(lock, std::chrono::nanoseconds(kLookNs), [this] { return stop_; });
+      stopped_.wait_for(lock, std::chrono::nanoseconds(kPollNs), [this] { return stop_; });
     }
   }
 
-  // Notes who has died, and tells what is new. The order of losses is that of the store, the same for all.
-  void look() {
+  // Records deaths in the store and reports new losses in the order of the store, which is the same on all ranks.
+  void check_others() {
     const Deadline deadline = Deadline::after(kStepNs);
     for (const auto& [rank, entry] : entries(deadline)) {
-      bool lost = entry.fate == Fate::kLost && told_.count(rank) == 0;
-      if (!entry.fate && rank != rank_ && !locks_.locked(entry.byte)) {
+      bool lost = entry.absence == Absence::kLost && reported_.count(rank) == 0;
+      if (!entry.absence && rank != rank_ && !locks_.locked(entry.byte)) {
         const std::string alive = fmt::format("{} {}", entry.byte, entry.identity);
-        const std::string news = fmt::format("{} {}", kLost, loss_text(rank, entry.identity, "its process ended"));
+        const std::string news = fmt::format("{} {}", kLostEntry, loss_text(rank, entry.identity, "its process ended"));
         lost = store_->compare_set(key(rank), alive, news, deadline) == news;
       }
       if (lost) append_rank(*store_, losses_key(), rank, deadline);
     }
-    tell(deadline);
+    report_losses(deadline);
   }
 
-  void tell(const Deadline& deadline) {
+  void report_losses(const Deadline& deadline) {
     for (const int32_t rank : read_ranks(*store_, losses_key(), deadline)) {
-      if (!told_.insert(rank).second) continue;
+      if (!reported_.insert(rank).second) continue;
       const auto entry = parse(store_->get(key(rank), deadline));
-      if (entry && entry->fate == Fate::kLost && !departed_) on_loss_({rank, false, entry->text});
+      if (entry && entry->absence == Absence::kLost && !left_) on_loss_({rank, false, entry->text});
     }
   }
 
@@ -217,10 +217,10 @@ class FileMembership final : public Membership {
   const std::string scope_;
   const int32_t rank_;
   const std::function<void(const Loss&)> on_loss_;
-  bool holds_ = false;  // is this rank's entry its own?
-  std::string mine_;
-  std::atomic<bool> departed_ = false;
-  std::set<int32_t> told_;  // only for the thread
+  bool holds_ = false;  // this process holds the rank
+  std::string own_entry_;
+  std::atomic<bool> left_ = false;
+  std::set<int32_t> reported_;  // only for the thread
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;  // guarded by mutex_

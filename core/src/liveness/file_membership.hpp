@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ranks that meet in a file watch over each other. Each locks a byte of its own in the file PATH.alive for as long
-// as its process lives: the kernel gives up the lock of a process that dies, however it dies. Which byte is whose
-// stands in the store. A rank that departs says so in the store before it gives up its lock. Who only stops is not
-// noticed.
+// Membership of ranks that meet in a file. Each rank locks a byte of the file PATH.alive while its process lives; the
+// kernel releases the lock of a process that ends. The store records the byte of each rank. A rank that leaves records
+// that in the store before it releases its lock. A suspended process is not detected.
 #pragma once
 
 #include <functional>
@@ -15,7 +14,7 @@
 
 namespace backplane::core {
 
-// `store` is a handle of the file at `path` whose interruption ends this call, too.
+// `store` is a handle on the file at `path`. Its interruption also ends this call.
 std::unique_ptr<Membership> enroll_in_file(std::shared_ptr<KeyValueSpace> store, const std::string& path,
                                            const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
                                            Deadline deadline);

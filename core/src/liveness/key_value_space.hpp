@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The keys and values of a store. All functions may be called from any thread and throw core::Error. A deadline that
-// has passed still asks once ("0 does not wait"); when a call that changes something ends in BP_TIMEOUT or
+// The keys and values of a store. All functions may be called from any thread and throw core::Error. With a deadline
+// that has passed, a function checks once and does not wait. If a function that changes a value ends with BP_TIMEOUT or
 // BP_PEER_LOST, the change may or may not have been made.
 #pragma once
 
@@ -22,20 +22,20 @@ class KeyValueSpace {
   virtual void set(std::string_view key, std::string_view value, Deadline deadline) = 0;
   // Waits until the key exists. BP_TIMEOUT names the key.
   virtual std::string get(std::string_view key, Deadline deadline) = 0;
-  // Adds to a counter kept as decimal text (a missing one counts as 0); returns the sum. BP_INVALID if the value that
-  // stands there is not a decimal number.
+  // Adds to a counter, which is a decimal text, and returns the sum. A missing key counts as 0. BP_INVALID if the value
+  // is not a decimal number.
   virtual int64_t add(std::string_view key, int64_t delta, Deadline deadline) = 0;
   // Waits until all keys exist. BP_TIMEOUT names the missing ones (the first few of them).
   virtual void wait(const std::vector<std::string>& keys, Deadline deadline) = 0;
-  // Do all keys exist now?
+  // Whether all keys exist now.
   virtual bool check(const std::vector<std::string>& keys, Deadline deadline) = 0;
-  // Sets the key to `desired` if its value equals `expected` (an empty one also matches a missing key). Returns the
-  // value that stands there afterwards (empty if the key is missing and did not match).
+  // Sets the key to `desired` if its value equals `expected`. An empty `expected` also matches a missing key. Returns
+  // the resulting value, empty if the key is still missing.
   virtual std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                                   Deadline deadline) = 0;
-  // Removes the key; was there one?
+  // Removes the key. Returns whether it existed.
   virtual bool remove(std::string_view key, Deadline deadline) = 0;
-  // How many keys there are, in the whole store also when asked through a prefix.
+  // The number of keys in the whole store, also if called on a prefix view.
   virtual int64_t num_keys(Deadline deadline) = 0;
 };
 

@@ -16,33 +16,33 @@ inline constexpr size_t kMaxScopeSize = 4096;    // bytes
 inline constexpr size_t kMaxIdentitySize = 512;  // "host, pid 17"
 inline constexpr size_t kMaxNoticeSize = 1024;   // the sentence about a lost rank
 
-// Why somebody is not there any more. A rank departs by withdrawing; one whose process or connection ends before that,
-// or from which nothing is heard for too long, is lost.
-enum class Fate : uint8_t { kLost = 1, kDeparted = 2 };
-using Fates = std::map<int32_t, Fate>;  // by rank
+// Why a rank is no longer a member. It has left if it withdrew. It is lost if its process or connection ended before
+// that, or if it sent no heartbeat for too long.
+enum class Absence : uint8_t { kLost = 1, kLeft = 2 };
+using Absences = std::map<int32_t, Absence>;  // by rank
 
-// News of a death.
+// The notice that a rank, or the store, is lost.
 struct Loss {
   int32_t rank = -1;   // of the scope; of a lost store: the rank that served it, -1 if none did
-  bool store = false;  // the store itself is gone, so that no further death is heard of
-  std::string text;    // "rank 3 (host, pid 17) is lost: its process ended", the same for all who are told
+  bool store = false;  // the store itself is lost: no further losses are reported
+  std::string text;    // "rank 3 (host, pid 17) is lost: its process ended", the same on all ranks
 };
 
 struct Enrolment {
-  std::string scope;  // keeps groups apart that number their ranks each in their own way; a prefix store adds its own
-  int32_t rank = -1;  // -1: only to be told of the losses of others
+  std::string scope;     // a namespace of rank numbers; a prefix store adds its prefix
+  int32_t rank = -1;     // -1: only receives notices
   std::string identity;  // "host, pid 17"
 };
 
-// A rank's place among those who watch over each other. Destroying it withdraws the rank, which takes at most a second,
-// and waits for a callback that is running.
+// The membership of a rank in a scope. The destructor withdraws the rank within a second and waits for a running
+// callback.
 class Membership {
  public:
   virtual ~Membership() = default;
-  // Does this store notice losses at all? One in the memory of a process does not.
+  // Whether the store detects losses. One in the memory of a process does not.
   virtual bool watches() const = 0;
-  // All who are lost or have departed by now.
-  virtual Fates fates(Deadline deadline) = 0;
+  // All ranks that are lost or have left.
+  virtual Absences absences(Deadline deadline) = 0;
 };
 
 }  // namespace backplane::core

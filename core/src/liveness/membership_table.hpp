@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is who among those who watch over each other, apart from sockets: the ranks of each scope, the clients that hold
-// them, and who is to be told when one is lost. Not synchronised.
+// The members of each scope: their ranks, the clients that hold them, and the clients that receive notices of losses.
+// Has no sockets. Not synchronised.
 #pragma once
 
 #include <cstdint>
@@ -21,25 +21,26 @@ using ClientId = uint64_t;
 
 class MembershipTable {
  public:
-  // Called for each loss and each client that is to be told of it.
+  // Called for each loss and each client of its scope.
   using Notify = std::function<void(ClientId client, const std::string& scope, const Loss& loss)>;
 
-  explicit MembershipTable(Notify tell);
+  explicit MembershipTable(Notify notify);
 
-  // Enters a rank (-1: the client only wants to be told), and tells the client of the scope's losses so far. False if
-  // another client, or another entry of this one, holds the rank. BP_INVALID or BP_RESOURCE beyond the limits.
+  // Enters a rank (-1: the client only receives notices) and notifies the client of the scope's earlier losses. False
+  // if another client, or another entry of this one, holds the rank. BP_INVALID or BP_RESOURCE beyond the limits.
   bool enroll(ClientId client, const std::string& scope, int32_t rank, const std::string& identity);
-  // The rank departs in peace, if this client holds it; the client is told no more through this entry.
+  // The rank leaves if this client holds it. This entry of the client receives no more notices.
   void withdraw(ClientId client, const std::string& scope, int32_t rank);
-  // All of its ranks depart. It is still told.
-  void goodbye(ClientId client);
-  // All ranks that the client still holds are lost; `reason` ends the sentence. It is still told, also of this.
+  // All ranks of the client leave. It still receives notices.
+  void leave(ClientId client);
+  // All ranks that the client still holds are lost; `reason` ends the notice. The client still receives notices, also
+  // these.
   void lose(ClientId client, std::string_view reason);
-  // The client is not there any more, and nothing is told to it.
+  // Removes the client.
   void forget(ClientId client);
 
-  Fates fates(std::string_view scope) const;
-  // Does it hold a rank?
+  Absences absences(std::string_view scope) const;
+  // Whether the client holds a rank.
   bool holds(ClientId client) const;
   size_t entries() const { return entries_; }
 
@@ -47,20 +48,20 @@ class MembershipTable {
   struct Member {
     ClientId client = 0;
     std::string identity;
-    std::optional<Fate> fate = std::nullopt;
+    std::optional<Absence> absence = std::nullopt;
   };
   struct Scope {
     std::map<int32_t, Member> members;
-    std::map<ClientId, size_t> told;  // how often each has enrolled
-    std::vector<Loss> losses;         // in the order in which they were noticed
+    std::map<ClientId, size_t> listeners;  // with the number of entries of each
+    std::vector<Loss> losses;              // in the order of detection
   };
   using Scopes = std::map<std::string, Scope, std::less<>>;
 
-  void depart(Scope& scope, ClientId client);
-  // Drops a scope that nobody is in and from which nobody was lost.
-  void tidy(Scopes::iterator scope);
+  static void leave(Scope& scope, ClientId client);
+  // Erases a scope without listeners and losses.
+  void erase_unused(Scopes::iterator scope);
 
-  const Notify tell_;
+  const Notify notify_;
   Scopes scopes_;
   std::map<ClientId, std::set<std::string>> scopes_of_;
   size_t entries_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A list of ranks under one key of a store ("3 0 1 "), to which several clients may append at once.
+// A list of ranks under one key of a store ("3 0 1 "). Several clients may append at once.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace backplane::core {
 
-// Appends a rank unless it is there.
+// Appends a rank once.
 void append_rank(KeyValueSpace& store, const std::string& key, int32_t rank, const Deadline& deadline);
-// Empty if there is no such key.
+// Empty if the key is missing.
 std::vector<int32_t> read_ranks(KeyValueSpace& store, const std::string& key, const Deadline& deadline);
 
 }  // namespace backplane::core

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What counts as a name and as text in a plugin, which is written by strangers.
+// Checks of names and texts that come from plugins and users.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace backplane::core {
 
-// [a-z0-9_-]{1,32}: also what makes `backplane_<id>.so` a file name without a way out of its directory.
+// [a-z0-9_-]{1,32}. `backplane_<id>.so` therefore never names a file of another directory.
 bool valid_id(std::string_view id);
 
 // Valid UTF-8 (shortest form, no surrogates) without control characters.
 bool printable(std::string_view text);
 
-// The text for a message, whatever a user typed: bytes that are not printable become \xNN.
+// The text for a message: bytes that are not printable become \xNN.
 std::string legible(std::string_view text);
 
 }  // namespace backplane::core

@@ -26,7 +26,7 @@ size_t distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  constexpr size_t kLongest = 64;  // what is longer is no misspelt name
+  constexpr size_t kLongest = 64;  // longer words are no misspelt names
   if (word.size() > kLongest) return {};
   std::string best;
   size_t best_distance = 0;

@@ -7,11 +7,11 @@
 
 namespace backplane::core {
 
-// The candidate most like `word` (Damerau-Levenshtein distance, optimal string alignment), empty if none is near enough
-// to be what was meant: at most a third of its letters differ.
+// The candidate nearest to `word` by Damerau-Levenshtein distance (optimal string alignment). Empty if more than a
+// third of the letters differ.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-// " Did you mean 'gloo'?" or nothing.
+// " Did you mean 'gloo'?" or empty.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace backplane::core

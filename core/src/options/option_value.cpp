@@ -18,7 +18,7 @@ namespace {
 using Unit = std::pair<std::string_view, double>;
 constexpr Unit kDurations[] = {{"", 1e9}, {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 6e10}, {"h", 3.6e12}};
 constexpr Unit kBytes[] = {{"", 1}, {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}};
-constexpr double kLargest = 9.2e18;  // still an int64_t
+constexpr double kLargest = 9.2e18;  // fits into int64_t
 
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
@@ -38,7 +38,7 @@ std::optional<double> parse_real(std::string_view text, std::string_view& rest) 
   return value;
 }
 
-std::string outside(const bp_option& option, double value) {
+std::string range_problem(const bp_option& option, double value) {
   const bool bounded = option.min != 0 || option.max != 0;
   if (!bounded || (value >= option.min && value <= option.max)) return {};
   if (option.type == BP_OPTION_DURATION) {
@@ -51,14 +51,14 @@ OptionValue read_integer(const bp_option& option, std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return {"", "is not a whole number"};
-  return {std::to_string(value), outside(option, static_cast<double>(value))};
+  return {std::to_string(value), range_problem(option, static_cast<double>(value))};
 }
 
 OptionValue read_real(const bp_option& option, std::string_view text) {
   std::string_view rest;
   const auto value = parse_real(text, rest);
   if (!value || !rest.empty()) return {"", "is not a number"};
-  return {std::string(text), outside(option, *value)};
+  return {std::string(text), range_problem(option, *value)};
 }
 
 OptionValue read_quantity(const bp_option& option, std::string_view text, std::span<const Unit> units,
@@ -69,7 +69,11 @@ OptionValue read_quantity(const bp_option& option, std::string_view text, std::s
   if (!value || unit == units.end()) return {"", problem};
   const double quantity = std::round(*value * unit->second);
   if (std::abs(quantity) > kLargest) return {"", "is too large"};
-  return {std::to_string(static_cast<int64_t>(quantity)), outside(option, quantity)};
+  std::string range = range_problem(option, quantity);
+  if (!range.empty() && option.type == BP_OPTION_DURATION && suffix.empty()) {
+    range += fmt::format("; a number without a unit is seconds: write {0}ms or {0}us", text);
+  }
+  return {std::to_string(static_cast<int64_t>(quantity)), range};
 }
 
 OptionValue read_bool(std::string_view text) {
@@ -94,7 +98,7 @@ std::vector<std::string> keys_of(const bp_backend& backend) {
   return keys;
 }
 
-// torch begins some of its options with an underscore (_transports), and no backend does.
+// Some options of torch begin with an underscore (_transports).
 KeyValues without_underscores(KeyValues given) {
   for (auto& [key, value] : given) {
     if (key.starts_with('_')) key.erase(0, 1);
@@ -112,7 +116,7 @@ void refuse_unknown(const bp_backend& backend, const KeyValues& given) {
     }
     const auto same = [&key](const auto& other) { return other.first == key; };
     if (std::find_if(given.begin(), entry, same) != entry)
-      fail(BP_INVALID, "option '{}' of {} is given twice", key, backend.id);
+      fail(BP_INVALID, "option '{}' of {} is given twice; keep one", key, backend.id);
   }
 }
 
@@ -153,7 +157,7 @@ KeyValues complete_options(const bp_backend& backend, const KeyValues& given) {
     const char* fallback = option.default_value == nullptr ? "" : option.default_value;
     const std::string text = entry == plain.end() ? fallback : entry->second;
     if (entry == plain.end() && text.empty()) {
-      complete.emplace_back(key, "");  // "not given" has one spelling for every type
+      complete.emplace_back(key, "");  // the same for every type
       continue;
     }
     const OptionValue value = read_option(option, text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plugins that are linked into the core (plugins/CMakeLists.txt generates the list).
+// The plugins that are linked into the core. plugins/CMakeLists.txt generates the list.
 #pragma once
 
 #include <vector>

@@ -11,7 +11,7 @@
 namespace backplane::core::plugin {
 namespace {
 
-constexpr size_t kMaxText = 4096;  // bytes; also keeps a missing terminator from being chased for long
+constexpr size_t kMaxText = 4096;  // bytes; bounds the search for a missing terminator
 
 bool good_text(const char* text) {
   if (text == nullptr) return false;
@@ -41,7 +41,7 @@ void expect_same(const char* what, const T& in_note, const T& in_plugin) {
   if (in_note != in_plugin) reject(kBroken, "its note says {} {}, its code says {}", what, in_note, in_plugin);
 }
 
-// Empty if nothing is wrong. Operations of a later minor are left to the plugin.
+// Empty if there is no problem.
 std::string capability_problem(const bp_capability* capability, bool newer) {
   if (capability == nullptr) return "is NULL";
   if (!BP_HAS(capability, memory)) return fmt::format("has a struct_size of {}", capability->struct_size);
@@ -59,7 +59,8 @@ std::string capability_problem(const bp_capability* capability, bool newer) {
 std::string capabilities_problem(const bp_backend& backend, std::string_view name, bool newer) {
   constexpr uint32_t kMaxCapabilities = 1024;
   if (backend.capability_count > kMaxCapabilities) {
-    return fmt::format("backend '{}' has {} capabilities, which is absurd", name, backend.capability_count);
+    return fmt::format("backend '{}' has {} capabilities; at most {} are allowed", name, backend.capability_count,
+                       kMaxCapabilities);
   }
   if (backend.capability_count > 0 && backend.capabilities == nullptr) {
     return fmt::format("the table of capabilities of backend '{}' is NULL", name);
@@ -99,7 +100,7 @@ std::string descriptor_problem(const bp_backend& backend, std::string_view name,
   if (strnlen(backend.version, kMaxVersion + 1) > kMaxVersion) {
     return fmt::format("the version of backend '{}' is longer than {} bytes", name, kMaxVersion);
   }
-  if (backend.kinds == 0) return fmt::format("backend '{}' is of no kind", name);
+  if (backend.kinds == 0) return fmt::format("backend '{}' has no kind", name);
   if (backend.init == nullptr) return fmt::format("backend '{}' has no init function", name);
   if ((backend.construct_options == nullptr) != (backend.destroy_options == nullptr)) {
     return fmt::format("backend '{}' has only one of construct_options and destroy_options", name);

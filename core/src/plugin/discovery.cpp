@@ -30,7 +30,7 @@ bool plugin_name(std::string_view name) {
   return name.size() > kPrefix.size() + kSuffix.size() && name.starts_with(kPrefix) && name.ends_with(kSuffix);
 }
 
-// The plugin files of a directory, sorted by name; says in `found` how it went.
+// The plugin files of a directory, sorted by name. Records the result in `found`.
 std::vector<std::string> list(const SearchDirectory& where, FoundDirectory& found) {
   found.where = where;
   std::vector<std::string> paths;
@@ -65,7 +65,7 @@ FoundFile examine(const std::string& path, const Policy& policy) {
   return file;
 }
 
-// Lets the first file win each id: once among the files named after it, then among the rest.
+// Marks all but the file with the highest precedence for each id.
 void mark_shadowed(std::vector<FoundFile>& files) {
   std::map<std::string, const FoundFile*> winners;
   for (const bool own : {true, false}) {
@@ -85,7 +85,7 @@ void mark_shadowed(std::vector<FoundFile>& files) {
   }
 }
 
-// The search for one backend, with what it met on the way.
+// A search for one backend, with what it found on the way.
 class Search {
  public:
   Search(const SearchPath& path, std::string_view id) : path_(path), id_(id), own_name_(file_name(id)) {}
@@ -104,7 +104,7 @@ class Search {
       }
       note_directory(found);
     }
-    give_up();
+    fail_not_found();
   }
 
  private:
@@ -133,7 +133,7 @@ class Search {
     if (found.state == FoundDirectory::State::kUnreadable) looked_ += fmt::format(" ({})", found.reason);
   }
 
-  [[noreturn]] void give_up() const {
+  [[noreturn]] void fail_not_found() const {
     const std::string others =
         others_rejected_ == 0 ? "" : fmt::format("; {} other plugin files were rejected", others_rejected_);
     if (!rejected_.empty()) {
@@ -175,11 +175,11 @@ Scan scan(const SearchPath& path) {
 
 Match find(const SearchPath& path, std::string_view id) {
   if (!valid_id(id)) {
-    fail(BP_INVALID, "{} is not a valid backend name: 1 to 32 of a-z, 0-9, _ and -",
+    fail(BP_INVALID, "{} is not a valid backend name; use 1 to 32 of a-z, 0-9, _ and -",
          printable(id) && id.size() < 200 ? fmt::format("'{}'", id) : "this");
   }
   if (const std::string objection = path.policy.objection(id); !objection.empty()) {
-    fail(BP_UNSUPPORTED, "backend '{}' is {}", id, objection);
+    fail(BP_UNSUPPORTED, "it is {}", objection);
   }
   return Search(path, id).run();
 }

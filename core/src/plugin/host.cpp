@@ -16,7 +16,7 @@
 namespace backplane::core {
 namespace {
 
-// What a store call without a timeout of its own may take: the store answers at once unless it is lost.
+// For store calls without a timeout: the store replies at once unless it is lost.
 constexpr int64_t kStoreTimeout = INT64_C(60) * 1000000000;
 
 int32_t combine_for_plugin(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
@@ -48,7 +48,7 @@ int32_t reduce_for_plugin(uint32_t dtype, uint32_t reduce_op, void* out, const v
 constexpr bp_reduce_api kReduce = {sizeof(bp_reduce_api), 0, combine_for_plugin, divide_for_plugin, multiply_for_plugin,
                                    reduce_for_plugin};
 constexpr bp_security_api kSecure = {sizeof(bp_security_api), 1};
-constexpr bp_security_api kOpen = {sizeof(bp_security_api), 0};
+constexpr bp_security_api kInsecure = {sizeof(bp_security_api), 0};
 
 std::string_view bytes(const void* data, uint64_t size) {
   return size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
@@ -57,7 +57,7 @@ std::string_view bytes(const void* data, uint64_t size) {
 void copy_out(const std::string& value, void* buffer, uint64_t capacity, uint64_t* size) {
   *size = value.size();
   if (value.size() > capacity) {
-    fail(BP_RESOURCE, "the value has {} bytes, the buffer {}", value.size(), capacity);
+    fail(BP_RESOURCE, "the value has {} bytes, the buffer {}; pass a larger buffer", value.size(), capacity);
   }
   if (!value.empty()) std::memcpy(buffer, value.data(), value.size());
 }
@@ -68,7 +68,7 @@ void copy_out(const std::string& value, void* buffer, uint64_t capacity, uint64_
 struct HostCalls {
   static Host& host(void* ctx) { return *static_cast<Host*>(ctx); }
   static Store& store(void* ctx) {
-    if (!host(ctx).store_) fail(BP_UNSUPPORTED, "there is no store before init");
+    if (!host(ctx).store_) fail(BP_UNSUPPORTED, "the host has no store before init; call store functions from init on");
     return *host(ctx).store_;
   }
 
@@ -92,7 +92,7 @@ struct HostCalls {
       if (h.listener_) return h.listener_(error);
       write_log(BP_LOG_WARN, fmt::format("{} reports a failure: {}", h.name_, error.what()));
     });
-    if (status != BP_OK) write_log(BP_LOG_ERROR, err.text);  // no thread, no memory: the next operation fails
+    if (status != BP_OK) write_log(BP_LOG_ERROR, err.text);  // no thread or memory: the next operation fails
   }
 
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
@@ -126,7 +126,7 @@ struct HostCalls {
   }
   static const void* extension(void* ctx, const char* id) {
     if (std::string_view(id) == BP_EXT_REDUCE) return &kReduce;
-    if (std::string_view(id) == BP_EXT_SECURITY) return host(ctx).secure_ ? &kSecure : &kOpen;
+    if (std::string_view(id) == BP_EXT_SECURITY) return host(ctx).secure_ ? &kSecure : &kInsecure;
     const auto offered = host(ctx).offered_.find(std::string_view(id));
     return offered == host(ctx).offered_.end() ? nullptr : offered->second;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host table (abi/host.h) that one agent sees.
+// The host table (abi/host.h) of one agent.
 #pragma once
 
 #include <atomic>
@@ -18,22 +18,23 @@ namespace backplane::core {
 
 class Host {
  public:
-  // `name` stands before the plugin's log lines. Without a store its store functions answer BP_UNSUPPORTED. Whether the
-  // job has a secret is what the environment says now.
+  // `name` prefixes the plugin's log lines. Without a store, its store functions return BP_UNSUPPORTED. The constructor
+  // reads from the environment whether the job has a secret.
   explicit Host(std::string name, std::shared_ptr<Store> store = nullptr);
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
   const bp_host* table() const { return &table_; }
-  // From now on abort_requested says 1, and blocked store calls end with BP_CANCELLED. It says so, too, once somebody
-  // else has interrupted the store.
+  // From now on abort_requested returns 1, and blocked store calls end with BP_CANCELLED. An interruption of the store
+  // has the same effect.
   void request_abort(const std::string& why);
-  // Called with each failure that the plugin reports, under a lock: must not block. Without one they are logged.
+  // Called for each failure that the plugin reports. Must not block: a lock is held. Without a listener, failures are
+  // logged.
   using FailureListener = std::function<void(const Error& why)>;
   void on_failure(FailureListener listener);
-  // Answers this extension with `table`, which outlives this object. Before the plugin sees the host.
+  // Offers an extension. `table` must outlive this object. Call before the plugin gets the host.
   void offer(const char* id, const void* table) { offered_[id] = table; }
-  // Without a store, as in a probe: what the plugin has logged at BP_LOG_INFO by now.
+  // Without a store, as in a probe: the texts that the plugin logged at BP_LOG_INFO.
   std::string remarks() const;
   bool abort_requested() const {
     return aborting_.load(std::memory_order_acquire) || (store_ != nullptr && store_->interrupted());
@@ -50,7 +51,7 @@ class Host {
   std::mutex listener_mutex_;
   FailureListener listener_;
   mutable std::mutex remarks_mutex_;
-  std::string remarks_;  // parted by "; "
+  std::string remarks_;  // separated by "; "
   const bp_host table_;
 };
 

@@ -16,14 +16,14 @@ namespace {
 struct Library {
   int agents = 0;
   bool has_first_group = false;
-  int32_t rank = -1;  // of the first groups; -1: there has been none
+  int32_t rank = -1;  // of the first group; -1: there was none
   int32_t world_size = 0;
 };
 
 struct Libraries {
   std::mutex mutex;
   std::map<const bp_backend*, Library> by_backend;
-  pid_t process = 0;  // whose exit handler is registered
+  pid_t process = 0;  // that registered the exit handler
 };
 
 Libraries& libraries() {
@@ -55,7 +55,7 @@ LibraryUse::LibraryUse(const bp_backend& backend, int32_t rank, int32_t world_si
   const std::lock_guard lock(libraries().mutex);
   Library& library = libraries().by_backend[&backend];
   if (library.has_first_group) {
-    fail(BP_INVALID, "backend {} has one world per process, and a group of it exists; make others from that one",
+    fail(BP_INVALID, "backend {} has one world per process, and a group of it exists; split or shrink that one instead",
          backend.id);
   }
   if (library.rank >= 0 && (library.rank != rank || library.world_size != world_size)) {

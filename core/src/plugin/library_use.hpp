@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counts the agents of a backend in this process, for backends whose library below lives as long as the process:
-// bp_backend.finalize and BP_BACKEND_ONE_WORLD.
+// Counts the agents of a backend in this process, for backends over a library that lives as long as the process
+// (bp_backend.finalize, BP_BACKEND_ONE_WORLD).
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace backplane::core {
 
 class LibraryUse {
  public:
-  // Before an agent's init. `derived`: it is made from another agent of the process. Throws BP_INVALID if the backend
-  // has one world per process and this would be another.
+  // Call before an agent's init. `derived`: the agent is made from another agent of the process. BP_INVALID if the
+  // backend has one world per process and this would be a second one.
   LibraryUse(const bp_backend& backend, int32_t rank, int32_t world_size, bool derived);
-  ~LibraryUse();  // after its destroy
+  ~LibraryUse();  // after the agent's destroy
   LibraryUse(const LibraryUse&) = delete;
   LibraryUse& operator=(const LibraryUse&) = delete;
 
-  // Its init succeeded: the core's exit handler calls finalize once all agents are gone.
+  // Call after the agent's init. At exit, finalize is called if all agents are destroyed.
   void begin(int32_t rank, int32_t world_size);
 
  private:

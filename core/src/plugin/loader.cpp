@@ -24,7 +24,7 @@ struct Loaded {
   std::map<std::string, FileKey> paths;
 };
 
-// Never destroyed, since plugins are never unloaded, not even at exit.
+// Never destroyed: plugins stay loaded at exit.
 Loaded& loaded() {
   static auto* const instance = new Loaded;
   return *instance;
@@ -33,24 +33,24 @@ Loaded& loaded() {
 FileKey key_of(const Note& note) { return {note.file.device, note.file.inode}; }
 
 void check_unchanged(const std::string& path, const Note& note) {
-  if (identify(path) != note.file) fail(BP_INVALID, "the file changed after it had been checked; look for it again");
+  if (identify(path) != note.file) fail(BP_INVALID, "the file changed after it was checked; try again");
 }
 
-// The handle of a file that is loaded already, NULL otherwise.
+// The handle of a loaded file, else NULL.
 void* handle_of(const std::string& path, const FileKey& key) {
   Loaded& all = loaded();
   const std::lock_guard lock(all.mutex);
   if (const auto found = all.handles.find(key); found != all.handles.end()) return found->second;
-  // dlopen would answer with the old file because it knows the name.
+  // dlopen would return the old file of the same name.
   if (const auto known = all.paths.find(path); known != all.paths.end()) {
-    fail(BP_INVALID, "the file was replaced after it had been loaded; restart the program to use the new one");
+    fail(BP_INVALID, "the file was replaced after it was loaded; restart the program to use the new one");
   }
   return nullptr;
 }
 
-// What a constructor of a plugin throws ends the process: were it caught, glibc would keep its lock, and the next
-// dlopen of another thread would never return. <dlfcn.h> declares dlopen to throw nothing, so that a compiler which
-// sees the call may let exceptions pass here; through a volatile pointer it does not see it.
+// An exception of a plugin's constructor ends the process: if it were caught, glibc would keep its lock and the next
+// dlopen would block for ever. <dlfcn.h> declares dlopen as not throwing, so a compiler may drop the noexcept check of
+// a direct call; the volatile pointer prevents that.
 void* open_library(const char* path) noexcept {
   void* (*volatile const unseen_dlopen)(const char* path, int flags) = &::dlopen;
   return unseen_dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -61,12 +61,12 @@ void* open(const std::string& path, const FileKey& key) {
   if (handle == nullptr) reject(kUnloadable, "it cannot be loaded: {}", ::dlerror());
   Loaded& all = loaded();
   const std::lock_guard lock(all.mutex);
-  all.handles.emplace(key, handle);  // loses against another thread's, which has the same handle
+  all.handles.emplace(key, handle);  // another thread may have inserted the same handle
   all.paths.emplace(path, key);
   return handle;
 }
 
-// The entry of a plugin. dlsym also searches the libraries that a plugin is linked to, whose entry is not its own.
+// The entry of a plugin. dlsym also finds entries of libraries that the plugin links, which are refused.
 const bp_plugin& entry_of(void* handle) {
   void* const address = ::dlsym(handle, BP_PLUGIN_SYMBOL);
   if (address == nullptr) reject(kBroken, "it does not export " BP_PLUGIN_SYMBOL);
@@ -76,8 +76,7 @@ const bp_plugin& entry_of(void* handle) {
   void* symbol = nullptr;
   if (::dlinfo(handle, RTLD_DI_LINKMAP, &own) != 0 || ::dladdr1(address, &info, &owner, RTLD_DL_LINKMAP) == 0 ||
       owner != own) {
-    reject(kBroken, "the " BP_PLUGIN_SYMBOL " it shows belongs to {}",
-           info.dli_fname == nullptr ? "no file" : info.dli_fname);
+    reject(kBroken, "its " BP_PLUGIN_SYMBOL " belongs to {}", info.dli_fname == nullptr ? "no file" : info.dli_fname);
   }
   if (::dladdr1(address, &info, &symbol, RTLD_DL_SYMENT) != 0 && symbol != nullptr) {
     const auto* entry = static_cast<const ElfW(Sym)*>(symbol);

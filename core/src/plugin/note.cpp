@@ -14,7 +14,7 @@ namespace backplane::core::plugin {
 namespace {
 
 constexpr size_t kHeaderSize = sizeof(bp_note_header) - offsetof(bp_note_header, magic);
-constexpr uint32_t kMaxBackendSize = 4096;  // bytes; leaves room for any number of later fields
+constexpr uint32_t kMaxBackendSize = 4096;  // bytes; room for later fields
 
 constexpr const char* kExtensions[] = {BP_EXT_REDUCE, BP_EXT_PLAN,   BP_EXT_SECURITY, BP_EXT_RPC,
                                        BP_EXT_CALLS,  BP_EXT_DEVICE, BP_EXT_MEMORY};

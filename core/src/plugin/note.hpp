@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a plugin says about itself in its ELF note (abi/note.h), decoded and checked.
+// The ELF note of a plugin (abi/note.h), decoded and checked.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace backplane::core::plugin {
 
-// Tells whether two looks at a path saw the same file with the same content.
+// Equal if a path still names the same file with the same content.
 struct FileId {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -36,12 +36,12 @@ struct Note {
   std::vector<NoteBackend> backends;  // at least one
   FileId file;                        // all zero if the note was read from memory
 
-  // Position of a backend by id, -1 if it is not there.
+  // Position of a backend by id, -1 if absent.
   int index_of(std::string_view id) const;
 };
 
-// Decodes the description of a Backplane note, from `magic` on. Throws core::Error: BP_UNSUPPORTED if this core is of
-// the wrong version for the plugin, BP_INVALID if the note is malformed.
+// Decodes the description of a Backplane note, from `magic` on. BP_UNSUPPORTED if the plugin needs another version of
+// the core, BP_INVALID if the note is malformed.
 Note parse_note(std::span<const std::byte> description);
 
 }  // namespace backplane::core::plugin

@@ -30,7 +30,7 @@ std::string option_problem(const bp_option& option) {
   if (!(option.min <= option.max)) return fmt::format("has the bounds {} and {}", option.min, option.max);
   if (option.default_value == nullptr || *option.default_value == '\0') return {};
   if ((option.flags & BP_OPTION_REQUIRED) != 0) return "is required and has a default";
-  // By the parser that later reads what users write, so that the two cannot disagree.
+  // Users' values are read by the same parser.
   const std::string problem = read_option(option, option.default_value).problem;
   if (problem.empty()) return {};
   const bool secret = (option.flags & BP_OPTION_SECRET) != 0;
@@ -43,7 +43,7 @@ std::string option_problem(const bp_option& option) {
 std::string option_schema_problem(const bp_backend& backend) {
   constexpr uint32_t kMaxOptions = 1024;
   if (backend.option_count > kMaxOptions)
-    return fmt::format("it has {} options, which is absurd", backend.option_count);
+    return fmt::format("it has {} options; at most {} are allowed", backend.option_count, kMaxOptions);
   if (backend.option_count > 0 && backend.options == nullptr) return "its table of options is NULL";
   std::set<std::string_view> keys;
   for (uint32_t i = 0; i < backend.option_count; ++i) {

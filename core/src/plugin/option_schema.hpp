@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Is the option schema of a backend (abi/options.h) one that the core can enforce?
+// Checks that the core can enforce the option schema of a backend (abi/options.h).
 #pragma once
 
 #include <string>
@@ -9,8 +9,7 @@
 
 namespace backplane::core::plugin {
 
-// The first thing that is wrong with the options of a backend: "option 'threads' has the default 'many', which ...".
-// Empty if all is well.
+// The first fault of a backend's options: "option 'threads' has the default 'many', which ...". Empty if there is none.
 std::string option_schema_problem(const bp_backend& backend);
 
 }  // namespace backplane::core::plugin

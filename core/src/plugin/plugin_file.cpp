@@ -64,9 +64,9 @@ void check_regular(const struct stat& status) {
   }
 }
 
-// Whoever can change the file, or put another one in its place, can run code in this process.
+// A user who can change or replace the file can run code in this process.
 void check_trust(const struct stat& status, const std::string& what) {
-  constexpr const char* kRemedy = "set BACKPLANE_ALLOW_UNSAFE_PLUGINS=1 to load it all the same";
+  constexpr const char* kRemedy = "set BACKPLANE_ALLOW_UNSAFE_PLUGINS=1 to load it anyway";
   if (status.st_uid != 0 && status.st_uid != ::geteuid()) {
     fail(BP_UNSUPPORTED, "{} belongs to user {}, who is neither root nor the user of this process (uid {}); {}", what,
          status.st_uid, ::geteuid(), kRemedy);
@@ -103,7 +103,7 @@ FileId id_of(const struct stat& status) {
 
 Note read_plugin_file(const std::string& path, bool allow_unsafe) {
   struct stat status {};
-  // Looking before opening: to open a FIFO or a device already has effects.
+  // Before open, because opening a FIFO or a device has effects.
   if (::stat(path.c_str(), &status) != 0) fail_errno("it cannot be examined", errno);
   check_regular(status);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

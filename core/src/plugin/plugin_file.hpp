@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plugin as a file: opened without side effects, judged by who could have written it, read as little as needed.
+// Reads plugin files without side effects and checks who could have written them.
 #pragma once
 
 #include <optional>
@@ -10,12 +10,12 @@
 
 namespace backplane::core::plugin {
 
-// Reads the note of the file at `path`. Not fooled or stopped by a FIFO, directory, device, or a file that shrinks
-// meanwhile. Unless `allow_unsafe`, refuses a file that, or whose directory, somebody other than root and the effective
-// user owns or can write to. Throws core::Error with the reason, which does not repeat the path.
+// Reads the note of the file at `path`. Refuses FIFOs, directories, devices and files that shrink meanwhile. Unless
+// `allow_unsafe`, also refuses a file if a user other than root and the effective user owns it or its directory or can
+// write to them. Throws core::Error with the reason, which does not contain the path.
 Note read_plugin_file(const std::string& path, bool allow_unsafe);
 
-// What stands at `path` now; nothing if that cannot be told.
+// The file that is at `path` now. Nothing if it cannot be examined.
 std::optional<FileId> identify(const std::string& path);
 
 }  // namespace backplane::core::plugin

@@ -26,7 +26,7 @@ std::string environment(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-// The parts of a list; empty ones are left out.
+// The non-empty parts of a list.
 std::vector<std::string> split(const std::string& list, char separator) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= list.size();) {
@@ -37,7 +37,7 @@ std::vector<std::string> split(const std::string& list, char separator) {
   return parts;
 }
 
-// A comma list of ids, as users write it: spaces around and upper case are forgiven.
+// A comma-separated list of ids. Ignores spaces and case.
 std::vector<std::string> ids(const char* variable) {
   std::vector<std::string> result;
   for (std::string id : split(environment(variable), ',')) {
@@ -49,7 +49,7 @@ std::vector<std::string> ids(const char* variable) {
   return result;
 }
 
-// Adds a directory unless it is there already. Relative ones are pinned to where the process stands now.
+// Adds a directory once. Relative ones are resolved against the working directory.
 void add(SearchPath& to, const fs::path& directory, const char* origin) {
   std::error_code error;
   fs::path path = fs::absolute(directory, error).lexically_normal();
@@ -61,7 +61,7 @@ void add(SearchPath& to, const fs::path& directory, const char* origin) {
 }
 
 void add_user_directory(SearchPath& to) {
-  // A relative XDG_DATA_HOME is to be ignored (XDG Base Directory Specification).
+  // The XDG Base Directory Specification says to ignore a relative XDG_DATA_HOME.
   const fs::path data = environment("XDG_DATA_HOME");
   const fs::path home = environment("HOME");
   if (data.is_absolute()) {
@@ -71,7 +71,7 @@ void add_user_directory(SearchPath& to) {
   }
 }
 
-// Beside the library, so that a tree can be moved as a whole.
+// Beside the library, so that an installation can be moved.
 void add_own_directory(SearchPath& to) {
   Dl_info info{};
   void* extra = nullptr;
@@ -93,8 +93,9 @@ std::string Policy::objection(std::string_view id) const {
   const auto lists = [id](const std::vector<std::string>& list) {
     return std::find(list.begin(), list.end(), id) != list.end();
   };
-  if (lists(deny)) return "denied by BACKPLANE_PLUGINS_DENY";
-  if (!allow.empty() && !lists(allow)) return "not named in BACKPLANE_PLUGINS_ALLOW";
+  if (lists(deny)) return "denied by BACKPLANE_PLUGINS_DENY; remove it from that list";
+  if (!allow.empty() && !lists(allow))
+    return "not named in BACKPLANE_PLUGINS_ALLOW; add it to the list or unset the variable";
   return {};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where plugins are looked for, and which of them may be used: all that the environment has to say about it.
+// The directories that are searched for plugins, and the plugins that may be used, from the environment.
 #pragma once
 
 #include <string>
@@ -17,10 +17,10 @@ struct SearchDirectory {
 // Which plugins may be used.
 struct Policy {
   std::vector<std::string> allow;  // ids; empty: all
-  std::vector<std::string> deny;   // ids; stronger than `allow`
+  std::vector<std::string> deny;   // ids; overrides `allow`
   bool allow_unsafe = false;       // skip the checks of owners and permissions
 
-  // Why this backend may not be used, empty if it may.
+  // Why this backend must not be used, empty if it may: "denied by BACKPLANE_PLUGINS_DENY; ...".
   std::string objection(std::string_view id) const;
 };
 
@@ -29,10 +29,10 @@ struct SearchPath {
   Policy policy;
 };
 
-// Does this process run with more rights than its caller (AT_SECURE)?
+// Whether this process runs with more rights than its caller (AT_SECURE).
 bool runs_secure();
 
-// Reads the environment anew on every call. `secure` ignores all of it: only built-in directories count.
+// Reads the environment on every call. `secure`: ignores it and uses only built-in directories.
 SearchPath search_path(bool secure = runs_secure());
 
 }  // namespace backplane::core::plugin

@@ -23,7 +23,7 @@ std::string upper(std::string_view text) {
   return result;
 }
 
-// What stood in the way of every rejected file: "; rejected: PATH: reason; ...".
+// ". Rejected: PATH: reason; PATH: reason".
 std::string rejections(const plugin::Scan& scan) {
   std::string text;
   for (const plugin::FoundFile& file : scan.files) {
@@ -78,28 +78,33 @@ const Member& Registry::register_backend(const bp_backend& backend) {
   return *made;
 }
 
-const Member& Registry::lookup(std::string_view name) {
+const Member& Registry::lookup(std::string_view name, const char* what, uint32_t kinds) {
   const std::string id = lower(name);
   if (const Member* known_member = member(id)) return *known_member;
   plugin::Match match;
   try {
     match = plugin::find(plugin::search_path(), id);
   } catch (const Error& e) {
-    const std::vector<std::string> ids = known();
-    throw Error(e.status(), fmt::format("unknown backend '{}'.{} Available: {}. Searched: {}{}", legible(name),
-                                        did_you_mean(id, ids), fmt::join(ids, ", "), e.what(),
-                                        rejections(plugin::scan(plugin::search_path()))));
+    if (e.status() != BP_INVALID) throw Error(e.status(), fmt::format("cannot use {} '{}': {}", what, id, e.what()));
+    const std::vector<std::string> ids = known(kinds);
+    throw Error(e.status(),
+                fmt::format("unknown {} '{}'.{} Available: {}. Searched: {}{}", what, legible(name),
+                            did_you_mean(id, ids), ids.empty() ? "none" : fmt::to_string(fmt::join(ids, ", ")),
+                            e.what(), rejections(plugin::scan(plugin::search_path()))));
   }
   const bp_plugin* plugin = plugin::load(match.path, match.note);
   return *add(*plugin->backends[match.index], plugin, match.path).first;
 }
 
-std::vector<std::string> Registry::known() {
+std::vector<std::string> Registry::known(uint32_t kinds) {
   std::set<std::string> ids;
-  for (const Member* m : members()) ids.insert(m->id);
+  for (const Member* m : members()) {
+    if ((m->backend->kinds & kinds) != 0) ids.insert(m->id);
+  }
   for (const plugin::FoundFile& file : plugin::scan(plugin::search_path()).files) {
     for (const plugin::FoundBackend& backend : file.backends) {
-      if (backend.state == plugin::FoundBackend::State::kAvailable) ids.insert(backend.note.id);
+      const bool matches = (backend.note.kinds & kinds) != 0;
+      if (matches && backend.state == plugin::FoundBackend::State::kAvailable) ids.insert(backend.note.id);
     }
   }
   return {ids.begin(), ids.end()};
@@ -113,7 +118,7 @@ std::vector<const Member*> Registry::members() const {
 }
 
 Registry& default_registry() {
-  static Registry* const instance = new Registry;  // never destroyed: plugins may use it until the process ends
+  static Registry* const instance = new Registry;  // never destroyed: plugins use it until the process ends
   return *instance;
 }
 

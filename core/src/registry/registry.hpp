@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The registry of backends, torch.distributed.rpc's BackendType: members by name, each a pair of handlers. Built-in
-// backends, those of the program and those of plugin files come through the same door. An ordinary object; the one that
-// belongs to the process is an instance of it.
+// The registry of backends by name, torch.distributed.rpc's BackendType. It holds built-in backends, those that the
+// program registers, and those of plugin files. An ordinary object; default_registry() is one instance.
 #pragma once
 
 #include <map>
@@ -17,7 +16,7 @@
 
 namespace backplane::core {
 
-// A member. Its address stays the same for the life of the registry, also when more members are added.
+// A registered backend. Its address is valid for the life of the registry.
 struct Member {
   std::string id;      // "gloo"
   std::string name;    // "GLOO", as BackendType shows it
@@ -26,7 +25,7 @@ struct Member {
   const bp_plugin* plugin = nullptr;  // NULL if registered by the program
 };
 
-// What an options handler made: the checked values and, if the backend has a handler, its own object.
+// Checked option values and, if the backend has a handler for them, the object that it made.
 class BackendOptions {
  public:
   BackendOptions(const Member& member, KeyValues values, int64_t rpc_timeout_ns, const std::string& init_method);
@@ -38,7 +37,7 @@ class BackendOptions {
   const KeyValues& values() const { return values_; }
   const bp_options* native() const { return native_; }
   int64_t rpc_timeout_ns() const { return rpc_timeout_ns_; }
-  // One line of the options on which all ranks must agree.
+  // The options on which all ranks must agree, as one line.
   std::string fingerprint() const;
 
  private:
@@ -52,18 +51,22 @@ class Registry {
  public:
   Registry();
 
-  // Is this a backend that lookup would find, as far as can be told without running its code?
+  // Whether lookup would find this backend, judged without running its code.
   bool registered(std::string_view name);
   // BP_INVALID "RPC backend X: already registered".
   const Member& register_backend(const bp_backend& backend);
-  // Loads the plugin if need be. Throws an error that says what was found and where.
-  const Member& lookup(std::string_view name);
-  // All ids that could be looked up now, sorted.
-  std::vector<std::string> known();
+  // Loads the plugin if necessary. BP_INVALID lists what is available and where it was searched for; BP_UNSUPPORTED
+  // says why the backend must not or cannot be used.
+  const Member& lookup(std::string_view name) { return lookup(name, "backend", ~UINT32_C(0)); }
+  // The same for a layer of BACKPLANE_LAYERS.
+  const Member& lookup_layer(std::string_view name) { return lookup(name, "layer", BP_KIND_LAYER); }
+  // The ids of all backends of these kinds (a mask of BP_KIND_...) that lookup would find now, sorted.
+  std::vector<std::string> known(uint32_t kinds = ~UINT32_C(0));
   std::vector<const Member*> members() const;
 
  private:
-  // The member of this id, and whether it is new. The first to come stays.
+  const Member& lookup(std::string_view name, const char* what, uint32_t kinds);
+  // The member of this id, and whether it is new. An existing one stays.
   std::pair<const Member*, bool> add(const bp_backend& backend, const bp_plugin* plugin, const std::string& origin);
   const Member* member(const std::string& id) const;
 
@@ -74,15 +77,14 @@ class Registry {
 // The registry of the process.
 Registry& default_registry();
 
-// Is the backend viable here? Throws core::Error with the reason if not. What it remarks about this machine, if
-// anything.
+// Checks that the backend works on this machine and returns its remarks, if any. Throws core::Error with the reason if
+// it does not.
 std::string probe(const Member& member);
 
-// BP_UNSUPPORTED if this process has a secret of its job (store/secret.hpp) and the backend could not tell its peers
-// from strangers.
+// BP_UNSUPPORTED if the job has a secret (security/secret.hpp) and the backend cannot authenticate its peers.
 void check_security(const Member& member);
 
-// What a user gave, completed and checked by the backend.
+// Checks the given options and adds the defaults.
 std::shared_ptr<const BackendOptions> make_options(const Member& member, const KeyValues& given);
 
 }  // namespace backplane::core

@@ -50,7 +50,7 @@ Json names(uint64_t mask, uint32_t count, const Name& name) {
   return list;
 }
 
-// How the backend knows its peers in a job that has a secret: by proof, because there is no other process, or not at
+// How the backend authenticates peers in a job with a secret: by proof, because there is no other process, or not at
 // all.
 const char* auth(uint32_t flags) {
   if ((flags & BP_BACKEND_AUTHENTICATES) != 0) return "peers";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is known about backends, as JSON for `backplane list`, `backplane info` and other languages.
+// Descriptions of backends as JSON for `backplane list`, `backplane info` and other languages.
 #pragma once
 
 #include <string>

@@ -11,14 +11,15 @@
 namespace backplane::core {
 namespace {
 
-std::string decode(std::string_view text, std::string_view whole) {
+// `where` begins each message: "backend 'gloo?a=1'".
+std::string decode(std::string_view text, const std::string& where) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
       result.push_back(text[i]);
       continue;
     }
-    if (i + 1 < text.size() && (text[i + 1] == 'r' || text[i + 1] == 'g')) {  // of a path: the plugin's affair
+    if (i + 1 < text.size() && (text[i + 1] == 'r' || text[i + 1] == 'g')) {  // the plugin replaces it
       result.push_back('%');
       continue;
     }
@@ -26,7 +27,7 @@ std::string decode(std::string_view text, std::string_view whole) {
     const char* begin = text.data() + i + 1;
     const char* end = begin + 2;
     if (i + 2 >= text.size() || std::from_chars(begin, end, value, 16).ptr != end) {
-      fail(BP_INVALID, "backend '{}': % is not followed by two hexadecimal digits", legible(whole));
+      fail(BP_INVALID, "{}: % is not followed by two hexadecimal digits; write %25 for a % sign", where);
     }
     result.push_back(static_cast<char>(value));
     i += 2;
@@ -34,22 +35,22 @@ std::string decode(std::string_view text, std::string_view whole) {
   return result;
 }
 
-KeyValues parse_options(std::string_view text, std::string_view whole) {
+KeyValues parse_options(std::string_view text, const std::string& where) {
   KeyValues options;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('&', begin), text.size());
     const std::string_view pair = text.substr(begin, end - begin);
     const size_t equals = pair.find('=');
     if (equals == std::string_view::npos || equals == 0) {
-      fail(BP_INVALID, "backend '{}': expected key=value after '?' or '&', found '{}'", legible(whole), legible(pair));
+      fail(BP_INVALID, "{}: expected key=value after '?' or '&', found '{}'", where, legible(pair));
     }
-    options.emplace_back(std::string(pair.substr(0, equals)), decode(pair.substr(equals + 1), whole));
+    options.emplace_back(std::string(pair.substr(0, equals)), decode(pair.substr(equals + 1), where));
     begin = end + 1;
   }
   return options;
 }
 
-// Calls take(part) for each part between commas.
+// Calls take(part) for each part of a comma-separated list.
 template <typename Take>
 void split_parts(std::string_view text, Take take) {
   for (size_t begin = 0; begin <= text.size();) {
@@ -59,25 +60,30 @@ void split_parts(std::string_view text, Take take) {
   }
 }
 
-SelectionPart parse_part(std::string_view text, std::string_view whole) {
+[[noreturn]] void fail_device(std::string_view device, std::string_view rest, const std::string& where) {
+  if (rest.find('=') == std::string_view::npos) {
+    fail(BP_INVALID, "{}: unknown device '{}'; use cpu or cuda", where, legible(device));
+  }
+  fail(BP_INVALID, "{}: unknown device '{}'; options follow a '?': write '{}?{}'", where, legible(device),
+       legible(device), legible(rest));
+}
+
+SelectionPart parse_part(std::string_view text, const std::string& where) {
   SelectionPart part;
   const size_t question = text.find('?');
   std::string_view head = text.substr(0, question);
   const size_t colon = head.find(':');
   if (colon != std::string_view::npos) {
     const std::string device = lower(head.substr(0, colon));
-    if (device != "cpu" && device != "cuda") {
-      fail(BP_INVALID, "backend '{}': unknown device '{}'; use cpu or cuda", legible(whole), legible(device));
-    }
+    if (device != "cpu" && device != "cuda") fail_device(device, text.substr(colon + 1), where);
     part.memory = device == "cpu" ? BP_HOST : BP_CUDA;
     head.remove_prefix(colon + 1);
   }
   part.name = lower(head);
   if (!valid_id(part.name)) {
-    fail(BP_INVALID, "backend '{}': '{}' is not a backend's name (letters, digits, _ and -, at most 32)",
-         legible(whole), legible(head));
+    fail(BP_INVALID, "{}: '{}' is not a valid name; use 1 to 32 letters, digits, _ and -", where, legible(head));
   }
-  if (question != std::string_view::npos) part.options = parse_options(text.substr(question + 1), whole);
+  if (question != std::string_view::npos) part.options = parse_options(text.substr(question + 1), where);
   return part;
 }
 
@@ -93,10 +99,13 @@ std::string lower(std::string_view text) {
 
 std::vector<SelectionPart> parse_selection(std::string_view text) {
   std::vector<SelectionPart> parts;
-  split_parts(text, [&parts, text](std::string_view one) {
-    SelectionPart part = parse_part(one, text);
+  const std::string where = fmt::format("backend '{}'", legible(text));
+  split_parts(text, [&parts, &where](std::string_view one) {
+    SelectionPart part = parse_part(one, where);
     for (const SelectionPart& other : parts) {
-      if (other.memory == part.memory) fail(BP_INVALID, "backend '{}': two parts serve the same device", legible(text));
+      if (other.memory != part.memory) continue;
+      fail(BP_INVALID, "{}: {} and {} serve the same device; name one backend, or one for each device: cpu:{},cuda:{}",
+           where, other.name, part.name, other.name, part.name);
     }
     parts.push_back(std::move(part));
   });
@@ -106,10 +115,12 @@ std::vector<SelectionPart> parse_selection(std::string_view text) {
 std::vector<SelectionPart> parse_layers(std::string_view text) {
   std::vector<SelectionPart> parts;
   if (text.empty()) return parts;
-  split_parts(text, [&parts, text](std::string_view one) {
-    parts.push_back(parse_part(one, text));
-    if (parts.back().memory)
-      fail(BP_INVALID, "BACKPLANE_LAYERS '{}': a layer stands around every device's backend", legible(text));
+  const std::string where = fmt::format("BACKPLANE_LAYERS '{}'", legible(text));
+  split_parts(text, [&parts, &where](std::string_view one) {
+    parts.push_back(parse_part(one, where));
+    if (!parts.back().memory) return;
+    fail(BP_INVALID, "{}: a layer wraps the backends of all devices; write '{}' without a device", where,
+         parts.back().name);
   });
   return parts;
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What users write to choose a backend:
+// The syntax of a choice of backends:
 //
 //     selection = part *("," part)
 //     part      = [device ":"] name ["?" key "=" value *("&" key "=" value)]
 //     device    = "cpu" | "cuda"
 //
 // `gloo`, `gloo?iface=eth0&threads=2`, `cpu:gloo,cuda:nccl`. A part without a device serves every kind of memory that
-// no other part names. Values may escape bytes as %2C; %r and %g, which stand for rank and group in paths of
-// layers, are left as they are.
+// no other part names. Values escape bytes as %2C. %r and %g, the rank and the group in paths of layers, stay as they
+// are.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@
 namespace backplane::core {
 
 struct SelectionPart {
-  std::optional<uint32_t> memory;  // BP_HOST or BP_CUDA; none: whatever no other part names
+  std::optional<uint32_t> memory;  // BP_HOST or BP_CUDA; none: every kind that no other part names
   std::string name;                // lower case
   KeyValues options;               // as given
 };
 
-// Throws core::Error (BP_INVALID) with the place that is wrong.
+// BP_INVALID names the wrong part and what to write instead.
 std::vector<SelectionPart> parse_selection(std::string_view text);
 
 // BACKPLANE_LAYERS: the same without devices, `validate,trace`; the first is the outermost. Empty: none.
 std::vector<SelectionPart> parse_layers(std::string_view text);
 
-// `requested`, or else BACKPLANE_BACKEND, or else "auto".
+// `requested`, else BACKPLANE_BACKEND, else "auto".
 std::string selected_backend(const char* requested);
-// `requested`, or else what the environment has under `variable`; empty if neither says anything.
+// `requested`, else the environment variable. Empty if neither is set.
 std::string requested_or(const char* requested, const char* variable);
 
 // ASCII letters in lower case: backend names are case-insensitive.

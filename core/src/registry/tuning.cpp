@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "backplane-tuning/1";
 constexpr double kClearlyFaster = 0.95;
-constexpr double kWorthASecond = 2.0 / 3;  // of two backends both have threads and connections
-// Collectives of which each rank knows how much the others give.
+constexpr double kWorthASecond = 2.0 / 3;  // a second backend costs threads and connections
+// Collectives in which each rank knows the sizes of the others.
 constexpr std::array<std::string_view, 8> kOfOneSize = {"all_gather", "all_reduce", "all_to_all",     "broadcast",
                                                         "gather",     "reduce",     "reduce_scatter", "scatter"};
 constexpr uintmax_t kLongest = uintmax_t{1} << 20;  // bytes of a table
@@ -142,7 +142,7 @@ std::vector<Exemption> TuningTable::exemptions(const std::string& chosen, const 
   return found;
 }
 
-// The fastest of those that are worth having beside `chosen`; empty: none.
+// The fastest backend that is worth starting beside `chosen`; empty: none.
 std::string TuningTable::faster(const std::string& chosen, const std::vector<std::string>& usable, const Row& row) {
   const auto own = row.us.find(chosen);
   if (own == row.us.end()) return {};
@@ -207,8 +207,8 @@ std::string tuning_text() {
     const TuningTable checked(text.str());
     return text.str();
   } catch (const Error& e) {
-    log(BP_LOG_WARN, "auto does without the tuning table {}: {}; write it anew with `backplane bench --tune`",
-        path.string(), e.what());
+    log(BP_LOG_WARN, "auto ignores the tuning table {}: {}; recreate it with `backplane bench --tune`", path.string(),
+        e.what());
     return {};
   }
 }

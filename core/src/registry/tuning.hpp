@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `backplane bench --tune` has measured on this host, for `auto` to choose by. share/doc/user-guide.md describes
+// The measurements of `backplane bench --tune` on this host, which `auto` uses. share/doc/user-guide.md describes
 // the file.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace backplane::core {
 
-// Collectives that a backend serves beside the one that was chosen: from so many bytes of a rank's part, to fewer than
-// so many.
+// A collective that another backend than the chosen one serves, for sizes from `from` to below `end` (bytes of a rank's
+// part).
 struct Exemption {
   std::string operation;  // "all_reduce"
   uint64_t from = 0;
@@ -25,16 +25,16 @@ std::string describe(const std::vector<Exemption>& exemptions);
 
 class TuningTable {
  public:
-  TuningTable() = default;  // nothing was measured
-  // Throws BP_INVALID, saying what is wrong with the text.
+  TuningTable() = default;  // empty
+  // BP_INVALID with the fault of the text.
   explicit TuningTable(const std::string& json);
 
   // The fastest of the backends `usable`, which are in order of preference, for groups of world_size ranks; they are
   // not empty. A later one must be 5% faster than the first, in the geometric mean over all rows in which both were
-  // measured, with that number of ranks or the nearest to it. What was not measured cannot be faster than anything.
+  // measured, with that number of ranks or the nearest to it. A backend without measurements is never faster.
   std::string fastest(const std::vector<std::string>& usable, int32_t world_size) const;
 
-  // Where another of the usable ones takes at most two thirds of the time of `chosen`, so that it is worth having, too:
+  // The sizes at which another usable backend takes at most two thirds of the time of `chosen`:
   // in order of operations and sizes. A size counts up to the next one that was measured, the least also below it. Only
   // of collectives whose size all ranks know, barriers excepted.
   std::vector<Exemption> exemptions(const std::string& chosen, const std::vector<std::string>& usable,
@@ -58,8 +58,8 @@ class TuningTable {
 };
 
 // The text of this host's table: the file BACKPLANE_TUNING_FILE, else $XDG_DATA_HOME/backplane/tuning-HOST.json
-// (~/.local/share if that is not set), else /etc/backplane/tuning.json. Empty if there is none. A file that is no table
-// is a warning in the log and counts as none.
+// (~/.local/share if that is not set), else /etc/backplane/tuning.json. Empty if there is none. A malformed file
+// is logged as a warning and ignored.
 std::string tuning_text();
 
 }  // namespace backplane::core

@@ -40,8 +40,7 @@ void parse_argument(const std::string& argument, const std::string& text, InitMe
   } else if (key == "world_size") {
     method.world_size = static_cast<int32_t>(parse_number(what, value, 1, kMost));
   } else {
-    fail(BP_INVALID, "init method {} has an unknown argument {}; there are rank and world_size", quoted(text),
-         quoted(key));
+    fail(BP_INVALID, "init method {} has an unknown argument {}; use rank or world_size", quoted(text), quoted(key));
   }
 }
 
@@ -57,7 +56,7 @@ void parse_query(std::string_view query, const std::string& text, InitMethod& me
 
 InitMethod parse_init_method(const std::string& text) {
   const size_t separator = text.find("://");
-  if (separator == std::string::npos) fail(BP_INVALID, "init method {} is none of {}", quoted(text), kForms);
+  if (separator == std::string::npos) fail(BP_INVALID, "init method {} is not valid; use {}", quoted(text), kForms);
   const std::string scheme = text.substr(0, separator);
   std::string place = text.substr(separator + 3);
   InitMethod method;
@@ -67,7 +66,9 @@ InitMethod parse_init_method(const std::string& text) {
     place.resize(question);
   }
   if (scheme == "env") {
-    if (!place.empty()) fail(BP_INVALID, "init method {} has a place; env:// takes it from MASTER_ADDR", quoted(text));
+    if (!place.empty())
+      fail(BP_INVALID, "init method {} has an address; write env://, which reads MASTER_ADDR and MASTER_PORT",
+           quoted(text));
   } else if (scheme == "tcp") {
     method.scheme = InitMethod::Scheme::kTcp;
     parse_host_port(place, text, method);
@@ -78,7 +79,7 @@ InitMethod parse_init_method(const std::string& text) {
       fail(BP_INVALID, "init method {} needs the absolute path of a file: file:///path", quoted(text));
     }
   } else {
-    fail(BP_INVALID, "init method {} is none of {}", quoted(text), kForms);
+    fail(BP_INVALID, "init method {} is not valid; use {}", quoted(text), kForms);
   }
   return method;
 }

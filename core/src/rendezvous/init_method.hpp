@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An init method taken apart: where the store is, before the environment adds what is missing.
+// Parses init methods.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct InitMethod {
   std::optional<int32_t> world_size;
 };
 
-// BP_INVALID with the text and the forms that exist.
+// BP_INVALID with the text and the valid forms.
 InitMethod parse_init_method(const std::string& text);
 
 }  // namespace backplane::core

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ranks find that all are there. Each claims its rank by compare_set, compares its world size with the first one's,
-// and counts itself; the last one sets the verdict, for which all wait. Who finds a contradiction sets the verdict too,
-// so that the others fail with the same sentence instead of waiting for a world that cannot complete.
+// Joining: each rank claims its number by compare_set, compares its world size with that of the first rank, and
+// increments a counter. The last rank sets the result, for which all wait. A rank that finds a contradiction sets the
+// result as well: all ranks then fail with the same text instead of a timeout.
 #include <signal.h>
 #include <unistd.h>
 
@@ -22,22 +22,22 @@ namespace {
 
 constexpr const char* kWorldKey = "bp/join/world";
 constexpr const char* kCountKey = "bp/join/count";
-constexpr const char* kVerdictKey = "bp/join/verdict";
-constexpr const char* kComplete = "complete";  // any other verdict is a sentence: why the job cannot start
+constexpr const char* kResultKey = "bp/join/verdict";
+constexpr const char* kComplete = "complete";  // any other result is the reason why the job cannot start
 constexpr int64_t kDiagnosisNs = 2'000'000'000;
 constexpr size_t kNamedRanks = 16;
 
 std::string rank_key(int32_t rank) { return fmt::format("bp/join/rank/{}", rank); }
 
-// A claim is told from another of the same identity by random digits in front: "9f3a8c0011223344 host, pid 17".
-constexpr size_t kMarkSize = 17;
+// Random digits distinguish claims of the same identity: "9f3a8c0011223344 host, pid 17".
+constexpr size_t kNonceSize = 17;
 
 std::string make_claim(const std::string& identity) {
   std::random_device entropy;
   return fmt::format("{:08x}{:08x} {}", entropy() & 0xFFFFFFFFU, entropy() & 0xFFFFFFFFU, identity);
 }
 
-std::string identity_of(const std::string& claim) { return claim.size() > kMarkSize ? claim.substr(kMarkSize) : "?"; }
+std::string identity_of(const std::string& claim) { return claim.size() > kNonceSize ? claim.substr(kNonceSize) : "?"; }
 
 std::string duplicate_text(const Store& store, int32_t rank, const std::string& first, const std::string& second) {
   constexpr std::string_view kFile = "file://";
@@ -47,10 +47,10 @@ std::string duplicate_text(const Store& store, int32_t rank, const std::string& 
   if (where.compare(0, kFile.size(), kFile) != 0) return text + "give each process a rank of its own";
   const std::string path = where.substr(kFile.size());
   if (has_ended(first)) {
-    return text + fmt::format("the first has ended, so that the file is of an earlier run: remove {}", path);
+    return text + fmt::format("the first has ended, so the file is from an earlier run; remove {}", path);
   }
   return text +
-         fmt::format("give each process a rank of its own, or remove {} if the first is of an earlier run", path);
+         fmt::format("give each process a rank of its own, or remove {} if the first is from an earlier run", path);
 }
 
 // "1", "1 and 3", "0, 2 and others"
@@ -63,7 +63,7 @@ std::string rank_list(const std::vector<int32_t>& ranks, bool more) {
   return text + (more ? " and others" : "");
 }
 
-// After a timeout: who is missing?
+// Names the missing ranks after a timeout.
 [[noreturn]] void fail_missing_ranks(Store& store, int32_t world_size, const Allowance& allowance) {
   const Deadline deadline = Deadline::after(kDiagnosisNs);
   std::vector<int32_t> missing;
@@ -77,7 +77,8 @@ std::string rank_list(const std::vector<int32_t>& ranks, bool more) {
     fail(BP_TIMEOUT, "not all of {} ranks joined within {} (at {})", world_size, allowance.text(), store.describe());
   }
   fail(BP_TIMEOUT,
-       "{} {} of {} did not join within {} (at {}); look there for why they did not start, or allow a longer timeout",
+       "{} {} of {} did not join within {} (at {}); look at their output for why they did not start, or use a longer "
+       "timeout",
        missing.size() > 1 ? "ranks" : "rank", rank_list(missing, more), world_size, allowance.text(), store.describe());
 }
 
@@ -92,7 +93,7 @@ void claim_rank(Store& store, int32_t rank, const std::string& identity, const D
   if (held != claim) refuse(store, duplicate_text(store, rank, identity_of(held), identity), deadline);
 }
 
-// The world key holds "4 rank 0 (host, pid 17)" of whoever came first.
+// The world key holds "4 rank 0 (host, pid 17)" of the first rank.
 void compare_world(Store& store, int32_t rank, int32_t world_size, const std::string& identity,
                    const Deadline& deadline) {
   const std::string mine = fmt::format("{} rank {} ({})", world_size, rank, identity);
@@ -120,19 +121,19 @@ void join(Store& store, int32_t rank, int32_t world_size, const std::string& ide
   const Allowance allowance(deadline);
   claim_rank(store, rank, identity, deadline);
   compare_world(store, rank, world_size, identity, deadline);
-  if (store.add(kCountKey, 1, deadline) == world_size) store.compare_set(kVerdictKey, "", kComplete, deadline);
-  std::string verdict;
+  if (store.add(kCountKey, 1, deadline) == world_size) store.compare_set(kResultKey, "", kComplete, deadline);
+  std::string result;
   try {
-    verdict = store.get(kVerdictKey, deadline);
+    result = store.get(kResultKey, deadline);
   } catch (const Error& e) {
     if (e.status() != BP_TIMEOUT) throw;
     fail_missing_ranks(store, world_size, allowance);
   }
-  if (verdict != kComplete) throw Error(BP_INVALID, verdict);
+  if (result != kComplete) throw Error(BP_INVALID, result);
 }
 
 void decline(Store& store, const std::string& why, Deadline deadline) {
-  store.compare_set(kVerdictKey, "", why, deadline);
+  store.compare_set(kResultKey, "", why, deadline);
 }
 
 }  // namespace backplane::core

@@ -8,15 +8,15 @@
 namespace backplane::core {
 namespace {
 
-constexpr int64_t kLongestNs = 5'000'000'000;  // a rank that died leaves nobody waiting longer
+constexpr int64_t kMaxWaitNs = 5'000'000'000;  // the longest wait for a rank that died
 
 }  // namespace
 
 void leave(Rendezvous& meeting, Deadline deadline) noexcept {
   try {
-    const int64_t left_ns = deadline.infinite() ? kLongestNs : std::min(deadline.left_ns(), kLongestNs);
+    const int64_t left_ns = deadline.infinite() ? kMaxWaitNs : std::min(deadline.left_ns(), kMaxWaitNs);
     const Deadline limit = Deadline::after(left_ns);
-    // The round first: when the last rank has departed, the store may be gone the next moment.
+    // The round first: the store may end as soon as the last rank has left.
     if (meeting.root != nullptr) meeting.root->add(left_key(meeting.rank), 1, limit);
     if (meeting.store->add(kDepartedKey, 1, limit) == meeting.world_size) {
       meeting.store->set(kAllDepartedKey, "", limit);
@@ -24,7 +24,7 @@ void leave(Rendezvous& meeting, Deadline deadline) noexcept {
       meeting.store->wait({kAllDepartedKey}, limit);
     }
   } catch (const std::exception&) {
-    // The store or a rank is gone already, or was interrupted: nothing is left to wait for.
+    // The store or a rank is lost, or the store was interrupted.
   }
 }
 

@@ -37,7 +37,7 @@ int32_t find_world_size(const RendezvousRequest& request, const InitMethod& meth
        "the job with a launcher (backplane run, torchrun, mpirun, srun)");
 }
 
-// Where the ranks of one node meet whose launcher, torchrun, occupies MASTER_PORT with a store of its own protocol.
+// The file store of a job on one node under torchrun, whose own store uses MASTER_PORT.
 std::string torchrun_path(const std::string& port) {
   std::string run;
   for (const char c : variable("TORCHELASTIC_RUN_ID").value_or("none").substr(0, 100)) {
@@ -51,11 +51,11 @@ std::string torchrun_path(const std::string& port) {
 
 std::string required(const char* name, const char* what) {
   if (const auto value = variable(name)) return *value;
-  fail(BP_INVALID, "{} is not set; set it to {}, the same for all ranks, or use another init method than env://", name,
+  fail(BP_INVALID, "{} is not set; set it to {}, the same for all ranks, or use an init method other than env://", name,
        what);
 }
 
-// Turns env:// into one of the others.
+// Replaces env:// by another scheme.
 void apply_environment(InitMethod& method, int32_t world_size) {
   method.host = required("MASTER_ADDR", "the address of the machine on which rank 0 runs");
   const std::string port = required("MASTER_PORT", "a port that is free there");
@@ -75,7 +75,7 @@ void apply_environment(InitMethod& method, int32_t world_size) {
   }
 }
 
-void meet_by_tcp(const InitMethod& method, const Deadline& deadline, Rendezvous& meeting) {
+void connect_store(const InitMethod& method, const Deadline& deadline, Rendezvous& meeting) {
   TcpStoreOptions options;
   options.host = method.host;
   options.port = method.port;
@@ -84,10 +84,10 @@ void meet_by_tcp(const InitMethod& method, const Deadline& deadline, Rendezvous&
   options.secret = environment_secret();
   if (meeting.rank == 0 && !variable_is_true("BACKPLANE_STORE_HOSTED")) {
     options.server_rank = meeting.rank;
-    options.closing_key = round_prefix(0) + kDepartedKey;  // a store that a rank hosts sees one round
+    options.closing_key = round_prefix(0) + kDepartedKey;  // a store that a rank hosts serves one round
     meeting.server = make_tcp_store_server(options);
   }
-  // The server itself is not told the world size: join() compares it, and tells both sides.
+  // The server does not get the world size: join() compares it and reports it on all ranks.
   options.world_size = meeting.world_size;
   meeting.root = make_tcp_store(options, deadline);
 }
@@ -108,7 +108,7 @@ Rendezvous rendezvous(const RendezvousRequest& request) {
   if (method.scheme == InitMethod::Scheme::kFile) {
     meeting.root = make_file_store(method.path);
   } else {
-    meet_by_tcp(method, deadline, meeting);
+    connect_store(method, deadline, meeting);
   }
   const int64_t round = meeting.root->add(left_key(meeting.rank), 0, deadline);
   meeting.store = make_prefix_store(meeting.root, round_prefix(round));

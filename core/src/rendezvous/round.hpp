@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Keys about the rounds of a job. A job may be initialised, destroyed and initialised again in one store (a file, or
-// one that a launcher serves). Each rank counts how often it has left; that number is its round, and prefixes all its
-// keys.
+// The keys of a job's rounds. A job may be initialised, destroyed and initialised again in one store (a file, or one
+// that a launcher serves). The round of a rank is the number of times that it has left; it prefixes all its keys.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,10 +11,10 @@
 
 namespace backplane::core {
 
-// In the root store: how often this rank has left.
+// In the root store: how many times this rank has left.
 inline std::string left_key(int32_t rank) { return fmt::format("bp/left/{}", rank); }
 inline std::string round_prefix(int64_t round) { return fmt::format("bp/round/{}/", round); }
-// In a round: how many ranks have left it, and that all have.
+// In a round: the number of ranks that have left it, and the mark that all have.
 inline constexpr const char* kDepartedKey = "bp/departed";
 inline constexpr const char* kAllDepartedKey = "bp/all_departed";
 

@@ -204,7 +204,7 @@ void Joining::agree_on_backend() {
     if (config_.problem) throw Error(*config_.problem);
     choose_backend();
     (*statement)["backend"] = member_ == nullptr ? "" : member_->id;
-    (*statement)["place"] = shared_place();
+    (*statement)["place"] = memory_domain();
     (*statement)["viable"] = member_ == nullptr && viable(*config_.registry, kPreferredBackend);
   });
   const std::vector<Json> all = exchange(*config_.group, own, config_.timeout_ns);

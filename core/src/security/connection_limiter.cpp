@@ -11,8 +11,8 @@ namespace {
 using boost::asio::ip::address;
 using boost::asio::ip::address_v6;
 
-// One host may have 2^64 addresses of IPv6: its network counts.
-address place_of(const address& from) {
+// The /64 network of an IPv6 address, because one host may have 2^64 addresses.
+address counted_address(const address& from) {
   if (!from.is_v6() || from.to_v6().is_v4_mapped() || from.is_loopback()) return from;
   address_v6::bytes_type bytes = from.to_v6().to_bytes();
   std::fill(bytes.begin() + 8, bytes.end(), static_cast<unsigned char>(0));
@@ -21,39 +21,39 @@ address place_of(const address& from) {
 
 }  // namespace
 
-std::optional<ConnectionId> ConnectionLimiter::admit(ConnectionId client, const Address& address) {
-  const Address place = place_of(address);
+std::optional<ConnectionId> ConnectionLimiter::admit(ConnectionId connection, const Address& address) {
+  const Address counted = counted_address(address);
   std::optional<ConnectionId> victim;
-  const auto same = clients_.find(place);
-  if (same != clients_.end() && same->second.size() >= most_per_address_) {
+  const auto same = by_address_.find(counted);
+  if (same != by_address_.end() && same->second.size() >= max_per_address_) {
     victim = *same->second.begin();
-  } else if (places_.size() >= most_) {
-    const auto largest = std::max_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
+  } else if (addresses_.size() >= max_pending_) {
+    const auto largest = std::max_element(by_address_.begin(), by_address_.end(), [](const auto& a, const auto& b) {
       return a.second.size() < b.second.size();
     });
     victim = *largest->second.begin();
   }
-  if (victim) leave(*victim);
-  places_.emplace(client, place);
-  clients_[place].insert(client);
+  if (victim) release(*victim);
+  addresses_.emplace(connection, counted);
+  by_address_[counted].insert(connection);
   return victim;
 }
 
-void ConnectionLimiter::leave(ConnectionId client) {
-  const auto found = places_.find(client);
-  if (found == places_.end()) return;
-  const auto group = clients_.find(found->second);
-  group->second.erase(client);
-  if (group->second.empty()) clients_.erase(group);
-  places_.erase(found);
+void ConnectionLimiter::release(ConnectionId connection) {
+  const auto found = addresses_.find(connection);
+  if (found == addresses_.end()) return;
+  const auto group = by_address_.find(found->second);
+  group->second.erase(connection);
+  if (group->second.empty()) by_address_.erase(group);
+  addresses_.erase(found);
 }
 
 size_t max_pending_connections() {
-  constexpr size_t kMost = 1024;
-  constexpr size_t kLeast = 16;
+  constexpr size_t kMaxLimit = 1024;
+  constexpr size_t kMinLimit = 16;
   rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMost;
-  return std::clamp<size_t>(static_cast<size_t>(limit.rlim_cur) / 4, kLeast, kMost);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMaxLimit;
+  return std::clamp<size_t>(static_cast<size_t>(limit.rlim_cur) / 4, kMinLimit, kMaxLimit);
 }
 
 }  // namespace backplane::core

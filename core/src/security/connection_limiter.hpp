@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The connections that have not said who they are, so that a flood of them keeps no rank out: their number is limited,
-// in all and for each address, and where one is too many the one goes that has been silent for longest. A rank says
-// Hello as soon as it is connected.
+// Limits the connections that have not yet sent their Hello, in total and per address, so that a flood of them cannot
+// lock ranks out. Beyond a limit, the oldest is closed. A rank sends its Hello as soon as it is connected.
 #pragma once
 
 #include <boost/asio/ip/address.hpp>
@@ -18,26 +17,27 @@ using ConnectionId = uint64_t;
 
 class ConnectionLimiter {
  public:
-  ConnectionLimiter(size_t most, size_t most_per_address) : most_(most), most_per_address_(most_per_address) {}
+  ConnectionLimiter(size_t max_pending, size_t max_per_address)
+      : max_pending_(max_pending), max_per_address_(max_per_address) {}
 
-  // Takes a new connection in. Who has to be closed for it: the oldest of the same address or, where all together are
-  // too many, of the address that has the most of them.
-  std::optional<ConnectionId> admit(ConnectionId client, const boost::asio::ip::address& address);
-  // It has said who it is, or is closed. One that is not there any more is ignored.
-  void leave(ConnectionId client);
-  size_t size() const { return places_.size(); }
+  // Adds a connection. Returns the one to close for it, if any: the oldest of the same address or, if the total is
+  // exceeded, the oldest of the address with the most connections.
+  std::optional<ConnectionId> admit(ConnectionId connection, const boost::asio::ip::address& address);
+  // The connection sent its Hello or is closed. Ignores unknown ones.
+  void release(ConnectionId connection);
+  size_t size() const { return addresses_.size(); }
 
  private:
   using Address = boost::asio::ip::address;
-  using Clients = std::set<ConnectionId>;  // numbers only grow: the first one is the oldest
+  using Connections = std::set<ConnectionId>;  // ids increase: the first one is the oldest
 
-  const size_t most_;
-  const size_t most_per_address_;
-  std::map<ConnectionId, Address> places_;
-  std::map<Address, Clients> clients_;
+  const size_t max_pending_;
+  const size_t max_per_address_;
+  std::map<ConnectionId, Address> addresses_;
+  std::map<Address, Connections> by_address_;
 };
 
-// How many a process may well have: a quarter of its descriptors, 1024 at most. Its limit is asked once.
+// The limit for this process: a quarter of its descriptors, at most 1024.
 size_t max_pending_connections();
 
 }  // namespace backplane::core

@@ -29,7 +29,7 @@ Nonce nonce(uint64_t count) {
   return result;
 }
 
-// Two keys out of one hash.
+// Derives both keys from one hash.
 SessionKeys derive(const Secret& secret, std::string_view client, std::string_view server, const Key& shared) {
   std::array<unsigned char, 2 * kKeySize> both{};
   crypto_generichash_state state;
@@ -50,7 +50,7 @@ SessionKeys derive(const Secret& secret, std::string_view client, std::string_vi
 }  // namespace
 
 KeyExchange::KeyExchange(End end) : end_(end), public_key_(kKeySize, '\0') {
-  if (::sodium_init() < 0) fail(BP_RESOURCE, "libsodium could not be started: the system gives no random numbers");
+  if (::sodium_init() < 0) fail(BP_RESOURCE, "cannot initialise libsodium: the system provides no random numbers");
   ::randombytes_buf(private_key_.data(), kKeySize);
   ::crypto_scalarmult_base(raw(public_key_), private_key_.data());
 }

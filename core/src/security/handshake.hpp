@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How two ends of a connection of the TCP store come to keys that only holders of the job's secret have, and how frames
-// are sealed with them. Like Noise's NNpsk0: each end draws a key pair for this connection alone (X25519); the keys are
-// a keyed hash (BLAKE2b, by the secret) of the protocol, both public keys, and what both multiply to. So a recording
-// can neither be played again nor read by somebody who learns the secret later, and who sits in between without the
-// secret comes to other keys.
+// Key agreement and frame encryption of a TCP store's connection, for processes that hold the job's secret. Like
+// Noise's NNpsk0: each end creates an X25519 key pair for this connection. The session keys are a BLAKE2b hash, keyed
+// by the secret, of the protocol name, both public keys and their shared point. A recording cannot be replayed, nor
+// decrypted by an attacker who learns the secret later. A man in the middle without the secret gets different keys.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +15,9 @@
 
 namespace backplane::core {
 
-inline constexpr size_t kSealBytes = 16;  // by which a frame grows when it is sealed
+inline constexpr size_t kSealBytes = 16;  // by which sealing extends a frame
 
-// Of one connection.
+// The keys of one connection.
 struct SessionKeys {
   Key to_server;
   Key to_client;
@@ -28,12 +27,12 @@ class KeyExchange {
  public:
   enum class End { kClient, kServer };
 
-  // Draws the key pair of this end.
+  // Creates the key pair of this end.
   explicit KeyExchange(End end);
 
   // kKeySize bytes, for the other end.
   const std::string& public_key() const { return public_key_; }
-  // The keys of the connection, nothing if the other's public key is none (of a wrong size or of small order).
+  // The keys of the connection. Nothing if the other public key is invalid (wrong size or small order).
   std::optional<SessionKeys> agree(const Secret& secret, std::string_view other) const;
 
  private:
@@ -42,12 +41,12 @@ class KeyExchange {
   std::string public_key_;
 };
 
-// One direction of a connection: ChaCha20-Poly1305 with a count of the frames as nonce, so that frames that are
-// changed, left out, repeated or in another order are noticed. Not synchronised.
+// One direction of a connection: ChaCha20-Poly1305 with the number of the frame as nonce. Detects frames that are
+// changed, dropped, repeated or reordered. Not synchronised.
 class Sealer {
  public:
   explicit Sealer(const Key& key) : key_(key) {}
-  // A whole frame for head and payload: its size in 4 bytes, then the sealed bytes.
+  // The frame of head and payload: its size in 4 bytes, then the sealed bytes.
   std::string seal(std::string_view head, std::string_view payload = {});
 
  private:
@@ -58,8 +57,7 @@ class Sealer {
 class Opener {
  public:
   explicit Opener(const Key& key) : key_(key) {}
-  // Turns what followed a frame's size into what was sealed, in place. False if it was not sealed so: then the
-  // connection is over.
+  // Decrypts the body of a frame in place. False if it is not authentic: then the connection must be closed.
   bool open(std::string& body);
 
  private:

@@ -34,7 +34,7 @@ class SecretFile {
   const int fd_;
 };
 
-// The bytes of a secret on their way; with room for one too many and the newline, so that a longer one is noticed.
+// A buffer for a secret, with room for the newline and one byte more, to detect longer ones. Erased at the end.
 struct SecretBytes {
   SecretBytes() = default;
   ~SecretBytes() { ::sodium_memzero(bytes.data(), bytes.size()); }
@@ -47,7 +47,7 @@ struct SecretBytes {
 
 std::string reason(int number) { return std::generic_category().message(number); }
 
-// With pread: the offset of an inherited descriptor is shared with everybody who has it.
+// By pread: the offset of an inherited descriptor is shared.
 std::shared_ptr<const Secret> read_secret(int fd, const std::string& where) {
   SecretBytes read;
   while (read.size < read.bytes.size()) {
@@ -63,21 +63,22 @@ std::shared_ptr<const Secret> read_secret(int fd, const std::string& where) {
 
 std::shared_ptr<const Secret> read_secret_file(const std::string& path) {
   const std::string where = fmt::format("{} ({})", quoted(path), kFileVariable);
-  // O_NONBLOCK so that a FIFO of this name is refused below instead of waited for.
+  // O_NONBLOCK: a FIFO is refused below instead of blocking.
   const SecretFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) fail(BP_INVALID, "cannot open the job's secret {}: {}", where, reason(errno));
   struct stat info = {};
-  if (::fstat(file.get(), &info) != 0) fail(BP_INVALID, "cannot look at the job's secret {}: {}", where, reason(errno));
+  if (::fstat(file.get(), &info) != 0) fail(BP_INVALID, "cannot examine the job's secret {}: {}", where, reason(errno));
   if (!S_ISREG(info.st_mode)) {
     fail(BP_INVALID, "the job's secret {} is not a regular file; name a file that holds it", where);
   }
   if (info.st_uid != ::geteuid()) {
-    fail(BP_INVALID, "the job's secret {} belongs to user {}, this process to user {}; give it a file of its own",
-         where, info.st_uid, ::geteuid());
+    fail(BP_INVALID,
+         "the job's secret {} belongs to user {}, this process to user {}; use a file that belongs to this user", where,
+         info.st_uid, ::geteuid());
   }
   if ((info.st_mode & 077) != 0) {
     fail(BP_INVALID,
-         "the job's secret {} is open to other users (mode {:04o}); draw a new one into a file of mode 0600", where,
+         "the job's secret {} is open to other users (mode {:04o}); create a new secret in a file of mode 0600", where,
          info.st_mode & 07777);
   }
   return read_secret(file.get(), where);
@@ -87,13 +88,12 @@ std::shared_ptr<const Secret> read_secret_descriptor(int fd) {
   const std::string where = fmt::format("descriptor {} ({})", fd, kDescriptorVariable);
   struct stat info = {};
   if (::fstat(fd, &info) != 0) {
-    fail(BP_INVALID,
-         "the job's secret should be in {}, which is not open: whoever starts this process must let it "
-         "inherit the descriptor",
+    fail(BP_INVALID, "the job's secret should be in {}, which is not open; let this process inherit the descriptor",
          where);
   }
   if (!S_ISREG(info.st_mode)) {
-    fail(BP_INVALID, "the job's secret cannot be read from {}, which is no file; open a regular file or a memfd there",
+    fail(BP_INVALID,
+         "the job's secret cannot be read from {}, which is not a regular file; open a regular file or a memfd there",
          where);
   }
   return read_secret(fd, where);
@@ -104,11 +104,11 @@ std::shared_ptr<const Secret> read_secret_descriptor(int fd) {
 Key::~Key() { ::sodium_memzero(bytes_.data(), bytes_.size()); }
 
 Secret::Secret(std::string_view bytes, const std::string& where) {
-  if (::sodium_init() < 0) fail(BP_RESOURCE, "libsodium could not be started: the system gives no random numbers");
+  if (::sodium_init() < 0) fail(BP_RESOURCE, "cannot initialise libsodium: the system provides no random numbers");
   if (!bytes.empty() && bytes.back() == '\n') bytes.remove_suffix(1);
   if (bytes.size() < kMinSecretSize || bytes.size() > kMaxSecretSize) {
     fail(BP_INVALID,
-         "the job's secret in {} has {} bytes; give it {} to {} random ones (head -c 32 /dev/urandom | "
+         "the job's secret in {} has {} bytes; use {} to {} random bytes (head -c 32 /dev/urandom | "
          "base64)",
          where,
          bytes.size() > kMaxSecretSize ? fmt::format("more than {}", kMaxSecretSize) : fmt::to_string(bytes.size()),
@@ -123,6 +123,13 @@ std::string secret_variable() {
     if (variable(name)) return name;
   }
   return "";
+}
+
+std::string without_secret_advice() {
+  const std::string name = secret_variable();
+  // `backplane run --secure` passes the secret to its ranks in a descriptor.
+  return name == kDescriptorVariable ? fmt::format("start the job without --secure (without {})", name)
+                                     : "unset " + name;
 }
 
 std::shared_ptr<const Secret> environment_secret() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The job's secret: what its ranks and launchers know and nobody else. Whoever has one is in secure mode: the TCP store
-// proves it to the other end and wants the same proof (handshake.hpp), and backends must know their peers, too.
+// The job's secret, which only its ranks and launchers know. A process that has one is in secure mode: both ends of a
+// TCP store's connection prove the secret to each other (handshake.hpp), and backends must authenticate their peers.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@
 
 namespace backplane::core {
 
-// Bytes of a secret, without the newline at its end. Short ones could be guessed by whoever records a handshake: they
-// must be random, not words.
+// Bytes of a secret without the newline at its end. It must be random: an attacker who records a handshake can try
+// guesses.
 inline constexpr size_t kMinSecretSize = 16;
 inline constexpr size_t kMaxSecretSize = 1024;
 
 inline constexpr size_t kKeySize = 32;
 
-// A key that is gone from memory when it is not needed any more.
+// A key. The destructor erases it from memory.
 class Key {
  public:
   Key() = default;
@@ -33,10 +33,10 @@ class Key {
   std::array<unsigned char, kKeySize> bytes_{};
 };
 
-// What is kept of it: a hash. Immutable, so any thread may use it.
+// A hash of the secret. Immutable; any thread may use it.
 class Secret {
  public:
-  // One newline at the end does not count. BP_INVALID, with `where` and no byte of the secret, if the size is none of a
+  // Ignores one newline at the end. BP_INVALID if the size is not allowed; the text contains `where` and no byte of the
   // secret.
   Secret(std::string_view bytes, const std::string& where);
   const Key& key() const { return key_; }
@@ -45,12 +45,15 @@ class Secret {
   Key key_;
 };
 
-// BACKPLANE_SECRET_FILE (a path) or BACKPLANE_SECRET_FD (an open descriptor, which is not used up: several may read it)
-// if one of them is set and not empty: its name, else "". That is what makes a process secure, before anything is read.
+// The name of the variable that makes this process secure: BACKPLANE_SECRET_FILE (a path) or BACKPLANE_SECRET_FD (an
+// open descriptor, which several processes may read). Empty if neither is set.
 std::string secret_variable();
 
-// The secret that these name, null if there is none. BP_INVALID, in a sentence that says what to do, if both are set,
-// the file is no regular one of this user's, others may read or write it, or the size is none of a secret.
+// How to start the job without a secret, as the end of a sentence: "unset BACKPLANE_SECRET_FILE".
+std::string without_secret_advice();
+
+// The secret that the variable names, null if there is none. BP_INVALID if both variables are set, the file is not a
+// regular one of this user, other users can read or write it, or the size is not allowed.
 std::shared_ptr<const Secret> environment_secret();
 
 }  // namespace backplane::core

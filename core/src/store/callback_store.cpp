@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store over a key-value space of the program's. Each call runs on a thread of its own, for callbacks may come back
-// late or never: a caller waits no longer than its deadline and a second, nor beyond an interruption.
+// A store over the program's own key-value space. Each call runs on its own thread, because callbacks may return late
+// or never. A caller waits at most one second beyond its deadline, and not beyond an interruption.
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -24,14 +24,14 @@ namespace backplane::core {
 namespace {
 
 constexpr int64_t kCallbackNs = 1'000'000'000;  // the shortest timeout of a callback, and the longest of `get`
-constexpr int64_t kFirstAskNs = 1'000'000;      // pauses between looks of a `get` that does not wait itself
-constexpr int64_t kLongestAskNs = 50'000'000;
+constexpr int64_t kFirstPollNs = 1'000'000;     // between polls of a `get` that does not wait itself
+constexpr int64_t kMaxPollNs = 50'000'000;
 
 int64_t callback_timeout(const Deadline& deadline) {
   return deadline.infinite() ? BP_NO_TIMEOUT : std::max(deadline.left_ns(), kCallbackNs);
 }
 
-// A call ended, or a handle was interrupted.
+// Signalled when a call ends or a handle is interrupted.
 struct Signal {
   std::mutex mutex;
   std::condition_variable changed;
@@ -45,22 +45,22 @@ class CallbackCall {
 
   const Callbacks* operator->() const { return callbacks_.get(); }
 
-  // On the call's thread: waits until the key exists. Nothing if it does not by the deadline, or nobody waits any more.
+  // On the call's thread: waits until the key exists. Nothing at the deadline or if the caller detached the call.
   std::optional<std::string> await(const std::string& key, const Deadline& deadline) {
-    for (int64_t pause_ns = kFirstAskNs;;) {
-      if (left_behind()) return std::nullopt;
+    for (int64_t pause_ns = kFirstPollNs;;) {
+      if (detached()) return std::nullopt;
       const bool last = deadline.passed();
       const Deadline look = std::min(deadline, Deadline::after(kCallbackNs));
       if (auto value = callbacks_->get(key, look.left_ns())) return value;
       if (last) return std::nullopt;
       if (look.passed()) continue;
       std::unique_lock lock(signal_->mutex);
-      signal_->changed.wait_until(lock, std::min(look, Deadline::after(pause_ns)).at(), [this] { return left_; });
-      pause_ns = std::min(2 * pause_ns, kLongestAskNs);
+      signal_->changed.wait_until(lock, std::min(look, Deadline::after(pause_ns)).at(), [this] { return detached_; });
+      pause_ns = std::min(2 * pause_ns, kMaxPollNs);
     }
   }
 
-  // The thread's last word.
+  // The last call of the thread.
   void end(std::exception_ptr failure) {
     const std::lock_guard lock(signal_->mutex);
     done_ = true;
@@ -68,7 +68,7 @@ class CallbackCall {
     signal_->changed.notify_all();
   }
 
-  // Waits for the thread. It goes on alone if it has not ended by the limit, or when the caller is interrupted.
+  // Waits for the thread. Detaches it at the limit or when the caller is interrupted.
   void finish(std::thread thread, const Deadline& limit, const Interruption& interruption) {
     std::unique_lock lock(signal_->mutex);
     while (!done_ && !interruption.raised()) {
@@ -76,7 +76,7 @@ class CallbackCall {
       wait_on(signal_->changed, lock, limit);
     }
     if (!done_) {
-      left_ = true;
+      detached_ = true;
       signal_->changed.notify_all();
       thread.detach();
       return;
@@ -86,9 +86,9 @@ class CallbackCall {
     if (failure_) std::rethrow_exception(failure_);
   }
 
-  bool left_behind() const {
+  bool detached() const {
     const std::lock_guard lock(signal_->mutex);
-    return left_;
+    return detached_;
   }
 
  private:
@@ -96,7 +96,7 @@ class CallbackCall {
   const std::shared_ptr<Signal> signal_;
   // Guarded by the signal's mutex.
   bool done_ = false;
-  bool left_ = false;
+  bool detached_ = false;
   std::exception_ptr failure_;
 };
 
@@ -109,7 +109,7 @@ class CallbackMembership final : public Membership {
     try {
       append_rank(*store_, departed_key_, rank_, Deadline::after(0));
     } catch (const std::exception&) {
-      // Nobody can be told.
+      // The store is lost.
     }
   }
   CallbackMembership(const CallbackMembership&) = delete;
@@ -117,10 +117,10 @@ class CallbackMembership final : public Membership {
 
   bool watches() const override { return false; }
 
-  Fates fates(Deadline deadline) override {
-    Fates fates;
-    for (const int32_t rank : read_ranks(*store_, departed_key_, deadline)) fates.emplace(rank, Fate::kDeparted);
-    return fates;
+  Absences absences(Deadline deadline) override {
+    Absences absences;
+    for (const int32_t rank : read_ranks(*store_, departed_key_, deadline)) absences.emplace(rank, Absence::kLeft);
+    return absences;
   }
 
  private:
@@ -134,7 +134,7 @@ class CallbackStore final : public Store {
   CallbackStore(std::shared_ptr<const Callbacks> callbacks, std::shared_ptr<Signal> signal,
                 std::shared_ptr<Interruption> interruption)
       : signal_(std::move(signal)), interruption_(std::move(interruption)), callbacks_(std::move(callbacks)) {}
-  // The callbacks come last: if this fails, the program's `release` is not called.
+  // Callbacks are constructed last: if this fails, the program's `release` is not called.
   CallbackStore(const bp_store_callbacks& table, std::shared_ptr<Signal> signal,
                 std::shared_ptr<Interruption> interruption)
       : signal_(std::move(signal)),
@@ -212,7 +212,7 @@ class CallbackStore final : public Store {
   }
 
   std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)>, Deadline) override {
-    // Not a view: a rank departs also when its group was aborted.
+    // Not a view: a rank leaves also when its group was aborted.
     return std::make_unique<CallbackMembership>(make(callbacks_), enrolment.scope, enrolment.rank);
   }
 
@@ -226,7 +226,7 @@ class CallbackStore final : public Store {
 
   std::string describe() const override { return callbacks_->name(); }
 
-  // A handle that no other interrupts; over a table or over the callbacks of another handle.
+  // An independent handle, over a table or over the callbacks of another handle.
   template <typename Source>
   static std::shared_ptr<Store> make(const Source& source) {
     auto signal = std::make_shared<Signal>();
@@ -258,11 +258,12 @@ class CallbackStore final : public Store {
       made->space.end(failure);
     });
     made->space.finish(std::move(thread), deadline.later(kCallbackNs), *interruption_);
-    if (!made->space.left_behind()) return std::move(*made->result);
+    if (!made->space.detached()) return std::move(*made->result);
     interruption_->check();
     fail(BP_TIMEOUT,
-         "a callback of {} did not return within {} and {} more (asked about {}); its thread is left behind. It must "
-         "keep the timeout that it is given",
+         "a callback of {} did not return within {} and {} more (request for {}); its thread is detached. A callback "
+         "must "
+         "return before its timeout",
          describe(), allowance.text(), duration_text(kCallbackNs), key.empty() ? "the number of keys" : quoted(key));
   }
 

@@ -16,29 +16,30 @@ Callbacks::~Callbacks() {
   if (table_.release != nullptr) table_.release(table_.ctx);
 }
 
-void Callbacks::fail_answer(const char* callback, const std::string& key, const std::string& what) const {
-  fail(BP_INTERNAL, "the callback `{}` of {} {} (asked about {}); it must do what backplane.h says of it", callback,
-       name_, what, key.empty() ? "the number of keys" : quoted(key));
+void Callbacks::fail_result(const char* callback, const std::string& key, const std::string& what) const {
+  fail(BP_INTERNAL, "the callback `{}` of {} {} (request for {}); see backplane.h for what it must do", callback, name_,
+       what, key.empty() ? "the number of keys" : quoted(key));
 }
 
-// BP_OK, or BP_TIMEOUT where that is an answer. Throws every failure.
+// Returns BP_OK, or BP_TIMEOUT if `may_time_out`. Throws other failures.
 int32_t Callbacks::call(const char* callback, const std::string& key, const std::function<int32_t(bp_error*)>& body,
                         bool may_time_out) const {
   if (key.find('\0') != std::string::npos) {
-    fail(BP_INVALID, "the key {} has a NUL, which a callback of {} cannot be given", quoted(key), name_);
+    fail(BP_INVALID, "the key {} contains a NUL, which the callbacks of {} do not support; use another key",
+         quoted(key), name_);
   }
   bp_error err;
   bp_error_init(&err);
   const int32_t status = body(&err);
   if (status == BP_OK || (may_time_out && status == BP_TIMEOUT)) return status;
   if (status < BP_OK || status > BP_INTERNAL || status == BP_AGAIN) {
-    fail_answer(callback, key, fmt::format("returned {}, which is no status that it may return", status));
+    fail_result(callback, key, fmt::format("returned {}, which is not an allowed status", status));
   }
   err.text[BP_ERROR_TEXT_SIZE - 1] = '\0';
   const std::string about = key.empty() ? "" : " for key " + quoted(key);
   throw Error(status,
               fmt::format("the callback `{}` of {} failed{}: {}", callback, name_, about,
-                          err.text[0] == '\0' ? "it did not say why" : err.text),
+                          err.text[0] == '\0' ? "it gave no reason" : err.text),
               -1, err.native_code);
 }
 
@@ -54,7 +55,7 @@ std::optional<std::string> Callbacks::get(const std::string& key, int64_t timeou
     return table_.get(table_.ctx, key.c_str(), answer.get(), timeout_ns, err);
   };
   if (call("get", key, ask, true) == BP_TIMEOUT) return std::nullopt;
-  if (!answer->value) fail_answer("get", key, "returned BP_OK without a value");
+  if (!answer->value) fail_result("get", key, "returned BP_OK without a value");
   return std::move(answer->value);
 }
 
@@ -73,7 +74,7 @@ std::string Callbacks::compare_set(const std::string& key, const std::string& ex
     return table_.compare_set(table_.ctx, key.c_str(), expected.data(), expected.size(), desired.data(), desired.size(),
                               answer.get(), timeout_ns, err);
   });
-  if (!answer->value) fail_answer("compare_set", key, "returned BP_OK without a value");
+  if (!answer->value) fail_result("compare_set", key, "returned BP_OK without a value");
   return std::move(*answer->value);
 }
 
@@ -90,7 +91,7 @@ int64_t Callbacks::num_keys(int64_t timeout_ns) const {
   int64_t count = 0;
   call("num_keys", "",
        [this, &count, timeout_ns](bp_error* err) { return table_.num_keys(table_.ctx, &count, timeout_ns, err); });
-  if (count < 0) fail_answer("num_keys", "", fmt::format("counted {} keys", count));
+  if (count < 0) fail_result("num_keys", "", fmt::format("counted {} keys", count));
   return count;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The clients that are connected to a server, by the names that messages give them. Synchronised: the server's thread
-// notes who comes and goes, and others wait until all have gone.
+// The connected clients of a server, with their names for messages. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -10,7 +9,7 @@
 #include <string>
 
 #include "deadline.hpp"
-#include "store/board.hpp"
+#include "store/request_handler.hpp"
 
 namespace backplane::core {
 
@@ -18,9 +17,10 @@ class Clients {
  public:
   // A second name replaces the first.
   void enter(ClientId client, std::string name);
-  // Nothing if it never entered.
+  // Ignores unknown clients.
   void leave(ClientId client);
-  // Waits until there are none. BP_TIMEOUT "2 clients of the store at 127.0.0.1:29500 are still connected after 5 s:
+  // Waits until no client is connected. BP_TIMEOUT "2 clients of the store at 127.0.0.1:29500 are still connected after
+  // 5 s:
   // ...".
   void await_none(const Deadline& deadline, const std::string& where);
 

@@ -44,18 +44,18 @@ FileLog::FileLog(std::string path) : path_(std::move(path)) {
 FileLog::~FileLog() { ::close(fd_); }
 
 void FileLog::open_file() {
-  // O_NONBLOCK so that a FIFO of this name is refused below instead of waited for.
+  // O_NONBLOCK: a FIFO is refused below instead of blocking.
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
   if (fd_ < 0) fail_io("open", errno);
   struct stat info = {};
   if (::fstat(fd_, &info) != 0) fail_io("stat", errno);
-  if (!S_ISREG(info.st_mode)) fail(BP_INVALID, "{} is not a regular file; give the store a file of its own", path_);
-  // Whoever owns the file decides which ranks meet where.
+  if (!S_ISREG(info.st_mode)) fail(BP_INVALID, "{} is not a regular file; use another path", path_);
+  // The owner of the file controls the store.
   if (info.st_uid != ::geteuid() && ::geteuid() != 0) {
     fail(BP_INVALID, "the store {} belongs to user {}, this process to user {}; choose another path", path_,
          info.st_uid, ::geteuid());
   }
-  // Nobody proves anything here: what keeps strangers out is the file's mode.
+  // The only protection of a file store is the mode of its file.
   if ((info.st_mode & 077) != 0 && !secret_variable().empty()) {
     fail(BP_INVALID,
          "the store {} is open to other users (mode {:04o}), and the job has a secret; chmod 600 it, or "
@@ -88,7 +88,7 @@ void FileLog::catch_up(Table& table) {
   if (end < offset_) fail_damaged();
   while (offset_ < end) {
     if (!read_record(end, table)) {
-      cut(offset_);
+      truncate(offset_);
       return;
     }
   }
@@ -99,7 +99,7 @@ void FileLog::check_header(off_t end) {
   std::string header(held, '\0');
   read_at(0, header.data(), held);
   if (header != kHeader.substr(0, held)) {
-    fail(BP_INVALID, "{} is not a store of this version; give the store a file of its own", path_);
+    fail(BP_INVALID, "{} is not a store of this version of Backplane; use another path", path_);
   }
   if (held < kHeader.size()) write_at(0, kHeader);
   offset_ = static_cast<off_t>(kHeader.size());
@@ -119,7 +119,7 @@ bool FileLog::read_record(off_t end, Table& table) {
   read_at(offset_ + static_cast<off_t>(kFrameSize), body.data(), count);
   if (checksum(body) != sum) {
     if (count == left - kFrameSize) return false;
-    fail_damaged();  // not the last one, so no crash of a writer explains it
+    fail_damaged();  // not the last record: no crash of a writer explains it
   }
   apply(body, table);
   offset_ += static_cast<off_t>(kFrameSize + count);
@@ -151,7 +151,7 @@ void FileLog::append(Change change, std::string_view key, std::string_view value
   try {
     write_at(offset_, record.bytes());
   } catch (const Error&) {
-    cut(offset_);
+    truncate(offset_);
     throw;
   }
   offset_ += static_cast<off_t>(record.bytes().size());
@@ -172,14 +172,14 @@ void FileLog::read_at(off_t offset, char* bytes, size_t count) const {
     const ssize_t got = ::pread(fd_, bytes, count, offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_io("read", errno);
-    if (got == 0) fail_damaged();  // shorter than its size a moment ago, although we hold the lock
+    if (got == 0) fail_damaged();  // it shrank although this process holds the lock
     bytes += got;
     offset += got;
     count -= static_cast<size_t>(got);
   }
 }
 
-void FileLog::cut(off_t size) {
+void FileLog::truncate(off_t size) {
   while (::ftruncate(fd_, size) != 0) {
     if (errno != EINTR) fail_io("truncate", errno);
   }
@@ -192,7 +192,7 @@ void FileLog::fail_io(const char* what, int error) const {
 }
 
 void FileLog::fail_damaged() const {
-  fail(BP_RESOURCE, "the store {} was damaged by something else at byte {}; remove it and start the job again", path_,
+  fail(BP_RESOURCE, "the store {} was damaged by another program at byte {}; remove it and restart the job", path_,
        offset_);
 }
 

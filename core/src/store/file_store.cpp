@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store in a file. Who waits looks at the size of the file in growing pauses; only when it has changed does it take
-// the file's lock and read.
+// A store in a file. A waiting call polls the size of the file at increasing intervals, and locks and reads the file
+// only when it has changed.
 #include <algorithm>
 #include <condition_variable>
 #include <memory>
@@ -20,47 +20,47 @@ namespace backplane::core {
 namespace {
 
 constexpr int64_t kFirstPauseNs = 1'000'000;
-constexpr int64_t kLongestPauseNs = 50'000'000;
-constexpr int64_t kLeastLockNs = 100'000'000;  // spent on the lock even when the deadline has passed
+constexpr int64_t kMaxPauseNs = 50'000'000;
+constexpr int64_t kMinLockNs = 100'000'000;  // for the lock, also when the deadline has passed
 
 struct File {
   explicit File(const std::string& path) : log(path) {}
 
   std::mutex mutex;
-  std::condition_variable free;     // a turn ended, or a handle was interrupted
+  std::condition_variable free;     // an access ended, or a handle was interrupted
   std::condition_variable changed;  // the table did, or a handle was interrupted
-  bool taken = false;               // guarded by mutex: some thread has the turn
-  // Only for the thread that has the turn, which does not hold the mutex meanwhile.
+  bool in_use = false;              // guarded by mutex: a thread has access
+  // Only for the thread that has access, without the mutex.
   FileLog log;
   Table table;
 };
 
-// One handle's way to the file: turns among the threads of this store, the lock among stores.
-class Turn {
+// Exclusive access to the file: `in_use` among the threads of this store, the lock among stores.
+class Access {
  public:
-  Turn(File& file, const Interruption& interruption, const Deadline& deadline)
-      : file_(file), interruption_(interruption), deadline_(at_least(deadline, kLeastLockNs)), allowance_(deadline) {
+  Access(File& file, const Interruption& interruption, const Deadline& deadline)
+      : file_(file), interruption_(interruption), deadline_(at_least(deadline, kMinLockNs)), allowance_(deadline) {
     std::unique_lock lock(file_.mutex);
     interruption_.check();
-    while (file_.taken) {
-      if (!wait_on(file_.free, lock, deadline_) && file_.taken) fail_busy();
+    while (file_.in_use) {
+      if (!wait_on(file_.free, lock, deadline_) && file_.in_use) fail_busy();
       interruption_.check();
     }
-    file_.taken = true;
+    file_.in_use = true;
     applied_ = file_.log.applied();
   }
 
-  ~Turn() {
+  ~Access() {
     if (locked_) file_.log.unlock();
-    // Only then: those that wait for keys take turns to look for them, and would wake each other for ever.
+    // Only if it changed: calls that wait for keys would otherwise wake each other for ever.
     const bool changed = file_.log.applied() != applied_;
     const std::lock_guard lock(file_.mutex);
-    file_.taken = false;
+    file_.in_use = false;
     file_.free.notify_all();
     if (changed) file_.changed.notify_all();
   }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
 
   // Locks the file and brings the table up to date.
   Table& lock_file() {
@@ -71,7 +71,7 @@ class Turn {
       interruption_.check();
       wait_on(file_.changed, lock, Deadline::after(pause_ns));
       interruption_.check();
-      pause_ns = std::min(pause_ns * 2, kLongestPauseNs);
+      pause_ns = std::min(pause_ns * 2, kMaxPauseNs);
     }
     locked_ = true;
     file_.log.catch_up(file_.table);
@@ -80,7 +80,7 @@ class Turn {
 
  private:
   [[noreturn]] void fail_busy() const {
-    fail(BP_TIMEOUT, "could not lock the store {} within {}: another process holds it (is that one stopped?)",
+    fail(BP_TIMEOUT, "could not lock the store {} within {}: another process holds the lock; it may be suspended",
          file_.log.path(), allowance_.text());
   }
 
@@ -88,7 +88,7 @@ class Turn {
   const Interruption& interruption_;
   const Deadline deadline_;
   const Allowance allowance_;
-  off_t applied_ = 0;  // when it began
+  off_t applied_ = 0;  // at the start
   bool locked_ = false;
 };
 
@@ -99,8 +99,8 @@ class FileStore final : public Store {
 
   void set(std::string_view key, std::string_view value, Deadline deadline) override {
     check_value(key, value);
-    Turn turn(*file_, *interruption_, deadline);
-    put(turn.lock_file(), key, std::string(value));
+    Access access(*file_, *interruption_, deadline);
+    put(access.lock_file(), key, std::string(value));
   }
 
   std::string get(std::string_view key, Deadline deadline) override {
@@ -110,8 +110,8 @@ class FileStore final : public Store {
 
   int64_t add(std::string_view key, int64_t delta, Deadline deadline) override {
     check_key(key);
-    Turn turn(*file_, *interruption_, deadline);
-    Table& table = turn.lock_file();
+    Access access(*file_, *interruption_, deadline);
+    Table& table = access.lock_file();
     const int64_t sum = table.sum(key, delta);
     put(table, key, std::to_string(sum));
     return sum;
@@ -124,15 +124,15 @@ class FileStore final : public Store {
 
   bool check(const std::vector<std::string>& keys, Deadline deadline) override {
     check_keys(keys);
-    Turn turn(*file_, *interruption_, deadline);
-    return turn.lock_file().contains_all(keys);
+    Access access(*file_, *interruption_, deadline);
+    return access.lock_file().contains_all(keys);
   }
 
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                           Deadline deadline) override {
     check_values(key, expected, desired);
-    Turn turn(*file_, *interruption_, deadline);
-    Table& table = turn.lock_file();
+    Access access(*file_, *interruption_, deadline);
+    Table& table = access.lock_file();
     if (table.matches(key, expected)) put(table, key, std::string(desired));
     const Bytes held = table.find(key);
     return held == nullptr ? std::string() : *held;
@@ -140,16 +140,16 @@ class FileStore final : public Store {
 
   bool remove(std::string_view key, Deadline deadline) override {
     check_key(key);
-    Turn turn(*file_, *interruption_, deadline);
-    Table& table = turn.lock_file();
+    Access access(*file_, *interruption_, deadline);
+    Table& table = access.lock_file();
     if (!table.contains(key)) return false;
     file_->log.append_remove(key);
     return table.remove(key);
   }
 
   int64_t num_keys(Deadline deadline) override {
-    Turn turn(*file_, *interruption_, deadline);
-    return turn.lock_file().size();
+    Access access(*file_, *interruption_, deadline);
+    return access.lock_file().size();
   }
 
   std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
@@ -179,14 +179,14 @@ class FileStore final : public Store {
       const bool last = deadline.passed();
       std::vector<std::string> missing;
       {
-        Turn turn(*file_, *interruption_, deadline);
-        if (file_->log.grown()) turn.lock_file();
+        Access access(*file_, *interruption_, deadline);
+        if (file_->log.grown()) access.lock_file();
         if (file_->table.contains_all(keys)) return keys.empty() ? nullptr : file_->table.find(keys.front());
         if (last) missing = file_->table.missing(keys);
       }
       if (last) fail_missing(listed(missing), allowance, describe());
       pause(deadline, pause_ns);
-      pause_ns = std::min(pause_ns * 2, kLongestPauseNs);
+      pause_ns = std::min(pause_ns * 2, kMaxPauseNs);
     }
   }
 

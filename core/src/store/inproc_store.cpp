@@ -21,7 +21,7 @@ struct Memory {
   std::mutex mutex;
   std::condition_variable changed;  // a key was set, or a handle was interrupted
   Table table;                      // guarded by mutex
-  // Threads do not die alone, so that nobody is ever lost; but ranks depart. Guarded by mutex.
+  // Guarded by mutex. Ranks leave but are never lost: a thread does not die alone.
   MembershipTable members{[](ClientId, const std::string&, const Loss&) {}};
   ClientId last_client = 0;
 };
@@ -43,9 +43,9 @@ class InprocMembership final : public Membership {
 
   bool watches() const override { return false; }
 
-  Fates fates(Deadline) override {
+  Absences absences(Deadline) override {
     const std::lock_guard lock(memory_->mutex);
-    return memory_->members.fates(scope_);
+    return memory_->members.absences(scope_);
   }
 
  private:

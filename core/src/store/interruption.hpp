@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state behind Store::interrupt: a cause that ends all calls of one handle and of the views made from it.
+// The state of Store::interrupt: a cause that ends all calls of a handle and of its views.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace backplane::core {
 
 class Interruption {
  public:
-  // `wake` makes every waiting call look at check() again. It is called without a lock of this object, and must take
-  // the mutex that the waiting calls hold between check() and their wait, or a wake-up could be lost.
+  // `wake` makes every waiting call repeat check(). It is called without a lock of this object and must lock the mutex
+  // that the waiting calls hold between check() and their wait; otherwise a wake-up could be lost.
   explicit Interruption(std::function<void()> wake);
 
-  // The state of a view: interrupted with this one, or alone.
+  // The state of a view: interrupted with this one or by itself.
   std::shared_ptr<Interruption> child();
   // The first cause stays.
   void raise(int32_t status, const std::string& why);

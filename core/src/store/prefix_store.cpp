@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A view of another store that sees only the keys with its prefix.
+// A view of another store, limited to the keys with a prefix.
 #include <utility>
 
 #include "store/checks.hpp"
@@ -11,7 +11,7 @@ namespace {
 
 class PrefixStore final : public Store {
  public:
-  // `inner` is a view of its own, so that interrupting it ends only the calls made through this prefix.
+  // `inner` must be a separate view: an interruption then ends only calls through this prefix.
   PrefixStore(std::shared_ptr<Store> inner, std::string prefix)
       : inner_(std::move(inner)), prefix_(std::move(prefix)) {}
 

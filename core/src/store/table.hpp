@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The keys and values of a store in memory: what the in-process store, the TCP server and each reader of a file store
-// hold. Not synchronised.
+// The keys and values of a store in memory, for the in-process store, the TCP server and file stores. Not synchronised.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +13,20 @@
 
 namespace backplane::core {
 
-// Shared, so that answering a thousand ranks does not copy a value a thousand times.
+// Shared: replies to many ranks do not copy the value.
 using Bytes = std::shared_ptr<const std::string>;
 Bytes make_bytes(std::string text);
 
 class Table {
  public:
-  // Null if there is no such key.
+  // Null if the key is missing.
   Bytes find(std::string_view key) const;
   bool contains(std::string_view key) const { return values_.find(key) != values_.end(); }
   bool contains_all(const std::vector<std::string>& keys) const;
   std::vector<std::string> missing(const std::vector<std::string>& keys) const;
-  // What the counter `key` would be after adding `delta`. BP_INVALID if its value is no decimal number or the sum does
-  // not fit.
+  // The value of the counter `key` plus `delta`. BP_INVALID if its value is not a decimal number or the sum overflows.
   int64_t sum(std::string_view key, int64_t delta) const;
-  // Would compare_set with this `expected` set the key?
+  // Whether compare_set with this `expected` would set the key.
   bool matches(std::string_view key, std::string_view expected) const;
   int64_t size() const { return static_cast<int64_t>(values_.size()); }
 

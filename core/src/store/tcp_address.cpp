@@ -59,7 +59,7 @@ std::string host_name_address() {
     asio::ip::udp::socket socket(io);
     const asio::ip::udp::endpoint own(endpoint.address(), 0);
     socket.open(own.protocol(), error);
-    if (!error) socket.bind(own, error);  // is it an address of this host?
+    if (!error) socket.bind(own, error);  // succeeds for an address of this host
     if (!error && !endpoint.address().is_loopback()) return endpoint.address().to_string();
   }
   return "";
@@ -78,7 +78,7 @@ std::string reachable_address() {
 
 int open_tcp_socket(const Tcp& protocol) { return ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0); }
 
-void tune(Tcp::socket& socket) {
+void set_options(Tcp::socket& socket) {
   ErrorCode ignored;
   socket.set_option(Tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -92,7 +92,7 @@ std::string end_text(const ErrorCode& error) {
 
 namespace {
 
-// Listens on one address; the reason if it cannot.
+// Listens on one address.
 ErrorCode try_listen(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
   const int fd = open_tcp_socket(endpoint.protocol());
   if (fd < 0) return {errno, boost::system::system_category()};
@@ -102,7 +102,7 @@ ErrorCode try_listen(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
     ::close(fd);
     return error;
   }
-  // Connections of an ended job in TIME_WAIT do not count as a use of the port; somebody who listens there does.
+  // Allows ports with connections in TIME_WAIT of an ended job, but not ports with a listener.
   acceptor.set_option(asio::socket_base::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
@@ -114,9 +114,8 @@ ErrorCode try_listen(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
   return error;
 }
 
-// A client of this machine that dials the port before anybody listens may be given it for its own end, and then has it
-// for a moment.
-ErrorCode listen_patiently(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
+// With retries: the system may assign the port for a moment to a client of this machine that connects to it.
+ErrorCode listen_with_retries(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
   constexpr int kAttempts = 5;
   constexpr auto kPause = std::chrono::milliseconds(20);
   ErrorCode error = try_listen(acceptor, endpoint);
@@ -132,13 +131,15 @@ ErrorCode listen_patiently(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoin
   std::string text = fmt::format("cannot listen on {}: {}", where, error.message());
   int32_t status = BP_RESOURCE;
   if (error == asio::error::address_in_use) {
-    text = fmt::format("cannot listen on {}: the port is in use (by another job's store?); choose another MASTER_PORT",
-                       where);
+    text = fmt::format(
+        "cannot listen on {}: the port is in use, perhaps by another job's store; choose another port "
+        "(MASTER_PORT or the init method)",
+        where);
   } else if (error == asio::error::access_denied) {
-    text += "; choose a port from 1024 on";
+    text += "; choose a port of 1024 or more";
   } else if (error.value() == EADDRNOTAVAIL || error.category() == asio::error::get_netdb_category()) {
     status = BP_INVALID;
-    text += "; the address must be one of the machine on which rank 0 runs";
+    text += "; use an address of the machine on which rank 0 runs (MASTER_ADDR or the init method)";
   }
   throw Error(status, text, -1, error.value());
 }
@@ -152,13 +153,13 @@ void listen(Tcp::acceptor& acceptor, const std::string& host, uint16_t port) {
   for (const auto& endpoint : endpoints) {
     if (endpoint.address().is_unspecified()) {
       fail(BP_INVALID,
-           "will not serve the store on {}, which is every interface of this machine; give the address of "
-           "one that the other ranks can reach",
+           "cannot serve the store on {}, which is every interface of this machine; use the address of one "
+           "interface that the other ranks can reach",
            host);
     }
-    error = listen_patiently(acceptor, endpoint);
-    // A host name may have an IPv6 address on a machine without IPv6. Any other failure is final: clients would go to
-    // this address first and meet whoever is there.
+    error = listen_with_retries(acceptor, endpoint);
+    // A host name may have an IPv6 address on a machine without IPv6. Any other failure is final: clients would connect
+    // to this address first.
     const bool next = error.value() == EADDRNOTAVAIL || error.value() == EAFNOSUPPORT;
     if (!next) break;
   }

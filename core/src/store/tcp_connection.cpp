@@ -17,8 +17,10 @@ namespace asio = boost::asio;
 
 namespace {
 
-// How long after its deadline a call waits for the server to say what is missing: longer than a busy machine takes.
+// How long a call waits after its deadline for the reply that names the missing keys: longer than a busy machine takes.
 constexpr int64_t kGraceNs = 1'000'000'000;
+
+constexpr const char* kMalformed = "it sent malformed data";
 
 std::string encode_cancel(uint64_t id) {
   StoreRequest cancel;
@@ -29,8 +31,7 @@ std::string encode_cancel(uint64_t id) {
 
 }  // namespace
 
-// Registers a call for as long as its stack frame lives, so that an answer never finds a dead one. Made and destroyed
-// with the mutex held.
+// Registers a call while its stack frame exists. Constructed and destroyed with the mutex held.
 class Connection::Entry {
  public:
   Entry(std::map<uint64_t, Pending*>& table, uint64_t id, Pending& pending) : table_(table), id_(id) {
@@ -48,8 +49,8 @@ class Connection::Entry {
 Connection::Connection(std::unique_ptr<Link> link, std::string where)
     : where_(std::move(where)),
       link_(std::move(link)),
-      beat_timer_(link_->io),
-      exit_handler_(ExitHandler::Turn::kClients, [this](const Deadline& deadline) { part(deadline); }) {
+      heartbeat_timer_(link_->io),
+      exit_handler_(ExitHandler::Order::kClient, [this](const Deadline& deadline) { leave_at_exit(deadline); }) {
   read_size();
   thread_ = start_quiet_thread("bp-store-client", [this] { run(); });
 }
@@ -58,7 +59,7 @@ void Connection::run() {
   try {
     link_->io.run();
   } catch (const std::exception& e) {  // out of memory
-    lose(e.what(), fmt::format("this rank could not listen to it ({})", e.what()));
+    lose(e.what(), fmt::format("this rank could not read from it ({})", e.what()));
   }
 }
 
@@ -72,7 +73,7 @@ std::optional<Reply> Connection::call(StoreRequest request, const Deadline& dead
   std::unique_lock lock(mutex_);
   request.id = ++last_id_;
   lock.unlock();
-  std::string frame = encode(request);  // may be large, so without the lock
+  std::string frame = encode(request);  // without the lock: it may be large
 
   lock.lock();
   interruption.check();
@@ -81,9 +82,9 @@ std::optional<Reply> Connection::call(StoreRequest request, const Deadline& dead
   const Entry entry(pending_, request.id, pending);
   enqueue({request.id, false, std::move(frame)});
   try {
-    if (wait_for_answer(pending, lock, deadline, interruption)) return std::move(pending.reply);
+    if (wait_for_reply(pending, lock, deadline, interruption)) return std::move(pending.reply);
     enqueue({request.id, true, encode_cancel(request.id)});
-    if (wait_for_answer(pending, lock, Deadline::after(kGraceNs), interruption)) return std::move(pending.reply);
+    if (wait_for_reply(pending, lock, Deadline::after(kGraceNs), interruption)) return std::move(pending.reply);
   } catch (const Error&) {
     abandon(request.id);
     throw;
@@ -92,18 +93,18 @@ std::optional<Reply> Connection::call(StoreRequest request, const Deadline& dead
   return std::nullopt;
 }
 
-bool Connection::wait_for_answer(Pending& pending, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
-                                 const Interruption& interruption) {
+bool Connection::wait_for_reply(Pending& pending, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+                                const Interruption& interruption) {
   while (!pending.done) {
     check_alive();
     interruption.check();
     if (deadline.passed()) return false;
-    wait_on(pending.answered, lock, deadline);
+    wait_on(pending.replied, lock, deadline);
   }
   return true;
 }
 
-// The server must not keep a waiter that nobody waits for, nor this queue a request that nobody wants.
+// Cancels the request at the server, or removes it from the queue.
 void Connection::abandon(uint64_t id) {
   if (!lost_.empty()) return;
   const auto queued =
@@ -117,8 +118,8 @@ void Connection::abandon(uint64_t id) {
 
 void Connection::check_alive() const {
   if (lost_.empty()) return;
-  fail(BP_PEER_LOST, "the store at {} {}: is the process that hosts it (rank 0 or the launcher) still alive?", where_,
-       lost_);
+  fail(BP_PEER_LOST, "the store at {} {}; look at the output of the process that hosts it (rank 0 or the launcher)",
+       where_, lost_);
 }
 
 void Connection::enqueue(Outgoing outgoing) {
@@ -130,7 +131,7 @@ void Connection::enqueue(Outgoing outgoing) {
 
 void Connection::wake() {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, pending] : pending_) pending->answered.notify_one();
+  for (const auto& [id, pending] : pending_) pending->replied.notify_one();
 }
 
 void Connection::write_next() {
@@ -142,12 +143,12 @@ void Connection::write_next() {
     outgoing_.pop_front();
   }
   if (link_->sealer) writing_frame_ = link_->sealer->seal(std::string_view(writing_frame_).substr(kSizeBytes));
-  const auto moved = [this] { heard_ = Clock::now(); };
+  const auto moved = [this] { last_received_ = Clock::now(); };
   asio::async_write(link_->socket, asio::buffer(writing_frame_), transfer_frame(kSocketBuffers, moved),
                     [this](const ErrorCode& error, size_t) {
                       writing_frame_ = std::string();
                       if (!error) return write_next();
-                      // The server's last words, which may be a farewell, are still to be read; then reading ends, too.
+                      // The server's last frames are still read, among them its notice of shutdown.
                       ErrorCode ignored;
                       link_->socket.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
                     });
@@ -156,47 +157,47 @@ void Connection::write_next() {
 void Connection::read_size() {
   asio::async_read(link_->socket, asio::buffer(size_), [this](const ErrorCode& error, size_t) {
     if (error) return lose(error);
-    heard_ = Clock::now();
+    last_received_ = Clock::now();
     const size_t size = decode_size(size_.data());
-    if (size > kMaxFrameSize + (link_->opener ? kSealBytes : 0))
-      return lose("an answer that is too large", "it sent what makes no sense");
+    if (size > kMaxFrameSize + (link_->opener ? kSealBytes : 0)) return lose("a reply that is too large", kMalformed);
     read_body(size);
   });
 }
 
 void Connection::read_body(size_t size) {
   body_.resize(size);
-  const auto moved = [this] { heard_ = Clock::now(); };
+  const auto moved = [this] { last_received_ = Clock::now(); };
   asio::async_read(link_->socket, asio::buffer(body_), transfer_frame(0, moved),
                    [this](const ErrorCode& error, size_t) {
                      if (error) return lose(error);
                      if (link_->opener && !link_->opener->open(body_)) {
-                       return lose("bytes that were changed on their way", "somebody meddles with its connection");
+                       return lose("a reply that is not authentic", "its connection was tampered with");
                      }
                      auto reply = decode_reply(body_);
                      body_ = std::string();
-                     if (!reply || !take(std::move(*reply))) {
-                       return lose("an answer that makes no sense", "it sent what makes no sense");
+                     if (!reply || !receive(std::move(*reply))) {
+                       return lose("a malformed reply", kMalformed);
                      }
                      read_size();
                    });
 }
 
-bool Connection::take(Reply reply) {
+bool Connection::receive(Reply reply) {
   if (reply.id == kPushId) {
     const auto push = decode_push(reply.payload);
-    return push && take_push(*push);
+    return push && receive_push(*push);
   }
   complete(std::move(reply));
   return true;
 }
 
-bool Connection::take_push(const Push& push) {
-  if (push.kind == Push::Kind::kFarewell) farewell_ = true;
-  if (push.kind != Push::Kind::kNotice || parted_) return true;
-  const std::lock_guard lock(watch_mutex_);
-  for (auto& [id, watch] : watches_) {
-    if (watch.scope == push.scope && watch.told.insert(push.rank).second) watch.tell({push.rank, false, push.text});
+bool Connection::receive_push(const Push& push) {
+  if (push.kind == Push::Kind::kShutdown) server_shut_down_ = true;
+  if (push.kind != Push::Kind::kNotice || exiting_) return true;
+  const std::lock_guard lock(subscriptions_mutex_);
+  for (auto& [id, subscription] : subscriptions_) {
+    if (subscription.scope == push.scope && subscription.reported.insert(push.rank).second)
+      subscription.notify({push.rank, false, push.text});
   }
   return true;
 }
@@ -207,7 +208,7 @@ void Connection::complete(Reply reply) {
   if (found == pending_.end()) return;
   found->second->reply = std::move(reply);
   found->second->done = true;
-  found->second->answered.notify_one();
+  found->second->replied.notify_one();
 }
 
 void Connection::lose(const ErrorCode& error) { lose(error.message(), end_text(error)); }
@@ -215,62 +216,62 @@ void Connection::lose(const ErrorCode& error) { lose(error.message(), end_text(e
 void Connection::lose(const std::string& text, const std::string& reason) {
   ErrorCode ignored;
   link_->socket.close(ignored);
-  beat_timer_.cancel();
+  heartbeat_timer_.cancel();
   {
     const std::lock_guard lock(mutex_);
     if (!lost_.empty()) return;
     lost_ = fmt::format("closed the connection ({})", text);
     outgoing_.clear();
-    for (const auto& [id, pending] : pending_) pending->answered.notify_one();
+    for (const auto& [id, pending] : pending_) pending->replied.notify_one();
   }
-  if (!farewell_ && !parted_) tell_all(reason);
+  if (!server_shut_down_ && !exiting_) notify_all(reason);
 }
 
-void Connection::tell_all(const std::string& reason) {
+void Connection::notify_all(const std::string& reason) {
   const Welcome& server = link_->welcome;
   std::string text = loss_text(server.server_rank, server.server_identity, reason);
   if (server.server_rank < 0) {
-    text = fmt::format("the store at {} ({}), through which the ranks watch over each other, is lost: {}", where_,
-                       server.server_identity, reason);
+    text = fmt::format("the store at {} ({}), which detects lost ranks, is lost: {}", where_, server.server_identity,
+                       reason);
   }
-  const std::lock_guard lock(watch_mutex_);
-  for (const auto& [id, watch] : watches_) watch.tell({server.server_rank, true, text});
+  const std::lock_guard lock(subscriptions_mutex_);
+  for (const auto& [id, subscription] : subscriptions_) subscription.notify({server.server_rank, true, text});
 }
 
-uint64_t Connection::watch(const std::string& scope, std::function<void(const Loss&)> tell) {
-  const std::lock_guard lock(watch_mutex_);
-  watches_.emplace(++last_watch_, Watch{scope, std::move(tell), {}});
-  if (!std::exchange(beating_, true)) {
+uint64_t Connection::subscribe(const std::string& scope, std::function<void(const Loss&)> notify) {
+  const std::lock_guard lock(subscriptions_mutex_);
+  subscriptions_.emplace(++last_subscription_, Subscription{scope, std::move(notify), {}});
+  if (!std::exchange(sends_heartbeats_, true)) {
     asio::post(link_->io, [this] {
-      beaten_ = heard_ = Clock::now();
-      keep_beat();
+      last_tick_ = last_received_ = Clock::now();
+      schedule_heartbeat();
     });
   }
-  return last_watch_;
+  return last_subscription_;
 }
 
-void Connection::unwatch(uint64_t watch) {
-  const std::lock_guard lock(watch_mutex_);
-  watches_.erase(watch);
+void Connection::unsubscribe(uint64_t subscription) {
+  const std::lock_guard lock(subscriptions_mutex_);
+  subscriptions_.erase(subscription);
 }
 
-void Connection::keep_beat() {
-  beat_timer_.expires_after(std::chrono::nanoseconds(link_->welcome.heartbeat.tick_ns()));
-  beat_timer_.async_wait([this](const ErrorCode& stopped) {
-    if (!stopped && link_->socket.is_open()) beat();
+void Connection::schedule_heartbeat() {
+  heartbeat_timer_.expires_after(std::chrono::nanoseconds(link_->welcome.heartbeat.tick_ns()));
+  heartbeat_timer_.async_wait([this](const ErrorCode& stopped) {
+    if (!stopped && link_->socket.is_open()) send_heartbeat();
   });
 }
 
-// Shows that this process lives, and looks whether the server's does.
-void Connection::beat() {
+// Sends a heartbeat and checks that the server is alive.
+void Connection::send_heartbeat() {
   const Heartbeat& heartbeat = link_->welcome.heartbeat;
   const auto now = Clock::now();
   ErrorCode error;
-  // If this process was itself stopped, the silence may be its own doing.
-  const bool late = now - beaten_ > std::chrono::nanoseconds(heartbeat.tick_ns() + heartbeat.interval_ns);
-  if (late || (link_->socket.available(error) > 0 && !error)) heard_ = now;
-  beaten_ = now;
-  if (now - heard_ > std::chrono::nanoseconds(heartbeat.limit_ns)) {
+  // If this process was suspended, the silence may be its own.
+  const bool late = now - last_tick_ > std::chrono::nanoseconds(heartbeat.tick_ns() + heartbeat.interval_ns);
+  if (late || (link_->socket.available(error) > 0 && !error)) last_received_ = now;
+  last_tick_ = now;
+  if (now - last_received_ > std::chrono::nanoseconds(heartbeat.limit_ns)) {
     const std::string reason = silence_text(heartbeat);
     return lose(reason, reason);
   }
@@ -280,20 +281,20 @@ void Connection::beat() {
         std::any_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& one) { return one.id == kPushId; });
     if (!queued) enqueue({kPushId, false, encode(StoreRequest{kPushId, Operation::kHeartbeat, 0, {}})});
   }
-  keep_beat();
+  schedule_heartbeat();
 }
 
-void Connection::part(const Deadline& deadline) noexcept {
-  parted_ = true;
+void Connection::leave_at_exit(const Deadline& deadline) noexcept {
+  exiting_ = true;
   try {
     {
-      const std::lock_guard lock(watch_mutex_);
-      if (!beating_) return;  // no rank was ever enrolled
+      const std::lock_guard lock(subscriptions_mutex_);
+      if (!sends_heartbeats_) return;  // no rank is enrolled
     }
     const Interruption none([] {});
-    call({0, Operation::kGoodbye, 0, {}}, deadline, none);
+    call({0, Operation::kLeave, 0, {}}, deadline, none);
   } catch (const std::exception&) {
-    // The store is gone, and so there is nobody to be told.
+    // The store is lost.
   }
 }
 

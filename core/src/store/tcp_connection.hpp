@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A client's connection to the server, shared by all handles and threads of a TCP store. One thread reads and writes;
-// callers wait for their own answer. Once a rank is enrolled over it, it gives signs of life and expects some.
+// each caller waits for its own reply. Once a rank is enrolled over it, both ends exchange heartbeats.
 #pragma once
 
 #include <array>
@@ -34,36 +34,36 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Sends a request (its id is filled in) and waits for the answer. When the deadline passes, the server is told to
-  // forget the request and has a moment to say what is missing; nothing if it does not. BP_PEER_LOST if the server is
-  // gone. From any thread.
+  // Sends a request (fills in its id) and waits for the reply. When the deadline passes, cancels the request and waits
+  // a moment for the reply that names the missing keys; returns nothing if it does not come. BP_PEER_LOST if the
+  // connection is closed. Any thread.
   std::optional<Reply> call(StoreRequest request, const Deadline& deadline, const Interruption& interruption);
-  // Makes all calls look at their interruption.
+  // Makes all calls check their interruption.
   void wake();
 
-  // Calls `tell` for every loss in the scope from now on, and for the loss of the store itself; from the connection's
-  // thread, one at a time. Also starts the signs of life.
-  uint64_t watch(const std::string& scope, std::function<void(const Loss&)> tell);
-  // Waits for a `tell` in progress; so not from within one.
-  void unwatch(uint64_t watch);
+  // Calls `notify` for every later loss in the scope and for the loss of the store itself, on the connection's thread.
+  // Also starts the heartbeats.
+  uint64_t subscribe(const std::string& scope, std::function<void(const Loss&)> notify);
+  // Waits for a running `notify`. Must not be called from one.
+  void unsubscribe(uint64_t subscription);
 
   const std::string& where() const { return where_; }
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Watch {
+  struct Subscription {
     std::string scope;
-    std::function<void(const Loss&)> tell;
-    std::set<int32_t> told;  // the server repeats itself when another thread enrolls in the same scope
+    std::function<void(const Loss&)> notify;
+    std::set<int32_t> reported;  // the server repeats losses when another thread enrolls in the same scope
   };
   // A call in progress, on its caller's stack.
   struct Pending {
-    std::condition_variable answered;
+    std::condition_variable replied;
     bool done = false;
     Reply reply;
   };
   struct Outgoing {
-    uint64_t id = 0;  // of the request that this is or cancels
+    uint64_t id = 0;  // of the request that is sent or cancelled
     bool cancels = false;
     std::string frame;
   };
@@ -73,25 +73,25 @@ class Connection {
   void run();
   void read_size();
   void read_body(size_t size);
-  bool take(Reply reply);  // false if it makes no sense
-  bool take_push(const Push& push);
+  bool receive(Reply reply);  // false if it is malformed
+  bool receive_push(const Push& push);
   void complete(Reply reply);
   void write_next();
-  // `text` says why calls fail from now on; `reason` ends the sentence "the store is lost: ...".
+  // `text`: why later calls fail; `reason` ends the notice "the store is lost: ...".
   void lose(const std::string& text, const std::string& reason);
   void lose(const ErrorCode& error);
-  void tell_all(const std::string& reason);
-  void keep_beat();
-  void beat();
+  void notify_all(const std::string& reason);
+  void schedule_heartbeat();
+  void send_heartbeat();
 
-  // At the end of the process: all ranks of this client depart in peace.
-  void part(const Deadline& deadline) noexcept;
+  // At exit: all ranks of this client leave.
+  void leave_at_exit(const Deadline& deadline) noexcept;
 
   // With mutex_ held.
   void enqueue(Outgoing outgoing);
   void abandon(uint64_t id);
-  bool wait_for_answer(Pending& pending, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
-                       const Interruption& interruption);
+  bool wait_for_reply(Pending& pending, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+                      const Interruption& interruption);
   void check_alive() const;
 
   const std::string where_;
@@ -100,10 +100,10 @@ class Connection {
   std::array<char, kSizeBytes> size_{};
   std::string body_;
   std::string writing_frame_;
-  boost::asio::steady_timer beat_timer_;
-  Clock::time_point beaten_;  // when the timer was last seen to
-  Clock::time_point heard_;   // when a byte of the server came
-  bool farewell_ = false;     // the server has said goodbye
+  boost::asio::steady_timer heartbeat_timer_;
+  Clock::time_point last_tick_;      // of the heartbeat timer
+  Clock::time_point last_received_;  // a byte of the server
+  bool server_shut_down_ = false;    // in an orderly way
 
   std::mutex mutex_;
   // Guarded by mutex_.
@@ -111,15 +111,15 @@ class Connection {
   std::map<uint64_t, Pending*> pending_;
   std::deque<Outgoing> outgoing_;
   bool writing_ = false;
-  std::string lost_;  // why the connection is over, empty while it is not
+  std::string lost_;  // why the connection is closed; empty while it is open
 
-  std::mutex watch_mutex_;  // held while somebody is told, who may take mutex_; never the other way round
-  // Guarded by watch_mutex_.
-  uint64_t last_watch_ = 0;
-  std::map<uint64_t, Watch> watches_;
-  bool beating_ = false;
+  std::mutex subscriptions_mutex_;  // held during notifications; locked before mutex_
+  // Guarded by subscriptions_mutex_.
+  uint64_t last_subscription_ = 0;
+  std::map<uint64_t, Subscription> subscriptions_;
+  bool sends_heartbeats_ = false;
 
-  std::atomic<bool> parted_ = false;  // this process ends: nobody is to be told of anything
+  std::atomic<bool> exiting_ = false;  // no more notices
   std::thread thread_;
   const ExitHandler exit_handler_;
 };

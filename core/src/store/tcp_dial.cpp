@@ -28,10 +28,10 @@ using Time = Deadline::Clock::time_point;
 
 constexpr auto kStepTime = std::chrono::seconds(5);  // for one connect, write or read
 constexpr int64_t kFirstRetryNs = 10'000'000;
-constexpr int64_t kLongestRetryNs = 500'000'000;
-constexpr int64_t kLeastNs = 100'000'000;  // for an attempt, even when the deadline has passed
+constexpr int64_t kMaxRetryNs = 500'000'000;
+constexpr int64_t kMinAttemptNs = 100'000'000;  // for an attempt, also when the deadline has passed
 
-// Starts one operation on the link's socket and runs it to its end, or at `until` to its cancellation.
+// Runs one operation on the link's socket to its end, or cancels it at `until`.
 template <typename Start>
 ErrorCode finish(Link& link, Time until, Start start) {
   bool done = false;
@@ -63,13 +63,13 @@ ErrorCode connect(Link& link, const Tcp::endpoint& endpoint, Time until) {
   }
   error = finish(link, until, [&link, &endpoint](auto handler) { link.socket.async_connect(endpoint, handler); });
   if (error) return error;
-  // While nobody listens, a client on the same machine may be given the very port that it dials and meet itself. The
-  // calls fail if the other end has closed the connection by now.
-  ErrorCode gone;
-  const auto local = link.socket.local_endpoint(gone);
-  if (!gone && local == link.socket.remote_endpoint(gone)) gone = asio::error::connection_refused;
-  if (gone) link.socket.close(error);
-  return gone;
+  // Without a listener, a client on the same machine may get the port that it connects to and reach itself. The calls
+  // fail if the other end has closed the connection.
+  ErrorCode closed;
+  const auto local = link.socket.local_endpoint(closed);
+  if (!closed && local == link.socket.remote_endpoint(closed)) closed = asio::error::connection_refused;
+  if (closed) link.socket.close(error);
+  return closed;
 }
 
 ErrorCode read(Link& link, Time until, std::string& bytes) {
@@ -77,8 +77,10 @@ ErrorCode read(Link& link, Time until, std::string& bytes) {
                 [&link, &bytes](auto handler) { asio::async_read(link.socket, asio::buffer(bytes), handler); });
 }
 
-[[noreturn]] void fail_stranger(const std::string& where) {
-  fail(BP_INVALID, "what listens at {} is not a Backplane store; choose another MASTER_PORT", where);
+[[noreturn]] void fail_not_a_store(const std::string& where) {
+  fail(BP_INVALID,
+       "the program that listens at {} is not a Backplane store; choose another port (MASTER_PORT or the init method)",
+       where);
 }
 
 ErrorCode write(Link& link, Time until, const std::string& bytes) {
@@ -86,57 +88,56 @@ ErrorCode write(Link& link, Time until, const std::string& bytes) {
                 [&link, &bytes](auto handler) { asio::async_write(link.socket, asio::buffer(bytes), handler); });
 }
 
-// Sends a frame and takes the answer's. Returns why to try again, empty if there is an answer.
-std::string ask(Link& link, const std::string& where, const std::string& question, Time until, std::string& answer) {
-  ErrorCode error = write(link, until, question);
+// Sends a frame and reads the reply. Returns why to retry, empty on success.
+std::string request(Link& link, const std::string& where, const std::string& frame, Time until, std::string& reply) {
+  ErrorCode error = write(link, until, frame);
   std::string size(kSizeBytes, '\0');
   if (!error) error = read(link, until, size);
-  if (error == asio::error::timed_out) return "it accepted the connection but did not answer";
+  if (error == asio::error::timed_out) return "it accepted the connection but did not reply";
   if (error) return "it closed the connection: " + error.message();
   const size_t most = kMaxWelcomeSize + (link.opener ? kSealBytes : 0);
-  if (decode_size(size.data()) > most) fail_stranger(where);
-  answer.assign(decode_size(size.data()), '\0');
-  error = read(link, until, answer);
+  if (decode_size(size.data()) > most) fail_not_a_store(where);
+  reply.assign(decode_size(size.data()), '\0');
+  error = read(link, until, reply);
   return error ? error.message() : "";
 }
 
-// Comes to the keys of this connection. Nothing that is said before both have proven the secret is believed, so the
-// sentences are of this side's making.
+// Agrees on the keys of this connection. Texts of the server are not authenticated yet and are not reported.
 std::string exchange_keys(Link& link, const Secret& secret, const std::string& where, Time until) {
   const KeyExchange exchange(KeyExchange::End::kClient);
-  std::string answer;
-  const std::string reason = ask(link, where, encode_key_offer(exchange.public_key()), until, answer);
+  std::string reply;
+  const std::string reason = request(link, where, encode_key_offer(exchange.public_key()), until, reply);
   if (!reason.empty()) return reason;
-  const auto key = decode_key_answer(answer);
-  if (!key && decode_welcome(answer)) {
+  const auto key = decode_key_reply(reply);
+  if (!key && decode_welcome(reply)) {
     fail(BP_INVALID,
          "the store at {} has no job secret, but this rank has one ({}); give the launcher and all ranks "
          "the same, or none",
          where, secret_variable());
   }
   const auto keys = key ? exchange.agree(secret, *key) : std::nullopt;
-  if (!keys) fail_stranger(where);
+  if (!keys) fail_not_a_store(where);
   link.sealer.emplace(keys->to_server);
   link.opener.emplace(keys->to_client);
   return {};
 }
 
-// Only who has the secret can have sealed the answer.
-void open_answer(Link& link, const std::string& where, std::string& answer) {
-  std::string opened = answer;
+// Only a process with the secret can have sealed the reply.
+void open_reply(Link& link, const std::string& where, std::string& reply) {
+  std::string opened = reply;
   if (link.opener->open(opened)) {
-    answer = std::move(opened);
+    reply = std::move(opened);
     return;
   }
-  if (!decode_welcome(answer)) fail_stranger(where);
+  if (!decode_welcome(reply)) fail_not_a_store(where);
   fail(BP_INVALID,
-       "the store at {} has another job secret than this rank ({}), or is another job's; give the launcher "
+       "the store at {} has another job secret than this rank ({}), or belongs to another job; give the launcher "
        "and all ranks the same secret",
        where, secret_variable());
 }
 
-// Says Hello. Returns why to try again, empty if the server took this client in.
-std::string greet(Link& link, const TcpStoreOptions& options, Time until) {
+// Sends the Hello. Returns why to retry, empty if the server accepted this client.
+std::string send_hello(Link& link, const TcpStoreOptions& options, Time until) {
   const std::string where = host_port(options.host, options.port);
   link.sealer.reset();
   link.opener.reset();
@@ -146,28 +147,28 @@ std::string greet(Link& link, const TcpStoreOptions& options, Time until) {
   }
   std::string hello = encode(Hello{kProtocolVersion, options.rank, options.world_size, options.job_id});
   if (link.sealer) hello = link.sealer->seal(std::string_view(hello).substr(kSizeBytes));
-  std::string answer;
-  std::string reason = ask(link, where, hello, until, answer);
+  std::string reply;
+  std::string reason = request(link, where, hello, until, reply);
   if (!reason.empty()) return reason;
-  if (link.opener) open_answer(link, where, answer);
-  const auto welcome = decode_welcome(answer);
-  if (!welcome) fail_stranger(where);
+  if (link.opener) open_reply(link, where, reply);
+  const auto welcome = decode_welcome(reply);
+  if (!welcome) fail_not_a_store(where);
   if (welcome->status == BP_AGAIN) return welcome->text;
   if (welcome->status != BP_OK) throw Error(welcome->status, welcome->text);
   link.welcome = *welcome;
   return {};
 }
 
-// Returns why to try again, empty on success.
+// Returns why to retry, empty on success.
 std::string try_once(Link& link, const TcpStoreOptions& options, const Deadline& deadline) {
   ErrorCode error;
   const auto endpoints = resolve(options.host, options.port, error);
   std::string reason = fmt::format("cannot resolve the host name: {}", error.message());
   for (const auto& endpoint : endpoints) {
-    // At least a moment: or the last attempt, at the deadline, would hide why those before it failed.
-    const Time until = std::min(at_least(deadline, kLeastNs).at(), Deadline::Clock::now() + kStepTime);
+    // At least kMinAttemptNs: the last attempt would otherwise hide why the earlier ones failed.
+    const Time until = std::min(at_least(deadline, kMinAttemptNs).at(), Deadline::Clock::now() + kStepTime);
     error = connect(link, endpoint, until);
-    reason = error ? error.message() : greet(link, options, until);
+    reason = error ? error.message() : send_hello(link, options, until);
     if (reason.empty()) break;
   }
   return reason;
@@ -186,13 +187,15 @@ std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& deadl
     const std::string reason = try_once(*link, options, deadline);
     if (reason.empty()) break;
     if (deadline.passed()) {
-      fail(BP_TIMEOUT, "could not reach the store at {} within {}: {}; is rank 0 or the launcher running there?",
+      fail(BP_TIMEOUT,
+           "could not reach the store at {} within {}: {}; look at the output of rank 0 or the launcher, which serves "
+           "it, for why it did not start, and check the address (MASTER_ADDR and MASTER_PORT, or the init method)",
            host_port(options.host, options.port), allowance.text(), reason);
     }
     std::this_thread::sleep_until(std::min(deadline.at(), Deadline::after(pause_ns).at()));
-    pause_ns = std::min(pause_ns * 3 / 2, kLongestRetryNs);
+    pause_ns = std::min(pause_ns * 3 / 2, kMaxRetryNs);
   }
-  tune(link->socket);
+  set_options(link->socket);
   link->io.restart();
   return link;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a client gets a connection to the server: it tries until somebody answers, and introduces itself.
+// Connects a client to the server, with retries, and sends its Hello.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,13 +18,13 @@ struct Link {
   boost::asio::io_context io{1};
   Tcp::socket socket{io};
   Welcome welcome;
-  // If the job has a secret: for all frames from now on.
+  // If the job has a secret: for all later frames.
   std::optional<Sealer> sealer = {};
   std::optional<Opener> opener = {};
 };
 
-// Blocks in the calling thread. BP_TIMEOUT with the last reason; BP_INVALID if the server refuses this client or is
-// none of ours.
+// Blocks the caller until the deadline. BP_TIMEOUT with the last reason; BP_INVALID if the server refuses this client
+// or is not a Backplane store.
 std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& deadline);
 
 }  // namespace backplane::core

@@ -16,9 +16,9 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr auto kHelloTime = std::chrono::seconds(5);
-// A client that does not read its answers is not listened to any more, until it has.
+// No requests are read from a client while more replies than this wait for it.
 constexpr size_t kMaxOutgoingBytes = kMaxValueSize;
-constexpr const char* kNonsense = "it sent what makes no sense";
+constexpr const char* kMalformedClient = "it sent malformed data";
 
 }  // namespace
 
@@ -26,10 +26,10 @@ Session::Session(SessionOwner& owner, ClientId id, Tcp::socket socket)
     : owner_(owner), id_(id), socket_(std::move(socket)) {}
 
 void Session::start() {
-  tune(socket_);
+  set_options(socket_);
   hello_timer_.emplace(socket_.get_executor(), kHelloTime);
   hello_timer_->async_wait([self = shared_from_this()](const ErrorCode& error) {
-    if (!error && !self->greeted_) self->close("it did not introduce itself");
+    if (!error && !self->accepted_) self->close("it sent no Hello in time");
   });
   read_size();
 }
@@ -53,7 +53,7 @@ std::string Session::remote_address() const {
   return error ? "" : host_port(endpoint.address().to_string(), endpoint.port());
 }
 
-bool Session::speaks() const {
+bool Session::has_unread() const {
   ErrorCode error;
   return socket_.available(error) > 0 && !error;
 }
@@ -64,9 +64,9 @@ void Session::read_size() {
   asio::async_read(socket_, asio::buffer(size_), [self = shared_from_this()](const ErrorCode& error, size_t) {
     if (error) return self->lose(error);
     const size_t size = decode_size(self->size_.data());
-    const size_t most = (self->greeted_ ? kMaxFrameSize : kMaxHelloSize) + (self->opener_ ? kSealBytes : 0);
-    if (size == 0 || size > most) return self->close(kNonsense);
-    self->hear_now();
+    const size_t most = (self->accepted_ ? kMaxFrameSize : kMaxHelloSize) + (self->opener_ ? kSealBytes : 0);
+    if (size == 0 || size > most) return self->close(kMalformedClient);
+    self->touch_now();
     self->read_body(size);
   });
 }
@@ -75,9 +75,9 @@ void Session::read_body(size_t size) {
   try {
     body_.resize(size);
   } catch (const std::bad_alloc&) {
-    return close("the store has no memory for what it says");
+    return close("the store has no memory for its request");
   }
-  asio::async_read(socket_, asio::buffer(body_), transfer_frame(0, [this] { hear_now(); }),
+  asio::async_read(socket_, asio::buffer(body_), transfer_frame(0, [this] { touch_now(); }),
                    [self = shared_from_this()](const ErrorCode& error, size_t) {
                      self->reading_ = false;
                      if (error) return self->lose(error);
@@ -89,54 +89,54 @@ bool Session::take_frame() {
   if (!opener_ && owner_.secret() != nullptr) {
     if (const auto key = decode_key_offer(body_)) return take_key(*key);
   } else if (opener_ && !opener_->open(body_)) {
-    if (proven_) return give_up();
+    if (proven_) return close_malformed();
     return refuse(owner_.on_wrong_secret(*this));
   }
-  if (!greeted_) return take_hello();
+  if (!accepted_) return take_hello();
   auto request = decode_request(std::exchange(body_, std::string()));
-  if (!request) return give_up();
+  if (!request) return close_malformed();
   owner_.on_request(*this, std::move(*request));
   return true;
 }
 
-bool Session::give_up() {
-  close(kNonsense);
+bool Session::close_malformed() {
+  close(kMalformedClient);
   return false;
 }
 
-// The keys exist from now on, but nobody has proven anything: the first frame that can be opened does.
+// The first frame that can be opened proves the secret.
 bool Session::take_key(const std::string& key) {
   const KeyExchange exchange(KeyExchange::End::kServer);
   const auto keys = exchange.agree(*owner_.secret(), key);
-  if (!keys) return give_up();
+  if (!keys) return close_malformed();
   body_ = std::string();
   opener_.emplace(keys->to_server);
   sealer_.emplace(keys->to_client);
-  send({encode_key_answer(exchange.public_key()), nullptr, true});
+  send({encode_key_reply(exchange.public_key()), nullptr, true});
   return true;
 }
 
 bool Session::take_hello() {
   const auto hello = decode_hello(std::exchange(body_, std::string()));
-  if (!hello) return give_up();
+  if (!hello) return close_malformed();
   proven_ = opener_.has_value();
   rank_ = hello->rank;
   const Welcome welcome = owner_.on_hello(*this, *hello);
   if (welcome.status != BP_OK) return refuse(welcome);
-  greeted_ = true;
+  accepted_ = true;
   hello_timer_.reset();
   send({encode(welcome), nullptr});
   return true;
 }
 
-// It has until the end of its time for introductions to take the answer.
+// The client has until the end of kHelloTime to read the refusal.
 bool Session::refuse(const Welcome& refusal) {
   refused_ = true;
   send({encode(refusal), nullptr, !proven_});
   return false;
 }
 
-void Session::answer(uint64_t request, int32_t status, Bytes payload) {
+void Session::reply(uint64_t request, int32_t status, Bytes payload) {
   std::string head = encode_reply_head(request, status, payload == nullptr ? 0 : payload->size());
   send({std::move(head), std::move(payload)});
 }
@@ -150,16 +150,16 @@ void Session::send(Outgoing outgoing) {
   if (outgoing_.size() == 1) write_next();
 }
 
-// A copy: answers share their payload, and each client has a key of its own.
+// Copies: replies share their payload, and each client has its own key.
 bool Session::seal(const Outgoing& next) {
   const std::string_view payload = next.payload == nullptr ? std::string_view() : std::string_view(*next.payload);
   try {
     sealed_ = sealer_->seal(std::string_view(next.head).substr(kSizeBytes), payload);
     return true;
   } catch (const std::bad_alloc&) {
-    // Later, since whoever sends may be in the middle of a list of clients.
+    // Posted: the caller may iterate over the sessions.
     asio::post(socket_.get_executor(),
-               [self = shared_from_this()] { self->close("the store has no memory for an answer"); });
+               [self = shared_from_this()] { self->close("the store has no memory for a reply"); });
     return false;
   }
 }
@@ -172,7 +172,7 @@ void Session::write_next() {
     if (!seal(next)) return;
     buffers = {asio::buffer(sealed_), asio::const_buffer()};
   }
-  asio::async_write(socket_, buffers, transfer_frame(kSocketBuffers, [this] { hear_now(); }),
+  asio::async_write(socket_, buffers, transfer_frame(kSocketBuffers, [this] { touch_now(); }),
                     [self = shared_from_this()](const ErrorCode& error, size_t) {
                       if (error) return self->lose(error);
                       self->sealed_ = std::string();
@@ -183,7 +183,7 @@ void Session::write_next() {
                       } else if (self->refused_) {
                         return self->close("it was refused");
                       }
-                      if (!self->refused_) self->read_size();  // in case it had to wait
+                      if (!self->refused_) self->read_size();  // reading may have been paused
                     });
 }
 

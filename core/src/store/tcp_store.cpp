@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The client of a TCP store: each call is one request.
+// The client of a TCP store. Each call is one request.
 #include <charconv>
 #include <memory>
 #include <utility>
@@ -22,14 +22,14 @@ class TcpMembership final : public Membership {
       : connection_(std::move(connection)),
         scope_(std::move(scope)),
         rank_(rank),
-        watch_(connection_->watch(scope_, std::move(on_loss))) {}
+        subscription_(connection_->subscribe(scope_, std::move(on_loss))) {}
 
   ~TcpMembership() override {
-    connection_->unwatch(watch_);
+    connection_->unsubscribe(subscription_);
     try {
       connection_->call({0, Operation::kWithdraw, rank_, {scope_}}, Deadline::after(kWithdrawNs), none_);
     } catch (const std::exception&) {
-      // A store that is gone needs no farewell.
+      // The store is lost.
     }
   }
   TcpMembership(const TcpMembership&) = delete;
@@ -37,24 +37,25 @@ class TcpMembership final : public Membership {
 
   bool watches() const override { return true; }
 
-  Fates fates(Deadline deadline) override {
-    const auto reply = connection_->call({0, Operation::kFates, 0, {scope_}}, deadline, none_);
-    if (!reply) fail(BP_TIMEOUT, "the store at {} did not say in time who is there", connection_->where());
+  Absences absences(Deadline deadline) override {
+    const auto reply = connection_->call({0, Operation::kAbsences, 0, {scope_}}, deadline, none_);
+    if (!reply)
+      fail(BP_TIMEOUT, "the store at {} did not reply in time to a request for the lost ranks", connection_->where());
     if (reply->status != BP_OK) throw Error(reply->status, reply->payload);
-    auto fates = decode_fates(reply->payload);
-    if (!fates) fail(BP_INTERNAL, "the store at {} gave an answer that makes no sense", connection_->where());
-    return std::move(*fates);
+    auto absences = decode_absences(reply->payload);
+    if (!absences) fail(BP_INTERNAL, "the store at {} sent a malformed reply", connection_->where());
+    return std::move(*absences);
   }
 
-  // Another client holds the rank; this one has nothing to withdraw but its watch.
-  void let_go() { rank_ = -1; }
+  // Another client holds the rank.
+  void release_rank() { rank_ = -1; }
 
  private:
   const std::shared_ptr<Connection> connection_;
   const std::string scope_;
   int32_t rank_;
   const Interruption none_{[] {}};
-  const uint64_t watch_;
+  const uint64_t subscription_;
 };
 
 class TcpStore final : public Store {
@@ -64,47 +65,47 @@ class TcpStore final : public Store {
 
   void set(std::string_view key, std::string_view value, Deadline deadline) override {
     check_value(key, value);
-    ask(Operation::kSet, {std::string(key), std::string(value)}, deadline);
+    request(Operation::kSet, {std::string(key), std::string(value)}, deadline);
   }
 
   std::string get(std::string_view key, Deadline deadline) override {
     check_key(key);
-    return ask(Operation::kGet, {std::string(key)}, deadline);
+    return request(Operation::kGet, {std::string(key)}, deadline);
   }
 
   int64_t add(std::string_view key, int64_t delta, Deadline deadline) override {
     check_key(key);
-    return number(ask(Operation::kAdd, {std::string(key)}, deadline, delta));
+    return number(request(Operation::kAdd, {std::string(key)}, deadline, delta));
   }
 
   void wait(const std::vector<std::string>& keys, Deadline deadline) override {
     check_keys(keys);
-    ask(Operation::kWait, keys, deadline);
+    request(Operation::kWait, keys, deadline);
   }
 
   bool check(const std::vector<std::string>& keys, Deadline deadline) override {
     check_keys(keys);
-    return ask(Operation::kCheck, keys, deadline) == "1";
+    return request(Operation::kCheck, keys, deadline) == "1";
   }
 
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                           Deadline deadline) override {
     check_values(key, expected, desired);
-    return ask(Operation::kCompareSet, {std::string(key), std::string(expected), std::string(desired)}, deadline);
+    return request(Operation::kCompareSet, {std::string(key), std::string(expected), std::string(desired)}, deadline);
   }
 
   bool remove(std::string_view key, Deadline deadline) override {
     check_key(key);
-    return ask(Operation::kRemove, {std::string(key)}, deadline) == "1";
+    return request(Operation::kRemove, {std::string(key)}, deadline) == "1";
   }
 
-  int64_t num_keys(Deadline deadline) override { return number(ask(Operation::kNumKeys, {}, deadline)); }
+  int64_t num_keys(Deadline deadline) override { return number(request(Operation::kNumKeys, {}, deadline)); }
 
   std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
                                      Deadline deadline) override {
     auto membership = std::make_unique<TcpMembership>(connection_, enrolment.scope, enrolment.rank, std::move(on_loss));
-    if (ask(Operation::kEnroll, {enrolment.scope, enrolment.identity}, deadline, enrolment.rank) != "1") {
-      membership->let_go();
+    if (request(Operation::kEnroll, {enrolment.scope, enrolment.identity}, deadline, enrolment.rank) != "1") {
+      membership->release_rank();
     }
     return membership;
   }
@@ -118,14 +119,15 @@ class TcpStore final : public Store {
   std::string describe() const override { return connection_->where(); }
 
  private:
-  std::string ask(Operation operation, std::vector<std::string> texts, const Deadline& deadline, int64_t number = 0) {
+  std::string request(Operation operation, std::vector<std::string> texts, const Deadline& deadline,
+                      int64_t number = 0) {
     const Allowance allowance(deadline);
     const std::string about = texts.empty() ? "the number of keys" : quoted(texts.front());
     auto reply = connection_->call({0, operation, number, std::move(texts)}, deadline, *interruption_);
     if (!reply) {
       fail(BP_TIMEOUT,
-           "the store at {} did not answer within {} (asked about {}): its process may be stopped or the "
-           "network down",
+           "the store at {} did not reply within {} to a request for {}; its process may be suspended or the network "
+           "down",
            describe(), allowance.text(), about);
     }
     if (reply->status == BP_OK) return std::move(reply->payload);
@@ -138,7 +140,7 @@ class TcpStore final : public Store {
     const char* end = payload.data() + payload.size();
     const auto parsed = std::from_chars(payload.data(), end, value);
     if (parsed.ec != std::errc() || parsed.ptr != end) {
-      fail(BP_INTERNAL, "the store at {} answered {} instead of a number", describe(), quoted(payload));
+      fail(BP_INTERNAL, "the store at {} replied {} instead of a number", describe(), quoted(payload));
     }
     return value;
   }
@@ -152,7 +154,7 @@ class TcpStore final : public Store {
 std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options, Deadline deadline) {
   auto connection =
       std::make_shared<Connection>(dial(options, deadline), "tcp://" + host_port(options.host, options.port));
-  // Weak: a view may outlive the last handle that could use the connection, and must not keep its thread.
+  // Weak: a view may outlive the connection.
   auto interruption = std::make_shared<Interruption>([weak = std::weak_ptr<Connection>(connection)] {
     if (const auto alive = weak.lock()) alive->wake();
   });

@@ -7,7 +7,7 @@ std::string encode_key_offer(std::string_view public_key) {
   return Packer().raw(kMagic).u32(kSecureVersion).raw(public_key).frame();
 }
 
-std::string encode_key_answer(std::string_view public_key) {
+std::string encode_key_reply(std::string_view public_key) {
   return Packer().raw(kMagic).u32(BP_OK).text("").raw(public_key).frame();
 }
 
@@ -21,7 +21,7 @@ std::string encode(const Hello& hello) {
 std::string encode(const Welcome& welcome) {
   Packer packer;
   packer.raw(kMagic).u32(static_cast<uint32_t>(welcome.status)).text(welcome.text);
-  // Version 1 knows no more than that, and reads refusals of any version.
+  // Version 1 ends here; it reads refusals of any version.
   packer.u32(static_cast<uint32_t>(welcome.server_rank)).text(welcome.server_identity);
   packer.u64(static_cast<uint64_t>(welcome.heartbeat.interval_ns));
   packer.u64(static_cast<uint64_t>(welcome.heartbeat.limit_ns));
@@ -51,10 +51,11 @@ std::string encode(const Push& push) {
   return encode_reply_head(kPushId, BP_OK, payload.bytes().size()) + payload.bytes();
 }
 
-std::string encode_fates(const Fates& fates) {
+std::string encode_absences(const Absences& absences) {
   Packer packer;
-  packer.u32(static_cast<uint32_t>(fates.size()));
-  for (const auto& [rank, fate] : fates) packer.u32(static_cast<uint32_t>(rank)).u8(static_cast<uint8_t>(fate));
+  packer.u32(static_cast<uint32_t>(absences.size()));
+  for (const auto& [rank, absence] : absences)
+    packer.u32(static_cast<uint32_t>(rank)).u8(static_cast<uint8_t>(absence));
   return packer.bytes();
 }
 
@@ -66,7 +67,7 @@ std::optional<std::string> decode_key_offer(std::string_view bytes) {
   return key;
 }
 
-std::optional<std::string> decode_key_answer(std::string_view bytes) {
+std::optional<std::string> decode_key_reply(std::string_view bytes) {
   Unpacker fields(bytes);
   if (fields.raw(kMagic.size()) != kMagic || fields.u32() != BP_OK || !fields.text().empty()) return std::nullopt;
   std::string key(fields.raw(kKeySize));
@@ -99,7 +100,7 @@ std::optional<Welcome> decode_welcome(std::string_view bytes) {
   welcome.heartbeat.interval_ns = static_cast<int64_t>(fields.u64());
   welcome.heartbeat.limit_ns = static_cast<int64_t>(fields.u64());
   if (!fields.complete() || welcome.server_identity.size() > kMaxIdentitySize) return std::nullopt;
-  if (!sound(welcome.heartbeat)) return std::nullopt;
+  if (!is_valid(welcome.heartbeat)) return std::nullopt;
   return welcome;
 }
 
@@ -135,26 +136,26 @@ std::optional<Push> decode_push(std::string_view payload) {
     push.rank = static_cast<int32_t>(fields.u32());
     push.text = fields.text();
     if (push.rank < 0 || push.scope.size() > kMaxScopeSize || push.text.size() > kMaxNoticeSize) return std::nullopt;
-  } else if (push.kind != Push::Kind::kHeartbeat && push.kind != Push::Kind::kFarewell) {
+  } else if (push.kind != Push::Kind::kHeartbeat && push.kind != Push::Kind::kShutdown) {
     return std::nullopt;
   }
   if (!fields.complete()) return std::nullopt;
   return push;
 }
 
-std::optional<Fates> decode_fates(std::string_view payload) {
-  constexpr size_t kEntrySize = 5;  // rank and fate
+std::optional<Absences> decode_absences(std::string_view payload) {
+  constexpr size_t kEntrySize = 5;  // rank and absence
   Unpacker fields(payload);
   const uint32_t count = fields.u32();
   if (!fields.good() || payload.size() != 4 + kEntrySize * count) return std::nullopt;
-  Fates fates;
+  Absences absences;
   for (uint32_t i = 0; i < count; ++i) {
     const auto rank = static_cast<int32_t>(fields.u32());
-    const auto fate = static_cast<Fate>(fields.u8());
-    if (rank < 0 || (fate != Fate::kLost && fate != Fate::kDeparted)) return std::nullopt;
-    if (!fates.emplace(rank, fate).second) return std::nullopt;
+    const auto absence = static_cast<Absence>(fields.u8());
+    if (rank < 0 || (absence != Absence::kLost && absence != Absence::kLeft)) return std::nullopt;
+    if (!absences.emplace(rank, absence).second) return std::nullopt;
   }
-  return fates;
+  return absences;
 }
 
 }  // namespace backplane::core

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a TCP store's client and server say to each other. Everything is a frame: a size (4 bytes, not counting itself),
-// then that many bytes. Numbers are little-endian; a text is its size (4 bytes) and its bytes.
+// The protocol between a TCP store's client and server. All messages are frames in the encoding of packer.hpp.
 //
 //   client -> server, first    Hello:   magic, version, rank, world size, job id
-//   server -> client, first    Welcome: magic, status, text; any status but BP_OK ends the connection; then whose
-//                                       process serves the store, and how often to give a sign of life
+//   server -> client, first    Welcome: magic, status, text, the server's rank and identity, heartbeat; any status but
+//                                       BP_OK ends the connection
 //   client -> server           StoreRequest: id, operation, number, texts
-//   server -> client           Reply:   id, status, payload; in any order, so that a waiting get delays nobody
-//   server -> client           Push:    a Reply of id 0, which answers no request: a sign of life, news of a rank that
-//                                       is lost, or the server's goodbye
+//   server -> client           Reply:   id, status, payload; in any order
+//   server -> client           Push:    a Reply of id 0 that belongs to no request: a heartbeat, the notice of a lost
+//                                       rank, or the shutdown of the server
 //
 // With a job secret two frames come first, and every other one is sealed (handshake.hpp; its size counts the seal):
 //
 //   client -> server           KeyOffer:  magic, version with kSecureMark, public key
-//   server -> client           KeyAnswer: magic, status, text, public key; a Welcome if it is no BP_OK
+//   server -> client           KeyReply:  magic, status, text, public key; a Welcome if the status is not BP_OK
 //
-// Whoever has no secret, or another one, is told so in a Welcome that is not sealed, and that says nothing else.
+// A client without the secret, or with another one, is refused by an unsealed Welcome without further information.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +35,7 @@ inline constexpr std::string_view kMagic = "bp-store";
 inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr uint32_t kSecureMark = UINT32_C(1) << 31;  // in the version of a client that has a secret
 inline constexpr uint32_t kSecureVersion = kProtocolVersion | kSecureMark;
-inline constexpr size_t kMaxHelloSize = 2048;  // what a stranger may make the server keep
+inline constexpr size_t kMaxHelloSize = 2048;  // limit for clients that are not authenticated
 inline constexpr size_t kMaxJobIdSize = 1024;
 inline constexpr size_t kMaxWelcomeSize = 8192;
 inline constexpr uint64_t kPushId = 0;  // no request has it
@@ -53,12 +52,12 @@ struct Hello {
 struct Welcome {
   int32_t status = BP_OK;
   std::string text;
-  int32_t server_rank = -1;     // in whose process the server lives; -1: in none of the job's (a launcher)
+  int32_t server_rank = -1;     // the rank whose process runs the server; -1: no rank (a launcher)
   std::string server_identity;  // "host, pid 17"
   Heartbeat heartbeat = {};
 };
 
-// What the texts and the number of a request are.
+// The operations, with the meaning of a request's texts and number.
 enum class Operation : uint8_t {
   kSet = 1,         // key, value
   kGet = 2,         // key; payload: value; waits
@@ -68,14 +67,14 @@ enum class Operation : uint8_t {
   kCompareSet = 6,  // key, expected, desired; payload: value
   kRemove = 7,      // key; payload: "1" or "0"
   kNumKeys = 8,     // payload: decimal
-  kCancel = 9,      // number: id of a waiting request, which is answered with BP_TIMEOUT and the keys that are missing;
-                    // no answer of its own
-  kEnroll = 10,     // scope, identity; number: rank, -1 to be told of losses only; payload: "1", or "0" if the rank is
-                    // held by another client (whose death is the one that counts)
-  kWithdraw = 11,   // scope; number: rank, -1 if it was not held: this rank departs from the scope in peace
-  kGoodbye = 12,    // withdraws all of this client's ranks
-  kFates = 13,      // scope; payload: who is lost or has departed
-  kHeartbeat = 14,  // no answer but a push of the same name
+  kCancel = 9,      // number: id of a waiting request, whose reply is BP_TIMEOUT and the missing keys; no reply of its
+                    // own
+  kEnroll = 10,  // scope, identity; number: rank, -1 for notices only; payload: "1", or "0" if another client holds the
+                 // rank
+  kWithdraw = 11,   // scope; number: rank, -1 if it was not held: the rank leaves the scope
+  kLeave = 12,      // all ranks of this client leave
+  kAbsences = 13,   // scope; payload: the ranks that are lost or have left
+  kHeartbeat = 14,  // no reply but a push of the same kind
 };
 
 struct StoreRequest {
@@ -91,9 +90,9 @@ struct Reply {
   std::string payload;
 };
 
-// What the server says unasked.
+// A message of the server that is not a reply.
 struct Push {
-  enum class Kind : uint8_t { kHeartbeat = 1, kNotice = 2, kFarewell = 3 };
+  enum class Kind : uint8_t { kHeartbeat = 1, kNotice = 2, kShutdown = 3 };
 
   Kind kind = Kind::kHeartbeat;
   // Of a notice:
@@ -103,25 +102,25 @@ struct Push {
 };
 
 std::string encode_key_offer(std::string_view public_key);
-std::string encode_key_answer(std::string_view public_key);
+std::string encode_key_reply(std::string_view public_key);
 std::string encode(const Hello& hello);
 std::string encode(const Welcome& welcome);
 std::string encode(const StoreRequest& request);
-// A reply whose payload of that size follows.
+// The head of a reply; a payload of that size follows.
 std::string encode_reply_head(uint64_t id, int32_t status, size_t payload_size);
 std::string encode(const Push& push);  // with its reply head
-std::string encode_fates(const Fates& fates);
+std::string encode_absences(const Absences& absences);
 
-// The public key of a KeyOffer of this version, or a KeyAnswer that says yes. Nothing if the bytes are no such thing.
+// The public key of a KeyOffer of this version, or of a KeyReply that accepts. Nothing if the bytes are malformed.
 std::optional<std::string> decode_key_offer(std::string_view bytes);
-std::optional<std::string> decode_key_answer(std::string_view bytes);
-// Nothing if the bytes of a frame are not such a thing. A Hello of another version has only its version.
+std::optional<std::string> decode_key_reply(std::string_view bytes);
+// Nothing if the bytes of a frame are malformed. A Hello of another version has only its version.
 std::optional<Hello> decode_hello(std::string_view bytes);
 std::optional<Welcome> decode_welcome(std::string_view bytes);
 std::optional<StoreRequest> decode_request(std::string_view bytes);
 std::optional<Reply> decode_reply(std::string_view bytes);
 // From the payloads of replies.
 std::optional<Push> decode_push(std::string_view payload);
-std::optional<Fates> decode_fates(std::string_view payload);
+std::optional<Absences> decode_absences(std::string_view payload);
 
 }  // namespace backplane::core

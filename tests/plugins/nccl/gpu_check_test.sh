@@ -80,4 +80,4 @@ export BACKPLANE_NCCL_LIBRARY="$3" BACKPLANE_DOUBLE_DEVICES=2 BACKPLANE_DOUBLE_P
 "$backplane" list --probe >"$work/log" 2>&1
 grep -q "  viable: nccl: 1 of the 1 pairs of devices do not reach" "$work/log" || { cat "$work/log"; exit 1; }
 "$backplane" explain --devices >"$work/log" 2>&1
-grep -q "nccl for memory of devices (1 of the 1 pairs of devices do not reach" "$work/log" || { cat "$work/log"; exit 1; }
+grep -q "nccl for device memory (1 of the 1 pairs of devices do not reach" "$work/log" || { cat "$work/log"; exit 1; }

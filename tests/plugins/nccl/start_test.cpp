@@ -125,11 +125,10 @@ TEST(Nccl, SaysWhichDevicesDoNotReachEachOther) {
     return lines.text();
   };
   const std::string all = chosen();
-  EXPECT_TRUE(contains(all, "nccl for memory of devices\n")) << all;
+  EXPECT_TRUE(contains(all, "nccl for device memory\n")) << all;
   const ScopedVariable peers("BACKPLANE_DOUBLE_PEERS", "3");
   const std::string some = chosen();
-  EXPECT_TRUE(contains(some, "nccl for memory of devices (3 of the 6 pairs of devices do not reach each other"))
-      << some;
+  EXPECT_TRUE(contains(some, "nccl for device memory (3 of the 6 pairs of devices do not reach each other")) << some;
 }
 
 #ifdef BACKPLANE_TEST_gloo

@@ -118,7 +118,7 @@ Answer ask(const std::string& question, const std::string& backend, const std::s
   const bool in_time = hearing.listen(started.pid, Clock::now() + timeout);
   const int status = kill_and_reap(started.pid);
   if (hearing.complete()) return parse_answer(hearing.text());
-  constexpr const char* kRemedy = "remove it until its author has mended it";
+  constexpr const char* kRemedy = "remove or update this plugin";
   if (in_time) return {BP_INTERNAL, fmt::format("{} {}; {}", describe_crash(status), doing, kRemedy)};
   const double seconds = std::chrono::duration<double>(timeout).count();
   return {BP_INTERNAL, fmt::format("did not answer within {} s {}; {}", seconds, doing, kRemedy)};

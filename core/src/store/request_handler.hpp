@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a TCP store's server does with requests, apart from sockets: a board on which clients pin values and wait for
-// those of others. Not synchronised: the server's thread owns it.
+// Handles the key-value requests of a TCP store's clients. Has no sockets. Not synchronised: the server's thread owns
+// it.
 #pragma once
 
 #include <cstdint>
@@ -18,28 +18,28 @@
 
 namespace backplane::core {
 
-struct Answer {
+struct OutgoingReply {
   ClientId client = 0;
   uint64_t request = 0;
   int32_t status = BP_OK;
-  Bytes payload;  // the value, or the text of an error
+  Bytes payload;  // the value or the text of an error
 };
 
-class Board {
+class RequestHandler {
  public:
-  // `deliver` is called once for each request but cancels: at once or when what it waits for is there.
-  explicit Board(std::function<void(Answer)> deliver);
+  // `deliver` is called once for each request except cancels: at once, or when the keys that it waits for exist.
+  explicit RequestHandler(std::function<void(OutgoingReply)> deliver);
 
   void handle(ClientId client, StoreRequest request);
-  // The client is gone: its waiting requests need no answer.
+  // Drops the waiting requests of a client that disconnected.
   void forget(ClientId client);
 
   bool contains(std::string_view key) const { return table_.contains(key); }
   size_t waiting() const { return waiters_.size(); }
 
  private:
-  using WaiterId = std::pair<ClientId, uint64_t>;  // and the id of the request
-  // Waits in by_key_ under one missing key at a time: keys[at].
+  using WaiterId = std::pair<ClientId, uint64_t>;  // client and id of the request
+  // In by_key_ under one missing key at a time: keys[at].
   struct Waiter {
     bool wants_value = false;
     std::vector<std::string> keys;
@@ -49,14 +49,14 @@ class Board {
   Bytes perform(const StoreRequest& request);
   void start_waiting(ClientId client, StoreRequest request);
   void cancel(ClientId client, uint64_t request);
-  // Tells those who wait for the key.
+  // Sets the key and resumes the requests that wait for it.
   void put(std::string_view key, Bytes value);
-  // Moves on to the next missing key; false if there is none.
+  // Advances to the next missing key; false if there is none.
   bool advance(Waiter& waiter) const;
   void finish(std::map<WaiterId, Waiter>::iterator waiter);
   void unlink(const WaiterId& id, const std::string& key);
 
-  const std::function<void(Answer)> deliver_;
+  const std::function<void(OutgoingReply)> deliver_;
   Table table_;
   std::map<WaiterId, Waiter> waiters_;
   std::map<std::string, std::set<WaiterId>, std::less<>> by_key_;

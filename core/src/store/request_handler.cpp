@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/board.hpp"
+#include "store/request_handler.hpp"
 
 #include <new>
 
@@ -14,11 +14,11 @@ constexpr size_t kMaxWaiters = size_t{1} << 20;  // of all clients together
 
 bool waits(Operation operation) { return operation == Operation::kGet || operation == Operation::kWait; }
 
-// Clients check their arguments; this keeps out those who do not.
+// Clients check their arguments; this refuses malformed requests.
 void check_request(const StoreRequest& request) {
   const auto& texts = request.texts;
   const auto expect = [&texts](size_t count) {
-    if (texts.size() != count) fail(BP_INVALID, "a request with {} arguments instead of {}", texts.size(), count);
+    if (texts.size() != count) fail(BP_INVALID, "a request has {} arguments instead of {}", texts.size(), count);
   };
   switch (request.operation) {
     case Operation::kSet:
@@ -38,10 +38,10 @@ void check_request(const StoreRequest& request) {
     case Operation::kNumKeys:
     case Operation::kCancel:
       return expect(0);
-    case Operation::kEnroll:  // these are the members's
+    case Operation::kEnroll:  // for the membership table
     case Operation::kWithdraw:
-    case Operation::kGoodbye:
-    case Operation::kFates:
+    case Operation::kLeave:
+    case Operation::kAbsences:
     case Operation::kHeartbeat:
       break;
   }
@@ -50,9 +50,9 @@ void check_request(const StoreRequest& request) {
 
 }  // namespace
 
-Board::Board(std::function<void(Answer)> deliver) : deliver_(std::move(deliver)) {}
+RequestHandler::RequestHandler(std::function<void(OutgoingReply)> deliver) : deliver_(std::move(deliver)) {}
 
-void Board::handle(ClientId client, StoreRequest request) {
+void RequestHandler::handle(ClientId client, StoreRequest request) {
   const uint64_t id = request.id;
   try {
     check_request(request);
@@ -70,7 +70,7 @@ void Board::handle(ClientId client, StoreRequest request) {
   }
 }
 
-Bytes Board::perform(const StoreRequest& request) {
+Bytes RequestHandler::perform(const StoreRequest& request) {
   const auto& texts = request.texts;
   switch (request.operation) {
     case Operation::kSet:
@@ -90,18 +90,19 @@ Bytes Board::perform(const StoreRequest& request) {
       return make_bytes(table_.remove(texts[0]) ? "1" : "0");
     case Operation::kNumKeys:
       return make_bytes(std::to_string(table_.size()));
-    default:  // check_request lets no other pass
+    default:  // check_request refuses others
       break;
   }
-  fail(BP_INTERNAL, "operation {} does not end at once", static_cast<int>(request.operation));
+  fail(BP_INTERNAL, "operation {} is not immediate", static_cast<int>(request.operation));
 }
 
-void Board::start_waiting(ClientId client, StoreRequest request) {
-  if (waiters_.size() >= kMaxWaiters) fail(BP_RESOURCE, "the store has {} calls waiting already", waiters_.size());
+void RequestHandler::start_waiting(ClientId client, StoreRequest request) {
+  if (waiters_.size() >= kMaxWaiters)
+    fail(BP_RESOURCE, "the store cannot hold more than {} waiting calls", waiters_.size());
   const WaiterId id(client, request.id);
   const auto [waiter, fresh] =
       waiters_.emplace(id, Waiter{request.operation == Operation::kGet, std::move(request.texts), 0});
-  if (!fresh) fail(BP_INVALID, "request {} of this client is waiting already", request.id);
+  if (!fresh) fail(BP_INVALID, "request {} of this client is already waiting", request.id);
   if (advance(waiter->second)) {
     by_key_[waiter->second.keys[waiter->second.at]].insert(id);
   } else {
@@ -109,8 +110,8 @@ void Board::start_waiting(ClientId client, StoreRequest request) {
   }
 }
 
-bool Board::advance(Waiter& waiter) const {
-  // Once around: at the end all keys exist at the same time, even if one was removed meanwhile.
+bool RequestHandler::advance(Waiter& waiter) const {
+  // One full cycle: all keys must exist at the same time, and one may have been removed meanwhile.
   for (size_t step = 0; step < waiter.keys.size(); ++step) {
     if (!table_.contains(waiter.keys[waiter.at])) return true;
     waiter.at = (waiter.at + 1) % waiter.keys.size();
@@ -118,14 +119,14 @@ bool Board::advance(Waiter& waiter) const {
   return false;
 }
 
-void Board::finish(std::map<WaiterId, Waiter>::iterator waiter) {
+void RequestHandler::finish(std::map<WaiterId, Waiter>::iterator waiter) {
   const auto [client, request] = waiter->first;
   Bytes payload = waiter->second.wants_value ? table_.find(waiter->second.keys.front()) : nullptr;
   waiters_.erase(waiter);
   deliver_({client, request, BP_OK, std::move(payload)});
 }
 
-void Board::put(std::string_view key, Bytes value) {
+void RequestHandler::put(std::string_view key, Bytes value) {
   table_.set(key, std::move(value));
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return;
@@ -141,7 +142,7 @@ void Board::put(std::string_view key, Bytes value) {
   }
 }
 
-void Board::cancel(ClientId client, uint64_t request) {
+void RequestHandler::cancel(ClientId client, uint64_t request) {
   const auto waiter = waiters_.find({client, request});
   if (waiter == waiters_.end()) return;  // its answer is on the way
   const auto missing = table_.missing(waiter->second.keys);
@@ -150,7 +151,7 @@ void Board::cancel(ClientId client, uint64_t request) {
   deliver_({client, request, BP_TIMEOUT, make_bytes(listed(missing))});
 }
 
-void Board::forget(ClientId client) {
+void RequestHandler::forget(ClientId client) {
   auto waiter = waiters_.lower_bound({client, 0});
   while (waiter != waiters_.end() && waiter->first.first == client) {
     unlink(waiter->first, waiter->second.keys[waiter->second.at]);
@@ -158,7 +159,7 @@ void Board::forget(ClientId client) {
   }
 }
 
-void Board::unlink(const WaiterId& id, const std::string& key) {
+void RequestHandler::unlink(const WaiterId& id, const std::string& key) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return;
   found->second.erase(id);
