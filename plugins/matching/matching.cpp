@@ -7,7 +7,7 @@
 
 #include "backplane/sdk/layer.hpp"
 #include "backplane/sdk/sdk.hpp"
-#include "carrier.hpp"
+#include "transport.hpp"
 
 namespace backplane::matching {
 namespace {

@@ -3,8 +3,8 @@
 // `process_group`: torch's PROCESS_GROUP agent, RPC over the sends and receives of any backend.
 #include <array>
 
-#include "agent.hpp"
 #include "backplane/sdk/sdk.hpp"
+#include "rpc.hpp"
 
 namespace backplane::process_group {
 namespace {

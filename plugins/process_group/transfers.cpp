@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "agent.hpp"
+#include "rpc.hpp"
 
 namespace backplane::process_group {
 namespace {

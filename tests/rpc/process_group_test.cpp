@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The agent over a process group by itself: what one refuses, the other hears of.
-#include "../../plugins/process_group/frame.hpp"
+#include "../../plugins/process_group/wire.hpp"
 #include "backplane/sdk/layer.hpp"
 #include "log.hpp"
 #include "rpc/sides.hpp"

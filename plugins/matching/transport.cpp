@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "carrier.hpp"
+#include "transport.hpp"
 
 #include <span>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent.hpp"
+#include "rpc.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -21,7 +21,7 @@
 #include "backplane/sdk/block.hpp"
 #include "backplane/sdk/layer.hpp"
 #include "backplane/sdk/rpc.hpp"
-#include "frame.hpp"
+#include "wire.hpp"
 
 namespace backplane::process_group {
 
