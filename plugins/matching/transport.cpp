@@ -4,13 +4,14 @@
 #include <span>
 #include <utility>
 
+#include "backplane/base/grace.hpp"
+
 namespace backplane::matching {
 namespace {
 
 constexpr uint64_t kFrame = sdk::Messenger::kHeadSize + sdk::Messenger::kPiece;  // bytes, at most
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 constexpr std::chrono::microseconds kMoment{200};
-constexpr int64_t kCancelGrace = INT64_C(100'000'000);  // nanoseconds
 
 bool has_tags(const bp_backend& backend) { return (backend.flags & BP_BACKEND_TAGS) != 0; }
 
@@ -68,7 +69,7 @@ Carrier::~Carrier() {
 // One that was cancelled; if that has no effect, abort has.
 void Carrier::end(sdk::Work* work) {
   try {
-    if (work->wait(is_aborted_ ? BP_NO_TIMEOUT : kCancelGrace)) return;
+    if (work->wait(is_aborted_ ? BP_NO_TIMEOUT : base::grace::kCancel)) return;
     is_aborted_ = true;
     inner_.abort(sdk::Failure(BP_CANCELLED, "the group is being destroyed"));
     work->wait(BP_NO_TIMEOUT);

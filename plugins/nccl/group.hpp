@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "backplane/abi/ext/native.h"
+#include "backplane/base/grace.hpp"
 #include "backplane/sdk/sdk.hpp"
 #include "collectives.hpp"
 #include "memory.hpp"
@@ -35,7 +36,7 @@ class Group final : public sdk::ProcessGroup {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr auto kGrace = std::chrono::milliseconds(250);
+  static constexpr std::chrono::milliseconds kGrace{base::grace::kBrokenConnection / base::grace::kMillisecond};
   // Whoever leaves in order lets what is under way finish for so long.
   static constexpr auto kFarewell = std::chrono::seconds(2);
 

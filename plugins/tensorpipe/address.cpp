@@ -3,17 +3,17 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <list>
 #include <optional>
 #include <system_error>
-#include <vector>
 
+#include "backplane/base/event_fd.hpp"
 #include "backplane/sdk/failure.hpp"
 #include "backplane/sdk/sockets.hpp"
 
@@ -66,9 +66,11 @@ std::string reason(int code) { return std::system_category().message(code); }
 
 // Opens `count` descriptors for a moment. Returns 0, or the errno if there are too few.
 int try_descriptors(int64_t count) {
-  std::vector<sdk::Descriptor> tried;
-  while (count-- > 0) {
-    if (!tried.emplace_back(eventfd(0, EFD_CLOEXEC))) return errno;
+  try {
+    std::list<base::EventFd> tried;
+    while (count-- > 0) tried.emplace_back();
+  } catch (const std::system_error& e) {
+    return e.code().value();
   }
   return 0;
 }

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "backplane/base/descriptor.hpp"
 #include "backplane/sdk/failure.hpp"
 
 namespace backplane::trace {
@@ -92,10 +93,10 @@ OutputPath::~OutputPath() {
 
 void OutputPath::write(std::string_view content) const {
   const std::string temporary = text_ + ".tmp" + std::to_string(getpid());
-  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (descriptor < 0) cannot_write(text_, errno);
-  int error = write_all(descriptor, content) ? 0 : errno;
-  if (::close(descriptor) != 0 && error == 0) error = errno;
+  base::Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!file) cannot_write(text_, errno);
+  int error = write_all(file.get(), content) ? 0 : errno;
+  if (::close(file.release()) != 0 && error == 0) error = errno;
   if (error == 0 && std::rename(temporary.c_str(), text_.c_str()) != 0) error = errno;
   if (error != 0) {
     ::unlink(temporary.c_str());

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 
+#include "backplane/base/grace.hpp"
 #include "interrupt.hpp"
 #include "reduce/combine.hpp"
 #include "reduce/reduce.hpp"
@@ -12,9 +13,6 @@
 
 namespace backplane::core {
 namespace {
-
-// How long operations that were asked to end may take before the whole agent is aborted.
-constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
 
 // Of the messages of collective #seq. Those of one algorithm never match another's where the backend looks at tags:
 // ranks that give different counts may have chosen differently, and would take each other's partial sums for their own.
@@ -207,7 +205,7 @@ class Exchange {
     }
     for (const Flight& flight : flights_) {
       if (flight.work == nullptr) continue;
-      if (api.work_wait(agent_.self(), flight.work, kCancelGrace, nullptr) == BP_AGAIN) {
+      if (api.work_wait(agent_.self(), flight.work, base::grace::kCancel, nullptr) == BP_AGAIN) {
         bp_error why;
         bp_error_init(&why);
         bp_error_set(&why, BP_CANCELLED, 0, flight.step->peer,

@@ -79,7 +79,7 @@ bool Group::begins_together(const Plan& one, const Plan& next) {
 // Ends requests whose caller will not learn of them; afterwards their buffers are free.
 void Group::give_up(const std::vector<std::shared_ptr<Request>>& requests) {
   for (const auto& request : requests) request->cancel();
-  if (!all_end(requests, Deadline::after(kCancelGrace))) {
+  if (!all_end(requests, Deadline::after(base::grace::kCancel))) {
     abort(Error(BP_CANCELLED, "a batch failed to start and could not be taken back"));
     all_end(requests, Deadline::never());
   }
@@ -176,10 +176,10 @@ Error Group::failure(const Error& error, const ValidOp& valid, bool begun) {
 // A connection that breaks is often but the first sign of something that the ranks are about to be told: then that is
 // what all of them report. The wait is paid by operations that fail for want of a peer.
 std::optional<Error> Group::cause_behind(const Error& error) {
-  constexpr auto kGrace = std::chrono::milliseconds(250);
   if (!reporter_ || (error.status() != BP_PEER_LOST && error.status() != BP_INTERNAL)) return std::nullopt;
   std::unique_lock lock(mutex_);
-  broken_.wait_for(lock, kGrace, [this] { return cause_ || state_.load() != State::kActive; });
+  broken_.wait_for(lock, std::chrono::nanoseconds(base::grace::kCause),
+                   [this] { return cause_ || state_.load() != State::kActive; });
   return cause_;
 }
 
@@ -299,7 +299,7 @@ bool Group::cancel_requests() {
     for (const auto& entry : requests_) pending.push_back(entry.second);
   }
   for (const auto& request : pending) request->cancel();
-  return all_end(pending, Deadline::after(kCancelGrace));
+  return all_end(pending, Deadline::after(base::grace::kCancel));
 }
 
 bool Group::all_end(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline) {

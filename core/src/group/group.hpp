@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "backplane/base/executor.hpp"
+#include "backplane/base/grace.hpp"
 #include "group/agent.hpp"
 #include "group/liveness.hpp"
 #include "group/memory.hpp"
@@ -156,8 +157,6 @@ class Group : public std::enable_shared_from_this<Group>, private Liveness::List
   class Pass;
   class Watchdog;
   enum class State : uint32_t { kActive, kBroken, kDestroyed };
-  // How long an operation that was asked to end may take before the whole group is aborted.
-  static constexpr int64_t kCancelGrace = INT64_C(100) * 1000000;
 
   Group(GroupConfig config, std::shared_ptr<void> job, std::shared_ptr<Reporter> reporter);
   void refuse() const;        // throws why the group is not active

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "backplane/base/grace.hpp"
 #include "backplane/base/owned_op.hpp"
 #include "error.hpp"
 #include "log.hpp"
@@ -14,11 +15,7 @@
 namespace backplane::core {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kSlack = 50 * kMillisecond;       // for a call to return after its own timeout
-constexpr int64_t kAbortTime = 500 * kMillisecond;  // what the ABI allows after abort
-constexpr int64_t kPrompt = 1'000 * kMillisecond;   // for functions that do not block
-constexpr int64_t kDestroyTime = 10'000 * kMillisecond;
+namespace grace = base::grace;
 
 // Those left behind are kept alive here.
 void keep_for_ever(std::shared_ptr<Isolation> isolation) {
@@ -114,12 +111,12 @@ int32_t Isolation::init(const bp_backend& backend, const bp_init& init, const st
     start->status = status;
     changed_.notify_all();
   });
-  const Deadline deadline = Deadline::after(init.timeout_ns).later(kAbortTime);
+  const Deadline deadline = Deadline::after(init.timeout_ns).later(grace::kAbort);
   Deadline end = Deadline::never();
   std::unique_lock lock(mutex_);
   while (start->status == BP_AGAIN && !deadline.passed() && !end.passed()) {
     changed_.wait_for(lock, std::chrono::milliseconds(20));
-    if (end.infinite() && given_up()) end = Deadline::after(kAbortTime);
+    if (end.infinite() && given_up()) end = Deadline::after(grace::kAbort);
   }
   if (start->status == BP_AGAIN) {
     lock.unlock();
@@ -149,7 +146,7 @@ int32_t Isolation::submit(const bp_op& op, bp_work** out, bp_error* err) {
   const bool back = call(
       "submit",
       [this, work] { work->status = inner_->submit(agent_.self, &work->op.get(), &work->inner, &work->error); },
-      Deadline::after(op.timeout_ns < 0 ? BP_NO_TIMEOUT : std::max(op.timeout_ns, kPrompt)));
+      Deadline::after(op.timeout_ns < 0 ? BP_NO_TIMEOUT : std::max(op.timeout_ns, grace::kPrompt)));
   if (!back) {
     const std::lock_guard lock(mutex_);
     if (const int32_t status = refused(err); status != BP_OK) return status;
@@ -202,7 +199,7 @@ void Isolation::start_wait(const std::shared_ptr<Work>& work, int64_t timeout_ns
 
 int32_t Isolation::wait(Work& work, int64_t timeout_ns, bp_error* err) {
   const Deadline wanted = Deadline::after(timeout_ns);
-  const Deadline limit = wanted.later(kSlack);
+  const Deadline limit = wanted.later(grace::kReturn);
   std::unique_lock lock(mutex_);
   bool asked = false;
   for (;;) {
@@ -235,7 +232,7 @@ void Isolation::cancel(Work& work) {
     if (kept->done) return;
   }
   call(
-      "work_cancel", [this, kept] { inner_->work_cancel(agent_.self, kept->inner); }, Deadline::after(kSlack));
+      "work_cancel", [this, kept] { inner_->work_cancel(agent_.self, kept->inner); }, Deadline::after(grace::kReturn));
 }
 
 void Isolation::release(Work& work) {
@@ -245,7 +242,8 @@ void Isolation::release(Work& work) {
     if (kept->decreed || kept->busy) return left_.push_back(kept);
   }
   call(
-      "work_release", [this, kept] { inner_->work_release(agent_.self, kept->inner); }, Deadline::after(kPrompt));
+      "work_release", [this, kept] { inner_->work_release(agent_.self, kept->inner); },
+      Deadline::after(grace::kPrompt));
 }
 
 void Isolation::abort(const bp_error& why) {
@@ -253,11 +251,11 @@ void Isolation::abort(const bp_error& why) {
     const std::lock_guard lock(mutex_);
     if (why_) return;
     why_ = why;
-    end_ = Deadline::after(kAbortTime);
+    end_ = Deadline::after(grace::kAbort);
     changed_.notify_all();
   }
   call(
-      "abort", [this, why] { inner_->abort(agent_.self, &why); }, Deadline::after(kAbortTime));
+      "abort", [this, why] { inner_->abort(agent_.self, &why); }, Deadline::after(grace::kAbort));
 }
 
 void Isolation::destroy() {
@@ -267,7 +265,7 @@ void Isolation::destroy() {
     end_ = Deadline::never();
   }
   call(
-      "destroy", [this] { inner_->destroy(agent_.self); }, Deadline::after(kDestroyTime));
+      "destroy", [this] { inner_->destroy(agent_.self); }, Deadline::after(grace::kDestroy));
 }
 
 struct Isolation::Table {

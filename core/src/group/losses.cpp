@@ -6,13 +6,6 @@
 #include "group/pass.hpp"
 
 namespace backplane::core {
-namespace {
-
-// A backend often sees a death before the store has told of it, and may blame a rank that only followed. How long a
-// failed operation waits for the news.
-constexpr int64_t kGraceNs = INT64_C(500) * 1000000;
-
-}  // namespace
 
 void Group::on_loss(const Loss& loss) {
   if (concerns(loss, config_.global_ranks)) abort(loss_error(loss, config_.global_ranks));
@@ -27,7 +20,7 @@ Error Group::explained(const Error& error) const {
   const bool named = peer >= 0 && peer < config_.world_size;
   const auto loss =
       liveness_->await_loss(config_.global_ranks, named ? config_.global_ranks[static_cast<size_t>(peer)] : -1,
-                            Deadline::after(waits ? kGraceNs : 0));
+                            Deadline::after(waits ? base::grace::kDeath : 0));
   return loss ? loss_error(*loss, config_.global_ranks) : error;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backplane/abi/process_group.h"
+#include "backplane/base/grace.hpp"
 #include "deadline.hpp"
 #include "error.hpp"
 #include "group/validate.hpp"
@@ -148,14 +149,12 @@ class TaskRequest final : public Request {
  public:
   explicit TaskRequest(Started started);
   void cancel() override;
-  Deadline overdue() const override { return started_.deadline.later(kGraceNs); }
+  Deadline overdue() const override { return started_.deadline.later(base::grace::kOverdueTask); }
   const std::string& group_name() const override;
   // Performs it; called once, by the group's thread.
   void perform();
 
  private:
-  // For the thread that performs it, which keeps the deadline itself unless it is stuck in an earlier task.
-  static constexpr int64_t kGraceNs = INT64_C(1000000000);
   void advance(Deadline deadline) override;
   void watch() override {}
   void count_queueing();

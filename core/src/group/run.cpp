@@ -163,7 +163,7 @@ int32_t Group::finish_work(Agent& agent, bp_work* work, Deadline deadline, const
     return bp_error_set(err, late.status(), 0, -1, late.what());
   }
   api.work_cancel(agent.self(), work);
-  status = api.work_wait(agent.self(), work, kCancelGrace, err);
+  status = api.work_wait(agent.self(), work, base::grace::kCancel, err);
   if (status != BP_AGAIN && status != BP_CANCELLED) return status;  // it ended by itself after all
   if (status == BP_AGAIN) {
     abort(labelled(late, valid));

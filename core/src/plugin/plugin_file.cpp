@@ -9,7 +9,9 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
+#include "backplane/base/descriptor.hpp"
 #include "error.hpp"
 #include "plugin/elf_file.hpp"
 #include "plugin/reject.hpp"
@@ -25,17 +27,14 @@ constexpr uint64_t kMaxFileSize = uint64_t{16} << 30;  // bytes; fat GPU librari
 
 class FileSource final : public ByteSource {
  public:
-  FileSource(int fd, uint64_t size) : fd_(fd), size_(size) {}
-  ~FileSource() override { ::close(fd_); }
-  FileSource(const FileSource&) = delete;
-  FileSource& operator=(const FileSource&) = delete;
+  FileSource(base::Descriptor fd, uint64_t size) : fd_(std::move(fd)), size_(size) {}
 
   uint64_t size() const override { return size_; }
 
   // pread and no mapping: a file that shrinks is an error here, not a SIGBUS.
   void read(uint64_t offset, std::span<std::byte> into) const override {
     while (!into.empty()) {
-      const ssize_t got = ::pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
+      const ssize_t got = ::pread(fd_.get(), into.data(), into.size(), static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail_errno("it cannot be read", errno);
       if (got == 0) reject(kDamaged, "it shrank while it was being read");
@@ -45,7 +44,7 @@ class FileSource final : public ByteSource {
   }
 
  private:
-  int fd_;
+  base::Descriptor fd_;
   uint64_t size_;
 };
 
@@ -106,12 +105,11 @@ Note read_plugin_file(const std::string& path, bool allow_unsafe) {
   // Before open, because opening a FIFO or a device has effects.
   if (::stat(path.c_str(), &status) != 0) fail_errno("it cannot be examined", errno);
   check_regular(status);
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) fail_errno("it cannot be opened", errno);
-  const bool known = ::fstat(fd, &status) == 0;
-  const FileSource file(fd, known ? static_cast<uint64_t>(status.st_size) : 0);
-  if (!known) fail(BP_RESOURCE, "it cannot be examined");
+  base::Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd) fail_errno("it cannot be opened", errno);
+  if (::fstat(fd.get(), &status) != 0) fail_errno("it cannot be examined", errno);
   check_regular(status);
+  const FileSource file(std::move(fd), static_cast<uint64_t>(status.st_size));
   if (file.size() > kMaxFileSize) reject(kNoPlugin, "it is larger than {} bytes", kMaxFileSize);
   if (!allow_unsafe) check_trust_around(path, status);
   Note note = read_note(file);

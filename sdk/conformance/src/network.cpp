@@ -19,6 +19,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backplane/base/pipe.hpp"
 #include "say.hpp"
 
 namespace backplane::conformance {
@@ -31,11 +32,8 @@ struct Readiness {
 };
 
 bool write_file(const char* path, const std::string& text) {
-  const int file = open(path, O_WRONLY | O_CLOEXEC);
-  if (file < 0) return false;
-  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  close(file);
-  return written;
+  const base::Descriptor file(open(path, O_WRONLY | O_CLOEXEC));
+  return file && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
 // Everything inside belongs to the same user as outside.
@@ -83,59 +81,42 @@ Readiness prepare() {
   _exit(0);
 }
 
-void close_both(const std::array<int, 2>& ends) {
-  for (const int end : ends) {
-    if (end >= 0) close(end);
-  }
-}
-
 // Joins one namespace unless the caller is in it already (setns into one's own user namespace is refused).
 bool enter(pid_t holder, const char* kind, int flag) {
-  const int theirs = open(say("/proc/", holder, "/ns/", kind).c_str(), O_RDONLY | O_CLOEXEC);
-  if (theirs < 0) return false;
+  const base::Descriptor theirs(open(say("/proc/", holder, "/ns/", kind).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!theirs) return false;
   std::array<char, 64> ours_name{};
   std::array<char, 64> theirs_name{};
   const bool known =
       readlink(say("/proc/self/ns/", kind).c_str(), ours_name.data(), ours_name.size() - 1) > 0 &&
       readlink(say("/proc/", holder, "/ns/", kind).c_str(), theirs_name.data(), theirs_name.size() - 1) > 0;
   const bool there = known && std::strcmp(ours_name.data(), theirs_name.data()) == 0;
-  const bool done = there || setns(theirs, flag) == 0;
-  const int error = errno;
-  close(theirs);
-  errno = error;
-  return done;
+  return there || setns(theirs.get(), flag) == 0;
 }
 
 }  // namespace
 
 std::optional<NetworkHolder> NetworkHolder::make(std::string& why_not) {
-  std::array<int, 2> report = {-1, -1};
-  std::array<int, 2> leash = {-1, -1};
-  if (pipe2(report.data(), O_CLOEXEC) != 0 || pipe2(leash.data(), O_CLOEXEC) != 0) {
+  base::Pipe report = base::Pipe::open();
+  base::Pipe leash = base::Pipe::open();
+  if (!report || !leash) {
     why_not = say("no pipe for a network of its own: ", std::strerror(errno));
-    close_both(report);
-    close_both(leash);
     return std::nullopt;
   }
   const pid_t parent = getpid();
   const pid_t child = fork();
-  if (child == 0) hold(parent, report[1], leash[0]);
-  const int fork_error = errno;
-  close(report[1]);
-  close(leash[0]);
+  if (child == 0) hold(parent, report.write.get(), leash.read.get());
   if (child < 0) {
-    close(report[0]);
-    close(leash[1]);
-    why_not = say("no process for a network of its own: ", std::strerror(fork_error));
+    why_not = say("no process for a network of its own: ", std::strerror(errno));
     return std::nullopt;
   }
-  NetworkHolder holder(child, leash[1]);
+  report.write.reset();
+  NetworkHolder holder(child, std::move(leash.write));
   holder.maker_ = parent;
   Readiness readiness;
   ssize_t size = 0;
-  while ((size = read(report[0], &readiness, sizeof readiness)) < 0 && errno == EINTR) {
+  while ((size = read(report.read.get(), &readiness, sizeof readiness)) < 0 && errno == EINTR) {
   }
-  close(report[0]);
   if (size == sizeof readiness && readiness.error == 0) return holder;
   why_not = size == sizeof readiness ? say("a network of its own is not permitted here (", readiness.step, ": ",
                                            std::strerror(readiness.error), ")")
@@ -144,13 +125,13 @@ std::optional<NetworkHolder> NetworkHolder::make(std::string& why_not) {
 }
 
 NetworkHolder::NetworkHolder(NetworkHolder&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), leash_(std::exchange(other.leash_, -1)), maker_(other.maker_) {}
+    : pid_(std::exchange(other.pid_, -1)), leash_(std::move(other.leash_)), maker_(other.maker_) {}
 
 NetworkHolder& NetworkHolder::operator=(NetworkHolder&& other) noexcept {
   if (this != &other) {
     end();
     pid_ = std::exchange(other.pid_, -1);
-    leash_ = std::exchange(other.leash_, -1);
+    leash_ = std::move(other.leash_);
     maker_ = other.maker_;
   }
   return *this;
@@ -159,7 +140,7 @@ NetworkHolder& NetworkHolder::operator=(NetworkHolder&& other) noexcept {
 NetworkHolder::~NetworkHolder() { end(); }
 
 void NetworkHolder::end() {
-  if (leash_ >= 0) close(std::exchange(leash_, -1));
+  leash_.reset();
   if (pid_ < 0 || maker_ != getpid()) return;
   kill(pid_, SIGKILL);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
@@ -178,19 +159,13 @@ bool NetworkHolder::join() const {
 }
 
 bool set_loopback(bool up) {
-  const int socket_fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (socket_fd < 0) return false;
+  const base::Descriptor control(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!control) return false;
   ifreq request = {};
   std::strcpy(request.ifr_name, "lo");
-  bool done = ioctl(socket_fd, SIOCGIFFLAGS, &request) == 0;
-  if (done) {
-    request.ifr_flags = static_cast<short>(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
-    done = ioctl(socket_fd, SIOCSIFFLAGS, &request) == 0;
-  }
-  const int error = errno;
-  close(socket_fd);
-  errno = error;
-  return done;
+  if (ioctl(control.get(), SIOCGIFFLAGS, &request) != 0) return false;
+  request.ifr_flags = static_cast<short>(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
+  return ioctl(control.get(), SIOCSIFFLAGS, &request) == 0;
 }
 
 }  // namespace backplane::conformance

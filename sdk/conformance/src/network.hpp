@@ -8,6 +8,9 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+
+#include "backplane/base/descriptor.hpp"
 
 namespace backplane::conformance {
 
@@ -29,12 +32,12 @@ class NetworkHolder {
   bool join() const;
 
  private:
-  NetworkHolder(pid_t pid, int leash) : pid_(pid), leash_(leash) {}
+  NetworkHolder(pid_t pid, base::Descriptor leash) : pid_(pid), leash_(std::move(leash)) {}
   void end();
 
   pid_t pid_ = -1;
-  int leash_ = -1;    // the holder ends when nobody has the other end of this pipe any more
-  pid_t maker_ = -1;  // a forked copy of this object ends nothing
+  base::Descriptor leash_;  // the holder ends when nobody has the other end of this pipe any more
+  pid_t maker_ = -1;        // a forked copy of this object ends nothing
 };
 
 // Takes loopback of the caller's network namespace up or down. False: errno says why.

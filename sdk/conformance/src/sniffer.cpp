@@ -29,31 +29,28 @@ constexpr size_t kSnapshot = 4096;  // of each packet
 }  // namespace
 
 std::unique_ptr<Sniffer> Sniffer::make(std::string& why_not) {
-  const int socket_fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, htons(ETH_P_ALL));
+  base::Descriptor packets(socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, htons(ETH_P_ALL)));
   sockaddr_ll address = {};
   address.sll_family = AF_PACKET;
   address.sll_protocol = htons(ETH_P_ALL);
   address.sll_ifindex = static_cast<int>(if_nametoindex("lo"));
-  if (socket_fd < 0 || bind(socket_fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+  if (!packets || bind(packets.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     why_not = say("what goes over the network cannot be overheard here: ", std::strerror(errno));
-    if (socket_fd >= 0) close(socket_fd);
     return nullptr;
   }
-  setsockopt(socket_fd, SOL_SOCKET, SO_RCVBUFFORCE, &kBuffer, sizeof kBuffer);
-  return std::unique_ptr<Sniffer>(new Sniffer(socket_fd));
+  setsockopt(packets.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kBuffer, sizeof kBuffer);
+  return std::unique_ptr<Sniffer>(new Sniffer(std::move(packets)));
 }
 
-Sniffer::~Sniffer() { close(socket_); }
-
 void Sniffer::listen(int milliseconds) {
-  pollfd polled = {socket_, POLLIN, 0};
+  pollfd polled = {socket_.get(), POLLIN, 0};
   poll(&polled, 1, milliseconds);
   unsigned char packet[kSnapshot];
   sockaddr_ll from = {};
   for (int turns = 0; turns < 100'000; ++turns) {
     socklen_t length = sizeof from;
     const ssize_t size =
-        recvfrom(socket_, packet, sizeof packet, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from), &length);
+        recvfrom(socket_.get(), packet, sizeof packet, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from), &length);
     if (size < 0) return;
     // Loopback shows each packet twice: as it goes and as it comes.
     if (from.sll_pkttype != PACKET_OUTGOING) take(packet, static_cast<size_t>(size));

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/descriptor.hpp"
+
 namespace backplane::conformance {
 
 // The first bytes that a client sent, at most 2 KiB, and the end of each of its packets.
@@ -25,7 +27,6 @@ class Sniffer {
  public:
   // Null, and why, if the machine does not permit it (CAP_NET_RAW in the namespace is what it takes).
   static std::unique_ptr<Sniffer> make(std::string& why_not);
-  ~Sniffer();
   Sniffer(const Sniffer&) = delete;
   Sniffer& operator=(const Sniffer&) = delete;
 
@@ -42,10 +43,10 @@ class Sniffer {
     std::vector<bool> here;  // which of them have come
     std::set<size_t> ends;
   };
-  explicit Sniffer(int socket) : socket_(socket) {}
+  explicit Sniffer(base::Descriptor socket) : socket_(std::move(socket)) {}
   void take(const unsigned char* packet, size_t size);
 
-  const int socket_;
+  const base::Descriptor socket_;
   std::map<std::pair<uint16_t, uint16_t>, Stream> streams_;  // by source and destination port
 };
 

@@ -17,7 +17,7 @@
 #include <optional>
 #include <utility>
 
-#include "backplane/base/descriptor.hpp"
+#include "backplane/base/pipe.hpp"
 #include "child.hpp"
 #include "network.hpp"
 
@@ -31,16 +31,10 @@ constexpr size_t kOutputKept = 4096;
 
 using base::Descriptor;
 
-struct Pipe {
-  Descriptor read;
-  Descriptor write;
-};
-
-std::optional<Pipe> make_pipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+base::Pipe open_pipe() {
+  base::Pipe pipe = base::Pipe::open();
+  if (pipe) fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
+  return pipe;
 }
 
 struct Child {
@@ -112,8 +106,8 @@ class Supervisor {
   }
 
   bool fork_child(const std::vector<int32_t>& members, bool is_extra) {
-    std::optional<Pipe> channel = make_pipe();
-    std::optional<Pipe> output = make_pipe();
+    base::Pipe channel = open_pipe();
+    base::Pipe output = open_pipe();
     const pid_t pid = channel && output ? fork() : -1;
     if (pid < 0) {
       outcomes_.harness_errors.push_back(say("cannot start a rank: ", std::strerror(errno)));
@@ -125,9 +119,9 @@ class Supervisor {
       setup.which = &case_;
       setup.members = members;
       setup.is_extra = is_extra;
-      setup.output = output->write.get();
+      setup.output = output.write.get();
       setup.run.world = world_;
-      setup.run.channel = Channel(channel->write.get());
+      setup.run.channel = Channel(channel.write.get());
       setup.run.seed = settings_.seed;
       setup.run.patience = settings_.patience;
       setup.run.path = subject_.path;
@@ -146,8 +140,8 @@ class Supervisor {
     Child child;
     child.pid = pid;
     child.members = members;
-    child.channel = std::move(channel->read);
-    child.output = std::move(output->read);
+    child.channel = std::move(channel.read);
+    child.output = std::move(output.read);
     child.process = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     for (const int32_t member : members) world_->set_pid(member, pid);
     children_.push_back(std::move(child));

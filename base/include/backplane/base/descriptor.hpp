@@ -3,11 +3,12 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace backplane::base {
 
-// A file descriptor, closed at the end.
+// Owns a file descriptor. Closing it leaves errno as it is, so that a cleanup does not hide what failed.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -21,8 +22,14 @@ class Descriptor {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
+  // Gives the descriptor up: the caller closes it.
+  int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) {
+      const int error = errno;
+      ::close(fd_);
+      errno = error;
+    }
     fd_ = fd;
   }
 

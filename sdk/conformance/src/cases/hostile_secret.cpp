@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/descriptor.hpp"
 #include "death_after.hpp"
 #include "hostile_stranger.hpp"
 #include "process_traffic.hpp"
@@ -45,30 +46,23 @@ constexpr uint64_t kTags = 10;
 class Relay {
  public:
   explicit Relay(Listener behind) : behind_(std::move(behind)) {}
-  Relay(const Relay&) = delete;
-  Relay& operator=(const Relay&) = delete;
-  ~Relay() {
-    if (listener_ >= 0) ::close(listener_);
-  }
 
   // False: the address is still in use.
   bool listen(const Listener& place) {
-    const int fd = ::socket(place.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    base::Descriptor made(::socket(place.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int on = 1;
-    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (place.family == AF_UNIX) remove_name(place);
     const auto* address = reinterpret_cast<const sockaddr*>(place.address.data());
-    if (::bind(fd, address, static_cast<socklen_t>(place.address.size())) == 0 && ::listen(fd, 16) == 0) {
-      listener_ = fd;
-      return true;
-    }
-    if (fd >= 0) ::close(fd);
-    return false;
+    if (::bind(made.get(), address, static_cast<socklen_t>(place.address.size())) != 0) return false;
+    if (::listen(made.get(), 16) != 0) return false;
+    listener_ = std::move(made);
+    return true;
   }
 
   // Accepts connections and forwards data; waits briefly if there is none.
   void turn() {
-    std::vector<pollfd> polled = {{listener_, POLLIN, 0}};
+    std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
     for (const Line& line : lines_) {
       polled.push_back({line.first.socket(), POLLIN, 0});
       polled.push_back({line.second.socket(), POLLIN, 0});
@@ -78,12 +72,12 @@ class Relay {
       bool open = true;
       if (polled[1 + 2 * i].revents != 0) open = pass(lines_[i].first, lines_[i].second);
       if (open && polled[2 + 2 * i].revents != 0) open = pass(lines_[i].second, lines_[i].first);
-      if (!open) lines_[i] = {Stranger(-1), Stranger(-1)};
+      if (!open) lines_[i] = {Stranger(base::Descriptor()), Stranger(base::Descriptor())};
     }
     std::erase_if(lines_, [](const Line& line) { return !line.first.connected(); });
-    const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
-    lines_.emplace_back(Stranger(fd), Stranger(behind_));
+    base::Descriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) return;
+    lines_.emplace_back(Stranger(std::move(fd)), Stranger(behind_));
     ++calls_;
   }
 
@@ -107,7 +101,7 @@ class Relay {
   }
 
   const Listener behind_;
-  int listener_ = -1;
+  base::Descriptor listener_;
   std::vector<Line> lines_;
   int calls_ = 0;
 };

@@ -33,43 +33,33 @@ bool wait_for(int socket, short events, int milliseconds = kMoment) {
 }
 
 // Whether a socket of `type` gets through to the target.
-int connect_to(const Listener& target, int type, int receive_buffer) {
-  const int socket_fd = socket(target.family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (socket_fd < 0) return -1;
-  if (receive_buffer > 0) setsockopt(socket_fd, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+base::Descriptor connect_to(const Listener& target, int type, int receive_buffer) {
+  base::Descriptor made(socket(target.family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!made) return made;
+  if (receive_buffer > 0) setsockopt(made.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
   const auto* address = reinterpret_cast<const sockaddr*>(target.address.data());
-  int error = connect(socket_fd, address, static_cast<socklen_t>(target.address.size())) == 0 ? 0 : errno;
-  if (error == EINPROGRESS && wait_for(socket_fd, POLLOUT)) {
+  int error = connect(made.get(), address, static_cast<socklen_t>(target.address.size())) == 0 ? 0 : errno;
+  if (error == EINPROGRESS && wait_for(made.get(), POLLOUT)) {
     socklen_t size = sizeof error;
-    getsockopt(socket_fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
-  if (error == 0) return socket_fd;
-  close(socket_fd);
+  if (error == 0) return made;
   errno = error;
-  return -1;
+  return {};
 }
 
 }  // namespace
 
 Stranger::Stranger(const Listener& target, int receive_buffer)
     : socket_(connect_to(target, SOCK_STREAM, receive_buffer)) {
-  if (socket_ < 0 && errno == EPROTOTYPE) socket_ = connect_to(target, SOCK_SEQPACKET, receive_buffer);
+  if (!socket_ && errno == EPROTOTYPE) socket_ = connect_to(target, SOCK_SEQPACKET, receive_buffer);
 }
-Stranger::Stranger(Stranger&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
-Stranger& Stranger::operator=(Stranger&& other) noexcept {
-  std::swap(socket_, other.socket_);
-  return *this;
-}
-Stranger::~Stranger() {
-  if (socket_ >= 0) close(socket_);
-}
-
 bool Stranger::send(std::string_view bytes) {
   while (!bytes.empty() && connected()) {
-    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) {
       bytes.remove_prefix(static_cast<size_t>(sent));
-    } else if (errno != EAGAIN || !wait_for(socket_, POLLOUT)) {
+    } else if (errno != EAGAIN || !wait_for(socket_.get(), POLLOUT)) {
       return errno == EAGAIN;
     }
   }
@@ -77,19 +67,19 @@ bool Stranger::send(std::string_view bytes) {
 }
 
 void Stranger::await_reaction(int milliseconds) {
-  if (connected()) wait_for(socket_, POLLIN, milliseconds);
+  if (connected()) wait_for(socket_.get(), POLLIN, milliseconds);
 }
 
 void Stranger::drain() {
   char bytes[4096];
-  while (connected() && recv(socket_, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+  while (connected() && recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
   }
 }
 
 void Stranger::reset() {
   const linger at_once = {1, 0};
-  if (connected()) setsockopt(socket_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  if (connected()) close(std::exchange(socket_, -1));
+  if (connected()) setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  socket_.reset();
 }
 
 Attack::Attack(Rank& rank, std::vector<Listener> targets, std::unique_ptr<Sniffer> sniffer)

@@ -8,8 +8,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "backplane/base/descriptor.hpp"
 #include "proc.hpp"
 #include "rank.hpp"
 #include "sniffer.hpp"
@@ -21,13 +23,10 @@ class Stranger {
  public:
   explicit Stranger(const Listener& target, int receive_buffer = 0);
   // An accepted connection; owns the socket.
-  explicit Stranger(int socket) : socket_(socket) {}
-  Stranger(Stranger&& other) noexcept;
-  Stranger& operator=(Stranger&& other) noexcept;
-  ~Stranger();
+  explicit Stranger(base::Descriptor socket) : socket_(std::move(socket)) {}
 
-  bool connected() const { return socket_ >= 0; }
-  int socket() const { return socket_; }  // -1: not connected
+  bool connected() const { return static_cast<bool>(socket_); }
+  int socket() const { return socket_.get(); }  // -1: not connected
   // Sends what the other side takes within a moment; false once it has closed.
   bool send(std::string_view bytes);
   // Waits a moment for an answer or the end, and reads nothing.
@@ -38,7 +37,7 @@ class Stranger {
   void reset();
 
  private:
-  int socket_ = -1;
+  base::Descriptor socket_;
 };
 
 // The attacker's tools. It runs in the extra process while the ranks exchange verified messages.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "backplane/base/descriptor.hpp"
 #include "case.hpp"
 #include "death_after.hpp"
 #include "finalize.hpp"
@@ -24,29 +25,25 @@ class Ear {
   Ear() : file_(memfd_create("output", MFD_CLOEXEC)) {
     flush();
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
-      before_[stream] = dup(stream);
-      dup2(file_, stream);
+      before_[stream].reset(dup(stream));
+      dup2(file_.get(), stream);
     }
   }
-  ~Ear() {
-    stop();
-    close(file_);
-  }
+  ~Ear() { stop(); }
   Ear(const Ear&) = delete;
   Ear& operator=(const Ear&) = delete;
 
-  bool works() const { return file_ >= 0; }
+  bool works() const { return static_cast<bool>(file_); }
   // What was printed, at most a few hundred bytes of it.
   std::string stop() {
     flush();
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
-      if (before_[stream] < 0) continue;
-      dup2(before_[stream], stream);
-      close(before_[stream]);
-      before_[stream] = -1;
+      if (!before_[stream]) continue;
+      dup2(before_[stream].get(), stream);
+      before_[stream].reset();
     }
     std::string heard(400, '\0');
-    heard.resize(static_cast<size_t>(std::max<ssize_t>(0, pread(file_, heard.data(), heard.size(), 0))));
+    heard.resize(static_cast<size_t>(std::max<ssize_t>(0, pread(file_.get(), heard.data(), heard.size(), 0))));
     return heard;
   }
 
@@ -58,8 +55,8 @@ class Ear {
     fflush(nullptr);
   }
 
-  const int file_;
-  int before_[3] = {-1, -1, -1};
+  const base::Descriptor file_;
+  base::Descriptor before_[3];
 };
 
 // A lifetime with failures: messages, a timeout, an abort, an init that fails.

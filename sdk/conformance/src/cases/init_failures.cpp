@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "backplane/base/descriptor.hpp"
 #include "init_groups.hpp"
 #include "init_raw.hpp"
 
@@ -169,19 +170,17 @@ class TakenPort {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
-    if (socket_ < 0 || ::bind(socket_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(socket_, 1) != 0 ||
-        ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    if (!socket_ || ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        ::listen(socket_.get(), 1) != 0 ||
+        ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
       rank.harness_error(std::string("cannot listen on loopback: ") + std::strerror(errno));
     }
     port_ = ntohs(address.sin_port);
   }
-  ~TakenPort() { ::close(socket_); }
-  TakenPort(const TakenPort&) = delete;
-  TakenPort& operator=(const TakenPort&) = delete;
   int port() const { return port_; }
 
  private:
-  int socket_;
+  base::Descriptor socket_;
   int port_ = 0;
 };
 

@@ -65,16 +65,15 @@ const bp_plugin* entry_of(void* handle, std::string& why) {
 
 // The file's bytes under another name, which lives as long as the process.
 std::string copy_of(const std::string& path, std::string& why) {
-  const int from = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const base::Descriptor from(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int to = memfd_create("backplane-copy", MFD_CLOEXEC);
-  if (from < 0 || to < 0) why = std::strerror(errno);
+  if (!from || to < 0) why = std::strerror(errno);
   std::array<char, 65536> block;
   while (why.empty()) {
-    const ssize_t got = ::read(from, block.data(), block.size());
+    const ssize_t got = ::read(from.get(), block.data(), block.size());
     if (got < 0 || (got > 0 && ::write(to, block.data(), static_cast<size_t>(got)) != got)) why = std::strerror(errno);
     if (got <= 0) break;
   }
-  if (from >= 0) ::close(from);
   return "/proc/self/fd/" + std::to_string(to);
 }
 
@@ -160,25 +159,21 @@ bool printable(const char* text) {
 Capture::Capture() : file_(memfd_create("backplane-output", MFD_CLOEXEC)) {
   for (int i = 0; i < 2; ++i) {
     std::fflush(i == 0 ? stdout : stderr);
-    saved_[i] = fcntl(i + 1, F_DUPFD_CLOEXEC, 3);
-    dup2(file_, i + 1);
+    saved_[i].reset(fcntl(i + 1, F_DUPFD_CLOEXEC, 3));
+    dup2(file_.get(), i + 1);
   }
 }
 
 Capture::~Capture() {
   text();
-  for (int i = 0; i < 2; ++i) {
-    dup2(saved_[i], i + 1);
-    ::close(saved_[i]);
-  }
-  ::close(file_);
+  for (int i = 0; i < 2; ++i) dup2(saved_[i].get(), i + 1);
 }
 
 std::string Capture::text() {
   std::fflush(stdout);
   std::fflush(stderr);
   std::string text(65536, '\0');
-  const ssize_t got = pread(file_, text.data(), text.size(), 0);
+  const ssize_t got = pread(file_.get(), text.data(), text.size(), 0);
   text.resize(got < 0 ? 0 : static_cast<size_t>(got));
   return text;
 }

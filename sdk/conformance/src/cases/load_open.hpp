@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "../case.hpp"
+#include "backplane/base/descriptor.hpp"
 
 namespace backplane::conformance::load {
 
@@ -45,8 +46,8 @@ class Capture {
   std::string text();
 
  private:
-  int file_ = -1;
-  int saved_[2] = {-1, -1};
+  base::Descriptor file_;
+  base::Descriptor saved_[2];
 };
 
 }  // namespace backplane::conformance::load

@@ -12,6 +12,7 @@
 #include <functional>
 #include <thread>
 
+#include "backplane/base/pipe.hpp"
 #include "death_after.hpp"
 #include "proc.hpp"
 #include "process_traffic.hpp"
@@ -116,18 +117,18 @@ void fork_child(Rank& rank) {
   std::vector<char> in(100'000);
   Pending receiving = agent->irecv(rank.previous(), 2, in.data(), in.size());
   rank.step("forking a child that does nothing");
-  int ends[2] = {-1, -1};
-  if (pipe2(ends, O_CLOEXEC) != 0) rank.harness_error("no pipe");
+  base::Pipe pipe = base::Pipe::open();
+  if (!pipe) rank.harness_error("no pipe");
   const pid_t child = fork();
   if (child == 0) {
     char byte = 0;
-    close(ends[1]);
-    while (read(ends[0], &byte, 1) < 0) {
+    pipe.write.reset();
+    while (read(pipe.read.get(), &byte, 1) < 0) {
     }
     _exit(0);
   }
   if (child < 0) rank.harness_error("no process");
-  close(ends[0]);
+  pipe.read.reset();
   rank.step("using a group while a forked child lives");
   const std::vector<char> out = payload(rank.id(), rank.next(), 2, in.size());
   rank.require_ok(agent->send(rank.next(), 2, out.data(), out.size()), "a send beside a forked child");
@@ -135,8 +136,8 @@ void fork_child(Rank& rank) {
   rank.check(in == payload(rank.previous(), rank.id(), 2, in.size()), "the bytes that were sent", "others");
   exchange(rank, *agent, 3, 10'000);
   // A word and not the pipe's end: where ranks are threads, the children of the others hold this pipe open, too.
-  if (write(ends[1], "", 1) != 1) rank.harness_error("cannot write to a pipe");
-  close(ends[1]);
+  if (write(pipe.write.get(), "", 1) != 1) rank.harness_error("cannot write to a pipe");
+  pipe.write.reset();
   rank.step("waiting for a forked child that ends");
   int status = 0;
   const Nanoseconds deadline = now() + rank.scaled(5 * kSecond);

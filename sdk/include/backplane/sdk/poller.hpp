@@ -18,7 +18,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/event_fd.hpp"
 #include "worker.hpp"
 
 namespace backplane::sdk {
@@ -65,24 +65,14 @@ class Poller {
   // progress threw: fail the group. Called once, on the thread; again if it throws itself (there is no memory).
   using Broken = std::function<void(const Failure&)>;
 
-  // Starts the thread, which blocks all signals. Throws BP_RESOURCE. Construct it last: progress runs from now on, and
-  // must find the members that it uses.
+  // Starts the thread, which blocks all signals. Throws if there is none to be had. Construct it last: progress runs
+  // from now on, and must find the members that it uses.
   Poller(Progress progress, Broken broken) : progress_(std::move(progress)), broken_(std::move(broken)) {
-    event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (event_ < 0) throw Failure(BP_RESOURCE, "cannot open an eventfd for the progress thread", -1, errno);
     bp_error_init(&why_);
-    try {
-      sleep_.fds_.reserve(1);  // a thread that finds no memory would end the process
-      thread_ = start_thread([this] { run(); });
-    } catch (...) {
-      ::close(event_);
-      throw;
-    }
+    sleep_.fds_.reserve(1);  // a thread that finds no memory would end the process
+    thread_ = start_thread([this] { run(); });
   }
-  ~Poller() {
-    stop();
-    ::close(event_);
-  }
+  ~Poller() { stop(); }
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
@@ -90,8 +80,7 @@ class Poller {
   // does not block.
   void wake() noexcept {
     if (awake_.exchange(true)) return;
-    uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(event_, &one, sizeof one);  // fails only if it is set already
+    event_.raise();
   }
 
   // Ends the thread: progress is not called any more once this has returned. Again: does nothing. Not for progress
@@ -110,11 +99,10 @@ class Poller {
     for (;;) {
       // Emptied before the flag falls, and the flag down before anything is looked at: a wake that finds the flag up,
       // and so does not write, is seen by what follows; any later one ends the sleep.
-      uint64_t count = 0;
-      [[maybe_unused]] const ssize_t got = ::read(event_, &count, sizeof count);
+      event_.clear();
       awake_.store(false);
       if (stopping_.load()) return;
-      sleep.fds_.assign(1, {event_, POLLIN, 0});
+      sleep.fds_.assign(1, {event_.get(), POLLIN, 0});
       sleep.limit_ = -1;
       sleep.until_woken_ = false;
       if (call(sleep)) {
@@ -165,7 +153,7 @@ class Poller {
 
   const Progress progress_;
   const Broken broken_;
-  int event_ = -1;
+  base::EventFd event_;
   std::atomic<bool> awake_ = false;
   std::atomic<bool> stopping_ = false;
   Sleep sleep_;  // of the thread, as the next three
