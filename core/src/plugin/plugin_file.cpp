@@ -25,7 +25,7 @@ constexpr uint64_t kMaxFileSize = uint64_t{16} << 30;  // bytes; fat GPU librari
   throw Error(BP_RESOURCE, fmt::format("{}: {}", what, std::generic_category().message(code)), -1, code);
 }
 
-class FileSource final : public ByteSource {
+class FileSource final : public base::ByteSource {
  public:
   FileSource(base::Descriptor fd, uint64_t size) : fd_(std::move(fd)), size_(size) {}
 

@@ -21,7 +21,7 @@ struct Symbol {
 };
 
 struct ElfFile {
-  // Why the file is no shared object for this machine, as the end of a sentence; empty if it is one. Then the rest
+  // Why the file is no shared object for this machine, as a clause about it; empty if it is one. Then the rest
   // holds.
   std::string problem;
   std::vector<Symbol> symbols;

@@ -17,7 +17,7 @@ namespace {
 ElfFile structure(Rank& rank) {
   rank.step("reading the file's structure");
   ElfFile file = read_elf(rank.run().path);
-  rank.require(file.problem.empty(), "a shared object for this machine", rank.run().path + " " + file.problem);
+  rank.require(file.problem.empty(), "a shared object for this machine", rank.run().path + ": " + file.problem);
   return file;
 }
 
