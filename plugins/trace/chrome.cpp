@@ -7,15 +7,15 @@
 #include <queue>
 #include <utility>
 
+#include "backplane/base/utf8.hpp"
 #include "backplane/sdk/layer.hpp"
-#include "utf8.hpp"
 
 namespace backplane::trace {
 namespace {
 
 std::string quoted(const std::string& text) {
   std::string result = "\"";
-  for (const char c : valid(text)) {
+  for (const char c : base::replace_invalid_utf8(text)) {
     if (c == '"' || c == '\\') result.push_back('\\');
     if (static_cast<unsigned char>(c) < 0x20) {
       char code[8];

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "backplane/base/utf8.hpp"
 #include "statistics.hpp"
-#include "utf8.hpp"
 
 namespace backplane::trace {
 
@@ -33,7 +33,7 @@ class Functions {
     const auto known = numbers_.find(called);
     if (known != numbers_.end()) return known->second;
     if (numbers_.size() >= kMost) return number_of("(others)");
-    const uint32_t number = number_of(called.empty() ? "(fetch)" : valid(called));
+    const uint32_t number = number_of(called.empty() ? "(fetch)" : base::replace_invalid_utf8(called));
     numbers_.emplace(called, number);
     return number;
   }

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "backplane/base/utf8.hpp"
 #include "backplane/sdk/layer.hpp"
-#include "utf8.hpp"
 
 namespace backplane::trace {
 namespace {
@@ -18,7 +18,7 @@ struct Row {
 
 std::string escaped(const std::string& value) {
   std::string result;
-  for (const char c : valid(value)) {
+  for (const char c : base::replace_invalid_utf8(value)) {
     if (c == '\\' || c == '"') result.push_back('\\');
     if (c == '\n') {
       result += "\\n";

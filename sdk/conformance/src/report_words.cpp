@@ -6,37 +6,17 @@
 #include <locale>
 #include <sstream>
 
+#include "backplane/base/utf8.hpp"
+
 namespace backplane::conformance {
 namespace {
 
 constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Bytes of the UTF-8 character at the beginning of `text`, 0 if there is none (Unicode 15, table 3-7).
-size_t character_size(std::string_view text) {
-  const auto byte = [text](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const auto follows = [&byte](size_t i) { return byte(i) >= 0x80 && byte(i) <= 0xBF; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const unsigned least = first == 0xE0 ? 0xA0 : 0x80;
-    const unsigned most = first == 0xED ? 0x9F : 0xBF;  // no surrogates
-    return byte(1) >= least && byte(1) <= most && follows(2) ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const unsigned least = first == 0xF0 ? 0x90 : 0x80;
-    const unsigned most = first == 0xF4 ? 0x8F : 0xBF;
-    return byte(1) >= least && byte(1) <= most && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
-}
-
-// Controls, C1 controls included, and the two codes at the end of the plane that XML forbids.
+// Controls, but for newline and tab, and the two codes at the end of the plane that XML forbids.
 bool harmful(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character[0]);
-  if (character.size() == 1) return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
-  if (character.size() == 2) return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
-  return character == "\xEF\xBF\xBE" || character == "\xEF\xBF\xBF";
+  if (character == "\n" || character == "\t") return false;
+  return base::is_control_character(character) || character == "\xEF\xBF\xBE" || character == "\xEF\xBF\xBF";
 }
 
 }  // namespace
@@ -70,7 +50,7 @@ std::array<size_t, 3> count_verdicts(const Report& report) {
 std::string harmless(std::string_view text) {
   std::string result;
   while (!text.empty()) {
-    const size_t size = character_size(text);
+    const size_t size = base::utf8_character_size(text);
     const std::string_view character = text.substr(0, std::max<size_t>(size, 1));
     if (size == 0 || harmful(character)) {
       result += kReplacement;

@@ -5,33 +5,11 @@
 #include <cstring>
 
 #include "async_support.hpp"
+#include "backplane/base/utf8.hpp"
 #include "errors_support.hpp"
 
 namespace backplane::conformance {
 namespace {
-
-// The index of the first byte that is no UTF-8 (RFC 3629: no surrogates, nothing overlong), or -1.
-int64_t not_utf8(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto first = static_cast<unsigned char>(text[i]);
-    const size_t size = first < 0x80                    ? 1
-                        : first >= 0xC2 && first < 0xE0 ? 2
-                        : first >= 0xE0 && first < 0xF0 ? 3
-                        : first >= 0xF0 && first < 0xF5 ? 4
-                                                        : 0;
-    if (size == 0 || i + size > text.size()) return static_cast<int64_t>(i);
-    uint32_t code = size == 1 ? first : first & (0xFFU >> (size + 1));
-    for (size_t k = 1; k < size; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xC0) != 0x80) return static_cast<int64_t>(i);
-      code = code << 6 | (next & 0x3F);
-    }
-    const bool overlong = (size == 3 && code < 0x800) || (size == 4 && code < 0x10000);
-    if (overlong || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return static_cast<int64_t>(i);
-    i += size;
-  }
-  return -1;
-}
 
 std::string visible(const std::string& text) {
   std::string result;
@@ -64,8 +42,9 @@ void check_report(Rank& rank, const Outcome& outcome, const std::string& what) {
   if (!rank.check(terminated, "bp_error.text is NUL-terminated", "there is no NUL in its 1024 bytes")) return;
   const std::string text(error.text, end);
   rank.check(text.find_first_not_of(' ') != std::string::npos, say("a sentence about ", what), "the text is empty");
-  const int64_t wrong = not_utf8(text);
-  rank.check(wrong < 0, say("the text about ", what, " is UTF-8"), say("not at byte ", wrong, ": ", visible(text)));
+  const size_t wrong = base::find_invalid_utf8(text);
+  rank.check(wrong == std::string::npos, say("the text about ", what, " is UTF-8"),
+             say("not at byte ", wrong, ": ", visible(text)));
   const bool one_line =
       std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
   rank.check(one_line, say("the text about ", what, " is one line"), visible(text));

@@ -84,14 +84,6 @@ const bp_plugin* open_copy(const std::string& path, std::string& harness_error, 
   return handle == nullptr ? nullptr : entry_of(handle, why);
 }
 
-// Bytes of a sequence that begins with `lead`; 0 if none does.
-int sequence_size(unsigned char lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead < 0xe0) return 2;
-  if (lead >= 0xe0 && lead < 0xf0) return 3;
-  return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
-}
-
 }  // namespace
 
 Opened open_plugin(Rank& rank) {
@@ -99,7 +91,7 @@ Opened open_plugin(Rank& rank) {
   if (path.empty()) return {nullptr, rank.run().plugin};
   rank.step("reading the file's structure");
   const std::string problem = read_elf(path).problem;
-  rank.require(problem.empty(), "a shared object for this machine", path + " " + problem);
+  rank.require(problem.empty(), "a shared object for this machine", path + ": " + problem);
   rank.step("opening the plugin");
   std::string why;
   Opened opened;
@@ -125,24 +117,6 @@ const bp_plugin& second_copy(Rank& rank) {
   if (!copy.harness_error.empty()) rank.harness_error("cannot copy " + rank.run().path + ": " + copy.harness_error);
   rank.require(copy.plugin != nullptr, "a copy of the file that opens beside the first", copy.why);
   return *copy.plugin;
-}
-
-bool valid_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const auto size = static_cast<size_t>(sequence_size(lead));
-    if (size == 0 || size > text.size() - i) return false;
-    uint32_t code = size == 1 ? lead : lead & (0x7fU >> size);
-    for (size_t j = 1; j < size; ++j) {
-      const auto byte = static_cast<unsigned char>(text[i + j]);
-      if ((byte & 0xc0U) != 0x80U) return false;
-      code = code << 6U | (byte & 0x3fU);
-    }
-    if ((size == 3 && code < 0x800) || (size == 4 && code < 0x10000) || code > 0x10ffff) return false;
-    if (code >= 0xd800 && code < 0xe000) return false;
-    i += size;
-  }
-  return true;
 }
 
 bool printable(const char* text) {
