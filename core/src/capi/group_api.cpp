@@ -15,7 +15,8 @@ bp_group* make_handle(const std::shared_ptr<Group>& group) {
   auto handle = std::make_unique<bp_group>();
   handle->group = group;
   handle->name = group->config().name;
-  for (uint32_t memory = 0; memory < BP_MEMORY_COUNT; ++memory) handle->backends[memory] = group->backend_id(memory);
+  for (uint32_t memory = 0; memory < BP_MEMORY_COUNT; ++memory)
+    handle->backends[memory] = backend_id(group->config(), memory);
   group->add_handle();
   return handle.release();
 }
@@ -60,7 +61,7 @@ class ReceivedMessage {
     taken_->tag = handle->found.tag;
     op_ = taken_.get();
     if (handle->group.get() == &group) return;
-    handle->group->drop(taken_->message);
+    drop(*handle->group, taken_->message);
     fail(BP_INVALID, "`message` is one of another group");
   }
   const bp_op* op() const { return op_; }
@@ -144,7 +145,7 @@ int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, con
   return group_call(parent, err, [=] {
     required(group, "group");
     const auto [begin, end] = list_of(ranks, count, "ranks");
-    *group = make_handle(group_of(parent).new_group({begin, end}, name == nullptr ? "" : name, timeout_ns));
+    *group = make_handle(group_of(parent).subgroups().new_group({begin, end}, name == nullptr ? "" : name, timeout_ns));
   });
 }
 int32_t bp_group_with_backend(bp_group* parent, const char* backend, int64_t timeout_ns, bp_group** group,
@@ -159,19 +160,20 @@ int32_t bp_group_new_by_members(bp_group* parent, const int32_t* ranks, uint64_t
   return group_call(parent, err, [=] {
     required(group, "group");
     const auto [begin, end] = list_of(ranks, count, "ranks");
-    *group = make_handle(group_of(parent).new_group_by_members({begin, end}, name == nullptr ? "" : name, timeout_ns));
+    *group = make_handle(
+        group_of(parent).subgroups().new_group_by_members({begin, end}, name == nullptr ? "" : name, timeout_ns));
   });
 }
 int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_group** group, bp_error* err) {
   return group_call(parent, err, [=] {
     required(group, "group");
-    *group = make_handle(group_of(parent).split(color, key));
+    *group = make_handle(group_of(parent).subgroups().split(color, key));
   });
 }
 int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** shrunk, bp_error* err) {
   return group_call(group, err, [=] {
     required(shrunk, "shrunk");
-    *shrunk = make_handle(group_of(group).shrink(timeout_ns));
+    *shrunk = make_handle(group_of(group).subgroups().shrink(timeout_ns));
   });
 }
 int32_t bp_group_destroy(bp_group* group, bp_error* err) {
@@ -214,7 +216,7 @@ int32_t bp_group_global_rank(const bp_group* group, int32_t rank) {
 int32_t bp_group_run(bp_group* group, const bp_op* op, bp_error* err) {
   return group_call(group, err, [=] {
     Group& target = group_of(group);
-    target.run(*ReceivedMessage(target, &required(op, "op")).op());
+    target.operations().run(*ReceivedMessage(target, &required(op, "op")).op());
   });
 }
 int32_t bp_group_submit(bp_group* group, const bp_op* op, bp_request** request, bp_error* err) {
@@ -223,7 +225,7 @@ int32_t bp_group_submit(bp_group* group, const bp_op* op, bp_request** request, 
     required(request, "request");
     const ReceivedMessage received(target, &required(op, "op"));
     const bp_op* const only = received.op();
-    *request = new_handle<bp_request>(target.submit(&only, 1).front());
+    *request = new_handle<bp_request>(target.operations().submit(&only, 1).front());
   });
 }
 int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, uint64_t count, bp_request** requests,
@@ -233,7 +235,7 @@ int32_t bp_group_submit_batch(bp_group* group, const bp_op* const* ops, uint64_t
     const auto [begin, end] = list_of(ops, count, "ops");
     std::for_each(begin, end, [](const bp_op* op) { refuse_message(required(op, "op")); });
     if (count > 0) required(requests, "requests");
-    const auto started = target.submit(ops, count);
+    const auto started = target.operations().submit(ops, count);
     for (uint64_t i = 0; i < count; ++i) requests[i] = new_handle<bp_request>(started[i]);
   });
 }
@@ -244,7 +246,7 @@ int32_t bp_group_sendrecv(bp_group* group, const bp_op* send, const bp_op* recv,
     if (recv->kind != BP_RECV || send->kind != BP_SEND) fail(BP_INVALID, "sendrecv takes a send and a recv");
     refuse_message(*recv);
     refuse_message(*send);
-    const auto started = target.submit(both, 2);
+    const auto started = target.operations().submit(both, 2);
     const std::shared_ptr<Request>& received = started[0];
     const std::shared_ptr<Request>& sent = started[1];
     try {
@@ -261,14 +263,14 @@ int32_t bp_group_run_list(bp_group* group, const bp_op* op, const bp_buffer* inp
                           bp_request** request, bp_error* err) {
   return group_call(group, err, [=] {
     Group& target = group_of(group);
-    if (request == nullptr) InCallback::refuse("wait for an operation");
-    target.check_whole();
+    if (request == nullptr) CallbackScope::refuse("wait for an operation");
+    target.state().check_active();
     bp_op whole = {};
     take_known(required(op, "op"), sizeof whole, "bp_op", &whole);
     refuse_message(whole);
     const Gathered gathered = gather_lists(whole, target.config().rank, target.config().world_size, inputs, outputs);
     const bp_op* const only = &gathered.op;
-    const std::shared_ptr<Request> started = target.submit(&only, 1, gathered.deliver).front();
+    const std::shared_ptr<Request> started = target.operations().submit(&only, 1, gathered.deliver).front();
     if (request == nullptr) {
       started->wait(Deadline::never());
     } else {
@@ -284,7 +286,7 @@ int32_t bp_group_probe(bp_group* group, int32_t peer, uint64_t tag, int64_t time
     bp_result found = {sizeof(bp_result), -1, 0, 0};
     hand_out(message, "message", [&] {
       const Deadline deadline = Deadline::after(timeout_or(timeout_ns, target.config().timeout_ns));
-      bp_message* const taken = target.probe(peer, tag, deadline, &found);
+      bp_message* const taken = probe(target, peer, tag, deadline, &found);
       return new_handle<bp_message>(group->group, taken, found);
     });
     copy_result(found, result);
@@ -293,14 +295,14 @@ int32_t bp_group_probe(bp_group* group, int32_t peer, uint64_t tag, int64_t time
 void bp_message_release(bp_message* message) {
   if (!is_live(message)) return;
   const std::unique_ptr<bp_message> handle(message);
-  guarded(nullptr, [&handle] { handle->group->drop(handle->message); });
+  guarded(nullptr, [&handle] { drop(*handle->group, handle->message); });
 }
 int32_t bp_group_status(bp_group* group, bp_error* err) {
-  return group_call(group, err, [=] { group_of(group).check_whole(); });
+  return group_call(group, err, [=] { group_of(group).state().check_active(); });
 }
 const void* bp_group_extension(bp_group* group, uint32_t memory, const char* id) {
   const void* table = nullptr;
-  guarded(nullptr, [&] { table = group_of(group).extension(memory, &required(id, "id")); });
+  guarded(nullptr, [&] { table = backend_extension(group_of(group), memory, &required(id, "id")); });
   return table;
 }
 int32_t bp_request_test(bp_request* request, bp_error* err) {
@@ -309,8 +311,8 @@ int32_t bp_request_test(bp_request* request, bp_error* err) {
 int32_t bp_request_wait(bp_request* request, int64_t timeout_ns, bp_error* err) {
   return request_call(request, err, [=] {
     Request& target = *live(request, "request").request;
-    const bool is_done = target.wait(Deadline::after(InCallback::active() ? 0 : timeout_ns));
-    if (!is_done && timeout_ns != 0) InCallback::refuse("wait for an operation that is in flight");
+    const bool is_done = target.wait(Deadline::after(CallbackScope::active() ? 0 : timeout_ns));
+    if (!is_done && timeout_ns != 0) CallbackScope::refuse("wait for an operation that is in flight");
     return is_done;
   });
 }
@@ -325,8 +327,8 @@ int32_t bp_request_wait_any(bp_request* const* requests, uint64_t count, int64_t
     if (count == 0) fail(BP_INVALID, "wait_any needs at least one request");
     std::vector<std::shared_ptr<Request>> all;
     std::for_each(begin, end, [&all](bp_request* each) { all.push_back(live(each, "request").request); });
-    *index = wait_any(all, Deadline::after(InCallback::active() ? 0 : timeout_ns));
-    if (*index == count && timeout_ns != 0) InCallback::refuse("wait for operations that are in flight");
+    *index = wait_any(all, Deadline::after(CallbackScope::active() ? 0 : timeout_ns));
+    if (*index == count && timeout_ns != 0) CallbackScope::refuse("wait for operations that are in flight");
     if (*index == count) return;
     ended = all[*index];
     is_over = ended->test();
@@ -343,7 +345,7 @@ int32_t bp_request_on_done(bp_request* request, void (*ended)(void* ctx, int32_t
       bp_error report;
       const int32_t status = status_of(error, &report);
       if (status != BP_OK) name_group(&report, group);
-      const InCallback scope;
+      const CallbackScope scope;
       ended(ctx, status, &report);
     });
   });
@@ -351,7 +353,7 @@ int32_t bp_request_on_done(bp_request* request, void (*ended)(void* ctx, int32_t
 int32_t bp_request_wait_on_stream(bp_request* request, void* stream, bp_error* err) {
   return api_call(err, [=] {
     Request& target = *live(request, "request").request;
-    if (InCallback::active() && !target.test()) InCallback::refuse("wait for an operation that is in flight");
+    if (CallbackScope::active() && !target.test()) CallbackScope::refuse("wait for an operation that is in flight");
     target.wait_on_stream(stream);
   });
 }
@@ -369,7 +371,7 @@ int32_t bp_group_allocate(bp_group* group, uint64_t bytes, uint32_t memory, int3
                           bp_error* err) {
   return group_call(group, err, [=] {
     required(result, "result");
-    *result = new_handle<bp_memory>(group_of(group).allocate(bytes, memory, device));
+    *result = new_handle<bp_memory>(allocate(group_of(group), bytes, memory, device));
   });
 }
 int32_t bp_group_register(bp_group* group, void* data, uint64_t bytes, uint32_t memory, int32_t device,
@@ -377,7 +379,7 @@ int32_t bp_group_register(bp_group* group, void* data, uint64_t bytes, uint32_t 
   return group_call(group, err, [=] {
     required(result, "result");
     if (bytes > 0) required(static_cast<char*>(data), "data");
-    *result = new_handle<bp_memory>(group_of(group).register_memory(data, bytes, memory, device));
+    *result = new_handle<bp_memory>(register_memory(group_of(group), data, bytes, memory, device));
   });
 }
 void* bp_memory_data(const bp_memory* memory) { return is_live(memory) ? memory->memory->data() : nullptr; }
@@ -437,7 +439,7 @@ int32_t bp_store_trace(bp_store* store, const char* group, int64_t timeout_ns, c
 }
 int32_t bp_group_trace(bp_group* group, char** json, bp_error* err) {
   return group_call(group, err,
-                    [=] { hand_out(json, "json", [=] { return copy_text(group_of(group).trace_json()); }); });
+                    [=] { hand_out(json, "json", [=] { return copy_text(group_of(group).trace().json()); }); });
 }
 void bp_set_interrupt_hook(int32_t (*interrupted)(void* ctx), void* ctx) { set_interrupt_hook(interrupted, ctx); }
 int32_t bp_interrupted(void) { return Interruptible::hook_says_so() ? 1 : 0; }

@@ -12,6 +12,7 @@
 
 #include "backplane/backplane.h"
 #include "group/group.hpp"
+#include "group/services.hpp"
 #include "handle.hpp"
 #include "interrupt.hpp"
 #include "registry/registry.hpp"

@@ -87,7 +87,7 @@ std::shared_ptr<Group> make_group(const bp_rpc_config& config, std::optional<Err
     if (!*problem) *problem = contradiction(config, own);
     std::vector<int32_t> ranks(static_cast<size_t>(own.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
-    return parent->new_group(ranks, "rpc", config.timeout_ns);
+    return parent->subgroups().new_group(ranks, "rpc", config.timeout_ns);
   }
   bp_group_config group;
   bp_group_config_init(&group);

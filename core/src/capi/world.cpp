@@ -54,9 +54,9 @@ std::vector<ChosenBackend> choose(Registry& registry, const char* requested) {
 }
 
 // The layers of every group of this process; the operator asks for them, not the program.
-std::vector<Chosen> choose_layers(Registry& registry) {
+std::vector<ChosenPlugin> choose_layers(Registry& registry) {
   const char* environment = std::getenv("BACKPLANE_LAYERS");
-  std::vector<Chosen> chosen;
+  std::vector<ChosenPlugin> chosen;
   for (const SelectionPart& part : parse_layers(environment == nullptr ? "" : environment)) {
     const Member& member = registry.lookup_layer(part.name);
     Stage::check_kind(member, BP_KIND_LAYER);
@@ -180,7 +180,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   request.rank = config.rank;
   request.world_size = config.world_size;
   request.timeout_ns = timeout_or(config.timeout_ns, BP_DEFAULT_TIMEOUT_NS);
-  std::vector<Chosen> layers;
+  std::vector<ChosenPlugin> layers;
   try {  // before anybody is waited for
     check_choice(registry, config.backend);
     layers = choose_layers(registry);
@@ -195,10 +195,10 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   made.backends = choose(registry, config.backend);
   made.layers = std::move(layers);
   made.store = keys_of(met, made.name);
-  made.job = job;
+  made.job.owner = job;
   if (met.world_size > 1) {
     job->liveness = Liveness::enroll(*made.store, met.rank, Deadline::after(made.timeout_ns));
-    made.liveness = job->liveness;
+    made.job.liveness = job->liveness;
   }
   auto group = Group::start(std::move(made));
   job->started = true;
@@ -209,7 +209,7 @@ std::shared_ptr<Group> group_with_backend(Group& parent, const char* backend, in
   const int32_t world_size = parent.config().world_size;
   std::vector<int32_t> ranks(static_cast<size_t>(world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return parent.new_group(ranks, "", timeout_ns, [text = std::string(backend == nullptr ? "" : backend)] {
+  return parent.subgroups().new_group(ranks, "", timeout_ns, [text = std::string(backend == nullptr ? "" : backend)] {
     return choose(default_registry(), text.c_str());
   });
 }
@@ -269,7 +269,7 @@ void destroy_default() {
 }
 
 void end_group(const std::shared_ptr<Group>& group) {
-  InCallback::refuse("end a group");
+  CallbackScope::refuse("end a group");
   bool was_default = false;
   {
     const std::lock_guard lock(the_default().mutex);

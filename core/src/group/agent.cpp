@@ -4,19 +4,19 @@
 #include <algorithm>
 
 #include "error.hpp"
-#include "group/validate.hpp"
+#include "group/operation.hpp"
 #include "interrupt.hpp"
 
 namespace backplane::core {
 
-const bp_backend& matcher_of(const bp_backend& backend, const std::vector<Chosen>& layers) {
-  const auto found = std::find_if(layers.begin(), layers.end(), [](const Chosen& layer) {
+const bp_backend& matcher_of(const bp_backend& backend, const std::vector<ChosenPlugin>& layers) {
+  const auto found = std::find_if(layers.begin(), layers.end(), [](const ChosenPlugin& layer) {
     return (layer.member->backend->flags & BP_BACKEND_TAGS) != 0;
   });
   return found == layers.end() ? backend : *found->member->backend;
 }
 
-Agent::Agent(const Chosen& backend, const std::vector<Chosen>& layers, const AgentConfig& config)
+Agent::Agent(const ChosenPlugin& backend, const std::vector<ChosenPlugin>& layers, const AgentConfig& config)
     : matcher_(matcher_of(*backend.member->backend, layers)) {
   stages_.push_back(std::make_unique<Stage>(*backend.member, backend.options, config, nullptr));
   try {
@@ -41,9 +41,9 @@ Agent::Agent(const Chosen& backend, const std::vector<Chosen>& layers, const Age
 
 Agent::~Agent() {
   while (!stages_.empty()) {  // from the outside in
-    const bool wedged = stages_.back()->wedged();
+    const bool hung = stages_.back()->hung();
     stages_.pop_back();
-    if (!wedged) continue;
+    if (!hung) continue;
     for (auto& stage : stages_) static_cast<void>(stage.release());  // what was left behind may still call them
     stages_.clear();
   }
@@ -65,7 +65,7 @@ void Agent::learn_capabilities(const bp_agent& agent) {
   }
 }
 
-bool Agent::can_complete() const {
+bool Agent::supports_schedules() const {
   return native(BP_SEND, BP_U8, 0, BP_HOST, false) && native(BP_RECV, BP_U8, 0, BP_HOST, false);
 }
 
@@ -155,8 +155,8 @@ void Agent::return_workspace(std::unique_ptr<Workspace> workspace) {
   if (!workspace_ || workspace_->scratch_size() < workspace->scratch_size()) workspace_ = std::move(workspace);
 }
 
-bool Agent::wedged() const {
-  return std::any_of(stages_.begin(), stages_.end(), [](const auto& stage) { return stage->wedged(); });
+bool Agent::hung() const {
+  return std::any_of(stages_.begin(), stages_.end(), [](const auto& stage) { return stage->hung(); });
 }
 
 void Agent::abort(const bp_error& why) {

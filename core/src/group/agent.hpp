@@ -23,7 +23,7 @@
 namespace backplane::core {
 
 // A backend or a layer with its options.
-struct Chosen {
+struct ChosenPlugin {
   const Member* member = nullptr;
   std::shared_ptr<const BackendOptions> options;
 };
@@ -50,13 +50,13 @@ class Workspace {
 inline constexpr const char* kMatchingHint = "wrap it in the layer matching (BACKPLANE_LAYERS=matching)";
 
 // Whose flags and tag_bits say how messages are matched: the outermost layer's that does so itself, else the backend's.
-const bp_backend& matcher_of(const bp_backend& backend, const std::vector<Chosen>& layers);
+const bp_backend& matcher_of(const bp_backend& backend, const std::vector<ChosenPlugin>& layers);
 
 class Agent {
  public:
   // Runs the init handlers: the backend's, then those of the layers, the first of which is the outermost. Throws
   // core::Error.
-  Agent(const Chosen& backend, const std::vector<Chosen>& layers, const AgentConfig& config);
+  Agent(const ChosenPlugin& backend, const std::vector<ChosenPlugin>& layers, const AgentConfig& config);
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -75,7 +75,7 @@ class Agent {
     return (dtypes & (kind == BP_BARRIER ? dtypes : BP_BIT(dtype))) != 0;
   }
   // Can the core build what is missing out of this backend's sends and receives of host bytes?
-  bool can_complete() const;
+  bool supports_schedules() const;
 
   // Memory that its operations reach directly, NULL if it has none to give.
   const bp_memory_api* memory() const;
@@ -85,7 +85,7 @@ class Agent {
   const bp_notify_api* notify() const;
   const bp_probe_api* probe() const;
   // The backend's own agent, under the layers and without isolation.
-  const bp_agent& bare() const { return stages_.front()->bare_agent(); }
+  const bp_agent& backend_agent() const { return stages_.front()->bare_agent(); }
   const Member& member() const { return stages_.front()->member(); }
   // A tag of 64 bits as the backend has it, which may match fewer (abi/op.h, TAGS). Throws BP_UNSUPPORTED for a tag of
   // users that does not fit.
@@ -101,7 +101,7 @@ class Agent {
   void return_workspace(std::unique_ptr<Workspace> workspace);
 
   // Was a call into a plugin left behind? Then it may still use the buffers that it was given.
-  bool wedged() const;
+  bool hung() const;
 
   // Makes everything in flight and everything later fail with `why`. Any thread.
   void abort(const bp_error& why);

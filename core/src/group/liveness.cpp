@@ -93,4 +93,10 @@ Error loss_error(const Loss& loss, const std::vector<int32_t>& ranks) {
   return Error(BP_PEER_LOST, loss.text, loss.rank < 0 || found == ranks.end() ? -1 : peer);
 }
 
+bool is_known_loss(const Error& error, const Liveness& liveness, const std::vector<int32_t>& ranks) {
+  if (error.status() != BP_PEER_LOST) return false;
+  const auto loss = liveness.loss_among(ranks);
+  return loss && loss->text == error.what();
+}
+
 }  // namespace backplane::core

@@ -70,5 +70,7 @@ class Liveness {
 bool concerns(const Loss& loss, const std::vector<int32_t>& ranks);
 // What a group of these ranks of the job reports: BP_PEER_LOST, the sentence, and the lost rank's number in the group.
 Error loss_error(const Loss& loss, const std::vector<int32_t>& ranks);
+// Is the error the report of a loss that `liveness` knows of?
+bool is_known_loss(const Error& error, const Liveness& liveness, const std::vector<int32_t>& ranks);
 
 }  // namespace backplane::core

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory for the buffers of operations: a backend's own, or ordinary memory in its stead.
+// Memory for the buffers of operations: a backend's own, or ordinary memory.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,13 @@ namespace backplane::core {
 
 class Memory {
  public:
-  // From a backend's table. Throws core::Error; BP_UNSUPPORTED: it has none of this kind.
+  static constexpr uint64_t kMaxBytes = UINT64_C(1) << 48;  // more than any process has
+
+  // Allocated by a backend. Throws core::Error; BP_UNSUPPORTED: it has none of this kind.
   Memory(const bp_memory_api& table, uint64_t bytes, uint32_t memory, int32_t device);
   // Ordinary host memory. Throws core::Error (BP_RESOURCE).
   explicit Memory(uint64_t bytes);
-  // The program's own, registered with a backend (`table` not NULL) or not. Throws core::Error.
+  // The program's own, registered with a backend unless `table` is NULL. Throws core::Error.
   Memory(const bp_memory_api* table, void* data, uint64_t bytes, uint32_t memory, int32_t device);
   ~Memory();
   Memory(const Memory&) = delete;
@@ -30,7 +32,7 @@ class Memory {
   void (*release_)(bp_allocation*) = nullptr;  // stays valid: plugins are never unloaded
   bp_allocation* allocation_ = nullptr;        // NULL: ordinary
   void* data_ = nullptr;
-  bool is_programs_ = false;
+  bool is_borrowed_ = false;
 };
 
 }  // namespace backplane::core

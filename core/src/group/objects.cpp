@@ -60,10 +60,10 @@ class ObjectExchange {
     op.output = {out, out_count, BP_HOST, 0};
     op.in_counts = in_counts;
     op.out_counts = out_counts;
-    group_.run(op);
+    group_.operations().run(op);
   }
 
-  // A size that came from another rank is not believed blindly.
+  // Refuses an absurd size from another rank.
   static void check_size(uint64_t size) {
     if (size > kMaxObjectBytes) fail(BP_INTERNAL, "another rank announces an object of {} bytes", size);
   }
@@ -134,14 +134,14 @@ std::vector<std::string> exchange_objects(Group& group, uint32_t kind, int32_t r
 
 namespace {
 
-// What goes ahead of an object, whose own tag has the sender's number, so that receives of several threads cannot take
+// Sent ahead of an object. The object's own tag is the sender's number, so that receives of several threads cannot take
 // each other's parts.
 struct Head {
   uint64_t size;
   uint64_t number;
 };
 
-// Beside those of collectives (exchange.cpp), as operations of kinds that there are not.
+// Apart from those of collectives (schedule_run.cpp): kinds of operations that do not exist.
 uint64_t head_tag(uint32_t tag) { return BP_TAG_INTERNAL | UINT64_C(31) << 51 | tag; }
 uint64_t body_tag(uint64_t number) { return BP_TAG_INTERNAL | UINT64_C(30) << 51 | number; }
 
@@ -164,10 +164,10 @@ Deadline deadline_for(const Group& group, int64_t timeout_ns) {
 void send_object(Group& group, std::string_view object, int32_t peer, uint32_t tag, int64_t timeout_ns) {
   if (object.size() > kMaxObjectBytes) fail(BP_RESOURCE, "an object of {} bytes is too large", object.size());
   const Deadline deadline = deadline_for(group, timeout_ns);
-  Head head = {object.size(), group.next_object()};
-  group.run_with_tag(message(BP_SEND, peer, &head, sizeof head, deadline), head_tag(tag));
-  group.run_with_tag(message(BP_SEND, peer, const_cast<char*>(object.data()), object.size(), deadline),
-                     body_tag(head.number));
+  Head head = {object.size(), group.operations().next_object()};
+  group.operations().run_with_tag(message(BP_SEND, peer, &head, sizeof head, deadline), head_tag(tag));
+  group.operations().run_with_tag(message(BP_SEND, peer, const_cast<char*>(object.data()), object.size(), deadline),
+                                  body_tag(head.number));
 }
 
 ReceivedObject receive_object(Group& group, int32_t peer, uint32_t tag, int64_t timeout_ns) {
@@ -176,14 +176,14 @@ ReceivedObject receive_object(Group& group, int32_t peer, uint32_t tag, int64_t 
   bp_result result = {sizeof(bp_result), -1, 0, 0};
   bp_op first = message(BP_RECV, peer, &head, sizeof head, deadline);
   first.result = &result;
-  group.run_with_tag(first, head_tag(tag));
+  group.operations().run_with_tag(first, head_tag(tag));
   if (result.bytes != sizeof head || head.size > kMaxObjectBytes) {
     fail(BP_INTERNAL, "rank {} announces an object of {} bytes", result.source, head.size);
   }
   ReceivedObject object = {std::string(head.size, '\0'), result.source};
   bp_op second = message(BP_RECV, result.source, object.bytes.data(), head.size, deadline);
   second.result = &result;
-  group.run_with_tag(second, body_tag(head.number));
+  group.operations().run_with_tag(second, body_tag(head.number));
   if (result.bytes != head.size) {
     fail(BP_INTERNAL, "rank {} sent {} bytes of an object of {}", object.source, result.bytes, head.size);
   }

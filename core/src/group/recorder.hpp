@@ -20,7 +20,7 @@ class Recorder {
  public:
   static constexpr uint64_t kEntries = 1024;  // a power of two
 
-  // What was recorded of one operation.
+  // One operation.
   struct Entry {
     uint64_t number = 0;  // counts all operations of the group on this rank
     uint64_t seq = 0;
@@ -34,6 +34,12 @@ class Recorder {
     int64_t begin_ns = 0;  // CLOCK_MONOTONIC
     int64_t end_ns = 0;    // 0 while in flight
   };
+
+  // The next sequence number: collectives and messages are counted apart, from 1.
+  uint64_t next_seq(bool is_collective) {
+    return (is_collective ? collectives_ : messages_).fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+  uint64_t collectives() const { return collectives_.load(); }
 
   // Notes the start of an operation; returns its number, for finish.
   uint64_t start(const bp_op& op, uint64_t seq, uint64_t count, int32_t rank) {
@@ -62,7 +68,7 @@ class Recorder {
     slot.end.store(clock_.now(), std::memory_order_relaxed);
   }
 
-  // The entries that are still there, oldest first.
+  // The entries that have not been overwritten, oldest first.
   std::vector<Entry> entries() const;
 
  private:
@@ -80,6 +86,8 @@ class Recorder {
 
   const TickClock clock_;
   std::atomic<uint64_t> next_ = 0;
+  std::atomic<uint64_t> collectives_ = 0;
+  std::atomic<uint64_t> messages_ = 0;
   std::array<Slot, kEntries> slots_;
 };
 

@@ -16,30 +16,30 @@ namespace {
 constexpr int64_t kTick = INT64_C(1000000000);
 constexpr const char* kCount = "reporter/count";
 
-std::string question_key(uint64_t number) { return fmt::format("reporter/{}", number); }
+std::string query_key(uint64_t number) { return fmt::format("reporter/{}", number); }
 std::string answer_key(uint64_t number, int32_t rank) { return fmt::format("reporter/{}/{}", number, rank); }
 
-std::string encode(const Question& question) {
-  return nlohmann::json{{"kind", static_cast<uint32_t>(question.kind)},
-                        {"group", question.group},
-                        {"rank", question.rank},
-                        {"seq", question.seq},
-                        {"status", question.status},
-                        {"culprit", question.culprit},
-                        {"text", question.text}}
+std::string encode(const Query& query) {
+  return nlohmann::json{{"kind", static_cast<uint32_t>(query.kind)},
+                        {"group", query.group},
+                        {"rank", query.rank},
+                        {"seq", query.seq},
+                        {"status", query.status},
+                        {"culprit", query.culprit},
+                        {"text", query.text}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::optional<Question> decode(const std::string& text) {
+std::optional<Query> decode(const std::string& text) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
-    return Question{static_cast<Question::Kind>(json.at("kind").get<uint32_t>()),
-                    json.at("group").get<std::string>(),
-                    json.at("rank").get<int32_t>(),
-                    json.at("seq").get<uint64_t>(),
-                    json.at("status").get<int32_t>(),
-                    json.at("culprit").get<int32_t>(),
-                    json.at("text").get<std::string>()};
+    return Query{static_cast<Query::Kind>(json.at("kind").get<uint32_t>()),
+                 json.at("group").get<std::string>(),
+                 json.at("rank").get<int32_t>(),
+                 json.at("seq").get<uint64_t>(),
+                 json.at("status").get<int32_t>(),
+                 json.at("culprit").get<int32_t>(),
+                 json.at("text").get<std::string>()};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
@@ -62,29 +62,29 @@ Reporter::~Reporter() {
   thread_.join();
 }
 
-Reporter::Seat Reporter::enter(Listener listener) {
+Reporter::ListenerId Reporter::add(Listener listener) {
   const std::lock_guard lock(mutex_);
   return listeners_.insert(listeners_.end(), std::move(listener));
 }
 
-void Reporter::leave(Seat seat) {
+void Reporter::remove(ListenerId listener) {
   std::unique_lock lock(mutex_);
   if (std::this_thread::get_id() != thread_.get_id()) {
-    left_.wait(lock, [this, seat] { return busy_ != &*seat; });
+    returned_.wait(lock, [this, listener] { return busy_ != &*listener; });
   }
-  listeners_.erase(seat);
+  listeners_.erase(listener);
 }
 
 void Reporter::for_each(const std::function<void(const Listener&)>& call) {
   std::unique_lock lock(mutex_);
-  for (auto seat = listeners_.begin(); seat != listeners_.end();) {
-    busy_ = &*seat;
+  for (auto listener = listeners_.begin(); listener != listeners_.end();) {
+    busy_ = &*listener;
     lock.unlock();
-    call(*seat);
+    call(*listener);
     lock.lock();
     busy_ = nullptr;
-    left_.notify_all();
-    ++seat;
+    returned_.notify_all();
+    ++listener;
   }
 }
 
@@ -97,19 +97,19 @@ void Reporter::work() {
     try {
       if (!next(seen_ + 1)) tick();
     } catch (const Error& error) {
-      if (error.status() != BP_TIMEOUT) return;  // interrupted, or the store is lost: whoever needs it is told there
+      if (error.status() != BP_TIMEOUT) return;  // interrupted, or the store is lost
     }
   }
 }
 
-// False: no question came within a tick.
+// Answers the next query. False: none came within a tick.
 bool Reporter::next(uint64_t number) {
   std::string text;
   try {
-    text = store_->get(question_key(number), Deadline::after(kTick));
+    text = store_->get(query_key(number), Deadline::after(kTick));
   } catch (const Error& error) {
     if (error.status() != BP_TIMEOUT) throw;
-    // One that was numbered and never asked: its rank has died in between.
+    // A query that was numbered and never sent: its rank has died in between.
     const bool announced = store_->add(kCount, 0, Deadline::after(kStoreTimeNs)) >= static_cast<int64_t>(number);
     missing_ = announced ? missing_ + 1 : 0;
     if (missing_ > 2) {
@@ -120,15 +120,15 @@ bool Reporter::next(uint64_t number) {
   }
   missing_ = 0;
   seen_ = number;
-  if (const std::optional<Question> question = decode(text)) deal_with(number, *question);
+  if (const std::optional<Query> query = decode(text)) answer(number, *query);
   return true;
 }
 
-void Reporter::deal_with(uint64_t number, const Question& question) {
-  for_each([this, number, &question](const Listener& listener) {
-    if (listener.group != question.group) return;
-    const std::string answer = listener.answer(question);
-    if (!answer.empty()) store_->set(answer_key(number, listener.rank), answer, Deadline::after(kStoreTimeNs));
+void Reporter::answer(uint64_t number, const Query& query) {
+  for_each([this, number, &query](const Listener& listener) {
+    if (listener.group != query.group) return;
+    const std::string text = listener.answer(query);
+    if (!text.empty()) store_->set(answer_key(number, listener.rank), text, Deadline::after(kStoreTimeNs));
   });
 }
 
@@ -136,9 +136,9 @@ void Reporter::tick() {
   for_each([](const Listener& listener) { listener.tick(); });
 }
 
-uint64_t Reporter::publish(Store& store, const Question& question, Deadline deadline) {
+uint64_t Reporter::publish(Store& store, const Query& query, Deadline deadline) {
   const auto number = static_cast<uint64_t>(store.add(kCount, 1, deadline));
-  store.set(question_key(number), encode(question), deadline);
+  store.set(query_key(number), encode(query), deadline);
   return number;
 }
 
@@ -156,16 +156,16 @@ std::map<int32_t, std::string> Reporter::collect(Store& store, uint64_t number, 
   return answers;
 }
 
-std::map<int32_t, std::string> Reporter::ask(const Question& question, int32_t world_size, Deadline deadline) {
-  return collect(*store_, publish(*store_, question, Deadline::after(kStoreTimeNs)), world_size, deadline);
+std::map<int32_t, std::string> Reporter::ask(const Query& query, int32_t world_size, Deadline deadline) {
+  return collect(*store_, publish(*store_, query, Deadline::after(kStoreTimeNs)), world_size, deadline);
 }
 
-void Reporter::tell(const Question& question) { publish(*store_, question, Deadline::after(kStoreTimeNs)); }
+void Reporter::tell(const Query& query) { publish(*store_, query, Deadline::after(kStoreTimeNs)); }
 
 std::map<int32_t, std::string> Reporter::traces(Store& store, Deadline deadline, int32_t* world_size) {
   *world_size = static_cast<int32_t>(std::atoi(store.get(kWorld, deadline).c_str()));
-  const Question question = {Question::Kind::kTrace, kFirstGroup, -1, 0, 0, -1, ""};
-  return collect(store, publish(store, question, deadline), *world_size, deadline);
+  const Query query = {Query::Kind::kTrace, kFirstGroup, -1, 0, 0, -1, ""};
+  return collect(store, publish(store, query, deadline), *world_size, deadline);
 }
 
 }  // namespace backplane::core

@@ -49,7 +49,7 @@ class Stage {
   // What init made, whether or not calls into it are isolated.
   const bp_agent& bare_agent() const { return bare_agent_; }
   // Was a call into it left behind? Then it may still use the buffers that it was given.
-  bool wedged() const { return isolation_ && isolation_->wedged(); }
+  bool hung() const { return isolation_ && isolation_->wedged(); }
   // From now on its host says that the group is being aborted.
   void request_abort(const std::string& why) { host_->request_abort(why); }
 

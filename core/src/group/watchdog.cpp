@@ -14,12 +14,12 @@ constexpr int64_t kLongestPauseNs = 1'000'000;
 
 }  // namespace
 
-void Group::Watchdog::start() {
+void Watchdog::start() {
   if (thread_.joinable()) return;
   thread_ = start_quiet_thread("bp-watchdog", [self = shared_from_this()] { self->run(); });
 }
 
-void Group::Watchdog::expect(Deadline deadline) {
+void Watchdog::expect(Deadline deadline) {
   if (deadline.infinite()) return;
   const std::lock_guard lock(mutex_);
   if (stopped_ || !(deadline < next_)) return;
@@ -28,12 +28,12 @@ void Group::Watchdog::expect(Deadline deadline) {
   changed_.notify_all();
 }
 
-void Group::Watchdog::prepare() {
+void Watchdog::prepare() {
   const std::lock_guard lock(mutex_);
   if (!stopped_) start();
 }
 
-void Group::Watchdog::poll(const std::weak_ptr<Request>& request) {
+void Watchdog::poll(const std::weak_ptr<Request>& request) {
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
   start();
@@ -42,14 +42,14 @@ void Group::Watchdog::poll(const std::weak_ptr<Request>& request) {
   changed_.notify_all();
 }
 
-void Group::Watchdog::wake(const std::weak_ptr<Request>& request) noexcept {
+void Watchdog::wake(const std::weak_ptr<Request>& request) noexcept {
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
   ready_.push_back(request);
   changed_.notify_all();
 }
 
-void Group::Watchdog::fail(const Error& why) {
+void Watchdog::fail(const Error& why) {
   const std::lock_guard lock(mutex_);
   if (stopped_ || has_failed_) return;
   start();
@@ -58,7 +58,7 @@ void Group::Watchdog::fail(const Error& why) {
   changed_.notify_all();
 }
 
-void Group::Watchdog::stop() {
+void Watchdog::stop() {
   std::thread thread;
   {
     const std::lock_guard lock(mutex_);
@@ -71,7 +71,7 @@ void Group::Watchdog::stop() {
   thread.join();
 }
 
-void Group::Watchdog::run() {
+void Watchdog::run() {
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     const bool has_work = !ready_.empty() || failure_ || next_.passed();
@@ -81,12 +81,12 @@ void Group::Watchdog::run() {
       wait_on(changed_, lock, until);
       if (stopped_) return;
     }
-    look(lock);
+    run_once(lock);
   }
 }
 
-// One round. The lock is left while the group works, which may end meanwhile if that is on this thread.
-void Group::Watchdog::look(std::unique_lock<std::mutex>& lock) {
+// Runs without the lock. A callback on this thread may end the group meanwhile.
+void Watchdog::run_once(std::unique_lock<std::mutex>& lock) {
   const std::vector<std::weak_ptr<Request>> ready = std::exchange(ready_, {});
   std::vector<std::weak_ptr<Request>> polled = std::exchange(polled_, {});
   const bool is_due = next_.passed();
@@ -98,26 +98,26 @@ void Group::Watchdog::look(std::unique_lock<std::mutex>& lock) {
     const std::lock_guard again(mutex_);
     return !stopped_;
   };
-  if (failure) group_.abort(group_.explained(*failure));
+  if (failure) failures_.report(*failure);
   for (const auto& each : ready) {
-    if (const auto request = each.lock(); request && goes_on()) ended(request);
+    if (const auto request = each.lock(); request && goes_on()) test(request);
   }
   const size_t before = polled.size();
   std::erase_if(polled, [&goes_on](const std::weak_ptr<Request>& each) {
     const auto request = each.lock();
-    return !request || !goes_on() || ended(request);
+    return !request || !goes_on() || test(request);
   });
-  const Deadline next = is_due && goes_on() ? group_.end_overdue() : Deadline::never();
+  const Deadline next = is_due && goes_on() ? requests_.end_overdue() : Deadline::never();
   lock.lock();
   next_ = std::min(next_, next);
   pause_ns_ = polled.size() < before ? kShortestPauseNs : std::min(pause_ns_ * 2, kLongestPauseNs);
   polled_.insert(polled_.end(), polled.begin(), polled.end());
 }
 
-bool Group::Watchdog::ended(const std::shared_ptr<Request>& request) {
+bool Watchdog::test(const std::shared_ptr<Request>& request) {
   try {
     return request->test();
-  } catch (const Error&) {  // told to whoever holds the request
+  } catch (const Error&) {  // the request's holder gets it
     return true;
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thread of a group that sees to what nobody waits for: operations that reach their deadline, callbacks of
-// operations that end, and failures that a backend reports. It is made when first needed.
+// A thread per group that ends operations at their deadline, calls the callbacks of operations that have ended, and
+// handles failures that a backend reports, while no thread of the program waits. It is made when first needed.
 #pragma once
 
 #include <condition_variable>
@@ -13,37 +13,42 @@
 
 #include "deadline.hpp"
 #include "error.hpp"
-#include "group/group.hpp"
+#include "group/failures.hpp"
+#include "group/in_flight.hpp"
 
 namespace backplane::core {
 
-class Group::Watchdog : public std::enable_shared_from_this<Group::Watchdog> {
+class Watchdog : public std::enable_shared_from_this<Watchdog> {
  public:
-  explicit Watchdog(Group& group) : group_(group) {}
+  // Both must live until stop.
+  Watchdog(RequestsInFlight& requests, Failures& failures) : requests_(requests), failures_(failures) {}
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Any thread, also after stop, when they do nothing. An operation has this deadline:
+  // The functions below may be called on any thread. After stop they do nothing.
+
+  // Ends overdue requests at this deadline.
   void expect(Deadline deadline);
   // Throws BP_RESOURCE if there is no thread for `wake`.
   void prepare();
-  // This request is to be tested until it has ended: its backend gives no notice.
+  // Tests this request until it has ended: its backend gives no notice.
   void poll(const std::weak_ptr<Request>& request);
-  // This request has ended, and only has to be asked.
+  // Tests this request once: it has ended.
   void wake(const std::weak_ptr<Request>& request) noexcept;
-  // The group has failed.
+  // A backend has reported that the group failed. Only the first report counts.
   void fail(const Error& why);
 
-  // Before the group ends. From the thread itself, too, which a callback of the program's may be in.
+  // Ends the thread. Called before the group ends, possibly by a callback of the program on the thread itself.
   void stop();
 
  private:
   void start();  // with mutex_ held
   void run();
-  void look(std::unique_lock<std::mutex>& lock);
-  static bool ended(const std::shared_ptr<Request>& request);
+  void run_once(std::unique_lock<std::mutex>& lock);
+  static bool test(const std::shared_ptr<Request>& request);
 
-  Group& group_;  // not after stop
+  RequestsInFlight& requests_;  // not after stop, as the next
+  Failures& failures_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopped_ = false;
@@ -51,8 +56,8 @@ class Group::Watchdog : public std::enable_shared_from_this<Group::Watchdog> {
   std::vector<std::weak_ptr<Request>> ready_;   // ended
   std::vector<std::weak_ptr<Request>> polled_;  // to be tested
   int64_t pause_ns_ = 0;                        // between two tests
-  bool has_failed_ = false;                     // only the first report counts
-  std::optional<Error> failure_;                // reported, not yet told to the group
+  bool has_failed_ = false;
+  std::optional<Error> failure_;  // reported, not yet handled
   std::thread thread_;
 };
 

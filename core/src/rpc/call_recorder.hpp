@@ -54,9 +54,9 @@ class CallRecorder {
   // Sets the group whose layers are told of calls. `workers`: their ranks in the job; those outside the group are dead.
   void set_group(Group* group, const std::vector<int32_t>& workers) {
     const std::lock_guard lock(mutex_);
-    group_ = group->has_layers() ? group->weak_from_this() : std::weak_ptr<Group>();
+    group_ = !group->config().layers.empty() ? group->weak_from_this() : std::weak_ptr<Group>();
     ranks_ = ranks_among(workers, group->config().global_ranks);
-    has_layers_ = group->has_layers();
+    has_layers_ = !group->config().layers.empty();
   }
   // Messages about references are not recorded.
   void add(EndedCall call) {
@@ -87,8 +87,9 @@ class CallRecorder {
     }
     const std::shared_ptr<Group> group = weak.lock();
     if (!group || peer < 0) return;
-    group->show_call({sizeof(bp_call), peer, call.served ? 1U : 0U, call.status, call.number, nanoseconds(call.begun),
-                      nanoseconds(call.ended), call.function.c_str(), call.request_bytes, call.reply_bytes});
+    group->call_observer().ended({sizeof(bp_call), peer, call.served ? 1U : 0U, call.status, call.number,
+                                  nanoseconds(call.begun), nanoseconds(call.ended), call.function.c_str(),
+                                  call.request_bytes, call.reply_bytes});
   }
 
   std::atomic<bool> has_layers_ = false;

@@ -25,7 +25,7 @@ std::vector<uint64_t> sum_over_all(Group& group, std::vector<uint64_t> numbers, 
   op.timeout_ns = timeout_ns;
   op.input = {numbers.data(), numbers.size(), BP_HOST, 0};
   op.output = op.input;
-  group.run(op);
+  group.operations().run(op);
   return numbers;
 }
 
@@ -40,7 +40,7 @@ Lifecycle::Lifecycle(Context* context, Connection* connection, Caller* caller, R
       server_(*server),
       report_(*report),
       global_ranks_(group->config().global_ranks),
-      liveness_(group->liveness()),
+      liveness_(group->job().liveness),
       group_(std::move(group)) {}
 
 void Lifecycle::start() {
@@ -137,7 +137,7 @@ void Lifecycle::settle(Deadline deadline) {
 }
 
 void Lifecycle::shrink_group(Deadline deadline) {
-  const auto rest = group_->shrink(deadline.left_ns());
+  const auto rest = group_->subgroups().shrink(deadline.left_ns());
   report_.attach_to(*rest);
   group_->destroy();
   const std::lock_guard lock(mutex_);

@@ -53,17 +53,18 @@ const char* name_of(Kind kind) {
 }  // namespace
 
 void Report::attach_to(Group& group) {
-  group.show_metrics(context_.peers.own_name(),
-                     [weak = context_.worker, this](const std::function<void(const bp_metric& metric)>& each) {
-                       const auto worker = weak.lock();  // keeps `this`
-                       if (!worker) return;
-                       for (const Metric& it : metrics()) {
-                         const char* peer = it.peer < 0 ? nullptr : context_.peers.name(it.peer).c_str();
-                         each({sizeof(bp_metric), it.kind, it.name, peer, it.value});
-                       }
-                     });
+  group.call_observer().set_metrics(
+      context_.peers.own_name(),
+      [weak = context_.worker, this](const std::function<void(const bp_metric& metric)>& each) {
+        const auto worker = weak.lock();  // keeps `this`
+        if (!worker) return;
+        for (const Metric& it : metrics()) {
+          const char* peer = it.peer < 0 ? nullptr : context_.peers.name(it.peer).c_str();
+          each({sizeof(bp_metric), it.kind, it.name, peer, it.value});
+        }
+      });
   context_.recorder.set_group(&group, global_ranks_);
-  group.set_calls([weak = context_.worker, this] {
+  group.trace().set_calls([weak = context_.worker, this] {
     const auto worker = weak.lock();
     if (!worker) return std::string(R"({"calls":[]})");
     return fmt::format(R"({{"calls":{},"call_metrics":{}}})", calls_json(), metrics_json());

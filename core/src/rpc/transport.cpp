@@ -164,7 +164,7 @@ void Transport::make_inner(const Group& group, const std::shared_ptr<Store>& sto
   agent.global_ranks = config.global_ranks;
   agent.store = make_prefix_store(store, "rpc/inner/");
   agent.timeout_ns = timeout_ns;
-  inner_ = std::make_unique<core::Agent>(Chosen{chosen.member, chosen.options}, config.layers, agent);
+  inner_ = std::make_unique<core::Agent>(ChosenPlugin{chosen.member, chosen.options}, config.layers, agent);
 }
 
 Transport::~Transport() {

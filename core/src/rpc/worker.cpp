@@ -13,7 +13,7 @@ Worker::Worker(const WorkerConfig& config, const Joining& joining)
       context_(config.group->config().rank, joining.names(), joining.max_message_bytes(), joining.threads(),
                config.rpc_timeout_ns),
       connection_(&context_, this),
-      caller_(&context_, &connection_, config.group->liveness() && config.group->liveness()->watches()),
+      caller_(&context_, &connection_, config.group->job().liveness && config.group->job().liveness->watches()),
       references_(&context_, &caller_),
       server_(&context_, &connection_, &references_),
       report_(&context_, &caller_, &references_, &server_, config.group->config().global_ranks),

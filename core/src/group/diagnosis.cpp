@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "group/verdict.hpp"
+#include "group/diagnosis.hpp"
 
 #include <fmt/format.h>
 
@@ -7,25 +7,26 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "group/validate.hpp"
+#include "group/operation.hpp"
 #include "reduce/combine.hpp"
 
 namespace backplane::core {
 namespace {
 
-constexpr uint64_t kOwnCounts = BP_BIT(BP_GATHERV) | BP_BIT(BP_SCATTERV) | BP_BIT(BP_ALL_GATHERV) |
-                                BP_BIT(BP_REDUCE_SCATTERV) | BP_BIT(BP_ALL_TO_ALLV);
+constexpr uint64_t kVariants = BP_BIT(BP_GATHERV) | BP_BIT(BP_SCATTERV) | BP_BIT(BP_ALL_GATHERV) |
+                               BP_BIT(BP_REDUCE_SCATTERV) | BP_BIT(BP_ALL_TO_ALLV);
 
 Position::Step step(const Recorder::Entry& entry, int64_t since_ns, int64_t now_ns) {
-  return {words(entry), entry.seq, collective(entry.kind), static_cast<double>(now_ns - since_ns) * 1e-9};
+  return {signature(entry), entry.seq, collective(entry.kind), static_cast<double>(now_ns - since_ns) * 1e-9};
 }
 
-// "all_reduce sum #812 (f32 x 4)" would tear the words apart; the number goes behind.
-std::string numbered(const Position::Step& step) { return fmt::format("{} #{}", step.words, step.seq); }
+std::string numbered(const Position::Step& step) { return fmt::format("{} #{}", step.signature, step.seq); }
 
-std::string who(int32_t rank, const Position& position) { return fmt::format("rank {} ({})", rank, position.identity); }
+std::string name_of(int32_t rank, const Position& position) {
+  return fmt::format("rank {} ({})", rank, position.identity);
+}
 
-std::string what_else(const Position& position) {
+std::string activity(const Position& position) {
   if (position.in_flight) {
     return fmt::format("; it is in {} since {:.1f} s", numbered(*position.in_flight), position.in_flight->seconds);
   }
@@ -37,17 +38,18 @@ std::string what_else(const Position& position) {
 
 nlohmann::json to_json(const std::optional<Position::Step>& step) {
   if (!step) return nullptr;
-  return {{"words", step->words}, {"seq", step->seq}, {"collective", step->collective}, {"seconds", step->seconds}};
+  return {
+      {"signature", step->signature}, {"seq", step->seq}, {"collective", step->collective}, {"seconds", step->seconds}};
 }
 
 std::optional<Position::Step> step_from(const nlohmann::json& json) {
   if (!json.is_object()) return std::nullopt;
-  return Position::Step{json.at("words").get<std::string>(), json.at("seq").get<uint64_t>(),
+  return Position::Step{json.at("signature").get<std::string>(), json.at("seq").get<uint64_t>(),
                         json.at("collective").get<bool>(), json.at("seconds").get<double>()};
 }
 
-// The first few of many.
-std::string several(const std::vector<std::string>& sentences) {
+// The first few sentences of many.
+std::string join_few(const std::vector<std::string>& sentences) {
   constexpr size_t kNamed = 3;
   std::string text;
   for (size_t i = 0; i < sentences.size() && i < kNamed; ++i) text += (i == 0 ? "" : "; ") + sentences[i];
@@ -57,18 +59,28 @@ std::string several(const std::vector<std::string>& sentences) {
 
 }  // namespace
 
-std::string words(const Recorder::Entry& entry) {
+std::string signature(const Recorder::Entry& entry) {
   std::string text = op_name(entry.kind);
   if (reduces(entry.kind)) text += fmt::format(" {}", reduce_op_name(entry.reduce_op));
   if (entry.kind != BP_BARRIER) {
-    const bool own = (kOwnCounts & BP_BIT(entry.kind)) != 0;
-    text += own ? fmt::format(" ({})", dtype_name(entry.dtype))
-                : fmt::format(" ({} x {})", dtype_name(entry.dtype), entry.count);
+    const bool varies = (kVariants & BP_BIT(entry.kind)) != 0;
+    text += varies ? fmt::format(" ({})", dtype_name(entry.dtype))
+                   : fmt::format(" ({} x {})", dtype_name(entry.dtype), entry.count);
   }
   if (entry.kind == BP_SEND) return text + fmt::format(" to rank {}", entry.rank);
   if (entry.kind == BP_RECV)
     return text + (entry.rank < 0 ? " from any rank" : fmt::format(" from rank {}", entry.rank));
   return entry.rank < 0 ? text : text + fmt::format(" with root {}", entry.rank);
+}
+
+std::string signature(const Operation& operation) {
+  Recorder::Entry entry;
+  entry.count = operation.count;
+  entry.kind = operation.op.kind;
+  entry.dtype = operation.op.dtype;
+  entry.reduce_op = operation.op.reduce_op;
+  entry.rank = operation.root_or_peer;
+  return signature(entry);
 }
 
 Position position(const Recorder& recorder, uint64_t seq, const std::string& identity) {
@@ -84,7 +96,7 @@ Position position(const Recorder& recorder, uint64_t seq, const std::string& ide
       result.last = step(entry, entry.end_ns, now);
     }
     if (collective(entry.kind) && entry.seq == seq) {
-      result.entered = words(entry);
+      result.entered = signature(entry);
       result.finished = done && entry.status == BP_OK;
     }
   }
@@ -110,29 +122,30 @@ std::optional<Position> decode_position(const std::string& text) {
   }
 }
 
-std::optional<Verdict> find_mismatch(uint64_t seq, const std::map<int32_t, Position>& positions) {
+std::optional<Diagnosis> find_mismatch(uint64_t seq, const std::map<int32_t, Position>& positions) {
   std::map<std::string, int> votes;
   for (const auto& [rank, position] : positions) ++votes[position.entered];
   votes.erase("");  // has not entered it
   if (votes.size() < 2) return std::nullopt;
-  const std::pair<const int32_t, Position>* usual = nullptr;  // the first of most
+  const std::pair<const int32_t, Position>* majority = nullptr;  // the first of them
   for (const auto& entry : positions) {
     const std::string& entered = entry.second.entered;
-    if (!entered.empty() && (usual == nullptr || votes[entered] > votes[usual->second.entered])) usual = &entry;
+    if (!entered.empty() && (majority == nullptr || votes[entered] > votes[majority->second.entered]))
+      majority = &entry;
   }
-  std::vector<std::string> different;
+  std::vector<std::string> differing;
   int32_t first = -1;
   for (const auto& [rank, position] : positions) {
-    if (position.entered.empty() || position.entered == usual->second.entered) continue;
-    if (different.empty()) first = rank;
-    different.push_back(fmt::format("{} entered {} as #{} where rank {} entered {}", who(rank, position),
-                                    position.entered, seq, usual->first, usual->second.entered));
+    if (position.entered.empty() || position.entered == majority->second.entered) continue;
+    if (differing.empty()) first = rank;
+    differing.push_back(fmt::format("{} entered {} as #{} where rank {} entered {}", name_of(rank, position),
+                                    position.entered, seq, majority->first, majority->second.entered));
   }
-  return Verdict{several(different), first};
+  return Diagnosis{join_few(differing), first};
 }
 
-Verdict judge(uint64_t seq, const std::string& words, int32_t world_size,
-              const std::map<int32_t, Position>& positions) {
+Diagnosis diagnose(uint64_t seq, const std::string& signature, int32_t world_size,
+                   const std::map<int32_t, Position>& positions) {
   if (const auto mismatch = find_mismatch(seq, positions)) return *mismatch;
   std::vector<std::string> silent;
   std::vector<std::string> absent;
@@ -148,12 +161,13 @@ Verdict judge(uint64_t seq, const std::string& words, int32_t world_size,
       add(silent, first_silent, rank, fmt::format("rank {} does not answer", rank));
     } else if (found->second.entered.empty()) {
       add(absent, first_absent, rank,
-          fmt::format("{} never entered {} #{}{}", who(rank, found->second), words, seq, what_else(found->second)));
+          fmt::format("{} never entered {} #{}{}", name_of(rank, found->second), signature, seq,
+                      activity(found->second)));
     }
   }
-  if (!absent.empty()) return {several(absent), first_absent};
-  if (!silent.empty()) return {several(silent), first_silent};
-  return {fmt::format("all ranks are in {} #{}, and their backend does not get on with it", words, seq), -1};
+  if (!absent.empty()) return {join_few(absent), first_absent};
+  if (!silent.empty()) return {join_few(silent), first_silent};
+  return {fmt::format("all ranks are in {} #{}, and their backend does not progress", signature, seq), -1};
 }
 
 }  // namespace backplane::core

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "group/validate.hpp"
+#include "group/operation.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,21 +11,21 @@
 namespace backplane::core {
 namespace {
 
-constexpr uint64_t kMostBytes = UINT64_C(1) << 48;
+constexpr uint64_t kMaxBytes = UINT64_C(1) << 48;
 
 class Validation {
  public:
-  Validation(const bp_op& given, int32_t rank, int32_t world_size, ValidOp* valid)
-      : rank_(rank), world_(static_cast<uint64_t>(world_size)), valid_(*valid), op_(valid->op) {
+  Validation(const bp_op& given, int32_t rank, int32_t world_size, Operation* operation)
+      : rank_(rank), world_(static_cast<uint64_t>(world_size)), operation_(*operation), op_(operation->op) {
     if (given.struct_size == sizeof(bp_op)) {
       op_ = given;
       return;
     }
-    // A program may be older or newer than the core: fields that it does not know are zero, those that the core does
-    // not know are left behind.
+    // A program may be older or newer than the core: fields that it does not know are zero, and fields that the core
+    // does not know are ignored.
     constexpr size_t kFirstSize = offsetof(bp_op, message) + sizeof(bp_message*);
     if (given.struct_size < kFirstSize) {
-      bad("bp_op.struct_size is {}, at least {} is needed", given.struct_size, kFirstSize);
+      refuse("bp_op.struct_size is {}, at least {} is needed", given.struct_size, kFirstSize);
     }
     op_ = {};
     std::memcpy(&op_, &given, std::min<size_t>(given.struct_size, sizeof(bp_op)));
@@ -33,22 +33,22 @@ class Validation {
   }
 
   void run() {
-    if (op_.kind >= BP_OP_COUNT) bad("there is no operation kind {}", op_.kind);
+    if (op_.kind >= BP_OP_COUNT) refuse("there is no operation kind {}", op_.kind);
     if (op_.kind == BP_BARRIER) return barrier();
     size_ = dtype_size(op_.dtype);
-    if (op_.dtype == BP_DTYPE_UNSET) bad("{}: bp_op.dtype has not been set", op_name(op_.kind));
-    if (size_ == 0) bad("{}: there is no dtype {}", op_name(op_.kind), op_.dtype);
+    if (op_.dtype == BP_DTYPE_UNSET) refuse("{}: bp_op.dtype has not been set", op_name(op_.kind));
+    if (size_ == 0) refuse("{}: there is no dtype {}", op_name(op_.kind), op_.dtype);
     check_buffer(op_.input, "input");
     check_buffer(op_.output, "output");
     check_reduction();
-    check_other();
+    check_root_or_peer();
     shape();
   }
 
  private:
-  // By value: nobody takes the address of a member, so that all of this object can be in registers.
+  // Arguments by value: no address of a member is taken, so that this object can stay in registers.
   template <typename... Args>
-  [[noreturn]] static void bad(fmt::format_string<Args...> format, Args... args) {
+  [[noreturn]] static void refuse(fmt::format_string<Args...> format, Args... args) {
     throw Error(BP_INVALID, fmt::format(format, std::move(args)...));
   }
 
@@ -60,52 +60,52 @@ class Validation {
 
   void clear_counts() { op_.in_counts = op_.in_displs = op_.out_counts = op_.out_displs = nullptr; }
 
-  // Are so many blocks of so many elements more bytes than any address space has? Without dividing, which takes longer
-  // than all other checks together.
+  // Are `blocks` blocks of `count` elements more bytes than any address space has? Without a division, which would take
+  // longer than all other checks together.
   bool exceeds_memory(uint64_t count, uint64_t blocks) const {
     uint64_t bytes = 0;
-    return __builtin_mul_overflow(count, size_ * blocks, &bytes) || bytes > kMostBytes;
+    return __builtin_mul_overflow(count, size_ * blocks, &bytes) || bytes > kMaxBytes;
   }
 
   void check_buffer(const bp_buffer& buffer, const char* which) const {
-    if (buffer.memory >= BP_MEMORY_COUNT) bad("{}: there is no memory kind {}", op_name(op_.kind), buffer.memory);
+    if (buffer.memory >= BP_MEMORY_COUNT) refuse("{}: there is no memory kind {}", op_name(op_.kind), buffer.memory);
     if (buffer.count > 0 && buffer.data == nullptr) {
-      bad("{}: the {} buffer is NULL but has {} elements", op_name(op_.kind), which, buffer.count);
+      refuse("{}: the {} buffer is NULL but has {} elements", op_name(op_.kind), which, buffer.count);
     }
     if (exceeds_memory(buffer.count, 1)) {
-      bad("{}: the {} buffer of {} elements is too large", op_name(op_.kind), which, buffer.count);
+      refuse("{}: the {} buffer of {} elements is too large", op_name(op_.kind), which, buffer.count);
     }
   }
 
   void check_reduction() const {
     if (!reduces(op_.kind)) return;
     if (op_.reduce_op >= BP_REDUCE_OP_COUNT)
-      bad("{}: there is no reduce operation {}", op_name(op_.kind), op_.reduce_op);
+      refuse("{}: there is no reduce operation {}", op_name(op_.kind), op_.reduce_op);
     if (!reducible(op_.dtype, op_.reduce_op)) {
-      bad("{}: {} does not go with {}", op_name(op_.kind), reduce_op_name(op_.reduce_op), dtype_name(op_.dtype));
+      refuse("{}: {} is not defined for {}", op_name(op_.kind), reduce_op_name(op_.reduce_op), dtype_name(op_.dtype));
     }
     if (op_.reduce_op == BP_AVG && (op_.kind == BP_SCAN || op_.kind == BP_EXSCAN)) {
-      bad("{}: the reduce op avg has no meaning; use sum", op_name(op_.kind));
+      refuse("{}: the reduce op avg has no meaning; use sum", op_name(op_.kind));
     }
     if (op_.reduce_op == BP_PREMUL_SUM && op_.scalar == nullptr) {
-      bad("{}: premul_sum needs bp_op.scalar", op_name(op_.kind));
+      refuse("{}: premul_sum needs bp_op.scalar", op_name(op_.kind));
     }
   }
 
   // Root or peer.
-  void check_other() {
+  void check_root_or_peer() {
     constexpr uint64_t kRooted = BP_BIT(BP_BROADCAST) | BP_BIT(BP_REDUCE) | BP_BIT(BP_GATHER) | BP_BIT(BP_GATHERV) |
                                  BP_BIT(BP_SCATTER) | BP_BIT(BP_SCATTERV);
     const bool rooted = (kRooted & BP_BIT(op_.kind)) != 0;
     if (!rooted && collective(op_.kind)) return;
     const int32_t other = rooted ? op_.root : op_.peer;
-    valid_.other = other;
+    operation_.root_or_peer = other;
     if (!rooted && op_.tag >= UINT64_C(1) << 32 && !(op_.kind == BP_RECV && op_.tag == BP_ANY_TAG)) {
-      bad("{}: tag {} is not below 2^32", op_name(op_.kind), op_.tag);
+      refuse("{}: tag {} is not below 2^32", op_name(op_.kind), op_.tag);
     }
     if (op_.kind == BP_RECV && other == BP_ANY_SOURCE) return;
     if (other < 0 || static_cast<uint64_t>(other) >= world_) {
-      bad("{}: {} {} is not a rank of this group of {}", op_name(op_.kind), rooted ? "root" : "peer", other, world_);
+      refuse("{}: {} {} is not a rank of this group of {}", op_name(op_.kind), rooted ? "root" : "peer", other, world_);
     }
   }
 
@@ -113,12 +113,12 @@ class Validation {
 
   void expect(const bp_buffer& buffer, const char* which, uint64_t count) const {
     if (buffer.count != count) {
-      bad("{}: the {} has {} elements, expected {}", op_name(op_.kind), which, buffer.count, count);
+      refuse("{}: the {} has {} elements, expected {}", op_name(op_.kind), which, buffer.count, count);
     }
   }
 
   uint64_t blocks(uint64_t count) const {
-    if (exceeds_memory(count, world_)) bad("{}: {} elements per rank are too many", op_name(op_.kind), count);
+    if (exceeds_memory(count, world_)) refuse("{}: {} elements per rank are too many", op_name(op_.kind), count);
     return count * world_;
   }
 
@@ -126,35 +126,35 @@ class Validation {
     return static_cast<char*>(buffer.data) + offset * size_;
   }
 
-  // Input and output may be the same where `in_place` says so; nowhere else may they touch.
+  // Input and output may coincide at the `in_place` addresses, and may not overlap otherwise.
   void check_overlap(const void* in_place_input, const void* in_place_output) const {
     const auto* in = static_cast<const char*>(op_.input.data);
     const auto* out = static_cast<const char*>(op_.output.data);
     if (op_.input.count == 0 || op_.output.count == 0 || op_.input.memory != op_.output.memory) return;
     if (in == in_place_input && out == in_place_output) return;
     if (in < out + op_.output.count * size_ && out < in + op_.input.count * size_) {
-      bad("{}: input and output overlap without being exactly in place", op_name(op_.kind));
+      refuse("{}: input and output overlap without being exactly in place", op_name(op_.kind));
     }
   }
 
   // Checks counts against the buffer and completes displacements.
   void check_blocks(const char* which, const bp_buffer& buffer, const uint64_t* counts, const uint64_t*& displs,
                     std::vector<uint64_t>& storage) const {
-    if (counts == nullptr) bad("{}: {} counts are missing", op_name(op_.kind), which);
+    if (counts == nullptr) refuse("{}: {} counts are missing", op_name(op_.kind), which);
     if (displs == nullptr) {
       storage.resize(world_);
       uint64_t next = 0;
       for (uint64_t r = 0; r < world_; ++r) {
         storage[r] = next;
         next += counts[r];
-        if (next < counts[r]) bad("{}: the {} counts overflow", op_name(op_.kind), which);
+        if (next < counts[r]) refuse("{}: the {} counts overflow", op_name(op_.kind), which);
       }
       displs = storage.data();
     }
     for (uint64_t r = 0; r < world_; ++r) {
       if (counts[r] <= buffer.count && displs[r] <= buffer.count - counts[r]) continue;
-      bad("{}: rank {}'s block of the {} ({} elements at {}) is not inside its {} elements", op_name(op_.kind), r,
-          which, counts[r], displs[r], buffer.count);
+      refuse("{}: rank {}'s block of the {} ({} elements at {}) is not inside its {} elements", op_name(op_.kind), r,
+             which, counts[r], displs[r], buffer.count);
     }
   }
 
@@ -183,33 +183,33 @@ class Validation {
       case BP_ALL_TO_ALLV:
         return all_to_all();
       case BP_SEND:
-        valid_.count = op_.input.count;
+        operation_.count = op_.input.count;
         op_.output = {};
         return clear_counts();
       default:  // BP_RECV
-        valid_.count = op_.output.count;
+        operation_.count = op_.output.count;
         op_.input = {};
         return clear_counts();
     }
   }
 
-  // The root may give its data as input, as output, or as both; the backend sees both, the same.
+  // The root may give its data as input, as output, or as both. The backend sees one buffer as both.
   void broadcast() {
     clear_counts();
     if (at_root()) {
       if (op_.input.data == nullptr) op_.input = op_.output;
       if (op_.output.data == nullptr) op_.output = op_.input;
-      if (op_.input.data != op_.output.data) bad("broadcast: the root's input and output are different buffers");
+      if (op_.input.data != op_.output.data) refuse("broadcast: the root's input and output are different buffers");
       expect(op_.output, "output", op_.input.count);
     } else {
       op_.input = {};
     }
-    valid_.count = valid_.per_rank = op_.output.count;
+    operation_.count = operation_.per_rank = op_.output.count;
   }
 
   void reduce() {
     clear_counts();
-    valid_.count = valid_.per_rank = op_.input.count;
+    operation_.count = operation_.per_rank = op_.input.count;
     if (op_.kind == BP_REDUCE && !at_root()) {
       op_.output = {};
       return;
@@ -220,7 +220,7 @@ class Validation {
 
   void gather() {
     const bool variant = op_.kind == BP_GATHERV;
-    valid_.count = valid_.per_rank = op_.input.count;
+    operation_.count = operation_.per_rank = op_.input.count;
     if (!at_root()) {
       op_.output = {};
       return clear_counts();
@@ -230,7 +230,7 @@ class Validation {
   }
 
   void all_gather() {
-    valid_.count = valid_.per_rank = op_.input.count;
+    operation_.count = operation_.per_rank = op_.input.count;
     op_.in_counts = op_.in_displs = nullptr;
     gathered_output(op_.kind == BP_ALL_GATHERV);
   }
@@ -238,7 +238,7 @@ class Validation {
   void gathered_output(bool variant) {
     uint64_t own = 0;
     if (variant) {
-      check_blocks("output", op_.output, op_.out_counts, op_.out_displs, valid_.out_displs);
+      check_blocks("output", op_.output, op_.out_counts, op_.out_displs, operation_.out_displs);
       expect(op_.input, "input", op_.out_counts[rank_]);
       own = op_.out_displs[rank_];
     } else {
@@ -251,7 +251,7 @@ class Validation {
 
   void scatter() {
     const bool variant = op_.kind == BP_SCATTERV;
-    valid_.count = valid_.per_rank = op_.output.count;
+    operation_.count = operation_.per_rank = op_.output.count;
     if (!at_root()) {
       op_.input = {};
       return clear_counts();
@@ -261,7 +261,7 @@ class Validation {
   }
 
   void reduce_scatter() {
-    valid_.count = valid_.per_rank = op_.output.count;
+    operation_.count = operation_.per_rank = op_.output.count;
     op_.out_counts = op_.out_displs = nullptr;
     scattered_input(op_.kind == BP_REDUCE_SCATTERV);
   }
@@ -269,7 +269,7 @@ class Validation {
   void scattered_input(bool variant) {
     uint64_t own = 0;
     if (variant) {
-      check_blocks("input", op_.input, op_.in_counts, op_.in_displs, valid_.in_displs);
+      check_blocks("input", op_.input, op_.in_counts, op_.in_displs, operation_.in_displs);
       expect(op_.output, "output", op_.in_counts[rank_]);
       own = op_.in_displs[rank_];
     } else {
@@ -282,44 +282,46 @@ class Validation {
 
   void all_to_all() {
     if (op_.kind == BP_ALL_TO_ALLV) {
-      check_blocks("input", op_.input, op_.in_counts, op_.in_displs, valid_.in_displs);
-      check_blocks("output", op_.output, op_.out_counts, op_.out_displs, valid_.out_displs);
+      check_blocks("input", op_.input, op_.in_counts, op_.in_displs, operation_.in_displs);
+      check_blocks("output", op_.output, op_.out_counts, op_.out_displs, operation_.out_displs);
       if (op_.in_counts[rank_] != op_.out_counts[rank_]) {
-        bad("all_to_allv: rank {} sends itself {} elements and receives {}", rank_, op_.in_counts[rank_],
-            op_.out_counts[rank_]);
+        refuse("all_to_allv: rank {} sends itself {} elements and receives {}", rank_, op_.in_counts[rank_],
+               op_.out_counts[rank_]);
       }
-      valid_.count = op_.input.count;
+      operation_.count = op_.input.count;
       return check_overlap(nullptr, nullptr);
     }
     clear_counts();
     if (op_.input.count % world_ != 0) {
-      bad("all_to_all: the input's {} elements cannot be divided by {} ranks", op_.input.count, world_);
+      refuse("all_to_all: the input's {} elements cannot be divided by {} ranks", op_.input.count, world_);
     }
     expect(op_.output, "output", op_.input.count);
-    valid_.count = valid_.per_rank = op_.input.count / world_;
+    operation_.count = operation_.per_rank = op_.input.count / world_;
     check_overlap(op_.output.data, op_.input.data);
   }
 
   const int32_t rank_;
   const uint64_t world_;
   uint64_t size_ = 1;  // bytes of an element
-  ValidOp& valid_;
+  Operation& operation_;
   bp_op& op_;
 };
 
 }  // namespace
 
-void validate(const bp_op& op, int32_t rank, int32_t world_size, ValidOp* valid) {
-  Validation(op, rank, world_size, valid).run();
+void validate(const bp_op& op, int32_t rank, int32_t world_size, Operation* operation) {
+  Validation(op, rank, world_size, operation).run();
 }
 
-std::string describe(const bp_op& op, uint64_t count, int32_t other) {
+std::string describe(const Operation& operation) {
+  const bp_op& op = operation.op;
   if (op.kind == BP_BARRIER) return "barrier";
-  std::string text = fmt::format("{} ({} x {})", op_name(op.kind), dtype_name(op.dtype), count);
-  if (op.kind == BP_SEND) return fmt::format("{} to rank {}", text, other);
-  if (op.kind == BP_RECV && other == BP_ANY_SOURCE) return text + " from any rank";
-  if (op.kind == BP_RECV) return fmt::format("{} from rank {}", text, other);
-  return other < 0 ? text : fmt::format("{} with root {}", text, other);
+  const int32_t rank = operation.root_or_peer;
+  std::string text = fmt::format("{} ({} x {})", op_name(op.kind), dtype_name(op.dtype), operation.count);
+  if (op.kind == BP_SEND) return fmt::format("{} to rank {}", text, rank);
+  if (op.kind == BP_RECV && rank == BP_ANY_SOURCE) return text + " from any rank";
+  if (op.kind == BP_RECV) return fmt::format("{} from rank {}", text, rank);
+  return rank < 0 ? text : fmt::format("{} with root {}", text, rank);
 }
 
 }  // namespace backplane::core

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "group/exchange.hpp"
+#include "group/schedule_run.hpp"
 
 #include <cstring>
 #include <deque>
@@ -14,19 +14,19 @@
 namespace backplane::core {
 namespace {
 
-// Of the messages of collective #seq. Those of one algorithm never match another's where the backend looks at tags:
-// ranks that give different counts may have chosen differently, and would take each other's partial sums for their own.
-// Nor do those of another operation.
+// The tag of the messages of collective #seq. Messages of different operations or algorithms do not match where the
+// backend looks at tags: ranks that give different counts may choose different algorithms, and must not take each
+// other's partial sums.
 uint64_t tag_of(uint64_t seq, Algorithm algorithm, uint32_t kind) {
   return BP_TAG_INTERNAL | uint64_t{kind} << 51 | static_cast<uint64_t>(algorithm) << 48 | seq;
 }
 
-// One run of a schedule. A round's messages are started together, and before the round ahead of it has ended if they
-// touch nothing that this one still does; the destructor leaves none in flight.
-class Exchange {
+// One run of a schedule. A round's messages are started together. They start before the previous round has ended if
+// they touch no memory that it still uses. The destructor leaves none in message.
+class ScheduleRun {
  public:
-  Exchange(Agent& agent, const bp_op& op, int32_t world_size, const void* input, std::byte* scratch, uint64_t tag,
-           Deadline deadline)
+  ScheduleRun(Agent& agent, const bp_op& op, int32_t world_size, const void* input, std::byte* scratch, uint64_t tag,
+              Deadline deadline)
       : agent_(agent),
         op_(op),
         world_size_(static_cast<uint64_t>(world_size)),
@@ -36,22 +36,22 @@ class Exchange {
         scratch_(scratch),
         tag_(tag),
         deadline_(deadline) {}
-  ~Exchange() { drain(); }
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
+  ~ScheduleRun() { drain(); }
+  ScheduleRun(const ScheduleRun&) = delete;
+  ScheduleRun& operator=(const ScheduleRun&) = delete;
 
-  void run(const Schedule& schedule) {
+  void perform(const Schedule& schedule) {
     bool started = false;
     for (size_t i = 0; i < schedule.round_ends.size(); ++i) {
       const Round round = round_of(schedule, i);
       const Round next = i + 1 < schedule.round_ends.size() ? round_of(schedule, i + 1) : Round();
       const bool together = independent(round, next);
-      if (!started) exchange(round, together ? 0 : BP_OP_SYNC);
-      const size_t own = flights_.size();
-      if (together) exchange(next, 0);
-      for (size_t flight = 0; flight < own; ++flight) {
-        finish(flights_.front());
-        flights_.pop_front();
+      if (!started) start_messages(round, together ? 0 : BP_OP_SYNC);
+      const size_t own = messages_.size();
+      if (together) start_messages(next, 0);
+      for (size_t i = 0; i < own; ++i) {
+        finish(messages_.front());
+        messages_.pop_front();
       }
       for (const Step* step = round.locals; step != round.end; ++step) local(*step);
       started = together;
@@ -69,7 +69,7 @@ class Exchange {
     const std::byte* end = nullptr;
     bool overlaps(const Bytes& other) const { return begin < other.end && other.begin < end; }
   };
-  struct Flight {
+  struct Message {
     bp_work* work = nullptr;  // NULL: done
     const Step* step = nullptr;
     bp_result result = {sizeof(bp_result), -1, 0, 0};
@@ -110,7 +110,7 @@ class Exchange {
 
   // May the messages of `next` be in flight during `round`? By addresses, because output and input may be one. Rounds
   // of empty messages wait for each other: to come after is all that those say. Rounds of many messages are left alone,
-  // too: there is enough in flight.
+  // too: there is enough in message.
   bool independent(const Round& round, const Round& next) const {
     constexpr std::ptrdiff_t kFew = 4;
     if (next.begin == next.locals || round.begin == round.locals) return false;
@@ -128,10 +128,10 @@ class Exchange {
     return true;
   }
 
-  // Receives are posted before sends, so that what arrives finds its place. With BP_OP_SYNC, the last message is waited
-  // for inside submit, which spares a work and, on many backends, a switch of threads.
-  void exchange(const Round& round, uint64_t flags_of_last) {
-    if (Interruptible::active()) flags_of_last = 0;  // a submit that blocks does not ask
+  // Posts receives before sends, so that arriving data has a buffer. With BP_OP_SYNC, submit waits for the last
+  // message, which saves a work and, on many backends, a thread switch.
+  void start_messages(const Round& round, uint64_t flags_of_last) {
+    if (Interruptible::active()) flags_of_last = 0;  // a submit that blocks does not call the interruption hook
     const Step* last = nullptr;
     for (const Step::Kind kind : {Step::Kind::kRecv, Step::Kind::kSend}) {
       for (const Step* step = round.begin; step != round.locals; ++step) {
@@ -144,81 +144,81 @@ class Exchange {
   }
 
   void start(const Step& step, uint64_t flags) {
-    bp_op message = {};
-    message.struct_size = sizeof(bp_op);
-    message.dtype = BP_U8;
-    message.peer = step.peer;
-    message.tag = agent_.native_tag(tag_);
-    message.seq = op_.seq;
-    message.flags = flags;
-    message.timeout_ns = deadline_.left_ns();
+    bp_op op = {};
+    op.struct_size = sizeof(bp_op);
+    op.dtype = BP_U8;
+    op.peer = step.peer;
+    op.tag = agent_.native_tag(tag_);
+    op.seq = op_.seq;
+    op.flags = flags;
+    op.timeout_ns = deadline_.left_ns();
     if (step.kind == Step::Kind::kSend) {
-      message.kind = BP_SEND;
-      message.input = {const_cast<std::byte*>(source(step.source)), step.source.count * element_, BP_HOST, 0};
+      op.kind = BP_SEND;
+      op.input = {const_cast<std::byte*>(source(step.source)), step.source.count * element_, BP_HOST, 0};
     } else {
-      message.kind = BP_RECV;
-      message.output = {target(step.target), step.target.count * element_, BP_HOST, 0};
+      op.kind = BP_RECV;
+      op.output = {target(step.target), step.target.count * element_, BP_HOST, 0};
     }
-    Flight& flight = flights_.emplace_back();
-    flight.step = &step;
-    message.result = &flight.result;
+    Message& message = messages_.emplace_back();
+    message.step = &step;
+    op.result = &message.result;
     bp_error err;
     bp_error_init(&err);
-    const int32_t status = agent_.api().submit(agent_.self(), &message, &flight.work, &err);
+    const int32_t status = agent_.api().submit(agent_.self(), &op, &message.work, &err);
     if (status != BP_OK) raise(status, err, step);
   }
 
-  void finish(Flight& flight) {
-    if (flight.work != nullptr) wait_for(flight);
-    const Step& step = *flight.step;
+  void finish(Message& message) {
+    if (message.work != nullptr) wait_for(message);
+    const Step& step = *message.step;
     const uint64_t expected = step.target.count * element_;
-    if (step.kind == Step::Kind::kRecv && flight.result.bytes != expected) {
+    if (step.kind == Step::Kind::kRecv && message.result.bytes != expected) {
       throw Error(BP_INVALID,
                   fmt::format("rank {} sent {} bytes where this rank expected {}: the ranks disagree about the count, "
                               "the dtype or the operation",
-                              step.peer, flight.result.bytes, expected),
+                              step.peer, message.result.bytes, expected),
                   step.peer);
     }
   }
 
-  void wait_for(Flight& flight) {
+  void wait_for(Message& message) {
     bp_error err;
     bp_error_init(&err);
     const bp_process_group_api& api = agent_.api();
-    const int32_t status = agent_.wait(flight.work, deadline_, &err);
+    const int32_t status = agent_.wait(message.work, deadline_, &err);
     if (status == BP_AGAIN) {
-      const bool send = flight.step->kind == Step::Kind::kSend;
+      const bool send = message.step->kind == Step::Kind::kSend;
       throw Error(BP_TIMEOUT,
-                  fmt::format("timed out {} rank {}", send ? "sending to" : "waiting for", flight.step->peer),
-                  flight.step->peer);
+                  fmt::format("timed out {} rank {}", send ? "sending to" : "waiting for", message.step->peer),
+                  message.step->peer);
     }
-    api.work_release(agent_.self(), flight.work);
-    flight.work = nullptr;
-    if (status != BP_OK) raise(status, err, *flight.step);
+    api.work_release(agent_.self(), message.work);
+    message.work = nullptr;
+    if (status != BP_OK) raise(status, err, *message.step);
   }
 
-  // Brings what is still in flight to its end, so that the buffers are free.
+  // Ends the messages that are still in flight. Afterwards the buffers are free.
   void drain() noexcept {
     const bp_process_group_api& api = agent_.api();
-    for (const Flight& flight : flights_) {
-      if (flight.work != nullptr) api.work_cancel(agent_.self(), flight.work);
+    for (const Message& message : messages_) {
+      if (message.work != nullptr) api.work_cancel(agent_.self(), message.work);
     }
-    for (const Flight& flight : flights_) {
-      if (flight.work == nullptr) continue;
-      if (api.work_wait(agent_.self(), flight.work, base::grace::kCancel, nullptr) == BP_AGAIN) {
+    for (const Message& message : messages_) {
+      if (message.work == nullptr) continue;
+      if (api.work_wait(agent_.self(), message.work, base::grace::kCancel, nullptr) == BP_AGAIN) {
         bp_error why;
         bp_error_init(&why);
-        bp_error_set(&why, BP_CANCELLED, 0, flight.step->peer,
+        bp_error_set(&why, BP_CANCELLED, 0, message.step->peer,
                      "a collective failed and its messages could not be cancelled");
         agent_.abort(why);
-        api.work_wait(agent_.self(), flight.work, BP_NO_TIMEOUT, nullptr);
+        api.work_wait(agent_.self(), message.work, BP_NO_TIMEOUT, nullptr);
       }
-      api.work_release(agent_.self(), flight.work);
+      api.work_release(agent_.self(), message.work);
     }
-    flights_.clear();
+    messages_.clear();
   }
 
-  // The rank at the other end is the best guess at who is to blame, unless the backend knows better.
+  // Unless the backend names another rank, the culprit is the rank at the other end.
   [[noreturn]] static void raise(int32_t status, const bp_error& err, const Step& step) {
     const char* what = step.kind == Step::Kind::kSend ? "sending to" : "receiving from";
     throw Error(status, fmt::format("{} rank {}: {}", what, step.peer, err.text),
@@ -250,32 +250,32 @@ class Exchange {
   std::byte* const scratch_;
   const uint64_t tag_;
   const Deadline deadline_;
-  std::deque<Flight> flights_;  // of the round, then those of the next one; results must not move
+  std::deque<Message> messages_;  // of this round, then of the next one; results must not move
 };
 
-Problem problem_of(const ValidOp& valid, int32_t rank, int32_t world_size) {
-  const bp_op& op = valid.op;
+Problem problem_of(const Operation& operation, int32_t rank, int32_t world_size) {
+  const bp_op& op = operation.op;
   Problem problem;
   problem.kind = op.kind;
   problem.rank = rank;
   problem.world_size = world_size;
   problem.root = op.root;
-  problem.count = valid.per_rank;
+  problem.count = operation.per_rank;
   problem.element_size = op.kind == BP_BARRIER ? 1 : dtype_size(op.dtype);
   problem.in_counts = op.in_counts;
   problem.in_displs = op.in_displs;
   problem.out_counts = op.out_counts;
   problem.out_displs = op.out_displs;
-  problem.own_count = valid.count;
+  problem.own_count = operation.count;
   return problem;
 }
 
 }  // namespace
 
-void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t world_size, uint64_t seq,
-                    Deadline deadline) {
-  const bp_op& op = valid.op;
-  const Problem problem = problem_of(valid, rank, world_size);
+void run_collective(const Operation& operation, int32_t rank, int32_t world_size, uint64_t seq, Deadline deadline) {
+  Agent& agent = *operation.agent;
+  const bp_op& op = operation.op;
+  const Problem problem = problem_of(operation, rank, world_size);
   std::unique_ptr<Workspace> workspace = agent.borrow_workspace();
   const Schedule& schedule = workspace->planner().schedule(problem);
   const bool scaled = reduces(op.kind) && op.reduce_op == BP_PREMUL_SUM;
@@ -287,16 +287,16 @@ void run_collective(Agent& agent, const ValidOp& valid, int32_t rank, int32_t wo
     input = scratch;
   }
   try {
-    Exchange exchange(agent, op, world_size, input, scratch + scaled_bytes, tag_of(seq, schedule.algorithm, op.kind),
-                      deadline);
-    exchange.run(schedule);
+    ScheduleRun run(agent, op, world_size, input, scratch + scaled_bytes, tag_of(seq, schedule.algorithm, op.kind),
+                    deadline);
+    run.perform(schedule);
   } catch (...) {
-    if (agent.wedged()) static_cast<void>(workspace.release());  // the backend may still use it
+    if (agent.hung()) static_cast<void>(workspace.release());  // the backend may still use it
     throw;
   }
   agent.return_workspace(std::move(workspace));
   if (reduces(op.kind) && op.reduce_op == BP_AVG && world_size == 1) {
-    divide(op.dtype, op.output.data, 1, op.output.count);  // nothing was reduced, but every NaN is the quiet one
+    divide(op.dtype, op.output.data, 1, op.output.count);  // nothing was reduced; makes every NaN the quiet one
   }
 }
 

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A request for a collective that the core performs on the group's own thread.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "backplane/base/grace.hpp"
+#include "backplane/base/owned_op.hpp"
+#include "group/request.hpp"
+
+namespace backplane::core {
+
+class TaskRequest final : public Request {
+ public:
+  TaskRequest(std::shared_ptr<Operations> operations, Operation operation, std::function<void()> unpack);
+  void cancel() override;
+  Deadline watchdog_deadline() const override { return deadline_.later(base::grace::kOverdueTask); }
+  // Performs it. Called once, by the group's thread.
+  void perform();
+
+ private:
+  void advance(Deadline deadline) override;
+  void request_notice() override {}
+
+  base::OwnedOp owned_;  // operation_.op points into it
+  std::mutex done_mutex_;
+  std::condition_variable done_changed_;
+  bool done_ = false;
+};
+
+}  // namespace backplane::core
