@@ -4,7 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include "group/recorder.hpp"
-#include "group/validate.hpp"
+#include "group/operation.hpp"
 
 namespace backplane::core {
 namespace {
@@ -37,13 +37,13 @@ BENCHMARK(record_operation);
 void validate_operation(benchmark::State& state) {
   const bp_op op = all_reduce();
   for (auto _ : state) {
-    ValidOp valid;
-    validate(op, 0, 2, &valid);
-    benchmark::DoNotOptimize(valid.count);
+    Operation operation;
+    validate(op, 0, 2, &operation);
+    benchmark::DoNotOptimize(operation.count);
   }
-  ValidOp valid;
-  validate(op, 0, 2, &valid);
-  if (valid.count != 1) state.SkipWithError("the operation was not completed");
+  Operation operation;
+  validate(op, 0, 2, &operation);
+  if (operation.count != 1) state.SkipWithError("the operation was not completed");
 }
 BENCHMARK(validate_operation);
 
