@@ -242,7 +242,7 @@ TEST_F(WrongUseTest, CountsTypesAndOverlap) {
   const auto all = [](const std::string& text, const std::vector<std::string>& words) { expect_words(text, words); };
   all(complaint([&](ProcessGroup& g) { g.all_reduce(four, five); }), {"all_reduce", "5 elements", "expected 4"});
   all(complaint([&](ProcessGroup& g) { g.all_reduce(four, doubles); }), {"different dtypes"});
-  all(complaint([&](ProcessGroup& g) { g.all_reduce(four, ReduceOp::kBitOr); }), {"bor does not go with f32"});
+  all(complaint([&](ProcessGroup& g) { g.all_reduce(four, ReduceOp::kBitOr); }), {"bor is not defined for f32"});
   all(complaint([&](ProcessGroup& g) { g.broadcast(four, 1); }), {"root 1 is not a rank"});
   all(complaint([&](ProcessGroup& g) { g.send(four, -1); }), {"peer -1"});
   all(complaint([&](ProcessGroup& g) { g.all_gather(four, five); }), {"all_gather", "5 elements, expected 4"});
