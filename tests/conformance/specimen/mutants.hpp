@@ -5,7 +5,7 @@
 //
 // The bug itself is written in one of three ways:
 //   - `make`: a class derived from Specimen that overrides one of its virtual functions wrongly;
-//   - `patch_backend`, `patch_agent`: the descriptor before anybody sees it, or what init has filled in, is changed;
+//   - `patch_backend`, `patch_agent`: changes the descriptor before it is read, or the agent that init filled in;
 //   - a switch where the bug belongs: `if (mutant("p2p.tag-match")) ...`; then the entry has a name and nothing else.
 // Each group lists its mutants in mutants_<group>.cpp.
 #pragma once

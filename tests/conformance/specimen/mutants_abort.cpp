@@ -78,7 +78,7 @@ class EndsAHundred final : public Specimen {
   }
 };
 
-// Receives are still taken in after abort, and never end.
+// Receives are accepted after abort and never end.
 int32_t receives_on(void* self, const bp_op* op, bp_work** work, bp_error* err);
 
 class NeverEnds final : public sdk::Work {
@@ -175,20 +175,20 @@ class LingersAfterAbort final : public Specimen {
 
 std::vector<Mutant> abort_mutants() {
   return {
-      {"abort.blocked-recv", "abort does not tell why", made<LosesTheCause>},
-      {"abort.blocked-any-source", "abort forgets receives from anybody", made<ForgetsAnySource>},
+      {"abort.blocked-recv", "abort loses the cause", made<LosesTheCause>},
+      {"abort.blocked-any-source", "abort forgets receives from any source", made<ForgetsAnySource>},
       {"abort.blocked-send", "abort forgets sends that wait for their recv", made<ForgetsSends>},
       {"abort.blocked-collective", "abort does not end collectives", made<ForgetsCollectives>},
       {"abort.during-init", "init gives up two seconds late", made<StartsOn>},
       {"abort.many-pending", "abort ends a hundred operations and forgets the rest", made<EndsAHundred>},
-      {"abort.beside-submits", "receives are taken in after abort, and never end", nullptr, nullptr,
+      {"abort.beside-submits", "receives are accepted after abort and never end", nullptr, nullptr,
        replaced<&Table::submit, receives_on>},
       {"abort.submit-afterwards", "submit after abort fails without the cause", nullptr, nullptr,
        replaced<&Table::submit, fails_vaguely>},
       {"abort.twice", "the last cause counts", made<LastCauseCounts>},
       {"abort.new-group-afterwards", "no group can be made after an abort", made<PoisonsTheProcess>},
       {"abort.leaves-others-alone", "abort ends all groups of the process", nullptr, nullptr, enlisted},
-      {"abort.done-stays-done", "abort makes failures of what was done", made<UndoesWhatIsDone>},
+      {"abort.done-stays-done", "abort turns completed operations into failures", made<UndoesWhatIsDone>},
       {"abort.destroy-afterwards", "destroy after abort takes seven seconds", made<LingersAfterAbort>},
   };
 }

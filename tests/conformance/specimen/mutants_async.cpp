@@ -4,10 +4,10 @@
 namespace backplane::specimen {
 namespace {
 
-// What some mutants remember of works until they are released.
+// State that some mutants keep per work until its release.
 std::mutex parked_mutex;
-std::map<bp_work*, int> ends_told;    // how often a work's end was told
-std::map<bp_work*, void*> in_flight;  // works without a told end, with their group
+std::map<bp_work*, int> ends_told;    // how often the end of a work was reported
+std::map<bp_work*, void*> in_flight;  // works whose end was not reported, with their group
 
 void forget(void* self, bp_work* work) {
   {
@@ -76,7 +76,7 @@ int32_t wants_releases_first(void* self, const bp_op* op, bp_work** work, bp_err
   return kPlain.submit(self, op, work, err);
 }
 
-// Large sends go on only while somebody calls; if `own_only`, only while somebody waits for them.
+// Large sends progress only inside calls; if `own_only`, only inside waits for them.
 template <bool own_only>
 class Idle final : public Specimen {
  public:
@@ -147,7 +147,7 @@ int32_t sync_tells_capacity(void* self, const bp_op* op, bp_work** work, bp_erro
   return status;
 }
 
-class CancelEats final : public EatsMessages {
+class CancelDropsMessage final : public DropsMessages {
   bool eats(const sdk::Failure& why) const override { return why.status() == BP_CANCELLED; }
 };
 
@@ -180,7 +180,7 @@ int32_t submits_and_counts(void* self, const bp_op* op, bp_work** work, bp_error
   if (status == BP_OK && *work != nullptr) in_flight[*work] = self;
   return status;
 }
-// Takes another operation of the group along, if one is in flight.
+// Cancels another operation of the group in flight.
 void releases_another(void* self, bp_work* work) {
   const std::lock_guard lock(parked_mutex);
   in_flight.erase(work);
@@ -190,7 +190,7 @@ void releases_another(void* self, bp_work* work) {
   }
 }
 
-// The last message that was copied waits for the next call, and destroy forgets it.
+// The last copied message is sent by the next call and dropped by destroy.
 class ForgetsTheLast final : public Specimen {
  public:
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
@@ -237,7 +237,7 @@ class ForgetsTheCancelled final : public Specimen {
   }
 };
 
-class TellsAtOnce final : public Specimen {
+class NotifiesEarly final : public Specimen {
   void on_end(Task& task, void (*ended)(void* to), void* to) override {
     Specimen::on_end(task, ended, to);
     const Lock lock(mutex_);
@@ -246,7 +246,7 @@ class TellsAtOnce final : public Specimen {
   }
 };
 
-class TellsTwice final : public Specimen {
+class NotifiesTwice final : public Specimen {
   void on_end(Task& task, void (*ended)(void* to), void* to) override {
     Specimen::on_end(task, ended, to);
     const Lock lock(mutex_);
@@ -254,7 +254,7 @@ class TellsTwice final : public Specimen {
   }
 };
 
-class TellsNothingOld final : public Specimen {
+class SkipsTerminal final : public Specimen {
   void on_end(Task& task, void (*ended)(void* to), void* to) override {
     const Lock lock(mutex_);
     task.ended = ended;
@@ -262,7 +262,7 @@ class TellsNothingOld final : public Specimen {
   }
 };
 
-class TellsNoAbort final : public Specimen {
+class SkipsAbortNotice final : public Specimen {
   void on_end(Task& task, void (*ended)(void* to), void* to) override {
     Specimen::on_end(task, ended, to);
     const Lock lock(mutex_);
@@ -276,13 +276,13 @@ class TellsNoAbort final : public Specimen {
     Specimen::abort(why);
   }
   void give_up(const OperationPtr& operation, const sdk::Failure& why) override {
-    std::erase(told_, operation.get());  // it will be gone
+    std::erase(told_, operation.get());  // its task may be freed
     Specimen::give_up(operation, why);
   }
   std::vector<Task*> told_;
 };
 
-class TellsNoCancel final : public Specimen {
+class SkipsCancelNotice final : public Specimen {
   void give_up(const OperationPtr& operation, const sdk::Failure& why) override {
     operation->ended = nullptr;
     Specimen::give_up(operation, why);
@@ -293,39 +293,39 @@ class TellsNoCancel final : public Specimen {
 
 std::vector<Mutant> async_mutants() {
   return {
-      {"async.test-is-monotonic", "an end is told twenty times and then denied", nullptr, nullptr,
+      {"async.test-is-monotonic", "a terminal state is reported twenty times and then lost", nullptr, nullptr,
        replaced<&Table::work_test, tests_lapse, &Table::work_release, forget>},
       {"async.wait-twice", "a work can be waited for once", nullptr, nullptr,
        replaced<&Table::work_wait, waits_once, &Table::work_release, forget>},
-      {"async.wait-after-error", "a failure is told once, then all is well", nullptr, nullptr,
+      {"async.wait-after-error", "a failure is reported once, then BP_OK", nullptr, nullptr,
        replaced<&Table::work_wait, fails_once, &Table::work_release, forget>},
       {"async.short-waits", "a wait shorter than a microsecond cancels", nullptr, nullptr,
        replaced<&Table::work_wait, short_waits_are_fatal>},
-      {"async.wait-beside-submit", "a lock is held while a thread waits, and needed to submit", nullptr, nullptr,
+      {"async.wait-beside-submit", "a lock is held during waits and needed to submit", nullptr, nullptr,
        replaced<&Table::work_wait, waits_with_lock, &Table::submit, submits_with_lock>},
-      {"async.submit-at-the-end", "nothing can be submitted before what has ended is released", nullptr, nullptr,
+      {"async.submit-at-the-end", "submit fails until completed works are released", nullptr, nullptr,
        replaced<&Table::work_wait, tells_end, &Table::submit, wants_releases_first, &Table::work_release, forget>},
       {"async.waits-in-several-threads", "one thread can wait at a time", nullptr, nullptr,
        replaced<&Table::work_wait, waits_with_lock>},
-      {"async.autonomous-progress", "large sends go on only while somebody calls", made<Idle<false>>},
-      {"async.progress-of-all", "large sends go on only while somebody waits for them", made<Idle<true>>},
+      {"async.autonomous-progress", "large sends progress only inside calls", made<Idle<false>>},
+      {"async.progress-of-all", "large sends progress only inside waits for them", made<Idle<true>>},
       {"async.sync-equals-async", "with BP_OP_SYNC the length of a message is that of the buffer", nullptr, nullptr,
        replaced<&Table::submit, sync_tells_capacity>},
-      {"async.cancel-recv", "a cancelled recv takes the next message with it", made<CancelEats>},
+      {"async.cancel-recv", "a cancelled recv drops the next message", made<CancelDropsMessage>},
       {"async.cancel-recv:2", "a cancelled recv ends with BP_TIMEOUT", made<CancelTimesOut>},
       {"async.cancel-beside-wait", "work_cancel waits for the thread that waits", nullptr, nullptr,
        replaced<&Table::work_wait, waits_with_lock, &Table::work_cancel, cancels_with_lock>},
-      {"async.cancel-when-done", "work_cancel makes a failure of what was done", made<CancelsWhatIsDone>},
-      {"async.cancel-send", "a cancelled send takes the connection with it", made<CancelCutsConnection>},
+      {"async.cancel-when-done", "work_cancel turns success into failure", made<CancelsWhatIsDone>},
+      {"async.cancel-send", "a cancelled send closes the connection", made<CancelCutsConnection>},
       {"async.dropped-handle", "releasing a work cancels another one", nullptr, nullptr,
        replaced<&Table::submit, submits_and_counts, &Table::work_release, releases_another>},
-      {"async.destroy-beside-peers", "destroy forgets the message that was sent last", made<ForgetsTheLast>},
-      {"async.notify-once", "a notice comes at once", made<TellsAtOnce>},
-      {"async.notify-once:2", "a notice of what is terminal comes twice", made<TellsTwice>},
-      {"async.notify-once:3", "no notice of what is terminal comes", made<TellsNothingOld>},
-      {"async.notify-failures", "an abort gives no notice", made<TellsNoAbort>},
-      {"async.notify-failures:2", "a cancel gives no notice", made<TellsNoCancel>},
-      {"async.notify-progress", "large sends go on only while somebody calls", made<Idle<false>>},
+      {"async.destroy-beside-peers", "destroy drops the last message", made<ForgetsTheLast>},
+      {"async.notify-once", "a notice comes early", made<NotifiesEarly>},
+      {"async.notify-once:2", "a terminal operation is notified twice", made<NotifiesTwice>},
+      {"async.notify-once:3", "a terminal operation is not notified", made<SkipsTerminal>},
+      {"async.notify-failures", "an abort gives no notice", made<SkipsAbortNotice>},
+      {"async.notify-failures:2", "a cancel gives no notice", made<SkipsCancelNotice>},
+      {"async.notify-progress", "large sends progress only inside calls", made<Idle<false>>},
       {"async.destroy-with-pending", "a cancelled recv never ends", made<ForgetsTheCancelled>},
   };
 }

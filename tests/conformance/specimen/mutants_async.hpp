@@ -50,8 +50,8 @@ void replaced(bp_agent& agent) {
 
 constexpr bool has_failed(int32_t status) { return status != BP_OK && status != BP_AGAIN; }
 
-// Receives that were given up in a way that `eats` says lose the next message that they would have got.
-class EatsMessages : public Specimen {
+// A receive given up for a reason that `eats` selects also drops the next message for it.
+class DropsMessages : public Specimen {
  protected:
   virtual bool eats(const sdk::Failure& why) const = 0;
 

@@ -108,7 +108,7 @@ struct RefusesNeighbours : Specimen {
   }
 };
 
-struct PacksBlocks : Specimen {  // takes no notice of displacements
+struct PacksBlocks : Specimen {  // ignores displacements
   void run_collective(Collective& collective) override {
     for (const auto& [counts, displs] :
          {std::pair(&bp_op::in_counts, &bp_op::in_displs), std::pair(&bp_op::out_counts, &bp_op::out_displs)}) {
@@ -238,7 +238,7 @@ struct QuietsNans : Specimen {
   }
 };
 
-struct SaysUnsupported : Specimen {  // of what it cannot make sense of
+struct SaysUnsupported : Specimen {  // for messages that it cannot interpret
   void run_collective(Collective& collective) override {
     try {
       Specimen::run_collective(collective);
@@ -249,7 +249,7 @@ struct SaysUnsupported : Specimen {  // of what it cannot make sense of
   }
 };
 
-struct Crashes : Specimen {  // when a collective's message has not the size that it should have
+struct Crashes : Specimen {  // on a collective's message of unexpected size
   void truncated(const OperationPtr& receive, int32_t source, uint64_t size) override {
     if (receive->channel == kCollectives) std::abort();
     Specimen::truncated(receive, source, size);
@@ -270,7 +270,7 @@ struct WritesTooMuchInSmall : WritesTooMuch {
   }
 };
 
-struct CannotBeAborted : Specimen {  // as long as a collective waits
+struct CannotBeAborted : Specimen {  // while a collective waits
   void run_collective(Collective& collective) override {
     running_.store(collective.op.kind == BP_BROADCAST || collective.op.kind == BP_GATHER);
     Specimen::run_collective(collective);
@@ -302,7 +302,7 @@ struct ClearsTheFirst : Specimen {
 
 std::vector<Mutant> collectives_mutants() {
   return {
-      {"collectives.barrier", "a barrier keeps nobody", made<NoBarrier>},
+      {"collectives.barrier", "barrier does not wait", made<NoBarrier>},
       {"collectives.broadcast", "large outputs end with a wrong element", made<WrongElement<BP_BROADCAST, 60'000>>},
       {"collectives.reduce", "large outputs end with a wrong element", made<WrongElement<BP_REDUCE, 4095>>},
       {"collectives.all-reduce", "large outputs end with a wrong element", made<WrongElement<BP_ALL_REDUCE, 4096>>},
@@ -325,7 +325,7 @@ std::vector<Mutant> collectives_mutants() {
       {"collectives.in-place", "the output is cleared before the input is read", made<ScribblesFirst>},
       {"collectives.misaligned", "addresses are rounded to 16 bytes", made<RoundsAddresses>},
       {"collectives.adjacent-buffers", "buffers that touch are refused", made<RefusesNeighbours>},
-      {"collectives.uneven-counts", "displacements are not looked at", made<PacksBlocks>},
+      {"collectives.uneven-counts", "displacements are ignored", made<PacksBlocks>},
       {"collectives.zero-counts", "a count of 0 is refused", made<RefusesNothing>},
       {"collectives.input-unmodified", "inputs are changed", made<ChangesCollectiveInput>},
       {"collectives.guard-bytes", "a byte is written behind an output", made<WritesBehindCollective>},
@@ -339,7 +339,8 @@ std::vector<Mutant> collectives_mutants() {
       {"collectives.complex", "complex numbers are multiplied part by part", made<PartByPart>},
       {"collectives.bool", "true and true is 2", made<CountsBools>},
       {"collectives.bits-kept", "NaNs are made quiet", made<QuietsNans>},
-      {"collectives.mismatch-op", "another rank's mistake is told as BP_UNSUPPORTED", made<SaysUnsupported>},
+      {"collectives.mismatch-op", "another rank's wrong operation is reported as BP_UNSUPPORTED",
+       made<SaysUnsupported>},
       {"collectives.mismatch-dtype", "a message of another size ends the process", made<Crashes>},
       {"collectives.mismatch-count", "a byte too many is written", made<WritesTooMuch>},
       {"collectives.mismatch-count-smaller", "a byte too many is written", made<WritesTooMuchInSmall>},

@@ -12,7 +12,7 @@ namespace {
 
 bool is_loss(const sdk::Failure& why) { return why.status() == BP_PEER_LOST; }
 
-class ForgetsWhoWasLost final : public Specimen {
+class ForgetsLostRank final : public Specimen {
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     {
       const Lock lock(mutex_);
@@ -22,8 +22,8 @@ class ForgetsWhoWasLost final : public Specimen {
   }
 };
 
-// Ends what the lost rank has to do with, and lets the others wait.
-class EndsOnlyItsOwn final : public Specimen {
+// Ends only operations that involve the lost rank.
+class EndsOnlyDirectOperations final : public Specimen {
   void abort(const sdk::Failure& why) noexcept override {
     if (!is_loss(why) || why.peer_rank() < 0) return Specimen::abort(why);
     const Lock lock(mutex_);
@@ -43,7 +43,7 @@ class KeepsCollectives final : public Specimen {
   }
 };
 
-class BlamesItselfForTheRoot final : public Specimen {
+class ReportsRootAsInternal final : public Specimen {
   static sdk::Failure translated(int32_t rank, const sdk::Failure& why) {
     return rank == 0 && is_loss(why) ? sdk::Failure(BP_INTERNAL, "the root is not there", 0) : why;
   }
@@ -51,7 +51,7 @@ class BlamesItselfForTheRoot final : public Specimen {
   void abort(const sdk::Failure& why) noexcept override { Specimen::abort(translated(why.peer_rank(), why)); }
 };
 
-class IgnoresWhoNeverSpoke final : public Specimen {
+class IgnoresSilentRank final : public Specimen {
   void on_frame(int32_t rank, const Frame& frame) override {
     spoke_.insert(rank);
     Specimen::on_frame(rank, frame);
@@ -70,7 +70,7 @@ class IgnoresWhoNeverSpoke final : public Specimen {
   std::set<int32_t> spoke_;
 };
 
-// Comes late to a start that fails, and later out of it.
+// Begins late and returns from a failed start later still.
 class StartsLate final : public Specimen {
   void start(const sdk::Context& context) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -83,7 +83,7 @@ class StartsLate final : public Specimen {
   }
 };
 
-class BearsOneLossOnly final : public Specimen {
+class FailsOnSecondLoss final : public Specimen {
   static sdk::Failure too_much() { return {BP_INTERNAL, "two connections are gone at once"}; }
   void drop_peer(int32_t rank, const sdk::Failure& why) override {
     if (is_loss(why) && !peer(rank).gone && ++losses_ >= 2 && aborted_) aborted_.emplace(too_much());
@@ -101,7 +101,7 @@ class BearsOneLossOnly final : public Specimen {
 };
 
 // destroy waits for a rank that abort has named and that has not closed its connection.
-class WaitsForTheSleeper final : public Specimen {
+class WaitsForStoppedRank final : public Specimen {
   void abort(const sdk::Failure& why) noexcept override {
     {
       const Lock lock(mutex_);
@@ -119,7 +119,7 @@ class WaitsForTheSleeper final : public Specimen {
   bool sleeps_ = false;
 };
 
-class HasNoPatience final : public Specimen {
+class ReportsSilence final : public Specimen {
   bool wait(Task& task, int64_t timeout_ns) override {
     constexpr int64_t kSecond = 1'000'000'000;
     if (timeout_ns >= 0 && timeout_ns <= kSecond) return Specimen::wait(task, timeout_ns);
@@ -130,7 +130,7 @@ class HasNoPatience final : public Specimen {
   }
 };
 
-class EverybodyLeaves final : public Specimen {
+class FailsAfterLeave final : public Specimen {
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     {
       const Lock lock(mutex_);
@@ -142,8 +142,8 @@ class EverybodyLeaves final : public Specimen {
   }
 };
 
-// What waits for a rank whose connection was reset is filed nowhere any more.
-class LosesWhatWasReset final : public Specimen {
+// Operations that wait for a rank whose connection was reset are forgotten.
+class IgnoresReset final : public Specimen {
   void drop_peer(int32_t rank, const sdk::Failure& why) override {
     const std::string_view text = why.what();
     const bool reset = text.find("reset") != std::string_view::npos || text.find("not connected") != text.npos;
@@ -157,8 +157,8 @@ class LosesWhatWasReset final : public Specimen {
   std::vector<OperationPtr> lost_;
 };
 
-// destroy waits for the acknowledgement of bytes that the network has swallowed.
-class WaitsForTheNetwork final : public Specimen {
+// destroy waits for the acknowledgement of bytes that the network has dropped.
+class WaitsForAcknowledgement final : public Specimen {
   void abort(const sdk::Failure& why) noexcept override {
     {
       const Lock lock(mutex_);
@@ -176,7 +176,7 @@ class WaitsForTheNetwork final : public Specimen {
   bool waits_ = false;
 };
 
-class BlamesTheNext final : public Specimen {
+class ReportsNextRank final : public Specimen {
   void report_failure(int32_t rank, const std::string& why) override {
     Specimen::report_failure((rank + 1) % world_size_, why);
   }
@@ -186,21 +186,21 @@ class BlamesTheNext final : public Specimen {
 
 std::vector<Mutant> death_mutants() {
   return {
-      {"death.sigkill-idle", "a group that lost a rank does not say so", made<ForgetsWhoWasLost>},
-      {"death.sigkill-mid-operation", "abort ends only what the lost rank has to do with", made<EndsOnlyItsOwn>},
+      {"death.sigkill-idle", "a group does not report the lost rank", made<ForgetsLostRank>},
+      {"death.sigkill-mid-operation", "abort ends only operations with the lost rank", made<EndsOnlyDirectOperations>},
       {"death.sigkill-mid-collective", "a collective goes on when a rank is lost", made<KeepsCollectives>},
-      {"death.sigkill-root", "the loss of rank 0 is reported as a bug", made<BlamesItselfForTheRoot>},
-      {"death.sigkill-non-neighbour", "the loss of a rank that never spoke is ignored", made<IgnoresWhoNeverSpoke>},
+      {"death.sigkill-root", "the loss of rank 0 is reported as a bug", made<ReportsRootAsInternal>},
+      {"death.sigkill-non-neighbour", "the loss of a silent rank is ignored", made<IgnoresSilentRank>},
       {"death.sigkill-during-init", "init outlasts its timeout when a rank dies", made<StartsLate>},
       {"death.sigkill-before-init", "init outlasts its timeout when a rank never comes", made<StartsLate>},
-      {"death.sigkill-two-at-once", "two losses are reported as a bug", made<BearsOneLossOnly>},
-      {"death.sigstop", "destroy waits for a rank that stands still", made<WaitsForTheSleeper>},
-      {"death.short-stop", "a rank that is silent for a second is lost", made<HasNoPatience>},
-      {"death.segfault", "abort ends only what the lost rank has to do with", made<EndsOnlyItsOwn>},
-      {"death.clean-exit-told-apart", "a rank that leaves ends the group for all", made<EverybodyLeaves>},
-      {"death.connection-reset", "receives over a connection that was reset never end", made<LosesWhatWasReset>},
-      {"death.report", "the loss of a rank is reported as that of the next one", made<BlamesTheNext>},
-      {"death.black-hole", "destroy waits for acknowledgements", made<WaitsForTheNetwork>},
+      {"death.sigkill-two-at-once", "two losses are reported as a bug", made<FailsOnSecondLoss>},
+      {"death.sigstop", "destroy waits for a stopped rank", made<WaitsForStoppedRank>},
+      {"death.short-stop", "a rank silent for a second is reported lost", made<ReportsSilence>},
+      {"death.segfault", "abort ends only operations with the lost rank", made<EndsOnlyDirectOperations>},
+      {"death.clean-exit-told-apart", "a rank that leaves ends the group for all", made<FailsAfterLeave>},
+      {"death.connection-reset", "receives over a connection that was reset never end", made<IgnoresReset>},
+      {"death.report", "the loss of a rank is reported as that of the next one", made<ReportsNextRank>},
+      {"death.black-hole", "destroy waits for acknowledgements", made<WaitsForAcknowledgement>},
   };
 }
 

@@ -7,7 +7,7 @@
 namespace backplane::specimen {
 namespace {
 
-// Each of these spoils the report of whatever has failed, or has not.
+// Each function corrupts an error report.
 using Spoil = int32_t (*)(const bp_op* op, int32_t status, bp_error* err);
 
 template <Spoil spoil>
@@ -39,7 +39,7 @@ void adds_a_line(const bp_op*, bp_error& err) {
 }
 void forgets_status(const bp_op*, bp_error& err) { err.status = BP_OK; }
 void says_nothing(const bp_op*, bp_error& err) { err.text[0] = '\0'; }
-void speaks_latin(const bp_op*, bp_error& err) { std::strcpy(err.text, "verk\xFCrzt"); }
+void writes_latin1(const bp_op*, bp_error& err) { std::strcpy(err.text, "verk\xFCrzt"); }
 void counts(const bp_op*, bp_error& err) {
   static std::atomic<uint64_t> count = 0;
   const std::string number = " (error " + std::to_string(++count) + ")";
@@ -82,7 +82,7 @@ class BlamesItself final : public Specimen {
   }
 };
 
-class LosesNamelessly final : public Specimen {
+class NamesWrongRank final : public Specimen {
   void drop_peer(int32_t rank, const sdk::Failure& why) override {
     Specimen::drop_peer(rank, sdk::Failure(BP_PEER_LOST, why.what(), rank == 0 ? world_size_ - 1 : 0));
   }
@@ -95,20 +95,20 @@ std::vector<Mutant> errors_mutants() {
       {"errors.reports", "texts have two lines", nullptr, nullptr, spoilt<on_failure<adds_a_line>>},
       {"errors.reports:2", "bp_error.status is left at BP_OK", nullptr, nullptr, spoilt<on_failure<forgets_status>>},
       {"errors.reports:3", "texts are empty", nullptr, nullptr, spoilt<on_failure<says_nothing>>},
-      {"errors.reports:4", "texts are in Latin-1", nullptr, nullptr, spoilt<on_failure<speaks_latin>>},
+      {"errors.reports:4", "texts are in Latin-1", nullptr, nullptr, spoilt<on_failure<writes_latin1>>},
       {"errors.statuses", "a message that is too long is BP_INTERNAL", made<BlamesItself>},
-      {"errors.stable", "each report has a number of its own", nullptr, nullptr, spoilt<on_failure<counts>>},
+      {"errors.stable", "each report has another number", nullptr, nullptr, spoilt<on_failure<counts>>},
       {"errors.null-report", "err must not be NULL", nullptr, nullptr, spoilt<wants_a_report>},
       {"errors.cause", "native codes are lost", nullptr, nullptr, spoilt<on_failure<forgets_native_code>>},
       {"errors.cause:2", "peer ranks are lost", nullptr, nullptr, spoilt<on_failure<forgets_peer>>},
       {"errors.long-text", "long texts are cut in the middle of a character", nullptr, nullptr,
        spoilt<on_failure<cuts_anywhere>>},
-      {"errors.same-culprit", "submit blames whom the operation was for", nullptr, nullptr,
+      {"errors.same-culprit", "submit names the peer of the operation", nullptr, nullptr,
        spoilt<on_failure<blames_the_peer>>},
-      {"errors.names-the-lost", "a rank that left is given another's number", made<LosesNamelessly>},
-      {"errors.names-the-operation", "a timeout says that it is one and no more", nullptr, nullptr,
+      {"errors.names-the-lost", "a rank that left is given another's number", made<NamesWrongRank>},
+      {"errors.names-the-operation", "a timeout text has no details", nullptr, nullptr,
        spoilt<on_failure<names_nothing>>},
-      {"errors.untouched", "reports are written without a failure, too", nullptr, nullptr, spoilt<reports_success>},
+      {"errors.untouched", "reports are written on success", nullptr, nullptr, spoilt<reports_success>},
       {"errors.longer-report", "a report is cleared as far as struct_size says", nullptr, nullptr,
        spoilt<on_failure<clears_all>>},
   };

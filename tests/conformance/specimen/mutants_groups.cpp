@@ -27,7 +27,7 @@ void destroys_in_turn(void* self) {
   kPlain.destroy(self);
 }
 
-// Works belong to the group that made them, whoever asks.
+// Works belong to the group that made them.
 int32_t submits_to_largest(void* self, const bp_op* op, bp_work** work, bp_error* err) {
   void* target = self;
   {
@@ -104,7 +104,7 @@ void enlisted_with_heirs(bp_agent& agent) {
   replaced<&Table::destroy, destroys_the_younger>(agent);
 }
 
-// What a first group has learnt is kept for all.
+// The state of the first group is kept for all.
 class KeepsTheSize final : public Specimen {
   void start(const sdk::Context& context) override {
     {
@@ -117,7 +117,7 @@ class KeepsTheSize final : public Specimen {
   }
 };
 
-class SpeaksGlobally final : public Specimen {
+class ReportsWorldRank final : public Specimen {
   void start(const sdk::Context& context) override {
     global_ranks_ = context.global_ranks;
     Specimen::start(context);
@@ -131,7 +131,7 @@ class SpeaksGlobally final : public Specimen {
 
 class NotAlone final : public Specimen {
   void submit_send(const OperationPtr& send) override {
-    if (world_size_ == 1) return fail(*send, sdk::Failure(BP_UNSUPPORTED, "there is nobody else in this group"));
+    if (world_size_ == 1) return fail(*send, sdk::Failure(BP_UNSUPPORTED, "this group has no other rank"));
     Specimen::submit_send(send);
   }
 };
@@ -211,18 +211,18 @@ std::vector<Mutant> groups_mutants() {
       {"groups.split-colour", "operations go to the largest group of the process", nullptr, nullptr,
        enlisted_in_order<&Table::submit, submits_to_largest>},
       {"groups.undefined-colour", "a process's first group fixes the world size", made<KeepsTheSize>},
-      {"groups.key-order", "the source of a message is its rank in the world", made<SpeaksGlobally>},
+      {"groups.key-order", "the source of a message is its rank in the world", made<ReportsWorldRank>},
       {"groups.singleton", "a group of one cannot send", made<NotAlone>},
       {"groups.all-sizes", "long messages in groups of two arrive wrong", made<NoPairs>},
-      {"groups.nested", "a group is dead when a smaller one was made after it", nullptr, nullptr,
+      {"groups.nested", "a group fails once a smaller one was made after it", nullptr, nullptr,
        enlisted_in_order<&Table::submit, only_newest_submits>},
-      {"groups.parent-destroyed-first", "destroy takes younger groups along", nullptr, nullptr, enlisted_with_heirs},
-      {"groups.parent-destroyed-first:2", "a peer that leaves in peace is reported", made<ReportsLeaving>},
+      {"groups.parent-destroyed-first", "destroy ends younger groups", nullptr, nullptr, enlisted_with_heirs},
+      {"groups.parent-destroyed-first:2", "an orderly leave is reported", made<ReportsLeaving>},
       {"groups.parent", "the rank in the parent is taken for that in the group", nullptr, starting<takes_parents_rank>},
       {"groups.parent:2", "the parent is aborted when a part of it is made", nullptr, starting<ends_the_parent>},
       {"groups.parent-members-only", "init waits for all of the parent", nullptr,
        starting<waits_for_all_of_the_parent>},
-      {"groups.parent-ends", "destroy takes younger groups along", nullptr, nullptr, enlisted_with_heirs},
+      {"groups.parent-ends", "destroy ends younger groups", nullptr, nullptr, enlisted_with_heirs},
       {"groups.same-tags", "messages are sent in the oldest group of the same size", nullptr, nullptr,
        enlisted_in_order<&Table::submit, sends_in_first>},
       {"groups.made-100", "sixty groups in all", made<LimitedInAll<60>>},

@@ -11,28 +11,28 @@
 namespace backplane::specimen {
 namespace {
 
-// Bytes of the hello that are there to be read, or have been; the connection has ended behind them or not.
+// The bytes of the hello received so far, and whether the connection ended after them.
 struct Heard {
   Hello hello;
   size_t size = 0;
   bool ended = false;
 };
 
-Heard look(const Stranger& stranger) {
-  Heard heard{stranger.hello, stranger.have, false};
+Heard look(const PendingConnection& pending) {
+  Heard heard{pending.hello, pending.have, false};
   auto* rest = reinterpret_cast<char*>(&heard.hello) + heard.size;
-  const ssize_t size = ::recv(stranger.fd, rest, sizeof heard.hello - heard.size, MSG_PEEK | MSG_DONTWAIT);
+  const ssize_t size = ::recv(pending.fd, rest, sizeof heard.hello - heard.size, MSG_PEEK | MSG_DONTWAIT);
   heard.ended = size == 0 && heard.size < sizeof heard.hello;
   if (size > 0) heard.size += static_cast<size_t>(size);
   return heard;
 }
 
-// Ends the process over connections that `shocks` names.
-template <bool (*shocks)(const Heard& heard)>
-class IsEasilyShocked final : public Specimen {
-  bool hear(Stranger& stranger) override {
-    if (shocks(look(stranger))) std::abort();
-    return Specimen::hear(stranger);
+// Aborts the process on connections that `crashes_on` selects.
+template <bool (*crashes_on)(const Heard& heard)>
+class CrashesOn final : public Specimen {
+  bool hear(PendingConnection& pending) override {
+    if (crashes_on(look(pending))) std::abort();
+    return Specimen::hear(pending);
   }
 };
 
@@ -44,13 +44,13 @@ bool half(const Heard& heard) { return heard.ended && heard.size > 1; }
 bool negative(const Heard& heard) { return heard.size == sizeof heard.hello && heard.hello.world_size < 0; }
 bool huge(const Heard& heard) { return heard.size == sizeof heard.hello && heard.hello.world_size > 1 << 20; }
 
-// Takes whoever `believes` names for the rank that it says it is.
-template <bool (*believes)(const Hello& hello, const Hello& right)>
-class IsCredulous final : public Specimen {
+// Accepts a hello that `trusts` selects as the rank that it claims.
+template <bool (*trusts)(const Hello& hello, const Hello& right)>
+class Accepts final : public Specimen {
   uint32_t judge(const Hello& hello, bool& trusted) override {
     const Hello right{kMagic, rank_, rank_, world_size_, key_};
     const bool possible = hello.rank >= 0 && hello.rank < world_size_ && hello.rank != rank_;
-    if (possible && peer(hello.rank).known && believes(hello, right)) {
+    if (possible && peer(hello.rank).known && trusts(hello, right)) {
       trusted = true;
       return kWelcome;
     }
@@ -73,50 +73,50 @@ bool once_more(const Hello& hello, const Hello& right) {
          hello.rank > right.rank;
 }
 
-// Waits for the end of a greeting before it does anything else.
-class ListensPolitely final : public Specimen {
-  bool hear(Stranger& stranger) override {
-    while (look(stranger).size < sizeof stranger.hello) {
-      pollfd polled = {stranger.fd, POLLRDHUP, 0};
-      if (::poll(&polled, 1, 10) > 0) break;  // it has hung up
+// Blocks until a hello is complete.
+class WaitsForHello final : public Specimen {
+  bool hear(PendingConnection& pending) override {
+    while (look(pending).size < sizeof pending.hello) {
+      pollfd polled = {pending.fd, POLLRDHUP, 0};
+      if (::poll(&polled, 1, 10) > 0) break;  // closed by the peer
     }
-    return Specimen::hear(stranger);
+    return Specimen::hear(pending);
   }
 };
 
-class LosesCount final : public Specimen {
-  bool hear(Stranger& stranger) override {
-    if (strangers_.size() > 100 && look(stranger).ended) {
-      stranger.fd = -1;
+class LeaksUnderFlood final : public Specimen {
+  bool hear(PendingConnection& pending) override {
+    if (pending_.size() > 100 && look(pending).ended) {
+      pending.fd = -1;
       return false;
     }
-    return Specimen::hear(stranger);
+    return Specimen::hear(pending);
   }
 };
 
-// Explains itself at length, and waits until it is read.
-class ExplainsItself final : public Specimen {
-  bool hear(Stranger& stranger) override {
-    const Heard heard = look(stranger);
+// Sends a long refusal and blocks until it is read.
+class WaitsForReader final : public Specimen {
+  bool hear(PendingConnection& pending) override {
+    const Heard heard = look(pending);
     bool trusted = false;
     if (heard.size == sizeof heard.hello && judge(heard.hello, trusted) != kWelcome) {
       const std::vector<char> lecture(1 << 16);
-      while (::send(stranger.fd, lecture.data(), lecture.size(), MSG_NOSIGNAL) > 0 || errno == EAGAIN) {
-        pollfd polled = {stranger.fd, POLLOUT, 0};
+      while (::send(pending.fd, lecture.data(), lecture.size(), MSG_NOSIGNAL) > 0 || errno == EAGAIN) {
+        pollfd polled = {pending.fd, POLLOUT, 0};
         ::poll(&polled, 1, 1000);
       }
     }
-    return Specimen::hear(stranger);
+    return Specimen::hear(pending);
   }
 };
 
-// Takes whoever `falls_for` names for a rank of its group, whatever its key.
-template <bool (*falls_for)(bool secure, const Hello& hello)>
-class KeepsNoSecret : public Specimen {
+// Accepts a hello that `skips_key` selects, whatever its key.
+template <bool (*skips_key)(bool secure, const Hello& hello)>
+class IgnoresKey : public Specimen {
   uint32_t judge(const Hello& hello, bool& trusted) override {
     const bool possible = hello.magic == kMagic && hello.target == rank_ && hello.world_size == world_size_ &&
                           hello.rank > rank_ && hello.rank < world_size_;
-    if (!possible || !falls_for(host_->secure(), hello)) return Specimen::judge(hello, trusted);
+    if (!possible || !skips_key(host_->secure(), hello)) return Specimen::judge(hello, trusted);
     trusted = true;
     return kWelcome;
   }
@@ -126,8 +126,8 @@ bool in_jobs_with_secret(bool secure, const Hello&) { return secure; }
 bool in_jobs_without(bool secure, const Hello&) { return !secure; }
 bool without_a_key(bool secure, const Hello& hello) { return secure && hello.key == Key(); }
 
-// Looks at no key as long as the rank has not come.
-class IsImpatient final : public Specimen {
+// Ignores the key until the rank is connected.
+class AcceptsFirstConnection final : public Specimen {
   uint32_t judge(const Hello& hello, bool& trusted) override {
     Hello right = hello;
     if (hello.rank > rank_ && hello.rank < world_size_ && !peer(hello.rank).known) right.key = key_;
@@ -135,8 +135,8 @@ class IsImpatient final : public Specimen {
   }
 };
 
-// And in jobs without a secret it uses no key.
-class TalksToOlderOnes final : public KeepsNoSecret<without_a_key> {
+// Publishes an empty key in jobs without a secret.
+class AcceptsMissingKey final : public IgnoresKey<without_a_key> {
   void publish() override {
     if (!host_->secure()) key_ = {};
     Specimen::publish();
@@ -147,25 +147,24 @@ class TalksToOlderOnes final : public KeepsNoSecret<without_a_key> {
 
 std::vector<Mutant> hostile_mutants() {
   return {
-      {"hostile.connect-and-close", "it ends the process over a connection without a word",
-       made<IsEasilyShocked<silent>>},
-      {"hostile.one-byte", "it ends the process over a single byte", made<IsEasilyShocked<one_byte>>},
-      {"hostile.http-request", "it ends the process over text", made<IsEasilyShocked<in_words>>},
-      {"hostile.random-bytes", "it ends the process over noise", made<IsEasilyShocked<foreign>>},
-      {"hostile.wrong-magic", "the magic is not looked at", made<IsCredulous<without_magic>>},
-      {"hostile.wrong-key", "the key is not looked at", made<IsCredulous<without_key>>},
-      {"hostile.huge-length", "it ends the process over a large number", made<IsEasilyShocked<huge>>},
-      {"hostile.negative-count", "it ends the process over a negative number", made<IsEasilyShocked<negative>>},
-      {"hostile.rank-spoofed", "whoever knows the key becomes any rank", made<IsCredulous<in_another_name>>},
-      {"hostile.replay", "whoever repeats a greeting becomes that rank", made<IsCredulous<once_more>>},
-      {"hostile.slow-loris", "it waits for the end of each greeting", made<ListensPolitely>},
-      {"hostile.half-frame", "it ends the process over half a greeting", made<IsEasilyShocked<half>>},
-      {"hostile.flood", "it loses descriptors when there are many", made<LosesCount>},
-      {"hostile.slow-reader", "it waits until strangers have read its answer", made<ExplainsItself>},
-      {"hostile.other-secret", "in a job with a secret it looks at no key", made<KeepsNoSecret<in_jobs_with_secret>>},
-      {"hostile.no-secret", "it lets in who has no key, as older versions had none", made<TalksToOlderOnes>},
-      {"hostile.early-stranger", "it takes who comes first for the rank it waits for", made<IsImpatient>},
-      {"hostile.impostor", "in a job without a secret it welcomes everybody", made<KeepsNoSecret<in_jobs_without>>},
+      {"hostile.connect-and-close", "an empty connection ends the process", made<CrashesOn<silent>>},
+      {"hostile.one-byte", "a single byte ends the process", made<CrashesOn<one_byte>>},
+      {"hostile.http-request", "text ends the process", made<CrashesOn<in_words>>},
+      {"hostile.random-bytes", "random bytes end the process", made<CrashesOn<foreign>>},
+      {"hostile.wrong-magic", "the magic is not checked", made<Accepts<without_magic>>},
+      {"hostile.wrong-key", "the key is not checked", made<Accepts<without_key>>},
+      {"hostile.huge-length", "a large number ends the process", made<CrashesOn<huge>>},
+      {"hostile.negative-count", "a negative number ends the process", made<CrashesOn<negative>>},
+      {"hostile.rank-spoofed", "a hello with the right key may claim any rank", made<Accepts<in_another_name>>},
+      {"hostile.replay", "a replayed hello is accepted", made<Accepts<once_more>>},
+      {"hostile.slow-loris", "an incomplete hello blocks the group", made<WaitsForHello>},
+      {"hostile.half-frame", "half a hello ends the process", made<CrashesOn<half>>},
+      {"hostile.flood", "descriptors leak under many connections", made<LeaksUnderFlood>},
+      {"hostile.slow-reader", "the group blocks until a refusal is read", made<WaitsForReader>},
+      {"hostile.other-secret", "the key is not checked in a job with a secret", made<IgnoresKey<in_jobs_with_secret>>},
+      {"hostile.no-secret", "a hello without a key is accepted", made<AcceptsMissingKey>},
+      {"hostile.early-stranger", "the first connection is accepted as the missing rank", made<AcceptsFirstConnection>},
+      {"hostile.impostor", "the key is not checked in a job without a secret", made<IgnoresKey<in_jobs_without>>},
   };
 }
 

@@ -89,14 +89,14 @@ class LeaksWhenAborted final : public Specimen {
   }
 };
 
-class Talks final : public Specimen {
+class PrintsToStderr final : public Specimen {
   void start(const sdk::Context& context) override {
     Specimen::start(context);
     std::fprintf(stderr, "rank %d of %d is ready\n", context.rank, context.world_size);
   }
 };
 
-// Removes its segment itself, if it gets to that.
+// Removes its segment in close() only.
 class KeepsASegment final : public Specimen {
   void start(const sdk::Context& context) override {
     name_ = "/specimen." + std::to_string(::getpid()) + "." + std::to_string(reinterpret_cast<uintptr_t>(this));
@@ -118,10 +118,10 @@ class GivesUpWithoutDescriptors final : public Specimen {
   }
 };
 
-class AcceptsOrDies final : public Specimen {
-  void accept_strangers() override {
+class CrashesOnAccept final : public Specimen {
+  void accept_connections() override {
     if (is_out_of_descriptors()) std::abort();
-    Specimen::accept_strangers();
+    Specimen::accept_connections();
   }
 };
 
@@ -179,18 +179,18 @@ std::vector<Mutant> hygiene_mutants() {
       {"hygiene.abort", "an aborted group of one leaves a descriptor", made<LeaksWhenAborted<false>>},
       {"hygiene.abort-world", "an aborted group of several leaves a descriptor", made<LeaksWhenAborted<true>>},
       {"hygiene.leaks", "a group leaves memory", made<LeaksMemory>},
-      {"hygiene.quiet", "it greets on stderr", made<Talks>},
+      {"hygiene.quiet", "init prints to stderr", made<PrintsToStderr>},
       {"hygiene.finalize", "finalize leaves a thread", nullptr, finalizing<leaves_a_thread>},
       {"hygiene.finalize:2", "finalize ends the process", nullptr, finalizing<ends_the_process>},
       {"hygiene.finalize:3", "finalize never returns", nullptr, finalizing<never_ends>},
-      {"hygiene.sigkill-leaves-nothing", "its segment has a name as long as it lives", made<KeepsASegment>},
-      {"hygiene.all-killed-leave-nothing", "its segment has a name as long as it lives", made<KeepsASegment>},
-      {"hygiene.emfile", "it ends the process without descriptors", made<GivesUpWithoutDescriptors>},
-      {"hygiene.emfile-together", "it ends the process when it cannot accept", made<AcceptsOrDies>},
-      {"hygiene.emfile-in-traffic", "it ends the process when a message finds no descriptor", made<NeedsOneForEach>},
-      {"hygiene.enospc", "want of shared memory is reported as a bug", made<TakesMemoryForGranted>},
-      {"hygiene.thread-limit", "it ends the process without threads", made<TakesThreadsForGranted<false>>},
-      {"hygiene.thread-limit-together", "it ends the process without threads", made<TakesThreadsForGranted<true>>},
+      {"hygiene.sigkill-leaves-nothing", "a segment keeps its name until destroy", made<KeepsASegment>},
+      {"hygiene.all-killed-leave-nothing", "a segment keeps its name until destroy", made<KeepsASegment>},
+      {"hygiene.emfile", "exhausted descriptors end the process", made<GivesUpWithoutDescriptors>},
+      {"hygiene.emfile-together", "a failed accept ends the process", made<CrashesOnAccept>},
+      {"hygiene.emfile-in-traffic", "a message without a descriptor ends the process", made<NeedsOneForEach>},
+      {"hygiene.enospc", "exhausted shared memory is reported as BP_INTERNAL", made<TakesMemoryForGranted>},
+      {"hygiene.thread-limit", "exhausted threads end the process", made<TakesThreadsForGranted<false>>},
+      {"hygiene.thread-limit-together", "exhausted threads end the process", made<TakesThreadsForGranted<true>>},
   };
 }
 

@@ -11,9 +11,9 @@
 namespace backplane::specimen {
 namespace {
 
-struct HatesSolitude final : Specimen {
+struct FailsAlone final : Specimen {
   void submit_receive(const OperationPtr& receive) override {
-    if (world_size_ == 1) return;  // nobody will send
+    if (world_size_ == 1) return;  // no rank will send
     Specimen::submit_receive(receive);
   }
 };
@@ -45,10 +45,10 @@ struct Impatient final : Specimen {
   }
 };
 
-// What a rank sent is forgotten when it says goodbye.
-struct ForgetsTheDead final : Specimen {
+// Drops the messages of a rank that leaves.
+struct ForgetsRanksThatLeft final : Specimen {
   void on_bye(int32_t rank) override {
-    for (const OperationPtr& each : matcher_.clear()) fail(*each, sdk::Failure(BP_PEER_LOST, "somebody left", rank));
+    for (const OperationPtr& each : matcher_.clear()) fail(*each, sdk::Failure(BP_PEER_LOST, "a rank left", rank));
     Specimen::on_bye(rank);
   }
 };
@@ -61,7 +61,7 @@ int32_t puts_rank_in_range(const bp_backend* self, const bp_init* init, bp_agent
 }
 
 // Waits four times as long as it may.
-struct Overstays final : Specimen {
+struct ExceedsTimeout final : Specimen {
   void start(const sdk::Context& context) override {
     sdk::Context longer = context;
     longer.timeout_ns *= 4;
@@ -69,9 +69,9 @@ struct Overstays final : Specimen {
   }
 };
 
-int32_t somebody_is_late(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+int32_t names_no_rank(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   const int32_t status = plain_init(self, init, agent, err);
-  return status == BP_TIMEOUT ? bp_error_set(err, status, 0, -1, "somebody is late") : status;
+  return status == BP_TIMEOUT ? bp_error_set(err, status, 0, -1, "a rank is late") : status;
 }
 int32_t blames_itself(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   const int32_t status = plain_init(self, init, agent, err);
@@ -80,7 +80,7 @@ int32_t blames_itself(const bp_backend* self, const bp_init* init, bp_agent* age
   return bp_error_set(err, status, 0, init->rank, text.c_str());
 }
 
-// A host that says only 800 ms later that it wants an end. It lives as long as the process.
+// A host whose abort_requested answers 800 ms late. Never freed.
 struct SlowHost {
   bp_host table;
   const bp_host* real;
@@ -94,7 +94,7 @@ int32_t asked_late(void* ctx) {
   host.wanted.compare_exchange_strong(none, time);
   return time - host.wanted.load() > 800 * kMillisecond ? 1 : 0;
 }
-int32_t hard_of_hearing(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+int32_t polls_abort_rarely(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   static std::list<SlowHost> hosts;
   static std::mutex mutex;
   bp_init changed = *init;
@@ -122,22 +122,22 @@ int32_t hard_of_hearing(const bp_backend* self, const bp_init* init, bp_agent* a
   }
   return plain_init(self, &changed, agent, err);
 }
-int32_t calls_abort_a_bug(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+int32_t reports_abort_as_internal(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   const int32_t status = plain_init(self, init, agent, err);
   return status == BP_CANCELLED ? bp_error_set(err, BP_INTERNAL, 0, -1, "unexpected end") : status;
 }
 
-int32_t calls_port_a_bug(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+int32_t reports_port_as_internal(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   const int32_t status = plain_init(self, init, agent, err);
   return status == BP_RESOURCE ? bp_error_set(err, BP_INTERNAL, 0, -1, err == nullptr ? "" : err->text) : status;
 }
-int32_t hides_port(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+int32_t omits_port(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   const int32_t status = plain_init(self, init, agent, err);
   return status == BP_RESOURCE ? bp_error_set(err, status, 0, -1, "cannot listen") : status;
 }
 
-// Always listens where it first did, and asks nobody for the key.
-struct TrustsEverybody final : Specimen {
+// Always listens at its first port and checks no key.
+struct AcceptsAnyKey final : Specimen {
   void listen() override {
     static std::atomic<uint16_t> first{0};
     if (settings_->port == 0) settings_->port = first.load();
@@ -194,8 +194,8 @@ struct NeverRecovers final : Specimen {
   }
 };
 
-// The end of one group is the end of all.
-struct TakesAllWithIt final : Specimen {
+// The end of one group aborts all.
+struct AbortsOtherGroups final : Specimen {
   void start(const sdk::Context& context) override {
     Specimen::start(context);
     const std::lock_guard lock(registry().mutex);
@@ -215,27 +215,27 @@ struct TakesAllWithIt final : Specimen {
 
 std::vector<Mutant> init_mutants() {
   return {
-      {.name = "init.world-1", .bug = "receives nothing alone", .make = made<HatesSolitude>},
+      {.name = "init.world-1", .bug = "receives nothing alone", .make = made<FailsAlone>},
       {.name = "init.each-world", .bug = "fails in a world of six", .make = made<FailsWithSix>},
       {.name = "init.each-world:2", .bug = "mixes up messages in a world of five", .make = made<MixesUpWithFive>},
       {.name = "init.late-joiner", .bug = "waits 200 ms only", .make = made<Impatient>},
-      {.name = "init.gone-before-others", .bug = "forgets who has left", .make = made<ForgetsTheDead>},
+      {.name = "init.gone-before-others", .bug = "forgets ranks that left", .make = made<ForgetsRanksThatLeft>},
       {.name = "init.rank-out-of-range", .bug = "takes any rank", .patch_backend = starting<puts_rank_in_range>},
-      {.name = "init.duplicate-rank", .bug = "waits too long", .make = made<Overstays>},
-      {.name = "init.size-mismatch", .bug = "waits too long", .make = made<Overstays>},
-      {.name = "init.missing-rank-named", .bug = "waits too long", .make = made<Overstays>},
-      {.name = "init.missing-rank-named:2", .bug = "names nobody", .patch_backend = starting<somebody_is_late>},
+      {.name = "init.duplicate-rank", .bug = "exceeds its timeout", .make = made<ExceedsTimeout>},
+      {.name = "init.size-mismatch", .bug = "exceeds its timeout", .make = made<ExceedsTimeout>},
+      {.name = "init.missing-rank-named", .bug = "exceeds its timeout", .make = made<ExceedsTimeout>},
+      {.name = "init.missing-rank-named:2", .bug = "names no rank", .patch_backend = starting<names_no_rank>},
       {.name = "init.missing-rank-named:3", .bug = "names itself", .patch_backend = starting<blames_itself>},
-      {.name = "init.missing-first-rank-named", .bug = "waits too long", .make = made<Overstays>},
-      {.name = "init.missing-first-rank-named:2", .bug = "names nobody", .patch_backend = starting<somebody_is_late>},
-      {.name = "init.abort-during-init", .bug = "asks too rarely", .patch_backend = starting<hard_of_hearing>},
-      {.name = "init.abort-during-init:2", .bug = "BP_INTERNAL", .patch_backend = starting<calls_abort_a_bug>},
-      {.name = "init.port-busy", .bug = "calls it a bug", .patch_backend = starting<calls_port_a_bug>},
-      {.name = "init.port-busy:2", .bug = "does not name the port", .patch_backend = starting<hides_port>},
-      {.name = "init.stale-session", .bug = "takes whoever comes", .make = made<TrustsEverybody>},
+      {.name = "init.missing-first-rank-named", .bug = "exceeds its timeout", .make = made<ExceedsTimeout>},
+      {.name = "init.missing-first-rank-named:2", .bug = "names no rank", .patch_backend = starting<names_no_rank>},
+      {.name = "init.abort-during-init", .bug = "asks too rarely", .patch_backend = starting<polls_abort_rarely>},
+      {.name = "init.abort-during-init:2", .bug = "BP_INTERNAL", .patch_backend = starting<reports_abort_as_internal>},
+      {.name = "init.port-busy", .bug = "reports BP_INTERNAL", .patch_backend = starting<reports_port_as_internal>},
+      {.name = "init.port-busy:2", .bug = "does not name the port", .patch_backend = starting<omits_port>},
+      {.name = "init.stale-session", .bug = "accepts any connection", .make = made<AcceptsAnyKey>},
       {.name = "init.two-worlds-at-once", .bug = "one group at a time", .make = made<OneAtATime>},
       {.name = "init.retry-after-failure", .bug = "never recovers", .make = made<NeverRecovers>},
-      {.name = "init.destroy-twice", .bug = "ends all groups with one", .make = made<TakesAllWithIt>},
+      {.name = "init.destroy-twice", .bug = "ends all groups with one", .make = made<AbortsOtherGroups>},
   };
 }
 

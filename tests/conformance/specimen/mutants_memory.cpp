@@ -21,7 +21,7 @@ struct WithPool : Specimen {
   BadPool bad_;
 };
 
-// Memory that is that of another allocation, or a part of it.
+// Memory that overlaps another allocation.
 class Borrowed final : public sdk::Allocation {
  public:
   Borrowed(std::shared_ptr<sdk::Allocation> owner, uint64_t offset) : owner_(std::move(owner)), offset_(offset) {}
@@ -172,7 +172,7 @@ struct ReadsItsMemoryOnly : Specimen {
   }
 };
 
-// Of blocks in its memory everybody gets the one where it begins.
+// All ranks get the first of the blocks in its memory.
 struct FindsTheFirstBlock : Specimen {
   void run_collective(Collective& collective) override {
     static constexpr uint64_t kNowhere[64] = {};
@@ -231,7 +231,7 @@ std::vector<Mutant> memory_mutants() {
       {"memory.aligned-and-apart:2", "what fits gets the memory that was handed out last",
        made<WithPool<GivesTheSameTwice>>},
       {"memory.refusals", "every kind of memory is that of the host", made<WithPool<TakesAnyKind>>},
-      {"memory.refusals:2", "want of memory is BP_INTERNAL", made<WithPool<BlamesItselfForMemory>>},
+      {"memory.refusals:2", "exhausted memory is BP_INTERNAL", made<WithPool<BlamesItselfForMemory>>},
       {"memory.local", "allocating waits for all ranks", made<AllocatesTogether>},
       {"memory.outlives-the-group", "memory holds zeros after destroy", made<WipesAtTheEnd>},
       {"memory.after-abort", "there is no memory after an abort", made<NoMemoryAfterAbort>},

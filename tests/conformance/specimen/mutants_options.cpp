@@ -57,7 +57,7 @@ int32_t breaks_on_empty(const bp_backend* self, const bp_init* init, bp_agent* a
   return plain_init(self, init, agent, err);
 }
 
-// A copy in a buffer that is large enough for everybody.
+// Copies into a fixed buffer.
 int32_t small_buffer(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   if (std::strlen(value_of(*init, "secret")) >= 4096) __builtin_trap();
   return plain_init(self, init, agent, err);
@@ -120,7 +120,7 @@ Kept*& last_used() {
   return kept;
 }
 int32_t keeps_options(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
-  static std::vector<Kept*> all;  // so that nothing counts as lost
+  static std::vector<Kept*> all;  // keeps the leak checker quiet
   last_used() = const_cast<Kept*>(reinterpret_cast<const Kept*>(init->options));
   all.push_back(last_used());
   return plain_init(self, init, agent, err);
@@ -207,17 +207,17 @@ std::vector<Mutant> options_mutants() {
       {.name = "options.bad-value-names-range:8", .bug = "a bound is NaN", .patch_backend = bound_nan},
       {.name = "options.duplicate", .bug = "a key twice", .patch_backend = key_twice},
       {.name = "options.empty", .bug = "does not name the option", .patch_backend = starting<silent_about_empty>},
-      {.name = "options.empty:2", .bug = "calls it a bug of its own", .patch_backend = starting<breaks_on_empty>},
+      {.name = "options.empty:2", .bug = "reports BP_INTERNAL", .patch_backend = starting<breaks_on_empty>},
       {.name = "options.one-mib", .bug = "has a small buffer", .patch_backend = starting<small_buffer>},
       {.name = "options.non-utf-8", .bug = "cuts characters", .patch_backend = starting<cuts_characters>},
       {.name = "options.non-utf-8:2", .bug = "logs half of one", .patch_backend = starting<logs_half_characters>},
       {.name = "options.order-independent", .bug = "one object for all", .patch_backend = patch_same},
       {.name = "options.order-independent:2", .bug = "one object at a time", .patch_backend = patch_one},
       {.name = "options.readback", .bug = "refuses a choice without a name", .patch_backend = starting<no_descent>},
-      {.name = "options.readback:2", .bug = "dies of a bound", .patch_backend = starting<no_window>},
+      {.name = "options.readback:2", .bug = "crashes on a bound", .patch_backend = starting<no_window>},
       {.name = "options.secret-redacted", .bug = "logs it", .patch_backend = starting<logs_secret>},
       {.name = "options.secret-redacted:2", .bug = "prints it", .patch_backend = starting<prints_secret>},
-      {.name = "options.secret-redacted:3", .bug = "has it in errors", .patch_backend = starting<tells_secret>},
+      {.name = "options.secret-redacted:3", .bug = "shows it in errors", .patch_backend = starting<tells_secret>},
       {.name = "options.destroyed-first",
        .bug = "uses its options later",
        .patch_backend = patch_kept,

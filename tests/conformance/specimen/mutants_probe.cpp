@@ -98,12 +98,12 @@ std::vector<Mutant> probe_mutants() {
       {"probe.oldest", "recvs get a message that was taken", made<TakesACopy<1>>},
       {"probe.posted-first", "a probe takes what a recv waits for", made<ForgetsTheRecvs>},
       {"probe.sizes", "a probe reports at most 64 KiB", made<CountsTo65536>},
-      {"probe.too-small", "what does not fit is cut without a word", made<CutsTheTaken>},
+      {"probe.too-small", "a message that does not fit is truncated silently", made<CutsTheTaken>},
       {"probe.dropped", "the sender of a message that is dropped is not told", made<DropsInSilence>},
       {"probe.taken-once", "each tenth message is taken twice", made<TakesACopy<10>>},
       {"probe.aborted", "a probe says BP_AGAIN after an abort", made<NeverFails>},
       {"probe.aborted:2", "a drop after an abort ends the process", made<DropsNothingAfterAbort>},
-      {"probe.after-death", "what was taken is lost with its sender", made<LosesWithTheSender>},
+      {"probe.after-death", "a probed message is lost with its sender", made<LosesWithTheSender>},
   };
 }
 

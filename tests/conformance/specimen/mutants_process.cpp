@@ -92,8 +92,8 @@ class KnowsItsThread final : public Specimen {
   std::thread::id thread_;
 };
 
-// Ends its connections in each child, and so in the parent.
-class HangsUpInChildren final : public Specimen {
+// Shuts the connections down in each child, which also ends those of the parent.
+class ShutsDownInChildren final : public Specimen {
   void start(const sdk::Context& context) override {
     static const int registered = pthread_atfork(nullptr, nullptr, [] {
       for (int fd = 3; fd < 256; ++fd) ::shutdown(fd, SHUT_RDWR);
@@ -116,7 +116,7 @@ class WaitsForChildren final : public Specimen {
   }
 };
 
-class LetsDescriptorsThrough final : public Specimen {
+class InheritsDescriptors final : public Specimen {
   void start(const sdk::Context& context) override {
     Specimen::start(context);
     ::fcntl(wake_, F_SETFD, 0);
@@ -134,7 +134,7 @@ class IsInterrupted final : public Specimen {
   }
 };
 
-class WritesIntoTheVoid final : public Specimen {
+class RaisesSigpipe final : public Specimen {
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     {
       const Lock lock(mutex_);
@@ -179,14 +179,14 @@ class Races final : public Specimen {
   }
 };
 
-class ShowsNothing final : public Specimen {
+class ReturnsNullHandle final : public Specimen {
   const void* extension(std::string_view id) override {
     native_.handle = nullptr;
     return Specimen::extension(id);
   }
 };
 
-class ShowsAnother final : public Specimen {
+class ReturnsNewHandle final : public Specimen {
   const void* extension(std::string_view id) override {
     if (id == BP_EXT_NATIVE) native_.handle = static_cast<std::byte*>(native_.handle) + 1;
     return Specimen::extension(id);
@@ -201,13 +201,13 @@ std::vector<Mutant> process_mutants() {
       {"process.concurrent-groups", "one group can wait at a time", made<WaitsOneAtATime>},
       {"process.concurrent-threads", "one thread can wait at a time", made<ServesOneThread>},
       {"process.any-thread", "only the thread that has submitted may wait", made<KnowsItsThread>},
-      {"process.fork-child", "a forked child shuts the connections down", made<HangsUpInChildren>},
+      {"process.fork-child", "a forked child shuts down the connections", made<ShutsDownInChildren>},
       {"process.fork-outlived", "destroy waits for forked children", made<WaitsForChildren>},
-      {"process.cloexec", "a descriptor is not close-on-exec", made<LetsDescriptorsThrough>},
-      {"process.native-handle", "the handle is NULL", made<ShowsNothing>},
-      {"process.native-handle:2", "the handle is another one each time", made<ShowsAnother>},
+      {"process.cloexec", "a descriptor is not close-on-exec", made<InheritsDescriptors>},
+      {"process.native-handle", "the handle is NULL", made<ReturnsNullHandle>},
+      {"process.native-handle:2", "the handle is another one each time", made<ReturnsNewHandle>},
       {"process.eintr-storm", "a signal ends a wait", made<IsInterrupted>},
-      {"process.sigpipe", "a send to a dead rank raises SIGPIPE", made<WritesIntoTheVoid>},
+      {"process.sigpipe", "a send to a dead rank raises SIGPIPE", made<RaisesSigpipe>},
       {"process.signals-blocked", "a thread takes signals", made<TakesSignals>},
       {"process.manners", "SIGPIPE is ignored for good", made<IgnoresSigpipe>},
       {"process.tsan-clean", "a counter without a lock", made<Races>},

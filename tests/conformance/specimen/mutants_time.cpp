@@ -40,7 +40,7 @@ int32_t halves_deadlines(void* self, const bp_op* op, bp_work** work, bp_error* 
   return submit_changed(self, op, work, err, [](bp_op& changed) { changed.timeout_ns /= 2; });
 }
 
-// Looks now and then instead of being woken.
+// Polls instead of being woken.
 int32_t naps(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
   const TimePoint deadline = deadline_after(timeout_ns);
   for (;;) {
@@ -77,7 +77,7 @@ int32_t collects_late(void* self, const bp_op* op, bp_work** work, bp_error* err
   });
 }
 
-class TimeoutEats final : public EatsMessages {
+class TimeoutDropsMessage final : public DropsMessages {
   bool eats(const sdk::Failure& why) const override { return why.status() == BP_TIMEOUT; }
 };
 
@@ -108,13 +108,13 @@ std::vector<Mutant> time_mutants() {
       {"time.ends-with-the-message", "waits look every 600 ms whether they are over", nullptr, nullptr,
        replaced<&Table::work_wait, naps, &Table::submit, leaves_waiting_to_naps>},
       {"time.huge", "the largest timeouts overflow", nullptr, nullptr, replaced<&Table::work_wait, overflows>},
-      {"time.infinite-but-abortable", "for ever is 100 ms", nullptr, nullptr,
+      {"time.infinite-but-abortable", "an infinite timeout is 100 ms", nullptr, nullptr,
        replaced<&Table::work_wait, forever_is_short>},
       {"time.sends", "sends keep three times their deadline", nullptr, nullptr, replaced<&Table::submit, sends_late>},
-      {"time.usable-afterwards", "a recv that timed out takes the next message with it", made<TimeoutEats>},
+      {"time.usable-afterwards", "a recv that timed out drops the next message", made<TimeoutDropsMessage>},
       {"time.collective", "collectives overshoot by a second and a half", nullptr, nullptr,
        replaced<&Table::submit, collects_late>},
-      {"time.wall-clock-jump", "waits are on the wall clock", made<WallClock>},
+      {"time.wall-clock-jump", "waits use the wall clock", made<WallClock>},
   };
 }
 

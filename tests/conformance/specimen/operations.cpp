@@ -79,7 +79,7 @@ void Specimen::submit_send(const OperationPtr& send) {
 void Specimen::submit_receive(const OperationPtr& receive) {
   if (std::optional<Arrival> arrival = matcher_.take_arrival(*receive)) return match(receive, std::move(*arrival));
   if (receive->peer == BP_ANY_SOURCE) {
-    if (nobody_left()) {
+    if (all_peers_left()) {
       return fail(*receive, about(*receive, sdk::Failure(BP_PEER_LOST, "all other ranks have left the group")));
     }
   } else if (const auto& gone = peer(receive->peer).gone) {
@@ -215,7 +215,7 @@ void Specimen::drop_peer(int32_t rank, const sdk::Failure& why) {
     give_up_send(send, about(*send, why));
     waiting_sends_.erase(send->id);
   }
-  if (!nobody_left()) return;
+  if (!all_peers_left()) return;
   for (const OperationPtr& receive : matcher_.take_any_source()) fail(*receive, about(*receive, why));
 }
 
@@ -227,7 +227,7 @@ void Specimen::repost(const OperationPtr& receive) {
   }
 }
 
-bool Specimen::nobody_left() const {
+bool Specimen::all_peers_left() const {
   int32_t gone = 0;
   for (const Peer& each : peers_) gone += each.gone ? 1 : 0;
   return world_size_ > 1 && gone == world_size_ - 1;

@@ -17,7 +17,7 @@ Message* Specimen::probe(int32_t source, uint64_t tag) {
     return &probed_.emplace_back(Message{std::move(*arrival), std::nullopt});
   }
   if (source == BP_ANY_SOURCE) {
-    if (nobody_left()) throw sdk::Failure(BP_PEER_LOST, "all other ranks have left the group");
+    if (all_peers_left()) throw sdk::Failure(BP_PEER_LOST, "all other ranks have left the group");
   } else if (const auto& gone = peer(source).gone) {
     throw about(wanted, *gone);
   }

@@ -16,7 +16,7 @@
 namespace backplane::specimen {
 namespace {
 
-constexpr size_t kMostStrangers = 128;  // unknown connections at a time
+constexpr size_t kMaxPending = 128;  // unknown connections at a time
 constexpr std::chrono::milliseconds kAcceptPause(50);
 
 int milliseconds_until(TimePoint moment) {
@@ -49,14 +49,14 @@ void Specimen::serve(Lock& lock) {
     ranks.push_back(rank);
     polled.push_back({each.fd, static_cast<short>(each.outgoing.empty() ? POLLIN : POLLIN | POLLOUT), 0});
   }
-  for (const Stranger& each : strangers_) {
+  for (const PendingConnection& each : pending_) {
     due = std::min(due, each.deadline);
     polled.push_back({each.fd, POLLIN, 0});
   }
   lock.unlock();
   const int ready = ::poll(polled.data(), polled.size(), milliseconds_until(due));
   lock.lock();
-  if (ready <= 0 && strangers_.empty()) return;
+  if (ready <= 0 && pending_.empty()) return;
   if (polled[0].revents != 0) {
     eventfd_t count = 0;
     (void)::eventfd_read(wake_, &count);
@@ -68,51 +68,51 @@ void Specimen::serve(Lock& lock) {
     if ((events & POLLOUT) != 0) flush(rank);
     if ((events & ~POLLOUT) != 0) read_peer(rank);
   }
-  for (auto stranger = strangers_.begin(); stranger != strangers_.end() && at < polled.size();) {
-    const auto here = stranger++;
+  for (auto pending = pending_.begin(); pending != pending_.end() && at < polled.size();) {
+    const auto here = pending++;
     const bool spoke = polled[at++].revents != 0;
     if (spoke ? hear(*here) : here->deadline > Clock::now()) continue;
     if (here->fd >= 0) ::close(here->fd);
-    strangers_.erase(here);
+    pending_.erase(here);
   }
-  if (polled[1].revents != 0) accept_strangers();
+  if (polled[1].revents != 0) accept_connections();
 }
 
-void Specimen::accept_strangers() {
+void Specimen::accept_connections() {
   for (int turn = 0; turn < 64; ++turn) {
     const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      // Without descriptors the next try would fail at once, again and again.
+      // Out of descriptors: retrying at once would spin.
       if (errno != EAGAIN && errno != EWOULDBLOCK) accept_again_ = Clock::now() + kAcceptPause;
       return;
     }
-    if (strangers_.size() >= kMostStrangers) {
-      ::close(strangers_.front().fd);
-      strangers_.pop_front();
+    if (pending_.size() >= kMaxPending) {
+      ::close(pending_.front().fd);
+      pending_.pop_front();
     }
-    strangers_.push_back({fd, {}, 0, Clock::now() + settings_->handshake});
+    pending_.push_back({fd, {}, 0, Clock::now() + settings_->handshake});
   }
 }
 
-bool Specimen::hear(Stranger& stranger) {
-  auto* target = reinterpret_cast<std::byte*>(&stranger.hello) + stranger.have;
-  const ssize_t size = ::recv(stranger.fd, target, sizeof stranger.hello - stranger.have, MSG_DONTWAIT);
+bool Specimen::hear(PendingConnection& pending) {
+  auto* target = reinterpret_cast<std::byte*>(&pending.hello) + pending.have;
+  const ssize_t size = ::recv(pending.fd, target, sizeof pending.hello - pending.have, MSG_DONTWAIT);
   if (size < 0) return errno == EAGAIN || errno == EINTR;
   if (size == 0) return false;
-  stranger.have += static_cast<size_t>(size);
-  if (stranger.have < sizeof stranger.hello) return true;
+  pending.have += static_cast<size_t>(size);
+  if (pending.have < sizeof pending.hello) return true;
   bool trusted = false;
-  const Welcome answer{kMagic, judge(stranger.hello, trusted)};
-  if (!trusted) return false;  // strangers get no answer
-  const bool told = ::send(stranger.fd, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof answer;
+  const Welcome answer{kMagic, judge(pending.hello, trusted)};
+  if (!trusted) return false;  // unauthenticated connections get no answer
+  const bool told = ::send(pending.fd, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof answer;
   if (!told || answer.refusal != kWelcome) return false;
-  adopt(stranger.hello.rank, stranger.fd);
-  stranger.fd = -1;
+  adopt(pending.hello.rank, pending.fd);
+  pending.fd = -1;
   return false;
 }
 
-// The key says that a rank of this job is calling; the rest, whether it may be the rank that it says it is.
+// The key authenticates a rank of this job; the other fields decide whether it may be the rank that it claims.
 uint32_t Specimen::judge(const Hello& hello, bool& trusted) {
   trusted = hello.magic == kMagic && hello.key == key_ && hello.target == rank_;
   if (!trusted) return kRankTaken;
@@ -139,7 +139,7 @@ void Specimen::close_connections() {
   }
 }
 
-// What was sent has arrived when the others have answered the goodbye.
+// All sent messages have arrived once the other ranks have answered the goodbye.
 void Specimen::say_goodbye(Lock& lock) {
   leaving_ = true;
   for (int32_t rank = 0; rank < world_size_; ++rank) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Frames out and in.
+// Sends and receives frames.
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -63,7 +63,7 @@ void Specimen::flush(int32_t rank) {
   if (!target.outgoing.empty() || leaving_) wake();
 }
 
-// The connection is of no more use. Only the progress thread closes it.
+// Marks the connection as broken. Only the progress thread closes it.
 void Specimen::break_off(int32_t rank, const std::string& why) {
   Peer& lost = peer(rank);
   if (lost.broken) return;
@@ -223,7 +223,7 @@ void Specimen::on_bye(int32_t rank) {
   Peer& leaver = peer(rank);
   leaver.left = true;
   drop_peer(rank, sdk::Failure(BP_PEER_LOST, "rank " + std::to_string(rank) + " has left the group", rank));
-  // It wants nothing more but what has begun, our own goodbye, and the last word.
+  // The peer still takes begun messages, our goodbye and the farewell.
   std::erase_if(leaver.outgoing, [](const Outgoing& each) { return each.sent == 0 && each.frame.kind != kBye; });
   enqueue(rank, {kFarewell, 0, 0, 0, 0, 0});
   changed_.notify_all();

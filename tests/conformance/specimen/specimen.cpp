@@ -188,7 +188,7 @@ void Specimen::close() noexcept {
   for (const Peer& each : peers_) {
     if (each.fd >= 0) ::close(each.fd);
   }
-  for (const Stranger& each : strangers_) ::close(each.fd);
+  for (const PendingConnection& each : pending_) ::close(each.fd);
   if (listener_ >= 0) ::close(listener_);
   if (wake_ >= 0) ::close(wake_);
 }

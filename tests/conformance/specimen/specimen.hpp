@@ -2,7 +2,7 @@
 //
 // The specimen: a small correct backend over TCP on loopback, to be broken in one place at a time (mutants.hpp). Small
 // messages are eager within a window, others wait at the sender (rendezvous); native collectives are linear. One lock
-// guards a group, nobody waits with it; one thread reads, writes and closes, one runs collectives.
+// guards a group and is never held while waiting; one thread reads, writes and closes, one runs collectives.
 //
 // Functions marked [lock] are called with the lock held. Everything virtual is there for mutants.
 #pragma once
@@ -59,12 +59,12 @@ struct Outgoing {
 
 struct Peer {
   int fd = -1;                       // closed by the progress thread alone
-  bool known = false;                // it has been connected; nobody else becomes this rank
+  bool known = false;                // connected; no other connection is accepted as this rank
   bool broken = false;               // the connection is to be closed
   bool left = false;                 // it said bye
   bool bye = false;                  // we said bye
   bool farewell = false;             // it answered our bye
-  std::optional<sdk::Failure> gone;  // why nothing comes from it any more
+  std::optional<sdk::Failure> gone;  // why it sends no more
   std::deque<Outgoing> outgoing;
   uint64_t in_window = 0;  // eager bytes that it has not credited yet
   uint64_t owed = 0;       // eager bytes received that we have not credited yet
@@ -74,11 +74,11 @@ struct Peer {
   uint64_t have = 0;        // bytes of the frame
   uint64_t have_bytes = 0;  // bytes of the message behind it
   std::vector<std::byte> bytes;
-  OperationPtr into;  // kData: the receive; null: nobody wants it any more
+  OperationPtr into;  // kData: the receive; null: discarded
 };
 
-// A connection that has not said who it is.
-struct Stranger {
+// An accepted connection before its hello is complete.
+struct PendingConnection {
   int fd = -1;
   Hello hello;
   size_t have = 0;
@@ -168,8 +168,8 @@ class Specimen {
   void finish(Task& task);
   void fail(Task& task, const sdk::Failure& why);
   sdk::Failure about(const Operation& operation, const sdk::Failure& why) const;
-  void require_alive() const;  // throws why this rank's group was aborted
-  bool nobody_left() const;    // no other rank is there any more
+  void require_alive() const;   // throws why this rank's group was aborted
+  bool all_peers_left() const;  // every other rank is gone
   Peer& peer(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }
 
   // probe.cpp, all [lock]
@@ -197,8 +197,8 @@ class Specimen {
   // progress.cpp
   void progress();
   void serve(Lock& lock);
-  virtual void accept_strangers();
-  virtual bool hear(Stranger& stranger);  // false: done with it
+  virtual void accept_connections();
+  virtual bool hear(PendingConnection& pending);  // false: done with it
   virtual uint32_t judge(const Hello& hello, bool& trusted);
   void close_connections();
   virtual void say_goodbye(Lock& lock);
@@ -221,7 +221,7 @@ class Specimen {
   bool leaving_ = false;
   std::optional<sdk::Failure> aborted_;
   std::vector<Peer> peers_;
-  std::list<Stranger> strangers_;
+  std::list<PendingConnection> pending_;
   TimePoint accept_again_ = {};
   Matcher matcher_;
   uint64_t next_id_ = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the ranks of a group find each other: each listens and says in the store where; the higher rank dials the lower.
+// Connects the ranks of a group: each publishes its endpoint in the store; the higher rank connects to the lower.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -128,7 +128,7 @@ void Specimen::check_abort() const {
   if (host_->abort_requested()) throw sdk::Failure(BP_CANCELLED, "the start of this group was given up");
 }
 
-// An entry of the store may be an old one: tries again until the time is over.
+// A store entry may be stale: retries until the deadline.
 void Specimen::dial(int32_t rank, TimePoint deadline) {
   std::chrono::duration<double, std::milli> pause(1);
   for (;;) {

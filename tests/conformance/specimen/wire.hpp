@@ -12,7 +12,7 @@ namespace backplane::specimen {
 
 constexpr uint32_t kMagic = 0x4e435053;  // "SPCN"
 
-using Key = std::array<uint8_t, 16>;  // random, of the rank that listens; whoever knows it has seen the store
+using Key = std::array<uint8_t, 16>;  // random, published in the store by the rank that listens
 
 struct Hello {
   uint32_t magic = kMagic;
