@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A point on the monotonic clock until which something may take, or no limit.
+// A point on the monotonic clock, or no limit.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Deadline {
 
   Deadline later(int64_t ns) const { return infinite() ? *this : Deadline(at_ + std::chrono::nanoseconds(ns)); }
 
-  // What is left, at least 0; BP_NO_TIMEOUT if there is no limit.
+  // The remaining time, at least 0; BP_NO_TIMEOUT if there is no limit.
   int64_t left_ns() const {
     if (infinite()) return BP_NO_TIMEOUT;
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(at_ - Clock::now()).count();

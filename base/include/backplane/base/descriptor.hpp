@@ -8,7 +8,7 @@
 
 namespace backplane::base {
 
-// Owns a file descriptor. Closing it leaves errno as it is, so that a cleanup does not hide what failed.
+// Owns a file descriptor. Closing it preserves errno, so that cleanup does not hide the original error.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -22,7 +22,7 @@ class Descriptor {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  // Gives the descriptor up: the caller closes it.
+  // Releases ownership: the caller closes the descriptor.
   int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1) {
     if (fd_ >= 0) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads shared objects for this machine without running any of their code. The bytes may be anything: every offset,
-// size and count is checked, and at most 1 MiB is allocated at a time. Everything is reached through program headers,
-// as the dynamic loader does it, so that a file without section headers is fine.
+// size and count is checked, and at most 1 MiB is allocated at a time. All data is found through program headers, as
+// the dynamic loader does, so files without section headers are accepted.
 //
 // Format: System V gABI, chapters 4 and 5, and elf(5).
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace backplane::base {
 
-// Why a file is not a sound shared object for this machine: `text` is a clause about it ("it is truncated: ...").
+// Why a file is not a valid shared object for this machine: `text` is a clause about it ("it is truncated: ...").
 struct ElfError {
   enum class Kind { kNoSharedObject, kDamaged, kOtherMachine };
 
@@ -34,7 +34,7 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   virtual uint64_t size() const = 0;
-  // Fills `into` from `offset` on. Throws if the bytes cannot be had.
+  // Fills `into` from `offset` on. Throws if the bytes cannot be read.
   virtual void read(uint64_t offset, std::span<std::byte> into) const = 0;
 };
 
@@ -54,7 +54,7 @@ class MemorySource final : public ByteSource {
 // The functions throw ElfError and what the source throws.
 class ElfFile {
  public:
-  // Checks the headers and the segments, with all that would make dlopen crash or hang. `source` must outlive it.
+  // Checks the headers and the segments for anything that would make dlopen crash or hang. `source` must outlive it.
   explicit ElfFile(const ByteSource& source) : source_(source) {
     check_identification();
     if (source_.size() < sizeof header_) damaged("it is truncated: it ends inside its ELF header");

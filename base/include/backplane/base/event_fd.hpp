@@ -12,7 +12,7 @@
 
 namespace backplane::base {
 
-// A flag that poll can wait for: an eventfd, close-on-exec, not blocking. Any thread, all functions.
+// A flag that poll can wait for: an eventfd, close-on-exec, non-blocking. Thread-safe.
 class EventFd {
  public:
   // Throws std::system_error.

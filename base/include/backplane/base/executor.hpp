@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs tasks on threads of its own.
+// Runs tasks on a pool of threads.
 //
 //     base::Executor executor(4);  // at most four tasks at a time; 1: one after the other, in order
 //     executor.add([] { work(); });
@@ -11,7 +11,7 @@
 // A task that blocks until another task has run brackets that with BlockingScope: its thread does not count towards the
 // limit meanwhile, so that another one can start. Tasks may wait for each other to any depth that way.
 //
-// add hands the task to the thread that became idle last and wakes only that one, which needs no lock to begin. A
+// add hands the task to the thread that became idle last and wakes only that one, which begins without a lock. A
 // condition variable would cost one more system call per task and wake the thread with the coldest caches.
 #pragma once
 
@@ -78,7 +78,7 @@ class Executor {
   // Whether the calling thread runs a task of this executor.
   bool inside() const { return State::of_thread == state_.get(); }
 
-  // What BlockingScope does. On threads of no executor they do nothing. They nest.
+  // The implementation of BlockingScope. No effect on threads outside an executor. They nest.
   static void begin_blocking() { State::begin_blocking(); }
   static void end_blocking() { State::end_blocking(); }
 
@@ -131,7 +131,7 @@ class Executor {
     }
 
     bool stop(Deadline deadline) {
-      std::deque<Task> dropped;  // destroyed without the lock, since destructors of captures may do anything
+      std::deque<Task> dropped;  // destroyed without the lock: destructors of captures run user code
       std::unique_lock lock(mutex_);
       stopped_ = true;
       if (at_stop_ == AtStop::kDropQueued) {
@@ -174,7 +174,7 @@ class Executor {
       --of_thread->blocked_;
     }
 
-    static inline constinit thread_local State* of_thread = nullptr;  // whose tasks this thread runs
+    static inline constinit thread_local State* of_thread = nullptr;  // the executor of this thread
 
    private:
     static constexpr std::chrono::microseconds kBrief{40};
@@ -183,7 +183,7 @@ class Executor {
     bool can_start_thread() const { return threads_.size() - blocked_ < max_threads_; }
     bool has_too_many_threads() const { return threads_.size() - blocked_ > max_threads_; }  // after a BlockingScope
 
-    // Starts one thread for what is queued. Returns why it cannot be started.
+    // Starts one thread for the queued tasks. Returns the error if it cannot be started.
     std::exception_ptr start_thread() noexcept {
       join_retired();
       const SignalsBlocked blocked;
@@ -235,7 +235,7 @@ class Executor {
       return {};
     }
 
-    // Polls before it sleeps if its last wait was brief, as those between calls in a row are: whoever adds the next
+    // Polls before it sleeps if its last wait was brief, as between successive calls: the thread that adds the next
     // task then makes no system call.
     void wait(Thread* self) {
       const auto begun = SpinPolicy::Clock::now();
@@ -254,7 +254,7 @@ class Executor {
     const OnStartFailure on_start_failure_;
     SpinPolicy spin_policy_{kBrief};
     mutable std::mutex mutex_;
-    std::condition_variable ended_;  // a thread has, after stop
+    std::condition_variable ended_;  // signalled when a thread has ended after stop
     std::deque<Task> queue_;         // empty while a thread is idle
     Threads threads_;
     Threads retired_;            // have ended, or are about to

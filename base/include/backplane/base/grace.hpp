@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grace periods, in nanoseconds: how long the core and the plugins wait for news, or for something that was asked to
-// end, before they act without it. They depend on each other and on the limits of the ABI; the assertions at the end
+// Grace periods, in nanoseconds: how long the core and the plugins wait for a report, or for a requested end, before
+// they act without it. They depend on each other and on the limits of the ABI; the assertions at the end
 // keep the relations.
 #pragma once
 
@@ -18,7 +18,7 @@ inline constexpr int64_t kSecond = 1'000 * kMillisecond;
 inline constexpr int64_t kAbort = 500 * kMillisecond;
 // For a call with a timeout to return after it, and for work_cancel, which does not block.
 inline constexpr int64_t kReturn = 50 * kMillisecond;
-// For other calls that do not block. Long, since a busy machine must not make a sound backend lose its group.
+// For other calls that do not block. Long, since a busy machine must not isolate a correct backend.
 inline constexpr int64_t kPrompt = 1 * kSecond;
 // For destroy, which joins threads.
 inline constexpr int64_t kDestroy = 10 * kSecond;
@@ -27,12 +27,12 @@ inline constexpr int64_t kDestroy = 10 * kSecond;
 
 // For an operation that was cancelled, before all of its group is aborted.
 inline constexpr int64_t kCancel = 100 * kMillisecond;
-// After the deadline of a task, before the watchdog ends it. The group's thread keeps the deadline itself unless an
-// earlier task holds it up.
+// After the deadline of a task, before the watchdog ends it. The group's thread enforces the deadline itself unless an
+// earlier task blocks it.
 inline constexpr int64_t kOverdueTask = 1 * kSecond;
-// After the deadline of a call of the store, for the server's report of what is missing.
+// After the deadline of a store call, for the server's report of the missing keys.
 inline constexpr int64_t kStoreReply = 1 * kSecond;
-// At least, for functions of an RPC worker that are told that it leaves.
+// Minimum time for running functions of an RPC worker that shuts down.
 inline constexpr int64_t kLeave = 1 * kSecond;
 
 // ---- Broken connections. A connection often breaks before its cause is known.
@@ -41,7 +41,7 @@ inline constexpr int64_t kLeave = 1 * kSecond;
 inline constexpr int64_t kBrokenConnection = 250 * kMillisecond;
 // The core, for the cause of a failed operation that another rank reports to all.
 inline constexpr int64_t kCause = 250 * kMillisecond;
-// The core, for the failure detector's report of a death, so that all ranks name the same culprit.
+// The core, for the failure detector's report of a death, so that all ranks name the same rank.
 inline constexpr int64_t kDeath = 500 * kMillisecond;
 
 static_assert(kBrokenConnection < kAbort, "a backend must have ended its operations within the limit of abort");

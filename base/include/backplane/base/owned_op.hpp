@@ -13,8 +13,8 @@
 
 namespace backplane::base {
 
-// The fields that these headers know. A caller with newer headers may have set more, which the copy does not claim to
-// have. Counts, displacements and scalar still point to the caller's, which are valid until submit returns.
+// Copies the fields that these headers know. Fields of newer headers are left out, and the copy's size says so. Counts,
+// displacements and scalar still point to the caller's, which are valid until submit returns.
 inline bp_op known_part(const bp_op& op) {
   bp_op copy = {};
   const size_t size = std::min<size_t>(op.struct_size, sizeof copy);

@@ -10,7 +10,7 @@ namespace backplane::base {
 
 // Both ends are close-on-exec.
 struct Pipe {
-  // `flags` of pipe2, besides O_CLOEXEC. Without descriptors if it fails: see errno.
+  // `flags` of pipe2, besides O_CLOEXEC. On failure both descriptors are empty and errno is set.
   static Pipe open(int flags = 0) {
     int ends[2] = {-1, -1};
     if (::pipe2(ends, O_CLOEXEC | flags) != 0) return {};

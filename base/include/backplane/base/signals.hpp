@@ -6,7 +6,7 @@
 
 namespace backplane::base {
 
-// While it lives, threads started by this thread take no signal: those are for the program's own threads.
+// While it exists, threads started by this thread block all signals, which are for the program's own threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

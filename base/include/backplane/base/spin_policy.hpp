@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How long a waiting thread polls before it sleeps, yielding its processor between two polls. Waking a thread on an
-// idle processor often takes longer than the reply that it waits for, so polling pays there. Beside threads that
+// idle processor often takes longer than the reply that it waits for, so polling pays off there. Beside threads that
 // compute it does not: a thread that yields gets its processor back after their time slice, milliseconds later, while a
 // sleeping thread is woken at once. The policy measures its yields and stops yielding for a while after a long one.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace backplane::base {
 
-// Any thread, all functions.
+// Thread-safe.
 class SpinPolicy {
  public:
   using Clock = std::chrono::steady_clock;
@@ -23,7 +23,7 @@ class SpinPolicy {
   explicit SpinPolicy(std::chrono::nanoseconds limit) : limit_(limit) {}
 
   std::chrono::nanoseconds limit() const { return limit_; }
-  // Whether yielding pays at the moment.
+  // Whether yielding currently pays off.
   bool pays(Clock::time_point now) const {
     return now.time_since_epoch().count() >= resume_.load(std::memory_order_relaxed);
   }

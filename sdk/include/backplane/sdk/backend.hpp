@@ -30,7 +30,7 @@
 
 namespace backplane::sdk {
 
-// Operation `op` is native for these element types and memory kinds; it reduces nothing.
+// Operation `op`, which does not reduce, is native for these element types and memory kinds.
 constexpr bp_capability moves(uint32_t op, uint64_t dtypes = BP_ALL_DTYPES, uint64_t memory = BP_BIT(BP_HOST)) {
   return {sizeof(bp_capability), op, op == BP_BARRIER ? 0 : dtypes, 0, op == BP_BARRIER ? 0 : memory};
 }
@@ -39,7 +39,7 @@ constexpr bp_capability reduces(uint32_t op, uint64_t dtypes, uint64_t reduce_op
   return {sizeof(bp_capability), op, dtypes, reduce_ops, memory};
 }
 
-// {&list[0], &list[1], ...}: the ABI wants arrays of pointers. At least one element, so that the array is legal.
+// {&list[0], &list[1], ...}: the ABI takes arrays of pointers. At least one element: C++ has no empty arrays.
 template <typename T, size_t N>
 constexpr std::array<const T*, N == 0 ? 1 : N> pointers(const std::array<T, N>& list) {
   std::array<const T*, N == 0 ? 1 : N> result{};
@@ -58,7 +58,7 @@ int32_t probe(const bp_backend*, const bp_host* host, bp_error* err) {
   });
 }
 
-// Throws BP_INVALID unless the rank is one of the world's: before anything is allocated by these numbers.
+// Throws BP_INVALID unless the rank is below the world size. Call it before sizes are computed from these numbers.
 inline void require_place(const bp_init& init) {
   if (init.world_size >= 1 && init.rank >= 0 && init.rank < init.world_size) return;
   throw Failure(BP_INVALID, "rank " + std::to_string(init.rank) + " is not in a world of " +
@@ -121,7 +121,7 @@ struct GroupTables {
   };
 };
 
-// Of a backend of any kind; rpc.hpp has those that make RPC agents, too.
+// The init function of any backend; rpc.hpp has the one of backends that also make RPC agents.
 template <typename Description>
 struct Tables : GroupTables<Description> {};
 
@@ -146,7 +146,7 @@ constexpr bp_note_backend note_backend() {
   return record;
 }
 
-// Appends the ids that a backend needs to those of the backends before it.
+// Appends the ids that a backend needs to those of the previous backends.
 template <typename Description>
 constexpr void add_needs(bp_note_header& header) {
   if constexpr (requires { Description::needs; }) {
@@ -189,8 +189,8 @@ constexpr bp_plugin plugin(const char* vendor) {
 }  // namespace detail
 }  // namespace backplane::sdk
 
-// The entry of a plugin. backplane_add_plugin(... BUILTIN) renames the symbol and leaves out the note, so that the same
-// source becomes a part of the core.
+// The entry point of a plugin. backplane_add_plugin(... BUILTIN) renames the symbol and omits the note, which makes the
+// same source a part of the core.
 #ifdef BACKPLANE_BUILTIN_ENTRY
 #define BACKPLANE_PLUGIN(vendor, ...)                 \
   extern "C" const bp_plugin BACKPLANE_BUILTIN_ENTRY; \

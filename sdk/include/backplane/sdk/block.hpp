@@ -18,11 +18,11 @@
 
 namespace backplane::sdk {
 
-// Memory to receive into: not cleared, and aligned to 16 bytes, or to a page where it is large, because the kernel
-// copies faster to where a page begins. Smaller blocks, of which no pool keeps any, come straight from malloc, whose
-// heap falls apart where aligned ones come and go. From 1 MiB on it lies in huge pages where the system has them: to
-// touch them for the first time takes the kernel one step for each instead of 512, and other processes read them
-// faster. Throws std::bad_alloc.
+// An uninitialized receive buffer. Throws std::bad_alloc.
+//
+// Large blocks are aligned to a page, because the kernel copies faster to page boundaries. Small blocks are aligned to
+// 16 bytes, come straight from malloc (aligned allocations fragment its heap) and are not pooled. From 1 MiB on, blocks
+// use huge pages where the system has them: one page fault replaces 512, and other processes read them faster.
 class Block {
  public:
   static constexpr uint64_t kLarge = 256 << 10;  // bytes
@@ -32,10 +32,10 @@ class Block {
     data_.reset(
         static_cast<std::byte*>(unit > 1 ? std::aligned_alloc(unit, size_) : std::malloc(size_ == 0 ? 1 : size_)));
     if (!data_) throw std::bad_alloc();
-    if (unit == kHuge) ::madvise(data_.get(), size_, MADV_HUGEPAGE);  // it is as good without, only slower
+    if (unit == kHuge) ::madvise(data_.get(), size_, MADV_HUGEPAGE);  // optional: only affects speed
   }
   std::byte* data() const { return data_.get(); }
-  uint64_t size() const { return size_; }  // bytes; perhaps more than were asked for, at most twice as many
+  uint64_t size() const { return size_; }  // bytes; at least as requested, at most twice that
   // The size of a new one.
   static uint64_t rounded(uint64_t bytes) {
     const uint64_t unit = unit_of(bytes);
@@ -55,33 +55,34 @@ class Block {
   uint64_t size_;
 };
 
-// Large blocks that are used again: whoever receives the same sizes again and again touches no new memory. What is kept
-// has a limit, and goes with the pool. Any thread. Made shared: what was received may outlive whoever received it.
+// Reuses large blocks, so that repeated receives of the same sizes touch no new memory. The pool keeps a limited number
+// of bytes and frees them when it is destroyed. Thread-safe. Held by shared_ptr: a received buffer may outlive the
+// receiver.
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
-  static constexpr uint64_t kSmallest = Block::kLarge;  // bytes; malloc is good at what is smaller
+  static constexpr uint64_t kSmallest = Block::kLarge;  // bytes; malloc handles smaller sizes well
 
-  explicit BlockPool(uint64_t max_message_bytes) : most_bytes_(max_message_bytes) {}
+  explicit BlockPool(uint64_t max_message_bytes) : max_bytes_(max_message_bytes) {}
   ~BlockPool() { close(); }
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // At least `bytes`, for as long as somebody has the pointer. Throws std::bad_alloc.
+  // Returns at least `bytes`, which return to the pool with the last reference. Throws std::bad_alloc.
   std::shared_ptr<std::byte> take(uint64_t bytes) {
-    const auto lent = std::make_shared<Lent>();
+    const auto loan = std::make_shared<Loan>();
     if (bytes >= kSmallest) {
-      lent->home = shared_from_this();
-      find(bytes, &lent->block);
+      loan->home = shared_from_this();
+      find(bytes, &loan->block);
     }
-    if (lent->block.empty()) lent->block.emplace_back(bytes);
-    return {lent, lent->block.front().data()};
+    if (loan->block.empty()) loan->block.emplace_back(bytes);
+    return {loan, loan->block.front().data()};
   }
-  // Frees what is kept, and what comes back from now on.
+  // Frees the kept blocks, and all blocks that are returned later.
   void close() {
-    Blocks gone;  // freed without the lock
+    Blocks evicted;  // freed without the lock
     const std::lock_guard lock(mutex_);
-    most_bytes_ = 0;
-    make_room(0, &gone);
+    max_bytes_ = 0;
+    make_room(0, &evicted);
   }
   uint64_t kept_bytes() const {
     const std::lock_guard lock(mutex_);
@@ -89,21 +90,21 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   }
 
  private:
-  using Blocks = std::list<Block>;  // what comes back needs no memory
+  using Blocks = std::list<Block>;  // returning a block allocates nothing
 
-  struct Lent {
-    Lent() = default;
-    ~Lent() {
+  struct Loan {
+    Loan() = default;
+    ~Loan() {
       if (home) home->give_back(&block);
     }
-    Lent(const Lent&) = delete;
-    Lent& operator=(const Lent&) = delete;
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
 
     Blocks block;  // one
     std::shared_ptr<BlockPool> home;
   };
 
-  // The latest, which may still be in the caches, of those of which little would be wasted.
+  // Picks the most recently returned block (its data may still be cached) that wastes little memory.
   void find(uint64_t bytes, Blocks* found) {
     const uint64_t least = Block::rounded(bytes);
     const std::lock_guard lock(mutex_);
@@ -114,21 +115,21 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
     }
   }
   void give_back(Blocks* block) noexcept {
-    Blocks gone;
+    Blocks evicted;
     if (block->empty()) return;
     const std::lock_guard lock(mutex_);
     const uint64_t bytes = block->front().size();
-    if (bytes > most_bytes_) return;
-    make_room(bytes, &gone);
+    if (bytes > max_bytes_) return;
+    make_room(bytes, &evicted);
 #ifdef __SANITIZE_ADDRESS__
     ASAN_POISON_MEMORY_REGION(block->front().data(), bytes);
 #endif
     kept_.splice(kept_.begin(), *block);
     kept_bytes_ += bytes;
   }
-  // The oldest go.
-  void make_room(uint64_t bytes, Blocks* gone) {
-    while (kept_bytes_ > 0 && kept_bytes_ + bytes > most_bytes_) move_out(std::prev(kept_.end()), gone);
+  // Evicts the oldest blocks.
+  void make_room(uint64_t bytes, Blocks* evicted) {
+    while (kept_bytes_ > 0 && kept_bytes_ + bytes > max_bytes_) move_out(std::prev(kept_.end()), evicted);
   }
   void move_out(Blocks::iterator block, Blocks* to) {
     kept_bytes_ -= block->size();
@@ -138,10 +139,10 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
     to->splice(to->end(), kept_, block);
   }
 
-  mutable std::mutex mutex_;  // guards what follows
-  uint64_t most_bytes_;
+  mutable std::mutex mutex_;  // guards all members below
+  uint64_t max_bytes_;
   uint64_t kept_bytes_ = 0;
-  Blocks kept_;  // the latest first
+  Blocks kept_;  // most recently returned first
 };
 
 }  // namespace backplane::sdk

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A Work for backends that finish operations on a thread of their own. The thread holds the Completion, the core holds
-// the Work, and both share the state. A group of such works offers notices by notify_table().
+// A Work for backends that finish operations on their own thread. The thread holds the Completion, the core holds the
+// Work, and both share the state. A group of such works supports completion notices through notify_table().
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class Completion {
     return done_;
   }
 
-  // Like Work::on_end. `wait` reports the end only after the notice was given: both take the lock.
+  // Like Work::on_end. `wait` returns only after the notice was delivered: both take the lock.
   void on_end(Notice notice) {
     const std::lock_guard lock(mutex_);
     notice_ = notice;
@@ -62,7 +62,7 @@ class Completion {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::atomic<bool> done_ = false;  // changed under the lock
+  std::atomic<bool> done_ = false;  // written under the lock
   Notice notice_;
   std::optional<Failure> failure_;
 };

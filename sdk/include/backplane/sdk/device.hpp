@@ -4,7 +4,7 @@
 //
 //     const void* extension(std::string_view id) override { return id == BP_EXT_DEVICE ? device_.table() : nullptr; }
 //
-// where device_ is a DeviceTable of the group's own, and the works that submit returns override wait_on_stream.
+// where device_ is a DeviceTable that the group owns, and the works that submit returns override wait_on_stream.
 #pragma once
 
 #include "backplane/abi/ext/device.h"
@@ -19,11 +19,10 @@ class DeviceTable {
   DeviceTable(const DeviceTable&) = delete;
   DeviceTable& operator=(const DeviceTable&) = delete;
 
-  // Copies between the device's memory and the host's, or within either; blocks until that is done. Throws. From any
-  // thread.
+  // Copies between device and host memory, or within either. Blocks until the copy is done. Throws. Any thread.
   virtual void copy(void* to, const void* from, uint64_t bytes) = 0;
 
-  // What the group's extension() answers. Valid as long as this object.
+  // The value for the group's extension(). Valid as long as this object.
   const bp_device_api* table() const { return &table_; }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a backend written in C++ fails: it throws sdk::Failure, and `guarded` turns that into the ABI's status at the one
-// place where calls enter the plugin. Of other exceptions, std::bad_alloc and a std::system_error about descriptors,
-// threads, memory or space count as BP_RESOURCE, all others as BP_INTERNAL.
+// Error reporting of C++ backends: a backend throws sdk::Failure, and `guarded` translates it to the ABI's status where
+// calls enter the plugin. std::bad_alloc, and std::system_error about exhausted descriptors, threads, memory or disk
+// space, become BP_RESOURCE. All other exceptions become BP_INTERNAL.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,8 @@ namespace backplane::sdk {
 
 class Failure : public std::runtime_error {
  public:
-  // `text` is one sentence: what, where, what to do. `peer_rank` is the rank in this group that it is about, or -1.
+  // `text` is one sentence: what failed, where, and what to do. `peer_rank` is the rank in this group that it is about,
+  // or -1.
   Failure(int32_t status, const std::string& text, int32_t peer_rank = -1, int64_t native_code = 0)
       : std::runtime_error(text), status_(status), peer_rank_(peer_rank), native_code_(native_code) {}
   explicit Failure(const bp_error& error) : Failure(error.status, error.text, error.peer_rank, error.native_code) {}
@@ -39,7 +40,7 @@ class Failure : public std::runtime_error {
 
 namespace detail {
 
-// Is it this machine that has run out of something (more of which may be there later), and no mistake of anybody?
+// Whether the error means that this machine has run out of a resource, which may be available again later.
 inline bool is_resource_exhaustion(const std::error_code& code) noexcept {
   if (code.category() != std::system_category() && code.category() != std::generic_category()) return false;
   constexpr int kWants[] = {EMFILE, ENFILE, EAGAIN, ENOMEM, ENOSPC};
@@ -48,7 +49,7 @@ inline bool is_resource_exhaustion(const std::error_code& code) noexcept {
 
 }  // namespace detail
 
-// Runs body() -> status; an exception becomes a status and fills in *err.
+// Runs body(), which returns a status. Translates an exception to a status and fills in *err.
 template <typename Body>
 int32_t guarded(bp_error* err, Body&& body) noexcept {
   try {

@@ -17,10 +17,10 @@ class Host {
 
   const bp_host* get() const { return host_; }
 
-  // Any thread. The level is BP_LOG_INFO or the like.
+  // `level` is a BP_LOG_* constant. Any thread.
   void log(uint32_t level, const std::string& text) const { host_->log(host_->ctx, level, text.c_str()); }
-  // That the group has failed although none of its operations need be in flight (abi/host.h). Any thread, does not
-  // block. The core answers by an abort, on another thread.
+  // Reports that the group has failed, also while no operation is in flight (abi/host.h). Any thread, does not block.
+  // The core then aborts the group on another thread.
   void report_failure(const Failure& why) const noexcept {
     bp_error err = fresh();
     bp_error_set(&err, why.status(), why.native_code(), why.peer_rank(), why.what());
@@ -68,7 +68,7 @@ class Host {
     return existed != 0;
   }
 
-  // Does the job have a secret (abi/ext/security.h)?
+  // Whether the job has a secret (abi/ext/security.h).
   bool secure() const {
     const auto* security = static_cast<const bp_security_api*>(host_->extension(host_->ctx, BP_EXT_SECURITY));
     return security != nullptr && security->secure != 0;
@@ -80,7 +80,7 @@ class Host {
     const auto* reduce = static_cast<const bp_reduce_api*>(host_->extension(host_->ctx, BP_EXT_REDUCE));
     if (reduce == nullptr) throw Failure(BP_UNSUPPORTED, "this core offers no reductions (" BP_EXT_REDUCE ")");
     const int32_t status = reduce->combine(dtype, reduce_op, out, left, right, count);
-    if (status != BP_OK) throw Failure(status, "this dtype and reduce operation do not go together");
+    if (status != BP_OK) throw Failure(status, "this reduce operation is undefined for this dtype");
   }
 
  private:

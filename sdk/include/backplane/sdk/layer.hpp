@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A layer: a process group that wraps another one. It sees every operation that the core hands to a backend, and how it
-// ends, over every backend alike. Its description has kinds = BP_KIND_LAYER; users name it in BACKPLANE_LAYERS.
+// A layer: a process group that wraps another one, over any backend. It sees every operation that the core submits to
+// the backend, and its result. Its description has kinds = BP_KIND_LAYER; users name it in BACKPLANE_LAYERS.
 //
 //     struct Counting final : sdk::Layer {
 //       using Layer::Layer;
@@ -14,14 +14,14 @@
 //
 // Extensions (abi/ext/) pass through a layer if they are on the list of Layer::extension: those of the ids known here,
 // whose functions take no work, and backplane.device/1 and backplane.notify/1, whose works Layer unwraps by
-// Work::wait_on_stream and Work::on_end. A Work of a layer's own that holds the wrapped group's work forwards both as
-// it forwards wait. If its operation ends later than the wrapped one, it gives the notice itself or has none.
+// Work::wait_on_stream and Work::on_end. A layer's own Work that holds the wrapped work forwards both as it forwards
+// wait. If its operation ends later than the wrapped one, it delivers the notice itself or supports none.
 //
-// A recv with bp_op.message takes that message, whatever becomes of it: a layer that does not hand such a recv on
-// drops the message by inner().drop(op).
+// A recv with bp_op.message consumes that message even if it fails. A layer that does not forward such a recv discards
+// the message with inner().drop(op).
 //
-// The core completes what a backend lacks above the layers, so that a layer around a backend of sends and receives sees
-// sends and receives: of bytes (BP_U8), with BP_TAG_INTERNAL in their tags and the collective's number in `seq`.
+// The core implements missing collectives above the layers. A layer around a backend of sends and receives therefore
+// sees sends and receives of bytes (BP_U8), with BP_TAG_INTERNAL in their tags and the collective's number in `seq`.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@
 
 namespace backplane::sdk {
 
-// Names for texts, as users write them; "?" for a value that these headers do not know.
+// Names for messages, as users write them; "?" for a value that these headers do not know.
 constexpr const char* op_name(uint32_t kind) {
   constexpr const char* kNames[BP_OP_COUNT] = {
       "barrier",    "broadcast",   "reduce",     "all_reduce",  "gather",         "gatherv",
@@ -71,10 +71,10 @@ class Inner {
     if (notify != nullptr && notify->on_end != nullptr) notify_ = notify;
   }
 
-  // What it does natively.
+  // Its native operations.
   const bp_agent& agent() const { return *agent_; }
 
-  // As ProcessGroup::submit: nullptr says that the operation is done already; a Failure that it failed.
+  // As ProcessGroup::submit: returns nullptr if the operation is already done; throws Failure if it failed.
   std::unique_ptr<Work> submit(const bp_op& op) const {
     bp_error err;
     bp_error_init(&err);
@@ -95,7 +95,7 @@ class Inner {
   const bp_device_api* device() const { return device_; }
   // Its table of backplane.notify/1, NULL if it has none.
   const bp_notify_api* notify() const { return notify_; }
-  // Drops the probed message of an operation that the wrapped group does not get; nothing if it has none.
+  // Discards the probed message, if any, of an operation that is not forwarded to the wrapped group.
   void drop(const bp_op& op) const noexcept {
     if (op.message == nullptr) return;
     const auto* probe = static_cast<const bp_probe_api*>(api_->extension(agent_->self, BP_EXT_PROBE));
@@ -153,7 +153,7 @@ class Inner {
     bp_work* const work_;
   };
 
-  // The status that was returned counts, whatever the report says.
+  // The returned status takes precedence over the one in the report.
   static Failure failure_of(int32_t status, const bp_error& err) {
     return Failure(status, err.text, err.peer_rank, err.native_code);
   }
@@ -164,7 +164,7 @@ class Inner {
   const bp_notify_api* notify_ = nullptr;
 };
 
-// Forwards everything; a layer overrides what it is about. abort must reach inner(), whatever else it does.
+// Forwards everything; a layer overrides the functions that it changes. An override of abort must call inner()'s.
 class Layer : public ProcessGroup {
  public:
   explicit Layer(const Context& context) : inner_(context.inner), device_(inner_) {}
@@ -182,7 +182,7 @@ class Layer : public ProcessGroup {
   const Inner& inner() const { return inner_; }
 
  private:
-  // The works that it is given are this layer's.
+  // Its works are this layer's.
   class Device final : public DeviceTable {
    public:
     explicit Device(const Inner& inner) : inner_(inner) {}
@@ -196,9 +196,9 @@ class Layer : public ProcessGroup {
   const Device device_;
 };
 
-// The Work of a layer that wants to know how operations end: forwards to the wrapped work and calls
-// ended(nullptr or the failure) once, in the thread that first sees the end. It must not throw: a layer that turns a
-// success into a failure keeps its verdict in a Work of its own, which gives the same answer when it is asked again.
+// The Work of a layer that observes how operations end: forwards to the wrapped work and calls ended(nullptr or the
+// failure) once, in the thread that first sees the end. `ended` must not throw: a layer that turns a success into a
+// failure stores the failure in its own Work, whose wait must return the same result each time.
 template <typename Ended>
 class ObservedWork final : public Work {
  public:
@@ -208,10 +208,10 @@ class ObservedWork final : public Work {
     try {
       if (!work_->wait(timeout_ns)) return false;
     } catch (const Failure& failure) {
-      tell(&failure);
+      report(&failure);
       throw;
     }
-    tell(nullptr);
+    report(nullptr);
     return true;
   }
   void cancel() noexcept override { work_->cancel(); }
@@ -219,13 +219,13 @@ class ObservedWork final : public Work {
   bool on_end(Notice notice) override { return work_->on_end(notice); }
 
  private:
-  void tell(const Failure* failure) {
-    if (!std::exchange(told_, true)) ended_(failure);
+  void report(const Failure* failure) {
+    if (!std::exchange(reported_, true)) ended_(failure);
   }
 
   const std::unique_ptr<Work> work_;
   Ended ended_;
-  bool told_ = false;
+  bool reported_ = false;
 };
 
 }  // namespace backplane::sdk

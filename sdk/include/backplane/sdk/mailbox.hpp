@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matches the messages to one rank with its receives, by the rules of abi/op.h: a receive takes the oldest message of
-// its source and tag, a message goes to the oldest receive that matches, all 64 bits of a tag count, BP_ANY_TAG matches
-// the tags of users, and a message that is too long fails its receive with BP_INVALID.
+// Matches the messages to one rank with its receives, by the rules of abi/op.h. A receive takes the oldest message of
+// its source and tag. A message is matched to the oldest such receive. All 64 bits of a tag count. BP_ANY_TAG matches
+// user tags. A message that is longer than its receive fails the receive with BP_INVALID.
 //
-// Messages come in three ways:
-//   put       from a sender in this process. A small one is copied and its send is done at once (eager). A large one,
-//   or
-//             one that finds the mailbox full, stays in the sender's buffer until it is received (rendezvous), so that
-//             unexpected messages take bounded memory.
+// Messages arrive in three ways:
+//   put       from a sender in this process. A small message is copied and its send is done at once (eager). A large
+//             message, or any message to a full mailbox, stays in the sender's buffer until it is received
+//             (rendezvous). This bounds the memory of unexpected messages.
 //   deliver   from a wire, whole.
 //   announce  from a wire, without its data, which is fetched when a receive has taken the message.
 //
-// A message that `probe` took out is held for one take or drop. An eager one keeps its bytes. Any other stays with its
-// sender, which may cancel it or be lost; its receive then fails. close ends all held messages.
+// A probed message is held for one take or drop. An eager one keeps its bytes. Any other stays with its sender, which
+// may cancel it or be lost; its receive then fails. close ends all held messages.
 //
-// All functions may be called from any thread and none blocks. Callbacks run under the mailbox's lock: they must not
-// call the mailbox, nor wait for a thread that does.
+// All functions are thread-safe and none blocks. Callbacks run under the mailbox's lock: they must not call the mailbox
+// or wait for a thread that does.
 #pragma once
 
 #include <algorithm>
@@ -51,31 +50,30 @@ struct Receive {
   bp_result* result = nullptr;           // may be null
   std::shared_ptr<Completion> received;  // settled when the message is in `data`; made by take if it is null
   int64_t order = 0;                     // set by take: older receives have smaller numbers
-  bool is_probed = false;                // set by take: its message came from probe, and no other will do
+  bool is_probed = false;                // set by take: it matches only its probed message
 };
 
 class Mailbox {
  public:
   static constexpr uint64_t kEagerLimit = UINT64_C(8) * 1024;       // bytes of one message
-  static constexpr uint64_t kCapacity = UINT64_C(4) * 1024 * 1024;  // bytes of all eager messages that wait here
+  static constexpr uint64_t kCapacity = UINT64_C(4) * 1024 * 1024;  // bytes of all waiting eager messages
   using Bytes = std::vector<std::byte>;
-  // Called once: fills the receive with the announced message, or discards the message (nullptr: its receive was too
-  // small). `result` is already written. Returns false if the message was withdrawn: the receive then waits for
-  // another.
+  // Called once: fetches the announced message into the receive, or discards it (nullptr: its receive is too small).
+  // `result` is already written. Returns false if the message was withdrawn: the receive then waits for another one.
   using Fetch = std::function<bool(Receive* receive)>;
   // Returns an owner that keeps a delivered message's data where it is.
   using Keep = std::function<std::shared_ptr<const void>()>;
 
-  // The limits count for messages that are put.
+  // The limits apply to messages from `put`.
   explicit Mailbox(uint64_t eager_limit = kEagerLimit, uint64_t capacity = kCapacity)
       : eager_limit_(eager_limit), capacity_(capacity) {}
 
-  // A message from `source` in a buffer of this process. Returns what the sender has to wait for before it may reuse
-  // the buffer; null if the message is delivered or copied already.
+  // A message from `source` in a buffer of this process. Returns the completion to await before the buffer is reused;
+  // null if the message is already delivered or copied.
   std::shared_ptr<Completion> put(int32_t source, uint64_t tag, const void* data, uint64_t size);
 
-  // A whole message from a wire; never refused. One that must wait for its receive is copied, or kept by `keep` (may be
-  // empty). `on_taken` (may be empty) is called when a receive has it, for flow control.
+  // A whole message from a wire; never refused. If no receive matches yet, it is copied or kept by `keep` (may be
+  // empty). `on_taken` (may be empty) is called when a receive has taken it, for flow control.
   void deliver(int32_t source, uint64_t tag, std::span<const std::byte> data, std::function<void()> on_taken = {},
                const Keep& keep = {});
 
@@ -83,39 +81,40 @@ class Mailbox {
   void announce(int32_t source, uint64_t tag, uint64_t size, uint64_t id, Fetch fetch) {
     place_announced(source, tag, size, id, std::move(fetch), ++next_order_);
   }
-  // The same for a message that a receive had taken and gave back: it becomes the oldest.
+  // The same for a message whose receive was cancelled: it becomes the oldest.
   void announce_again(int32_t source, uint64_t tag, uint64_t size, uint64_t id, Fetch fetch) {
     place_announced(source, tag, size, id, std::move(fetch), -++next_order_);
   }
-  // Removes an announced message. False if it is not here.
+  // Removes an announced message. Returns false if there is none.
   bool withdraw(int32_t source, uint64_t id);
 
-  // Posts a receive. Its completion, which this returns, settles when a message has been copied into receive.data.
+  // Posts a receive. The returned completion settles when a message has been copied into receive.data.
   std::shared_ptr<Completion> take(Receive receive);
-  // Posts a receive again whose message was withdrawn, at its old place. One whose message was probed fails.
+  // Posts a receive whose message was withdrawn again, with its old order. A receive of a probed message fails.
   void restore(Receive receive) {
     if (receive.is_probed) return receive.received->fail(taken_back_);
     post(std::move(receive));
   }
 
-  // Takes out the oldest message that such a receive would get, and describes it in `result`. NULL: there is none.
-  // Throws what the receive would fail with.
+  // Takes out the oldest message that such a receive would match, and describes it in `result`. NULL: there is none.
+  // Throws the Failure of such a receive.
   bp_message* probe(int32_t source, uint64_t tag, bp_result& result);
-  // Like take, but of this message; the receive's source and tag do not count.
+  // Like take, for a probed message; the receive's source and tag are ignored.
   std::shared_ptr<Completion> take(bp_message* message, Receive receive);
-  // Discards it. Its send is done.
+  // Discards a probed message. Its send is done.
   void drop(bp_message* message) noexcept;
 
-  // Fails the send or receive of this completion with BP_CANCELLED. False if it does not wait here. Allocates nothing.
+  // Fails the waiting send or receive of this completion with BP_CANCELLED. Returns false if there is none. Does not
+  // allocate.
   bool cancel(const Completion* which) noexcept;
 
-  // Fails everything that waits here and everything that comes: receives with `why`, what others put with
-  // `for_senders`. Only the first call counts.
+  // Fails all waiting and later operations: receives with `why`, sends with `for_senders`. Only the first call has an
+  // effect.
   void close(const Failure& why, const Failure& for_senders);
 
-  // Fails the messages of one rank that wait here for their receive, and the receives that name it, now and later.
-  // Messages that it had delivered, or put eagerly, can still be received, as can announced ones for whose id `keep`
-  // (may be empty) returns true. `others`: number of ranks besides this mailbox's own.
+  // Fails the waiting messages of one rank, and the receives that name it, now and later. Messages that it had
+  // delivered, or put eagerly, can still be received, as can announced ones for whose id `keep` (may be empty) returns
+  // true. `others`: number of ranks besides this mailbox's own.
   void drop_peer(int32_t rank, const Failure& why, size_t others, const std::function<bool(uint64_t id)>& keep = {});
 
  private:
@@ -128,12 +127,12 @@ class Mailbox {
     int64_t order = 0;  // older ones have smaller numbers
     Bytes copy;
     std::shared_ptr<const void> owner;
-    std::shared_ptr<Completion> sent;  // rendezvous: settled when the receive has it
+    std::shared_ptr<Completion> sent;  // rendezvous: settled when it is received
     std::function<void()> on_taken;
     Fetch fetch;
     uint64_t id = 0;
     bool counted = false;         // in eager_bytes_
-    std::optional<Failure> lost;  // of a held one: why it cannot be received
+    std::optional<Failure> lost;  // held messages: why it cannot be received
   };
   using Messages = TagFiles<Message>;
   using Receives = TagFiles<Receive>;

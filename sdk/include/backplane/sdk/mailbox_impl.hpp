@@ -8,7 +8,7 @@
 namespace backplane::sdk {
 
 namespace detail {
-// Of an operation that fails before it has waited.
+// The completion of an operation that fails at once.
 inline std::shared_ptr<Completion> failed(const Failure& why) {
   auto completion = std::make_shared<Completion>();
   completion->fail(why);
@@ -16,7 +16,7 @@ inline std::shared_ptr<Completion> failed(const Failure& why) {
 }
 }  // namespace detail
 
-// False: the message was withdrawn.
+// Returns false if the message was withdrawn.
 inline bool Mailbox::hand_over(Message& message, Receive& receive) {
   const bool fits = message.size <= receive.capacity;
   if (receive.result != nullptr) {
@@ -53,7 +53,7 @@ inline std::optional<Mailbox::Messages::Position> Mailbox::message_for(int32_t s
   return tag == BP_ANY_TAG ? messages_.first_of_any_tag(wanted) : messages_.first(tag, wanted);
 }
 
-// True if the message needs nothing more: a receive was waiting for it, or it was withdrawn.
+// Returns true if the message is finished: a receive was waiting for it, or it was withdrawn.
 inline bool Mailbox::meet(Message& message) {
   const auto receive = receive_for(message);
   if (!receive) return false;
@@ -151,7 +151,7 @@ inline void Mailbox::post(Receive receive) {
   }
 }
 
-// Why a receive from there fails if no message waits for it, or null.
+// Why a receive from this source fails if no message matches it, or null.
 inline const Failure* Mailbox::reason_to_fail(int32_t source) const {
   if (closed_) return &*closed_;
   if (const auto lost = lost_peers_.find(source); lost != lost_peers_.end()) return &lost->second;
@@ -177,7 +177,7 @@ inline std::list<Mailbox::Message>::iterator Mailbox::find_held(const bp_message
                       [message](const Message& m) { return reinterpret_cast<const bp_message*>(&m) == message; });
 }
 
-// A held message whose sender took its buffer back.
+// Fails a held message whose sender has reclaimed its buffer.
 inline void Mailbox::lose(Message& message, const Failure& why) {
   message.lost.emplace(why);
   message.sent.reset();
@@ -211,7 +211,7 @@ inline std::shared_ptr<Completion> Mailbox::take(bp_message* which, Receive rece
 inline void Mailbox::drop(bp_message* which) noexcept {
   const std::lock_guard lock(mutex_);
   const auto message = find_held(which);
-  guarded(nullptr, [&message] {  // without memory to tell the sender, its send waits until the group ends
+  guarded(nullptr, [&message] {  // on out-of-memory, the send waits until the group ends
     if (message->fetch) message->fetch(nullptr);
     return BP_OK;
   });

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// "backplane.memory/1" with C++ types: memory that a group hands out, whose parts its operations recognise as buffers
-// that they can reach directly.
+// "backplane.memory/1" with C++ types: memory that a group allocates. Its operations access buffers in that memory
+// directly.
 //
 //     const void* extension(std::string_view id) override { return id == BP_EXT_MEMORY ? pool_.table() : nullptr; }
 //
-// where pool_ is a MemoryPool of the group's own.
+// where pool_ is a MemoryPool that the group owns.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace backplane::sdk {
 
-// Memory that was handed out; its destructor gives it back, from any thread, also after the group has ended.
+// Allocated memory. Its destructor returns it, on any thread, also after the group was destroyed.
 class Allocation {
  public:
   virtual ~Allocation() = default;
@@ -28,18 +28,18 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  // At least 1 byte; abi/ext/memory.h has the rules. Throws BP_UNSUPPORTED (the core takes ordinary memory instead) or
-  // BP_RESOURCE. From any thread.
+  // Allocates at least 1 byte by the rules of abi/ext/memory.h. Throws BP_UNSUPPORTED (the core then uses ordinary
+  // memory) or BP_RESOURCE. Any thread.
   virtual std::unique_ptr<Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) = 0;
 
-  // Prepares memory of the program's for operations; the destructor of what is returned deregisters it. Throws
-  // likewise.
+  // Registers the program's own memory for operations; the returned object's destructor deregisters it. Throws like
+  // the function above.
   virtual std::unique_ptr<Allocation> register_memory(void* /*data*/, uint64_t /*bytes*/, uint32_t /*memory*/,
                                                       int32_t /*device*/) {
-    throw Failure(BP_UNSUPPORTED, "this backend registers no memory of programs");
+    throw Failure(BP_UNSUPPORTED, "this backend cannot register the program's memory");
   }
 
-  // What the group's extension() answers. Valid as long as this object.
+  // The value for the group's extension(). Valid as long as this object.
   const bp_memory_api* table() const { return &table_; }
 
  private:

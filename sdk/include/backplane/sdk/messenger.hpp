@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sends and receives over anything that carries frames between two ranks in order and without loss: a socket, a queue
-// of a library, a ring in shared memory. The backend moves frames. The Messenger does tags, any source, any tag,
-// truncation, messages to this rank itself, probes, cancellation, bounds on memory and lost peers. A backend over it
-// declares BP_BACKEND_ANY_TAG, and answers BP_EXT_PROBE by probe_table() and BP_EXT_NOTIFY by notify_table().
+// Send and receive over any transport that carries frames between two ranks in order and without loss: a socket, a
+// library's queue, a ring in shared memory. The backend moves frames. The Messenger implements tags, any source, any
+// tag, truncation, messages to this rank itself, probes, cancellation, bounded memory and lost peers. Its backend
+// declares BP_BACKEND_ANY_TAG, and returns probe_table() for BP_EXT_PROBE and notify_table() for BP_EXT_NOTIFY.
 //
 //     messenger_.submit(op)                      for each send and recv
 //     while (messenger_.next(peer, frame)) ...   on the backend's thread: carry this frame to the peer, then the next
 //     messenger_.arrived(peer, frame)            for each frame from a peer
 //     messenger_.lost(peer, why)                 when no more frames come from the peer
 //
-// THE WIRE. A frame is a Head and `payload` bytes. A message up to Limits::eager is sent at once and waits at its
-// receiver if it must, while the messages that wait there from this sender stay below Limits::window. The receiver
-// returns window by `credit` frames. Any other message is announced, and stays in the sender's buffer until its
-// receiver is `ready`. Its data follows in pieces of at most Limits::piece. A cancelled message is withdrawn, and the
-// receive that had taken it returns to its place. A receive that is cancelled amid its data leaves the message to the
-// next one.
+// WIRE. A frame is a Head and `payload` bytes. A message up to Limits::eager is sent at once, and waits at its receiver
+// if no receive matches, as long as this sender's waiting messages stay below Limits::window. The receiver returns
+// window by `credit` frames. Any other message is announced, and stays in the sender's buffer until its receiver is
+// `ready`. Its data follows in pieces of at most Limits::piece. If a message is cancelled, it is withdrawn, and the
+// receive that had taken it is posted again with its old order. If a receive is cancelled amid its data, the next
+// matching receive gets the message.
 //
-// FRAMES are given out as bytes of their own (Bytes), or as a head and data in the sender's buffer (Frame), which saves
-// a copy. A backend uses one of the two for a peer.
+// FRAMES are returned as an owned copy (Bytes), or as a head and data in the sender's buffer (Frame), which saves a
+// copy. A backend uses only one of the two for each peer.
 //
-// THREADS. submit, cancel, abort, flush, lost: any. next and not_carried: one at a time per peer; arrived likewise. The
-// callback `on_ready` says that next(peer) has a frame again. It may come from any thread, under locks: it must only
-// set a flag or wake a thread.
+// THREADS. submit, cancel, abort, flush and lost: any thread. next and not_carried: one call at a time per peer;
+// arrived likewise. The callback `on_ready` means that next(peer) has a frame again. It may be called on any thread,
+// under locks: it must only set a flag or wake a thread.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class BorrowedBuffer {
 
  private:
   friend class Messenger;
-  // The send will end so. The first failure counts. Under the Messenger's lock.
+  // Sets the failure of the send. Only the first call has an effect. Under the Messenger's lock.
   void fail(const Failure& why) {
     if (!failure_) failure_.emplace(why);
   }
@@ -74,25 +74,25 @@ class Messenger {
   static constexpr uint64_t kEagerLimit = UINT64_C(16) << 10;
   static constexpr uint64_t kWindow = UINT64_C(1) << 20;
   static constexpr uint64_t kPiece = UINT64_C(256) << 10;
-  static constexpr uint64_t kOverhead = 128;  // bytes that each eager message counts in the window beside its data
+  static constexpr uint64_t kOverhead = 128;  // bytes of window for each eager message in addition to its data
 
-  // The same on all ranks, but for `piece` and `borrows_eager`.
+  // Must be equal on all ranks, except `piece` and `borrows_eager`.
   struct Limits {
-    uint64_t eager = kEagerLimit;  // bytes of a message that is sent before its receiver asks for it
-    uint64_t window = kWindow;     // bytes of such messages, per peer, that no receive has taken
+    uint64_t eager = kEagerLimit;  // largest message that is sent before its receiver is ready, in bytes
+    uint64_t window = kWindow;     // unreceived bytes of such messages per peer
     uint64_t piece = kPiece;       // bytes of data in one frame
-    // True: also the frames of eager messages refer to the sender's buffer, and the send ends when they are released.
-    // False: eager messages are copied, and their send is done at once.
+    // True: frames of eager messages refer to the sender's buffer; the send ends when they are released. False: eager
+    // messages are copied; their send is done at once.
     bool borrows_eager = false;
   };
 
-  // What begins each frame; little endian, as all of Backplane.
+  // The head of each frame. Little endian, like all of Backplane.
   struct Head {
     uint32_t kind;
     uint32_t payload;  // bytes after this head
     uint64_t tag;      // eager, announce
     uint64_t id;       // of the sender's message: eager, announce, ready, data, withdraw
-    uint64_t size;     // announce: bytes of the message; ready: 1 if the data is not wanted; credit: bytes given back
+    uint64_t size;     // announce: bytes of the message; ready: 1: discard the data; credit: bytes returned
   };
   static constexpr size_t kHeadSize = sizeof(Head);
 
@@ -100,7 +100,7 @@ class Messenger {
     Head head = {};
     std::span<const std::byte> data;  // `head.payload` bytes, in `copy` or in the sender's buffer
     Bytes copy;
-    std::shared_ptr<BorrowedBuffer> buffer;  // keeps the sender's buffer; release it when the data has been read
+    std::shared_ptr<BorrowedBuffer> buffer;  // owns the sender's buffer; release it once the data is read
   };
 
   Messenger(int32_t rank, int32_t world_size, std::function<void(int32_t peer)> on_ready)
@@ -112,44 +112,44 @@ class Messenger {
         mailbox_(limits.eager, limits.window),
         peers_(static_cast<size_t>(world_size)) {}
 
-  // A BP_SEND or BP_RECV; null: it is done already. Does not block. Throws the reason if the group was aborted or the
-  // peer is lost. The Work must not outlive this object.
+  // Starts a BP_SEND or BP_RECV; null: it is already done. Does not block. Throws the reason if the group was aborted
+  // or the peer is lost. The Work must not outlive this object.
   std::unique_ptr<CompletionWork> submit(const bp_op& op);
-  // The same for a backend's own collectives; sizes are bytes. Tags from 2^32 to 2^63 - 1 are free for them.
+  // The same for the backend's own collectives. Sizes are bytes. Use tags from 2^32 to 2^63 - 1.
   std::unique_ptr<CompletionWork> send(int32_t peer, uint64_t tag, const void* data, uint64_t size);
   std::unique_ptr<CompletionWork> recv(int32_t peer, uint64_t tag, void* data, uint64_t capacity,
                                        bp_result* result = nullptr) {
     return recv({peer, tag, data, capacity, result, nullptr, 0, false}, nullptr);
   }
 
-  // A matched probe, as Mailbox's.
+  // A matched probe, like Mailbox::probe.
   bp_message* probe(int32_t source, uint64_t tag, bp_result& result) { return mailbox_.probe(source, tag, result); }
   void drop(bp_message* message) noexcept { mailbox_.drop(message); }
-  // What the group's extension() answers to BP_EXT_PROBE. Valid as long as this object.
+  // The value of the group's extension(BP_EXT_PROBE). Valid as long as this object.
   const bp_probe_api* probe_table() const { return probe_.table(); }
 
-  // Fails all operations, in flight and later, with `why`; next returns false from then on. Only the first call counts.
-  // A send whose buffer is borrowed ends when it is released.
+  // Fails all operations, in flight and later, with `why`; next returns false from then on. A send
+  // whose buffer is borrowed ends when it is released. Only the first call has an effect.
   void abort(const Failure& why);
   bool aborted();
 
-  // Waits until the transport has taken all frames that are ready, so that messages whose send is done arrive. False:
-  // not within timeout_ns. For the destructor of a group, while the transport's thread still runs. Bytes only.
+  // Waits until the transport has taken all ready frames, so that messages whose send is done arrive. False: not within
+  // timeout_ns. For the destructor of a group, while the transport's thread still runs. Bytes only.
   bool flush(int64_t timeout_ns);
 
-  // Would next give out a frame?
+  // Whether next would return a frame.
   bool has_frame(int32_t peer);
-  // Gives out the next frame for a peer. False: nothing to carry now. Release its buffer before this object ends.
+  // Takes the next frame for a peer. False: there is none now. Release its buffer before this object is destroyed.
   bool next(int32_t peer, Frame& frame);
-  // The same in one piece. Calling again reports that the transport has taken the frame before, which ends its send: so
-  // call again as soon as it has.
+  // The same as one array. The next call reports that the transport has taken the previous frame, which ends its send:
+  // call it again as soon as that is true.
   bool next(int32_t peer, Bytes& frame);
-  // Reports instead that the transport never will take it. Its send ends when the peer is lost.
+  // Reports instead that the transport will never take it. Its send ends when the peer is lost.
   void not_carried(int32_t peer);
 
-  // Takes in a frame. Throws BP_PEER_LOST if it is malformed: then call lost.
+  // Processes a received frame. Throws BP_PEER_LOST if it is malformed: then call lost.
   void arrived(int32_t peer, std::span<const std::byte> frame);
-  // The same of a frame whose head and data are apart. `keep` (may be empty) as Mailbox::deliver's.
+  // The same for a frame with separate head and data. `keep` (may be empty) as in Mailbox::deliver.
   void arrived(int32_t peer, const Head& head, std::span<const std::byte> data, const Mailbox::Keep& keep = {});
   // The size of the whole frame that begins with these kHeadSize bytes; for byte streams. Throws likewise.
   static size_t frame_size(const std::byte* head, uint64_t max_payload = kPiece);
@@ -163,27 +163,27 @@ class Messenger {
   struct Outgoing {  // a message that was announced
     const std::byte* data;
     uint64_t size;
-    uint64_t offset;  // bytes given out
+    uint64_t offset;  // bytes passed to the transport
     Buffer buffer;
   };
-  struct Incoming {  // the other end of one
+  struct Incoming {  // an announced message from the peer
     uint64_t tag;
     uint64_t size;
-    uint64_t offset;                 // bytes that have come
-    std::optional<Receive> receive;  // that has taken it
-    Bytes stash;                     // data that came after its receive was cancelled
+    uint64_t offset;                 // bytes received
+    std::optional<Receive> receive;  // the receive that has taken it
+    Bytes stash;                     // data received after its receive was cancelled
   };
   struct Peer {
-    std::deque<Frame> frames;                            // ready to leave, before any data
+    std::deque<Frame> frames;                            // ready to send, before any data
     std::map<uint64_t, Outgoing> out;                    // by id
-    std::deque<uint64_t> wanted;                         // of `out`: those whose receiver is ready
+    std::deque<uint64_t> wanted;                         // ids in `out` whose receiver is ready
     std::map<uint64_t, Incoming> in;                     // by the peer's id
-    std::deque<std::weak_ptr<BorrowedBuffer>> borrowed;  // of frames given out
-    bool carrying = false;                               // Bytes were given out and are not known to have left
-    Buffer leaving;                                      // of their message, if they end it
-    std::vector<Buffer> stuck;                           // of Bytes that the transport did not take
+    std::deque<std::weak_ptr<BorrowedBuffer>> borrowed;  // buffers of frames passed to the transport
+    bool carrying = false;                               // Bytes were passed to the transport and not confirmed
+    Buffer leaving;                                      // the buffer of their message, if they end it
+    std::vector<Buffer> stuck;                           // buffers of Bytes that the transport did not take
     uint64_t waiting_there = 0;                          // eager bytes at the peer that no receive has taken
-    uint64_t owed = 0;                                   // eager bytes from it that were received and not credited
+    uint64_t owed = 0;                                   // eager bytes from it, received and not credited
     std::optional<Failure> lost;
 
     void fail_borrowed(const Failure& why);

@@ -25,7 +25,7 @@ inline void Messenger::lost(int32_t peer, const Failure& why, bool borrowed_too)
     for (const Frame& frame : p.frames) {
       if (frame.buffer) frame.buffer->fail(why);
     }
-    // Only the transport knows whether the peer got the Bytes given out last before it left.
+    // Only the transport knows whether the peer received the last Bytes before it was lost.
     for (const Buffer& buffer : p.stuck) buffer->fail(why);
     if (borrowed_too) p.fail_borrowed(why);
     for (auto& [id, m] : p.in) {
@@ -33,7 +33,7 @@ inline void Messenger::lost(int32_t peer, const Failure& why, bool borrowed_too)
     }
     std::erase_if(p.in, [](const auto& entry) {
       const Incoming& m = entry.second;
-      return m.receive || m.stash.empty() || m.offset < m.size;  // what is left has arrived whole
+      return m.receive || m.stash.empty() || m.offset < m.size;  // the others have arrived whole
     });
     p.out.clear();
     p.wanted.clear();
@@ -58,7 +58,7 @@ inline void Messenger::abort(const Failure& why) {
     }
     first = aborted_;
   }
-  mailbox_.close(*first, *first);  // also by a second caller, whose operations may come before the first is here
+  mailbox_.close(*first, *first);  // also by a second caller: the first may not have closed it yet
 }
 
 // Under the lock.

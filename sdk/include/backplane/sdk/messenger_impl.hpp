@@ -28,7 +28,7 @@ inline size_t Messenger::frame_size(const std::byte* bytes, uint64_t max_payload
   std::memcpy(&head, bytes, kHeadSize);
   const bool is_known = head.kind >= detail::kEager && head.kind <= detail::kCredit;
   if (!is_known || head.payload > (detail::carries_data(head.kind) ? max_payload : 0)) {
-    throw Failure(BP_PEER_LOST, "a malformed frame came; run the same version of this backend on all ranks");
+    throw Failure(BP_PEER_LOST, "received a malformed frame; run the same version of this backend on all ranks");
   }
   return kHeadSize + head.payload;
 }
@@ -46,7 +46,7 @@ inline std::unique_ptr<CompletionWork> Messenger::submit(const bp_op& op) {
 inline std::unique_ptr<CompletionWork> Messenger::recv(Receive receive, bp_message* message) {
   std::shared_ptr<Completion> received;
   std::unique_ptr<CompletionWork> work;
-  // Before it is posted: a caller that is told that there is no memory frees its buffer.
+  // Allocates before it posts: a caller that gets an out-of-memory failure frees its buffer.
   try {
     received = std::make_shared<Completion>();
     work = std::make_unique<CompletionWork>(received, [this, which = received.get()] { cancel_recv(which); });
@@ -236,7 +236,7 @@ inline void Messenger::is_ready(int32_t peer, const Head& head) {
   Peer& p = at(peer);
   const auto message = p.out.find(head.id);
   if (message == p.out.end()) return;  // it was withdrawn
-  if (head.size != 0) {                // its receive was too small: it counts as received
+  if (head.size != 0) {                // its receive was too small; it counts as received
     p.out.erase(message);
   } else if (std::find(p.wanted.begin(), p.wanted.end(), head.id) == p.wanted.end()) {
     p.wanted.push_back(head.id);
@@ -251,7 +251,7 @@ inline void Messenger::taken(int32_t peer, uint64_t size) {
   if (at(peer).owed >= limits_.window / 4) on_ready_(peer);
 }
 
-// A receive has taken an announced message, or is too small for it. The mailbox's lock is held.
+// A receive has matched an announced message; null: it is too small. The mailbox's lock is held.
 inline bool Messenger::fetch(int32_t peer, uint64_t id, Receive* receive) {
   const std::lock_guard lock(mutex_);
   const auto message = at(peer).in.find(id);
@@ -260,7 +260,7 @@ inline bool Messenger::fetch(int32_t peer, uint64_t id, Receive* receive) {
   const bool has_begun = !m.stash.empty();
   if (receive == nullptr) {
     if (!has_begun) queue(peer, control(detail::kReady, 0, id, 1));
-    at(peer).in.erase(message);  // data that still comes is discarded
+    at(peer).in.erase(message);  // later data is discarded
     return true;
   }
   if (has_begun) std::memcpy(receive->data, m.stash.data(), m.offset);
@@ -322,7 +322,7 @@ inline void Messenger::cancel_send(int32_t peer, uint64_t id) {
   p.frames.erase(frame);
 }
 
-// A receive that waits fails. One whose message is on its way leaves it, with the data so far, to the next receive.
+// A waiting receive fails. If its message is in transit, the next receive gets the message with the data so far.
 inline void Messenger::cancel_recv(const Completion* which) {
   if (mailbox_.cancel(which)) return;
   std::optional<Receive> receive;

@@ -10,7 +10,7 @@
 
 namespace backplane::sdk {
 
-// What the group's extension() answers. Static.
+// The value for the group's extension(). Static.
 inline const bp_notify_api* notify_table() {
   static constexpr bp_notify_api kTable = {
       sizeof(bp_notify_api), 0, nullptr,

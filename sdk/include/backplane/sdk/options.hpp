@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Declaring options (a constexpr std::array<bp_option, N>) and reading their values. The core has checked them against
-// the schema: every declared key is there and well-formed.
+// the schema: every declared key is present and well-formed.
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@
 
 namespace backplane::sdk {
 
-// One option as an author writes it; what is left out has the usual meaning (abi/options.h).
+// One option as an author writes it. Omitted fields have the defaults of abi/options.h.
 struct OptionSpec {
   uint32_t type = BP_OPTION_STRING;
   const char* key = nullptr;
   const char* default_value = nullptr;
   const char* help = "";
-  double min = 0;  // bounds count if one of them is not 0
+  double min = 0;  // bounds apply if one of them is not 0
   double max = 0;
   const char* choices = nullptr;
   uint32_t flags = 0;
@@ -33,7 +33,7 @@ constexpr bp_option option(const OptionSpec& spec) {
           spec.default_value, spec.help, spec.choices, spec.min, spec.max};
 }
 
-// Two schemas as one.
+// Joins two schemas.
 template <size_t N, size_t M>
 constexpr std::array<bp_option, N + M> joined(const std::array<bp_option, N>& first,
                                               const std::array<bp_option, M>& second) {
@@ -43,7 +43,7 @@ constexpr std::array<bp_option, N + M> joined(const std::array<bp_option, N>& fi
   return all;
 }
 
-// The values, by key. Asking for an undeclared key is a bug of the backend and throws.
+// The values, by key. Reading an undeclared key is a bug in the backend and throws.
 class Options {
  public:
   Options(const bp_key_value* values, uint32_t count) {

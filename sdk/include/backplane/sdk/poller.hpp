@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For libraries that are polled: a thread of the backend's own that drives them, so that operations get on without any
-// call (BP_BACKEND_AUTONOMOUS). Linux only. The author writes one function:
+// A progress thread for libraries that must be polled, so that operations progress without calls
+// (BP_BACKEND_AUTONOMOUS). Linux only. The author writes one function:
 //
 //     bool progress(sdk::Poller::Sleep& sleep) {
-//       bool busy = library_progress(worker_) > 0;      // did something happen? Then it is called again at once.
-//       sleep.watch(library_event_fd(worker_), POLLIN);  // else the thread sleeps until one of these is ready ...
+//       bool busy = library_progress(worker_) > 0;      // true: progress is called again at once
+//       sleep.watch(library_event_fd(worker_), POLLIN);  // false: the thread sleeps until one is ready ...
 //       return busy;                                     // ... or until wake()
 //     }
 //     sdk::Poller poller_{[this](sdk::Poller::Sleep& s) { return progress(s); }, [this](const sdk::Failure& f) { ...
 //     }};
 //
-// A library without a descriptor watches none: the thread then pauses, shortly at first and longer the longer nothing
-// happens, at most kLongestPause, and wake() ends the pause. An idle group costs a thousand short calls a second then,
-// and none at all with a descriptor.
+// Without a watched descriptor the thread pauses between calls: briefly at first, then longer while it is idle, at most
+// kLongestPause. wake() ends the pause. An idle group then costs a thousand short calls per second; with a descriptor
+// it costs none.
 #pragma once
 
 #include <fcntl.h>
@@ -42,12 +42,12 @@ class Poller {
   static constexpr int64_t kShortestPause = 20'000;    // nanoseconds
   static constexpr int64_t kLongestPause = 1'000'000;  // nanoseconds
 
-  // What ends the sleep after one call of progress.
+  // The conditions that end the sleep after one call of progress.
   class Sleep {
    public:
     // Until the descriptor is ready for `events` (POLLIN, POLLOUT).
     void watch(int fd, short events) { fds_.push_back({fd, events, 0}); }
-    // No longer than this, in nanoseconds.
+    // At most this long, in nanoseconds.
     void at_most(int64_t nanoseconds) {
       if (limit_ < 0 || nanoseconds < limit_) limit_ = nanoseconds;
     }
@@ -62,29 +62,29 @@ class Poller {
   };
 
   using Progress = std::function<bool(Sleep& sleep)>;  // true: something happened, call again at once
-  // progress threw: fail the group. Called once, on the thread; again if it throws itself (there is no memory).
+  // Called on the thread when progress throws: fails the group. Called again if it throws itself (out of memory).
   using Broken = std::function<void(const Failure&)>;
 
-  // Starts the thread, which blocks all signals. Throws if there is none to be had. Construct it last: progress runs
-  // from now on, and must find the members that it uses.
+  // Starts the thread, which blocks all signals. Throws if no thread can be started. Declare the Poller as the last
+  // member: progress is called from now on and uses the other members.
   Poller(Progress progress, Broken broken) : progress_(std::move(progress)), broken_(std::move(broken)) {
     bp_error_init(&why_);
-    sleep_.fds_.reserve(1);  // a thread that finds no memory would end the process
+    sleep_.fds_.reserve(1);  // running out of memory on the thread would end the process
     thread_ = start_thread([this] { run(); });
   }
   ~Poller() { stop(); }
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  // Has progress called soon, even if nothing it watches is ready. After each submit, and in abort. Any thread, cheap,
-  // does not block.
+  // Makes the thread call progress soon, even if no watched descriptor is ready. Call it after each submit, and in
+  // abort. Any thread, cheap, does not block.
   void wake() noexcept {
     if (awake_.exchange(true)) return;
     event_.raise();
   }
 
-  // Ends the thread: progress is not called any more once this has returned. Again: does nothing. Not for progress
-  // itself. Blocks as long as one call of progress.
+  // Ends the thread: progress is no longer called once this has returned. Later calls have no effect. Must not be
+  // called from progress. Blocks as long as one call of progress.
   void stop() {
     const std::lock_guard lock(stop_mutex_);
     stopping_.store(true);
@@ -97,8 +97,8 @@ class Poller {
     int64_t pause = kShortestPause;
     Sleep& sleep = sleep_;
     for (;;) {
-      // Emptied before the flag falls, and the flag down before anything is looked at: a wake that finds the flag up,
-      // and so does not write, is seen by what follows; any later one ends the sleep.
+      // The order matters: drain the descriptor, clear the flag, then call progress. A wake that finds the flag set
+      // does not write, but the progress call below sees its cause. A later wake ends the next sleep.
       event_.clear();
       awake_.store(false);
       if (stopping_.load()) return;
@@ -147,7 +147,7 @@ class Poller {
     limit.tv_nsec = sleep.limit_ % 1'000'000'000;
     const int ready = ::ppoll(sleep.fds_.data(), static_cast<nfds_t>(sleep.fds_.size()),
                               sleep.limit_ < 0 ? nullptr : &limit, nullptr);
-    // ENOMEM and the like: the kernel looks at nothing for a while. Do not turn that into a hot loop.
+    // ENOMEM and the like: poll fails for a while. Pause instead of spinning.
     if (ready < 0 && errno != EINTR) std::this_thread::yield();
   }
 
@@ -156,7 +156,7 @@ class Poller {
   base::EventFd event_;
   std::atomic<bool> awake_ = false;
   std::atomic<bool> stopping_ = false;
-  Sleep sleep_;  // of the thread, as the next three
+  Sleep sleep_;  // used by the thread only, like the next three
   bool is_broken_ = false;
   bool is_told_ = false;
   bp_error why_;

@@ -4,8 +4,8 @@
 //
 //     const void* extension(std::string_view id) override { return id == BP_EXT_PROBE ? table() : nullptr; }
 //
-// of a group that derives from ProbeTable, or has one. A backend built on Messenger answers messenger_.probe_table();
-// one built on Mailbox has a MailboxProbe.
+// in a group that derives from ProbeTable or owns one. A backend built on Messenger returns messenger_.probe_table(). A
+// backend built on Mailbox owns a MailboxProbe.
 #pragma once
 
 #include "backplane/abi/ext/probe.h"
@@ -20,13 +20,13 @@ class ProbeTable {
   ProbeTable(const ProbeTable&) = delete;
   ProbeTable& operator=(const ProbeTable&) = delete;
 
-  // Takes the oldest message that a receive with this peer and tag would get, and writes source, size and tag to
-  // `result`. NULL: there is none yet. Throws what such a receive would fail with. From any thread; does not block.
+  // Takes the oldest message that a receive with this peer and tag would match, and writes source, size and tag to
+  // `result`. NULL: there is none yet. Throws the Failure of such a receive. Any thread, does not block.
   virtual bp_message* probe(int32_t peer, uint64_t tag, bp_result& result) = 0;
-  // Drops a message that was taken and not received; its send is done. From any thread; does not block.
+  // Discards a message that was taken and not received. Its send is done. Any thread, does not block.
   virtual void drop(bp_message* message) noexcept = 0;
 
-  // What the group's extension() answers. Valid as long as this object.
+  // The value for the group's extension(). Valid as long as this object.
   const bp_probe_api* table() const { return &table_; }
 
  private:
@@ -42,14 +42,13 @@ class ProbeTable {
   const bp_probe_api table_;
 };
 
-// Does a receive of `wanted`, which may be BP_ANY_TAG, match a message with this tag? Tags of users are below 2^32:
-// others belong to the core, and to collectives of the backend's own.
+// Whether a receive of `wanted`, which may be BP_ANY_TAG, matches a message with this tag. User tags are below 2^32;
+// others belong to the core and to the backend's own collectives.
 constexpr bool matches_tag(uint64_t wanted, uint64_t tag) {
   return wanted == tag || (wanted == BP_ANY_TAG && tag >> 32 == 0);
 }
 
-// The end of a receive of a message that was probed, and that its sender has cancelled since: it cannot wait for
-// another one.
+// The failure of a receive whose probed message was cancelled by its sender: the receive cannot match another message.
 inline Failure taken_back() { return {BP_CANCELLED, "the message that was probed was cancelled by its sender"}; }
 
 }  // namespace backplane::sdk

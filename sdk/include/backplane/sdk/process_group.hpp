@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a backend author implements: ProcessGroup and, for operations that outlive submit, Work. The rules of
-// abi/process_group.h hold; exceptions are turned into statuses in this file and nowhere else.
+// The classes that a backend author implements: ProcessGroup and, for operations that outlive submit, Work. The rules
+// of abi/process_group.h apply. Only this file translates their exceptions to statuses.
 #pragma once
 
 #include <memory>
@@ -17,13 +17,13 @@
 
 namespace backplane::sdk {
 
-// Who is to be told that an operation has ended (abi/ext/notify.h). Does not block, throws nothing and calls nothing of
-// the backend, so that it may be called under a lock.
+// Callback for the end of an operation (abi/ext/notify.h). Does not block, throw or call the backend, so
+// it may be called under a lock.
 struct Notice {
-  void (*ended)(void* to) = nullptr;  // NULL: nobody
+  void (*ended)(void* to) = nullptr;  // may be NULL
   void* to = nullptr;
 
-  // Calls it, at most once.
+  // Makes the callback, at most once.
   void give() noexcept {
     if (ended != nullptr) std::exchange(ended, nullptr)(to);
   }
@@ -34,24 +34,24 @@ class Work {
  public:
   virtual ~Work() = default;
 
-  // Waits up to timeout_ns (0: only looks; BP_NO_TIMEOUT: as long as it takes) for the terminal state. True: done.
-  // False: still in flight. Throws Failure if it failed; asked again, the answer is the same. Never called by two
-  // threads at once.
+  // Waits up to timeout_ns (0: does not block; BP_NO_TIMEOUT: no limit) for the terminal state. True: done.
+  // False: still in flight. Throws Failure if it failed. Later calls give the same result. Never called by two threads
+  // at once.
   virtual bool wait(int64_t timeout_ns) = 0;
 
-  // Asks the operation to end soon, with BP_CANCELLED. From any thread. Need not have an effect.
+  // Requests that the operation ends soon with BP_CANCELLED. Any thread. An implementation may ignore it.
   virtual void cancel() noexcept {}
 
   // Makes `stream` wait for the operation, as abi/ext/device.h says. False: not within timeout_ns. Throws
-  // BP_UNSUPPORTED if it does not end in a stream, or what it failed with. From any thread, also beside wait. Asked
-  // only if the group answers BP_EXT_DEVICE.
+  // BP_UNSUPPORTED if it does not end in a stream, or the operation's Failure. Any thread, also concurrently with wait.
+  // Called only if the group's extension() returns BP_EXT_DEVICE.
   virtual bool wait_on_stream(void* /*stream*/, int64_t /*timeout_ns*/) {
     throw Failure(BP_UNSUPPORTED, "this operation does not end in a stream");
   }
 
-  // Gives the notice once the operation is terminal, at once if it is already. From now on the operation must get on
-  // without calls. False: this operation gives none. Called once at most, from any thread, also beside wait. Asked only
-  // if the group answers BP_EXT_NOTIFY.
+  // Delivers the notice once the operation is terminal, at once if it already is. From now on the operation must
+  // progress without calls. False: this operation supports no notice. Called at most once, from any thread, also
+  // concurrently with wait. Called only if the group's extension() returns BP_EXT_NOTIFY.
   virtual bool on_end(Notice /*notice*/) { return false; }
 };
 
@@ -60,24 +60,24 @@ class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
 
-  // Starts a declared operation; nullptr says that it is already done. May block only if op.flags has BP_OP_SYNC. From
-  // any thread. `op` and its count arrays are valid until this returns, the buffers until the operation is terminal.
+  // Starts a declared operation; nullptr means that it is already done. May block only if op.flags has BP_OP_SYNC. Any
+  // thread. `op` and its count arrays are valid until this returns, the buffers until the operation is terminal.
   virtual std::unique_ptr<Work> submit(const bp_op& op) = 0;
 
-  // Makes every operation in flight and every later one fail with `why`, without waiting for peers. From any thread,
-  // also while submit or Work::wait blocks in another one.
+  // Makes every operation in flight and every later one fail with `why`, without waiting for peers. Any thread, also
+  // while submit or Work::wait blocks in another one.
   virtual void abort(const Failure& why) noexcept = 0;
 
-  // What this group really does, if less than the backend's description declares (a library too old, a missing device);
-  // empty: all of it. Valid as long as the group.
+  // The operations that this group supports, if fewer than the backend's description declares (an old library, a
+  // missing device). Empty: all of them. Valid as long as the group.
   virtual std::span<const bp_capability* const> capabilities() const noexcept { return {}; }
 
-  // An optional extension's table by id, or nullptr (an exception counts as that, too).
+  // An optional extension's table by id, or nullptr. An exception counts as nullptr.
   virtual const void* extension(std::string_view) { return nullptr; }
 };
 
-// Who is starting; what abi/plugin.h's bp_init says, with C++ types. The host stays valid until the group is destroyed,
-// the rest is this object's own.
+// The arguments of init: abi/plugin.h's bp_init with C++ types. The host stays valid until the group is destroyed; this
+// object owns everything else.
 struct Context {
   explicit Context(const bp_init& init)
       : rank(init.rank),
@@ -100,7 +100,7 @@ struct Context {
   int64_t timeout_ns;  // for init itself
   std::vector<int32_t> global_ranks;
   const bp_agent* inner;            // layers only
-  const bp_backend* inner_backend;  // likewise: what the layers wrap, with its flags
+  const bp_backend* inner_backend;  // layers only: the backend that the layers wrap, with its flags
 };
 
 namespace detail {
@@ -126,7 +126,7 @@ inline const void* extension(void* self, const char* id) noexcept {
   try {
     return id == nullptr ? nullptr : group_of(self).extension(id);
   } catch (...) {
-    return nullptr;  // there is no way to say why; without the extension the core does the same work itself
+    return nullptr;  // the ABI has no error here; without the extension the core does the same work itself
   }
 }
 

@@ -5,7 +5,7 @@
 //
 //     static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context);
 //
-// A backend that makes process groups as well has both kinds, its `init` makes a group, and beside it is
+// A backend that also makes process groups has both kinds; its `init` makes a group, and a second function an agent:
 //
 //     static std::unique_ptr<sdk::RpcAgent> init_rpc(const sdk::Context& context);
 //
@@ -30,7 +30,7 @@
 
 namespace backplane::sdk {
 
-// Options that the core reads of every agent.
+// Options of every agent, read by the core.
 inline constexpr std::array kRpcOptions = {
     option({.type = BP_OPTION_INT,
             .key = "num_worker_threads",
@@ -45,7 +45,7 @@ inline constexpr std::array kRpcOptions = {
             .min = 65536,
             .max = INT64_C(1) << 40})};
 
-// Of agents that receive into memory of their own, and its reader.
+// Option of agents that receive into their own memory, and its reader.
 inline constexpr bp_option kReceivedMemoryOption =
     option({.type = BP_OPTION_INT,
             .key = "keep_bytes",
@@ -57,7 +57,7 @@ inline std::shared_ptr<BlockPool> received_memory(const Options& options) {
   return std::make_shared<BlockPool>(static_cast<uint64_t>(options.integer("keep_bytes")));
 }
 
-// A message that this side has taken over: gives it back when it goes. Moved, not copied.
+// Owns a message that the agent has taken over. The destructor returns it. Move-only.
 class RpcMessage {
  public:
   explicit RpcMessage(const bp_rpc_message& message)
@@ -93,7 +93,7 @@ class RpcMessage {
   std::vector<bp_buffer> buffers_;
 };
 
-// What the core offers to an agent. Copyable; valid as long as the agent.
+// The core's interface for an agent. Copyable; valid as long as the agent.
 class RpcHost {
  public:
   explicit RpcHost(const Host& host)
@@ -105,7 +105,7 @@ class RpcHost {
 
   uint64_t max_message_bytes() const { return host_->max_message_bytes; }
 
-  // Delivers a message whose memory `keep` holds until the core needs it no more.
+  // Delivers a message. `keep` holds its memory until the core no longer needs it.
   void received(int32_t from, std::string_view payload, const std::vector<bp_buffer>& buffers,
                 std::shared_ptr<void> keep) const {
     received(from, payload, buffers, std::make_unique<std::shared_ptr<void>>(std::move(keep)));
@@ -116,7 +116,7 @@ class RpcHost {
     const bp_rpc_message message = message_of(payload, buffers, std::move(keep));
     host_->received(host_->ctx, from, &message);
   }
-  // Delivers what is left of a message for whose buffers there is no memory here.
+  // Delivers the rest of a message for whose buffers this process has no memory.
   template <typename Keep>
   void refused(int32_t from, std::string_view payload, std::unique_ptr<Keep> keep, const Failure& why) const {
     const bp_rpc_message message = message_of(payload, {}, std::move(keep));
@@ -128,7 +128,7 @@ class RpcHost {
     const bp_error err = report_of(why);
     host_->failed(host_->ctx, to, id, &err);
   }
-  // peer -1: everybody.
+  // peer -1: all peers.
   void lost(int32_t peer, const Failure& why) const {
     const bp_error err = report_of(why);
     host_->lost(host_->ctx, peer, &err);
@@ -206,7 +206,7 @@ int32_t init_rpc(const bp_backend* backend, const bp_init* init, bp_agent* agent
   return guarded(err, [init, agent] {
     require_place(*init);
     if (init->kind != BP_KIND_RPC) {
-      throw Failure(BP_INVALID, std::string(Description::id) + " makes RPC agents and nothing else");
+      throw Failure(BP_INVALID, std::string(Description::id) + " makes RPC agents, not process groups");
     }
     std::unique_ptr<RpcAgent> made = make_rpc_agent<Description>(*init);
     agent->kind = BP_KIND_RPC;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole SDK: a backend is one class. Start at backend.hpp. What helps to write one:
+// The whole SDK: a backend is one class. Start at backend.hpp. Building blocks:
 //   messenger.hpp  send and recv in full over anything that carries frames; mailbox.hpp: its matching alone
 //   worker.hpp     threads for a library that blocks;  poller.hpp: one for a library that is polled
 //   sockets.hpp    a TCP connection to each rank
 //   layer.hpp      a group that wraps another one
 //   owned_op.hpp   operations that outlive submit
-//   memory.hpp     memory that a group hands out for its operations' buffers
+//   memory.hpp     memory that a group allocates for its operations' buffers
 //   notify.hpp     callbacks at the end of operations;  probe.hpp: messages taken before their buffer is known
 #pragma once
 

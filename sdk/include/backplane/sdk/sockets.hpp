@@ -2,9 +2,10 @@
 //
 // For backends over TCP: a connected, non-blocking socket to each other rank, made through the store. Linux only.
 //
-// Each rank listens at an address of this host, on a port that the kernel picks, and publishes both in the store with a
-// random number that only this job can read there. It connects to the ranks below it and accepts those above; whoever
-// connects says the number and its rank first, and strangers are turned away. Nobody listens any more afterwards.
+// Each rank listens on an address of this host and a port that the kernel picks. It publishes both in the store with a
+// random secret that only this job can read. It connects to lower ranks and accepts higher ones. A connection begins
+// with a greeting that holds the secret and the rank; connections without a valid greeting are closed. The listening
+// sockets are closed at the end.
 #pragma once
 
 #include <fcntl.h>
@@ -38,7 +39,7 @@ using base::Descriptor;
 namespace detail {
 
 using Secret = std::array<unsigned char, 16>;
-struct Greeting {  // first on each connection
+struct Greeting {  // the first bytes of each connection
   Secret secret;
   int32_t rank;
   int32_t world_size;
@@ -79,7 +80,7 @@ inline Descriptor listen_at(const std::string& address, int32_t world_size, Endp
   return listener;
 }
 
-// Waits until `fd` is ready, in short steps so that an abort is noticed. Throws when time is up.
+// Waits until `fd` is ready, in short steps that notice an abort. Throws at the deadline.
 inline void await_socket(const Context& context, int fd, short events, const Deadline& deadline,
                          const std::string& what) {
   pollfd item = {fd, events, 0};
@@ -87,11 +88,11 @@ inline void await_socket(const Context& context, int fd, short events, const Dea
     if (context.host.abort_requested()) throw Failure(BP_CANCELLED, what + ": the group is being aborted");
     const int64_t left_ms = deadline.left_ns() < 0 ? 50 : deadline.left_ns() / 1'000'000;
     if (::poll(&item, 1, static_cast<int>(std::min<int64_t>(left_ms, 50))) > 0) return;
-    if (deadline.passed()) throw Failure(BP_TIMEOUT, what + ": not within the time allowed for init");
+    if (deadline.passed()) throw Failure(BP_TIMEOUT, what + ": timed out during init");
   }
 }
 
-// What a peer publishes. A failure names the peer, which the store cannot.
+// Waits for the value that a peer publishes. The Failure names the peer, which the store does not know.
 inline std::string await_value(const Context& context, const std::string& key, const Deadline& deadline, int32_t peer,
                                const std::string& what) {
   try {
@@ -105,7 +106,7 @@ inline Descriptor connect_to(const Context& context, int32_t peer, const Deadlin
   const std::string what = "connecting to rank " + std::to_string(peer);
   const std::string value = await_value(context, endpoint_key(peer), deadline, peer, what);
   Endpoint to{};
-  if (value.size() != sizeof to) throw Failure(BP_INTERNAL, what + ": its address in the store is damaged", peer);
+  if (value.size() != sizeof to) throw Failure(BP_INTERNAL, what + ": its address in the store is malformed", peer);
   std::memcpy(&to, value.data(), sizeof to);
   Descriptor fd(::socket(to.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) fail_socket(BP_RESOURCE, what, peer);
@@ -122,24 +123,24 @@ inline Descriptor connect_to(const Context& context, int32_t peer, const Deadlin
   return fd;
 }
 
-// Somebody who has connected and not said yet who it is.
-struct Caller {
+// An accepted connection whose greeting is still incomplete.
+struct PendingConnection {
   Descriptor fd;
   Greeting hello{};
   size_t have = 0;
 };
 
-// The rank of the caller; -1: it has not said all yet; -2: a stranger, or gone.
-inline int32_t identify(Caller& caller, const Context& context, const Secret& secret) {
-  const ssize_t got = ::recv(caller.fd.get(), reinterpret_cast<char*>(&caller.hello) + caller.have,
-                             sizeof caller.hello - caller.have, 0);
+// The peer's rank; -1: the greeting is incomplete; -2: it is invalid, or the connection was closed.
+inline int32_t identify(PendingConnection& connection, const Context& context, const Secret& secret) {
+  const ssize_t got = ::recv(connection.fd.get(), reinterpret_cast<char*>(&connection.hello) + connection.have,
+                             sizeof connection.hello - connection.have, 0);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
   if (got <= 0) return -2;
-  caller.have += static_cast<size_t>(got);
-  if (caller.have < sizeof caller.hello) return -1;
-  const bool is_ours = caller.hello.secret == secret && caller.hello.world_size == context.world_size &&
-                       caller.hello.rank > context.rank && caller.hello.rank < context.world_size;
-  return is_ours ? caller.hello.rank : -2;
+  connection.have += static_cast<size_t>(got);
+  if (connection.have < sizeof connection.hello) return -1;
+  const bool is_valid = connection.hello.secret == secret && connection.hello.world_size == context.world_size &&
+                        connection.hello.rank > context.rank && connection.hello.rank < context.world_size;
+  return is_valid ? connection.hello.rank : -2;
 }
 
 inline std::string missing(const std::vector<Descriptor>& sockets, int32_t above) {
@@ -150,15 +151,15 @@ inline std::string missing(const std::vector<Descriptor>& sockets, int32_t above
   return ranks;
 }
 
-// Takes in the ranks above. Callers who stay silent make room for later ones, oldest first.
+// Accepts the higher ranks. Beyond `room` pending connections, the oldest one is closed.
 inline void accept_above(const Context& context, int listener, const Secret& secret, const Deadline& deadline,
                          std::vector<Descriptor>& sockets) {
   const size_t room = static_cast<size_t>(context.world_size) + 16;
   int32_t expected = context.world_size - 1 - context.rank;
-  std::deque<Caller> callers;
+  std::deque<PendingConnection> pending;
   while (expected > 0) {
     std::vector<pollfd> items = {{listener, POLLIN, 0}};
-    for (const Caller& caller : callers) items.push_back({caller.fd.get(), POLLIN, 0});
+    for (const PendingConnection& connection : pending) items.push_back({connection.fd.get(), POLLIN, 0});
     if (context.host.abort_requested()) throw Failure(BP_CANCELLED, "the group is being aborted");
     if (deadline.passed()) {
       throw Failure(BP_TIMEOUT, "rank " + missing(sockets, context.rank) + " did not connect to rank " +
@@ -166,15 +167,15 @@ inline void accept_above(const Context& context, int listener, const Secret& sec
     }
     if (::poll(items.data(), items.size(), 50) <= 0) continue;
     for (int fd = -1; (fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
-      callers.push_back({Descriptor(fd), {}, 0});
-      if (callers.size() > room) callers.pop_front();
+      pending.push_back({Descriptor(fd), {}, 0});
+      if (pending.size() > room) pending.pop_front();
     }
     if (errno == EMFILE || errno == ENFILE) fail_socket(BP_RESOURCE, "cannot accept the other ranks");
-    std::erase_if(callers, [&](Caller& caller) {
-      const int32_t rank = identify(caller, context, secret);
+    std::erase_if(pending, [&](PendingConnection& connection) {
+      const int32_t rank = identify(connection, context, secret);
       if (rank == -1) return false;
       if (rank >= 0 && !sockets[static_cast<size_t>(rank)]) {
-        sockets[static_cast<size_t>(rank)] = std::move(caller.fd);
+        sockets[static_cast<size_t>(rank)] = std::move(connection.fd);
         --expected;
       }
       return true;
@@ -184,10 +185,10 @@ inline void accept_above(const Context& context, int listener, const Secret& sec
 
 }  // namespace detail
 
-// A socket to each rank of the group, by rank; the own one is empty. `address` is a numeric address of this host that
-// the others can reach. Non-blocking, close-on-exec, without Nagle's delay; write with MSG_NOSIGNAL. For init: blocks
-// up to context.timeout_ns, ends with BP_CANCELLED on abort. Throws BP_INVALID for a bad address, BP_TIMEOUT naming who
-// did not come, BP_PEER_LOST, BP_RESOURCE.
+// Connects this rank to each rank of the group. Returns the sockets by rank; the own one is empty. `address` is a
+// numeric address of this host that the other ranks can reach. The sockets are non-blocking and close-on-exec, with
+// TCP_NODELAY; write with MSG_NOSIGNAL. For init: blocks up to context.timeout_ns, fails with BP_CANCELLED on abort.
+// Throws BP_INVALID for a bad address, BP_TIMEOUT naming the missing ranks, BP_PEER_LOST, BP_RESOURCE.
 inline std::vector<Descriptor> connect_all(const Context& context, const std::string& address) {
   const Deadline deadline = Deadline::after(context.timeout_ns);
   std::vector<Descriptor> sockets(static_cast<size_t>(context.world_size));
@@ -201,13 +202,13 @@ inline std::vector<Descriptor> connect_all(const Context& context, const std::st
   detail::accept_above(context, listener.get(), mine.secret, deadline, sockets);
   for (const Descriptor& fd : sockets) {
     const int one = 1;
-    if (fd) ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // without it: only slower
+    if (fd) ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // optional: only affects speed
   }
   return sockets;
 }
 
-// Ends connections so that what was written arrives: says that no more comes, and reads on until the peer has closed,
-// too (closing with unread data would throw away what is still on its way). Blocks up to timeout_ns; closes all.
+// Closes connections without losing written data: shuts down the sending side and reads until the peer has done the
+// same (closing with unread data would discard data in flight). Blocks up to timeout_ns, then closes all.
 inline void close_gently(std::vector<Descriptor>& sockets, int64_t timeout_ns) {
   const Deadline deadline = Deadline::after(timeout_ns);
   for (const Descriptor& fd : sockets) {

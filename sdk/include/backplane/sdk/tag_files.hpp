@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements listed by tag, so that many of one tag do not slow down the search for another.
+// Lists of elements by tag: many elements with one tag do not slow down the search for another tag.
 #pragma once
 
 #include <algorithm>

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For libraries that block: operations that run on threads of the backend's own, in the order in which they were
-// submitted.
+// Worker threads for libraries that block. Operations start in the order in which they were submitted.
 //
 //     Workers workers_{2};
-//     return workers_.submit([...] { library_blocks(); });  // a Work that ends as the function returns or throws
+//     return workers_.submit([...] { library_blocks(); });  // the Work ends when it does
 //
-// A task that takes a std::stop_token can be told to give up while it runs: by Work::cancel, by abort and by the
-// destructor. It either asks the token between its steps, or has the library interrupted:
+// Work::cancel, abort and the destructor can stop a running task that takes a std::stop_token. The task either polls
+// the token between its steps or interrupts the library:
 //
 //     workers_.submit([...](const std::stop_token& stop) {
 //       const std::stop_callback interrupt(stop, [this] { library_interrupt(handle_); });
 //       if (library_blocks(handle_) != 0) throw Failure(...);
 //     });
 //
-// Having been told, it ends by throwing anything, and its Work ends with the reason it was told for; or it returns,
-// and its Work is done after all. A task without a token runs to its end, so abort keeps its promise (half a second)
-// only if the backend's abort makes the library return.
+// A stopped task that throws anything fails its Work with the reason of the stop. A stopped task that returns completes
+// its Work. A task without a token runs to its end; abort then meets its limit (half a second) only if the backend's
+// abort makes the library return.
 //
-// Collectives are safe in it, also with several threads: every rank starts them in the same order, so that the oldest
-// unfinished one has a thread everywhere and gets on. Sends and receives are not, if they can wait for each other on
-// one object of this class: give each peer, and each direction, one of its own.
+// Collectives cannot deadlock here, also with several threads: every rank starts them in the same order, so the oldest
+// unfinished one has a thread on every rank. Sends and receives that wait for each other can: use one object of this
+// class per peer and direction.
 #pragma once
 
 #include <functional>
@@ -48,7 +47,7 @@ inline Failure cannot_start_thread(const std::system_error& error) {
   return {BP_RESOURCE, std::string("cannot start a thread: ") + error.what(), -1, error.code().value()};
 }
 
-// Starts a thread that takes no signals. Throws BP_RESOURCE if there is none to be had.
+// Starts a thread that blocks all signals. Throws BP_RESOURCE if no thread can be started.
 template <typename Body>
 std::thread start_thread(Body&& body) {
   const SignalsBlocked blocked;
@@ -63,13 +62,13 @@ class Workers {
  public:
   // Threads start when tasks are submitted.
   explicit Workers(size_t thread_count) : executor_(thread_count, base::Executor::AtStop::kDropQueued) {}
-  // Fails what waits, tells what runs to give up, and joins the threads.
+  // Fails waiting tasks, stops running ones and joins the threads.
   ~Workers() { abort(Failure(BP_CANCELLED, "the group was destroyed")); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
   // Any thread, does not block. `run` is void() or void(const std::stop_token&). The Work must not outlive this object;
-  // its cancel fails a task that has not started at once, and asks one that runs through its token.
+  // its cancel fails a task that has not started at once, and stops a running one through its token.
   template <typename Run>
   std::unique_ptr<Work> submit(Run run) {
     if constexpr (std::is_invocable_v<Run&, const std::stop_token&>) {
@@ -79,8 +78,8 @@ class Workers {
     }
   }
 
-  // Fails what has not started and whatever is submitted later, and tells what runs to give up. Any thread, does not
-  // block. Only the first call counts.
+  // Fails waiting tasks and all later ones, and stops running tasks. Any thread, does not block. Only the first call
+  // has an effect.
   void abort(const Failure& why) {
     std::vector<std::shared_ptr<Task>> told;
     std::vector<Run> dropped;
@@ -88,10 +87,10 @@ class Workers {
       const std::lock_guard lock(mutex_);
       if (!ended_) ended_.emplace(why);
       told.assign(tasks_.begin(), tasks_.end());
-      for (const auto& task : told) dropped.push_back(task->give_up(*ended_));
+      for (const auto& task : told) dropped.push_back(task->stop_with(*ended_));
       tasks_.remove_if([](const auto& task) { return !task->has_started; });
     }
-    // Without the lock: a stop callback is the author's code. The token's own rules keep it from outliving its task.
+    // Without the lock: stop callbacks run the author's code. They are deregistered before their task ends.
     for (const auto& task : told) task->stop.request_stop();
   }
 
@@ -99,8 +98,8 @@ class Workers {
   using Run = std::function<void(const std::stop_token&)>;
 
   struct Task {
-    // With mutex_ held. Returns what the caller destroys without it: the captures are the author's.
-    Run give_up(const Failure& why) {
+    // With mutex_ held. The caller destroys the result without it: destructors of captures run the author's code.
+    Run stop_with(const Failure& why) {
       if (!reason) reason.emplace(why);
       if (has_started) return {};
       completion.fail(why);
@@ -111,7 +110,7 @@ class Workers {
     Completion completion;
     std::stop_source stop;
     bool has_started = false;
-    std::optional<Failure> reason;  // why it was told to give up
+    std::optional<Failure> reason;  // why it was stopped
   };
 
   std::unique_ptr<Work> add(Run run) {
@@ -134,7 +133,7 @@ class Workers {
   void perform(const std::shared_ptr<Task>& task) {
     {
       const std::lock_guard lock(mutex_);
-      if (task->reason) return;  // it has failed already
+      if (task->reason) return;  // it has already failed
       task->has_started = true;
     }
     bp_error err;
@@ -143,7 +142,7 @@ class Workers {
       task->run(task->stop.get_token());
       return BP_OK;
     });
-    task->run = {};  // before the end is told: what it holds may be the caller's
+    task->run = {};  // before the end is reported: the captures may refer to the caller's objects
     const std::lock_guard lock(mutex_);
     tasks_.remove(task);
     if (status == BP_OK) {
@@ -157,7 +156,7 @@ class Workers {
     Run dropped;
     {
       const std::lock_guard lock(mutex_);
-      dropped = task->give_up(Failure(BP_CANCELLED, "cancelled by this rank"));
+      dropped = task->stop_with(Failure(BP_CANCELLED, "cancelled by this rank"));
       if (!task->has_started) tasks_.remove(task);
     }
     task->stop.request_stop();
