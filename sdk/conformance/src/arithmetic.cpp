@@ -48,7 +48,7 @@ double decode(const Format& format, uint32_t bits) {
   return sign * std::ldexp(digits, scale + static_cast<int>(exponent) - 1);
 }
 
-// Rounds to nearest, ties to even. What is too large becomes infinity, or NaN in a format that has none.
+// Rounds to nearest, ties to even. Overflow becomes infinity, or NaN in a format that has none.
 uint32_t encode(const Format& format, double value) {
   if (std::isnan(value)) return format.nan();
   const uint32_t sign = std::signbit(value) ? format.sign_bit() : 0;
@@ -209,7 +209,7 @@ T combined(T a, T b, uint32_t reduce_op) {
   if constexpr (std::is_integral_v<T>) {
     if (reduce_op == BP_BAND || reduce_op == BP_BOR || reduce_op == BP_BXOR) return bits(a, b, reduce_op);
   }
-  return sum(a, b);  // avg and premul_sum, too
+  return sum(a, b);  // also avg and premul_sum
 }
 
 template <typename T>
@@ -243,7 +243,7 @@ uint64_t wrapped_integer(double value) {
 bool goes_together(uint32_t dtype, uint32_t reduce_op) {
   if (dtype >= BP_DTYPE_COUNT || reduce_op >= BP_REDUCE_OP_COUNT) return false;
   const bool complex = dtype == BP_C64 || dtype == BP_C128;
-  const bool integer = dtype <= BP_U64;  // bool, too
+  const bool integer = dtype <= BP_U64;  // includes bool
   switch (reduce_op) {
     case BP_MIN:
     case BP_MAX:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a child has read from a backend's descriptor. The supervisor itself never opens the plugin.
+// Facts that a child has read from a backend's descriptor. The supervisor itself never opens the plugin.
 #pragma once
 
 #include <cstdint>

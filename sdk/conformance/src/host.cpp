@@ -46,7 +46,7 @@ struct Host::Functions {
         self(ctx).world_.get(place(ctx, key), value, timeout_ns, [ctx] { return abort_requested(ctx) != 0; });
     if (wait == World::Wait::kGivenUp) return cancelled(err);
     if (wait == World::Wait::kDone) return BP_OK;
-    return bp_error_set(err, BP_TIMEOUT, 0, -1, (std::string("nobody set the key ") + key + " in time").c_str());
+    return bp_error_set(err, BP_TIMEOUT, 0, -1, (std::string("the key ") + key + " was not set in time").c_str());
   }
 
   static int32_t get(void* ctx, const char* key, void* buffer, uint64_t capacity, uint64_t* size, int64_t timeout_ns,

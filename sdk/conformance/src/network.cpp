@@ -25,7 +25,7 @@
 namespace backplane::conformance {
 namespace {
 
-// What the holder reports when it is ready: nothing wrong, or what was and the errno.
+// The report of the holder: success, or the failed step and its errno.
 struct Readiness {
   int error = 0;
   char step[60] = {};
@@ -151,7 +151,7 @@ void NetworkHolder::end() {
 bool NetworkHolder::join() const {
   std::array<char, PATH_MAX> directory{};
   const bool known = getcwd(directory.data(), directory.size()) != nullptr;
-  unshare(CLONE_FS);  // a sanitizer's thread shares the working directory, with which nobody may change mounts
+  unshare(CLONE_FS);  // a sanitizer's thread shares the working directory, which forbids changes of mounts
   if (!enter(pid_, "user", CLONE_NEWUSER) || !enter(pid_, "net", CLONE_NEWNET) || !enter(pid_, "mnt", CLONE_NEWNS)) {
     return false;
   }

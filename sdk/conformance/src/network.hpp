@@ -36,7 +36,7 @@ class NetworkHolder {
   void end();
 
   pid_t pid_ = -1;
-  base::Descriptor leash_;  // the holder ends when nobody has the other end of this pipe any more
+  base::Descriptor leash_;  // the holder ends when the other end of this pipe is closed
   pid_t maker_ = -1;        // a forked copy of this object ends nothing
 };
 

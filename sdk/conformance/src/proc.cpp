@@ -134,7 +134,7 @@ std::map<int, Descriptor> descriptors() {
     const int flags = fcntl(number, F_GETFD);
     if (size < 0 || flags < 0) return;
     const std::string what(target.data(), static_cast<size_t>(size));
-    if (what.rfind("/proc/", 0) == 0) return;  // another rank of this process that is looking, too
+    if (what.rfind("/proc/", 0) == 0) return;  // another rank of this process reading /proc
     found[number] = {what, (flags & FD_CLOEXEC) != 0};
   });
   return found;

@@ -39,7 +39,7 @@ uint64_t status_mask(const std::string& field);
 // The connected TCP sockets among the descriptors.
 std::vector<int> connected_tcp();
 
-// What a process holds that an agent must give back.
+// Process resources that an agent must release.
 struct Footprint {
   std::map<int, Descriptor> open;
   std::set<pid_t> running;
@@ -49,7 +49,7 @@ struct Footprint {
   static Footprint take();
 };
 
-// What has been added since `before`: "descriptor 9 (socket:[1234])"; empty: nothing. Waits up to `patience` for it to
+// Resources added since `before`: "descriptor 9 (socket:[1234])"; empty: nothing. Waits up to `patience` for it to
 // disappear: the kernel releases some resources shortly after a thread was joined.
 std::string grown_since(const Footprint& before, Nanoseconds patience);
 // The same, and no descriptor may be gone, either.

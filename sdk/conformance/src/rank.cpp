@@ -90,7 +90,7 @@ void Rank::cell(uint32_t op, uint32_t dtype, uint32_t reduce_op, uint32_t memory
 void Rank::barrier() {
   const std::string before = world().step(id_);
   step(before + " (then waiting for the other ranks)");
-  if (!world().barrier(scaled(kPatience))) {  // whoever failed to come is blamed by the supervisor
+  if (!world().barrier(scaled(kPatience))) {  // the supervisor reports the missing rank
     if (world().broken()) leave_together();
     leave();
   }
@@ -140,14 +140,14 @@ void Rank::expect_world(int32_t rank, int32_t world_size) {
 void Rank::expect_no_report(const Host& host) {
   const std::vector<bp_error> reports = host.reports();
   if (reports.empty()) return;
-  // What is reported may be seen before the rank that failed has said so.
+  // A report may arrive before the failed rank's own.
   const Nanoseconds deadline = now() + scaled(kSecond / 5);
   while (!world().has_failed() && now() < deadline) usleep(5000);
   if (world().has_failed()) return;
   Outcome report;
   report.error = reports.front();
   report.status = report.error.status;
-  check(false, "no report_failure in a group in which nothing has failed and nobody was aborted", report.text());
+  check(false, "no report_failure in a group without failure or abort", report.text());
 }
 
 std::unique_ptr<Agent> Rank::open(const Plan& plan, bool guarded) {

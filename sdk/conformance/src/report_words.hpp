@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the formats of a report share: words for its values, and text of unknown origin (a plugin's) made harmless.
+// Shared by the report formats: words for values, and text of unknown origin (a plugin's) made harmless.
 #pragma once
 
 #include <array>

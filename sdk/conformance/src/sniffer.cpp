@@ -35,7 +35,7 @@ std::unique_ptr<Sniffer> Sniffer::make(std::string& why_not) {
   address.sll_protocol = htons(ETH_P_ALL);
   address.sll_ifindex = static_cast<int>(if_nametoindex("lo"));
   if (!packets || bind(packets.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    why_not = say("what goes over the network cannot be overheard here: ", std::strerror(errno));
+    why_not = say("network traffic cannot be captured here: ", std::strerror(errno));
     return nullptr;
   }
   setsockopt(packets.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kBuffer, sizeof kBuffer);

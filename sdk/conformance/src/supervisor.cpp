@@ -136,7 +136,7 @@ class Supervisor {
       }
       run_child(setup);
     }
-    setpgid(pid, pid);  // here as well as there: whoever comes first
+    setpgid(pid, pid);  // in parent and child, to avoid a race
     Child child;
     child.pid = pid;
     child.members = members;

@@ -69,7 +69,7 @@ class World::Lock {
 World* World::make(int32_t ranks) {
   void* memory = mmap(nullptr, kMapping, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error(std::string("no memory for a case: ") + std::strerror(errno));
-  auto* world = new (memory) World;  // the mapping is zeroed: no entries, everybody alive
+  auto* world = new (memory) World;  // the mapping is zeroed: no entries, all ranks alive
   world->ranks_ = ranks;
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);

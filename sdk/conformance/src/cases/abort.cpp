@@ -41,7 +41,8 @@ void abort_blocked(Rank& rank, Agent& agent, const bp_op& op, const std::string&
   const Nanoseconds begin = now();
   agent.abort(BP_PEER_LOST, 0, kCause);
   expect_in_time(rank, now() - begin, "abort returns");
-  rank.require(blocked.await(rank.scaled(kPlenty)), say("abort ends ", what, " in ", name_of(how)), "it goes on");
+  rank.require(blocked.await(rank.scaled(kPlenty)), say("abort ends ", what, " in ", name_of(how)),
+               "it has not returned");
   expect_in_time(rank, blocked.ended_at() - begin, say(what, " in ", name_of(how), " ends"));
   if (op.kind != BP_SEND || !blocked.outcome().ok()) {
     expect_cause(rank, blocked.outcome(), BP_PEER_LOST, say(what, " in ", name_of(how)));
@@ -100,7 +101,7 @@ void blocked_collective(Rank& rank) {
       rank.step("aborting after another rank has");
       const Nanoseconds begin = now();
       agent->abort(BP_PEER_LOST, 0, kCause);
-      rank.require(blocked.await(rank.scaled(kPlenty)), "abort ends a collective", "it goes on");
+      rank.require(blocked.await(rank.scaled(kPlenty)), "abort ends a collective", "it has not returned");
       expect_in_time(rank, blocked.ended_at() - begin, "a collective ends");
       rank.check(blocked.outcome().status != BP_OK && blocked.outcome().status != BP_AGAIN, "a collective that failed",
                  blocked.outcome().text());
@@ -151,7 +152,8 @@ void during_init(Rank& rank) {
     rank.step("in init without rank 0, abort requested");
     const Nanoseconds begin = now();
     host.request_abort();
-    rank.require(starting.await(rank.scaled(kPlenty)), "init gives up when abort_requested says so", "it goes on");
+    rank.require(starting.await(rank.scaled(kPlenty)), "init gives up when abort_requested says so",
+                 "it has not returned");
     expect_in_time(rank, ended - begin, "init without rank 0 ends");
     rank.check(outcome.ok() || outcome.status == BP_CANCELLED, "init gives up with BP_CANCELLED, or had not waited",
                outcome.text());
@@ -218,7 +220,7 @@ void beside_submits(Rank& rank) {
       });
       poll_until(rank.scaled(kPlenty), [&] { return submitted.load() > 100; });
       agent->abort(BP_PEER_LOST, 0, kCause);
-      rank.require(submitting.await(rank.scaled(kPlenty)), "submit fails after abort", "it goes on");
+      rank.require(submitting.await(rank.scaled(kPlenty)), "submit fails after abort", "it has not returned");
     }
     expect_cause(rank, refused, BP_PEER_LOST, "submit after abort");
     for (Pending& one : all) {

@@ -82,7 +82,8 @@ void new_group_afterwards(Rank& rank) {
     pending.push_back(agent->submit(hopeless(*agent, memory.data(), memory.size())));
     rank.barrier();
     agent->abort(BP_RESOURCE, -1, kFirstCause);
-    rank.require(pending[0].wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort", "it goes on");
+    rank.require(pending[0].wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort",
+                 "it is still in flight");
     pending[0].release();
     if (round % 2 == 0) {  // the broken group may also still be there
       close_in_time(rank, *agent, "after abort");
@@ -104,7 +105,8 @@ void leaves_others_alone(Rank& rank) {
   rank.barrier();
   rank.step("aborting one of two groups");
   broken->abort(BP_RESOURCE, -1, kFirstCause);
-  rank.require(lost.wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort", "it goes on");
+  rank.require(lost.wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort",
+               "it is still in flight");
   lost.release();
   const Outcome untouched = recv.test();
   rank.require(untouched.ok() || untouched.status == BP_AGAIN, "abort of one group leaves operations of another alone",
@@ -150,7 +152,8 @@ void destroy_afterwards(Rank& rank) {
     Pending send = agent->isend(rank.next(), kSilentTag - 1, large.data(), large.size());
     agent->abort(BP_RESOURCE, -1, kFirstCause);
     for (Pending* one : {&recv, &send}) {
-      rank.require(one->wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort", "it goes on");
+      rank.require(one->wait(rank.scaled(kPlenty)).status != BP_AGAIN, "an operation ends by abort",
+                   "it is still in flight");
       one->release();
     }
     close_in_time(rank, *agent, "right after abort");

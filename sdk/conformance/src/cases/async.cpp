@@ -235,7 +235,7 @@ void progress_of_all(Rank& rank) {
   std::vector<uint8_t> got(kLarge);
   Pending send = agent->isend(rank.next(), 1, sent.data(), kLarge);
   Pending recv = agent->irecv(rank.previous(), 1, got.data(), kLarge);
-  rank.step("waiting for a large recv while a large send is in flight that nobody waits for");
+  rank.step("waiting for a large recv while a large send without a waiter is in flight");
   must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait for the recv alone");
   recv.release();
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()), "the large message");

@@ -28,7 +28,7 @@ struct Message {
 // effect and the recv gets the message.
 void expect_cancelled_or_message(Rank& rank, Agent& agent, Message& message, Pending& recv, const Outcome& after) {
   rank.require(after.status == BP_CANCELLED || after.status == BP_AGAIN,
-               "a cancelled recv ends with BP_CANCELLED, or goes on", after.text());
+               "a cancelled recv ends with BP_CANCELLED or stays in flight", after.text());
   if (after.status == BP_CANCELLED) {
     recv.release();
     std::fill(message.got.begin(), message.got.end(), uint8_t{0});
@@ -107,8 +107,8 @@ void cancel_send(Rank& rank) {
     sends[0].cancel();
     const Outcome after = sends[0].wait(rank.scaled(kSecond));
     rank.require(after.ok() || after.status == BP_CANCELLED || after.status == BP_AGAIN,
-                 "a cancelled send ends with BP_OK or BP_CANCELLED, or goes on", after.text());
-    if (after.status == BP_AGAIN) rank.skip("this backend cannot cancel a large send that nobody receives");
+                 "a cancelled send ends with BP_OK or BP_CANCELLED or stays in flight", after.text());
+    if (after.status == BP_AGAIN) rank.skip("this backend cannot cancel a large send without a recv");
     if (sends[0].in_flight()) sends[0].release();
     std::fill(large.begin(), large.end(), uint8_t{4});
   }
@@ -141,7 +141,7 @@ void release_in_any_order(Rank& rank) {
     }
     std::shuffle(ended.begin(), ended.end(), rank.random());
     for (Pending* one : ended) one->release();
-    rank.barrier();  // the other half is sent when everybody has released the first
+    rank.barrier();  // the other half is sent after all ranks released the first
   }
   std::shuffle(sends.begin(), sends.end(), rank.random());
   for (Pending& one : sends) rank.require_ok(one.finish(rank.scaled(kPlenty)), "a send");
@@ -177,9 +177,9 @@ void destroy_beside_peers(Rank& rank) {
     rank.require_ok(send.finish(rank.scaled(kPlenty)), say("a send to rank ", to, " while rank 0 leaves"));
     require_bytes(rank, got, static_cast<uint64_t>(from), say("the message of rank ", from));
   }
-  rank.step("receiving what rank 0 sent before it destroyed its group");
+  rank.step("receiving messages sent before rank 0 destroyed its group");
   rank.require_ok(agent->irecv(0, 1, got.data(), kMessageSize).finish(rank.scaled(kPlenty)),
-                  "a recv of what was sent before the sender's destroy");
+                  "a recv of a message sent before the sender's destroy");
   require_bytes(rank, got, key_of(rank.id()), "the message that was sent before destroy");
 }
 
@@ -193,7 +193,7 @@ void destroy_with_pending(Rank& rank) {
     all.push_back(agent->submit(hopeless(*agent, memory.data(), kMessageSize)));
     if (round == 1) all.push_back(agent->isend(rank.next(), kSilentTag - 1, large.data(), kLarge));
     rank.barrier();
-    rank.step("cancelling what is in flight before destroy");
+    rank.step("cancelling operations in flight before destroy");
     for (Pending& one : all) one.cancel();
     for (Pending& one : all) static_cast<void>(one.wait(kSecond / 10));
     rank.step("aborting before destroy");
@@ -201,7 +201,8 @@ void destroy_with_pending(Rank& rank) {
     agent->abort(BP_CANCELLED, -1, "the group is being destroyed");
     for (Pending& one : all) {
       const Outcome end = one.wait(rank.scaled(kPlenty));
-      rank.require(end.status != BP_AGAIN, "an operation that was cancelled and aborted is over", "it goes on");
+      rank.require(end.status != BP_AGAIN, "an operation that was cancelled and aborted is over",
+                   "it is still in flight");
     }
     const Nanoseconds took = now() - begin;
     rank.check(took <= rank.scaled(kAbortBound), "operations end within 500 ms of abort",

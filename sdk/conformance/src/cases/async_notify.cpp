@@ -80,7 +80,8 @@ void notify_once(Rank& rank) {
     require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "the message, at the notice");
     rank.require_ok(second.wait(rank.scaled(kPlenty)), "a recv");
     if (const Notice* const late = notices.of(second); late != nullptr) {
-      rank.require(late->count == 1, "one notice of what is terminal, before on_end returns", say(late->count.load()));
+      rank.require(late->count == 1, "one notice of a terminal operation, before on_end returns",
+                   say(late->count.load()));
     }
     for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send");
     recv.release();
@@ -110,7 +111,7 @@ void notify_failures(Rank& rank) {
       rank.require(notice->count == 1, "a notice of a cancelled recv before work_release returns",
                    say(notice->count.load()));
     } else {
-      rank.require(notice->count == 0, "no notice while a recv goes on", "one");
+      rank.require(notice->count == 0, "no notice while a recv is in flight", "one");
     }
     rank.barrier();
     std::vector<Pending> pending;
@@ -165,7 +166,7 @@ void notify_progress(Rank& rank) {
     if (notice != nullptr) some = notice;
   }
   notices.require_some(some);
-  notices.await("several operations have ended, with nobody calling");
+  notices.await("several operations have ended, without calls");
   for (size_t i = 0; i < pending.size(); ++i) {
     const Outcome outcome = noticed[i] ? pending[i].test() : pending[i].wait(rank.scaled(kPlenty));
     rank.require_ok(outcome, say("operation ", i, " after its notice"));

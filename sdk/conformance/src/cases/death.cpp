@@ -27,7 +27,7 @@ void by_stop(Rank& rank) { rank.freeze(-1); }
   deaths.await_ready();
   deaths.tell_time();
   end(rank);
-  rank.harness_error("a rank that should be gone is still there");
+  rank.harness_error("a rank that should have ended is still running");
 }
 
 // Waits for a message that will never come, half of the ranks inside submit.
@@ -47,7 +47,7 @@ void idle(Rank& rank) {
   if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
   deaths.ready();
   deaths.await_loss();
-  rank.step("receiving from a rank that was killed while nothing went on");
+  rank.step("receiving from a rank that was killed while the group was idle");
   deaths.expect_out(wait_in_vain(rank, *agent, rank.size() - 1, 2), "a recv from the lost rank", true);
   deaths.carry_on(std::move(agent));
 }
@@ -106,7 +106,7 @@ void non_neighbour(Rank& rank) {
   rank.barrier();
   if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
   deaths.ready();
-  rank.step("waiting for a survivor when a rank dies that nobody spoke to");
+  rank.step("waiting for a survivor when a rank without traffic dies");
   deaths.expect_out(wait_in_vain(rank, *agent, deaths.companion(), 2), say("a recv from rank ", deaths.companion()),
                     false);
   deaths.carry_on(std::move(agent));

@@ -23,9 +23,9 @@ void report(Rank& rank) {
   rank.require(agent->host().reports().empty(), "no report_failure before a rank dies", "one");
   deaths.ready();
   deaths.await_loss();
-  rank.step("looking at what is reported of a rank that was killed");
+  rank.step("reading the reports about a killed rank");
   const auto reported = [&agent] { return !agent->host().reports().empty(); };
-  poll_until(rank.scaled(kSecond / 2), reported);  // none is right, too
+  poll_until(rank.scaled(kSecond / 2), reported);  // no report is allowed as well
   for (const bp_error& each : agent->host().reports()) {
     Outcome outcome;
     outcome.error = each;

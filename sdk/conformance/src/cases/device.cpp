@@ -121,14 +121,16 @@ class Chain {
     pending_.push_back(broadcast());
   }
   void finish() {
-    rank_.step("waiting for what was put behind a recv");
-    for (Pending& each : pending_) rank_.require_ok(each.finish(rank_.scaled(kPlenty)), "what was put behind a recv");
+    rank_.step("waiting for operations enqueued after a recv");
+    for (Pending& each : pending_)
+      rank_.require_ok(each.finish(rank_.scaled(kPlenty)), "an operation enqueued after a recv");
     if (rank_.id() == 0) require_kept(rank_, back_, kNew, "in a message that was put behind a recv");
     std::vector<std::byte> tail(kTail);
     const std::byte* const from = rank_.id() == 1 ? message_.data() + kSize - kTail : tail_.data();
     rank_.require(device_.source.copies->copy(tail.data(), from, kTail), "a copy from the device", "a refusal");
     rank_.require(tail.front() == Piece::byte_at(kNew, kSize - kTail),
-                  "what was received, in a broadcast put behind a recv", say("byte ", static_cast<int>(tail.front())));
+                  "the received data, in a broadcast enqueued after a recv",
+                  say("byte ", static_cast<int>(tail.front())));
     rank_.barrier();
   }
 
@@ -210,7 +212,7 @@ void order_limits(Rank& rank) {
   if (rank.id() == 0) {
     Pending recv = device.agent->submit(device.recv(1, 5, message));
     for (const Nanoseconds timeout : {Nanoseconds{0}, kSecond / 5}) {
-      rank.step("having a stream wait for a recv that nobody sends to yet");
+      rank.step("making a stream wait for a recv before its send");
       const Nanoseconds begin = now();
       const Outcome ordered = device.wait_on_stream(recv, timeout);
       const Nanoseconds took = now() - begin;
@@ -265,7 +267,7 @@ void order_ended(Rank& rank) {
   Pending send = device.agent->submit(device.send(rank.id(), 5, message));
   for (Pending* const each : {&recv, &send}) {
     rank.require_ok(each->wait(rank.scaled(kPlenty)), "a message to this rank itself");
-    rank.require_ok(device.wait_on_stream(*each, rank.scaled(kPlenty)), "wait_on_stream of what is done");
+    rank.require_ok(device.wait_on_stream(*each, rank.scaled(kPlenty)), "wait_on_stream of a completed operation");
     each->release();
   }
   Pending hopeless = device.agent->submit(device.recv(rank.next(), kSilentTag, message));

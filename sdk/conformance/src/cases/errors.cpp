@@ -85,7 +85,7 @@ void null_report(Rank& rank) {
     rank.require(ended == BP_INVALID, "work_wait for a recv whose message is too long ends with BP_INVALID",
                  status_name(ended));
     const int32_t again = api.work_test(agent->self(), receiving, nullptr);
-    rank.check(again == BP_INVALID, "work_test says BP_INVALID, too", status_name(again));
+    rank.check(again == BP_INVALID, "work_test also returns BP_INVALID", status_name(again));
     api.work_release(agent->self(), receiving);
   }
   if (sending != nullptr) {

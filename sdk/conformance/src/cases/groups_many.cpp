@@ -25,7 +25,7 @@ void alive_at_once(Rank& rank) {
   for (int32_t i = 0; i < kCount; ++i) groups.push_back(rank.open(in_space(say("group ", i))));
   for (uint64_t round = 0; round < 3; ++round) {
     for (size_t i = 0; i < groups.size(); ++i) {
-      ring(rank, *groups[i], say("in group ", i, " of ", kCount, " that are alive"), round, i, 100);
+      ring(rank, *groups[i], say("in group ", i, " of ", kCount, " that exist at once"), round, i, 100);
     }
   }
   // In a rank-specific order that needs no synchronisation.

@@ -45,7 +45,7 @@ void parent(Rank& rank) {
     ring(rank, *world, "in a parent beside its parts", 2 + i, 30);
   }
   if (rank.id() % 2 != 0) send = world->isend(rank.next(), 1, sent.data(), kLarge);
-  rank.step("finishing what was in flight when parts of the group were made");
+  rank.step("finishing operations in flight since before the subgroups were created");
   rank.require_ok(recv.finish(rank.scaled(kPlenty)), "a recv that was in flight");
   rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send that was in flight");
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "a message that was in flight");

@@ -21,7 +21,7 @@ void need_genuine(Attack& attack) {
     if (!attack.genuine(target).empty()) return;
   }
   attack.rank().publish("attack/over", "0");
-  attack.rank().skip("how the ranks greet each other cannot be overheard here");
+  attack.rank().skip("how the ranks greet each other cannot be captured here");
 }
 
 // Calls it with each genuine opening of each port, over and over until it says that there is no more to do or the time
@@ -117,7 +117,7 @@ void rank_spoofed(Attack& attack) {
   vary(attack, [](Attack& of, const Listener& target, const Opening& opening, size_t turn) {
     const auto ranks = static_cast<size_t>(of.rank().size());
     const size_t at = turn / (ranks + 2) * 4;
-    const auto value = static_cast<uint32_t>(turn % (ranks + 2)) - 1;  // -1 and the world size are tried, too
+    const auto value = static_cast<uint32_t>(turn % (ranks + 2)) - 1;  // includes -1 and the world size
     if (at + 4 > opening.bytes.size()) return false;
     uint32_t genuine = 0;
     std::memcpy(&genuine, opening.bytes.data() + at, sizeof genuine);

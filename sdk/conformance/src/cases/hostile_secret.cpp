@@ -140,7 +140,7 @@ std::unique_ptr<Agent> open(Rank& rank, const Plan& plan) {
   Outcome outcome;
   std::unique_ptr<Agent> agent = rank.try_open(plan, outcome);
   if (plan.secure == true && outcome.status == BP_UNSUPPORTED) {
-    rank.skip("it cannot keep strangers out here: " + outcome.text());
+    rank.skip("it cannot authenticate peers here: " + outcome.text());
   }
   rank.require_ok(outcome, "init");
   return agent;
@@ -201,7 +201,8 @@ void start_among_strangers(Rank& rank, const Plan& plan) {
   Outcome outcome;
   std::unique_ptr<Agent> agent = rank.try_open(plan, outcome);
   const Nanoseconds took = now() - begin;
-  rank.check(took < rank.scaled(plan.timeout + kSecond), "init ends with its time when only strangers answer",
+  rank.check(took < rank.scaled(plan.timeout + kSecond),
+             "init ends at its timeout when only unauthenticated peers answer",
              say("it took ", took / kMillisecond, " ms of ", rank.scaled(plan.timeout) / kMillisecond));
   if (agent == nullptr) return;
   talk(rank, *agent, 1 - plan.rank);
@@ -252,8 +253,7 @@ void run_two_jobs(Rank& rank, bool ours, bool theirs, void (*live)(Rank& rank, b
     int calls = 0;
     for (int32_t turn = 0; turn < kJob; ++turn) calls += redirect_caller(rank, turn);
     rank.publish("attack/over", "");
-    if (calls == 0)
-      rank.skip("no rank can be led to strangers: none listens before its peers have come, or none dials");
+    if (calls == 0) rank.skip("no rank can be redirected: none listens before its peers arrive, or none connects");
   } else if (rank.id() < kJob) {
     live(rank, ours);
   } else if (rank.id() == kCaller) {

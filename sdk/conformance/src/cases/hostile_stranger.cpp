@@ -23,8 +23,8 @@ constexpr int kPause = 5;     // milliseconds between two packets, if nothing is
 constexpr int kMoment = 20;   // milliseconds
 constexpr Nanoseconds kAttack = kSecond;
 constexpr Nanoseconds kStandstill = 7 * kSecond / 5;  // less than a long attack
-                                                      // the longest that an attack goes on
-constexpr uint64_t kMemory = 64 << 20;                // bytes that strangers may cost a rank
+                                                      // the longest attack
+constexpr uint64_t kMemory = 64 << 20;                // bytes that an attack may cost a rank
 constexpr uint64_t kMostRounds = 1'000'000;
 
 bool wait_for(int socket, short events, int milliseconds = kMoment) {
@@ -130,7 +130,7 @@ void Attack::linger() {
 }
 
 void exchange_until_over(Rank& rank, Agent& agent) {
-  rank.step("exchanging messages while a stranger attacks");
+  rank.step("exchanging messages during an attack");
   uint64_t last = kMostRounds;
   Nanoseconds longest = 0;
   for (uint64_t round = 0; round < last; ++round) {
@@ -144,10 +144,10 @@ void exchange_until_over(Rank& rank, Agent& agent) {
     const std::optional<std::string> said = rank.world().look("harness/attack/last");
     if (said) last = std::strtoull(said->c_str(), nullptr, 10);
   }
-  rank.check(longest < rank.scaled(kStandstill),
-             say("the job gets on while strangers are there: no exchange takes ",
-                 rank.scaled(kStandstill) / kMillisecond, " ms"),
-             say("one took ", longest / kMillisecond, " ms"));
+  rank.check(
+      longest < rank.scaled(kStandstill),
+      say("the job progresses during the attack: no exchange takes ", rank.scaled(kStandstill) / kMillisecond, " ms"),
+      say("one took ", longest / kMillisecond, " ms"));
 }
 
 namespace {
@@ -192,14 +192,14 @@ void defend(Rank& rank) {
   rank.barrier();
   rank.publish(say("attack/warm/", rank.id()), "");
   exchange_until_over(rank, *agent);
-  rank.step("looking at what the attack has left");
+  rank.step("comparing resources after the attack");
   const uint64_t after = resident_bytes();
-  rank.check(has_sanitizer() || after < memory + kMemory, "strangers cost a rank less than 64 MiB",
+  rank.check(has_sanitizer() || after < memory + kMemory, "unauthenticated connections cost a rank less than 64 MiB",
              say("resident memory grew by ", (after - std::min(memory, after)) >> 20, " MiB"));
   Footprint only_descriptors = before;
   only_descriptors.shared = shared_memory();
   const std::string left = left_behind(only_descriptors, rank.scaled(8 * kSecond));
-  rank.check(left.empty(), "the connections of strangers are closed when they go", left);
+  rank.check(left.empty(), "connections that the attacker closes are closed", left);
   rank.step("exchanging messages after an attack");
   exchange(rank, *agent, 1, 300'000);
   rank.barrier();

@@ -34,7 +34,7 @@ class Ear {
   Ear& operator=(const Ear&) = delete;
 
   bool works() const { return static_cast<bool>(file_); }
-  // What was printed, at most a few hundred bytes of it.
+  // The printed text, at most a few hundred bytes.
   std::string stop() {
     flush();
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
@@ -86,7 +86,7 @@ void quiet(Rank& rank) {
   const bool listens = rank.id() == 0 || !rank.has_flag(BP_BACKEND_ONE_PROCESS);
   rank.barrier();
   auto ear = listens ? std::make_unique<Ear>() : nullptr;
-  if (ear != nullptr && !ear->works()) rank.harness_error("no memory for what a backend prints");
+  if (ear != nullptr && !ear->works()) rank.harness_error("no memory for the output of a backend");
   rank.barrier();
   const bp_backend& backend = rank.backend();
   if (backend.probe != nullptr) {
@@ -99,7 +99,7 @@ void quiet(Rank& rank) {
   rank.barrier();
   if (ear == nullptr) return;
   const std::string heard = ear->stop();
-  rank.check(heard.empty(), "nothing is printed: what is worth telling goes to the host's log", heard);
+  rank.check(heard.empty(), "nothing is printed: messages go to the host's log", heard);
 }
 
 struct Public {
@@ -109,7 +109,7 @@ struct Public {
 
 // New entries in shared places such as /dev/shm; waits up to two seconds for them to disappear.
 void expect_nothing_new(Rank& rank, const Public& before) {
-  rank.step("looking at what killed ranks have left");
+  rank.step("looking for resources that killed ranks have left");
   const Nanoseconds deadline = now() + rank.scaled(2 * kSecond);
   std::string left;
   do {

@@ -150,7 +150,7 @@ void abort_world(Rank& rank, int rounds) {
     std::vector<char> in(100'000);
     const std::vector<char> out(100'000);
     Pending receiving = agent->irecv(rank.previous(), 1, in.data(), in.size());
-    Pending sending = agent->isend(rank.next(), 2, out.data(), out.size());  // nobody receives it
+    Pending sending = agent->isend(rank.next(), 2, out.data(), out.size());  // no rank receives it
     rank.barrier();
     agent->abort(BP_TIMEOUT, -1, "the harness aborts");
     const Outcome outcome = receiving.finish(rank.scaled(kSecond));
@@ -174,7 +174,7 @@ void leaks(Rank& rank) {
     agent->close();
     failed_init(rank, 20, -1);
   }
-  rank.step("looking for memory that nobody can free any more");
+  rank.step("looking for unreachable memory");
   rank.check(__lsan_do_recoverable_leak_check() == 0, "no memory is leaked", "LeakSanitizer found some");
 }
 

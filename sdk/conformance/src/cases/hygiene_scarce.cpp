@@ -56,7 +56,7 @@ bool starts(Rank& rank, int allowed, const std::string& of_what, const std::func
     rank.check(outcome.status == BP_RESOURCE,
                say("an init that finds only ", allowed, " ", of_what, " works or fails with BP_RESOURCE"),
                outcome.text());
-    rank.check(outcome.error.text[0] != '\0', "the error says what is missing", "it has no text");
+    rank.check(outcome.error.text[0] != '\0', "the error names the exhausted resource", "it has no text");
   }
   lift();
   const std::string left = left_behind(before, rank.scaled(2 * kSecond));

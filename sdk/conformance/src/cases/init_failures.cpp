@@ -198,7 +198,7 @@ void port_busy(Rank& rank) {
     Outcome outcome;
     const auto agent = rank.try_open(plan_in("busy", {{"port", port}}, kShort), outcome);
     check_in_time(rank, begin, rank.scaled(kShort), "init");
-    if (agent != nullptr) {  // on an address where nobody is
+    if (agent != nullptr) {  // on an address of no host
       ring(rank, *agent, 1);
     } else {
       rank.check(outcome.status == BP_RESOURCE, "BP_RESOURCE for a port that is taken", outcome.text());

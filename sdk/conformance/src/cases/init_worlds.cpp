@@ -71,11 +71,11 @@ void gone_before_others(Rank& rank) {
     rank.publish("gone", "");
     return;
   }
-  // A backend may let the sends wait for their recvs; then rank 0 is not gone before somebody receives.
-  rank.step("waiting for rank 0 to be gone");
+  // Sends may wait for their recvs; rank 0 then leaves only after the other ranks receive.
+  rank.step("waiting for rank 0 to leave");
   std::string word;
   rank.world().get("harness/gone", word, kSecond / 2, [] { return false; });
-  rank.step("receiving from rank 0, which is gone or about to go");
+  rank.step("receiving from rank 0, which has left or is leaving");
   for (uint32_t i = 0; i < kMessages; ++i) {
     uint32_t number = 0;
     rank.require_ok(agent->recv(0, 5, &number, sizeof number), say("the recv of message ", i, " of rank 0"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `load`: the file, its descriptor, and how it gets on with cores of other minors. Cases that set loads to false
-// open the plugin themselves, so that one that cannot be opened or described still gets a reason from each.
+// Group `load`: the file, its descriptor, and its compatibility with cores of other minors. Cases that set loads to
+// false open the plugin themselves, so that one that cannot be opened or described still gets a reason from each.
 #include "load_groups.hpp"
 
 namespace backplane::conformance {

@@ -47,7 +47,7 @@ void resolve_now(Rank& rank) {
     if (symbol.section != SHN_UNDEF || symbol.bind == STB_WEAK || instrumentation(symbol.name)) continue;
     rank.check(resolved_by_its_own(opened.handle, symbol),
                "every symbol is defined by the plugin or by a library that it names as needed",
-               "nobody but the program could define " + symbol.name);
+               "only the program could define " + symbol.name);
   }
 }
 
@@ -60,7 +60,7 @@ void only_one_export(Rank& rank) {
     }
     found = found || symbol.name == BP_PLUGIN_SYMBOL;
     rank.check(symbol.name == BP_PLUGIN_SYMBOL, "no symbol is exported but " BP_PLUGIN_SYMBOL,
-               symbol.name + " is exported, too; link with a version script");
+               symbol.name + " is also exported; link with a version script");
     if (symbol.name == BP_PLUGIN_SYMBOL) {
       rank.check(symbol.type == STT_OBJECT, BP_PLUGIN_SYMBOL " is data", say("its symbol has type ", int{symbol.type}));
       rank.check(symbol.size == 0 || symbol.size >= offsetof(bp_plugin, reserved), BP_PLUGIN_SYMBOL " is a bp_plugin",

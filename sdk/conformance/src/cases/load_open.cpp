@@ -25,9 +25,9 @@ void* open_library(const std::string& path, std::string& why) {
     if (handle == nullptr) why = dlerror();
     return handle;
   } catch (const std::exception& error) {
-    why = std::string("a constructor of it threw: ") + error.what();
+    why = std::string("a constructor threw: ") + error.what();
   } catch (...) {
-    why = "a constructor of it threw an exception";
+    why = "a constructor threw an exception";
   }
   return nullptr;
 }

@@ -42,7 +42,7 @@ class Capture {
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
-  // What was written so far; at most 64 KiB.
+  // The output so far; at most 64 KiB.
   std::string text();
 
  private:

@@ -47,7 +47,7 @@ void agent_table(Rank& rank) {
                         api.destroy != nullptr && api.extension != nullptr;
   rank.require(complete, "all functions of bp_process_group_api", "one of them is NULL");
   const bp_agent& raw = agent->raw();
-  rank.check(raw.kind == BP_KIND_PROCESS_GROUP, "an agent of the kind that was asked for", say("kind ", raw.kind));
+  rank.check(raw.kind == BP_KIND_PROCESS_GROUP, "an agent of the requested kind", say("kind ", raw.kind));
   if (raw.capabilities == nullptr) return;
   uint64_t declared = 0;
   for (uint32_t i = 0; i < rank.backend().capability_count; ++i) {

@@ -154,9 +154,9 @@ void outlives_the_group(Rank& rank) {
   early.release();
   close_in_time(rank, *agent, "whose memory is still in use");
   agent.reset();
-  rank.barrier();  // the others have gone, too
+  rank.barrier();  // the other ranks have destroyed their groups
   rank.step("using memory of a group that is destroyed");
-  if (!rank.run().on_device) {  // of which there is nobody left to copy
+  if (!rank.run().on_device) {  // no group is left to copy device memory
     require_kept(rank, late, 2, "after the group was destroyed");
     late.fill(3);
     require_kept(rank, late, 3, "after the group was destroyed");
@@ -183,7 +183,7 @@ void after_abort(Rank& rank) {
 }
 
 void gives_back(Rank& rank) {
-  if (rank.run().on_device) rank.skip("what a process holds of a device's memory is not seen from here");
+  if (rank.run().on_device) rank.skip("the device memory of a process cannot be measured here");
   if (has_sanitizer()) rank.skip("a sanitizer keeps memory that was given back");
   const auto agent = rank.open();
   const Source api = memory_of(rank, *agent);

@@ -63,7 +63,7 @@ uint32_t even(uint32_t kind) {
   }
 }
 
-// What rank `from` gives, as element i of its block for rank `to`.
+// The value of rank `from`, as element i of its block for rank `to`.
 int32_t given(int32_t from, uint64_t to, uint64_t i) {
   return from * 100'000 + static_cast<int32_t>(to) * 1'000 + static_cast<int32_t>(i % 997);
 }

@@ -148,7 +148,7 @@ void registered_again(Rank& rank) {
   use.run(in, out + kBytes / 2, 2 * kBytes, "in registrations that overlap");
   for (const size_t next : {size_t{1}, size_t{0}, size_t{3}, size_t{2}}) {
     parts[next].release();
-    use.run(in, out + kBytes / 2, 2 * kBytes, "in what overlapping registrations have left");
+    use.run(in, out + kBytes / 2, 2 * kBytes, "in memory with overlapping registrations");
   }
   rank.require(inputs.damage().empty() && outputs.damage().empty(), "nothing written beside the memory", "something");
 }

@@ -137,7 +137,7 @@ void readback(Rank& rank) {
   for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
     const bp_option& option = *rank.backend().options[i];
     for (const std::string& value : extremes(option)) {
-      // What is normalised by the harness must be in the unit that it takes.
+      // Values normalised by the harness must be in the unit of the option.
       attempts.with(option.key, option.type == BP_OPTION_DURATION ? value + "ns" : value);
     }
   }
@@ -212,7 +212,7 @@ void secret_redacted(Rank& rank) {
   }
   for (auto& [key, value] : values) value = secret + std::string(2000, 'x');
   try_with(values);
-  Outcome outcome;  // nobody else comes
+  Outcome outcome;  // no other rank joins
   Plan alone = init::plan_in("alone", values, kSecond / 4);
   alone.world_size = 2;
   if (const auto agent = rank.try_open(alone, outcome)) {

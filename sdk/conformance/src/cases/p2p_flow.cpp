@@ -40,7 +40,7 @@ void flood_unexpected(Rank& rank) {
   sends.reserve(kMessages);
   rank.barrier();
   const uint64_t before = resident_bytes();
-  rank.step(say("sending ", kMessages, " messages that nobody receives yet"));
+  rank.step(say("sending ", kMessages, " messages before any recv"));
   for (uint64_t i = 0; i < kMessages; ++i) sends.push_back(talk.send(rank.next(), 1, &outputs[i * kSize], kSize));
   rank.barrier();
   rank.step(say("receiving ", kMessages, " messages that came early"));
@@ -154,7 +154,7 @@ void ping_pong(Rank& rank) {
 // Unreceived messages are dropped at the end and do not delay destroy.
 void unreceived(Rank& rank) {
   for (const uint64_t size : {uint64_t{10}, uint64_t{2'000'000}}) {
-    rank.step(say("sending ", size, " bytes that nobody receives, and leaving"));
+    rank.step(say("sending ", size, " bytes without a recv, and leaving"));
     Plan plan;
     plan.space = say("unreceived", size);
     Talk talk(rank, plan);

@@ -48,7 +48,7 @@ void tag_match(Rank& rank) {
     talk.finish_all(sends, "send");
     for (size_t i = 0; i < tags.size(); ++i) {
       if (inputs[i] == message_name(rank.previous(), rank.id(), tags[i], 0)) continue;
-      std::string actual = "something that nobody sent";
+      std::string actual = "a message that no rank sent";
       for (const uint64_t tag : tags) {
         if (inputs[i] == message_name(rank.previous(), rank.id(), tag, 0)) actual = say("the message with tag ", tag);
       }
@@ -164,7 +164,7 @@ void any_source(Rank& rank, uint32_t each, bool large) {
     const auto got = *reinterpret_cast<const Letter*>(input.data());
     rank.require(
         got.sender >= 0 && got.sender < rank.size() && got.proof == letter(got.sender, rank.id(), got.number).proof,
-        "a message that somebody sent to this rank", "other contents");
+        "a message sent to this rank", "other contents");
     rank.require(result.source == got.sender, say("bp_result.source ", got.sender, ", who sent the message"),
                  say("source ", result.source));
     rank.require(result.bytes == size, say("bp_result.bytes ", size), say(result.bytes));

@@ -23,7 +23,7 @@ class Guarded {
   explicit Guarded(uint64_t bytes = 0, uint64_t skew = 0);
   std::byte* data() const { return data_; }
   uint64_t size() const { return bytes_; }
-  // "" if nobody wrote to the guards, else where and what.
+  // "" if the guards are intact, else the position and the bytes.
   std::string damage() const;
 
  private:

@@ -30,7 +30,7 @@ void none(Rank& rank) {
     expect_word(rank, talk, prober, prober.take(rank.previous(), 3, "the second message"), 2);
   } else {
     const Taken taken = prober.take(rank.previous(), 3, "the message that was sent last");
-    prober.expect_none(rank.previous(), 1, "of a tag that nobody sent with");
+    prober.expect_none(rank.previous(), 1, "of an unused tag");
     prober.expect_none(rank.previous(), 3, "while the only message of its tag is taken");
     if (rank.size() > 2) prober.expect_none(rank.next(), kInternal, "of a rank that sent nothing");
     if (any_tag(rank)) prober.expect_none(rank.previous(), BP_ANY_TAG, "of any tag while only one of the core's waits");

@@ -85,7 +85,7 @@ void aborted(Rank& rank) {
     const Nanoseconds begin = now();
     agent->abort(BP_CANCELLED, -1, "the case wants it");
     rank.require(prying.await(rank.scaled(kPlenty)) && ended - begin < rank.scaled(kAbortBound),
-                 "probes fail within half a second of an abort", "they went on");
+                 "probes fail within half a second of an abort", "some did not");
   }
   rank.require(last.status == BP_CANCELLED || last.status == BP_PEER_LOST,
                "a probe after an abort fails with its status, BP_CANCELLED (or names a rank that was aborted before)",
@@ -94,7 +94,8 @@ void aborted(Rank& rank) {
   prober.drop(small);
   prober.drop(big);
   for (Pending& send : sends) {
-    rank.require(send.wait(rank.scaled(kAbortBound)).status != BP_AGAIN, "sends end after an abort", "one goes on");
+    rank.require(send.wait(rank.scaled(kAbortBound)).status != BP_AGAIN, "sends end after an abort",
+                 "one is still in flight");
     send.release();
   }
   close_in_time(rank, *agent, "after messages that were taken were dropped");
@@ -141,13 +142,13 @@ void after_death(Rank& rank) {
   const Taken third = prober.take(victim, 3, "the last message");
   deaths.ready();
   deaths.await_loss();
-  rank.step("probing until the backend, too, has noticed the death");
+  rank.step("probing until the backend has detected the death");
   Taken none;
   Outcome lost;
   poll_until(rank.scaled(kSecond), [&] { return (lost = prober.look(victim, 4, none)).status != BP_AGAIN; });
-  rank.require(lost.status == BP_AGAIN || lost.status == BP_PEER_LOST, "BP_PEER_LOST for what cannot come",
+  rank.require(lost.status == BP_AGAIN || lost.status == BP_PEER_LOST, "BP_PEER_LOST for a message that cannot arrive",
                lost.text());
-  rank.step("receiving what had arrived from a rank that is dead");
+  rank.step("receiving messages that arrived from a dead rank");
   std::vector<uint8_t> got(kSize);
   rank.require_ok(prober.receive(first, got.data(), kSize).finish(rank.scaled(kPlenty)), "a recv of a taken message");
   require_bytes(rank, got, 1, "a message whose sender died");

@@ -135,7 +135,7 @@ void fork_child(Rank& rank) {
   rank.require_ok(receiving.finish(rank.scaled(10 * kSecond)), "a recv that was submitted before the fork");
   rank.check(in == payload(rank.previous(), rank.id(), 2, in.size()), "the bytes that were sent", "others");
   exchange(rank, *agent, 3, 10'000);
-  // A word and not the pipe's end: where ranks are threads, the children of the others hold this pipe open, too.
+  // A word and not the pipe's end: where ranks are threads, the children of the others also hold this pipe open.
   if (write(pipe.write.get(), "", 1) != 1) rank.harness_error("cannot write to a pipe");
   pipe.write.reset();
   rank.step("waiting for a forked child that ends");
@@ -156,7 +156,7 @@ void fork_child(Rank& rank) {
   rank.barrier();
 }
 
-// The child outlives the agent. The peers may not see its end then (the child has the connections, too), but destroy
+// The child outlives the agent. The peers may not see its end then (the child also has the connections), but destroy
 // and their deadlines hold.
 void fork_outlived(Rank& rank) {
   auto agent = rank.open();

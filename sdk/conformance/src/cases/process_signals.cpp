@@ -148,7 +148,7 @@ void signals_blocked(Rank& rank) {
   agent->close();
 }
 
-// What belongs to the program.
+// Process-wide state that a plugin must not change.
 struct ProcessState {
   std::vector<std::string> values;
 
@@ -190,12 +190,12 @@ void manners(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
   rank.barrier();
-  rank.step("comparing the process with what it was before init");
+  rank.step("comparing the process with its state before init");
   const auto compare = [&rank, &before](const char* when) {
     const ProcessState after;
     for (size_t i = 0; i < before.values.size(); ++i) {
       rank.check(after.values[i] == before.values[i],
-                 say("what belongs to the program is left alone ", when, " (", before.values[i].substr(0, 200), ")"),
+                 say("process state is unchanged ", when, " (", before.values[i].substr(0, 200), ")"),
                  after.values[i].substr(0, 200));
     }
   };

@@ -11,7 +11,7 @@
 
 namespace backplane::conformance {
 
-// What `sender` sends to `receiver` (ranks of the agent) under this tag.
+// The data that `sender` sends to `receiver` (ranks of the agent) under this tag.
 std::vector<char> payload(int32_t sender, int32_t receiver, uint64_t tag, size_t bytes);
 
 // Each rank of the agent sends `bytes` to each of `peers` (ranks of the agent, itself among them if it is alone) and

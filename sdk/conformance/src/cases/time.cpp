@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Deadlines: those that the backend keeps itself (BP_OP_SYNC) and those of work_wait. Both may be overshot by 100 ms or
-// a tenth, whichever is more. A busy machine delays this process, too, so a time counts as wrong only if it was wrong
+// a tenth, whichever is more. A busy machine also delays this process, so a time counts as wrong only if it was wrong
 // three times in a row.
 #include <algorithm>
 
@@ -186,7 +186,7 @@ void infinite_but_abortable(Rank& rank) {
     const Nanoseconds begin = now();
     agent->abort(BP_CANCELLED, -1, "the case is over");
     rank.require(blocked.await(rank.scaled(kPlenty)), say("abort ends a wait without a timeout in ", name_of(how)),
-                 "it goes on");
+                 "it is still in flight");
     rank.check(blocked.ended_at() - begin <= rank.scaled(kAbortBound), "abort ends it within 500 ms",
                say("after ", (blocked.ended_at() - begin) / kMillisecond, " ms"));
     rank.check(blocked.outcome().status != BP_OK && blocked.outcome().status != BP_AGAIN, "it has failed then",
@@ -254,7 +254,7 @@ void collective_in_time(Rank& rank) {
     rank.check(took <= kTimeout + rank.scaled(kSecond / 2), "it does so within 500 ms of its deadline",
                say("it took ", took / kMillisecond, " ms"));
     agent->abort(BP_CANCELLED, -1, "the case is over");
-    rank.require(pending.wait(rank.scaled(kPlenty)).status != BP_AGAIN, "it ends by abort", "it goes on");
+    rank.require(pending.wait(rank.scaled(kPlenty)).status != BP_AGAIN, "it ends by abort", "it is still in flight");
     pending.release();
   }
   rank.barrier();
