@@ -16,8 +16,8 @@
 #include "check/filters.hpp"
 #include "check/subject.hpp"
 #include "commands.hpp"
-#include "common/aside.hpp"
 #include "common/failure.hpp"
+#include "common/subprocess.hpp"
 #include "common/table.hpp"
 #include "run/rank_environment.hpp"
 
@@ -143,9 +143,9 @@ struct Suite {
 Suite run_suite(const conformance::Subject& subject, conformance::Settings settings,
                 const std::function<std::string(const Report&)>& write) {
   constexpr std::chrono::minutes kSilence(10);  // longer than any case may take
-  const auto body = [&subject, &settings, &write](const Say& say) {
-    settings.on_progress = [&say](const conformance::Progress& progress) {
-      if (progress.last == nullptr) say(conformance::progress_line(progress));
+  const auto body = [&subject, &settings, &write](const WriteLine& write_line) {
+    settings.on_progress = [&write_line](const conformance::Progress& progress) {
+      if (progress.last == nullptr) write_line(conformance::progress_line(progress));
     };
     const Report report = conformance::check(subject, settings);
     return std::to_string(conformance::exit_code(report)) + " " + write(report);
@@ -157,14 +157,15 @@ Suite run_suite(const conformance::Subject& subject, conformance::Settings setti
     progress.show(line);
   };
   const std::chrono::duration<double> silence = kSilence * std::max(1.0, settings.patience);
-  const Aside aside = run_aside(body, show, std::chrono::duration_cast<std::chrono::nanoseconds>(silence));
+  const SubprocessResult child =
+      run_subprocess(body, show, std::chrono::duration_cast<std::chrono::nanoseconds>(silence));
   progress.clear();
-  if (!aside.complete) {
+  if (!child.complete) {
     throw Failure(kFailed, fmt::format("the process that ran the check {} {}; unless it was ended from outside, the "
                                        "plugin did that: it must not signal other processes",
-                                       aside.trouble, running));
+                                       child.error, running));
   }
-  return {std::atoi(aside.result.c_str()), aside.result.substr(aside.result.find(' ') + 1)};
+  return {std::atoi(child.result.c_str()), child.result.substr(child.result.find(' ') + 1)};
 }
 
 int check(const CheckSettings& settings) {

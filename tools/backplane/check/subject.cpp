@@ -14,10 +14,10 @@
 #include <nlohmann/json.hpp>
 
 #include "backplane/backplane.h"
-#include "common/aside.hpp"
 #include "common/failure.hpp"
 #include "common/process.hpp"
 #include "common/question.hpp"
+#include "common/subprocess.hpp"
 #include "common/table.hpp"
 
 namespace backplane::tool {
@@ -26,21 +26,21 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Plugin code may signal the process that asks the question, so another process asks.
-Answer ask_aside(const char* question, const std::string& about, double timeout_scale) {
+Answer ask_subprocess(const char* question, const std::string& about, double timeout_scale) {
   const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(kAnswerTime * timeout_scale);
-  const Aside aside = run_aside(
-      [question, &about, time](const Say&) {
+  const SubprocessResult child = run_subprocess(
+      [question, &about, time](const WriteLine&) {
         ::dup2(open_null_device().get(), STDERR_FILENO);  // the suite reports what a plugin prints
         const Answer answer = ask(question, about, "while the core loaded it", time);
         return std::to_string(answer.status) + " " + answer.text;
       },
       {}, 2 * time + kAnswerTime);
-  if (!aside.complete) {
+  if (!child.complete) {
     return {BP_INTERNAL,
-            fmt::format("the process that loaded it {}; a plugin must not signal other processes", aside.trouble)};
+            fmt::format("the process that loaded it {}; a plugin must not signal other processes", child.error)};
   }
-  const size_t space = aside.result.find(' ');
-  return {std::atoi(aside.result.c_str()), aside.result.substr(space + 1)};
+  const size_t space = child.result.find(' ');
+  return {std::atoi(child.result.c_str()), child.result.substr(space + 1)};
 }
 
 bool is_path(const std::string& what) { return what.find('/') != std::string::npos || what.ends_with(".so"); }
@@ -99,7 +99,7 @@ FoundSubject file_subject(const std::string& path, const std::string& backend,
   found.subject.path = std::filesystem::absolute(path).string();
   found.subject.backend = backend;
   found.subject.options = options;
-  const Answer answer = ask_aside(kFile, found.subject.path, timeout_scale);
+  const Answer answer = ask_subprocess(kFile, found.subject.path, timeout_scale);
   if (answer.status != BP_OK) {
     found.refusal = answer.text;
     return found;
@@ -149,7 +149,7 @@ std::string refused_file(const std::string& name) {
 
 FoundSubject named_subject(const std::string& name, const std::string& backend,
                            const std::map<std::string, std::string>& options, double timeout_scale) {
-  const Answer answer = ask_aside(kInfo, name, timeout_scale);
+  const Answer answer = ask_subprocess(kInfo, name, timeout_scale);
   FoundSubject found;
   found.subject.options = options;
   if (answer.status != BP_OK) {

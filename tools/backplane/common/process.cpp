@@ -37,9 +37,9 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
                          int report) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(kNotExecutable);  // it died before the kernel knew what we want
+  if (::getppid() != parent) ::_exit(kNotExecutable);  // the parent died before prctl took effect
   const pid_t self = ::getpid();
-  // Less than PIPE_BUF, so it arrives as a whole. Whom nobody hears any more is started all the same.
+  // Less than PIPE_BUF, so the write is atomic. A closed pipe does not prevent the start.
   while (child.announce >= 0 && ::write(child.announce, &self, sizeof self) < 0 && errno == EINTR) {
   }
   const bool placed = ::dup2(child.input, 0) >= 0 && ::dup2(child.output, 1) >= 0 && ::dup2(child.error, 2) >= 0 &&
@@ -88,7 +88,7 @@ Started start(const Child& child) {
   if (pid < 0) fail_system("cannot start a process");
   if (pid == 0) become(child, arguments.data(), environment.data(), parent, report.write.get());
   report.write.reset();
-  // The end of the pipe says that exec has succeeded: the child's copy was closed by it.
+  // End of file means that exec has succeeded: it closed the child's copy.
   int number = 0;
   ssize_t size = 0;
   do {

@@ -24,15 +24,15 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kLongest = size_t{16} * 1024 * 1024;
 
-// What a child says on the pipe, up to the NUL that ends a complete answer.
-class Hearing {
+// Reads a child's reply from the pipe, up to the NUL that ends it.
+class ReplyReader {
  public:
-  explicit Hearing(Descriptor pipe) : pipe_(std::move(pipe)) { set_nonblocking(pipe_.get()); }
+  explicit ReplyReader(Descriptor pipe) : pipe_(std::move(pipe)) { set_nonblocking(pipe_.get()); }
 
   bool complete() const { return complete_; }
   const std::string& text() const { return text_; }
 
-  // Listens until the answer is complete, the child has ended or the time is over; false in the last case.
+  // Reads until the reply is complete or the child has ended. Returns false at `end`.
   bool listen(pid_t child, Clock::time_point end) {
     // glibc 2.36 declares pidfd_open for C only.
     const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
@@ -47,14 +47,14 @@ class Hearing {
         if (complete_) return true;
         continue;
       }
-      while (read()) {  // it may have answered just before
+      while (read()) {  // the reply may have arrived just before the end
       }
       return true;
     }
   }
 
  private:
-  // True if something came.
+  // Returns true if it has read data.
   bool read() {
     std::array<char, 16384> buffer;
     const ssize_t size = pipe_ && !complete_ ? ::read(pipe_.get(), buffer.data(), buffer.size()) : 0;
@@ -91,7 +91,7 @@ std::vector<std::string> own_environment() {
 
 Answer parse_answer(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return {BP_INTERNAL, "gave an answer that nobody understands"};
+  if (!json.is_object()) return {BP_INTERNAL, "gave a malformed reply"};
   return {json.value("status", static_cast<int32_t>(BP_INTERNAL)), json.value("text", "")};
 }
 
@@ -106,7 +106,7 @@ Answer ask(const std::string& question, const std::string& backend, const std::s
   child.arguments = {"backplane", kAnswerCommand, question, backend};
   child.environment = own_environment();
   child.input = null.get();
-  child.output = 2;  // what a plugin prints is no part of our output
+  child.output = 2;  // keeps plugin output out of the command's stdout
   child.extra = pipe.write.get();
   const Started started = start(child);
   if (started.exec_errno != 0) {
@@ -114,10 +114,10 @@ Answer ask(const std::string& question, const std::string& backend, const std::s
     throw Failure(kFailed, fmt::format("cannot start this command again: {}", errno_text(started.exec_errno)));
   }
   pipe.write.reset();
-  Hearing hearing(std::move(pipe.read));
-  const bool in_time = hearing.listen(started.pid, Clock::now() + timeout);
+  ReplyReader reader(std::move(pipe.read));
+  const bool in_time = reader.listen(started.pid, Clock::now() + timeout);
   const int status = kill_and_reap(started.pid);
-  if (hearing.complete()) return parse_answer(hearing.text());
+  if (reader.complete()) return parse_answer(reader.text());
   constexpr const char* kRemedy = "remove or update this plugin";
   if (in_time) return {BP_INTERNAL, fmt::format("{} {}; {}", describe_crash(status), doing, kRemedy)};
   const double seconds = std::chrono::duration<double>(timeout).count();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/aside.hpp"
+#include "common/subprocess.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -20,9 +20,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kLook = 100;  // milliseconds between two looks at the child
+constexpr int kPollInterval = 100;  // milliseconds
 
-// The child says lines that begin with L, and last R with the result up to the end.
+// The child writes lines that begin with L, then R and the result.
 void write_all(int pipe, const std::string& text) {
   size_t sent = 0;
   while (sent < text.size()) {
@@ -32,8 +32,9 @@ void write_all(int pipe, const std::string& text) {
   }
 }
 
-[[noreturn]] void run_child(const std::function<std::string(const Say& say)>& body, int pipe, pid_t parent) {
-  ::setsid();  // signals for its group are not for the command's
+[[noreturn]] void run_child(const std::function<std::string(const WriteLine& write_line)>& body, int pipe,
+                            pid_t parent) {
+  ::setsid();  // isolates the command from signals to the child's group
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kFailed);
   try {
@@ -75,30 +76,30 @@ std::string describe_end(int status) {
   return fmt::format("was ended by signal {} ({})", WTERMSIG(status), signal_text(WTERMSIG(status)));
 }
 
-// The child's wait status once it has ended, or nothing if it kept silent for too long.
-bool listen(pid_t child, int pipe, std::chrono::nanoseconds silence, ChildOutput& hearing, int& status) {
-  Clock::time_point heard = Clock::now();
+// Waits until the child has ended and sets `status`. Returns false, and kills it, after `silence` without output.
+bool listen(pid_t child, int pipe, std::chrono::nanoseconds silence, ChildOutput& output, int& status) {
+  Clock::time_point last_output = Clock::now();
   bool ended = false;
   for (;;) {
     pollfd polled = {pipe, POLLIN, 0};
-    if (::poll(&polled, 1, kLook) > 0) {
+    if (::poll(&polled, 1, kPollInterval) > 0) {
       std::array<char, 65536> bytes;
       const ssize_t size = ::read(pipe, bytes.data(), bytes.size());
-      if (size > 0) hearing.feed({bytes.data(), static_cast<size_t>(size)});
+      if (size > 0) output.feed({bytes.data(), static_cast<size_t>(size)});
       if (size == 0) {
         if (!ended) status = reap(child);
         return true;
       }
-      heard = Clock::now();
+      last_output = Clock::now();
     }
-    if (ended && polled.revents == 0) return true;  // somebody else holds the pipe open
+    if (ended && polled.revents == 0) return true;  // another process holds the pipe open
     if (ended) continue;
     ended = ::waitpid(child, &status, WNOHANG | WUNTRACED) == child;
     if (ended && WIFSTOPPED(status)) {
       ended = false;
-      ::kill(child, SIGCONT);  // plugin code did it; nobody else has a reason
+      ::kill(child, SIGCONT);  // only plugin code stops it
     }
-    if (!ended && Clock::now() - heard > silence) {
+    if (!ended && Clock::now() - last_output > silence) {
       ::kill(child, SIGKILL);
       reap(child);
       return false;
@@ -108,8 +109,9 @@ bool listen(pid_t child, int pipe, std::chrono::nanoseconds silence, ChildOutput
 
 }  // namespace
 
-Aside run_aside(const std::function<std::string(const Say& say)>& body,
-                const std::function<void(const std::string& line)>& on_line, std::chrono::nanoseconds silence) {
+SubprocessResult run_subprocess(const std::function<std::string(const WriteLine& write_line)>& body,
+                                const std::function<void(const std::string& line)>& on_line,
+                                std::chrono::nanoseconds silence) {
   Pipe pipe = make_pipe();
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
@@ -119,12 +121,12 @@ Aside run_aside(const std::function<std::string(const Say& say)>& body,
     run_child(body, pipe.write.get(), parent);
   }
   pipe.write.reset();
-  ChildOutput hearing(on_line);
+  ChildOutput output(on_line);
   int status = 0;
-  if (!listen(child, pipe.read.get(), silence, hearing, status)) {
-    return {false, {}, fmt::format("said nothing for {} s", std::chrono::duration<double>(silence).count())};
+  if (!listen(child, pipe.read.get(), silence, output, status)) {
+    return {false, {}, fmt::format("wrote nothing for {} s", std::chrono::duration<double>(silence).count())};
   }
-  if (hearing.has_result() && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {true, hearing.result(), {}};
+  if (output.has_result() && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {true, output.result(), {}};
   return {false, {}, describe_end(status)};
 }
 
