@@ -122,7 +122,7 @@ TEST_F(SecureRun, WrongUseOfTheLauncher) {
   const Outcome nodes = run(
       job({"-n", "1", "--secure", "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", "29999"}, {"true"}));
   EXPECT_EQ(nodes.code, 2) << nodes.err;
-  EXPECT_TRUE(contains(nodes.err, "only this node knows")) << nodes.err;
+  EXPECT_TRUE(contains(nodes.err, "on this node alone")) << nodes.err;
 }
 
 // Several launchers; here all on the loopback interface.
