@@ -99,7 +99,7 @@ TEST(CheckWrongUse, IsExplained) {
   expect_wrong_use({kSpecimen, "--backend", "other"}, "has no backend other; it has specimen");
 }
 
-// What is no file may keep whoever opens it waiting for ever.
+// Opening a FIFO or a device can block for ever.
 TEST(CheckWrongUse, OpensNothingButFiles) {
   const Workplace workplace;
   const std::string fifo = workplace.file("backplane_fifo.so");

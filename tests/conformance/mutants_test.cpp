@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Does each case catch its mutants? mutants_test SPECIMEN LOAD_MUTANTS GROUP [CASE]
-// Do all cases pass, or are skipped, with the specimen's variants? mutants_test SPECIMEN LOAD_MUTANTS variants [GROUP]
+// mutants_test SPECIMEN LOAD_MUTANTS GROUP [CASE]: checks that each case catches its mutants.
+// mutants_test SPECIMEN LOAD_MUTANTS variants [GROUP]: checks that no case fails with the specimen's variants.
 //
 // SPECIMEN is the plugin, LOAD_MUTANTS a folder of plugins named after the case that must catch them ("load.opens.so",
 // "load.opens-2.so"). The plain specimen must pass every case of the group; each case of the MUST level needs a mutant,
-// and fails it. Exit 0: all of that is so.
+// and fails it. Exit status 0: all of that holds.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -190,8 +190,7 @@ class Hunt {
   std::vector<std::string> failures_;
 };
 
-// The variants are correct backends. The note of the file is not theirs, so that the groups which compare it are left
-// out.
+// The variants are correct backends. They share the specimen's note, so groups that compare it are left out.
 int check_variants(const std::string& path, const std::string& only) {
   bool passed = true;
   for (const specimen::Mutant& variant : specimen::variants()) {

@@ -103,8 +103,8 @@ void check_keys(std::string_view bytes) {
   }
 }
 
-// The bytes as what a stranger sends, as a public key, and as the payload of a frame that is changed on its way: its
-// first two bytes say where and how.
+// The bytes as input of an unauthenticated client, as a public key, and as the payload of a frame changed in transit:
+// its first two bytes say where and how.
 void check_seal(std::string_view bytes) {
   static const Secret secret("of this fuzz target", "here");
   static const KeyExchange client(KeyExchange::End::kClient);

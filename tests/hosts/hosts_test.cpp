@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job on four hosts, one rank on each: ranks are killed, cables pulled, packets swallowed. All survivors name the
-// same rank, and whoever is cut off is told so, too.
+// A job on four hosts, one rank on each: ranks are killed, links cut, packets dropped. All survivors name the same
+// rank, and a rank that is cut off reports that.
 #include <gtest/gtest.h>
 #include <signal.h>
 

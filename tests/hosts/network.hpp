@@ -29,7 +29,7 @@ class Network {
   // Each ends a host's connection in its own way.
   void pull_cable(int host);  // both ends see it
   void take_down(int host);   // the host's own interface
-  void swallow(int host);     // the switch drops everything, and nobody sees it
+  void swallow(int host);     // the switch drops everything; no host sees it
 
  private:
   void run(const Process& where, const std::string& command) const;

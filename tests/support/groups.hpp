@@ -62,7 +62,7 @@ inline void in_group(const std::string& backend, int world_size, const std::func
   on_ranks(world_size, [&backend, &store, world_size, &body](int rank) {
     ProcessGroup group = ProcessGroup::create(group_options(backend, store, rank, world_size));
     body(group);
-    group.barrier();  // nobody leaves while another still needs it
+    group.barrier();  // no rank leaves while another still needs it
   });
 }
 

@@ -6,7 +6,7 @@ export LC_ALL=C
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# A library that has every struct of the ABI in its interface. The structs are those of OLD: new ones break nobody.
+# A library that has every struct of OLD in its interface. New structs cannot break old code.
 find "$1/backplane" -name '*.h' -exec sed -nE 's/^\} (bp_[a-z_]+);/\1/p' {} + | sort -u >"$work/structs"
 {
   (cd "$1" && find backplane -name '*.h' | sort | sed 's/.*/#include "&"/')

@@ -28,7 +28,7 @@ std::vector<int32_t> every(const Rank& rank, int32_t first, int32_t step) {
   return members;
 }
 
-std::vector<int32_t> everybody(const Rank& rank) { return every(rank, 0, 1); }
+std::vector<int32_t> all_ranks(const Rank& rank) { return every(rank, 0, 1); }
 
 // The backend's own collective, if it has one, in groups of any size.
 void collective(Rank& rank, Agent& agent, const std::string& when) {
@@ -54,7 +54,7 @@ void split_halves(Rank& rank) {
 }
 
 void undefined_colour(Rank& rank) {
-  std::vector<int32_t> members = everybody(rank);
+  std::vector<int32_t> members = all_ranks(rank);
   members.pop_back();
   const auto group = open_of(rank, "all but the last", members);
   if (group) {
@@ -68,7 +68,7 @@ void undefined_colour(Rank& rank) {
 
 // Ranks in reverse order: all ranks in arguments and results are the group's own.
 void key_order(Rank& rank) {
-  std::vector<int32_t> members = everybody(rank);
+  std::vector<int32_t> members = all_ranks(rank);
   std::reverse(members.begin(), members.end());
   const auto group = open_of(rank, "reversed", members);
   ring(rank, *group, "in a group whose ranks are renumbered", 1, 7);
@@ -116,7 +116,7 @@ void all_sizes(Rank& rank) {
 
 // A group of a group of a group, each in other numbers, all alive.
 void nested(Rank& rank) {
-  std::vector<int32_t> members = everybody(rank);
+  std::vector<int32_t> members = all_ranks(rank);
   std::vector<std::unique_ptr<Agent>> groups;
   for (int32_t level = 0;; ++level) {
     auto group = open_of(rank, say("level ", level), members);
@@ -137,7 +137,7 @@ void parent_destroyed_first(Rank& rank) {
   auto world = rank.open();
   const int32_t colour = rank.id() % 2;
   const auto half = open_of(rank, say("colour ", colour), every(rank, colour, 2));
-  const auto copy = open_of(rank, "copy", everybody(rank));
+  const auto copy = open_of(rank, "copy", all_ranks(rank));
   ring(rank, *world, "in a group that is to go first", 1, 9);
   close_in_time(rank, *world, "of the group that was made first");
   world.reset();

@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "case.hpp"
+#include "hostile_attack.hpp"
 #include "hostile_secret.hpp"
-#include "hostile_stranger.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -40,7 +40,7 @@ void vary(Attack& attack, bool (*attempt)(Attack&, const Listener&, const Openin
 void connect_and_close(Attack& attack) {
   for (int turn = 0; turn < 60; ++turn) {
     for (const Listener& target : attack.targets()) {
-      Stranger stranger(target);
+      AttackConnection stranger(target);
       if (turn % 3 == 1) stranger.reset();
       if (turn % 3 == 2) stranger.await_reaction();
       if (attack.time_is_over()) return;
@@ -142,11 +142,12 @@ void replay(Attack& attack) {
 void slow_loris(Attack& attack) {
   constexpr int kPause = 100;  // milliseconds between two bytes: twenty in all
   attack.take_time();
-  std::vector<std::pair<Stranger, std::string>> held;
+  std::vector<std::pair<AttackConnection, std::string>> held;
   for (const Listener& target : attack.targets()) {
     for (int i = 0; i < 40; ++i) {
       const std::vector<Opening>& genuine = attack.genuine(target);
-      held.emplace_back(Stranger(target), genuine.empty() || i % 2 == 0 ? attack.noise(2000) : genuine.front().bytes);
+      held.emplace_back(AttackConnection(target),
+                        genuine.empty() || i % 2 == 0 ? attack.noise(2000) : genuine.front().bytes);
     }
   }
   for (size_t at = 0; !attack.time_is_over(); ++at) {
@@ -163,7 +164,7 @@ void half_frame(Attack& attack) {
     if (openings.empty()) openings.push_back({attack.noise(200), {200}});
     for (const Opening& opening : openings) {
       for (size_t size = 1; size < opening.bytes.size() && !attack.time_is_over(); size += 1 + size / 4) {
-        Stranger stranger(target);
+        AttackConnection stranger(target);
         stranger.send(std::string_view(opening.bytes).substr(0, size));
         if (size % 2 == 0) stranger.await_reaction();
         if (size % 3 == 0) stranger.reset();
@@ -174,7 +175,7 @@ void half_frame(Attack& attack) {
 
 void flood(Attack& attack) {
   for (int wave = 0; wave < 3 && !attack.time_is_over(); ++wave) {
-    std::vector<Stranger> crowd;
+    std::vector<AttackConnection> crowd;
     for (int i = 0; i < 250; ++i) {
       for (const Listener& target : attack.targets()) {
         crowd.emplace_back(target);
@@ -183,7 +184,7 @@ void flood(Attack& attack) {
       }
     }
     if (wave == 2) {
-      for (Stranger& stranger : crowd) stranger.reset();
+      for (AttackConnection& stranger : crowd) stranger.reset();
     }
   }
 }
@@ -192,7 +193,7 @@ void flood(Attack& attack) {
 void slow_reader(Attack& attack) {
   constexpr int kSmallest = 2048;
   attack.take_time();
-  std::vector<Stranger> readers;
+  std::vector<AttackConnection> readers;
   for (const Listener& target : attack.targets()) {
     std::vector<Opening> openings = attack.genuine(target);
     if (openings.empty()) openings.push_back({attack.noise(200), {200}});
@@ -202,7 +203,7 @@ void slow_reader(Attack& attack) {
     }
   }
   while (!attack.time_is_over()) {
-    for (Stranger& reader : readers) reader.send(attack.noise(10'000));
+    for (AttackConnection& reader : readers) reader.send(attack.noise(10'000));
     poll(nullptr, 0, 5);
   }
 }

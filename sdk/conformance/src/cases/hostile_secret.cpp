@@ -26,7 +26,7 @@
 
 #include "backplane/base/descriptor.hpp"
 #include "death_after.hpp"
-#include "hostile_stranger.hpp"
+#include "hostile_attack.hpp"
 #include "process_traffic.hpp"
 
 namespace backplane::conformance {
@@ -72,19 +72,19 @@ class Relay {
       bool open = true;
       if (polled[1 + 2 * i].revents != 0) open = pass(lines_[i].first, lines_[i].second);
       if (open && polled[2 + 2 * i].revents != 0) open = pass(lines_[i].second, lines_[i].first);
-      if (!open) lines_[i] = {Stranger(base::Descriptor()), Stranger(base::Descriptor())};
+      if (!open) lines_[i] = {AttackConnection(base::Descriptor()), AttackConnection(base::Descriptor())};
     }
     std::erase_if(lines_, [](const Line& line) { return !line.first.connected(); });
     base::Descriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) return;
-    lines_.emplace_back(Stranger(std::move(fd)), Stranger(behind_));
+    lines_.emplace_back(AttackConnection(std::move(fd)), AttackConnection(behind_));
     ++calls_;
   }
 
   int calls() const { return calls_; }
 
  private:
-  using Line = std::pair<Stranger, Stranger>;
+  using Line = std::pair<AttackConnection, AttackConnection>;
 
   static void remove_name(const Listener& place) {
     if (place.address.size() <= offsetof(sockaddr_un, sun_path)) return;
@@ -93,7 +93,7 @@ class Relay {
   }
 
   // False: one of the two has ended.
-  static bool pass(Stranger& from, Stranger& to) {
+  static bool pass(AttackConnection& from, AttackConnection& to) {
     std::array<char, 65536> bytes;
     const ssize_t size = ::recv(from.socket(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (size < 0) return errno == EAGAIN || errno == EINTR;

@@ -12,9 +12,9 @@ namespace backplane::conformance {
 constexpr int32_t kMeetingRanks = 5;
 
 // The whole of such a case, on all members alike. The caller reaches only ranks of our job instead of its peers;
-// nothing that one says may come to the other, each of its calls ends in time, and our job goes on. `ours`, `theirs`:
-// has that job a secret? If both have, they are different ones. Skipped if nobody can be led there, or a job with a
-// secret cannot start.
+// no data may pass between the jobs, each of its calls ends in time, and this job continues. `ours`, `theirs`: whether
+// the job has a secret; the secrets differ. Skipped if the caller cannot be redirected, or a job with a secret cannot
+// start.
 void run_with_other_job(Rank& rank, bool ours, bool theirs);
 // The same while our ranks start, each with a peer that does not come; both jobs have a secret. For backends that
 // listen only then.

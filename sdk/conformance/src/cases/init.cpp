@@ -20,7 +20,7 @@ void ring(Rank& rank, Agent& agent, uint32_t salt) {
   rank.require(received == expected, say("the number ", expected, " from rank ", previous), say(received));
 }
 
-void everybody(Rank& rank, Agent& agent, uint32_t salt) {
+void exchange_with_all(Rank& rank, Agent& agent, uint32_t salt) {
   const auto size = static_cast<size_t>(agent.size());
   const uint32_t mine = salt + static_cast<uint32_t>(agent.rank());
   std::vector<uint32_t> received(size);

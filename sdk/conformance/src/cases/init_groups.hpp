@@ -18,6 +18,6 @@ std::vector<Case> session_cases();  // one group after, beside and before anothe
 // number. `salt` tells groups and rounds apart.
 void ring(Rank& rank, Agent& agent, uint32_t salt);
 // The same with every rank of the group, this one among them.
-void everybody(Rank& rank, Agent& agent, uint32_t salt);
+void exchange_with_all(Rank& rank, Agent& agent, uint32_t salt);
 
 }  // namespace backplane::conformance::init

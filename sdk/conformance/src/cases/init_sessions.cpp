@@ -30,7 +30,7 @@ void retry_after_failure(Rank& rank) {
     fail_once(rank, say("fails/", round));
     const auto agent = rank.open(plan_in(say("works/", round)));
     rank.step("exchanging after a failed start");
-    everybody(rank, *agent, 100);
+    exchange_with_all(rank, *agent, 100);
     rank.barrier();
     rank.step("in destroy");
     agent->close();
@@ -58,14 +58,14 @@ void stale_session(Rank& rank) {
   }
   const auto agent = rank.open(plan_in("new"));
   rank.step("exchanging beside a rank of an earlier session");
-  for (uint32_t round = 0; round < 3; ++round) everybody(rank, *agent, 10 + round);
+  for (uint32_t round = 0; round < 3; ++round) exchange_with_all(rank, *agent, 10 + round);
   rank.barrier();
   rank.step("ending the earlier session");
   for (Pending& send : talk) send.finish(0);
   if (old != nullptr) old->close();
   rank.step("exchanging after the end of the earlier session");
   rank.barrier();
-  everybody(rank, *agent, 20);
+  exchange_with_all(rank, *agent, 20);
   rank.barrier();
 }
 
@@ -102,14 +102,14 @@ void destroy_twice(Rank& rank) {
   for (int round = 0; round < 4; ++round) {
     auto first = rank.open(plan_in(say("first/", round)));
     auto second = rank.open(plan_in(say("second/", round)));
-    everybody(rank, *first, 1);
-    everybody(rank, *second, 2);
+    exchange_with_all(rank, *first, 1);
+    exchange_with_all(rank, *second, 2);
     rank.barrier();
     if (round % 2 == 1) std::swap(first, second);
     rank.step(say("in destroy of the ", round % 2 == 0 ? "first" : "second", " of two groups"));
     first->close();
     rank.step("exchanging in the group that is left");
-    everybody(rank, *second, 3);
+    exchange_with_all(rank, *second, 3);
     rank.barrier();
     rank.step("in destroy of the group that is left");
     second->close();

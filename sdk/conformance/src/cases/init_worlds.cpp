@@ -28,7 +28,7 @@ void world_1(Rank& rank) {
 void each_world(Rank& rank) {
   const std::unique_ptr<Agent> agent = open_if_served(rank);
   rank.step("exchanging with every rank");
-  for (uint32_t round = 0; round < 3; ++round) everybody(rank, *agent, 1000 * round);
+  for (uint32_t round = 0; round < 3; ++round) exchange_with_all(rank, *agent, 1000 * round);
   rank.barrier();
   rank.step("in destroy");
   agent->close();
@@ -46,7 +46,7 @@ void late_joiner(Rank& rank) {
   }
   const std::unique_ptr<Agent> agent = rank.open();
   rank.step("exchanging with every rank");
-  everybody(rank, *agent, 500);
+  exchange_with_all(rank, *agent, 500);
   rank.barrier();
 }
 

@@ -19,11 +19,11 @@
 namespace backplane::conformance {
 
 // A connection of the attacker. No call blocks for long, whatever the other side does.
-class Stranger {
+class AttackConnection {
  public:
-  explicit Stranger(const Listener& target, int receive_buffer = 0);
+  explicit AttackConnection(const Listener& target, int receive_buffer = 0);
   // An accepted connection; owns the socket.
-  explicit Stranger(base::Descriptor socket) : socket_(std::move(socket)) {}
+  explicit AttackConnection(base::Descriptor socket) : socket_(std::move(socket)) {}
 
   bool connected() const { return static_cast<bool>(socket_); }
   int socket() const { return socket_.get(); }  // -1: not connected
@@ -66,7 +66,7 @@ class Attack {
   const std::unique_ptr<Sniffer> sniffer_;
   Nanoseconds end_;
   std::map<Listener, std::vector<Opening>> heard_;
-  std::deque<Stranger> held_;
+  std::deque<AttackConnection> held_;
 };
 
 // Rounds of verified messages among the ranks of `agent`, under the tags from 0 to 99, until "attack/over" has been

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hostile_stranger.hpp"
+#include "hostile_attack.hpp"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -50,11 +50,11 @@ base::Descriptor connect_to(const Listener& target, int type, int receive_buffer
 
 }  // namespace
 
-Stranger::Stranger(const Listener& target, int receive_buffer)
+AttackConnection::AttackConnection(const Listener& target, int receive_buffer)
     : socket_(connect_to(target, SOCK_STREAM, receive_buffer)) {
   if (!socket_ && errno == EPROTOTYPE) socket_ = connect_to(target, SOCK_SEQPACKET, receive_buffer);
 }
-bool Stranger::send(std::string_view bytes) {
+bool AttackConnection::send(std::string_view bytes) {
   while (!bytes.empty() && connected()) {
     const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) {
@@ -66,17 +66,17 @@ bool Stranger::send(std::string_view bytes) {
   return connected();
 }
 
-void Stranger::await_reaction(int milliseconds) {
+void AttackConnection::await_reaction(int milliseconds) {
   if (connected()) wait_for(socket_.get(), POLLIN, milliseconds);
 }
 
-void Stranger::drain() {
+void AttackConnection::drain() {
   char bytes[4096];
   while (connected() && recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
   }
 }
 
-void Stranger::reset() {
+void AttackConnection::reset() {
   const linger at_once = {1, 0};
   if (connected()) setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   socket_.reset();
@@ -123,7 +123,7 @@ void Attack::take_time() { end_ += rank_.scaled(kAttack); }
 
 void Attack::linger() {
   for (int turn = 0; turn < 10 && !held_.empty(); ++turn) {
-    for (Stranger& stranger : held_) stranger.drain();
+    for (AttackConnection& stranger : held_) stranger.drain();
     poll(nullptr, 0, kMoment);
   }
   held_.clear();
