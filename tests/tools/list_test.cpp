@@ -77,7 +77,8 @@ TEST(List, ProbesEachBackendInAChild) {
 
 TEST(List, ProbesInTheTable) {
   const Outcome outcome = run({"list", "--probe"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("crash")}}});
-  EXPECT_TRUE(contains(outcome.out, "\n    not viable: crashed with SIGSEGV while probing; remove or update")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "\n    not viable: crashed with SIGSEGV while probing; remove or update"))
+      << outcome.out;
 }
 
 TEST(List, ShowsWhatAProbeRemarksAndWarnsOf) {
@@ -98,7 +99,7 @@ TEST(Command, RefusesWrongUseInOneSentence) {
       {{"run", "-n", "1", "--bogus", "true"}, "not expected: --bogus"},
       {{"run", "-n", "1", "--nnodes", "2", "true"}, "--nnodes needs --master-addr and --master-port"},
       {{"run", "-n", "1", "--node-rank", "1", "true"}, "--node-rank is 1, but --nnodes 1 allows 0 to 0"},
-      {{"__answer", "probe", "self"}, "this subcommand is for the command's own use"}};
+      {{"__query", "probe", "self"}, "this subcommand is for the command's own use"}};
   for (const auto& [words, sentence] : cases) {
     const Outcome outcome = run(words);
     EXPECT_EQ(outcome.code, 2) << outcome.err;
@@ -114,7 +115,7 @@ TEST(Command, HelpsAndTellsItsVersion) {
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_TRUE(contains(help.out, "list")) << help.out;
-  EXPECT_FALSE(contains(help.out, "__answer")) << help.out;
+  EXPECT_FALSE(contains(help.out, "__query")) << help.out;
   EXPECT_TRUE(contains(run({"run", "--help"}).out, "PROGRAM [ARGUMENT]..."));
 }
 

@@ -21,7 +21,7 @@ void add_trace(CLI::App& app);
 // `program`: the words after run's own options.
 CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
 // Hidden: the child process that runs plugin code.
-void add_answer(CLI::App& app);
+void add_query(CLI::App& app);
 // Hidden: a rank of bench.
 void add_bench_rank(CLI::App& app);
 // Hidden: writes manual pages and shell completions into a directory, for the build.

@@ -11,7 +11,7 @@
 #include "backplane/backplane.h"
 #include "commands.hpp"
 #include "common/failure.hpp"
-#include "common/question.hpp"
+#include "common/query.hpp"
 #include "common/table.hpp"
 
 namespace backplane::tool {
@@ -162,12 +162,12 @@ void add_info(CLI::App& app, int& exit_code) {
   command->footer(kInfoFooter);
   command->add_flag("--json", settings->json, "Print JSON");
   command->callback([settings, &exit_code] {
-    const Answer answer = ask(kInfo, settings->backend, "while its plugin was loaded", kAnswerTime);
-    if (answer.status == BP_INTERNAL) {
-      throw Failure(kFailed, fmt::format("backend {}: {}", settings->backend, printable(answer.text)));
+    const QueryReply reply = query(kInfo, settings->backend, "while its plugin was loaded", kQueryTimeout);
+    if (reply.status == BP_INTERNAL) {
+      throw Failure(kFailed, fmt::format("backend {}: {}", settings->backend, printable(reply.text)));
     }
-    if (answer.status != BP_OK) throw Failure(kFailed, printable(answer.text));
-    Json info = Json::parse(answer.text);
+    if (reply.status != BP_OK) throw Failure(kFailed, printable(reply.text));
+    Json info = Json::parse(reply.text);
     const Strings completed = completed_by_core(info);
     if (settings->json) {
       info["completed"] = completed;

@@ -9,7 +9,7 @@
 #include "backplane/backplane.h"
 #include "commands.hpp"
 #include "common/failure.hpp"
-#include "common/question.hpp"
+#include "common/query.hpp"
 #include "common/table.hpp"
 
 namespace backplane::tool {
@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 struct ListSettings {
   bool json = false;
   bool probe = false;
-  double probe_timeout = static_cast<double>(kAnswerTime.count());
+  double probe_timeout = static_cast<double>(kQueryTimeout.count());
 };
 
 constexpr const char* kListFooter = R"(
@@ -47,9 +47,9 @@ void probe_all(Json& list, double timeout) {
   const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(timeout));
   for (Json& backend : list["backends"]) {
     if (backend["state"] != "available") continue;
-    const Answer answer = ask(kProbe, backend["id"].get<std::string>(), "while probing", limit);
-    backend["viable"] = answer.status == BP_OK;
-    if (!answer.text.empty()) backend["viability"] = answer.text;
+    const QueryReply reply = query(kProbe, backend["id"].get<std::string>(), "while probing", limit);
+    backend["viable"] = reply.status == BP_OK;
+    if (!reply.text.empty()) backend["viability"] = reply.text;
   }
 }
 

@@ -87,7 +87,7 @@ int main(int count, char** arguments) {
   add_new(app, exit_code);
   add_trace(app);
   const CLI::App* run = add_run(app, program, exit_code);
-  add_answer(app);
+  add_query(app);
   add_bench_rank(app);
   add_documents(app);
 

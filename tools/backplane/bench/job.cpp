@@ -19,7 +19,7 @@
 #include "bench/rank.hpp"
 #include "common/failure.hpp"
 #include "common/program.hpp"
-#include "common/question.hpp"
+#include "common/query.hpp"
 #include "common/table.hpp"
 #include "run/job.hpp"
 
@@ -35,13 +35,13 @@ std::string id_of(const std::string& selection) { return selection.substr(0, sel
 
 // True if the ranks of this backend must be threads of one process. Throws Failure if it cannot be measured here.
 bool in_one_process(const std::string& id) {
-  const Answer info = ask(kInfo, id, "while its plugin was loaded", kAnswerTime);
+  const QueryReply info = query(kInfo, id, "while its plugin was loaded", kQueryTimeout);
   if (info.status != BP_OK) throw Failure(kFailed, fmt::format("backend {}: {}", id, printable(info.text)));
   const Json about = Json::parse(info.text);
   if (!has(about["kinds"], "process_group")) {
     throw Failure(kWrongUse, fmt::format("backend {} has no process groups to measure", id));
   }
-  const Answer viable = ask(kProbe, id, "while probing", kAnswerTime);
+  const QueryReply viable = query(kProbe, id, "while probing", kQueryTimeout);
   if (viable.status != BP_OK) {
     throw Failure(kFailed, fmt::format("backend {} is not viable here: {}", id, printable(viable.text)));
   }
@@ -62,7 +62,7 @@ std::vector<std::string> viable_backends() {
     const std::string file = backend["file"];
     const bool joins = backend["state"] == "available" && has(backend["kinds"], "process_group") &&
                        !has(backend["flags"], "one_process") && file.ends_with(fmt::format("backplane_{}.so", id));
-    if (joins && ask(kProbe, id, "while probing", kAnswerTime).status == BP_OK) ids.push_back(id);
+    if (joins && query(kProbe, id, "while probing", kQueryTimeout).status == BP_OK) ids.push_back(id);
   }
   if (ids.empty())
     throw Failure(kFailed, "no backend is viable on this machine; 'backplane list --probe' shows the reasons");

@@ -16,7 +16,7 @@
 #include "backplane/backplane.h"
 #include "common/failure.hpp"
 #include "common/process.hpp"
-#include "common/question.hpp"
+#include "common/query.hpp"
 #include "common/subprocess.hpp"
 #include "common/table.hpp"
 
@@ -25,16 +25,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Plugin code may signal the process that asks the question, so another process asks.
-Answer ask_subprocess(const char* question, const std::string& about, double timeout_scale) {
-  const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(kAnswerTime * timeout_scale);
+// Plugin code may signal its parent process, so a subprocess runs the query.
+QueryReply query_subprocess(const char* kind, const std::string& about, double timeout_scale) {
+  const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(kQueryTimeout * timeout_scale);
   const SubprocessResult child = run_subprocess(
-      [question, &about, time](const WriteLine&) {
+      [kind, &about, time](const WriteLine&) {
         ::dup2(open_null_device().get(), STDERR_FILENO);  // the suite reports what a plugin prints
-        const Answer answer = ask(question, about, "while the core loaded it", time);
-        return std::to_string(answer.status) + " " + answer.text;
+        const QueryReply reply = query(kind, about, "while the core loaded it", time);
+        return std::to_string(reply.status) + " " + reply.text;
       },
-      {}, 2 * time + kAnswerTime);
+      {}, 2 * time + kQueryTimeout);
   if (!child.complete) {
     return {BP_INTERNAL,
             fmt::format("the process that loaded it {}; a plugin must not signal other processes", child.error)};
@@ -99,12 +99,12 @@ FoundSubject file_subject(const std::string& path, const std::string& backend,
   found.subject.path = std::filesystem::absolute(path).string();
   found.subject.backend = backend;
   found.subject.options = options;
-  const Answer answer = ask_subprocess(kFile, found.subject.path, timeout_scale);
-  if (answer.status != BP_OK) {
-    found.refusal = answer.text;
+  const QueryReply reply = query_subprocess(kFile, found.subject.path, timeout_scale);
+  if (reply.status != BP_OK) {
+    found.refusal = reply.text;
     return found;
   }
-  const Json backends = Json::parse(answer.text, nullptr, false);
+  const Json backends = Json::parse(reply.text, nullptr, false);
   if (!backends.is_array() || backends.empty()) {
     found.refusal = "its description is malformed";
     return found;
@@ -149,17 +149,17 @@ std::string refused_file(const std::string& name) {
 
 FoundSubject named_subject(const std::string& name, const std::string& backend,
                            const std::map<std::string, std::string>& options, double timeout_scale) {
-  const Answer answer = ask_subprocess(kInfo, name, timeout_scale);
+  const QueryReply reply = query_subprocess(kInfo, name, timeout_scale);
   FoundSubject found;
   found.subject.options = options;
-  if (answer.status != BP_OK) {
+  if (reply.status != BP_OK) {
     found.subject.path = refused_file(name);
-    if (found.subject.path.empty()) throw Failure(kWrongUse, printable(answer.text));
+    if (found.subject.path.empty()) throw Failure(kWrongUse, printable(reply.text));
     found.subject.backend = name;
-    found.refusal = answer.text;
+    found.refusal = reply.text;
     return found;
   }
-  const Json info = Json::parse(answer.text);
+  const Json info = Json::parse(reply.text);
   const std::string id = info["id"];
   if (!backend.empty() && backend != id) {
     throw Failure(kWrongUse, fmt::format("{} and --backend {} name different backends; name one of them",

@@ -16,7 +16,7 @@ struct FoundSubject {
 };
 
 // `what` is a path if it has a slash or ends in .so, else the id of a registered backend. `backend` chooses one of
-// several in a file; may be empty. Plugin code runs in a child process for at most kAnswerTime times `timeout_scale`.
+// several in a file; may be empty. Plugin code runs in a child process for at most kQueryTimeout times `timeout_scale`.
 // Throws Failure(kWrongUse).
 FoundSubject find_subject(const std::string& what, const std::string& backend,
                           const std::map<std::string, std::string>& options, double timeout_scale);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/question.hpp"
+#include "common/query.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -89,7 +89,7 @@ std::vector<std::string> own_environment() {
   return result;
 }
 
-Answer parse_answer(const std::string& text) {
+QueryReply parse_reply(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return {BP_INTERNAL, "gave a malformed reply"};
   return {json.value("status", static_cast<int32_t>(BP_INTERNAL)), json.value("text", "")};
@@ -97,13 +97,13 @@ Answer parse_answer(const std::string& text) {
 
 }  // namespace
 
-Answer ask(const std::string& question, const std::string& backend, const std::string& doing,
-           std::chrono::nanoseconds timeout) {
+QueryReply query(const std::string& kind, const std::string& backend, const std::string& doing,
+                 std::chrono::nanoseconds timeout) {
   Pipe pipe = make_pipe();
   const Descriptor null = open_null_device();
   Child child;
   child.path = "/proc/self/exe";
-  child.arguments = {"backplane", kAnswerCommand, question, backend};
+  child.arguments = {"backplane", kQueryCommand, kind, backend};
   child.environment = own_environment();
   child.input = null.get();
   child.output = 2;  // keeps plugin output out of the command's stdout
@@ -117,7 +117,7 @@ Answer ask(const std::string& question, const std::string& backend, const std::s
   ReplyReader reader(std::move(pipe.read));
   const bool in_time = reader.listen(started.pid, Clock::now() + timeout);
   const int status = kill_and_reap(started.pid);
-  if (reader.complete()) return parse_answer(reader.text());
+  if (reader.complete()) return parse_reply(reader.text());
   constexpr const char* kRemedy = "remove or update this plugin";
   if (in_time) return {BP_INTERNAL, fmt::format("{} {}; {}", describe_crash(status), doing, kRemedy)};
   const double seconds = std::chrono::duration<double>(timeout).count();

@@ -10,20 +10,20 @@
 
 namespace backplane::tool {
 
-constexpr const char* kAnswerCommand = "__answer";
+constexpr const char* kQueryCommand = "__query";
 constexpr const char* kProbe = "probe";  // whether the backend is viable here
 constexpr const char* kInfo = "info";    // bp_registry_info
 constexpr const char* kFile = "file";    // bp_plugin_file_info; takes a path instead of a backend
-constexpr std::chrono::seconds kAnswerTime{10};
+constexpr std::chrono::seconds kQueryTimeout{10};
 
-struct Answer {
+struct QueryReply {
   int32_t status;    // of the C API, or BP_INTERNAL if the child ended before
   std::string text;  // BP_OK: JSON, or a probe's remarks; else the error
 };
 
-// Asks a child process. `doing` ends the error text about a child without a reply: "crashed with SIGSEGV while
-// probing".
-Answer ask(const std::string& question, const std::string& backend, const std::string& doing,
-           std::chrono::nanoseconds timeout);
+// Runs the query in a child process. `doing` ends the error text about a child without a reply: "crashed with SIGSEGV
+// while probing".
+QueryReply query(const std::string& kind, const std::string& backend, const std::string& doing,
+                 std::chrono::nanoseconds timeout);
 
 }  // namespace backplane::tool

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The child's side of ask(): loads a plugin, runs its code and answers on a pipe.
+// The child's side of query(): loads a plugin, runs its code and writes the reply to a pipe.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -16,17 +16,17 @@
 #include "commands.hpp"
 #include "common/failure.hpp"
 #include "common/process.hpp"
-#include "common/question.hpp"
+#include "common/query.hpp"
 
 namespace backplane::tool {
 namespace {
 
 struct Request {
-  std::string question;
+  std::string kind;  // kProbe ...
   std::string backend;
 };
 
-// What a probe logs beside its answer, on any thread.
+// The lines that a probe logs; any thread.
 struct Remarks {
   std::mutex mutex;
   std::string text;
@@ -42,12 +42,12 @@ void keep_remarks(void* ctx, uint32_t level, const char* line) {
   }
 }
 
-nlohmann::json answer(const Request& request) {
+nlohmann::json run(const Request& request) {
   bp_error err;
   bp_error_init(&err);
   std::string text;
   int32_t status = BP_OK;
-  if (request.question == kProbe) {
+  if (request.kind == kProbe) {
     static Remarks remarks;  // a thread that the probe left may still be inside keep_remarks
     bp_set_log(keep_remarks, &remarks);
     status = bp_registry_probe(nullptr, request.backend.c_str(), &err);
@@ -56,8 +56,8 @@ nlohmann::json answer(const Request& request) {
     text = remarks.text;
   } else {
     char* json = nullptr;
-    status = request.question == kFile ? bp_plugin_file_info(request.backend.c_str(), &json, &err)
-                                       : bp_registry_info(nullptr, request.backend.c_str(), &json, &err);
+    status = request.kind == kFile ? bp_plugin_file_info(request.backend.c_str(), &json, &err)
+                                   : bp_registry_info(nullptr, request.backend.c_str(), &json, &err);
     if (status == BP_OK) text = json;
     bp_free(json);
   }
@@ -66,29 +66,29 @@ nlohmann::json answer(const Request& request) {
 
 [[noreturn]] void serve(const Request& request) {
   const rlimit none{0, 0};
-  ::setrlimit(RLIMIT_CORE, &none);  // that a plugin crashes is an answer here, nothing to be dissected
-  const std::string text = answer(request).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  ::setrlimit(RLIMIT_CORE, &none);  // a crash of the plugin is reported, a core file would not help
+  const std::string text = run(request).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   size_t sent = 0;
   while (sent <= text.size()) {  // with the NUL
     const ssize_t size = ::write(kExtraDescriptor, text.c_str() + sent, text.size() + 1 - sent);
     if (size < 0 && errno != EINTR) break;
     if (size > 0) sent += static_cast<size_t>(size);
   }
-  ::_exit(0);  // a plugin's destructors have no say any more
+  ::_exit(0);  // without destructors of the plugin
 }
 
 }  // namespace
 
-void add_answer(CLI::App& app) {
+void add_query(CLI::App& app) {
   auto request = std::make_shared<Request>();
-  CLI::App* command = app.add_subcommand(kAnswerCommand)->group("");
-  command->add_option("question", request->question)->required();
+  CLI::App* command = app.add_subcommand(kQueryCommand)->group("");
+  command->add_option("kind", request->kind)->required();
   command->add_option("backend", request->backend)->required();
   command->callback([request] {
     struct stat status = {};
-    const bool asked = ::fstat(kExtraDescriptor, &status) == 0 && S_ISFIFO(status.st_mode) &&
-                       (::fcntl(kExtraDescriptor, F_GETFL) & O_ACCMODE) == O_WRONLY;
-    if (!asked) {
+    const bool is_child = ::fstat(kExtraDescriptor, &status) == 0 && S_ISFIFO(status.st_mode) &&
+                          (::fcntl(kExtraDescriptor, F_GETFL) & O_ACCMODE) == O_WRONLY;
+    if (!is_child) {
       throw Failure(kWrongUse, "this subcommand is for the command's own use");
     }
     serve(*request);
