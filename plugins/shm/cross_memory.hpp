@@ -9,8 +9,8 @@
 // process that got the same id later, are rejected. The only thing that a peer chooses is an address in its own
 // process.
 //
-// The sender never writes to the receiver's process (process_vm_writev): that is faster only at 4 MiB, and a sender that
-// is stopped within the call could write hours later to memory that the receiver has freed.
+// The sender never writes to the receiver's process (process_vm_writev): that is faster only at 4 MiB, and a sender
+// that is stopped within the call could write hours later to memory that the receiver has freed.
 #pragma once
 
 #include <sys/types.h>

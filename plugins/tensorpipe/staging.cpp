@@ -40,7 +40,7 @@ Staging::Staging(const std::vector<WorkerDevices>& workers, int32_t rank, std::s
     routes_.push_back(std::move(route));
   }
   if (!any) return;
-  copiers_.emplace();
+  copiers_ = std::make_unique<Copiers>();
   try {
     copiers_->out.add([] {});
     copiers_->in.add([] {});

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,7 +61,7 @@ class Staging {
   const std::atomic<bool>& is_stopped_;
   std::vector<DeviceRoute> routes_;
   CudaDevices devices_;
-  std::optional<Copiers> copiers_;  // last: its threads use the fields above
+  std::unique_ptr<Copiers> copiers_;  // last: its threads use the fields above
 };
 
 }  // namespace backplane::tensorpipe

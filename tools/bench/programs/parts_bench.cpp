@@ -3,8 +3,8 @@
 // Where the core's share of an operation goes (core_bench measures the whole).
 #include <benchmark/benchmark.h>
 
-#include "group/recorder.hpp"
 #include "group/operation.hpp"
+#include "group/recorder.hpp"
 
 namespace backplane::core {
 namespace {

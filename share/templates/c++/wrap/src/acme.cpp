@@ -86,7 +86,9 @@ class AcmeGroup final : public sdk::ProcessGroup {
     try {
       return context.host.store_get(key + std::to_string(peer), deadline.left_ns());
     } catch (const sdk::Failure& why) {  // the store's error does not name the peer
-      throw sdk::Failure(why.status(), "acme-id: rank " + std::to_string(peer) + " has not published its address: " + why.what(), peer);
+      throw sdk::Failure(why.status(),
+                         "acme-id: rank " + std::to_string(peer) + " has not published its address: " + why.what(),
+                         peer);
     }
   }
 

@@ -35,7 +35,8 @@
 static int32_t acme_submit(void* self, const bp_op* op, bp_work** work, bp_error* err) {
   acme_group* t = self;
   const int sends = op->kind == BP_SEND;
-  if (!sends && op->kind != BP_RECV) return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "acme-id: only send and recv are native");
+  if (!sends && op->kind != BP_RECV)
+    return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "acme-id: only send and recv are native");
   const bp_buffer* buffer = sends ? &op->input : &op->output;
   const uint64_t bytes = buffer->count * bp_dtype_size(op->dtype);
   bp_work* w = calloc(1, sizeof *w);

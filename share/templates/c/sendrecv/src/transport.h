@@ -188,7 +188,8 @@ static void* progress(void* self) {
       acme_conn* c = &t->conn[i];
       const int code = i >= polled || in[i].revents != 0 ? read_from(t, c) : 0;
       if (code == 0) continue;
-      if (c->source >= 0) lose(t, c->source, 1, code == ENOMEM ? BP_RESOURCE : BP_PEER_LOST, code, "no more messages from");
+      if (c->source >= 0)
+        lose(t, c->source, 1, code == ENOMEM ? BP_RESOURCE : BP_PEER_LOST, code, "no more messages from");
       (void)close(c->fd), free(c->message);
       *c = t->conn[--t->conns];
     }
