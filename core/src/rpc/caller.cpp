@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backplane/base/grace.hpp"
 #include "log.hpp"
 #include "rpc/current_error.hpp"
 
@@ -139,20 +140,20 @@ void Caller::on_reply(int32_t from, const Header& header, std::shared_ptr<Payloa
 
 void Caller::on_send_failed(int32_t to, uint64_t number, const Error& error) {
   if (error.status() == BP_PEER_LOST && detects_deaths_) {
-    calls_.fail_at(number, to, error, Deadline::after(kLossGraceNs));
+    calls_.fail_at(number, to, error, Deadline::after(base::grace::kDeath));
   } else {
     end(number, error, to);
   }
 }
 
 void Caller::on_connection_lost(int32_t peer, const Error& error) {
-  calls_.fail_all_at(peer, error, Deadline::after(kLossGraceNs));
+  calls_.fail_all_at(peer, error, Deadline::after(base::grace::kDeath));
   resend_cancels(peer);
 }
 
 void Caller::on_replies_lost(int32_t from, uint64_t last) {
   const Error error(BP_PEER_LOST, "its answer may have been lost with a connection that broke", from);
-  calls_.fail_all_at(from, error, Deadline::after(kLossGraceNs), last);
+  calls_.fail_all_at(from, error, Deadline::after(base::grace::kDeath), last);
   resend_cancels(from);
 }
 

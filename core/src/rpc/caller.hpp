@@ -22,9 +22,6 @@ namespace backplane::core::rpc {
 
 class Caller {
  public:
-  // How long a broken connection waits for the news of a death, so that all workers report the same cause.
-  static constexpr int64_t kLossGraceNs = INT64_C(500) * 1000000;
-
   // `detects_deaths`: the news of a death arrives beside the transport's failures.
   Caller(Context* context, Connection* connection, bool detects_deaths);
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "backplane/base/grace.hpp"
 #include "group/objects.hpp"
 #include "interrupt.hpp"
 #include "log.hpp"
@@ -15,7 +16,6 @@ namespace backplane::core::rpc {
 namespace {
 
 constexpr std::chrono::milliseconds kQuietPoll{1};
-constexpr int64_t kCancelGraceNs = 1'000'000'000;  // least time of running functions to notice cancelled()
 
 std::vector<uint64_t> sum_over_all(Group& group, std::vector<uint64_t> numbers, int64_t timeout_ns) {
   bp_op op;
@@ -165,7 +165,7 @@ std::vector<std::string> Lifecycle::shutdown(bool graceful, int64_t timeout_ns) 
   }
   if (!graceful || problem) say_goodbye();
   const std::string& name = context_.peers.own_name();
-  const Deadline grace = Deadline::after(kCancelGraceNs);
+  const Deadline grace = Deadline::after(base::grace::kLeave);
   const Deadline last = is_interrupted ? grace : std::max(deadline, grace);
   if (!close(Error(BP_CANCELLED, fmt::format("worker '{}' has shut down", name)), last)) {
     fail(BP_TIMEOUT,

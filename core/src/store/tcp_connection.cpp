@@ -8,6 +8,7 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
+#include "backplane/base/grace.hpp"
 #include "liveness/membership_table.hpp"
 #include "waiting.hpp"
 
@@ -16,9 +17,6 @@ namespace backplane::core {
 namespace asio = boost::asio;
 
 namespace {
-
-// How long a call waits after its deadline for the reply that names the missing keys: longer than a busy machine takes.
-constexpr int64_t kGraceNs = 1'000'000'000;
 
 constexpr const char* kMalformed = "it sent malformed data";
 
@@ -84,7 +82,8 @@ std::optional<Reply> Connection::call(StoreRequest request, const Deadline& dead
   try {
     if (wait_for_reply(pending, lock, deadline, interruption)) return std::move(pending.reply);
     enqueue({request.id, true, encode_cancel(request.id)});
-    if (wait_for_reply(pending, lock, Deadline::after(kGraceNs), interruption)) return std::move(pending.reply);
+    if (wait_for_reply(pending, lock, Deadline::after(base::grace::kStoreReply), interruption))
+      return std::move(pending.reply);
   } catch (const Error&) {
     abandon(request.id);
     throw;

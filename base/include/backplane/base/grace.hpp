@@ -30,7 +30,7 @@ inline constexpr int64_t kCancel = 100 * kMillisecond;
 // After the deadline of a task, before the watchdog ends it. The group's thread enforces the deadline itself unless an
 // earlier task blocks it.
 inline constexpr int64_t kOverdueTask = 1 * kSecond;
-// After the deadline of a store call, for the server's report of the missing keys.
+// After the deadline of a store call, for the reply that names the missing keys.
 inline constexpr int64_t kStoreReply = 1 * kSecond;
 // Minimum time for running functions of an RPC worker that shuts down.
 inline constexpr int64_t kLeave = 1 * kSecond;
@@ -41,13 +41,14 @@ inline constexpr int64_t kLeave = 1 * kSecond;
 inline constexpr int64_t kBrokenConnection = 250 * kMillisecond;
 // The core, for the cause of a failed operation that another rank reports to all.
 inline constexpr int64_t kCause = 250 * kMillisecond;
-// The core, for the failure detector's report of a death, so that all ranks name the same rank.
+// The core, for the failure detector's report of a death, so that all ranks name the same lost rank.
 inline constexpr int64_t kDeath = 500 * kMillisecond;
 
 static_assert(kBrokenConnection < kAbort, "a backend must have ended its operations within the limit of abort");
 static_assert(kCancel < kAbort, "a cancelled operation leaves time to abort");
 static_assert(kReturn < kCancel, "a cancelled operation can end in the time that a call may take to return");
-static_assert(kBrokenConnection <= kDeath && kCause <= kDeath, "the failure detector has the last word");
+static_assert(kBrokenConnection <= kDeath && kCause <= kDeath,
+              "the failure detector decides after backends and other ranks");
 static_assert(kAbort < kPrompt && kPrompt < kDestroy, "an aborted group ends before its calls count as stuck");
 
 }  // namespace backplane::base::grace
