@@ -82,7 +82,7 @@ class InprocGroup final : public sdk::ProcessGroup {
     try {
       return std::make_unique<sdk::CompletionWork>(
           completion, [hub = hub_, mailbox, which = completion.get()] { mailbox->cancel(which); });
-    } catch (const std::bad_alloc&) {  // whoever is told frees the buffer
+    } catch (const std::bad_alloc&) {  // the caller frees the buffer after this error
       mailbox->cancel(completion.get());
       throw;
     }
@@ -100,7 +100,7 @@ class InprocGroup final : public sdk::ProcessGroup {
 
   // Ends what this rank waits for, and what the others wait for from it.
   void leave(const sdk::Failure& why) noexcept {
-    const std::lock_guard lock(leaving_);  // whoever comes second returns when it is done
+    const std::lock_guard lock(leaving_);  // a second call returns after the first
     if (std::exchange(left_, true)) return;
     if (sent_.load()) hubs().keep(hub_);
     const sdk::Failure gone(BP_PEER_LOST, "rank " + std::to_string(rank_) + " left the group: " + why.what(), rank_);

@@ -73,7 +73,7 @@ void Carrier::end(sdk::Work* work) {
     is_aborted_ = true;
     inner_.abort(sdk::Failure(BP_CANCELLED, "the group is being destroyed"));
     work->wait(BP_NO_TIMEOUT);
-  } catch (const sdk::Failure&) {  // it has ended, and nobody waits for it
+  } catch (const sdk::Failure&) {  // the group has ended
   }
 }
 
@@ -130,7 +130,7 @@ bool Carrier::receive(Inbox& inbox) {
   } catch (const sdk::Failure& failure) {
     inbox.work.reset();
     inbox.posted = false;
-    // A receive from anybody may fail with the rank that was sending to it. Nobody is left when it fails at once again.
+    // A receive from any source may fail with the rank that was sending to it. If it fails again, no peer is left.
     inbox.over = inbox.source != BP_ANY_SOURCE || std::exchange(inbox.has_failed, true);
     if (inbox.over) lose(inbox.source, failure);
     return true;

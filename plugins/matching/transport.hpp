@@ -78,7 +78,7 @@ class Carrier {
   const int32_t rank_;
   const int32_t world_size_;
   const uint64_t tag_;    // of frames
-  const bool takes_any_;  // one receive from anybody, instead of one for each rank
+  const bool takes_any_;  // one receive from any source instead of one per rank
   sdk::Messenger& messenger_;
   bool is_aborted_ = false;     // end has aborted the wrapped group
   std::list<Inbox> inboxes_;    // of frames; the thread's, as the next seven

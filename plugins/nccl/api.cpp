@@ -13,8 +13,8 @@
 namespace backplane::nccl {
 namespace {
 
-// The first that launches what is called on a non-blocking communicator on a thread of its own: older ones do so inside
-// ncclGroupEnd, where they wait for room in the stream while nobody can abort the communicator.
+// The first version that launches operations of a non-blocking communicator on a separate thread. Older versions launch
+// inside ncclGroupEnd and wait there for space in the stream, during which the communicator cannot be aborted.
 constexpr int kOldest = 22304;
 
 class Library {

@@ -9,7 +9,7 @@
 namespace backplane::nccl {
 namespace {
 
-// CUDA blocks whoever adds to a stream that holds some thousand things, and the poller has to stay free for an abort.
+// CUDA blocks a thread that adds to a stream with some thousand entries; the poller must stay free for an abort.
 constexpr size_t kMostMessageLaunches = 64;  // in a stream, and messages in one of them
 
 }  // namespace

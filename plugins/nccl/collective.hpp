@@ -30,8 +30,8 @@ struct Place {
 // Is there anything to do on this rank? (Of a collective of no elements there is not.)
 bool is_empty(const bp_op& op);
 
-// Copies, in the stream, what a collective needs of this rank's own: its block from the input to the output, and of an
-// all_to_all in place the input to `aside`, device memory as large, which is NULL otherwise. Before start_collective.
+// Enqueues this rank's own copies of a collective: its block from the input to the output and, for an all_to_all in
+// place, the input to `aside`, device memory of the same size (otherwise NULL). Call before start_collective.
 void copy_blocks(const Place& place, const bp_op& op, void* aside);
 // Makes NCCL's calls for a collective whose buffers are device memory, and no other. `copy`: the `aside` of
 // copy_blocks; `token`: 4 bytes of device memory, for a barrier. Between group_start and group_end; throws. *op is the

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 // NCCL launches on a thread of its own, which usually takes some ten microseconds. Longer, it connects peers.
 constexpr auto kLaunchTime = std::chrono::microseconds(100);
 
-// CUDA blocks whoever adds to a stream that holds some thousand things, whatever his deadline. A launch is a few.
+// CUDA blocks a thread that adds to a stream with some thousand entries, whatever its deadline. A launch adds a few.
 constexpr size_t kMostLaunches = 128;
 
 // First short turns for others, then sleeps that grow.
@@ -195,7 +195,7 @@ std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   // A barrier among device operations belongs into their stream.
   const bool is_staged_here = is_staged(op) && (op.kind != BP_BARRIER || op.stream == nullptr);
   launch->stream = is_staged_here || op.stream == BP_NO_STREAM ? stream_.get() : static_cast<cudaStream_t>(op.stream);
-  // Whoever is told that there is no memory frees the buffers: from `append` on, that ends the group.
+  // After BP_RESOURCE the caller frees the buffers. From `append` on, a lack of memory ends the group instead.
   auto work = (op.flags & BP_OP_SYNC) == 0 ? std::make_unique<LaunchWork>(launch) : nullptr;
   append(launch);
   await_stream(*launch, deadline);
@@ -370,7 +370,7 @@ bool Collectives::is_still() {
       if (!launch->event.passed()) return false;
     }
     if (queue_.empty() || queue_.front()->state.load() != Launch::State::kIssued) return true;
-    // Some of it may be in the stream. Nobody launches any more; CUDA may block whoever adds to it, though.
+    // Part of it may be in the stream. No thread launches any more, but adding to the stream may still block.
     const std::shared_ptr<Launch> issued = queue_.front();
     lock.unlock();
     if (!issued->event) issued->event = Event(c_.pool, issued->stream);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A group's collectives: one communicator, one order. An operation is launched as soon as those before it are in their
-// streams; NCCL launches in the background, and may first have to connect peers, so that there is a queue, which
-// whoever submits, waits or passes by advances.
+// streams. NCCL launches in the background and may first connect peers, so operations wait in a queue, which every
+// submit, wait and poll advances.
 //
-// Device buffers: the operation takes its place in the caller's stream. Staged host buffers: in a stream of its own.
+// Operations on device buffers run in the caller's stream, those on staged host buffers in a stream of the group.
 #pragma once
 
 #include <chrono>

@@ -30,7 +30,7 @@ Stream::~Stream() {
     const OnDevice here(api_, device_);
     api_.cuda.stream_destroy(stream_);
   } catch (const sdk::Failure&) {
-    // The device is gone, and the stream with it.
+    // The device has failed; the stream no longer exists.
   }
 }
 
@@ -58,7 +58,7 @@ Pool::~Pool() {
       }
     }
   } catch (const sdk::Failure&) {
-    // The device is gone, and all of it.
+    // The device has failed; its memory no longer exists.
   }
 }
 

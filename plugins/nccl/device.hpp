@@ -49,8 +49,8 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// Where a piece of a pool is: on the device, or in pages of the host that the device reaches by itself. A copy between
-// the device and other memory of the host would hold up whoever asks for it until the stream has come to it.
+// The location of a pool's block: the device, or pinned host memory. A copy between the device and pageable host memory
+// would block the caller until the stream reaches it.
 enum class Where { kDevice, kHost };
 
 // Memory and events that are used again and again: to allocate, and to free all the more, may make the device wait for

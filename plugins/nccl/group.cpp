@@ -157,7 +157,7 @@ Group::~Group() {
   wire_.close(deadline.left_ns());
 }
 
-// Whoever is not told finds this rank gone, and ends what it does with it a little earlier.
+// A peer that gets no goodbye takes this rank for lost, and ends its operations with it slightly earlier.
 void Group::say_goodbye() noexcept {
   try {
     for (int32_t peer = 0; peer < size_; ++peer) {
@@ -211,7 +211,7 @@ void Group::launch_behind() noexcept {
   }
 }
 
-// NCCL or CUDA has failed on a thread of the group's own. Of a peer that is gone the core learns more by itself.
+// NCCL or CUDA has failed on one of the group's threads. The core's failure detector reports lost peers.
 void Group::broken(const sdk::Failure& why) noexcept {
   const bool is_first = fate_.decide(why);
   if (is_first && why.status() != BP_PEER_LOST) host_.report_failure(why);
@@ -248,7 +248,7 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
       fate_.decide(gone(peer, how_it_left(peer)));
       return true;
     }
-    sleep.at_most(since ? 5'000'000 : 50'000'000);  // nobody tells when the next one begins
+    sleep.at_most(since ? 5'000'000 : 50'000'000);  // the next one begins without a notification
   }
   if (messages_.busy()) sleep.at_most(sdk::Poller::kShortestPause);
   sleep.until_woken();
@@ -269,8 +269,8 @@ std::chrono::milliseconds Group::grace(int32_t peer) const {
   return said_goodbye_[static_cast<size_t>(peer)] ? kFarewell : kGrace;
 }
 
-// Whoever left in order may have done its part of a collective that this rank has still to begin: that gets some time.
-// Without those who vanished there is no use in beginning.
+// A peer that left in an orderly way may have done its part of a collective that this rank has still to begin: it gets
+// some time. With a peer that died it cannot complete.
 void Group::end_of(int32_t peer) {
   messages_.lost(peer, gone(peer, how_it_left(peer)), grace(peer));
   gone_.emplace(peer, Clock::now());

@@ -37,7 +37,7 @@ class Group final : public sdk::ProcessGroup {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kGrace{base::grace::kBrokenConnection / base::grace::kMillisecond};
-  // Whoever leaves in order lets what is under way finish for so long.
+  // How long operations in flight may continue after a peer has left in an orderly way.
   static constexpr auto kFarewell = std::chrono::seconds(2);
 
   Group(const sdk::Context& context, Offer offer, const sdk::Deadline& deadline);

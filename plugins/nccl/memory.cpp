@@ -56,7 +56,7 @@ void Allocations::give(void* data) const noexcept {
       api_.cuda.free(data);
     }
   } catch (const sdk::Failure&) {
-    // The device is gone, and its memory with it.
+    // The device has failed; its memory no longer exists.
   }
 }
 

@@ -27,7 +27,7 @@ class Allocations {
   };
 
   Entry* allocate(uint64_t bytes);
-  // Throws BP_UNSUPPORTED if the library cannot, BP_RESOURCE if it refuses or goes on launching.
+  // Throws BP_UNSUPPORTED if the library cannot, BP_RESOURCE if it refuses or is still launching.
   Entry* register_memory(void* data, uint64_t bytes);
   // Frees or deregisters it; if NCCL knows it and is just launching, when memory is next asked for or given back, or at
   // the end.
@@ -55,7 +55,7 @@ class DeviceMemory final : public sdk::MemoryPool, public sdk::DeviceTable {
         copying_(api, device),
         allocations_(std::make_shared<Allocations>(api, device, comm)) {}
   ~DeviceMemory() override { end(); }
-  // Before the communicator ends: what was given out goes on as memory.
+  // Call before the communicator ends. Allocations stay valid as memory.
   void end() noexcept { allocations_->end(); }
   std::unique_ptr<sdk::Allocation> allocate(uint64_t bytes, uint32_t memory, int32_t device) override;
   std::unique_ptr<sdk::Allocation> register_memory(void* data, uint64_t bytes, uint32_t memory,

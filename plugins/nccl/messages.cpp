@@ -26,7 +26,7 @@ class MessageWork final : public sdk::Work {
     }
   }
   void cancel() noexcept override { cancel_(); }
-  // Nobody tells when it enters a stream; when it ends, everybody is told.
+  // A message is not notified when it enters a stream, only when it ends.
   bool wait_on_stream(void* stream, int64_t timeout_ns) override {
     if (is_host_) throw sdk::Failure(BP_UNSUPPORTED, "nccl: a message in host memory does not end in a stream");
     const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
@@ -104,7 +104,7 @@ std::shared_ptr<const Event> Messages::point_of(const bp_op& op) {
   return point;
 }
 
-// The point of the batch that goes on here, or null.
+// The event of the batch that continues here, or null.
 std::shared_ptr<const Event> Messages::take_batch(const Batch& here) {
   const std::lock_guard lock(mutex_);
   const bool goes_on = batch_.thread == here.thread && batch_.stream == here.stream && batch_.next == here.next;
@@ -117,8 +117,8 @@ std::unique_ptr<sdk::Work> Messages::work(bool is_host, std::shared_ptr<MessageE
   return std::make_unique<MessageWork>(c_, is_host, std::move(done), std::move(cancel), fate_);
 }
 
-// Whoever is told that there is no memory for an operation frees its buffers: so its Work is made before anybody else
-// hears of it, and then nothing fails.
+// After BP_RESOURCE the caller frees the buffers. The Work is therefore made before the operation becomes visible to
+// other threads; nothing fails afterwards.
 std::unique_ptr<sdk::Work> Messages::send(const bp_op& op) {
   auto done = std::make_shared<MessageEnd>();
   Transfer mine = transfer(op, op.input, done);

@@ -70,7 +70,7 @@ bool Wire::write_to(size_t peer) {
   while (!link.out.empty()) {
     const auto* const bytes = reinterpret_cast<const char*>(&link.out.front());
     const ssize_t sent = ::send(sockets_[peer].get(), bytes + link.written, sizeof(Frame) - link.written, MSG_NOSIGNAL);
-    if (sent < 0) return moved;  // full; or gone, which reading tells
+    if (sent < 0) return moved;  // full, or closed, which the next read reports
     moved = true;
     link.written += static_cast<size_t>(sent);
     if (link.written < sizeof(Frame)) return true;

@@ -9,10 +9,10 @@
 //     refused    receiver: its receive was too small for message `id`; it counts as received
 //     begin      sender: message `id` goes into the channel now; the first one brings the id of the communicator
 //     withdraw   sender: message `id` was cancelled
-//     bye        nothing comes any more
+//     bye        no more frames follow
 //
-// Frames of one sender arrive in order. A receiver enters what it begins in that order, too, and so both ends of a
-// channel do the same one after the other.
+// Frames of one sender arrive in order. A receiver enters transfers in that order, so both ends of a channel execute
+// the same sequence.
 #pragma once
 
 #include <array>
@@ -59,7 +59,7 @@ class Wire {
   void cut();
   // When progress has ended; both block up to timeout_ns. Writes what is queued:
   void flush(int64_t timeout_ns);
-  // Waits until the peers have closed, too.
+  // Waits until the peers have closed as well.
   void close(int64_t timeout_ns) { sdk::close_gently(sockets_, timeout_ns); }
 
  private:

@@ -306,7 +306,7 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
       transfer.ended(nullptr);
       return end_messages(transfer);
     }
-    // Nobody asks for it: a goodbye, say, which would end what was sent before it.
+    // An unnumbered message, such as a goodbye, which would end the messages sent before it.
     transfer.ordered = key;
     transfer.set_deadline(kMaxOrderWaitNs, "");
   }

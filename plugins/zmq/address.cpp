@@ -31,7 +31,7 @@ std::string text_of(const sockaddr* address) {
   return text;
 }
 
-// A value in quotation marks, cut at a character if nobody could read all of it.
+// A value in quotation marks, truncated between characters if it is long.
 std::string quoted(const std::string& value) {
   constexpr size_t kMax = 64;  // bytes
   if (value.size() <= kMax) return "'" + value + "'";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CURVE in jobs with a secret: each rank of a group has a key pair for this group alone. Its public key stands in the
-// store, which only ranks of the job can write, beside its endpoint, so whoever dials it reaches it and nobody else;
-// and it lets in (ZAP, RFC 27) only those whose key stands there.
+// CURVE in jobs with a secret: each rank has a key pair per group. Its public key is in the store, which only ranks of
+// the job can write, beside its endpoint, so a connection reaches that rank and no other. The rank accepts (ZAP, RFC
+// 27) only peers whose keys are in the store.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,15 @@ void forget(std::string& key);
 // thread-safe, never blocks.
 class Admission {
  public:
-  // Must be made before the socket that it guards listens, and be closed after it: libzmq lets everybody in who knows
-  // the listener's key if there is nobody to ask.
+  // Must be made before the socket that it guards listens, and be closed after it: without a ZAP handler libzmq accepts
+  // every client that knows the listener's key.
   explicit Admission(::zmq::context_t& context);
 
-  // Becomes readable when somebody may be waiting; like ZMQ_FD, only after waiting() was empty.
+  // Becomes readable when a client may be waiting; like ZMQ_FD, only after waiting() was empty.
   int descriptor();
-  // The public key of who waits for an answer, the same one until it is given.
+  // The public key of the client that waits for a decision; it does not change until answer().
   const std::optional<std::string>& waiting();
-  // Lets the one who waits in as that rank, or nobody (-1).
+  // Accepts the waiting client as that rank, or refuses it (-1).
   void answer(int32_t rank);
   void close();
 

@@ -36,8 +36,8 @@ std::string entry_of_rank_0(const sdk::Context& context) {
   }
 }
 
-// Rank 0 makes the token by which the ranks of this session know each other, and says where it is: whoever is on
-// another host cannot reach it, or cannot be reached, on a loopback address.
+// Rank 0 makes the token that identifies this session, and publishes its host: a rank on another host cannot use a
+// loopback address.
 uint64_t agree_on_token(const sdk::Context& context, const std::string& address) {
   const std::string host = host_identity();
   if (context.rank == 0) {
@@ -74,7 +74,7 @@ class ZmqWork final : public sdk::Work {
 
 ZmqGroup::ZmqGroup(const sdk::Context& context)
     : host_(context.host), settings_(read_settings(context.options)), sockets_(settings_, context.host.secure()) {
-  // The key first: whoever finds the endpoint may be dialled by this rank, and asks for the key.
+  // The key first: a rank that reads the endpoint may connect at once, and its peer then looks up the key.
   if (sockets_.secure()) host_.store_set(owner_key(sockets_.public_key()), std::to_string(context.rank));
   host_.store_set(address_key(context.rank), format_address(sockets_));
   messages_ = std::make_unique<Messages>(context.rank, context.world_size, settings_, host_,
@@ -187,7 +187,7 @@ void ZmqGroup::admit_known() {
   }
 }
 
-// One look-up for each connection. Whoever dials has put its key into the store before.
+// One look-up per connection. A connecting rank has stored its key before.
 void ZmqGroup::admit_others(Driver::Lock& lock) {
   if (!sockets_.secure()) return;
   while (!closed_ && !messages_->aborted() && sockets_.admission().waiting()) {
@@ -231,7 +231,7 @@ TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
     try {
       line = host_.store_get(address_key(rank), 0);
     } catch (const std::exception&) {
-      // Not there yet. A store that is gone for good is the core's to notice.
+      // Not there yet. The core detects a lost store.
     }
     lock.lock();
     if (line.empty()) continue;

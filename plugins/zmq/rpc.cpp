@@ -145,7 +145,7 @@ void RpcAgent::run() {
   }
 }
 
-// Above all for want of memory. The others see their connections break, and find nobody any more.
+// Mostly for lack of memory. The peers see their connections break and cannot reconnect.
 void RpcAgent::give_up(const sdk::Failure& why) {
   News news;
   {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RPC over libzmq: messages between two workers are numbered, and kept by the sender until the receiver confirms them,
-// so that a connection that breaks is dialled anew and loses nothing: what was not confirmed is sent once more, and
-// what came already is dropped. Confirmations travel with messages of the other direction, or soon by themselves.
+// RPC over libzmq. Messages between two workers are numbered, and the sender keeps them until the receiver confirms
+// them. After a broken connection the sender reconnects and resends unconfirmed messages; the receiver drops
+// duplicates. Confirmations travel with messages of the other direction, or after a short delay by themselves.
 //
-// Whoever sends does so on its own thread. One thread receives, dials, and tells the core. A mutex guards everything;
-// the core is called without it, and messages are given back on that thread alone.
+// Sends run on the caller's thread. One thread receives, connects, and reports to the core. One mutex guards the state;
+// it is not held when the core is called. Messages are released on that thread only.
 #pragma once
 
 #include <poll.h>
@@ -74,7 +74,7 @@ class RpcAgent final : public sdk::RpcAgent {
     std::vector<std::pair<int32_t, sdk::Failure>> lost;
   };
 
-  // Messages that nobody uses any more: destroyed by the agent's thread, for they run destructors of the program's.
+  // Unused messages. The agent's thread destroys them, since they run destructors of the program.
   class Finished {
    public:
     explicit Finished(RpcAgent* agent) : agent_(*agent) {}

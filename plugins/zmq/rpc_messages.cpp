@@ -31,7 +31,7 @@ milliseconds pause_after(int failures) {
 bool RpcAgent::receive(News* news) {
   admit();
   Inbound none;
-  while (sockets_.receive_reply(none)) {  // nobody answers on these
+  while (sockets_.receive_reply(none)) {  // these sockets carry no replies
   }
   note_breaks(news);
   ::zmq::message_t route;
@@ -168,7 +168,7 @@ void RpcAgent::keep_up(int32_t rank, TimePoint now, News* news) {
   due_ = std::min(due_, peer.asked_at + kPatience);
 }
 
-// Nobody waits for these any more.
+// Drops messages whose time limit has passed.
 void RpcAgent::expire(int32_t rank, TimePoint now, News* news) {
   std::erase_if(peers_[static_cast<size_t>(rank)].unconfirmed, [rank, now, news](const Kept& message) {
     if (now < message->limit) return false;

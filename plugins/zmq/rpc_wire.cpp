@@ -41,7 +41,7 @@ std::vector<::zmq::message_t> compose(RpcHeader header, const std::shared_ptr<De
   for (const Part& part : parts) end += part.bytes > kInlineSize ? 0 : aligned(part.bytes);
   std::vector<::zmq::message_t> frames;
   std::byte* const first = frames.emplace_back(end).data<std::byte>();
-  std::memset(first, 0, end);  // what lies between the parts is nobody's business
+  std::memset(first, 0, end);  // the padding between the parts
   std::memcpy(first, &header, sizeof(header));
   uint64_t offset = aligned(sizeof(header) + parts.size() * sizeof(uint64_t));
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -55,7 +55,7 @@ struct Departure {
       : message(std::move(given)), number(its_number), limit(its_limit) {}
   const sdk::RpcMessage message;
   const uint64_t number;
-  const TimePoint limit;  // after which nobody waits for it
+  const TimePoint limit;  // the sender gives it up then
 };
 
 // The frames of a message; of a receipt or a question, without a departure.

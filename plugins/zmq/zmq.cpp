@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `zmq` and the names by which its predecessors knew it: sends and receives over libzmq between processes, on one
-// machine or many. The core completes the collectives. `zmq` is an RPC agent, too, with connections of its own.
+// `zmq` and its older names: sends and receives over libzmq between processes on one or more hosts. The core implements
+// the collectives. `zmq` is also an RPC agent, with separate connections.
 #include "backplane/sdk/rpc.hpp"
 #include "group.hpp"
 #include "rpc.hpp"

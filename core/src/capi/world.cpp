@@ -65,7 +65,7 @@ std::vector<ChosenPlugin> choose_layers(Registry& registry) {
   return chosen;
 }
 
-// Whoever comes to the others' store with a rank that is none: they wait for another one, and are told.
+// Reports an invalid rank to the other ranks, which wait for another process, through their store.
 void tell_of_stranger(Store& store, int32_t rank, int32_t world_size) {
   constexpr int64_t kTellNs = INT64_C(10) * 1000000000;
   try {
@@ -126,9 +126,9 @@ void meet_to_tell_of_choice(RendezvousRequest request, const std::string& group,
     const Job never_begun(rendezvous(request));
     const Rendezvous& met = never_begun.meeting;
     tell_of_choice(*keys_of(met, group), group, met.rank, problem);
-    // Who serves the store lets nobody in once the first has left: one of those that were told.
+    // The server accepts no clients after the first has left, so wait until one rank has read the report.
     if (met.server && met.world_size > 1) met.store->get(kDepartedKey, Deadline::after(kTellNs));
-  } catch (const Error& e) {  // nobody is there, or this is nowhere
+  } catch (const Error& e) {  // no other rank, or no rendezvous
     log(BP_LOG_DEBUG, "the others cannot be told of a failure: {}", e.what());
   }
 }
@@ -181,7 +181,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   request.world_size = config.world_size;
   request.timeout_ns = timeout_or(config.timeout_ns, BP_DEFAULT_TIMEOUT_NS);
   std::vector<ChosenPlugin> layers;
-  try {  // before anybody is waited for
+  try {  // before waiting for other ranks
     check_choice(registry, config.backend);
     layers = choose_layers(registry);
   } catch (const Error& problem) {

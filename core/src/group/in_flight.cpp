@@ -7,7 +7,7 @@
 
 namespace backplane::core {
 
-// Errors of requests are ignored here: whoever holds a request gets its error from it.
+// Errors of requests are ignored here: a request reports its error to its holder.
 
 std::vector<std::shared_ptr<Request>> RequestsInFlight::all() const {
   const std::lock_guard lock(mutex_);

@@ -46,8 +46,8 @@ class Isolation : public std::enable_shared_from_this<Isolation> {
   struct Work;
   struct Table;
 
-  // Calls `body` on another thread and waits. False: it has not come back by the limit, or half a second after
-  // abort; then it goes on alone.
+  // Calls `body` on another thread and waits. False: it has not returned by the limit, or half a second after abort;
+  // its thread is detached then.
   bool call(const char* function, std::function<void()> body, Deadline limit);
   bool over();  // half a second after abort; with mutex_ held
   void leave_behind(const char* function);

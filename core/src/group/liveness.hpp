@@ -42,11 +42,11 @@ class Liveness {
   // Waits for a call of it that is in progress. Twice is fine.
   void remove(Listener* listener);
 
-  // Is anybody's loss ever noticed?
+  // Whether losses are detected at all.
   bool watches() const { return membership_->watches(); }
   // The first loss that ends a group of these ranks of the job.
   std::optional<Loss> loss_among(const std::vector<int32_t>& ranks) const;
-  // The same, but if there is none yet, waits for it. Ends early if `suspect` (-1: nobody) has departed in peace.
+  // Like loss_among, but waits for a loss. Returns early if `suspect` (-1: none) has left in an orderly way.
   std::optional<Loss> await_loss(const std::vector<int32_t>& ranks, int32_t suspect, Deadline deadline);
   bool anybody_lost() const;
   // All who are lost or have departed by now.

@@ -77,8 +77,8 @@ void with_kernels(uint32_t dtype, const Function& function) {
   with_kernels(dtype, [=]<class K>() { K::multiply(out, in, scalar, count); });
 }
 
-// Found out when the library is loaded, since asking at each call takes as many instructions as adding one element.
-// Whoever comes before that gets the same bits from combine_anywhere.
+// Determined when the library is loaded, since a check in each call costs as much as adding one element. Earlier calls
+// get the same bits from combine_anywhere.
 const bool has_avx2 = [] {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx2") != 0;

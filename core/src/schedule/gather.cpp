@@ -12,7 +12,7 @@ namespace backplane::core {
 namespace {
 
 // A subtree's blocks arrive in the order of places. Those are ranks in order, except in the one subtree that wraps
-// around the last rank: that one is received aside and copied in two parts.
+// around the last rank: that one is received into scratch memory and copied in two parts.
 void receive_at_root(Builder& builder, const Problem& problem, const Subtree& child) {
   const uint64_t count = problem.count;
   const auto first = static_cast<uint64_t>(child.rank);

@@ -10,7 +10,7 @@
 //
 // In place. A schedule does not know whether output and input overlap, and is right in all the ways that
 // backplane/abi/op.h allows. It copies the input to where it belongs in the output; in place that copy has one address
-// for source and target, and whoever runs the schedule leaves it out. The input is never a target.
+// for source and target, and the executor of the schedule omits it. The input is never a target.
 #pragma once
 
 #include <cstdint>

@@ -12,14 +12,14 @@
 namespace backplane::tool {
 namespace {
 
-// Reads groups until all ends of the line are gone, which only the launcher's death can bring about.
+// Reads groups until all write ends of the pipe are closed, which happens only when the launcher dies.
 [[noreturn]] void keep_guard(int line) {
-  ::setsid();  // neither a terminal's signals nor a kill of the launcher's group are meant for us
+  ::setsid();  // shields the guard from signals to the terminal's or launcher's process group
   ::prctl(PR_SET_NAME, "backplane-guard");
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  // Whoever reads the launcher's output waits for its end, not for ours. A guard needs no descriptor but one.
+  // A reader of the launcher's output must not wait for the guard to end, so it keeps no descriptor but the pipe.
   ::dup2(line, 0);
   ::close_range(1, ~0U, 0);
   std::vector<pid_t> groups;

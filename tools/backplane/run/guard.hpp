@@ -16,9 +16,9 @@ class Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
-  // The group of a child that announces itself here is ended with the launcher. A child announces itself: were it to
-  // run before the launcher told of it, a launcher killed in between would leave it. It must not be waited for before
-  // dismiss(): as long as it is a zombie, its number is nobody else's.
+  // The write end of the pipe. A child writes its process group here and is killed with the launcher. The child does so
+  // itself, since a launcher that is killed after fork could not. Do not reap it before dismiss(): a zombie keeps its
+  // number from being reused.
   int line() const { return line_.get(); }
   void dismiss();
 

@@ -54,8 +54,8 @@ class Target {
   virtual void finish() = 0;
 };
 
-// To be called by all ranks of all targets with the same task. Each row's samples are appended to task.results by rank
-// 0, and what is wrong by whoever finds it, as lines:
+// To be called by all ranks of all targets with the same task. Rank 0 appends each row's samples to task.results, and
+// any rank appends wrong results, as lines:
 //   samples SUBJECT TEST BYTES OPERATIONS WIDTH us us us ...
 //   wrong SUBJECT TEST BYTES sentence
 // SUBJECT is the index in `targets`. WIDTH is 1, and 3 for `overlap`: both together, the operation and the computing

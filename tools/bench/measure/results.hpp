@@ -38,7 +38,7 @@ struct Result {
   std::vector<double> compute;  // and the computing
 };
 
-// Throws std::invalid_argument with the line that nobody understands.
+// Throws std::invalid_argument with the malformed line.
 std::vector<Result> read_results(const std::string& text);
 
 }  // namespace backplane::bench

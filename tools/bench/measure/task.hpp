@@ -71,8 +71,8 @@ struct Task {
   std::vector<Row> rows;
 };
 
-// The four arguments that each program that measures begins with, and back. `arguments` ends after them or goes on with
-// what is the program's own. Throws std::invalid_argument.
+// A task as the first four arguments of a benchmark program, and back. Further arguments are the program's. Throws
+// std::invalid_argument.
 std::vector<std::string> to_arguments(const Task& task);
 Task to_task(const std::vector<std::string>& arguments);
 inline constexpr int kTaskArguments = 4;

@@ -87,7 +87,7 @@ void body(int rank, const fs::path& directory, const Arguments& arguments) {
       std::fill(data.begin(), data.end(), 0.0F);  // stays 0 however often it is summed
       outcomes.push_back(compare(scenario, arguments, group, bare_call, our_call));
     }
-    group.barrier();  // nobody leaves before the other is done
+    group.barrier();  // no rank leaves before the other is done
   }
   if (rank == 0) print("gloo", outcomes, arguments.json);
 }

@@ -172,7 +172,7 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
     check(our_call, data, rank, "the plugin");
     outcomes.push_back(compare(scenario, arguments, group, bare_call, our_call));
   }
-  group.barrier();  // nobody leaves before the other is done
+  group.barrier();  // no rank leaves before the other is done
   if (rank == 0) print("libzmq", outcomes, arguments.json);
 }
 
