@@ -70,14 +70,16 @@ class RpcDevicesTest : public testing::Test {
   }
 
   // Worker a, which does `body`, and b, with their device maps.
+  // `transports` "uv": without express connections.
   static void with_maps(const std::string& of_a, const std::string& of_b,
-                        const std::function<void(const rpc::Worker&)>& body) {
+                        const std::function<void(const rpc::Worker&)>& body, const std::string& transports = "") {
     const Store store = Store::inproc();
     on_ranks(2, [&](int rank) {
       rpc::RpcOptions options = rpc_options("tensorpipe", store, rank, 2);
       options.backend.clear();
-      options.options = construct_rpc_backend_options(backend_type("tensorpipe"), std::chrono::seconds(60), "env://",
-                                                      {{"device_maps", rank == 0 ? of_a : of_b}});
+      options.options =
+          construct_rpc_backend_options(backend_type("tensorpipe"), std::chrono::seconds(60), "env://",
+                                        {{"device_maps", rank == 0 ? of_a : of_b}, {"transports", transports}});
       const rpc::Worker worker = rpc::Worker::join(rank == 0 ? "a" : "b", options);
       try {
         if (rank == 0) body(worker);
@@ -282,22 +284,25 @@ TEST_F(RpcDevicesTest, WhatIsBeingCopiedIsOvertakenByNothing) {
     });
     return true;
   }();
-  with_maps("b:0=1", "", [](const rpc::Worker& worker) {
-    std::vector<rpc::Future<void>> calls;
-    calls.push_back(worker.rpc_async<void>("b", "note", 0));
-    cuda_double_hold(1);
-    calls.push_back(worker.rpc_async<void>("b", "note array", 1, on_device(counting(100000), 0)));
-    EXPECT_EQ(cuda_double_holds_one(), 1);
-    for (int i = 2; i < 20; ++i) {
-      calls.push_back(i % 3 == 0 ? worker.rpc_async<void>("b", "note array", i, on_device(counting(10), 0))
-                                 : worker.rpc_async<void>("b", "note", i));
-    }
-    cuda_double_hold(0);
-    for (const auto& call : calls) call.wait();
-    Ints want(20);
-    std::iota(want.begin(), want.end(), 0);
-    EXPECT_EQ(order, want);
-  });
+  with_maps(
+      "b:0=1", "",
+      [](const rpc::Worker& worker) {
+        std::vector<rpc::Future<void>> calls;
+        calls.push_back(worker.rpc_async<void>("b", "note", 0));
+        cuda_double_hold(1);
+        calls.push_back(worker.rpc_async<void>("b", "note array", 1, on_device(counting(100000), 0)));
+        EXPECT_EQ(cuda_double_holds_one(), 1);
+        for (int i = 2; i < 20; ++i) {
+          calls.push_back(i % 3 == 0 ? worker.rpc_async<void>("b", "note array", i, on_device(counting(10), 0))
+                                     : worker.rpc_async<void>("b", "note", i));
+        }
+        cuda_double_hold(0);
+        for (const auto& call : calls) call.wait();
+        Ints want(20);
+        std::iota(want.begin(), want.end(), 0);
+        EXPECT_EQ(order, want);
+      },
+      "uv");
 }
 
 TEST_F(RpcDevicesTest, WhoLeavesWhileItCopiesLeavesNothing) {
