@@ -59,7 +59,9 @@ TEST(ExecutorTest, OneThreadRunsTasksInOrder) {
   std::vector<int> order;  // without a lock: the thread alone writes
   for (int i = 0; i < 1000; ++i) {
     executor.add([&order, i] { order.push_back(i); });
-    if (i % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the thread becomes idle
+    if (i % 100 == 0) {
+      EXPECT_TRUE(test::eventually([&executor] { return executor.counts().idle == 1; }));
+    }
   }
   executor.stop();
   ASSERT_EQ(order.size(), 1000U);
