@@ -69,7 +69,7 @@ void Group::destroy() {
   if (job_.liveness) job_.liveness->remove(this);
   subgroups_.destroy_all();
   // Abort would throw away messages on their way. It is kept for operations that cannot be ended otherwise.
-  if (state_.in_use() || !operations_.cancel()) {
+  if (!operations_.cancel() || state_.in_use()) {
     const Error cause(BP_CANCELLED, fmt::format("group '{}' was destroyed", config_.name));
     agents_.abort(cause);
     end_start(cause);

@@ -2,6 +2,7 @@
 #include "group/in_flight.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "backplane/base/grace.hpp"
 
@@ -61,6 +62,11 @@ Deadline RequestsInFlight::end_overdue() {
 
 bool RequestsInFlight::cancel_all() {
   const std::vector<std::shared_ptr<Request>> pending = all();
+  // A collective that has received all data ends by itself. Cancelling it would drop messages that peers wait for.
+  std::vector<std::shared_ptr<Request>> collectives;
+  std::copy_if(pending.begin(), pending.end(), std::back_inserter(collectives),
+               [](const auto& request) { return request->cancel_breaks_group(); });
+  core::await_all(collectives, Deadline::after(base::grace::kCancel));
   for (const auto& request : pending) request->cancel();
   return core::await_all(pending, Deadline::after(base::grace::kCancel));
 }

@@ -24,7 +24,7 @@ class RequestsInFlight {
   void remove(Request* request);
   // Tests requests whose deadline has passed. Returns when to do so again.
   Deadline end_overdue();
-  // Cancels all. True: all have ended within the grace period.
+  // Gives collectives of the core a grace period to end, then cancels all. True: all have ended within another one.
   bool cancel_all();
   // Waits until all have ended.
   void await_all();

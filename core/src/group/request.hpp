@@ -66,6 +66,7 @@ class Request : public std::enable_shared_from_this<Request> {
   virtual void wait_on_stream(void*) { wait(Deadline::never()); }
   // Asks it to end with BP_CANCELLED.
   virtual void cancel() = 0;
+  virtual bool cancel_breaks_group() const { return false; }
   // Of a recv that is done.
   virtual bp_result result() { return {sizeof(bp_result), -1, 0, 0}; }
   // When the group's watchdog must test it.

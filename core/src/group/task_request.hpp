@@ -18,6 +18,7 @@ class TaskRequest final : public Request {
  public:
   TaskRequest(std::shared_ptr<Operations> operations, Operation operation, std::function<void()> unpack);
   void cancel() override;
+  bool cancel_breaks_group() const override { return true; }
   Deadline watchdog_deadline() const override { return deadline_.later(base::grace::kOverdueTask); }
   // Performs it. Called once, by the group's thread.
   void perform();
